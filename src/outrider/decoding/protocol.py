@@ -1,0 +1,73 @@
+"""What a decoding loop may ask of a model: `encode`, then `extend` as often as needed.
+
+A loop is a pure function over these two protocols. It never sees weights, devices or caches, so the
+same loop runs on every backend; a backend never sees a strategy.
+
+Rows are independent: the numbers of a row do not depend on which other rows are decoded with it.
+"""
+
+from collections.abc import Sequence
+from typing import Protocol, Self
+
+from torch import Tensor
+
+__all__ = ["Backend", "State"]
+
+
+class State(Protocol):
+    """The rows in flight: what the model remembers of each, and how many tokens that is."""
+
+    @property
+    def length_B(self) -> Tensor:
+        """Tokens each row has taken in so far (int64). Positions are per row."""
+        ...
+
+    def rollback(self, length_B: Tensor) -> None:
+        """Forget the newest tokens so that row b holds `length_B[b]`; at most the last extend."""
+        ...
+
+    def select(self, row_N: Tensor) -> None:
+        """Make row n what row `row_N[n]` was: drop, reorder or copy rows, in place."""
+        ...
+
+    def fan(self, beams: int) -> Self:
+        """Return a state with `beams` neighbouring copies of every row; the source is shared.
+
+        Afterwards `select` must keep groups of `beams` rows that stem from one source together.
+        """
+        ...
+
+
+class Backend(Protocol):
+    """Who computes. Token ids in, float32 logits out, both on `device`."""
+
+    vocab_size: int
+    start: int
+    """Fed first to the decoder of an encoder-decoder; a language model's begin-of-text."""
+    eos: int
+    pad: int
+    max_length: int | None
+    """Positions the model can count to; None where there is no such limit."""
+
+    def encode(self, source: Sequence[Sequence[int]], *, capacity: int) -> State:
+        """Open one row per source, with room for `capacity` tokens each.
+
+        A language model has nothing to encode: its sources are empty, its prompt goes to `extend`.
+        """
+        ...
+
+    def extend(
+        self,
+        tokens_BT: Tensor,
+        state: State,
+        *,
+        count_B: Tensor | None = None,
+        last: bool = False,
+    ) -> Tensor:
+        """Append tokens to every row and return the logits after each: [B, T, V], float32.
+
+        `count_B` says how many of the T tokens of a row are real (right-padded prompts); logits past
+        them mean nothing. `last` returns only the logits after each row's last real token, [B, 1, V],
+        which is all a prefill needs.
+        """
+        ...

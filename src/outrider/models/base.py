@@ -1,0 +1,210 @@
+"""What `Seq2Seq` and `LanguageModel` share: embeddings, head, loss, and cached decoding."""
+
+import math
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
+
+from outrider.errors import InputError
+from outrider.models.config import _ModelConfig
+from outrider.models.state import DecoderState
+from outrider.nn.attention import build_attention
+from outrider.nn.block import Block
+from outrider.nn.dropout import dropout
+from outrider.nn.feedforward import FeedForward
+from outrider.nn.heads import CrossAttention, SelfAttention
+from outrider.nn.loss import IGNORED, smoothed_cross_entropy
+from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
+from outrider.nn.stack import Stack
+
+__all__ = ["Model", "build_position", "build_stack", "right_padding"]
+
+
+class Model(PreTrainedModel, GenerationMixin):
+    """A decoder with target embeddings and an output head."""
+
+    decoder: Stack
+    tokens: nn.Embedding
+    base_model_prefix = ""
+    _supports_sdpa = True
+
+    def __init__(self, config: _ModelConfig) -> None:
+        super().__init__(config)
+        self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
+        self.decoder_position = build_position(config)
+        self.head = (
+            None
+            if config.tie_word_embeddings
+            else nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+        )
+        self.logits_bias = (
+            nn.Parameter(torch.zeros(config.vocab_size)) if config.logits_bias else None
+        )
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Target embeddings."""
+        return self.tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the target embeddings (and with them a tied head)."""
+        self.tokens = value
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The output head, where it is not the embedding itself."""
+        return self.head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        """Replace the output head."""
+        self.head = value
+
+    def embed(
+        self, table: nn.Embedding, position: nn.Module | None, ids_BT: Tensor, positions: Positions
+    ) -> Tensor:
+        """Look tokens up and say where they stand."""
+        x_BTD = table(ids_BT) * self.config.embedding_scale
+        if position is not None:
+            x_BTD = position(x_BTD, positions)
+        return dropout(x_BTD, self.config.dropout, self.training)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score every word of the vocabulary."""
+        weight = self.tokens.weight if self.head is None else self.head.weight
+        return F.linear(hidden, weight, self.logits_bias)
+
+    def loss(
+        self,
+        hidden_BTD: Tensor,
+        labels_BT: Tensor,
+        *,
+        smoothing: float,
+        items: Tensor | float | None,
+    ) -> Tensor:
+        """Cross entropy per counted position.
+
+        Padding goes through the head too: picking the rest out would give every batch a shape of
+        its own, and a CPU compiles kernels for a new shape, which costs more than some padding.
+        """
+        loss = smoothed_cross_entropy(
+            self.logits(hidden_BTD).flatten(0, 1), labels_BT.flatten(), smoothing
+        )
+        return loss / (items if items is not None else (labels_BT != IGNORED).sum().clamp(min=1))
+
+    def extend(
+        self,
+        tokens_BT: Tensor,
+        state: DecoderState,
+        *,
+        count_B: Tensor | None = None,
+        last: bool = False,
+    ) -> Tensor:
+        """Append tokens to every row; see `decoding.protocol.Backend.extend`."""
+        rows, tokens = tokens_BT.shape
+        counts = [tokens] * rows if count_B is None else [int(n) for n in count_B.tolist()]
+        hidden: list[Tensor] = []
+        start = 0
+        while start < tokens:
+            end = min(tokens, start + state.block)
+            real = [min(max(n - start, 0), end - start) for n in counts]
+            hidden.append(self._extend(tokens_BT[:, start:end], state, real))
+            start = end
+        hidden_BTD = torch.cat(hidden, dim=1) if len(hidden) > 1 else hidden[0]
+        if last:
+            hidden_BTD = hidden_BTD[torch.arange(rows), torch.tensor(counts) - 1][:, None]
+        return self.logits(hidden_BTD)
+
+    def _extend(self, tokens_BT: Tensor, state: DecoderState, counts: Sequence[int]) -> Tensor:
+        step = state.step(tokens_BT.shape[1], counts)
+        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, step.positions)
+        x_BTD = self.decoder.extend(x_BTD, state.caches, step, state.sources)
+        state.advance(counts)
+        return x_BTD
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Linear):
+            init.xavier_uniform_(module.weight)
+            if module.bias is not None:
+                init.zeros_(module.bias)
+        elif isinstance(module, nn.Embedding):
+            std = module.embedding_dim**-0.5 if self.config.scale_embedding else 0.02
+            init.normal_(module.weight, std=std)
+        elif isinstance(module, nn.LayerNorm):
+            init.ones_(module.weight)
+            init.zeros_(module.bias)
+        elif isinstance(module, SelfAttention):
+            _init_fused(module.qkv, module.heads * module.head_width)
+        elif isinstance(module, CrossAttention):
+            _init_fused(module.kv, module.heads * module.head_width)
+        elif isinstance(module, Model) and module.logits_bias is not None:
+            init.zeros_(module.logits_bias)
+
+
+def _init_fused(linear: nn.Linear, part: int) -> None:
+    """Give projections fused into one matrix the range each would have alone."""
+    bound = math.sqrt(6 / (linear.in_features + part))
+    init.uniform_(linear.weight, -bound, bound)
+
+
+def build_position(config: _ModelConfig) -> nn.Module | None:
+    """Build what is added to embeddings; rotary positions live in the attention instead."""
+    if config.position == "sinusoidal":
+        return SinusoidalPosition(config.hidden_size)
+    if config.position == "learned":
+        return LearnedPosition(config.max_positions, config.hidden_size)
+    return None
+
+
+def build_stack(config: _ModelConfig, attention_key: str, *, cross: bool) -> Stack:
+    """Build the layers whose attention stands under `attention_key` in the config."""
+    layers, causal = config.attention_keys[attention_key]
+    blocks = []
+    for layer in range(getattr(config, layers)):
+        attention = SelfAttention(
+            config.hidden_size,
+            config.num_attention_heads,
+            build_attention(
+                config.layer_attention(attention_key, layer),
+                causal=causal,
+                dropout=config.attention_dropout,
+                key=attention_key,
+            ),
+            kv_heads=config.num_key_value_heads,
+            rotary=Rotary(config.head_width) if config.position == "rotary" else None,
+        )
+        blocks.append(_build_block(config, attention, cross=cross))
+    return Stack(blocks, width=config.hidden_size, norm=config.norm)
+
+
+def _build_block(config: _ModelConfig, attention: SelfAttention, *, cross: bool) -> Block:
+    width, heads = config.hidden_size, config.num_attention_heads
+    return Block(
+        attention,
+        FeedForward(
+            width,
+            config.intermediate_size,
+            activation=config.activation,
+            gated=config.gated,
+            dropout=config.activation_dropout,
+        ),
+        width=width,
+        norm=config.norm,
+        dropout=config.dropout,
+        cross=CrossAttention(width, heads, dropout=config.attention_dropout) if cross else None,
+    )
+
+
+def right_padding(attention_mask: Tensor | None) -> Tensor | None:
+    """Turn a Hugging Face mask into `keep_BS`; None where nothing is padded."""
+    if attention_mask is None:
+        return None
+    keep_BS = attention_mask.bool()
+    if bool(keep_BS.all()):
+        return None
+    if bool((keep_BS[:, 1:] & ~keep_BS[:, :-1]).any()):
+        raise InputError(
+            "attention_mask: rows must be padded on the right; set tokenizer.padding_side = 'right'"
+        )
+    return keep_BS

@@ -1,0 +1,133 @@
+"""Model folders: `config.json` and safetensors, from us or from a family we know a map for.
+
+A folder is untrusted input. Nothing in it is executed: weights are read from safetensors only,
+`config.json` can name no code, and every name and shape must be exactly what the config implies.
+"""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
+from transformers import PreTrainedConfig
+
+from outrider.errors import ModelError, OutriderError
+from outrider.models import marian
+from outrider.models.config import LanguageModelConfig, Seq2SeqConfig, check_keys
+from outrider.models.language_model import LanguageModel
+from outrider.models.seq2seq import Seq2Seq
+
+__all__ = ["load_config", "load_model", "read_weights"]
+
+DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
+OWN = {
+    Seq2SeqConfig.model_type: (Seq2SeqConfig, Seq2Seq),
+    LanguageModelConfig.model_type: (LanguageModelConfig, LanguageModel),
+}
+CONFIG_BYTES = 1 << 24
+
+
+def load_model(
+    folder: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu"
+) -> Seq2Seq | LanguageModel:
+    """Load a model of ours or of Marian's; nothing is downloaded."""
+    folder = Path(folder)
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}")
+    values = _read_json(folder / "config.json")
+    foreign = values.get("model_type") == marian.MODEL_TYPE
+    config = load_config(folder)
+    weights = read_weights(folder)
+    if foreign:
+        weights = marian.import_weights(weights, config)
+    model_class = OWN[config.model_type][1]
+    with torch.device("meta"):
+        model = model_class(config)
+    _check_weights(folder, weights, {name: p.shape for name, p in model.named_parameters()})
+    weights = {
+        name: tensor.to(device, DTYPES[dtype], copy=True) for name, tensor in weights.items()
+    }
+    model.load_state_dict(weights, assign=True)
+    return model.eval()
+
+
+def load_config(folder: str | Path) -> Seq2SeqConfig | LanguageModelConfig:
+    """Read and check `config.json`."""
+    path = Path(folder) / "config.json"
+    values = _read_json(path)
+    kind = values.get("model_type")
+    try:
+        if kind == marian.MODEL_TYPE:
+            return marian.import_config(values)
+        if kind not in OWN:
+            known = ", ".join([*OWN, marian.MODEL_TYPE])
+            raise ModelError(f"model_type is {kind!r}; Outrider can load: {known}")
+        config_class: type[PreTrainedConfig] = OWN[kind][0]
+        check_keys(config_class, {k: v for k, v in values.items() if k != "transformers_version"})
+        return config_class.from_dict(values)
+    except OutriderError as error:
+        raise ModelError(f"{path}: {error}") from None
+    except (TypeError, ValueError, StrictDataclassError) as error:
+        raise ModelError(f"{path}: {' '.join(str(error).split())}") from None
+
+
+def read_weights(folder: Path) -> dict[str, Tensor]:
+    """Read `model.safetensors`, or its shards where there is an index."""
+    index = folder / "model.safetensors.index.json"
+    names = ["model.safetensors"]
+    if index.exists():
+        shards = _read_json(index).get("weight_map")
+        if not isinstance(shards, dict):
+            raise ModelError(f"{index}: has no weight_map")
+        names = sorted({str(name) for name in shards.values()})
+        if any(Path(name).name != name for name in names):
+            raise ModelError(f"{index}: a shard lies outside the folder")
+    weights: dict[str, Tensor] = {}
+    for name in names:
+        weights |= _read_file(folder / name)
+    return weights
+
+
+def _read_file(path: Path) -> dict[str, Tensor]:
+    if not path.exists():
+        pickled = sorted(p.name for p in path.parent.glob("*.bin"))
+        fix = f" (only {pickled[0]}; pickled weights are never read: convert it)" if pickled else ""
+        raise ModelError(f"{path.parent}: has no {path.name}{fix}")
+    try:
+        with safe_open(path, framework="pt") as file:
+            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+    except (SafetensorError, OSError) as error:
+        raise ModelError(f"{path}: damaged or not safetensors ({error})") from None
+
+
+def _check_weights(
+    folder: Path, weights: dict[str, Tensor], expected: dict[str, torch.Size]
+) -> None:
+    missing, extra = sorted(expected.keys() - weights), sorted(weights.keys() - expected)
+    if missing or extra:
+        word, name = ("lack", missing[0]) if missing else ("have an unknown", extra[0])
+        count = len(missing) + len(extra)
+        raise ModelError(
+            f"{folder}: the weights {word} {name!r} ({count} names differ from config.json)"
+        )
+    for name, shape in expected.items():
+        if weights[name].shape != shape:
+            got, wanted = list(weights[name].shape), list(shape)
+            raise ModelError(f"{folder}: {name!r} has shape {got}, config.json implies {wanted}")
+
+
+def _read_json(path: Path) -> dict[str, Any]:
+    try:
+        if path.stat().st_size > CONFIG_BYTES:
+            raise ModelError(f"{path}: larger than {CONFIG_BYTES >> 20} MiB, not a config")
+        values = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}") from None
+    except (OSError, ValueError) as error:
+        raise ModelError(f"{path}: cannot be read ({error})") from None
+    if not isinstance(values, dict):
+        raise ModelError(f"{path}: must hold one JSON object")
+    return values

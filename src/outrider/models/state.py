@@ -1,0 +1,118 @@
+"""The state of rows being decoded: a cache per layer, the encoded source, a length per row."""
+
+from collections.abc import Sequence
+from typing import Self
+
+import torch
+from torch import Tensor
+
+from outrider.nn.cache import SLACK, LayerCache, Step
+from outrider.nn.heads import Source
+
+__all__ = ["DecoderState"]
+
+MASKED_BLOCK = 1024
+"""Longest run of tokens appended at once to rows that hold some already; bounds the mask."""
+
+
+class DecoderState:
+    """Implements `decoding.protocol.State` for models of this room.
+
+    Lengths live on the host: the loops know them anyway, and asking a GPU would stall it.
+    """
+
+    def __init__(
+        self,
+        caches: list[LayerCache],
+        sources: Sequence[Source | None],
+        *,
+        lengths: list[int],
+        capacity: int,
+        device: torch.device,
+        beams: int = 1,
+    ) -> None:
+        self.caches = caches
+        self.sources = list(sources)
+        self.capacity = capacity
+        self.device = device
+        self.beams = beams
+        self._lengths = lengths
+        self._before = list(lengths)
+
+    @property
+    def rows(self) -> int:
+        """Rows in flight."""
+        return len(self._lengths)
+
+    @property
+    def length_B(self) -> Tensor:
+        """Tokens each row has taken in."""
+        return torch.tensor(self._lengths, device=self.device)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory of the caches, in bytes."""
+        return sum(cache.nbytes for cache in self.caches)
+
+    @property
+    def block(self) -> int:
+        """Most tokens one step may add: a first pass takes any number, later ones are masked."""
+        if not any(self._lengths):
+            return self.capacity
+        wraps = any(cache.size < self.capacity for cache in self.caches)
+        return SLACK if wraps else MASKED_BLOCK
+
+    def step(self, tokens: int, counts: Sequence[int]) -> Step:
+        """Plan an extend by `tokens` tokens, of which `counts` are real."""
+        longest = max(self._lengths) + tokens
+        if longest > self.capacity:
+            raise ValueError(f"{longest} tokens do not fit a state opened for {self.capacity}")
+        return Step(self._lengths, tokens, counts, self.device)
+
+    def advance(self, counts: Sequence[int]) -> None:
+        """Count new tokens in."""
+        self._before = self._lengths
+        self._lengths = [old + new for old, new in zip(self._lengths, counts, strict=True)]
+
+    def rollback(self, length_B: Tensor) -> None:
+        """Forget the newest tokens of each row, at most those of the last extend."""
+        lengths = [int(length) for length in length_B.tolist()]
+        bounds = zip(self._before, lengths, self._lengths, strict=True)
+        if not all(low <= length <= high for low, length, high in bounds):
+            raise ValueError("rollback may only undo tokens of the last extend")
+        self._lengths = lengths
+
+    def select(self, row_N: Tensor) -> None:
+        """Drop, reorder or copy rows; beams of one source stay together."""
+        used = max(self._lengths, default=0)
+        rows = row_N.tolist()
+        for cache in self.caches:
+            cache.select(row_N, used)
+        groups = [row // self.beams for row in rows[:: self.beams]]
+        if groups != list(range(len(self._lengths) // self.beams)):
+            index = torch.tensor(groups, device=self.device, dtype=torch.long)
+            self.sources = [source and _select(source, index) for source in self.sources]
+        self._lengths = [self._lengths[row] for row in rows]
+        self._before = [self._before[row] for row in rows]
+
+    def fan(self, beams: int) -> Self:
+        """Copy every row `beams` times; the copies read one source."""
+        if self.beams != 1:
+            raise ValueError("this state has fanned out already")
+        rows = torch.arange(self.rows, device=self.device).repeat_interleave(beams)
+        used = max(self._lengths, default=0)
+        for cache in self.caches:
+            cache.select(rows, used)
+        self._lengths = [length for length in self._lengths for _ in range(beams)]
+        self._before = [length for length in self._before for _ in range(beams)]
+        self.beams = beams
+        return self
+
+
+def _select(source: Source, row_N: Tensor) -> Source:
+    keep = source.keep_BS
+    return Source(
+        source.k_BHSK.index_select(0, row_N),
+        source.v_BHSK.index_select(0, row_N),
+        None if keep is None else keep.index_select(0, row_N),
+    )

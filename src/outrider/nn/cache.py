@@ -1,0 +1,180 @@
+"""The ragged cache: keys and values of the tokens each row has taken in, preallocated.
+
+Every row has its own length. Growing writes into free slots, rolling back lowers a length; nothing
+is cropped or concatenated, and no row waits for another. Token `p` of a row lives in slot
+`p mod C`. A cache with room for all tokens (C = capacity) never wraps; a pattern that looks back
+over a window of W tokens asks for C = W - 1 + `SLACK` slots and wraps around.
+
+Why `SLACK`: token p overwrites token p - C. An extend of m <= SLACK tokens from length L reaches
+p = L + m - 1, so it overwrites tokens up to L - W at most, and those no later query sees, not even
+after all m are rolled back.
+"""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol
+
+import torch
+from torch import Tensor
+
+from outrider.nn.position import Positions
+
+__all__ = ["SLACK", "LayerCache", "Pattern", "Slots", "Step"]
+
+SLACK = 64
+"""Most tokens one extend may add to a cache that wraps, and so the longest rollback."""
+
+
+class Pattern(Protocol):
+    """What a step needs to know of an attention: which keys a query sees."""
+
+    @property
+    def key(self) -> object:
+        """Equal for two attentions with the same pattern, so that they share one plan."""
+        ...
+
+    def sees(self, i: Tensor, j: Tensor) -> Tensor:
+        """Whether query position i sees key position j."""
+        ...
+
+
+class Slots(NamedTuple):
+    """Where new tokens are written in a cache, and what their queries may read."""
+
+    write: int | Tensor
+    """First slot of a run shared by all rows, or a slot per row and token, [B, T]."""
+    read: int
+    """The first `read` slots hold everything that can be seen."""
+    keep: Tensor | None
+    """[B or 1, 1, T, read]; None where every query sees every slot read."""
+
+
+class Step:
+    """The tokens of one extend: their positions, and the slots they take in each kind of cache.
+
+    Worked out once and shared by all layers.
+    """
+
+    def __init__(
+        self, lengths: Sequence[int], tokens: int, counts: Sequence[int], device: torch.device
+    ):
+        self.tokens = tokens
+        self.fresh = not any(lengths)
+        """No row holds anything yet: the whole pass is the step."""
+        self.device = device
+        self._lengths = lengths
+        self._counts = counts
+        self._uniform = all(n == lengths[0] for n in lengths)
+        self._plans: dict[object, Slots] = {}
+        start_B1 = torch.tensor([lengths[0]] if self._uniform else lengths, device=device)[:, None]
+        self.positions = Positions(
+            start_B1 + torch.arange(tokens, device=device), max(lengths) + tokens
+        )
+
+    def slots(self, pattern: Pattern, size: int) -> Slots:
+        """Return where the new tokens go in a cache of `size` slots under `pattern`."""
+        key = (pattern.key, size)
+        if key not in self._plans:
+            self._plans[key] = self._plan(pattern, size)
+        return self._plans[key]
+
+    def newest(self, size: int) -> Tensor:
+        """Return, for a first fill, which token each slot holds: [B, C], negative where empty."""
+        last_B1 = torch.tensor(self._counts, device=self.device)[:, None] - 1
+        return _held(last_B1, size, self.device)
+
+    def _plan(self, pattern: Pattern, size: int) -> Slots:
+        end = self.positions.end
+        read = min(end, size)
+        write: int | Tensor
+        if self._uniform and end <= size:
+            write = self._lengths[0]
+            if self.tokens == 1 and self._sees_all(pattern, read):
+                return Slots(write, read, None)
+        else:
+            batch = len(self._lengths)
+            write = (self.positions.index_BT % size).expand(batch, -1)
+        if end <= size:
+            held_BC = torch.arange(read, device=self.device)[None]
+        else:
+            held_BC = _held(self.positions.index_BT[:, -1:], size, self.device)[:, :read]
+        i, j = self.positions.index_BT[:, :, None], held_BC[:, None, :]
+        keep_BTC = pattern.sees(i, j) & (j >= 0) & (j <= i)
+        return Slots(write, read, keep_BTC[:, None])
+
+    def _sees_all(self, pattern: Pattern, read: int) -> bool:
+        # One query: it sees every key exactly when it sees the oldest, for every causal window.
+        i = self.positions.index_BT[:, :, None]
+        j = torch.arange(read, device=self.device)[None, None]
+        return bool(pattern.sees(i, j).all())
+
+
+class LayerCache:
+    """Keys and values of one layer: [B, G, C, K] each."""
+
+    def __init__(
+        self,
+        rows: int,
+        heads: int,
+        slots: int,
+        width: int,
+        *,
+        dtype: torch.dtype,
+        device: torch.device,
+    ) -> None:
+        shape = (rows, heads, slots, width)
+        self.k_BGCK = torch.zeros(shape, dtype=dtype, device=device)
+        self.v_BGCK = torch.zeros(shape, dtype=dtype, device=device)
+
+    @property
+    def size(self) -> int:
+        """Slots per row."""
+        return self.k_BGCK.shape[2]
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return self.k_BGCK.nbytes + self.v_BGCK.nbytes
+
+    def write(self, k_BGTK: Tensor, v_BGTK: Tensor, slots: Slots) -> tuple[Tensor, Tensor]:
+        """Store new keys and values; return everything readable, [B, G, read, K] each."""
+        if isinstance(slots.write, int):
+            end = slots.write + k_BGTK.shape[2]
+            self.k_BGCK[:, :, slots.write : end] = k_BGTK
+            self.v_BGCK[:, :, slots.write : end] = v_BGTK
+        else:
+            index = slots.write[:, None, :, None].expand_as(k_BGTK)
+            self.k_BGCK.scatter_(2, index, k_BGTK)
+            self.v_BGCK.scatter_(2, index, v_BGTK)
+        return self.k_BGCK[:, :, : slots.read], self.v_BGCK[:, :, : slots.read]
+
+    def fill(self, k_BGTK: Tensor, v_BGTK: Tensor, step: Step) -> None:
+        """Store a first pass of any length, keeping of each row the newest tokens that fit."""
+        tokens = k_BGTK.shape[2]
+        if tokens <= self.size:
+            self.k_BGCK[:, :, :tokens] = k_BGTK
+            self.v_BGCK[:, :, :tokens] = v_BGTK
+            return
+        index = step.newest(self.size).clamp(min=0)[:, None, :, None]
+        index = index.expand(*k_BGTK.shape[:2], -1, k_BGTK.shape[3])
+        self.k_BGCK.copy_(k_BGTK.gather(2, index))
+        self.v_BGCK.copy_(v_BGTK.gather(2, index))
+
+    def select(self, row_N: Tensor, used: int) -> None:
+        """Reorder, drop or copy rows; only the first `used` slots hold anything."""
+        rows, used = len(row_N), min(used, self.size)
+        self.k_BGCK = _select(self.k_BGCK, row_N, rows, used)
+        self.v_BGCK = _select(self.v_BGCK, row_N, rows, used)
+
+
+def _select(store_BGCK: Tensor, row_N: Tensor, rows: int, used: int) -> Tensor:
+    picked = store_BGCK[:, :, :used].index_select(0, row_N)
+    if rows > store_BGCK.shape[0]:
+        store_BGCK = store_BGCK.new_zeros(rows, *store_BGCK.shape[1:])
+    store_BGCK[:rows, :, :used] = picked
+    return store_BGCK[:rows]
+
+
+def _held(last_B1: Tensor, size: int, device: torch.device) -> Tensor:
+    """Token held by each slot when token `last` is the newest: last - ((last - slot) mod size)."""
+    slot_C = torch.arange(size, device=device)
+    return last_B1 - (last_B1 - slot_C) % size

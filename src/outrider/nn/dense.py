@@ -1,0 +1,85 @@
+"""Softmax attention over dense tensors: the one place that chooses how it is computed.
+
+    y_i = sum_j w_ij v_j        w_i = softmax_{j kept}(q_i . k_j / sqrt(K))
+
+Two forms give the same numbers. `scaled_dot_product_attention` never stores the T x S weights, but
+on a CPU its backward is slow for short sequences, where three plain matrix products win (measured:
+`benchmarks/attention_form.py`). On other devices SDPA always wins.
+"""
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from outrider.nn.dropout import dropout as drop
+
+__all__ = ["attend"]
+
+PLAIN_UP_TO = 192
+"""Longest CPU sequence for which training uses the plain form."""
+
+
+def attend(
+    q_BHTK: Tensor,
+    k_BGSK: Tensor,
+    v_BGSK: Tensor,
+    *,
+    keep: Tensor | None = None,
+    causal: bool = False,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attend every query to the kept keys; `keep` broadcasts to [B, H, T, S].
+
+    `causal` means j <= i counted from the first query and key, so it is for whole passes (T == S).
+    A query with no kept key gets some finite output that must not be used.
+    """
+    grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
+    if _plain_wins(q_BHTK, k_BGSK):
+        if grouped:
+            repeats = q_BHTK.shape[1] // k_BGSK.shape[1]
+            k_BGSK = k_BGSK.repeat_interleave(repeats, dim=1)
+            v_BGSK = v_BGSK.repeat_interleave(repeats, dim=1)
+        return _plain(q_BHTK, k_BGSK, v_BGSK, keep=keep, causal=causal, dropout=dropout)
+    if causal and keep is not None:
+        keep = keep & _lower_triangle(q_BHTK, k_BGSK)
+        causal = False
+    return F.scaled_dot_product_attention(
+        q_BHTK,
+        k_BGSK,
+        v_BGSK,
+        attn_mask=keep,
+        is_causal=causal,
+        dropout_p=dropout,
+        enable_gqa=grouped,
+    )
+
+
+def _plain_wins(q_BHTK: Tensor, k_BGSK: Tensor) -> bool:
+    if q_BHTK.device.type != "cpu" or not torch.is_grad_enabled():
+        return False
+    return max(q_BHTK.shape[2], k_BGSK.shape[2]) <= PLAIN_UP_TO
+
+
+def _plain(
+    q_BHTK: Tensor,
+    k_BHSK: Tensor,
+    v_BHSK: Tensor,
+    *,
+    keep: Tensor | None,
+    causal: bool,
+    dropout: float,
+) -> Tensor:
+    scores_BHTS = (q_BHTK * q_BHTK.shape[-1] ** -0.5) @ k_BHSK.transpose(-1, -2)
+    if causal:
+        triangle_TS = _lower_triangle(q_BHTK, k_BHSK)
+        keep = triangle_TS if keep is None else keep & triangle_TS
+    if keep is not None:
+        # Finite, so that a row without any kept key stays finite too.
+        scores_BHTS = scores_BHTS.masked_fill(~keep, torch.finfo(scores_BHTS.dtype).min)
+    weights_BHTS = drop(scores_BHTS.softmax(-1), dropout, dropout > 0)
+    return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
+
+
+def _lower_triangle(q_BHTK: Tensor, k_BGSK: Tensor) -> Tensor:
+    shape = (q_BHTK.shape[2], k_BGSK.shape[2])
+    return torch.ones(shape, dtype=torch.bool, device=q_BHTK.device).tril()

@@ -1,0 +1,50 @@
+"""The position-wise feed-forward layer, plain or gated (Shazeer, 2020, arXiv:2002.05202).
+
+plain   W2 f(W1 x)          gated   W2 (f(W1 x) * W3 x)
+"""
+
+from collections.abc import Callable
+
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from outrider.errors import ConfigError, nearest
+from outrider.nn.dropout import dropout
+
+__all__ = ["ACTIVATIONS", "FeedForward"]
+
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": F.relu,
+    "gelu": F.gelu,
+    "silu": F.silu,
+}
+
+
+class FeedForward(nn.Module):
+    """Two matrix products with a non-linearity between, at every position alike."""
+
+    def __init__(
+        self, width: int, inner: int, *, activation: str, gated: bool = False, dropout: float = 0.0
+    ) -> None:
+        super().__init__()
+        if activation not in ACTIVATIONS:
+            hint = nearest(activation, ACTIVATIONS)
+            expected = ", ".join(ACTIVATIONS)
+            raise ConfigError(
+                "activation", f"unknown {activation!r}{hint}; expected one of {expected}"
+            )
+        self.activation = ACTIVATIONS[activation]
+        self.gated = gated
+        self.dropout = dropout
+        self.up = nn.Linear(width, inner * (2 if gated else 1))
+        self.down = nn.Linear(inner, width)
+
+    def forward(self, x_BTD: Tensor) -> Tensor:
+        """Widen, bend, narrow."""
+        up = self.up(x_BTD)
+        if self.gated:
+            bent, gate = up.chunk(2, dim=-1)
+            inner = self.activation(bent) * gate
+        else:
+            inner = self.activation(up)
+        return self.down(dropout(inner, self.dropout, self.training))

@@ -1,0 +1,105 @@
+"""How a model knows where a token stands.
+
+    sinusoidal   x_p + [sin(p f), cos(p f)]          f_k = 10000^(-2k/D)      (Vaswani et al., 2017)
+    learned      x_p + E[p]                          positions up to the table's size
+    rotary       q, k turned by the angle p f        scores depend on i - j   (Su et al., 2021)
+
+Positions are per row: in a ragged batch every row counts its own tokens.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+
+from outrider.errors import InputError
+
+__all__ = ["LearnedPosition", "Positions", "Rotary", "SinusoidalPosition"]
+
+
+class Positions(NamedTuple):
+    """Where the tokens of a batch stand."""
+
+    index_BT: Tensor
+    """One row stands for all where all are equal."""
+    end: int
+    """All positions lie below this; known on the host, so that no device has to be asked."""
+
+    @classmethod
+    def upto(cls, length: int, device: torch.device) -> "Positions":
+        """Return 0 to length - 1, the positions of a whole pass."""
+        return cls(torch.arange(length, device=device)[None], length)
+
+
+class _Table:
+    """Rows of cosines and sines, computed once and as far as they are asked for.
+
+    Neither a parameter nor a buffer: it follows from the width alone, is never stored, and is made
+    on whatever device asks for it.
+    """
+
+    def __init__(self, width: int) -> None:
+        self.width = width
+        self._rows: Tensor | None = None
+
+    def look_up(self, positions: Positions, like: Tensor) -> tuple[Tensor, Tensor]:
+        """Return (sin, cos) of every angle, [B, T, width / 2] each."""
+        rows = self._rows
+        if rows is None or len(rows) < positions.end or rows.device != like.device:
+            rows = self._rows = self._compute(positions.end, like.device)
+        sin, cos = rows[positions.index_BT].to(like.dtype).chunk(2, dim=-1)
+        return sin, cos
+
+    def _compute(self, end: int, device: torch.device) -> Tensor:
+        length = max(512, 1 << (end - 1).bit_length())
+        # A table made while decoding must still serve a later backward.
+        with torch.inference_mode(False):
+            # In float64: an angle at position 64k would lose three digits in float32.
+            place = torch.arange(0, self.width, 2, dtype=torch.float64, device="cpu")
+            frequency = 10_000.0 ** (-place / self.width)
+            angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * frequency
+            return torch.cat([angle.sin(), angle.cos()], dim=1).to(device)
+
+
+class SinusoidalPosition(nn.Module):
+    """Sines in the first half of the width, cosines in the second, as Marian has them."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = _Table(width)
+
+    def forward(self, x_BTD: Tensor, positions: Positions) -> Tensor:
+        """Add the code of each position."""
+        sin, cos = self.table.look_up(positions, x_BTD)
+        return x_BTD + torch.cat([sin, cos], dim=-1)
+
+
+class LearnedPosition(nn.Module):
+    """A trained row per position; there is no row beyond the table."""
+
+    def __init__(self, positions: int, width: int) -> None:
+        super().__init__()
+        self.table = nn.Embedding(positions, width)
+
+    def forward(self, x_BTD: Tensor, positions: Positions) -> Tensor:
+        """Add the row of each position."""
+        limit = self.table.num_embeddings
+        if positions.end > limit:
+            raise InputError(
+                f"{positions.end} tokens are more than the {limit} positions this model has learned"
+            )
+        return x_BTD + self.table(positions.index_BT)
+
+
+class Rotary(nn.Module):
+    """Turns each pair (k, k + K/2) of a query or key by its position's angle."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = _Table(width)
+
+    def forward(self, x_BHTK: Tensor, positions: Positions) -> Tensor:
+        """Rotate queries or keys."""
+        sin, cos = (part[:, None] for part in self.table.look_up(positions, x_BHTK))
+        left, right = x_BHTK.chunk(2, dim=-1)
+        return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1)

@@ -1,0 +1,53 @@
+"""Layers one after another, and the final norm that pre-norm layers need."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from outrider.nn.block import Block
+from outrider.nn.cache import LayerCache, Step
+from outrider.nn.heads import Source
+from outrider.nn.position import Positions
+
+__all__ = ["Stack"]
+
+
+class Stack(nn.Module):
+    """An encoder, or a decoder with or without a source."""
+
+    def __init__(self, blocks: Sequence[Block], *, width: int, norm: str) -> None:
+        super().__init__()
+        self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        self.norm = nn.LayerNorm(width) if norm == "pre" else None
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        positions: Positions,
+        keep_BT: Tensor | None = None,
+        sources: Sequence[Source | None] | None = None,
+    ) -> Tensor:
+        """One whole pass from position 0."""
+        for block, source in zip(self.blocks, sources or [None] * len(self.blocks), strict=True):
+            x_BTD = block(x_BTD, positions, keep_BT, source)
+        return x_BTD if self.norm is None else self.norm(x_BTD)
+
+    def extend(
+        self,
+        x_BTD: Tensor,
+        caches: Sequence[LayerCache],
+        step: Step,
+        sources: Sequence[Source | None],
+    ) -> Tensor:
+        """Append tokens to the caches and run them through all layers."""
+        for block, cache, source in zip(self.blocks, caches, sources, strict=True):
+            x_BTD = block.extend(x_BTD, cache, step, source)
+        return x_BTD if self.norm is None else self.norm(x_BTD)
+
+    def sources(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> list[Source]:
+        """Project the encoder's output for the cross-attention of every layer."""
+        return [block.cross.source(memory_BSD, keep_BS) for block in self.blocks if block.cross]
+
+    def new_caches(self, rows: int, capacity: int) -> list[LayerCache]:
+        """Return an empty cache per layer."""
+        return [block.attention.new_cache(rows, capacity) for block in self.blocks]
