@@ -66,8 +66,8 @@ class Backend(Protocol):
     ) -> Tensor:
         """Append tokens to every row and return the logits after each: [B, T, V], float32.
 
-        `count_B` says how many of the T tokens of a row are real (right-padded prompts); logits past
-        them mean nothing. `last` returns only the logits after each row's last real token, [B, 1, V],
-        which is all a prefill needs.
+        `count_B` says how many of the T tokens of a row are real (right-padded prompts); logits
+        past them mean nothing. `last` returns only the logits after each row's last real token,
+        [B, 1, V], which is all a prefill needs.
         """
         ...

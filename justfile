@@ -1,0 +1,47 @@
+# The tasks of this repository; `just` lists them.
+
+set shell := ["bash", "-euo", "pipefail", "-c"]
+
+# Set OUTRIDER_DATA to run the tests that need real corpora.
+export HF_HUB_OFFLINE := "1"
+export MPLBACKEND := "Agg"
+
+# List the tasks.
+default:
+    @just --list
+
+# Everything CI runs, in this environment.
+check: lint docs test
+
+# A minute or so: style, types, and the tests that are not slow.
+quick: lint
+    pytest -m "not slow and not dist and not corpus" -q
+
+# Style, types and import directions.
+lint:
+    ruff check
+    ruff format --check
+    mypy
+    lint-imports
+
+# All tests; arguments go to pytest: `just test tests/nn -k sliding`.
+test *arguments:
+    pytest {{ arguments }}
+
+# Rewrite the files in the project's style.
+format:
+    ruff check --fix
+    ruff format
+
+# Build the documentation as CI does.
+docs:
+    mkdocs build --strict
+
+# Read the documentation while writing it.
+serve-docs:
+    mkdocs serve
+
+# Measure training and decoding on this machine, against the engines people use today.
+bench:
+    outrider bench train --quick --json bench-train.json
+    outrider bench decode --random base --quick --json bench-decode.json

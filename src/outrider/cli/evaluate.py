@@ -1,0 +1,107 @@
+"""`outrider evaluate`: score a model on a test set."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.errors import ConfigError
+
+__all__ = ["evaluate"]
+
+
+def evaluate(
+    model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences to translate, one a line, plain or .gz.")
+    ] = None,
+    reference: Annotated[
+        Path | None, typer.Option(help="Their translations by people, line by line.")
+    ] = None,
+    text: Annotated[Path | None, typer.Option(help="Text a language model has to predict.")] = None,
+    tail: Annotated[
+        float, typer.Option(help="With --text: use only this last share of it.", min=1e-6, max=1.0)
+    ] = 1.0,
+    beams: Annotated[int, typer.Option(help="Beams of the search; 1 is greedy.", min=1)] = 5,
+    length_penalty: Annotated[
+        float, typer.Option(help="Over 1 prefers longer translations, under 1 shorter ones.")
+    ] = 1.0,
+    tokenize: Annotated[
+        str, typer.Option(help="SacreBLEU tokenizer: 13a for most languages, zh for Chinese.")
+    ] = "13a",
+    output: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+) -> None:
+    """Score a model: sacreBLEU and chrF of translations, or perplexity of a text."""
+    if (text is None) == (source is None):
+        raise ConfigError("--source", "give --source and --reference, or --text")
+    if (source is None) != (reference is None):
+        raise ConfigError("--reference", "source and reference belong together; give both")
+    if text is not None:
+        result = _evaluate_text(model, text, tail)
+    else:
+        assert source is not None
+        assert reference is not None
+        result = _evaluate_translation(
+            model, source, reference, _decode(beams, length_penalty), tokenize, output
+        )
+    _print_table(result)
+    if json is not None:
+        from outrider.evaluation.results import write_result
+
+        write_result(json, result)
+
+
+def _decode(beams: int, length_penalty: float) -> dict[str, Any]:
+    if beams == 1:
+        if length_penalty != 1.0:
+            raise ConfigError("--length-penalty", "has no effect with --beams 1")
+        return {"strategy": "greedy"}
+    return {"strategy": "beam", "beams": beams, "length_penalty": length_penalty}
+
+
+def _evaluate_text(model: Path, text: Path, tail: float) -> dict[str, Any]:
+    from outrider.evaluation.evaluate import evaluate_text
+
+    return evaluate_text(model, text=text, tail=tail)
+
+
+def _evaluate_translation(
+    model: Path,
+    source: Path,
+    reference: Path,
+    decode: dict[str, Any],
+    tokenize: str,
+    output: Path | None,
+) -> dict[str, Any]:
+    from rich.console import Console
+    from rich.progress import Progress
+
+    from outrider.config import build_config
+    from outrider.decoding import DecodeConfig
+    from outrider.evaluation.evaluate import evaluate_translation
+
+    config = build_config(DecodeConfig, decode, prefix="--")
+    console = Console(stderr=True)
+    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+        task = progress.add_task("translating", total=None)
+        return evaluate_translation(
+            model,
+            source=source,
+            reference=reference,
+            decode=config,
+            tokenize=tokenize,
+            output=output,
+            advance=lambda rows: progress.advance(task, rows),
+        )
+
+
+def _print_table(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("measure", "value", title=f"{result['model']}: {result['task']}")
+    for name, value in result["scores"].items():
+        table.add_row(name, f"{value:,.3f}" if isinstance(value, float) else str(value))
+    table.add_row("seconds", f"{result['seconds']:,.1f}")
+    Console().print(table)

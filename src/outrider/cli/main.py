@@ -1,0 +1,111 @@
+"""The `outrider` command. Commands parse, call one library function, and print; nothing else.
+
+A user's mistake is one line on stderr and exit code 2; a bug keeps its traceback.
+"""
+
+import errno
+import os
+import sys
+import traceback
+from collections.abc import Sequence
+from typing import Annotated
+
+import typer
+
+from outrider import __version__
+from outrider.cli.bench_decode import bench_decode
+from outrider.cli.bench_train import bench_train
+from outrider.cli.config import config
+from outrider.cli.evaluate import evaluate
+from outrider.cli.export import export
+from outrider.cli.prepare import prepare
+from outrider.cli.train import train
+from outrider.cli.translate import generate, translate
+from outrider.errors import OutriderError
+
+__all__ = ["app", "main", "run"]
+
+_SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE)
+
+app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+bench = typer.Typer(help="Measure speed against other engines, interleaved.", no_args_is_help=True)
+app.add_typer(bench, name="bench")
+
+for _command in (prepare, train, evaluate, translate, generate, export, config):
+    app.command()(_command)
+bench.command("train")(bench_train)
+bench.command("decode")(bench_decode)
+
+
+@app.callback(invoke_without_command=True)
+def outrider(
+    context: typer.Context,
+    version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
+    debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of user errors.")] = False,
+) -> None:
+    """Train, speed up and serve sequence-to-sequence and language models."""
+    if version:
+        typer.echo(f"outrider {__version__}")
+    elif context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+def main() -> None:
+    """Entry point of the console script."""
+    sys.exit(run(sys.argv[1:]))
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Run one command line and return its exit code; unexpected errors pass through."""
+    # Read here and not by Typer, so that it may stand anywhere on the line.
+    debug = "--debug" in arguments
+    arguments = [argument for argument in arguments if argument != "--debug"]
+    try:
+        code = app(arguments, standalone_mode=False, prog_name="outrider") or 0
+        sys.stdout.flush()
+    except (OutriderError, OSError, MemoryError, typer.Abort, typer.TyperException) as error:
+        if debug:
+            traceback.print_exc()
+        return _report(error)
+    if code == 130:
+        _say("interrupted")
+    return int(code)
+
+
+def _report(error: BaseException) -> int:
+    """Say in one line what went wrong and return the exit code."""
+    if isinstance(error, BrokenPipeError):
+        return _close_stdout()
+    if isinstance(error, OutriderError):
+        _say(str(error))
+    elif isinstance(error, MemoryError):
+        _say("the machine ran out of memory; try a smaller batch or a shorter input")
+    elif isinstance(error, OSError):
+        if error.errno not in _SHORTAGES:
+            raise error
+        _close_stdout()
+        _say(": ".join(str(part) for part in (error.filename, error.strerror) if part))
+    elif isinstance(error, typer.TyperException):
+        _say_usage(error)
+    else:
+        _say("stopped: no input")
+    return 2
+
+
+def _say_usage(error: typer.TyperException) -> None:
+    message = error.format_message()
+    context = getattr(error, "ctx", None)
+    hint = f" (see {context.command_path} --help)" if context is not None else ""
+    if message:  # empty where Typer has already printed the help text
+        _say(f"{message.rstrip('.')}{hint}")
+
+
+def _say(message: str) -> None:
+    colour = None if os.environ.get("NO_COLOR") else typer.colors.RED
+    typer.secho(f"outrider: {' '.join(message.split())}", fg=colour, err=True)
+
+
+def _close_stdout() -> int:
+    """Let nothing more be written to a reader that has gone or a disk that is full."""
+    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    return 1

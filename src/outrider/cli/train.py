@@ -1,0 +1,33 @@
+"""`outrider train`: from a run config to a trained model folder."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["train"]
+
+
+def train(
+    config: Annotated[Path, typer.Argument(help="Run config (YAML).")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Overrides, e.g. train.steps=500 data.root=corpora.")
+    ] = None,
+    restart: Annotated[
+        bool, typer.Option("--restart", help="Discard this run's checkpoints and start over.")
+    ] = False,
+) -> None:
+    """Train a model; resume from the last checkpoint if the run was interrupted.
+
+    Prepares the data first if that has not been done. Under torchrun, trains on all its processes.
+    """
+    from rich.console import Console
+
+    from outrider.config import load_config
+    from outrider.training.run import train_run
+    from outrider.training.run_config import RunConfig
+
+    run = load_config(RunConfig, config, overrides or [])
+    folder = train_run(run, restart=restart, console=Console(stderr=True))
+    if folder is not None:
+        typer.echo(str(folder))

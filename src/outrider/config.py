@@ -1,0 +1,265 @@
+"""Run configs: frozen pydantic models, read from YAML and `key=value` overrides.
+
+A wrong key or value fails before any data is read or weight loaded, and the message names the key
+as the user typed it and the nearest right one. Each room keeps its own config classes next to the
+code they configure; this module knows only how to read, check and explain them.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from enum import Enum
+from pathlib import Path
+from reprlib import Repr
+from types import UnionType
+from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic_core import ErrorDetails, PydanticUndefined, to_jsonable_python
+
+from outrider import yaml12
+from outrider.errors import ConfigError, nearest
+
+__all__ = [
+    "Config",
+    "Field",
+    "as_yaml",
+    "build_config",
+    "explain",
+    "load_config",
+    "read_yaml",
+    "show_type",
+    "show_value",
+]
+
+ConfigT = TypeVar("ConfigT", bound="Config")
+
+
+class Config(BaseModel):
+    """Base of all run configs: frozen, no unknown keys, one docstring per field."""
+
+    model_config = ConfigDict(
+        extra="forbid",
+        frozen=True,
+        allow_inf_nan=False,
+        ser_json_inf_nan="constants",
+        use_attribute_docstrings=True,
+        protected_namespaces=(),
+    )
+
+
+class Field(NamedTuple):
+    """One row of `outrider config --explain`."""
+
+    key: str
+    type: str
+    default: str
+    text: str
+
+
+def load_config(cls: type[ConfigT], path: str | Path, overrides: Sequence[str] = ()) -> ConfigT:
+    """Read a YAML file, apply `a.b=value` overrides, and check the result against `cls`."""
+    values = read_yaml(path)
+    for override in overrides:
+        _apply(values, override)
+    return build_config(cls, values)
+
+
+def build_config(cls: type[ConfigT], values: Mapping[str, Any], *, prefix: str = "") -> ConfigT:
+    """Check plain values against `cls`; the first mistake becomes a ConfigError with its key."""
+    try:
+        return cls.model_validate(values)
+    except ValidationError as error:
+        raise _as_config_error(cls, values, error, prefix) from None
+
+
+def read_yaml(path: str | Path) -> dict[str, Any]:
+    """Read a YAML file that holds one mapping."""
+    path = Path(path)
+    try:
+        values = yaml12.parse(path.read_text(encoding="utf-8-sig"))
+    except FileNotFoundError:
+        raise ConfigError(str(path), "no such config file") from None
+    except UnicodeDecodeError as error:
+        raise ConfigError(str(path), f"is not UTF-8 text: {error.reason}") from None
+    except OSError as error:
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
+    except ValueError as error:
+        raise ConfigError(str(path), f"is not YAML: {error}") from None
+    if values is None:
+        return {}
+    if not isinstance(values, dict):
+        raise ConfigError(str(path), f"must hold `key: value` lines, not a {type(values).__name__}")
+    return values
+
+
+def as_yaml(config: Config) -> str:
+    """Write a config as YAML that reads back to an equal one."""
+    return yaml12.dump(config.model_dump(mode="json"))
+
+
+def explain(cls: type[Config], prefix: str = "") -> Iterator[Field]:
+    """Yield every key `cls` accepts, depth first, with its type, default and meaning."""
+    for name, field in cls.model_fields.items():
+        key = prefix + name
+        text = " ".join((field.description or "").split())
+        default = field.get_default(call_default_factory=True, validated_data={})
+        sections = list(_sections(field.annotation))
+        if not sections:
+            type_name = " ".join([show_type(field.annotation), *_bounds(field.metadata)])
+            yield Field(key, type_name, show_value(default), text)
+            continue
+        many = get_origin(field.annotation) in (list, tuple)
+        shown = show_value(default) if default in (None, PydanticUndefined) else ""
+        yield Field(key, "list of sections" if many else "section", shown, text)
+        for section in sections:
+            yield from explain(section, f"{key}[]." if many else f"{key}.")
+
+
+def _apply(values: dict[str, Any], override: str) -> None:
+    key, equals, text = override.partition("=")
+    *parents, last = parts = key.strip().split(".")
+    if not equals or not all(parts):
+        raise ConfigError(override, "an override is written key=value, for example train.steps=500")
+    try:
+        value = yaml12.parse(text) if text else ""
+    except ValueError:
+        value = text
+    node = values
+    for depth, parent in enumerate(parents, start=1):
+        if node.get(parent) is None:
+            node[parent] = {}
+        child = node[parent]
+        above = ".".join(parents[:depth])
+        if isinstance(child, list):
+            raise ConfigError(key, f"{above} is a list; set it whole: {above}=[...]")
+        if not isinstance(child, dict):
+            raise ConfigError(
+                key, f"{above} is the single value {child!r}, it has no keys below it"
+            )
+        node = child
+    node[last] = value
+
+
+def _as_config_error(
+    cls: type[Config], values: Any, error: ValidationError, prefix: str
+) -> ConfigError:
+    """Turn pydantic's findings into one sentence; a misspelt key explains the ones it caused."""
+    found = error.errors(include_url=False)
+    first = min(found, key=lambda detail: detail["type"] not in ("extra_forbidden", "invalid_key"))
+    kind, path = first["type"], _typed_path(values, first)
+    key = prefix + ".".join(path) if path else prefix.rstrip(".") or "config"
+    if kind == "extra_forbidden":
+        return ConfigError(key, _unknown_key(cls, path))
+    if kind == "missing":
+        return ConfigError(key, "is required; add it to the config or pass it as key=value")
+    if kind.startswith("union_tag"):
+        name = first["ctx"]["discriminator"].strip("'")
+        tags = " or ".join(show_type(o.model_fields[name].annotation) for o in _owners(cls, path))
+        got = f"got {first['ctx']['tag']!r}" if "tag" in first["ctx"] else "is required"
+        return ConfigError(f"{key}.{name}", f"{got}, expected {tags}")
+    if kind in ("value_error", "assertion_error"):
+        return ConfigError(key, " ".join(str(first["ctx"]["error"]).split()))
+    same = [detail for detail in found if _typed_path(values, detail) == path]
+    expected = " or ".join(dict.fromkeys(_expected(detail) for detail in same))
+    return ConfigError(key, f"got {_short.repr(first['input'])}, expected {expected}")
+
+
+def _typed_path(values: Any, detail: ErrorDetails) -> list[str]:
+    """Return the keys a user typed; pydantic's path also names the union members it tried."""
+    path = []
+    for part in detail["loc"]:
+        if _holds(values, part):
+            values = values[part]
+            name = str(part)
+            path.append(name if name and name.isprintable() else repr(name))
+    if detail["type"] == "missing":
+        path.append(str(detail["loc"][-1]))
+    return path
+
+
+def _holds(values: Any, part: int | str) -> bool:
+    if isinstance(values, Mapping):
+        return part in values
+    return isinstance(values, list | tuple) and isinstance(part, int) and part < len(values)
+
+
+def _unknown_key(cls: type[Config], path: list[str]) -> str:
+    accepted = sorted({name for owner in _owners(cls, path[:-1]) for name in owner.model_fields})
+    hint = nearest(path[-1], accepted)
+    if not hint:
+        elsewhere = [field.key for field in explain(cls) if field.key.endswith(f".{path[-1]}")]
+        hint = f" (did you mean {elsewhere[0]!r}?)" if elsewhere else ""
+    return f"unknown key{hint}; accepted here: {', '.join(accepted)}"
+
+
+def _expected(detail: ErrorDetails) -> str:
+    if detail["type"] in ("model_type", "model_attributes_type", "dict_type"):
+        return "a section of `key: value` lines"
+    if detail["type"] == "invalid_key":
+        return "a key that is text"
+    message = detail["msg"].removeprefix("Input should be ")
+    if detail["type"] == "string_type" and isinstance(detail["input"], bool | int | float):
+        message += " (put it in quotes)"
+    return message
+
+
+def _owners(cls: type[Config], path: Iterable[str]) -> list[type[Config]]:
+    """Return the config classes whose keys may stand below `path`."""
+    owners = [cls]
+    for name in path:
+        if not name.isdigit():
+            fields = [owner.model_fields[name] for owner in owners if name in owner.model_fields]
+            owners = [section for field in fields for section in _sections(field.annotation)]
+    return owners
+
+
+def _sections(annotation: Any) -> Iterator[type[Config]]:
+    """Yield the config classes an annotation mentions."""
+    if isinstance(annotation, type) and issubclass(annotation, Config):
+        yield annotation
+    for argument in get_args(annotation):
+        yield from _sections(argument)
+
+
+def show_type(annotation: Any) -> str:
+    """Name a type as a user of YAML would."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Union, UnionType):
+        return " | ".join(show_type(argument) for argument in arguments)
+    if origin is Literal:
+        return " | ".join(show_value(argument) for argument in arguments)
+    if origin is Annotated:
+        return " ".join([show_type(arguments[0]), *_bounds(arguments[1:])])
+    if origin is dict:
+        return "mapping"
+    if origin is not None:
+        inside = ", ".join(show_type(a) for a in arguments if a is not Ellipsis)
+        return f"{'list' if origin is tuple else origin.__name__}[{inside}]"
+    if annotation is type(None):
+        return "null"
+    if isinstance(annotation, type) and issubclass(annotation, Path):
+        return "path"
+    if isinstance(annotation, type) and issubclass(annotation, Enum):
+        return " | ".join(show_value(member.value) for member in annotation)
+    return getattr(annotation, "__name__", str(annotation))
+
+
+def _bounds(metadata: Iterable[Any]) -> list[str]:
+    signs = {"gt": ">", "ge": ">=", "lt": "<", "le": "<="}
+    limits = [limit for item in metadata for limit in getattr(item, "metadata", [item])]
+    return [
+        f"{sign} {getattr(limit, name)}"
+        for limit in limits
+        for name, sign in signs.items()
+        if hasattr(limit, name)
+    ]
+
+
+def show_value(value: Any) -> str:
+    """Write a value on one line, as it could stand after `key=`."""
+    if value is PydanticUndefined:
+        return "required"
+    return yaml12.dump(to_jsonable_python(value, inf_nan_mode="constants"), flow=True)
+
+
+_short = Repr()
+_short.maxstring = _short.maxother = 80

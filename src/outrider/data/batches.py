@@ -1,0 +1,170 @@
+"""Batches as tensors: the plan says which rows, the shards hold them, padding makes them square.
+
+The ids of one group are held as flat arrays; a batch is cut from them with a few array operations.
+Rows are padded on the right, labels with -100, and every sequence ends with `</s>`. A language
+model's rows begin with `<s>` instead, which is not counted as a label.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from torch import Tensor
+
+from outrider.data.plan import BatchPlan, Cursor, padded_length, random_below
+from outrider.data.prepared import Prepared
+from outrider.data.shards import BlockReader, Ragged
+
+__all__ = ["BatchStream", "PlannedBatch", "valid_batches"]
+
+IGNORED = -100
+WINDOW_TOKENS = 16_000_000
+ROTATION = 3  # key of the random numbers that rotate a language model's text
+
+IntArray = NDArray[np.int64]
+Tensors = dict[str, Tensor]
+
+
+@dataclass(frozen=True)
+class PlannedBatch:
+    """One rank's share of a batch, and where the stream goes on after it."""
+
+    tensors: Tensors
+    next_cursor: Cursor
+
+
+class BatchStream:
+    """Endless training batches of one rank, from a cursor on."""
+
+    def __init__(
+        self,
+        prepared: Prepared,
+        *,
+        tokens: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        cursor: Cursor | None = None,
+        max_length: int = 1024,
+        window_tokens: int = WINDOW_TOKENS,
+    ) -> None:
+        self.cursor = cursor or Cursor()
+        self._rank, self._seed = rank, seed
+        self._collator = _Collator(prepared, max_length)
+        self._reader = prepared.reader("train")
+        split = prepared.manifest.splits["train"]
+        self.plan = BatchPlan(
+            self._reader.block_rows,
+            self._reader.lengths,
+            seed=seed,
+            tokens=tokens,
+            world_size=world_size,
+            max_length=max_length,
+            window_rows=max(1, window_tokens * split.rows // split.tokens),
+        )
+
+    def __iter__(self) -> Iterator[PlannedBatch]:
+        loaded: tuple[int, int] | None = None
+        for batch, following in self.plan.batches_from(self.cursor):
+            if loaded != (batch.cursor.epoch, batch.cursor.group):
+                loaded = (batch.cursor.epoch, batch.cursor.group)
+                rows = self._load(batch.group.blocks, batch.cursor.epoch)
+            yield PlannedBatch(self._collator(rows, batch.rows(self._rank)), following)
+
+    def _load(self, blocks: IntArray, epoch: int) -> "_Rows":
+        rows = _load(self._reader, blocks, self._collator.paired)
+        if self._collator.paired:
+            return rows
+        return _Rows(None, self._rotate(rows.target, blocks, epoch))
+
+    def _rotate(self, text: Ragged, blocks: IntArray, epoch: int) -> Ragged:
+        """Turn the text of each block like a wheel, so that every epoch cuts its rows elsewhere."""
+        flat = text.flat.copy()
+        ends = text.offsets[np.cumsum(self._reader.block_rows[blocks])]
+        for block, start, end in zip(blocks, [0, *ends[:-1]], ends, strict=True):
+            by = random_below(int(end - start), self._seed, epoch, ROTATION, int(block))
+            flat[start:end] = np.roll(flat[start:end], -by)
+        return Ragged(flat, text.offsets)
+
+
+def valid_batches(
+    prepared: Prepared, *, tokens: int, split: str = "valid", max_length: int = 1024
+) -> Iterator[Tensors]:
+    """Every row of a split once, block by block, alike lengths together."""
+    collator, reader = _Collator(prepared, max_length), prepared.reader(split)
+    for block in range(len(reader.block_rows)):
+        # A plan over a single block: its seed moves rows about, but never changes a mean loss.
+        plan = BatchPlan(
+            reader.block_rows[block : block + 1],
+            lambda _, block=block: reader.lengths(np.array([block])),  # type: ignore[misc]
+            seed=0,
+            tokens=tokens,
+            max_length=max_length,
+        )
+        rows = _load(reader, np.array([block]), collator.paired)
+        group = plan.group(0, 0, np.array([0]))
+        for index in range(len(group)):
+            yield collator(rows, group.rows(index, 0))
+
+
+@dataclass(frozen=True)
+class _Rows:
+    source: Ragged | None
+    target: Ragged
+
+
+def _load(reader: BlockReader, blocks: IntArray, paired: bool) -> _Rows:
+    def column(name: str) -> Ragged:
+        parts = [reader.ids(int(block), name) for block in blocks]
+        lengths = np.concatenate([part.lengths for part in parts])
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        return Ragged(np.concatenate([part.flat for part in parts]), offsets)
+
+    return _Rows(column("source_ids") if paired else None, column("target_ids"))
+
+
+class _Collator:
+    """Turns rows of ids into padded tensors."""
+
+    def __init__(self, prepared: Prepared, max_length: int) -> None:
+        tokenizer: Any = prepared.manifest.tokenizer
+        self.paired = prepared.manifest.task == "translation"
+        self._pad, self._eos, self._bos = (tokenizer[f"{n}_id"] for n in ("pad", "eos", "bos"))
+        self._room = max_length - 1  # one place is for </s> or <s>
+
+    def __call__(self, rows: _Rows, chosen: IntArray) -> Tensors:
+        if rows.source is None:
+            return self._running_text(rows.target, chosen)
+        source_BS, source_B = self._gather(rows.source, chosen, self._pad)
+        labels_BT, target_B = self._gather(rows.target, chosen, IGNORED)
+        row_B = np.arange(len(chosen))
+        source_BS[row_B, source_B] = self._eos
+        labels_BT[row_B, target_B] = self._eos
+        keep_BS = np.arange(source_BS.shape[1]) <= source_B[:, None]
+        return {
+            "input_ids": torch.from_numpy(source_BS),
+            "attention_mask": torch.from_numpy(keep_BS.astype(np.int64)),
+            "labels": torch.from_numpy(labels_BT),
+        }
+
+    def _running_text(self, text: Ragged, chosen: IntArray) -> Tensors:
+        labels_BT, _ = self._gather(text, chosen, IGNORED)
+        labels_BT = np.roll(labels_BT, 1, axis=1)
+        labels_BT[:, 0] = IGNORED
+        input_BT = np.where(labels_BT == IGNORED, self._pad, labels_BT)
+        input_BT[:, 0] = self._bos
+        # No mask: padding stands on the right, where causal attention never looks.
+        return {"input_ids": torch.from_numpy(input_BT), "labels": torch.from_numpy(labels_BT)}
+
+    def _gather(self, ids: Ragged, chosen: IntArray, fill: int) -> tuple[IntArray, IntArray]:
+        """Rows as an array with at least one free place behind each, and their lengths."""
+        start_B = ids.offsets[chosen]
+        length_B = np.minimum(ids.offsets[chosen + 1] - start_B, self._room)
+        column_T = np.arange(padded_length(length_B + 1, self._room + 1).max())
+        inside_BT = column_T < length_B[:, None]
+        out_BT = np.full(inside_BT.shape, fill, np.int64)
+        out_BT[inside_BT] = ids.flat[(start_B[:, None] + column_T)[inside_BT]]
+        return out_BT, length_B

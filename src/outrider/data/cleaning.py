@@ -1,0 +1,129 @@
+"""Cleaning: texts are normalised, and pairs that cannot help are dropped, counted and shown.
+
+Normalising is NFC, one blank for any run of white space, and no control characters. Runs of more
+than 30 combining marks are cut first (the limit of Unicode's stream-safe text format): putting them
+in order takes quadratic time, and a hostile line would stand still for minutes.
+"""
+
+import re
+import unicodedata
+from collections.abc import Sequence
+from functools import cache
+
+from outrider.data.config import CleanConfig
+from outrider.data.corpus import Passage, Row
+from outrider.data.duplicates import SeenBefore
+from outrider.data.manifest import Dropped
+from outrider.errors import DataError
+
+__all__ = ["Drops", "PairCleaner", "normalise", "normalise_verbatim"]
+
+MAX_MARKS = 30
+CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
+CONTROL_VERBATIM = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+class Drops:
+    """Counts what was left out by reason, with the first example of each."""
+
+    def __init__(self) -> None:
+        self.reasons: dict[str, Dropped] = {}
+
+    def add(self, reason: str, row: Row | Passage) -> None:
+        """Count one row."""
+        before = self.reasons.get(reason)
+        if before is not None:
+            self.reasons[reason] = Dropped(count=before.count + 1, example=before.example)
+            return
+        text = row.text if isinstance(row, Passage) else f"{row.source} | {row.target}"
+        shown = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text[:80])
+        self.reasons[reason] = Dropped(count=1, example=f"{row.place}, line {row.line}: {shown}")
+
+    def total(self) -> int:
+        """Rows dropped for any reason."""
+        return sum(dropped.count for dropped in self.reasons.values())
+
+    def fault(self, row: Row | Passage, config: CleanConfig) -> None:
+        """A row that could not be read: an error, unless the config says to drop it."""
+        if config.on_bad_text == "error" and row.fault != "too long":
+            raise DataError(
+                f"{row.place}, line {row.line}: {row.fault}; mend the line, or set "
+                "data.clean.on_bad_text: drop to leave such lines out"
+            )
+        self.add(row.fault, row)
+
+
+class PairCleaner:
+    """Normalises and sieves the pairs of one corpus."""
+
+    def __init__(self, config: CleanConfig) -> None:
+        self.config = config
+        self.drops = Drops()
+        self._seen = SeenBefore(config.duplicate_megabytes) if config.drop_duplicates else None
+
+    def keep(self, rows: Sequence[Row]) -> list[tuple[str, str]]:
+        """The clean pairs among `rows`."""
+        kept_rows, pairs = [], []
+        for row in rows:
+            if row.fault:
+                self.drops.fault(row, self.config)
+                continue
+            source, target = normalise(row.source), normalise(row.target)
+            reason = self._reason(source, target)
+            if reason:
+                self.drops.add(reason, row)
+            else:
+                kept_rows.append(row)
+                pairs.append((source, target))
+        return self._without_duplicates(kept_rows, pairs)
+
+    def _reason(self, source: str, target: str) -> str:
+        shorter, longer = sorted((len(source), len(target)))
+        if not shorter:
+            return "empty"
+        if shorter < self.config.min_characters:
+            return "too short"
+        if longer > self.config.max_characters:
+            return "too long"
+        if self.config.max_ratio is not None and longer > shorter * self.config.max_ratio:
+            return "length ratio"
+        if self.config.drop_equal and source == target:
+            return "source equals target"
+        return ""
+
+    def _without_duplicates(
+        self, rows: Sequence[Row], pairs: list[tuple[str, str]]
+    ) -> list[tuple[str, str]]:
+        if self._seen is None or not pairs:
+            return pairs
+        seen = self._seen([f"{source}\n{target}" for source, target in pairs])
+        for i in seen.nonzero()[0].tolist():
+            self.drops.add("duplicate", rows[i])
+        return [pair for pair, again in zip(pairs, seen, strict=True) if not again]
+
+
+def normalise(text: str) -> str:
+    """One sentence: NFC, blanks collapsed, control characters gone."""
+    text = _nfc(text)
+    if not text.isprintable():
+        text = CONTROL.sub("", text)
+    return " ".join(text.split())
+
+
+def normalise_verbatim(text: str) -> str:
+    """Running text: NFC, newlines and blanks kept, control characters gone."""
+    return CONTROL_VERBATIM.sub("", _nfc(text))
+
+
+def _nfc(text: str) -> str:
+    try:
+        text.encode("latin-1")  # the quickest proof that nothing in it can combine
+    except UnicodeEncodeError:
+        return unicodedata.normalize("NFC", _long_mark_runs().sub(r"\1", text))
+    return text
+
+
+@cache
+def _long_mark_runs() -> re.Pattern[str]:
+    marks = "".join(chr(c) for c in range(0x300, 0x1F000) if unicodedata.combining(chr(c)))
+    return re.compile(f"([{marks}]{{{MAX_MARKS}}})[{marks}]+")

@@ -1,0 +1,148 @@
+"""What `outrider prepare` is told: which corpora, how to clean them, which tokenizer to train."""
+
+import os
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self
+
+from pydantic import BeforeValidator, Field, model_validator
+
+from outrider.config import Config
+from outrider.errors import ConfigError
+
+__all__ = ["CleanConfig", "CorpusConfig", "PrepareConfig", "Task", "TokenizerConfig"]
+
+Task = Literal["translation", "language_model"]
+
+
+def _as_tuple(value: Any) -> Any:
+    return (value,) if isinstance(value, str | Path) else value
+
+
+Files = Annotated[tuple[str, ...], BeforeValidator(_as_tuple)]
+
+
+class CorpusConfig(Config):
+    """One corpus: line-aligned text files, files of pairs, or a dataset of the Hugging Face Hub."""
+
+    source: Files = ()
+    """Text files of the source side, one sentence a line, plain or .gz."""
+    target: Files = ()
+    """Text files of the target side, line by line the translation; all a language model reads."""
+    pairs: Files = ()
+    """Files that hold both sides: .tsv, .jsonl (each also .gz) or .parquet."""
+    hub: str | None = None
+    """A dataset of the Hugging Face Hub, streamed (needs the extra `hub`)."""
+    hub_config: str | None = None
+    """The configuration of that dataset, where it has several."""
+    split: str = "train"
+    """The split of the Hub dataset."""
+    source_column: int | str | None = None
+    """Column of the source: a name (`translation.en` looks inside) or, in .tsv, a number from 0."""
+    target_column: int | str | None = None
+    """Column of the target, or of a language model's text."""
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> Self:
+        kinds = [bool(self.source or self.target), bool(self.pairs), self.hub is not None]
+        if sum(kinds) != 1:
+            raise ValueError("give either source and target files, or pairs, or hub")
+        if self.source and len(self.source) != len(self.target):
+            raise ValueError(
+                f"source lists {len(self.source)} files and target {len(self.target)}; "
+                "they are read side by side and must be as many"
+            )
+        return self
+
+
+class TokenizerConfig(Config):
+    """The tokenizer to train, shared by both sides, or an existing one to use."""
+
+    kind: Literal["unigram", "bpe", "char"] = "unigram"
+    """`unigram` (SentencePiece), `bpe` (byte level) or `char` (one token a character)."""
+    vocab_size: int = Field(default=8000, ge=8)
+    """Entries including the special ones; a small corpus may yield fewer."""
+    coverage: float = Field(default=0.9995, gt=0.9, le=1.0)
+    """Share of characters that get an entry of their own (unigram); rarer ones become bytes."""
+    normalization: Literal["nfc", "nfkc", "none"] = "nfc"
+    """Unicode form of what is read; nfkc also folds e.g. full-width punctuation to ASCII."""
+    sample: int = Field(default=20_000_000, ge=1)
+    """Characters it is trained on, spread evenly; unigram takes 25 bytes of memory for each."""
+    folder: str | None = None
+    """Use the tokenizer in this folder (ours or Marian's) instead of training one."""
+
+    @model_validator(mode="after")
+    def _no_idle_settings(self) -> Self:
+        if self.folder is not None and len(self.model_fields_set) > 1:
+            others = ", ".join(sorted(self.model_fields_set - {"folder"}))
+            raise ValueError(f"folder takes an existing tokenizer, so {others} has no effect")
+        if "coverage" in self.model_fields_set and self.kind != "unigram":
+            raise ValueError(f"coverage has no effect on kind: {self.kind}")
+        return self
+
+
+class CleanConfig(Config):
+    """What is dropped. Every drop is counted with its reason and an example."""
+
+    on_bad_text: Literal["error", "drop"] = "error"
+    """Text that is not UTF-8 or holds a NUL byte: stop and name the line, or drop and count it."""
+    min_characters: int = Field(default=1, ge=1)
+    """Shortest side kept."""
+    max_characters: int = Field(default=5_000, ge=1)
+    """Longest side kept; longer lines are never held in memory."""
+    max_tokens: int = Field(default=512, ge=1)
+    """Longest side kept, in tokens."""
+    max_ratio: float | None = Field(default=9.0, ge=1.0)
+    """Most characters of the longer side for one of the shorter; null keeps all."""
+    drop_duplicates: bool = True
+    """Keep only the first of equal pairs."""
+    duplicate_megabytes: int = Field(default=128, ge=1, le=1 << 20)
+    """Memory for finding duplicates: about 100,000 pairs a megabyte are remembered."""
+    drop_equal: bool = False
+    """Drop pairs whose two sides are the same text."""
+
+
+class PrepareConfig(Config):
+    """From text files to a prepared folder."""
+
+    folder: str
+    """Where the prepared shards go; appears only when complete."""
+    train: CorpusConfig
+    """What the model learns from."""
+    valid: CorpusConfig | None = None
+    """What it is checked on while it learns."""
+    valid_rows: int | None = Field(default=None, ge=1)
+    """Without `valid`: hold out this many pairs, spread evenly over the training corpus."""
+    valid_fraction: float | None = Field(default=None, gt=0.0, lt=1.0)
+    """Without `valid`: hold out this share of the pairs; of a language model's text, its end."""
+    root: str | None = None
+    """Folder that relative corpus paths start from; `$NAME` is read from the environment."""
+    sequence_length: int = Field(default=256, ge=2)
+    """Positions a language model sees at once; its text is cut into blocks of this length."""
+    tokenizer: TokenizerConfig = TokenizerConfig()
+    """How text becomes token ids."""
+    clean: CleanConfig = CleanConfig()
+    """What is left out."""
+    shard_rows: int = Field(default=100_000, ge=1)
+    """Rows of one Parquet file."""
+
+    @model_validator(mode="after")
+    def _one_valid(self) -> Self:
+        given = [
+            k for k in ("valid", "valid_rows", "valid_fraction") if getattr(self, k) is not None
+        ]
+        if len(given) > 1:
+            raise ValueError(f"give only one of {' and '.join(given)}")
+        return self
+
+    def path(self, name: str) -> Path:
+        """Where a corpus file named in this config lies."""
+        path = Path(name).expanduser()
+        return path if self.root is None else _expand("data.root", self.root) / path
+
+
+def _expand(key: str, name: str) -> Path:
+    expanded = os.path.expandvars(name)
+    if "$" in expanded:
+        variable = expanded[expanded.index("$") :].split("/")[0]
+        raise ConfigError(key, f"got {name!r}, but {variable} is not set in the environment")
+    return Path(expanded).expanduser()

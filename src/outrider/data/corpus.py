@@ -1,0 +1,110 @@
+"""A corpus as one stream, whatever its form: pairs to translate, or running text."""
+
+import codecs
+from collections.abc import Callable, Iterator
+from itertools import zip_longest
+from pathlib import Path
+from typing import NamedTuple
+
+from outrider.data.config import CorpusConfig
+from outrider.data.lines import decode, open_file, read_lines
+from outrider.data.records import Row, read_hub, read_records
+from outrider.errors import DataError
+
+__all__ = ["Passage", "Row", "corpus_files", "read_pairs", "read_text"]
+
+PASSAGE_BYTES = 1 << 14
+
+Locate = Callable[[str], Path]
+
+
+class Passage(NamedTuple):
+    """Some lines of a running text with their ends; `final` marks the end of a document."""
+
+    place: str
+    line: int
+    text: str
+    final: bool
+    fault: str = ""
+
+
+def corpus_files(corpus: CorpusConfig) -> tuple[str, ...]:
+    """Every file a corpus names."""
+    return corpus.source + corpus.target + corpus.pairs
+
+
+def read_pairs(corpus: CorpusConfig, locate: Locate, *, max_characters: int) -> Iterator[Row]:
+    """Pairs of a corpus in order."""
+    if corpus.hub is not None:
+        yield from read_hub(corpus, paired=True)
+    for source, target in zip(corpus.source, corpus.target, strict=True):
+        # A character takes up to four bytes, and a line end up to two.
+        yield from _read_aligned(locate(source), locate(target), 4 * max_characters + 2)
+    for name in corpus.pairs:
+        yield from read_records(locate(name), corpus, paired=True)
+
+
+def read_text(corpus: CorpusConfig, locate: Locate) -> Iterator[Passage]:
+    """Text of a corpus in order, every newline kept; a file or a record is a document."""
+    for name in corpus.target:
+        yield from _read_document(locate(name))
+    if corpus.hub is not None:
+        yield from _as_documents(read_hub(corpus, paired=False))
+    for name in corpus.pairs:
+        yield from _as_documents(read_records(locate(name), corpus, paired=False))
+
+
+def _read_aligned(source_path: Path, target_path: Path, limit: int) -> Iterator[Row]:
+    with open_file(source_path) as source_file, open_file(target_path) as target_file:
+        sources = read_lines(source_file, source_path, limit)
+        targets = read_lines(target_file, target_path, limit)
+        for number, (left, right) in enumerate(zip_longest(sources, targets), 1):
+            if left is None or right is None:
+                longer = number + sum(1 for _ in (targets if left is None else sources))
+                counts = (number - 1, longer) if left is None else (longer, number - 1)
+                raise DataError(
+                    f"{source_path} has {counts[0]} lines but {target_path} has {counts[1]}; "
+                    "line n of one must be the translation of line n of the other"
+                )
+            source, fault = decode(left)
+            target, target_fault = decode(right)
+            place = target_path if target_fault and not fault else source_path
+            yield Row(str(place), number, source, target, fault or target_fault)
+
+
+def _read_document(path: Path) -> Iterator[Passage]:
+    """Passages of a text file; a line longer than a passage goes on in the next."""
+    number, passage = 1, ""
+    for raw, text, fault in _decode_pieces(path):
+        if fault:
+            yield Passage(str(path), number, text, False, fault)
+        else:
+            passage += text
+        if len(passage) >= PASSAGE_BYTES:
+            yield Passage(str(path), number, passage, False)
+            passage = ""
+        number += raw.endswith(b"\n")
+    yield Passage(str(path), number, passage, True)
+
+
+def _decode_pieces(path: Path) -> Iterator[tuple[bytes, str, str]]:
+    """Lines, or pieces of long ones, as bytes and text, and what is wrong with them."""
+    decoder = codecs.getincrementaldecoder("utf-8-sig")()
+    with open_file(path) as stream:
+        raw = stream.readline(PASSAGE_BYTES)
+        if not raw:
+            raise DataError(f"{path}: the file is empty")
+        while raw:
+            following = stream.readline(PASSAGE_BYTES)
+            try:
+                text = decoder.decode(raw, final=raw.endswith(b"\n") or not following)
+                yield raw, text, "NUL byte" if "\0" in text else ""
+            except UnicodeDecodeError:
+                decoder.reset()
+                yield raw, raw.decode("utf-8", "replace"), "not UTF-8"
+            raw = following
+
+
+def _as_documents(rows: Iterator[Row]) -> Iterator[Passage]:
+    for row in rows:
+        yield Passage(row.place, row.line, row.target, not row.fault, row.fault)

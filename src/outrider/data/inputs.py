@@ -1,0 +1,74 @@
+"""Corpus files by name, size and checksum: how a prepared folder knows that nothing changed."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from outrider.data.config import PrepareConfig
+from outrider.data.corpus import corpus_files
+from outrider.data.manifest import InputFile, Manifest
+from outrider.data.shards import file_sha256
+
+__all__ = ["describe_inputs", "difference", "settings"]
+
+PLACES = {"folder", "root"}  # where things lie does not change what they are
+
+
+def describe_inputs(config: PrepareConfig) -> tuple[InputFile, ...]:
+    """Checksums of every corpus file."""
+    described = []
+    for name, path in _paths(config).items():
+        status = path.stat()
+        described.append(
+            InputFile(
+                name=name,
+                bytes=status.st_size,
+                modified_ns=status.st_mtime_ns,
+                sha256=file_sha256(path),
+            )
+        )
+    return tuple(described)
+
+
+def settings(config: PrepareConfig) -> dict[str, Any]:
+    """The settings a result depends on, as JSON values."""
+    return config.model_dump(mode="json", exclude=PLACES)
+
+
+def difference(manifest: Manifest, config: PrepareConfig, task: str) -> str:
+    """The first thing in which a prepared folder is not what `config` asks for, or ""."""
+    if manifest.task != task:
+        return f"task was {manifest.task}, is now {task}"
+    before, now = _flat(manifest.config), _flat(settings(config))
+    for key in [*now, *before]:
+        if before.get(key) != now.get(key):
+            return f"data.{key} was {before.get(key)!r}, is now {now.get(key)!r}"
+    paths = _paths(config)
+    changed = (file.name for file in manifest.inputs if _changed(file, paths[file.name]))
+    name = next(changed, None)
+    return "" if name is None else f"{paths[name]} changed"
+
+
+def _paths(config: PrepareConfig) -> dict[str, Path]:
+    names = corpus_files(config.train) + (corpus_files(config.valid) if config.valid else ())
+    return {name: config.path(name) for name in names}
+
+
+def _changed(file: InputFile, path: Path) -> bool:
+    """A file that is gone (data prepared elsewhere) counts as unchanged."""
+    if not path.is_file():
+        return False
+    status = path.stat()
+    if (status.st_size, status.st_mtime_ns) == (file.bytes, file.modified_ns):
+        return False
+    return status.st_size != file.bytes or file_sha256(path) != file.sha256
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

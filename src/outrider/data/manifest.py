@@ -1,0 +1,108 @@
+"""The manifest of a prepared folder: what is in it, what it was made from, what was left out."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from outrider.config import Config
+from outrider.data.config import Task
+from outrider.errors import DataError
+
+__all__ = ["Dropped", "InputFile", "Manifest", "Shard", "Split", "read_manifest"]
+
+FORMAT = 1
+NAME = "manifest.json"
+
+
+class Shard(Config):
+    """One Parquet file."""
+
+    name: str
+    rows: int
+    sha256: str
+    source_tokens: int
+    target_tokens: int
+
+
+class Dropped(Config):
+    """How often a reason to leave a row out applied, and where first."""
+
+    count: int
+    example: str
+
+
+class Split(Config):
+    """The shards of `train` or `valid`."""
+
+    shards: tuple[Shard, ...]
+    rows_read: int
+    dropped: dict[str, Dropped]
+
+    @property
+    def rows(self) -> int:
+        """Rows of all shards."""
+        return sum(shard.rows for shard in self.shards)
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of both sides of all shards, without sentence ends."""
+        return sum(shard.source_tokens + shard.target_tokens for shard in self.shards)
+
+    @property
+    def target_tokens(self) -> int:
+        """Target tokens of all shards, without sentence ends."""
+        return sum(shard.target_tokens for shard in self.shards)
+
+
+class InputFile(Config):
+    """A corpus file as it was when it was read."""
+
+    name: str
+    bytes: int
+    modified_ns: int
+    sha256: str
+
+
+class Manifest(Config):
+    """Everything that is known about a prepared folder."""
+
+    format: int = FORMAT
+    task: Task
+    config: dict[str, Any]
+    """The settings it was made with."""
+    inputs: tuple[InputFile, ...]
+    tokenizer: dict[str, Any]
+    """Kind, size and special ids."""
+    block_rows: int
+    """Rows of a Parquet row group; only the last one of a shard has fewer."""
+    splits: dict[str, Split]
+
+    def write(self, folder: Path) -> None:
+        """Write it last of all files: a folder without a manifest is not a prepared one."""
+        text = json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=2)
+        (folder / NAME).write_text(text + "\n", encoding="utf-8")
+
+
+def read_manifest(folder: Path) -> Manifest:
+    """Read and check the manifest of a prepared folder."""
+    path = folder / NAME
+    try:
+        values = json.loads(path.read_text(encoding="utf-8"))
+        found = values["format"]
+    except FileNotFoundError:
+        raise DataError(
+            f"{folder}: not a prepared folder (no {NAME}); run outrider prepare"
+        ) from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise DataError(f"{path}: damaged ({error}); run outrider prepare --force") from None
+    if found != FORMAT:
+        raise DataError(
+            f"{path}: has format {found}, this version reads {FORMAT}; run outrider prepare --force"
+        )
+    try:
+        return Manifest.model_validate(values)
+    except ValidationError as error:
+        place = ".".join(str(part) for part in error.errors()[0]["loc"])
+        raise DataError(f"{path}: damaged at {place}; run outrider prepare --force") from None

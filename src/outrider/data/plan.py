@@ -1,0 +1,229 @@
+"""The batch plan: which rows are trained on together, in which order, on which rank.
+
+It is a pure function of (seed, epoch, lengths, token budget, world size). A `Cursor` names the next
+batch and is all the state there is: resuming plans one group anew, exactly, whatever was killed.
+
+    shards   are stored in blocks of rows. An epoch shuffles the blocks and walks them in
+    groups   of at least `window_rows` rows (the rest of an epoch joins its last group), so rows of
+             far apart shards meet, and never more than about two windows are in memory. A group's
+             rows are sorted by length, alike lengths in random order, and cut into
+    batches  of at most `tokens` padded tokens a rank, which are then shuffled.
+
+Batches come in few shapes: lengths are padded to multiples of LENGTH_STEP, and rows are counted in
+ROW_STEPs where the budget holds as many. A CPU compiles its matrix kernels anew for every shape it
+has not met, which cost a quarter of the training time when each batch had a shape of its own.
+
+A batch is dealt to the ranks row by row, so every rank takes part in every batch at nearly the same
+cost, and each row is seen exactly once an epoch. The numbers come from integer arithmetic of our
+own, so they do not move with a library's version.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.errors import DataError
+
+__all__ = [
+    "Batch",
+    "BatchPlan",
+    "Cursor",
+    "Group",
+    "padded_length",
+    "permutation",
+    "random_below",
+]
+
+IntArray = NDArray[np.int64]
+Lengths = Callable[[IntArray], tuple[IntArray, IntArray]]
+
+LENGTH_STEP, ROW_STEP = 4, 8
+BLOCKS, ROWS, BATCHES = range(3)  # what is shuffled: keeps the three orders independent
+
+
+@dataclass(frozen=True, order=True)
+class Cursor:
+    """The next batch to train on. JSON-able through `dataclasses.asdict` and `Cursor(**values)`."""
+
+    epoch: int = 0
+    group: int = 0
+    batch: int = 0
+
+
+@dataclass(frozen=True)
+class Group:
+    """The rows of some blocks, ordered into batches; row numbers count from the first block on."""
+
+    blocks: IntArray
+    order: IntArray
+    starts: IntArray
+    stops: IntArray
+    world_size: int
+
+    def __len__(self) -> int:
+        return len(self.starts)
+
+    def rows(self, batch: int, rank: int) -> IntArray:
+        """Rows of one rank's share of a batch."""
+        return self.order[self.starts[batch] : self.stops[batch]][rank :: self.world_size]
+
+
+@dataclass(frozen=True)
+class Batch:
+    """One step of all ranks."""
+
+    cursor: Cursor
+    group: Group
+
+    def rows(self, rank: int = 0) -> IntArray:
+        """Rows of `group` that `rank` trains on."""
+        return self.group.rows(self.cursor.batch, rank)
+
+
+@dataclass(frozen=True)
+class BatchPlan:
+    """Plans batches over blocks of rows whose lengths can be asked for."""
+
+    block_rows: IntArray
+    """Rows of each block of the corpus."""
+    lengths: Lengths
+    """Maps block numbers to the source and target lengths of their rows, block after block."""
+    seed: int
+    tokens: int
+    """Budget of a rank's batch: its rows times its longest side, ends counted."""
+    world_size: int = 1
+    max_length: int = 1024
+    """Rows are cut to this many tokens, end included."""
+    window_rows: int = 200_000
+
+    def __post_init__(self) -> None:
+        rows = int(self.block_rows.sum())
+        if rows < self.world_size:
+            raise DataError(
+                f"{rows} training rows cannot be dealt to {self.world_size} processes; "
+                "start fewer processes or prepare more data"
+            )
+
+    def batches_from(self, cursor: Cursor) -> Iterator[tuple[Batch, Cursor]]:
+        """Yield every batch from `cursor` on, epoch after epoch, and the cursor after it."""
+        while True:
+            groups = self.groups(cursor.epoch)
+            self._check(cursor.group < len(groups), cursor)
+            group = self.group(cursor.epoch, cursor.group, groups[cursor.group])
+            self._check(cursor.batch < len(group), cursor)
+            last = cursor.group + 1 == len(groups)
+            after = Cursor(cursor.epoch + last, 0 if last else cursor.group + 1)
+            for index in range(cursor.batch, len(group)):
+                here = Cursor(cursor.epoch, cursor.group, index)
+                there = Cursor(cursor.epoch, cursor.group, index + 1)
+                yield Batch(here, group), there if index + 1 < len(group) else after
+            cursor = after
+
+    def groups(self, epoch: int) -> list[IntArray]:
+        """The blocks of each group of an epoch, in the order they are walked."""
+        blocks = permutation(len(self.block_rows), self.seed, epoch, BLOCKS)
+        ends = np.cumsum(self.block_rows[blocks])
+        window = max(self.window_rows, self.world_size)
+        cuts, start = [0], 0
+        while ends[-1] - start >= 2 * window:
+            cuts.append(int(np.searchsorted(ends, start + window)) + 1)
+            start = int(ends[cuts[-1] - 1])
+        if ends[-1] - start < window and len(cuts) > 1:
+            cuts.pop()
+        return np.split(blocks, cuts[1:])
+
+    def group(self, epoch: int, index: int, blocks: IntArray) -> Group:
+        """Plan the batches of one group."""
+        source, target = self.lengths(blocks)
+        order = self._sort(source, target, epoch, index)
+        padded = padded_length(np.maximum(source, target) + 1, self.max_length)
+        cuts = np.array(_cut(padded[order].tolist(), self.tokens, self.world_size))
+        shuffled = permutation(len(cuts) - 1, self.seed, epoch, BATCHES, index)
+        return Group(blocks, order, cuts[:-1][shuffled], cuts[1:][shuffled], self.world_size)
+
+    def batches_in(self, epoch: int) -> int:
+        """Number of batches of an epoch; reads the lengths of the whole corpus once."""
+        groups = self.groups(epoch)
+        return sum(len(self.group(epoch, i, blocks)) for i, blocks in enumerate(groups))
+
+    def _sort(self, source: IntArray, target: IntArray, epoch: int, index: int) -> IntArray:
+        """Longest target first; sources rise and fall in turn, so that neighbours stay alike."""
+        source, target = _bucket(source), _bucket(target)
+        turn = np.where(target % 2 == 0, source, -source)
+        shuffled = permutation(len(source), self.seed, epoch, ROWS, index)
+        return shuffled[np.lexsort((turn[shuffled], -target[shuffled]))]
+
+    def _check(self, fits: bool, cursor: Cursor) -> None:
+        if not fits:
+            raise DataError(
+                f"{cursor} lies outside this batch plan; the data, the token budget or the "
+                "number of processes changed since it was saved"
+            )
+
+
+def permutation(count: int, *key: int) -> IntArray:
+    """A shuffle of range(count) that depends on `key` alone."""
+    return np.argsort(_mix(np.arange(count, dtype=np.uint64) + _state(key)), kind="stable")
+
+
+def random_below(count: int, *key: int) -> int:
+    """A number in range(count) that depends on `key` alone."""
+    return int(_state(key)[0] % np.uint64(count))
+
+
+def _state(key: tuple[int, ...]) -> NDArray[np.uint64]:
+    state = np.zeros(1, np.uint64)
+    for part in key:
+        state = _mix(state ^ np.array([part % 2**64], np.uint64))
+    return state
+
+
+def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
+    """One step of the SplitMix64 generator (Steele, Lea and Flood, 2014), wrapping at 64 bits."""
+    x = x + np.uint64(0x9E3779B97F4A7C15)
+    x = (x ^ (x >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    x = (x ^ (x >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return x ^ (x >> np.uint64(31))
+
+
+def padded_length(lengths: IntArray, max_length: int) -> IntArray:
+    """What rows of these lengths are padded to: one of few, and never more than the model takes."""
+    return np.minimum(-(-lengths // LENGTH_STEP) * LENGTH_STEP, max_length)
+
+
+def _rows_that_fit(tokens: int, length: int) -> int:
+    rows = tokens // length
+    return rows - rows % ROW_STEP if rows >= ROW_STEP else rows
+
+
+def _bucket(lengths: IntArray) -> IntArray:
+    """Number of the length bucket; buckets are an eighth of their length wide."""
+    edges = [0]
+    longest = int(lengths.max(initial=0))
+    while edges[-1] < longest:
+        edges.append(edges[-1] + max(1, edges[-1] // 8))
+    return np.searchsorted(edges, lengths)
+
+
+def _cut(lengths: list[int], tokens: int, world_size: int) -> list[int]:
+    """Cut rows into batches that fit the budget and give every rank at least one row.
+
+    A row over the budget gets a batch in which each rank has one row. Fewer rows than ranks at the
+    end are filled up from the batch before, or join it if it cannot spare any.
+    """
+    cuts, longest = [0], 0
+    for end, length in enumerate(lengths):
+        rows = end - cuts[-1] + 1
+        longest = max(longest, length)
+        if rows > world_size and -(-rows // world_size) > _rows_that_fit(tokens, longest):
+            cuts.append(end)
+            longest = length
+    cuts.append(len(lengths))
+    if len(cuts) > 2 and cuts[-1] - cuts[-2] < world_size:
+        if cuts[-1] - cuts[-3] >= 2 * world_size:
+            cuts[-2] = cuts[-1] - world_size
+        else:
+            del cuts[-2]
+    return cuts

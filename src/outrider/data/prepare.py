@@ -1,0 +1,114 @@
+"""`outrider prepare`: corpora in, a prepared folder out, in three streaming stages.
+
+1. *read*: rows are read, normalised, sieved, and set aside as text;
+2. *tokenizer*: trained on a sample spread evenly over that text;
+3. *encode*: text gets its token ids and goes into shards.
+
+Memory does not grow with the corpus. The result appears complete or not at all, and preparing again
+with the same settings and unchanged files does nothing.
+"""
+
+from collections.abc import Callable, Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from outrider.data.config import PrepareConfig, Task
+from outrider.data.inputs import describe_inputs, difference, settings
+from outrider.data.manifest import Manifest, read_manifest
+from outrider.data.prepare_pairs import PairPreparation
+from outrider.data.prepare_text import TextPreparation
+from outrider.data.prepared import Prepared, open_prepared
+from outrider.data.progress import Stages, show_stages
+from outrider.data.tokenizer import Tokenizer, load_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.working_folder import working_folder
+from outrider.errors import ConfigError, DataError
+
+__all__ = ["Prepared", "open_prepared", "prepare"]
+
+BLOCK_ROWS, BLOCK_CHARACTERS = 10_000, 8_000_000  # a block stays small even if its rows are long
+
+
+def prepare(
+    config: PrepareConfig, *, task: Task = "translation", progress: bool = True, force: bool = False
+) -> Prepared:
+    """Prepare the corpora of `config`, unless that is done already.
+
+    Args:
+        config: what to read, how to clean it, where to write.
+        task: `translation` reads pairs, `language_model` running text.
+        progress: show a bar for each stage on stderr.
+        force: replace a folder that was prepared with other settings or from other files.
+    """
+    _check_settings(config, task)
+    folder = Path(config.folder)
+    if folder.exists():
+        # Only a folder with our manifest is ever replaced.
+        changed = difference(read_manifest(folder), config, task)
+        if changed and not force:
+            raise DataError(
+                f"{folder}: was prepared differently ({changed}); prepare with --force to replace "
+                "it, or choose another data.folder"
+            )
+        if not changed and not force:
+            return replace(open_prepared(folder), reused=True)
+    with working_folder(folder) as work, show_stages(progress) as stages:
+        _build(config, task, work, stages)
+    return open_prepared(folder)
+
+
+def _build(config: PrepareConfig, task: Task, work: Path, stages: Stages) -> None:
+    kind = PairPreparation if task == "translation" else TextPreparation
+    preparation = kind(config, work, stages)
+    preparation.read()
+    if config.tokenizer.folder is None:
+        advance = stages.start("train tokenizer")
+        sample = preparation.sample(config.tokenizer.sample)
+        lines, verbatim = _counted(sample, advance), task == "language_model"
+        tokenizer: Tokenizer = train_tokenizer(lines, config.tokenizer, verbatim=verbatim)
+        stages.finish()
+    else:
+        tokenizer = load_tokenizer(config.path(config.tokenizer.folder))
+    block_rows = max(1, min(BLOCK_ROWS, BLOCK_CHARACTERS // preparation.mean_characters))
+    splits = preparation.encode(tokenizer, block_rows)
+    tokenizer.save(work)
+    Manifest(
+        task=task,
+        config=settings(config),
+        inputs=describe_inputs(config),
+        tokenizer=_describe(config, tokenizer),
+        block_rows=block_rows,
+        splits=splits,
+    ).write(work)
+
+
+def _check_settings(config: PrepareConfig, task: Task) -> None:
+    """A setting that would have no effect is a mistake, and so is a corpus of the wrong kind."""
+    corpora = {"data.train": config.train, "data.valid": config.valid}
+    if task == "translation":
+        for key, corpus in corpora.items():
+            if corpus is not None and corpus.target and not corpus.source:
+                raise ConfigError(f"{key}.source", "is required to translate; only target is given")
+        if "sequence_length" in config.model_fields_set:
+            raise ConfigError("data.sequence_length", "has no effect on translation")
+        return
+    for key, corpus in corpora.items():
+        if corpus is not None and (corpus.source or corpus.source_column is not None):
+            raise ConfigError(f"{key}.source", "a language model has only target text; remove it")
+    if config.valid_rows is not None:
+        raise ConfigError("data.valid_rows", "counts pairs; give valid_fraction for running text")
+    for name in sorted(config.clean.model_fields_set - {"on_bad_text"}):
+        raise ConfigError(f"data.clean.{name}", "has no effect on a language model's running text")
+
+
+def _counted(lines: Iterator[str], advance: Callable[[int], None]) -> Iterator[str]:
+    for line in lines:
+        advance(1)
+        yield line
+
+
+def _describe(config: PrepareConfig, tokenizer: Tokenizer) -> dict[str, Any]:
+    kind = "given" if config.tokenizer.folder else config.tokenizer.kind
+    ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "eos", "unk", "bos")}
+    return {"kind": kind, "vocab_size": tokenizer.vocab_size, **ids}

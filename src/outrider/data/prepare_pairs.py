@@ -1,0 +1,182 @@
+"""The stages of a parallel corpus: read and clean pairs, sample them, encode them."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from outrider.data.cleaning import Drops, PairCleaner
+from outrider.data.config import CleanConfig, CorpusConfig, PrepareConfig
+from outrider.data.corpus import Row, read_pairs
+from outrider.data.manifest import Shard, Split
+from outrider.data.progress import Stages
+from outrider.data.shards import ShardWriter, ragged_column
+from outrider.data.spool import Spool, spread
+from outrider.data.tokenizer import Tokenizer
+from outrider.errors import DataError
+
+__all__ = ["PairPreparation"]
+
+READ_ROWS, ENCODE_ROWS = 4096, 2048
+
+Mask = NDArray[np.bool_]
+
+
+@dataclass
+class _Corpus:
+    """One corpus after reading."""
+
+    spool: Spool
+    drops: Drops
+    rows_read: int = 0
+
+
+class PairPreparation:
+    """Training and validation pairs on their way to shards."""
+
+    def __init__(self, config: PrepareConfig, folder: Path, stages: Stages) -> None:
+        self._config, self._folder, self._stages = config, folder, stages
+        self._corpora: dict[str, _Corpus] = {}
+        self._held_out = 0
+
+    def read(self) -> None:
+        """Read and clean the corpora, and settle how many pairs are held out."""
+        clean = self._config.clean
+        train = self._corpora["train"] = self._read("train", self._config.train, clean)
+        if self._config.valid is not None:
+            self._corpora["valid"] = self._read("valid", self._config.valid, _lenient(clean))
+        rows = train.spool.rows
+        self._held_out = self._config.valid_rows or int(rows * (self._config.valid_fraction or 0))
+        if self._held_out >= rows:
+            raise DataError(
+                f"data.valid_rows: {self._held_out} pairs cannot be held out of the {rows} "
+                "that are left after cleaning"
+            )
+
+    @property
+    def mean_characters(self) -> int:
+        """Characters of an average training pair, rounded up."""
+        spool = self._corpora["train"].spool
+        return -(-spool.characters // spool.rows)
+
+    def sample(self, characters: int) -> Iterator[str]:
+        """Lines of both sides of training pairs, about so many characters, spread evenly."""
+        spool = self._corpora["train"].spool
+        pairs = max(1, characters // self.mean_characters)
+        first = 0
+        for batch in spool.batches(ENCODE_ROWS):
+            stop = first + batch.num_rows
+            chosen = spread(first, stop, total=spool.rows, chosen=pairs)
+            chosen &= self._shares("train", first, stop)["train"]
+            for column in ("source", "target"):
+                yield from batch[column].filter(pa.array(chosen)).to_pylist()
+            first = stop
+
+    def encode(self, tokenizer: Tokenizer, block_rows: int) -> dict[str, Split]:
+        """Write the shards of all splits."""
+        splits: dict[str, Split] = {}
+        for name in self._corpora:
+            splits |= self._encode(name, tokenizer, block_rows)
+        return splits
+
+    def _read(self, name: str, corpus: CorpusConfig, clean: CleanConfig) -> _Corpus:
+        cleaner, advance = PairCleaner(clean), self._stages.start(f"read {name}")
+        kept = _Corpus(Spool(self._folder, name, block_rows=ENCODE_ROWS), cleaner.drops)
+        rows = read_pairs(corpus, self._config.path, max_characters=clean.max_characters)
+        with kept.spool as spool:
+            while chunk := list(islice(rows, READ_ROWS)):
+                pairs = cleaner.keep(chunk)
+                columns = {"source": [s for s, _ in pairs], "target": [t for _, t in pairs]}
+                characters = sum(len(text) for column in columns.values() for text in column)
+                spool.add(pa.table(columns, TEXT_COLUMNS), characters)
+                kept.rows_read += len(chunk)
+                advance(len(chunk))
+            spool.close()
+        self._stages.finish()
+        _check_rest(name, kept.spool.rows, kept)
+        return kept
+
+    def _encode(self, name: str, tokenizer: Tokenizer, block_rows: int) -> dict[str, Split]:
+        corpus = self._corpora[name]
+        advance = self._stages.start(f"encode {name}", corpus.spool.rows)
+        with ExitStack() as stack:
+            writers = {
+                split: stack.enter_context(self._writer(split, block_rows))
+                for split in self._shares(name, 0, 0)
+            }
+            first = 0
+            for batch in corpus.spool.batches(ENCODE_ROWS, remove=True):
+                table = _encode(batch, tokenizer)
+                short = self._short(name, first, table, corpus.drops)
+                for split, share in self._shares(name, first, first + batch.num_rows).items():
+                    writers[split].add(table.filter(pa.array(share & short)))
+                first += batch.num_rows
+                advance(batch.num_rows)
+            shards = {split: writer.close() for split, writer in writers.items()}
+        return {split: self._split(split, found, corpus) for split, found in shards.items()}
+
+    def _writer(self, split: str, block_rows: int) -> ShardWriter:
+        shard_rows = self._config.shard_rows
+        return ShardWriter(self._folder, split, shard_rows=shard_rows, block_rows=block_rows)
+
+    def _split(self, name: str, shards: tuple[Shard, ...], corpus: _Corpus) -> Split:
+        _check_rest(name, len(shards), corpus)
+        if name in self._corpora:
+            return Split(shards=shards, rows_read=corpus.rows_read, dropped=corpus.drops.reasons)
+        return Split(shards=shards, rows_read=self._held_out, dropped={})
+
+    def _shares(self, name: str, first: int, stop: int) -> dict[str, Mask]:
+        """Which of these rows of a corpus go into which split."""
+        if name != "train" or not self._held_out:
+            return {name: np.ones(stop - first, np.bool_)}
+        total = self._corpora["train"].spool.rows
+        held = spread(first, stop, total=total, chosen=self._held_out)
+        return {"train": ~held, "valid": held}
+
+    def _short(self, name: str, first: int, table: pa.Table, drops: Drops) -> Mask:
+        """Rows within `max_tokens`; the others are counted as dropped."""
+        longest = np.maximum(table["source_length"].to_numpy(), table["target_length"].to_numpy())
+        short: Mask = longest <= self._config.clean.max_tokens
+        for i in np.flatnonzero(~short).tolist():
+            texts = table["source"][i].as_py(), table["target"][i].as_py()
+            drops.add("too many tokens", Row(f"data.{name} cleaned", first + i + 1, *texts))
+        return short
+
+
+TEXT_COLUMNS = pa.schema({"source": pa.string(), "target": pa.string()})
+
+
+def _encode(batch: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Table:
+    sources = tokenizer.encode_batch(batch["source"].to_pylist())
+    targets = tokenizer.encode_target_batch(batch["target"].to_pylist())
+    return pa.table(
+        {
+            "source": batch["source"],
+            "target": batch["target"],
+            "source_ids": ragged_column(sources),
+            "target_ids": ragged_column(targets),
+            "source_length": pa.array([len(row) for row in sources], pa.int32()),
+            "target_length": pa.array([len(row) for row in targets], pa.int32()),
+        }
+    )
+
+
+def _lenient(clean: CleanConfig) -> CleanConfig:
+    """A validation set is kept whole, but for what cannot be read or is far too long."""
+    return clean.model_copy(
+        update={"drop_duplicates": False, "drop_equal": False, "max_ratio": None}
+    )
+
+
+def _check_rest(name: str, rest: int, corpus: _Corpus) -> None:
+    if not rest:
+        reasons = ", ".join(f"{d.count} {reason}" for reason, d in corpus.drops.reasons.items())
+        raise DataError(
+            f"data.{name}: no pair is left of {corpus.rows_read} after cleaning ({reasons}); "
+            "see data.clean"
+        )

@@ -1,0 +1,174 @@
+"""The stages of a language model's text: read it, sample it, cut its tokens into rows."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from itertools import groupby, islice
+from pathlib import Path
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from outrider.data.cleaning import Drops, normalise_verbatim
+from outrider.data.config import CorpusConfig, PrepareConfig
+from outrider.data.corpus import read_text
+from outrider.data.manifest import Shard, Split
+from outrider.data.progress import Stages
+from outrider.data.shards import ShardWriter, ragged_column
+from outrider.data.spool import Spool, spread
+from outrider.data.tokenizer import Tokenizer
+from outrider.errors import DataError
+
+__all__ = ["TextPreparation"]
+
+SPOOL_ROWS, ENCODE_PASSAGES = 64, 64
+LINE = re.compile(r"[^\n]*\n|[^\n]+")
+
+
+@dataclass
+class _Corpus:
+    """One text after reading: passages in order, and how many lines they have."""
+
+    spool: Spool
+    drops: Drops
+    lines: int = 0
+
+
+class _Piece(NamedTuple):
+    """A passage, the split it belongs to, and whether a document ends with it."""
+
+    split: str
+    text: str
+    final: bool
+
+
+class TextPreparation:
+    """Training and validation text on its way to shards."""
+
+    def __init__(self, config: PrepareConfig, folder: Path, stages: Stages) -> None:
+        self._config, self._folder, self._stages = config, folder, stages
+        self._corpora: dict[str, _Corpus] = {}
+
+    def read(self) -> None:
+        """Read the corpora."""
+        self._corpora["train"] = self._read("train", self._config.train)
+        if self._config.valid is not None:
+            self._corpora["valid"] = self._read("valid", self._config.valid)
+
+    @property
+    def mean_characters(self) -> int:
+        """Characters of a row, if a token is one; longer tokens only make larger blocks."""
+        return self._config.sequence_length
+
+    def sample(self, characters: int) -> Iterator[str]:
+        """Lines of the training text with their ends, about so many characters, spread evenly."""
+        corpus = self._corpora["train"]
+        mean = -(-corpus.spool.characters // corpus.lines)
+        chosen, first = max(1, characters // mean), 0
+        for piece in self._pieces("train"):
+            found = LINE.findall(piece.text) if piece.split == "train" else []
+            marks = spread(first, first + len(found), total=corpus.lines, chosen=chosen)
+            yield from (line for line, mark in zip(found, marks, strict=True) if mark)
+            first += len(found)
+
+    def encode(self, tokenizer: Tokenizer, block_rows: int) -> dict[str, Split]:
+        """Write the shards of all splits."""
+        splits: dict[str, Split] = {}
+        for name, corpus in self._corpora.items():
+            advance = self._stages.start(f"encode {name}", corpus.spool.rows)
+            pieces = self._pieces(name, remove=True)
+            for split, run in groupby(pieces, key=lambda piece: piece.split):
+                with self._writer(split, block_rows) as writer:
+                    # One position of a row is for <s>.
+                    cutter = _RowCutter(writer, tokenizer, self._config.sequence_length - 1)
+                    while chunk := list(islice(run, ENCODE_PASSAGES)):
+                        cutter.add(chunk)
+                        advance(len(chunk))
+                    splits[split] = self._split(split, cutter)
+        return splits
+
+    def _read(self, name: str, config: CorpusConfig) -> _Corpus:
+        advance = self._stages.start(f"read {name}")
+        corpus = _Corpus(Spool(self._folder, name, block_rows=SPOOL_ROWS), Drops())
+        with corpus.spool as spool:
+            for passage in read_text(config, self._config.path):
+                if passage.fault:
+                    corpus.drops.fault(passage, self._config.clean)
+                    continue
+                text = normalise_verbatim(passage.text)
+                spool.add(pa.table({"text": [text], "final": [passage.final]}), len(text))
+                corpus.lines += len(LINE.findall(text))
+                advance(1)
+            spool.close()
+        self._stages.finish()
+        if not corpus.spool.characters:
+            raise DataError(f"data.{name}: no text is left after cleaning; see data.clean")
+        return corpus
+
+    def _pieces(self, name: str, *, remove: bool = False) -> Iterator[_Piece]:
+        """Passages of a corpus; the end of the training text may be held out for validation."""
+        spool, position = self._corpora[name].spool, 0
+        fraction = self._config.valid_fraction if name == "train" else None
+        cut = spool.characters - int(spool.characters * (fraction or 0))
+        for batch in spool.batches(SPOOL_ROWS, remove=remove):
+            for text, final in zip(*(column.to_pylist() for column in batch.columns), strict=True):
+                room = cut - position
+                position += len(text)
+                if room >= len(text):
+                    yield _Piece(name, text, final)
+                    continue
+                if room > 0:
+                    yield _Piece(name, text[:room], True)
+                yield _Piece("valid", text[max(room, 0) :], final)
+
+    def _writer(self, split: str, block_rows: int) -> ShardWriter:
+        shard_rows = self._config.shard_rows
+        return ShardWriter(self._folder, split, shard_rows=shard_rows, block_rows=block_rows)
+
+    def _split(self, name: str, cutter: "_RowCutter") -> Split:
+        shards = cutter.close()
+        drops = self._corpora[name].drops.reasons if name in self._corpora else {}
+        read = sum(d.count for d in drops.values()) + cutter.passages
+        return Split(shards=shards, rows_read=read, dropped=drops)
+
+
+class _RowCutter:
+    """Joins the tokens of passages and cuts them into rows of one length, but for the last."""
+
+    def __init__(self, writer: ShardWriter, tokenizer: Tokenizer, length: int) -> None:
+        self.passages = 0
+        self._writer, self._tokenizer, self._length = writer, tokenizer, length
+        self._rest = np.zeros(0, np.int32)
+
+    def add(self, pieces: list[_Piece]) -> None:
+        """Encode passages; a document ends with `</s>`."""
+        self.passages += len(pieces)
+        parts = [self._rest]
+        rows = self._tokenizer.encode_target_batch([piece.text for piece in pieces])
+        for row, piece in zip(rows, pieces, strict=True):
+            parts.append(np.array(row + [self._tokenizer.eos_id] * piece.final, np.int32))
+        tokens = np.concatenate(parts)
+        whole = len(tokens) // self._length * self._length
+        self._write(tokens[:whole].reshape(-1, self._length))
+        self._rest = tokens[whole:]
+
+    def close(self) -> tuple[Shard, ...]:
+        """Write the last tokens."""
+        if len(self._rest):
+            self._write(self._rest[None])
+        return self._writer.close()
+
+    def _write(self, rows: NDArray[np.int32]) -> None:
+        if not len(rows):
+            return
+        self._writer.add(
+            pa.table(
+                {
+                    "target": self._tokenizer.decode_batch(rows.tolist()),
+                    "target_ids": ragged_column(list(rows)),
+                    "target_length": pa.array([rows.shape[1]] * len(rows), pa.int32()),
+                }
+            )
+        )

@@ -1,0 +1,53 @@
+"""A prepared folder, opened."""
+
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+from outrider.data.manifest import Manifest, read_manifest
+from outrider.data.shards import BlockReader, file_sha256
+from outrider.data.tokenizer import Tokenizer, load_tokenizer
+from outrider.errors import DataError
+
+__all__ = ["Prepared", "open_prepared"]
+
+
+@dataclass(frozen=True)
+class Prepared:
+    """Shards, tokenizer and manifest of a corpus that is ready to train on."""
+
+    folder: Path
+    manifest: Manifest
+    reused: bool = False
+    """It was there before, made with the same settings from the same files."""
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer its ids were made with."""
+        return load_tokenizer(self.folder)
+
+    def reader(self, split: str) -> BlockReader:
+        """Reads the blocks of `train` or `valid`."""
+        if split not in self.manifest.splits:
+            raise DataError(
+                f"{self.folder}: has no split {split!r}, only {', '.join(self.manifest.splits)}; "
+                "name data.valid, data.valid_rows or data.valid_fraction and prepare again"
+            )
+        shards = self.manifest.splits[split].shards
+        return BlockReader(self.folder, shards, self.manifest.block_rows)
+
+
+def open_prepared(folder: str | Path, *, verify: bool = False) -> Prepared:
+    """Open a prepared folder; all its files must be there and, with `verify`, be unchanged."""
+    folder = Path(folder)
+    manifest = read_manifest(folder)
+    for split in manifest.splits.values():
+        for shard in split.shards:
+            path = folder / shard.name
+            if not path.is_file():
+                raise DataError(f"{path}: missing; run outrider prepare --force")
+            if verify and file_sha256(path) != shard.sha256:
+                raise DataError(
+                    f"{path}: changed since it was written; run outrider prepare --force"
+                )
+    return Prepared(folder, manifest)

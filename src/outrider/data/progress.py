@@ -1,0 +1,52 @@
+"""One progress bar a stage: how far, how fast, how long still."""
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
+from rich.text import Text
+
+__all__ = ["Stages", "show_stages"]
+
+Advance = Callable[[int], None]
+
+
+class _Speed(ProgressColumn):
+    """Rows a second."""
+
+    def render(self, task: Task) -> Text:
+        """Show the speed, once there is one."""
+        speed = task.completed / task.elapsed if task.elapsed else 0
+        return Text(f"{speed:>9,.0f} rows/s" if speed else "", style="progress.data.speed")
+
+
+class Stages:
+    """Starts a bar for each stage of a preparation."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+
+    def start(self, name: str, total: int | None = None) -> Advance:
+        """Add a bar and return the function that moves it on by some rows."""
+        task = self._progress.add_task(name, total=total)
+        return lambda rows: self._progress.advance(task, rows)
+
+    def finish(self) -> None:
+        """Stop the newest bar where it is."""
+        task = self._progress.tasks[-1]
+        self._progress.update(task.id, total=task.completed)
+
+
+@contextmanager
+def show_stages(visible: bool) -> Iterator[Stages]:
+    """Show bars on stderr while the block runs; invisible ones cost nothing."""
+    columns = (
+        TextColumn("{task.description:<16}"),
+        BarColumn(),
+        TextColumn("{task.completed:>12,.0f} rows"),
+        _Speed(),
+        TimeElapsedColumn(),
+    )
+    with Progress(*columns, console=Console(stderr=True), disable=not visible) as progress:
+        yield Stages(progress)

@@ -1,0 +1,86 @@
+"""Write a unigram tokenizer as the SentencePiece files and vocabulary of a Marian folder.
+
+A SentencePiece model is a protocol buffer of pieces, scores and a few settings, simple enough to be
+written by hand; the field numbers are those of `sentencepiece_model.proto`.
+"""
+
+import json
+import struct
+from pathlib import Path
+
+from outrider.data.tokenizer import SPECIAL_TOKENS, SubwordTokenizer
+from outrider.errors import UnsupportedError
+
+__all__ = ["write_sentencepiece"]
+
+NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
+UNIGRAM = 1
+
+
+def write_sentencepiece(tokenizer: SubwordTokenizer, folder: str | Path) -> None:
+    """Write `source.spm`, `target.spm` and `vocab.json` with the ids of `tokenizer`."""
+    pipeline = json.loads(tokenizer.pipeline.to_str())
+    if pipeline["model"]["type"] != "Unigram":
+        raise UnsupportedError(
+            f"a {pipeline['model']['type']} tokenizer cannot be written as a SentencePiece model; "
+            "train one with data.tokenizer.kind: unigram"
+        )
+    pieces: list[tuple[str, float]] = pipeline["model"]["vocab"]
+    folder = Path(folder)
+    folder.mkdir(parents=True, exist_ok=True)
+    model = _model(pieces)
+    (folder / "source.spm").write_bytes(model)
+    (folder / "target.spm").write_bytes(model)
+    vocabulary = {piece: index for index, (piece, _) in enumerate(pieces)}
+    text = json.dumps(vocabulary, ensure_ascii=False, indent=2)
+    (folder / "vocab.json").write_text(text + "\n", encoding="utf-8")
+
+
+def _model(pieces: list[tuple[str, float]]) -> bytes:
+    encoded = (_text(1, _piece(piece, score)) for piece, score in pieces)
+    return b"".join(encoded) + _text(2, _trainer(len(pieces))) + _text(3, _normalizer())
+
+
+def _piece(piece: str, score: float) -> bytes:
+    kind = _kind(piece)
+    score = score if kind == NORMAL else 0.0
+    return _text(1, piece.encode()) + b"\x15" + struct.pack("<f", score) + _number(3, kind)
+
+
+def _kind(piece: str) -> int:
+    if piece == SPECIAL_TOKENS["unk_token"]:
+        return UNKNOWN
+    if piece in SPECIAL_TOKENS.values():
+        return CONTROL
+    return BYTE if len(piece) == 6 and piece.startswith("<0x") else NORMAL
+
+
+def _trainer(size: int) -> bytes:
+    special = list(SPECIAL_TOKENS)
+    ids = {"unk_token": 40, "bos_token": 41, "eos_token": 42, "pad_token": 43}
+    texts = {"unk_token": 45, "bos_token": 46, "eos_token": 47, "pad_token": 48}
+    fields = [_number(3, UNIGRAM), _number(4, size), _number(35, 1)]
+    fields += [_number(field, special.index(name)) for name, field in ids.items()]
+    fields += [_text(field, SPECIAL_TOKENS[name].encode()) for name, field in texts.items()]
+    return b"".join(fields)
+
+
+def _normalizer() -> bytes:
+    """No character mapping; a blank before the first word, extra blanks removed."""
+    return _text(1, b"identity") + _number(3, 1) + _number(4, 1) + _number(5, 1)
+
+
+def _number(field: int, value: int) -> bytes:
+    return _varint(field << 3) + _varint(value)
+
+
+def _text(field: int, value: bytes) -> bytes:
+    return _varint(field << 3 | 2) + _varint(len(value)) + value
+
+
+def _varint(value: int) -> bytes:
+    out = bytearray()
+    while value > 0x7F:
+        out.append(value & 0x7F | 0x80)
+        value >>= 7
+    return bytes([*out, value])

@@ -1,0 +1,188 @@
+"""Parquet shards: written whole or not at all, read in blocks.
+
+A shard is a file, a block one of its row groups. Shards are written under a temporary name, synced
+and renamed, and known by their sha256. Readers take single blocks, and of those only the columns
+they need, as two flat arrays without a Python object per row.
+"""
+
+import hashlib
+import os
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+from numpy.typing import NDArray
+
+from outrider.data.manifest import Shard
+from outrider.errors import DataError
+
+__all__ = ["BlockReader", "Ragged", "ShardWriter", "file_sha256", "ragged_column"]
+
+
+IntArray = NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class Ragged:
+    """Rows of different lengths in one flat array; row i is flat[offsets[i] : offsets[i + 1]]."""
+
+    flat: NDArray[np.int32]
+    offsets: IntArray
+
+    @property
+    def lengths(self) -> IntArray:
+        """Length of each row."""
+        return np.diff(self.offsets)
+
+
+class ShardWriter(AbstractContextManager["ShardWriter"]):
+    """Collects rows and writes them as `<split>-00000.parquet`, `<split>-00001.parquet`, ...
+
+    A context: leaving it without `close` abandons the shard that is being written.
+    """
+
+    def __init__(self, folder: Path, split: str, *, shard_rows: int, block_rows: int) -> None:
+        self._folder, self._split = folder, split
+        self._shard_rows, self._block_rows = shard_rows, block_rows
+        self._waiting: list[pa.Table] = []
+        self._rows_waiting = 0
+        self._open: _OpenShard | None = None
+        self._shards: list[Shard] = []
+
+    def add(self, table: pa.Table) -> None:
+        """Take in rows; full blocks go to disk."""
+        self._waiting.append(table)
+        self._rows_waiting += table.num_rows
+        while self._rows_waiting >= self._block_room():
+            self._write_block(self._block_room())
+
+    def close(self) -> tuple[Shard, ...]:
+        """Write what is left and return all shards."""
+        if self._rows_waiting:
+            self._write_block(self._rows_waiting)
+        if self._open is not None:
+            self._shards.append(self._open.close())
+            self._open = None
+        return tuple(self._shards)
+
+    def __exit__(self, *_: object) -> None:
+        if self._open is not None:
+            self._open.abandon()
+
+    def _block_room(self) -> int:
+        written = self._open.rows if self._open is not None else 0
+        return min(self._block_rows, self._shard_rows - written)
+
+    def _write_block(self, rows: int) -> None:
+        waiting = pa.concat_tables(self._waiting)
+        block, rest = waiting.slice(0, rows), waiting.slice(rows)
+        self._waiting, self._rows_waiting = [rest], rest.num_rows
+        if self._open is None:
+            path = self._folder / f"{self._split}-{len(self._shards):05d}.parquet"
+            self._open = _OpenShard(path, block.schema)
+        self._open.write(block)
+        if self._open.rows == self._shard_rows:
+            self._shards.append(self._open.close())
+            self._open = None
+
+
+class _OpenShard:
+    """A shard on its way: a temporary file until it is closed."""
+
+    def __init__(self, path: Path, schema: pa.Schema) -> None:
+        self.rows = 0
+        self._path, self._temporary = path, path.with_suffix(".tmp")
+        self._tokens = {"source_length": 0, "target_length": 0}
+        self._file = self._temporary.open("wb")
+        self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
+
+    def write(self, block: pa.Table) -> None:
+        self._writer.write_table(block, row_group_size=block.num_rows)
+        self.rows += block.num_rows
+        for name in self._tokens:
+            if name in block.column_names:
+                self._tokens[name] += pc.sum(block[name]).as_py()
+
+    def abandon(self) -> None:
+        # The disk may be full: what cannot be flushed will be removed anyway.
+        with suppress(OSError):
+            self._writer.close()
+        with suppress(OSError):
+            self._file.close()
+
+    def close(self) -> Shard:
+        self._writer.close()
+        self._file.flush()
+        os.fsync(self._file.fileno())
+        self._file.close()
+        self._temporary.rename(self._path)
+        return Shard(
+            name=self._path.name,
+            rows=self.rows,
+            sha256=file_sha256(self._path),
+            source_tokens=self._tokens["source_length"],
+            target_tokens=self._tokens["target_length"],
+        )
+
+
+class BlockReader:
+    """Reads blocks by number, counted through all shards of a split."""
+
+    def __init__(self, folder: Path, shards: Sequence[Shard], block_rows: int) -> None:
+        self._folder = folder
+        self._place = [
+            (shard.name, group) for shard in shards for group in range(-(-shard.rows // block_rows))
+        ]
+        self.block_rows: IntArray = np.array(
+            [
+                min(block_rows, shard.rows - start)
+                for shard in shards
+                for start in range(0, shard.rows, block_rows)
+            ],
+            np.int64,
+        )
+
+    def lengths(self, blocks: IntArray) -> tuple[IntArray, IntArray]:
+        """Source and target lengths of the rows of some blocks; a text without source has zeros."""
+        tables = [self._read(block, ["source_length", "target_length"]) for block in blocks]
+        target = np.concatenate([t["target_length"].to_numpy() for t in tables]).astype(np.int64)
+        if "source_length" not in tables[0].column_names:
+            return np.zeros_like(target), target
+        source = np.concatenate([t["source_length"].to_numpy() for t in tables])
+        return source.astype(np.int64), target
+
+    def ids(self, block: int, column: str) -> Ragged:
+        """Token ids of a block: `column` is `source_ids` or `target_ids`."""
+        array = self._read(block, [column])[column].combine_chunks()
+        return Ragged(array.values.to_numpy(), array.offsets.to_numpy().astype(np.int64))
+
+    def _read(self, block: int, columns: list[str]) -> pa.Table:
+        name, group = self._place[block]
+        try:
+            with pq.ParquetFile(self._folder / name) as file:
+                present = [c for c in columns if c in file.schema_arrow.names]
+                return file.read_row_group(group, columns=present)
+        except (OSError, ValueError, IndexError) as error:
+            raise DataError(
+                f"{self._folder / name}: damaged or missing ({error}); run outrider prepare --force"
+            ) from None
+
+
+def ragged_column(rows: Sequence[Sequence[int]]) -> Any:
+    """Lists of ids as an Arrow column of list<int32>."""
+    offsets = np.zeros(len(rows) + 1, np.int32)
+    np.cumsum([len(row) for row in rows], out=offsets[1:])
+    flat = np.concatenate([np.asarray(row, np.int32) for row in rows] or [np.zeros(0, np.int32)])
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
+
+
+def file_sha256(path: Path) -> str:
+    """Checksum of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -1,0 +1,55 @@
+"""What goes into a decoding loop, and what comes out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+from outrider.decoding.config import DecodeConfig
+from outrider.decoding.protocol import Backend
+from outrider.errors import InputError
+
+__all__ = ["Finish", "Hypothesis", "Request", "token_limit"]
+
+Finish = Literal["eos", "length"]
+
+DEFAULT_NEW_TOKENS = 256
+
+
+@dataclass(frozen=True)
+class Request:
+    """One row. Whatever may differ between rows is here, so no row depends on its neighbours."""
+
+    source: Sequence[int] = ()
+    """Tokens of the encoder, end token included; empty for a language model."""
+    prompt: Sequence[int] = ()
+    """Tokens the decoder is given after its start token."""
+    max_new_tokens: int | None = None
+    """Overrides the config for this row."""
+    seed: int | None = None
+    """Overrides the config for this row."""
+
+
+@dataclass(frozen=True)
+class Hypothesis:
+    """One finished sequence, without prompt, start and end token."""
+
+    tokens: tuple[int, ...]
+    finish: Finish
+    """`eos`: the model ended it; `length`: it ran into its limit."""
+    score: float | None = None
+    """Log-probability; divided by the length penalty in beam search. None if not asked for."""
+
+
+def token_limit(backend: Backend, request: Request, config: DecodeConfig) -> int:
+    """Return how many tokens, end token included, may be added to this row."""
+    wanted = request.max_new_tokens or config.max_new_tokens or DEFAULT_NEW_TOKENS
+    if backend.max_length is None:
+        return wanted
+    # The start token and the prompt take positions; the last token is never fed back.
+    room = backend.max_length - len(request.prompt)
+    if room < 1:
+        raise InputError(
+            f"a prompt of {len(request.prompt)} tokens leaves no room to generate: "
+            f"this model counts to {backend.max_length}; shorten the prompt"
+        )
+    return min(wanted, room)

@@ -1,0 +1,74 @@
+"""The loop that greedy decoding and sampling share: choose one token a row, feed it, repeat.
+
+A row that has finished leaves the batch at once, so nothing is computed for it any more.
+"""
+
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from outrider.decoding.config import DecodeConfig
+from outrider.decoding.mask import TokenMask
+from outrider.decoding.prefill import prefill
+from outrider.decoding.protocol import Backend
+from outrider.decoding.request import Hypothesis, Request, token_limit
+
+__all__ = ["Choose", "decode_stepwise"]
+
+Choose = Callable[[Tensor, Tensor, int], Tensor]
+"""(logits_B1V, row_B, step) -> next_B1; `row_B` says which requests the rows are."""
+
+
+def decode_stepwise(
+    backend: Backend, requests: Sequence[Request], config: DecodeConfig, choose: Choose
+) -> list[Hypothesis]:
+    """Decode all requests together; the results are in the order of the requests."""
+    if not requests:
+        return []
+    eos = backend.eos
+    limits = [token_limit(backend, request, config) for request in requests]
+    tokens: list[list[int]] = [[] for _ in requests]
+    log_probs: list[list[float]] = [[] for _ in requests]
+
+    state, logits_B1V = prefill(backend, requests, limits)
+    mask = TokenMask(config, eos=eos, device=logits_B1V.device)
+    row_B = torch.arange(len(requests), device=logits_B1V.device)
+    rows, nearest_limit, step = list(range(len(requests))), min(limits), 0
+    while True:
+        normaliser_B1 = logits_B1V.logsumexp(-1) if config.scores else None
+        mask(logits_B1V, step)
+        next_B1 = choose(logits_B1V, row_B, step)
+        ids = next_B1.flatten().tolist()
+        for row, token in zip(rows, ids, strict=True):
+            tokens[row].append(token)
+        if normaliser_B1 is not None:
+            chosen_B1 = logits_B1V.gather(-1, next_B1[..., None])[..., 0] - normaliser_B1
+            for row, log_prob in zip(rows, chosen_B1.flatten().tolist(), strict=True):
+                log_probs[row].append(log_prob)
+
+        step += 1
+        if eos in ids or step >= nearest_limit:
+            open_ = [n for n, row in enumerate(rows) if ids[n] != eos and step < limits[row]]
+            if not open_:
+                break
+            if len(open_) < len(rows):
+                open_N = torch.tensor(open_, device=row_B.device)
+                state.select(open_N)
+                next_B1, row_B = next_B1[open_N], row_B[open_N]
+                rows = [rows[n] for n in open_]
+                nearest_limit = min(limits[row] for row in rows)
+        logits_B1V = backend.extend(next_B1, state)
+
+    return [_finish(*row, eos, config) for row in zip(tokens, log_probs, strict=True)]
+
+
+def _finish(
+    tokens: list[int], log_probs: list[float], eos: int, config: DecodeConfig
+) -> Hypothesis:
+    ended = tokens[-1] == eos
+    if not ended and config.force_eos:
+        log_probs = log_probs[:-1]  # a forced end token is certain
+    score = sum(log_probs) if config.scores else None
+    words = tokens[:-1] if ended or config.force_eos else tokens
+    return Hypothesis(tuple(words), "eos" if ended else "length", score)

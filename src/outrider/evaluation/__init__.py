@@ -1,0 +1,1 @@
+"""Evaluation: how good a model is, how fast it is, and records that can be reproduced."""

@@ -1,0 +1,123 @@
+"""Test a model folder on a test set and return a result that can be reproduced from it."""
+
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outrider.data.lines import open_file
+from outrider.data.tokenizer import load_tokenizer
+from outrider.decoding import DecodeConfig
+from outrider.errors import DataError, ModelError
+from outrider.evaluation.quality import score_text, score_translations
+from outrider.evaluation.results import checksum, versions
+from outrider.models import LanguageModel, load_model
+from outrider.runtime.load import load
+from outrider.runtime.translator import Translator
+
+__all__ = ["evaluate_text", "evaluate_translation", "read_text"]
+
+_WINDOW = 512
+"""Lines translated between two moves of the progress bar."""
+
+
+def evaluate_translation(
+    folder: Path,
+    *,
+    source: Path,
+    reference: Path,
+    decode: DecodeConfig,
+    tokenize: str = "13a",
+    output: Path | None = None,
+    advance: Callable[[int], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Translate `source` line by line and score it against `reference`; keep it in `output`."""
+    sources, references = _lines(source), _lines(reference)
+    if len(sources) != len(references):
+        raise DataError(
+            f"{source} has {len(sources)} lines and {reference} has {len(references)}; "
+            "line n of one must be the translation of line n of the other"
+        )
+    translator = load(folder)
+    if not isinstance(translator, Translator):
+        raise ModelError(f"{folder}: is a language model; test it with --text instead of --source")
+    began = time.monotonic()
+    translations = []
+    for start in range(0, len(sources), _WINDOW):
+        translations += translator.translate(sources[start : start + _WINDOW], **_options(decode))
+        advance(min(_WINDOW, len(sources) - start))
+    seconds = time.monotonic() - began
+    if output is not None:
+        output.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+    score = score_translations(translations, references, tokenize=tokenize)
+    return {
+        "task": "translation",
+        "scores": asdict(score),
+        "decode": _options(decode),
+        "seconds": round(seconds, 2),
+        "sentences_per_second": round(len(sources) / max(seconds, 1e-9), 2),
+        **_origin(folder, source=source, reference=reference),
+    }
+
+
+def evaluate_text(folder: Path, *, text: Path, tail: float = 1.0) -> dict[str, Any]:
+    """Predict the last `tail` share of a text, counted in characters."""
+    model = load_model(folder)
+    if not isinstance(model, LanguageModel):
+        raise ModelError(f"{folder}: translates; test it with --source and --reference")
+    model.eval()
+    tokenizer = load_tokenizer(folder)
+    whole = read_text(text)
+    part = whole[len(whole) - round(len(whole) * tail) :]
+    context = model.config.max_positions
+    began = time.monotonic()
+    score = score_text(
+        model,
+        tokenizer.encode(part),
+        start=tokenizer.bos_id,
+        characters=len(part),
+        context=context,
+        overlap=context // 2,
+    )
+    return {
+        "task": "language_model",
+        "scores": asdict(score),
+        "tail": tail,
+        "context": context,
+        "seconds": round(time.monotonic() - began, 2),
+        **_origin(folder, text=text),
+    }
+
+
+def read_text(path: Path) -> str:
+    """A whole plain or gzipped UTF-8 file."""
+    with open_file(path) as file:
+        raw = file.read()
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}, line {line}: is not UTF-8 text; convert the file") from None
+
+
+def _options(decode: DecodeConfig) -> dict[str, Any]:
+    return {"strategy": decode.strategy, **decode.model_dump(mode="json", exclude_defaults=True)}
+
+
+def _lines(path: Path) -> list[str]:
+    lines = read_text(path).removesuffix("\n").split("\n")
+    if lines == [""]:
+        raise DataError(f"{path}: the file is empty")
+    return [line.removesuffix("\r") for line in lines]
+
+
+def _origin(folder: Path, **files: Path) -> dict[str, Any]:
+    return {
+        "model": folder.name,
+        "weights_sha256": checksum(folder / "model.safetensors"),
+        "data": {
+            name: {"file": path.name, "sha256": checksum(path)} for name, path in files.items()
+        },
+        "versions": versions(),
+    }

@@ -1,0 +1,61 @@
+"""The keys of a model's config with type, default and meaning, for docs and `config --explain`."""
+
+import ast
+import inspect
+from collections.abc import Iterator
+from dataclasses import MISSING, fields
+
+from transformers import PreTrainedConfig
+
+from outrider.config import Field, show_type, show_value
+from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
+
+__all__ = ["TYPES", "explain_models"]
+
+TYPES = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
+DERIVED = {
+    *("vocab_size", "is_encoder_decoder", "is_decoder"),
+    *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"),
+}
+"""Keys a run fills in from its tokenizer or from `type`."""
+
+
+def explain_models(prefix: str = "") -> Iterator[Field]:
+    """Yield the keys of all model types; those of one type say which."""
+    found = {name: list(_explain(config_class, prefix)) for name, config_class in TYPES.items()}
+    shared = set.intersection(*({field.key for field in fields} for fields in found.values()))
+    yield from (field for field in found["seq2seq"] if field.key in shared)
+    for name, own in found.items():
+        for field in own:
+            if field.key not in shared:
+                yield field._replace(text=f"{field.text} Only for {name}.".strip())
+
+
+def _explain(config_class: type[PreTrainedConfig], prefix: str) -> Iterator[Field]:
+    """Yield what Outrider's own classes declare; Hugging Face's general keys are left out."""
+    texts = _attribute_docstrings(config_class)
+    for field in fields(config_class):
+        if field.name in texts and field.name not in DERIVED:
+            default = None if field.default is MISSING else field.default
+            yield Field(
+                prefix + field.name,
+                show_type(field.type),
+                show_value(default),
+                texts[field.name],
+            )
+
+
+def _attribute_docstrings(config_class: type[PreTrainedConfig]) -> dict[str, str]:
+    """Map each annotated attribute of our classes to the string under it, base classes first."""
+    texts: dict[str, str] = {}
+    for cls in reversed(config_class.__mro__):
+        if not cls.__module__.startswith("outrider."):
+            continue
+        (definition,) = ast.parse(inspect.getsource(cls)).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, below in zip(definition.body, [*definition.body[1:], None], strict=True):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                texts.setdefault(statement.target.id, "")
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    texts[statement.target.id] = " ".join(str(below.value.value).split())
+    return texts

@@ -1,0 +1,37 @@
+"""Requests of mixed lengths, decoded in batches that hold no more than a set number of tokens."""
+
+from collections.abc import Iterator, Sequence
+
+from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
+from outrider.decoding.request import token_limit
+
+__all__ = ["decode_in_batches", "plan"]
+
+
+def decode_in_batches(
+    backend: Backend, requests: Sequence[Request], config: DecodeConfig, *, batch_tokens: int
+) -> list[list[Hypothesis]]:
+    """Decode any number of requests with bounded memory; results in the order of the requests."""
+    beams = config.beams if config.strategy == "beam" else 1
+    cost = [
+        beams * (len(r.source) + len(r.prompt) + token_limit(backend, r, config)) for r in requests
+    ]
+    results: list[list[Hypothesis]] = [[] for _ in requests]
+    for rows in plan(cost, batch_tokens):
+        found = decode(backend, [requests[row] for row in rows], config)
+        for row, hypotheses in zip(rows, found, strict=True):
+            results[row] = hypotheses
+    return results
+
+
+def plan(cost: Sequence[int], budget: int) -> Iterator[list[int]]:
+    """Group rows of similar cost, dearest first, so that rows x dearest stays within the budget.
+
+    A row that alone exceeds the budget gets a batch of its own.
+    """
+    order = sorted(range(len(cost)), key=lambda row: -cost[row])
+    start = 0
+    while start < len(order):
+        rows = max(1, budget // max(1, cost[order[start]]))
+        yield order[start : start + rows]
+        start += rows

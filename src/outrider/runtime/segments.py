@@ -1,0 +1,92 @@
+"""Texts of any length to pieces a model can take, and their translations back to texts.
+
+A line break always parts two pieces. A line longer than `split_above` tokens is split into its
+sentences; a sentence longer than the model can take is cut. A short line stays whole, because
+models are trained on lines and see more context that way.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from outrider.data.cleaning import normalise
+from outrider.data.tokenizer import Tokenizer
+from outrider.runtime import sentences
+from outrider.runtime.text import well_formed
+
+__all__ = ["Segments", "segment"]
+
+
+class Piece(NamedTuple):
+    """A stretch of the text as it stands, and the token ids of its normalised form."""
+
+    text: str
+    ids: list[int]
+
+
+@dataclass
+class Segments:
+    """The pieces of one text; `gaps` is the white space between neighbours."""
+
+    ids: list[list[int]] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+    def join(self, parts: Sequence[str]) -> str:
+        """Put the translations of the pieces together."""
+        return sentences.join(list(parts), self.gaps)
+
+
+def segment(
+    texts: Sequence[str], tokenizer: Tokenizer, *, split_above: int, longest: int
+) -> list[Segments]:
+    """Divide every text into pieces of at most `longest` tokens."""
+
+    def fits(text: str) -> bool:
+        return len(tokenizer.encode(normalise(text))) <= longest
+
+    def cut(text: str) -> list[str]:
+        return sentences.cut(text, fits)
+
+    lines = [well_formed(text).splitlines(keepends=True) for text in texts]
+    encoded = iter(_encode([line for row in lines for line in row], tokenizer))
+    segmented = []
+    for row in lines:
+        pieces = [next(encoded) for _ in row]
+        pieces = _divide(pieces, tokenizer, above=split_above, into=sentences.split)
+        pieces = _divide(pieces, tokenizer, above=longest, into=cut)
+        segmented.append(_without_blanks(pieces, longest))
+    return segmented
+
+
+def _encode(texts: Iterable[str], tokenizer: Tokenizer) -> list[Piece]:
+    texts = list(texts)
+    rows = tokenizer.encode_batch([normalise(text) for text in texts])
+    return [Piece(text, ids) for text, ids in zip(texts, rows, strict=True)]
+
+
+def _divide(
+    pieces: list[Piece], tokenizer: Tokenizer, *, above: int, into: Callable[[str], list[str]]
+) -> list[Piece]:
+    divided: list[Piece] = []
+    for piece in pieces:
+        if len(piece.ids) > above:
+            divided += _encode(into(piece.text), tokenizer)
+        else:
+            divided.append(piece)
+    return divided
+
+
+def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
+    """Move white space between the pieces, and pieces of nothing else, into the gaps."""
+    segments, gap = Segments(), ""
+    for text, ids in pieces:
+        if not ids:
+            gap += "".join(c for c in text if c.isspace())
+            continue
+        lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
+        if segments.ids:
+            segments.gaps.append(gap)
+        # One character may take more tokens than the model takes in all; then its tail is lost.
+        segments.ids.append(ids[:longest])
+        gap = text[trail:]
+    return segments

@@ -1,0 +1,144 @@
+"""The object a user holds to translate: a tokenizer, a backend, and the loops between them."""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import Any, overload
+
+from outrider.data.tokenizer import Tokenizer
+from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
+from outrider.runtime.batches import decode_in_batches
+from outrider.runtime.options import BATCH_TOKENS, check_batch_tokens, decode_config
+from outrider.runtime.result import Result
+from outrider.runtime.segments import Segments, segment
+
+__all__ = ["Translator"]
+
+SPLIT_ABOVE = 128
+"""Lines of more tokens than this are split into sentences; few models have seen longer ones."""
+FIRST_WINDOW, LAST_WINDOW = 32, 2048
+"""Lines a stream reads ahead: few at first, so that output starts early, more later for speed."""
+
+
+class Translator:
+    """Translates texts of any length. Made by `outrider.load`."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        tokenizer: Tokenizer,
+        *,
+        longest: int,
+        defaults: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Hold the parts; `longest` is the most source tokens, end token included, at once."""
+        self.backend = backend
+        self.tokenizer = tokenizer
+        self.longest = longest
+        self.defaults = dict(defaults or {})
+
+    @overload
+    def translate(self, texts: str, *, batch_tokens: int = ..., **options: Any) -> str: ...
+    @overload
+    def translate(
+        self, texts: Sequence[str], *, batch_tokens: int = ..., **options: Any
+    ) -> list[str]: ...
+    def translate(
+        self, texts: str | Sequence[str], *, batch_tokens: int = BATCH_TOKENS, **options: Any
+    ) -> str | list[str]:
+        """Translate one text, or many together; an empty text stays empty.
+
+        Args:
+            texts: Sentences, lines or whole documents.
+            batch_tokens: Bound on the tokens held in memory at once.
+            **options: Fields of `DecodeConfig`, such as `beams=5` or `max_new_tokens=100`. Text
+                number i draws with `seed + i`, so it can be repeated without the others.
+        """
+        many = [texts] if isinstance(texts, str) else texts
+        found = [best.text for best, *_ in self.results(many, batch_tokens=batch_tokens, **options)]
+        return found[0] if isinstance(texts, str) else found
+
+    def results(
+        self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS, **options: Any
+    ) -> list[list[Result]]:
+        """Like `translate`, with scores and the n-best alternatives of each text, best first."""
+        config = decode_config(self.defaults, options)
+        return self._results(texts, config, check_batch_tokens(batch_tokens), first=0)
+
+    def translate_iter(
+        self,
+        lines: Iterable[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        window: int | None = None,
+        **options: Any,
+    ) -> Iterator[str]:
+        """Translate a stream line by line, in order, with bounded memory.
+
+        Args:
+            lines: Any source of lines.
+            batch_tokens: Bound on the tokens held in memory at once.
+            window: Lines to read and translate together: 1 answers each line at once; by default
+                32 at first, then more and more up to 2048.
+            **options: Fields of `DecodeConfig`.
+        """
+        for results in self.results_iter(
+            lines, batch_tokens=batch_tokens, window=window, **options
+        ):
+            yield results[0].text
+
+    def results_iter(
+        self,
+        lines: Iterable[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        window: int | None = None,
+        **options: Any,
+    ) -> Iterator[list[Result]]:
+        """Like `translate_iter`, with scores and n-best alternatives."""
+        config = decode_config(self.defaults, options)
+        check_batch_tokens(batch_tokens)
+        source, size, first = iter(lines), window or FIRST_WINDOW, 0
+        while chunk := list(islice(source, size)):
+            yield from self._results(chunk, config, batch_tokens, first=first)
+            size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
+
+    def _results(
+        self, texts: Sequence[str], config: DecodeConfig, batch_tokens: int, *, first: int
+    ) -> list[list[Result]]:
+        segmented = segment(
+            texts,
+            self.tokenizer,
+            split_above=min(SPLIT_ABOVE, self.longest - 1),
+            longest=self.longest - 1,
+        )
+        requests = [
+            self._request(ids, config, seed=config.seed + row)
+            for row, text in enumerate(segmented, first)
+            for ids in text.ids
+        ]
+        found = iter(decode_in_batches(self.backend, requests, config, batch_tokens=batch_tokens))
+        return [self._join(text, [next(found) for _ in text.ids]) for text in segmented]
+
+    def _request(self, ids: Sequence[int], config: DecodeConfig, *, seed: int) -> Request:
+        """Allow 3 target tokens for each of the source and 30 more, unless told otherwise."""
+        limit = config.max_new_tokens or 3 * len(ids) + 30
+        return Request(source=[*ids, self.backend.eos], max_new_tokens=limit, seed=seed)
+
+    def _join(self, text: Segments, found: list[list[Hypothesis]]) -> list[Result]:
+        """Alternative k of a text joins alternative k of its segments."""
+        if not found:
+            return [Result("", 0.0)]
+        results = []
+        for k in range(max(map(len, found))):
+            chosen = [hypotheses[min(k, len(hypotheses) - 1)] for hypotheses in found]
+            parts = [self.tokenizer.decode(h.tokens).strip() for h in chosen]
+            scores = [h.score for h in chosen if h.score is not None]
+            cut = any(h.finish == "length" for h in chosen)
+            results.append(
+                Result(
+                    text.join(parts),
+                    sum(scores) if len(scores) == len(chosen) else None,
+                    "length" if cut else "eos",
+                )
+            )
+        return results

@@ -1,0 +1,1 @@
+"""Training: objectives, the Trainer subclass, and one run from config to model folder."""

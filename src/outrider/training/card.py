@@ -1,0 +1,109 @@
+"""The model card: what a model is, what it was trained on, how, and how good it is."""
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from outrider.training.run_config import RunConfig
+
+__all__ = ["write_card"]
+
+_TASKS = {"seq2seq": "translation", "language_model": "text-generation"}
+
+_CARD = """---
+library_name: outrider
+pipeline_tag: {task}
+---
+
+# {name}
+
+{what} with {parameters:,} parameters, trained with Outrider.
+
+```python
+import outrider
+
+model = outrider.load("path/to/{name}")
+{example}
+```
+
+## Data
+
+{data}
+
+## Training
+
+{training}
+
+## Scores
+
+{scores}
+
+## Reproduce
+
+`run.yaml` beside this file is the resolved configuration; `provenance.json` holds the versions, the
+seed and the checksums of the data.
+"""
+
+_EXAMPLES = {
+    "seq2seq": 'print(model.translate(["A sentence to translate."]))',
+    "language_model": 'print(model.generate(["Once upon a time"]))',
+}
+_KINDS = {"seq2seq": "An encoder-decoder Transformer", "language_model": "A language model"}
+
+
+def write_card(
+    folder: Path,
+    config: RunConfig,
+    *,
+    parameters: int,
+    provenance: dict[str, Any],
+    scores: dict[str, Any] | None = None,
+) -> None:
+    """Write `README.md` into a model folder."""
+    kind = config.model.type
+    card = _CARD.format(
+        task=_TASKS[kind],
+        name=config.name,
+        what=_KINDS[kind],
+        parameters=parameters,
+        example=_EXAMPLES[kind],
+        data=_data(config, provenance),
+        training=_training(config, provenance),
+        scores=_scores(scores),
+    )
+    (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+def _data(config: RunConfig, provenance: dict[str, Any]) -> str:
+    rows = provenance["corpus"]["rows"]
+    counts = ", ".join(f"{count:,} {split}" for split, count in rows.items())
+    files = ", ".join(f"`{Path(one['name']).name}`" for one in provenance["corpus"]["files"])
+    lines = [f"Rows after cleaning: {counts}. Files: {files or 'none'}."]
+    if config.attribution:
+        lines.append(config.attribution)
+    return "\n\n".join(lines)
+
+
+def _training(config: RunConfig, provenance: dict[str, Any]) -> str:
+    done = provenance["training"]
+    recipe = yaml.safe_dump(
+        {
+            "model": config.model.model_dump(mode="json"),
+            "train": config.train.model_dump(mode="json", exclude_unset=True),
+        },
+        sort_keys=False,
+    )
+    summary = (
+        f"{done['steps']:,} updates, {done['tokens']:,} target tokens, "
+        f"{done['seconds'] / 60:.0f} minutes; the weights are the mean of "
+        f"{len(done['averaged'])} checkpoint(s). Seed {config.seed}."
+    )
+    return f"{summary}\n\n```yaml\n{recipe}```"
+
+
+def _scores(scores: dict[str, Any] | None) -> str:
+    if not scores:
+        return "Not evaluated on a test set."
+    rows = [f"| {name} | {value} |" for name, value in scores.items()]
+    return "\n".join(["| measure | value |", "|---|---|", *rows])

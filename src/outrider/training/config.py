@@ -1,0 +1,93 @@
+"""The `train` section of a run config."""
+
+from typing import Literal
+
+from pydantic import Field, model_validator
+
+from outrider.config import Config
+from outrider.errors import ConfigError
+
+__all__ = ["TrainConfig"]
+
+
+class TrainConfig(Config):
+    """How a model is trained; what it is trained on stands in `data`, what it is in `model`."""
+
+    steps: int = Field(default=10_000, ge=1)
+    """Updates of the weights, at most; early stopping may end the run before."""
+    batch_tokens: int = Field(default=4096, ge=1)
+    """Target tokens in one update, counted over all processes and accumulated batches."""
+    accumulate: int = Field(default=1, ge=1)
+    """Batches whose gradients are summed before the weights move; raise it to save memory."""
+    learning_rate: float = Field(default=5e-4, gt=0)
+    """The highest learning rate, reached after `warmup` updates."""
+    warmup: int = Field(default=1000, ge=0)
+    """Updates over which the learning rate rises from zero in a straight line."""
+    schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
+    """How the learning rate falls after the warmup."""
+    weight_decay: float = Field(default=0.0, ge=0)
+    """AdamW's decay of the weight matrices; biases and norms are left alone."""
+    adam_betas: tuple[float, float] = (0.9, 0.98)
+    """How long AdamW remembers the mean and the square of the gradient."""
+    adam_epsilon: float = Field(default=1e-9, gt=0)
+    """Added to AdamW's denominator."""
+    clip: float = Field(default=1.0, ge=0)
+    """Longest gradient (2-norm) let through unchanged; 0 clips nothing."""
+    label_smoothing: float = Field(default=0.1, ge=0, lt=1)
+    """Share of the target's probability that is spread over the whole vocabulary."""
+    precision: Literal["float32", "bfloat16"] = "float32"
+    """bfloat16 computes matrix products in half the width; weights and loss stay float32."""
+    device: Literal["auto", "cpu"] = "auto"
+    """auto takes the accelerator that is there; cpu ignores it."""
+    save_every: int = Field(default=500, ge=1)
+    """Updates between two checkpoints."""
+    keep: int = Field(default=2, ge=1)
+    """Checkpoints kept for resuming; older ones keep their weights while `average` needs them."""
+    evaluate_every: int = Field(default=500, ge=0)
+    """Updates between two evaluations on the validation set; 0 never evaluates."""
+    stop_metric: Literal["bleu", "perplexity", "loss"] = "loss"
+    """What early stopping and `average_by: best` compare; bleu decodes greedily."""
+    patience: int = Field(default=0, ge=0)
+    """Evaluations without a better `stop_metric` after which training ends; 0 never ends early."""
+    average: int = Field(default=1, ge=1)
+    """Checkpoints whose weights are averaged into the final model."""
+    average_by: Literal["last", "best"] = "last"
+    """Which checkpoints are averaged: the last ones, or those with the best `stop_metric`."""
+    log_every: int = Field(default=50, ge=1)
+    """Updates between two lines of the log; every checkpoint and evaluation writes one as well."""
+    tensorboard: bool = False
+    """Also write TensorBoard events to the run folder; needs the `plot` extra."""
+
+    @property
+    def lower_is_better(self) -> bool:
+        """Which way the stop metric improves."""
+        return self.stop_metric != "bleu"
+
+    @property
+    def averaged_by(self) -> Literal["last", "lowest", "highest"]:
+        """How the checkpoints to average are chosen."""
+        if self.average_by == "last":
+            return "last"
+        return "lowest" if self.lower_is_better else "highest"
+
+    @model_validator(mode="after")
+    def _parts_agree(self) -> "TrainConfig":
+        if self.evaluate_every == 0 and self.patience:
+            raise ConfigError(
+                "train.patience", "stops on evaluations, but train.evaluate_every is 0; set it"
+            )
+        if self.average_by == "best" and (
+            self.evaluate_every == 0 or self.save_every % self.evaluate_every
+        ):
+            raise ConfigError(
+                "train.average_by",
+                "best needs an evaluation at every checkpoint: make train.save_every "
+                f"({self.save_every}) a multiple of train.evaluate_every ({self.evaluate_every})",
+            )
+        if self.batch_tokens < self.accumulate:
+            raise ConfigError(
+                "train.accumulate",
+                f"cannot split {self.batch_tokens} tokens into {self.accumulate} batches; "
+                "lower it or raise train.batch_tokens",
+            )
+        return self

@@ -1,0 +1,105 @@
+"""What a person sees while a run trains: one bar on a terminal, one line per record elsewhere."""
+
+import math
+from typing import Any
+
+from rich.console import Console
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+    TimeRemainingColumn,
+)
+from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+
+__all__ = ["ProgressBar"]
+
+
+class ProgressBar(TrainerCallback):
+    """Steps, epoch, loss, speed and time left, on the main process only."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self.bar: Progress | None = None
+        self.task = TaskID(0)
+
+    def on_train_begin(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Draw the bar where there is a terminal to draw it on."""
+        if not state.is_world_process_zero or not self.console.is_terminal:
+            return
+        self.bar = Progress(
+            TextColumn("[bold]training"),
+            BarColumn(),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[note]}"),
+            TimeElapsedColumn(),
+            TextColumn("left"),
+            TimeRemainingColumn(),
+            console=self.console,
+        )
+        self.task = self.bar.add_task(
+            "train", total=state.max_steps, completed=state.global_step, note=""
+        )
+        self.bar.start()
+
+    def on_step_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """One update further."""
+        if self.bar:
+            self.bar.update(self.task, completed=state.global_step)
+
+    def on_log(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        logs: dict[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        """Show the newest loss and speed."""
+        note = (
+            f"epoch {logs['epoch'] + 1} · loss {logs['loss']:.3f} · "
+            f"{logs['tokens_per_second']:,.0f} tokens/s"
+        )
+        if self.bar:
+            self.bar.update(self.task, note=note)
+        elif state.is_world_process_zero:
+            self._print(f"step {state.global_step}/{state.max_steps} · {note}")
+
+    def on_evaluate(
+        self,
+        args: TrainingArguments,
+        state: TrainerState,
+        control: TrainerControl,
+        metrics: dict[str, Any],
+        **kwargs: Any,
+    ) -> None:
+        """Validation results stay on the screen, above the bar."""
+        if state.is_world_process_zero:
+            shown = " · ".join(
+                f"{name} {value:.3f}" if math.isfinite(value) else f"{name} {value}"
+                for name, value in metrics.items()
+            )
+            self._print(f"step {state.global_step} · {shown}")
+
+    def on_train_end(
+        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
+    ) -> None:
+        """Leave the finished bar where it is."""
+        self.close()
+
+    def close(self) -> None:
+        """Give the terminal back, also when training failed."""
+        if self.bar:
+            self.bar.stop()
+            self.bar = None
+
+    def _print(self, text: str) -> None:
+        console = self.bar.console if self.bar else self.console
+        console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,0 +1,145 @@
+"""One run on one page: from a config to a model folder, resumed wherever it was interrupted."""
+
+from pathlib import Path
+
+from rich.console import Console
+from transformers import TrainerCallback, TrainingArguments, set_seed
+from transformers.utils import logging as transformers_logging
+
+from outrider.data.batches import BatchStream
+from outrider.data.config import Task
+from outrider.data.plan import Cursor
+from outrider.data.prepare import prepare
+from outrider.data.prepared import Prepared, open_prepared
+from outrider.errors import ConfigError
+from outrider.training.allocator import keep_memory
+from outrider.training.arguments import training_arguments
+from outrider.training.build import build_model, context_length
+from outrider.training.callbacks import LogFile, TensorBoard
+from outrider.training.checkpoint import Checkpoint
+from outrider.training.finish import finish_run
+from outrider.training.folder import RunFolder
+from outrider.training.objectives import LanguageModelObjective, Objective, TranslationObjective
+from outrider.training.progress import ProgressBar
+from outrider.training.run_config import RunConfig
+from outrider.training.trainer import Trainer
+from outrider.training.validation import Validation
+
+__all__ = ["train_run"]
+
+
+def train_run(config: RunConfig, *, restart: bool = False, console: Console | None = None) -> Path:
+    """Train a run to its end and return its model folder.
+
+    Args:
+        config: The run; `outrider.config.load_config(RunConfig, path)` reads one.
+        restart: Discard what an earlier start of this run left behind.
+        console: Where to report; by default nowhere.
+    """
+    console = console or Console(quiet=True)
+    keep_memory()
+    transformers_logging.disable_progress_bar()
+    folder = RunFolder(Path(config.folder))
+    arguments = training_arguments(config.train, folder=folder.checkpoints.folder, seed=config.seed)
+    with arguments.main_process_first(local=False):
+        if arguments.process_index == 0:
+            prepared = _open(config, folder, arguments.world_size, restart, console)
+        else:
+            prepared = open_prepared(config.data.folder)
+    resume = folder.checkpoints.latest()
+    trainer = _build_trainer(config, arguments, folder, prepared, resume, console)
+    progress = trainer.run(resume)
+    if arguments.process_index == 0:
+        finish_run(config, folder, prepared, trainer.model, progress, console)
+    trainer.accelerator.wait_for_everyone()
+    return folder.model
+
+
+def _open(
+    config: RunConfig, folder: RunFolder, processes: int, restart: bool, console: Console
+) -> Prepared:
+    """Prepare the data and the run folder, and say what is about to happen."""
+    if restart:
+        folder.clear()
+    task: Task = "translation" if config.model.type == "seq2seq" else "language_model"
+    prepared = prepare(config.data, task=task, progress=console.is_terminal)
+    _check_validation(config, prepared)
+    resume = folder.open(config, prepared=prepared.folder, processes=processes)
+    if resume:
+        console.print(f"resuming from {resume.folder}", highlight=False)
+    else:
+        console.print(f"starting in {folder.path}", highlight=False)
+    return prepared
+
+
+def _check_validation(config: RunConfig, prepared: Prepared) -> None:
+    if config.train.evaluate_every and "valid" not in prepared.manifest.splits:
+        raise ConfigError(
+            "train.evaluate_every",
+            f"got {config.train.evaluate_every}, but {prepared.folder} has no validation set; name "
+            "data.valid, data.valid_rows or data.valid_fraction, or set it to 0",
+        )
+    if config.train.stop_metric == "bleu" and config.model.type == "language_model":
+        raise ConfigError(
+            "train.stop_metric", "a language model has no bleu; expected perplexity or loss"
+        )
+
+
+def _build_trainer(
+    config: RunConfig,
+    arguments: TrainingArguments,
+    folder: RunFolder,
+    prepared: Prepared,
+    resume: Checkpoint | None,
+    console: Console,
+) -> Trainer:
+    set_seed(config.seed)
+    model = build_model(config, prepared)
+    objective = _objective(config)
+    rank, world_size = arguments.process_index, arguments.world_size
+    share = config.train.batch_tokens // (config.train.accumulate * world_size)
+    longest = context_length(config)
+    stream = BatchStream(
+        prepared,
+        tokens=max(1, share),
+        seed=config.seed,
+        rank=rank,
+        world_size=world_size,
+        cursor=Cursor(**resume.progress.cursor) if resume else None,
+        max_length=longest,
+    )
+    validation = Validation(
+        prepared,
+        objective,
+        batch_tokens=share,
+        max_length=longest,
+        bleu=config.train.stop_metric == "bleu",
+        rank=rank,
+        world_size=world_size,
+    )
+    return Trainer(
+        model,
+        config.train,
+        stream=stream,
+        objective=objective,
+        checkpoints=folder.checkpoints,
+        arguments=arguments,
+        validate=validation,
+        callbacks=_callbacks(config, folder, resume, console) if rank == 0 else (),
+    )
+
+
+def _objective(config: RunConfig) -> Objective:
+    if config.model.type == "seq2seq":
+        return TranslationObjective()
+    return LanguageModelObjective()
+
+
+def _callbacks(
+    config: RunConfig, folder: RunFolder, resume: Checkpoint | None, console: Console
+) -> list[TrainerCallback]:
+    callbacks: list[TrainerCallback] = [LogFile(folder.log), ProgressBar(console)]
+    if config.train.tensorboard:
+        step = resume.progress.step if resume else 0
+        callbacks.append(TensorBoard(folder.tensorboard, step=step))
+    return callbacks

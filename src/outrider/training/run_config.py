@@ -1,0 +1,95 @@
+"""One YAML file describes one run, from text to scores; every command reads the same file."""
+
+from typing import Any, Literal
+
+from pydantic import ConfigDict
+
+from outrider.config import Config
+from outrider.data.config import PrepareConfig
+from outrider.evaluation.config import EvaluateConfig
+from outrider.training.config import TrainConfig
+
+__all__ = ["ModelSection", "RunConfig", "changed_key"]
+
+
+class ModelSection(Config):
+    """The architecture: `type`, and any key of that model's own config.
+
+    Which keys those are is known to the model's config class; they are checked before training.
+    """
+
+    model_config = ConfigDict(extra="allow")
+
+    type: Literal["seq2seq", "language_model"] = "seq2seq"
+    """seq2seq is an encoder-decoder for translation, language_model a decoder alone."""
+
+    @property
+    def values(self) -> dict[str, Any]:
+        """The keys that go to the model's config."""
+        return dict(self.model_extra or {})
+
+
+class RunConfig(Config):
+    """A whole run: its data, its model, its training and its evaluation."""
+
+    name: str
+    """What the model is called, for example in its card."""
+    folder: str
+    """Where the run writes: checkpoints, log, curve, and at the end `model`."""
+    seed: int = 0
+    """Of the initial weights, the order of the data and dropout."""
+    attribution: str | None = None
+    """Origin and licence of the data, for the model card."""
+    data: PrepareConfig
+    """What the run learns from."""
+    model: ModelSection = ModelSection()
+    """What learns."""
+    train: TrainConfig = TrainConfig()
+    """How it learns."""
+    evaluate: EvaluateConfig | None = None
+    """What the finished model is tested on."""
+
+
+_HARMLESS = frozenset(
+    {
+        "name",
+        "folder",
+        "attribution",
+        "evaluate",
+        "data.folder",
+        "data.root",
+        "train.save_every",
+        "train.keep",
+        "train.evaluate_every",
+        "train.patience",
+        "train.average",
+        "train.average_by",
+        "train.log_every",
+        "train.tensorboard",
+        "train.device",
+    }
+)
+"""Keys that change what a run writes, but not the numbers it computes."""
+
+
+def changed_key(before: dict[str, Any], after: dict[str, Any]) -> str | None:
+    """The first key whose change would make a resumed run differ from an undisturbed one."""
+    old, new = _flatten(before), _flatten(after)
+    harmless = set(_HARMLESS)
+    if after["train"]["schedule"] in ("inverse_sqrt", "constant"):
+        harmless.add("train.steps")  # these schedules do not look ahead to the end
+    for key in sorted(old.keys() | new.keys()):
+        above = {key.rsplit(".", depth)[0] for depth in range(key.count(".") + 1)}
+        if not above & harmless and old.get(key) != new.get(key):
+            return key
+    return None
+
+
+def _flatten(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, dict) and value:
+            flat.update(_flatten(value, f"{prefix}{key}."))
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

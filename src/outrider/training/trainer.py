@@ -1,0 +1,211 @@
+"""The Trainer of transformers with our data, our loss and checkpoints that resume exactly.
+
+Devices, processes, the optimizer, its schedule and the loop itself stay theirs. The data is ours
+because resuming must be exact: transformers sees one endless epoch, and a cursor, saved with every
+checkpoint, says which batch comes next.
+"""
+
+import math
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from typing import Any
+
+import torch
+import transformers
+from torch import Tensor, nn
+from transformers import PrinterCallback, TrainerCallback, TrainerControl, set_seed
+
+from outrider.data.batches import PlannedBatch
+from outrider.errors import ConfigError
+from outrider.training.allocator import return_memory
+from outrider.training.callbacks import Cadence
+from outrider.training.checkpoint import Checkpoint, Checkpoints, Progress
+from outrider.training.config import TrainConfig
+from outrider.training.objectives import Objective
+
+__all__ = ["Trainer", "Validate"]
+
+Validate = Callable[[nn.Module], dict[str, float]]
+"""Measures a model on the validation set; must hold the stop metric under its name."""
+
+
+class Trainer(transformers.Trainer):
+    """Trains one model on one endless stream of batches."""
+
+    loss_is_scaled_for_ga = True
+    control: TrainerControl
+
+    def __init__(
+        self,
+        model: nn.Module,
+        config: TrainConfig,
+        *,
+        stream: Iterable[PlannedBatch],
+        objective: Objective,
+        checkpoints: Checkpoints,
+        arguments: transformers.TrainingArguments,
+        validate: Validate | None = None,
+        callbacks: Sequence[TrainerCallback] = (),
+    ) -> None:
+        self.config = config
+        self.stream = stream
+        self.objective = objective
+        self.checkpoints = checkpoints
+        self.validate = validate if config.evaluate_every else None
+        self.progress = Progress()
+        self.started = time.monotonic()
+        self._logged = (0, self.started)
+        self._epoch = 0
+        super().__init__(
+            model=model,
+            args=arguments,
+            eval_dataset=self.validate,
+            callbacks=[Cadence(), *callbacks],
+        )
+        self.remove_callback(PrinterCallback)
+        vars(self.model.config).pop("use_cache", None)  # theirs to set, not ours to save
+
+    def run(self, resume: Checkpoint | None = None) -> Progress:
+        """Train to the end, from the start or from a checkpoint."""
+        set_seed(self.args.seed + self.args.process_index)  # processes must not share dropout masks
+        if resume:
+            self.progress = resume.progress
+        if not self.finished:
+            self.started = time.monotonic() - self.progress.seconds
+            self._logged = (self.progress.tokens, time.monotonic())
+            self.train(resume_from_checkpoint=str(resume.folder) if resume else None)
+            self.progress = replace(self.progress, seconds=time.monotonic() - self.started)
+        return self.progress
+
+    @property
+    def finished(self) -> bool:
+        """Whether no update is left to do."""
+        return self.progress.stopped or self.progress.step >= self.config.steps
+
+    def get_train_dataloader(self) -> Iterable[PlannedBatch]:
+        """Our stream; it already holds only what this process trains on."""
+        return self.stream
+
+    def get_batch_samples(
+        self, epoch_iterator: Iterator[PlannedBatch], num_batches: int, device: torch.device
+    ) -> tuple[list[dict[str, Tensor]], int]:
+        """Fetch the batches of one update and count its targets over all processes."""
+        batches = [next(epoch_iterator) for _ in range(num_batches)]
+        inputs = [batch.tensors for batch in batches]
+        count = sum(self.objective.count(one) for one in inputs)
+        total = self._sum_over_processes(count, device)
+        self._epoch = int(self.progress.cursor.get("epoch", 0))
+        self.progress = replace(
+            self.progress,
+            step=self.progress.step + 1,
+            cursor=asdict(batches[-1].next_cursor),
+            tokens=self.progress.tokens + total,
+            score=None,
+        )
+        return inputs, total
+
+    def compute_loss(
+        self,
+        model: nn.Module,
+        inputs: dict[str, Tensor],
+        return_outputs: bool = False,
+        num_items_in_batch: int | None = None,
+    ) -> Tensor:
+        """The share of these targets in the mean over the whole update.
+
+        DDP averages gradients over the processes, hence the factor.
+        """
+        assert num_items_in_batch is not None
+        return self.objective.loss(
+            model,
+            inputs,
+            divisor=num_items_in_batch / self.args.world_size,
+            smoothing=self.config.label_smoothing,
+        )
+
+    def compute_loss_context_manager(self) -> AbstractContextManager[None]:
+        """Autocast of our own: accelerate's would copy all logits to float32."""
+        if self.config.precision == "float32":
+            return nullcontext()
+        return torch.autocast(self.args.device.type, dtype=torch.bfloat16)
+
+    def floating_point_ops(self, inputs: dict[str, Any]) -> int:
+        """Not counted: walking all modules at every step is not free."""
+        return 0
+
+    def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
+        """Say where the run stands; called with the mean loss since the last time."""
+        if "loss" not in logs:
+            return
+        if not math.isfinite(logs["loss"]):
+            raise ConfigError(
+                "train.learning_rate",
+                f"the loss became {logs['loss']} by step {self.progress.step}; lower the rate "
+                f"({self.config.learning_rate}), lengthen train.warmup ({self.config.warmup}) or "
+                f"clip harder (train.clip is {self.config.clip})",
+            )
+        tokens, since = self._logged
+        self._logged = (self.progress.tokens, time.monotonic())
+        record = {
+            "step": self.progress.step,
+            "epoch": self._epoch,
+            "loss": logs["loss"],
+            "learning_rate": logs["learning_rate"],
+            "gradient_norm": logs["grad_norm"],
+            "tokens": self.progress.tokens,
+            "tokens_per_second": (self.progress.tokens - tokens) / (self._logged[1] - since),
+            "seconds": self._logged[1] - self.started,
+        }
+        self.control = self.callback_handler.on_log(self.args, self.state, self.control, record)
+
+    def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """Measure on the validation set, and end the run if it has stopped getting better."""
+        assert self.validate is not None
+        self.model.eval()
+        metrics = self.validate(self.model)
+        self.progress = self.progress.judged(
+            metrics[self.config.stop_metric],
+            lower_is_better=self.config.lower_is_better,
+            patience=self.config.patience,
+        )
+        self.control = self.callback_handler.on_evaluate(
+            self.args, self.state, self.control, metrics
+        )
+        if self.progress.stopped:
+            self.control.should_save = self.control.should_training_stop = True
+        # Decoding is not training: its time must not slow the next line's tokens per second.
+        self._logged = (self.progress.tokens, time.monotonic())
+        return metrics
+
+    def _sum_over_processes(self, count: int, device: torch.device) -> int:
+        if self.args.world_size == 1:
+            return count
+        return int(self.accelerator.reduce(torch.tensor(count, device=device), "sum"))
+
+    def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
+        position: tuple[int, int] = super()._init_training_state(max_steps, *args)
+        self.state.compute_steps(self.args, max_steps)  # the config rules, not the checkpoint
+        return position
+
+    def _save(self, output_dir: str, state_dict: dict[str, Tensor] | None = None) -> None:
+        self.accelerator.unwrap_model(self.model).save_pretrained(output_dir, state_dict=state_dict)
+
+    def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        staging = self.checkpoints.stage(self.progress.step)
+        self.save_model(str(staging), _internal_call=True)
+        self._save_optimizer_and_scheduler(str(staging))
+        self._save_scaler(str(staging))
+        self._save_rng_state(str(staging))
+        self.accelerator.wait_for_everyone()
+        if self.args.should_save:
+            self.state.save_to_json(str(staging / "trainer_state.json"))
+            seconds = time.monotonic() - self.started
+            self.checkpoints.commit(staging, replace(self.progress, seconds=seconds))
+            self.checkpoints.prune(
+                keep=self.config.keep, average=self.config.average, by=self.config.averaged_by
+            )
+        self.accelerator.wait_for_everyone()
+        return_memory()
+        self._logged = (self.progress.tokens, time.monotonic())

@@ -1,0 +1,86 @@
+"""What a run measures on its validation set while it trains: loss, perplexity, BLEU."""
+
+import math
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any, cast
+
+import pyarrow.parquet
+import torch
+import torch.distributed as dist
+from torch import nn
+
+from outrider.backends.torch import TorchBackend
+from outrider.data.batches import valid_batches
+from outrider.data.prepared import Prepared
+from outrider.decoding import Backend
+from outrider.evaluation.quality import score_translations
+from outrider.models import Seq2Seq
+from outrider.runtime.translator import Translator
+from outrider.training.objectives import Objective
+
+__all__ = ["Validation"]
+
+
+@dataclass(frozen=True)
+class Validation:
+    """Measures a model on the `valid` split; processes share the work and agree on the result."""
+
+    prepared: Prepared
+    objective: Objective
+    batch_tokens: int
+    max_length: int
+    bleu: bool
+    rank: int = 0
+    world_size: int = 1
+
+    def __call__(self, model: nn.Module) -> dict[str, float]:
+        """Mean loss per target token without smoothing, its exponential, and greedy BLEU."""
+        nats, tokens = self._sum_loss(model)
+        shared = self._gather((nats, tokens))
+        loss = sum(part[0] for part in shared) / max(1, sum(part[1] for part in shared))
+        metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
+        if self.bleu:
+            metrics["bleu"] = self._bleu(model)
+        return metrics
+
+    @torch.inference_mode()
+    def _sum_loss(self, model: nn.Module) -> tuple[float, int]:
+        device = next(model.parameters()).device
+        batches = valid_batches(self.prepared, tokens=self.batch_tokens, max_length=self.max_length)
+        nats, tokens = 0.0, 0
+        for batch in islice(batches, self.rank, None, self.world_size):
+            inputs = {name: tensor.to(device) for name, tensor in batch.items()}
+            nats += float(self.objective.loss(model, inputs, divisor=1.0, smoothing=0.0))
+            tokens += self.objective.count(inputs)
+        return nats, tokens
+
+    def _bleu(self, model: nn.Module) -> float:
+        assert isinstance(model, Seq2Seq)
+        backend = cast(Backend, TorchBackend(model))
+        tokenizer, longest = self.prepared.tokenizer, model.config.max_positions
+        translator = Translator(backend, tokenizer, longest=longest)
+        sources, references = self._texts()
+        mine = slice(self.rank, None, self.world_size)
+        translations = translator.translate(sources[mine], suppress=(model.config.pad_token_id,))
+        shared = self._gather((translations, references[mine]))
+        hypotheses = [text for part in shared for text in part[0]]
+        wanted = [text for part in shared for text in part[1]]
+        return score_translations(hypotheses, wanted).bleu
+
+    def _texts(self) -> tuple[list[str], list[str]]:
+        tables = [
+            pyarrow.parquet.read_table(
+                self.prepared.folder / shard.name, columns=["source", "target"]
+            )
+            for shard in self.prepared.manifest.splits["valid"].shards
+        ]
+        sources = [text for table in tables for text in table["source"].to_pylist()]
+        return sources, [text for table in tables for text in table["target"].to_pylist()]
+
+    def _gather(self, part: Any) -> list[Any]:
+        if self.world_size == 1:
+            return [part]
+        parts: list[Any] = [None] * self.world_size
+        dist.all_gather_object(parts, part)
+        return parts

@@ -1,0 +1,85 @@
+"""YAML as people mean it: plain words follow the core schema of YAML 1.2.
+
+PyYAML speaks YAML 1.1, where `no` (Norwegian) is false, `1e-4` a string, `12:30` a number and the
+second of two equal keys silently wins. Here these are a string, a float, a string and a mistake.
+"""
+
+import re
+from typing import Any
+
+import yaml
+
+__all__ = ["dump", "parse"]
+
+_PLAIN_WORDS = {
+    "null": r"~|null|Null|NULL|",
+    "bool": r"true|True|TRUE|false|False|FALSE",
+    "int": r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)",
+    "float": r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
+    r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
+    "merge": r"<<",
+}
+
+
+class _Loader(yaml.SafeLoader):
+    yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def compose_mapping_node(self, anchor: Any) -> yaml.MappingNode:
+        node = super().compose_mapping_node(anchor)
+        seen = set()
+        for key, _ in node.value:
+            if isinstance(key, yaml.ScalarNode):
+                if key.value in seen:
+                    message = f"key {key.value!r} is given twice"
+                    raise yaml.MarkedYAMLError(problem=message, problem_mark=key.start_mark)
+                seen.add(key.value)
+        return node
+
+
+class _Dumper(yaml.SafeDumper):
+    yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
+
+    def ignore_aliases(self, data: Any) -> bool:
+        """Write repeated values out: `&id001` in a printed config helps nobody."""
+        return True
+
+    def represent_str(self, data: str) -> yaml.ScalarNode:
+        """Quote exotic line breaks, which PyYAML would fold into a space."""
+        style = '"' if any(mark in data for mark in "\x85\u2028\u2029") else None
+        return self.represent_scalar("tag:yaml.org,2002:str", data, style)
+
+
+_Dumper.add_representer(str, _Dumper.represent_str)
+
+for _tag, _pattern in _PLAIN_WORDS.items():
+    for _class in (_Loader, _Dumper):
+        _class.add_implicit_resolver(
+            f"tag:yaml.org,2002:{_tag}", re.compile(rf"(?:{_pattern})\Z"), None
+        )
+
+
+def parse(text: str) -> Any:
+    """Return what the text says; a ValueError says in one line why it is not YAML, and where."""
+    try:
+        return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
+    except yaml.MarkedYAMLError as error:
+        mark = error.problem_mark
+        where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
+        raise ValueError(f"{where}{error.problem}") from None
+    except yaml.YAMLError as error:
+        raise ValueError(" ".join(str(error).split())) from None
+    except RecursionError:
+        raise ValueError("nested too deeply") from None
+
+
+def dump(value: Any, *, flow: bool = False) -> str:
+    """Write plain values as YAML; `flow` keeps them on one line."""
+    text: str = yaml.dump(
+        value,
+        Dumper=_Dumper,
+        default_flow_style=flow,
+        sort_keys=False,
+        allow_unicode=True,
+        width=1_000_000 if flow else 100,
+    )
+    return text.removesuffix("\n").removesuffix("\n...") if flow else text

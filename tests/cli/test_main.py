@@ -1,0 +1,285 @@
+"""The command line itself: quick help, one line per mistake, and the right exit codes."""
+
+import errno
+import os
+import resource
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from outrider import __version__
+from outrider.cli import main
+from outrider.errors import DataError
+
+COMMANDS = [
+    ["prepare"],
+    ["train"],
+    ["evaluate"],
+    ["translate"],
+    ["generate"],
+    ["config"],
+    ["bench"],
+    ["bench", "train"],
+    ["bench", "decode"],
+]
+
+Command = Callable[..., subprocess.CompletedProcess[str]]
+
+HEAVY = ["torch", "transformers", "pyarrow", "datasets", "sacrebleu", "matplotlib", "numpy"]
+
+HELP_ONLY = f"""
+import sys
+from outrider.cli.main import run
+code = run(sys.argv[1:])
+print("LOADED", *(name for name in {HEAVY} if name in sys.modules))
+sys.exit(code)
+"""
+
+
+@pytest.fixture
+def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], None]:
+    """Put one function in the place of all commands."""
+
+    def replace(function: Callable[[], None]) -> None:
+        app = typer.Typer(pretty_exceptions_enable=False)
+        app.callback(invoke_without_command=True)(main.outrider)
+        app.command("act")(function)
+        monkeypatch.setattr(main, "app", app)
+
+    return replace
+
+
+def raising(error: BaseException) -> Callable[[], None]:
+    def act() -> None:
+        raise error
+
+    return act
+
+
+def outrider(*arguments: str, stdout: Any) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-c", "from outrider.cli.main import main; main()", *arguments]
+    return subprocess.run(line, text=True, stdout=stdout, stderr=subprocess.PIPE)
+
+
+PRINT = """
+import typer
+from outrider.cli import main
+
+def act() -> None:
+    print("buffered until the end")
+
+main.app = typer.Typer(pretty_exceptions_enable=False)
+main.app.command()(act)
+main.main()
+"""
+
+
+def printing(*, stdout: Any) -> subprocess.CompletedProcess[str]:
+    line = [sys.executable, "-c", PRINT]
+    buffered = {name: value for name, value in os.environ.items() if name != "PYTHONUNBUFFERED"}
+    return subprocess.run(line, env=buffered, text=True, stdout=stdout, stderr=subprocess.PIPE)
+
+
+# --- help ---------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("words", [[], *COMMANDS], ids=" ".join)
+def test_help_imports_nothing_heavy_and_is_quick(words: list[str]) -> None:
+    before = resource.getrusage(resource.RUSAGE_CHILDREN)
+    done = subprocess.run(
+        [sys.executable, "-c", HELP_ONLY, *words, "--help"], capture_output=True, text=True
+    )
+    after = resource.getrusage(resource.RUSAGE_CHILDREN)
+    assert done.returncode == 0, done.stderr
+    assert " ".join(["Usage: outrider", *words]) in done.stdout
+    assert done.stdout.splitlines()[-1] == "LOADED"
+    # Processor time: on a busy machine the clock on the wall says little.
+    assert after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime < 1.5
+
+
+def test_help_names_every_command_and_colours_only_terminals() -> None:
+    done = outrider("--help", stdout=subprocess.PIPE)
+    for words in COMMANDS:
+        assert len(words) == 2 or f" {words[0]} " in done.stdout
+    assert "\x1b" not in done.stdout
+
+
+def test_no_command_prints_the_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run([]) == 0
+    assert "Usage: outrider" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["--version"]) == 0
+    assert capsys.readouterr().out == f"outrider {__version__}\n"
+
+
+# --- mistakes -----------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "line"),
+    [
+        (DataError("a.txt line 3:\n is empty"), 2, "a.txt line 3: is empty"),
+        (OSError(errno.ENOSPC, "No space left on device", "x"), 2, "x: No space left on device"),
+        (OSError(errno.ENOSPC, "No space left on device"), 2, "No space left on device"),
+        (PermissionError(errno.EACCES, "Permission denied", "x"), 2, "x: Permission denied"),
+        (MemoryError(), 2, "the machine ran out of memory; try a smaller batch or a shorter input"),
+        (EOFError(), 2, "stopped: no input"),
+        (KeyboardInterrupt(), 130, "interrupted"),
+    ],
+    ids=repr,
+)
+def test_errors_are_one_line(
+    command: Callable[..., None],
+    monkeypatch: pytest.MonkeyPatch,
+    capfd: pytest.CaptureFixture[str],
+    error: BaseException,
+    code: int,
+    line: str,
+) -> None:
+    monkeypatch.setattr(main, "_close_stdout", lambda: 1)
+    command(raising(error))
+    assert main.run(["act"]) == code
+    assert capfd.readouterr().err.strip() == f"outrider: {line}"
+
+
+@pytest.mark.parametrize("line", [["--debug", "act"], ["act", "--debug"]])
+def test_debug_shows_the_traceback_wherever_it_stands(
+    command: Callable[..., None], capsys: pytest.CaptureFixture[str], line: list[str]
+) -> None:
+    command(raising(DataError("a.txt is empty")))
+    assert main.run(line) == 2
+    assert "Traceback" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("error", [ValueError("a bug"), OSError(errno.EIO, "broken disk")])
+def test_bugs_keep_their_traceback(command: Callable[..., None], error: Exception) -> None:
+    command(raising(error))
+    with pytest.raises(type(error), match=r"a bug|broken disk"):
+        main.run(["act"])
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["trian"], "No such command 'trian'. Did you mean 'train'? (see outrider --help)"),
+        (["bench", "x"], "No such command 'x' (see outrider bench --help)"),
+        (["config", "--nope"], "No such option: --nope (see outrider config --help)"),
+    ],
+)
+def test_usage_errors_are_one_line(
+    capsys: pytest.CaptureFixture[str], words: list[str], line: str
+) -> None:
+    assert main.run(words) == 2
+    assert capsys.readouterr().err == f"outrider: {line}\n"
+
+
+def test_bench_alone_prints_its_help(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["bench"]) == 2
+    captured = capsys.readouterr()
+    assert "Usage: outrider bench" in captured.out
+    assert captured.err == ""
+
+
+def show_help(*, stdout: Any) -> subprocess.CompletedProcess[str]:
+    return outrider("--help", stdout=stdout)
+
+
+@pytest.mark.parametrize("command", [show_help, printing])
+def test_a_reader_that_leaves_is_no_error(command: Command) -> None:
+    reader, writer = os.pipe()
+    os.close(reader)
+    done = command(stdout=writer)
+    os.close(writer)
+    assert done.stderr == ""
+    assert done.returncode == 1
+
+
+@pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
+@pytest.mark.parametrize("command", [show_help, printing])
+def test_a_full_disk_behind_stdout_is_one_line(command: Command) -> None:
+    with Path("/dev/full").open("w") as full:
+        done = command(stdout=full)
+    assert done.stderr == "outrider: No space left on device\n"
+    assert done.returncode == 2
+
+
+def test_the_console_script_exits_with_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "argv", ["outrider", "trian"])
+    with pytest.raises(SystemExit, match="2"):
+        main.main()
+
+
+# --- config -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def run_file(tmp_path: Path) -> str:
+    path = tmp_path / "run.yaml"
+    path.write_text("name: a\nfolder: runs/a\ndata: {folder: prepared, train: {pairs: x.tsv}}\n")
+    return str(path)
+
+
+def test_config_prints_what_a_run_would_use(
+    run_file: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main.run(["config", run_file, "train.steps=7", "model.hidden_size=64"]) == 0
+    printed = capsys.readouterr().out
+    assert "steps: 7\n" in printed
+    assert "hidden_size: 64\n" in printed
+    again = tmp_path / "resolved.yaml"
+    again.write_text(printed)
+    assert main.run(["config", str(again)]) == 0
+    assert capsys.readouterr().out == printed
+
+
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        (["config"], "config: needs a file: outrider config RUN.yaml, or --explain"),
+        (["config", "no.yaml"], "no.yaml: no such config file"),
+        (["config", "RUN", "train.setps=5"], "train.setps: unknown key (did you mean 'steps'?)"),
+        (["config", "RUN", "train.steps=x"], "train.steps: got 'x', expected a valid integer"),
+        (["config", "RUN", "train.steps"], "train.steps: an override is written key=value"),
+        (["config", "RUN", "model.hiden_size=8"], "model.hiden_size: unknown key"),
+        (
+            ["config", "--explain", "trian"],
+            "trian: no such key (did you mean 'train'?); outrider config --explain lists all",
+        ),
+    ],
+    ids=lambda value: value[-1] if isinstance(value, list) else "",
+)
+def test_config_mistakes(
+    run_file: str, capsys: pytest.CaptureFixture[str], words: list[str], line: str
+) -> None:
+    assert main.run([run_file if word == "RUN" else word for word in words]) == 2
+    assert capsys.readouterr().err.startswith(f"outrider: {line}")
+
+
+def test_explain_lists_every_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["config", "--explain"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    keys = {line.split(":")[0] for line in lines if not line.startswith(" ")}
+    expected = {"name", "data.train.source", "train.steps", "model.type", "model.hidden_size"}
+    assert expected <= keys
+    assert "name: str (required)" in lines
+
+
+def test_explain_one_section_or_key(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main.run(["config", "--explain", "train", "data.clean.max_ratio"]) == 0
+    lines = [line for line in capsys.readouterr().out.splitlines() if not line.startswith(" ")]
+    assert all(line.startswith(("train", "data.clean.max_ratio")) for line in lines)
+    assert sum(line.startswith("train.") for line in lines) > 5
+
+
+def test_every_key_is_explained() -> None:
+    from outrider.config import explain
+    from outrider.training.run_config import RunConfig
+
+    assert [field.key for field in explain(RunConfig) if not field.text] == []

@@ -1,0 +1,146 @@
+"""`outrider translate` and `outrider generate`, through the real command line on toy models."""
+
+import io
+import sys
+
+import pytest
+import torch
+
+from outrider.cli.main import run
+from outrider.data.config import TokenizerConfig
+from outrider.data.tokenizer_training import train_tokenizer
+from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.runtime import Translator, load
+
+TEXT = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]
+SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("translator")
+    tokenizer = train_tokenizer(TEXT, TokenizerConfig(kind="char", vocab_size=64))
+    tokenizer.save(folder)
+    torch.manual_seed(0)
+    config = Seq2SeqConfig(
+        vocab_size=tokenizer.vocab_size, encoder_layers=1, decoder_layers=1, **SIZES
+    )
+    Seq2Seq(config).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def expected(folder):
+    return load(folder, device="cpu").translate(TEXT)
+
+
+@pytest.fixture(scope="module")
+def language_model(tmp_path_factory):
+    folder = tmp_path_factory.mktemp("generator")
+    tokenizer = train_tokenizer(TEXT, TokenizerConfig(kind="char", vocab_size=64), verbatim=True)
+    tokenizer.save(folder)
+    torch.manual_seed(0)
+    LanguageModel(
+        LanguageModelConfig(vocab_size=tokenizer.vocab_size, layers=1, **SIZES)
+    ).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def command(capsys):
+    def invoke(*arguments) -> tuple[int, str, str]:
+        code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return invoke
+
+
+def lines(texts: list[str]) -> str:
+    return "".join(text + "\n" for text in texts)
+
+
+def test_texts_on_the_command_line(command, folder, expected) -> None:
+    code, out, _ = command("translate", "--model", folder, *TEXT[:2])
+    assert (code, out) == (0, lines(expected[:2]))
+
+
+def test_a_file_in_a_file_out(command, folder, expected, tmp_path) -> None:
+    source, target = tmp_path / "in.txt", tmp_path / "out.txt"
+    # A blank line, a Windows line end, a bad byte and an over-long line each cost one line at most.
+    long = TEXT[3].encode() * 6
+    source.write_bytes(b"\n".join([TEXT[0].encode(), b"", TEXT[1].encode() + b"\r", b"\xff", long]))
+    code, out, _ = command("translate", "--model", folder, "--in", source, "--out", target)
+    written = target.read_text(encoding="utf-8").split("\n")
+    assert (code, out, len(written)) == (0, "", 6)
+    assert written[:3] == [expected[0], "", expected[1]]
+    assert written[5] == ""
+
+
+def test_standard_input(command, folder, expected, monkeypatch) -> None:
+    stdin = io.TextIOWrapper(io.BytesIO(lines(TEXT).encode()), encoding="ascii")
+    monkeypatch.setattr(sys, "stdin", stdin)
+    code, out, _ = command("translate", "--model", folder)
+    assert (code, out) == (0, lines(expected))
+
+
+def test_n_best_lists_line_text_and_score(command, folder) -> None:
+    code, out, _ = command("translate", "--model", folder, "--beams", 3, "--n-best", 2, *TEXT[:2])
+    rows = [line.split(" ||| ") for line in out.splitlines()]
+    assert code == 0
+    assert [row[0] for row in rows] == ["0", "0", "1", "1"]
+    assert float(rows[0][2]) >= float(rows[1][2])
+
+
+def test_an_interrupt_says_how_many_lines_are_done(command, folder, monkeypatch) -> None:
+    def results_iter(self, source, **_):
+        yield self.results([next(source)])[0]
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(Translator, "results_iter", results_iter)
+    code, out, err = command("translate", "--model", folder, *TEXT)
+    assert code == 130
+    assert len(out.splitlines()) == 1
+    assert "1 lines are done" in err
+
+
+def test_generate_prints_prompt_and_continuation(command, language_model) -> None:
+    options = ("--temperature", 0.9, "--seed", 4, "--max-new-tokens", 9)
+    code, out, _ = command("generate", "--model", language_model, "two men", *options)
+    expected = load(language_model, device="cpu").generate(
+        "two men", temperature=0.9, seed=4, max_new_tokens=9
+    )
+    assert (code, out) == (0, f"two men{expected}\n")
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (("--strategy", "greedy", "--beams", 4), "--beams: 4 has no effect with strategy 'greedy'"),
+        (("--beams", 2, "--n-best", 3), "--n-best: 3 is more than beams (2)"),
+        (("--in", "nowhere.txt"), "nowhere.txt: cannot be read (No such file or directory)"),
+        (("--out", "no/such/folder"), "no/such/folder: cannot be written (No such file"),
+        (("--in", "a", "--out", "a"), "--out: a is the input too and would be overwritten"),
+        (("--batch-tokens", 0), "Invalid value for '--batch-tokens': 0 is not in the range"),
+        (("--device", "abacus"), "device: got 'abacus', which this machine does not have"),
+    ],
+)
+def test_mistakes_are_one_line(command, folder, arguments, message) -> None:
+    text = () if "--in" in arguments else ("a",)
+    code, out, err = command("translate", "--model", folder, *arguments, *text)
+    assert (code, out) == (2, "")
+    assert message in err
+    assert err.count("\n") == 1
+
+
+def test_text_and_file_together_are_refused(command, folder) -> None:
+    code, _, err = command("translate", "--model", folder, "--in", "x", "a")
+    assert code == 2
+    assert "--in: texts were given too; leave out one of them" in err
+
+
+def test_the_other_kind_of_model_is_named(command, folder, language_model) -> None:
+    code, _, err = command("translate", "--model", language_model, "a")
+    assert (code, "is a language model; use outrider generate" in err) == (2, True)
+    code, _, err = command("generate", "--model", folder, "a")
+    assert (code, "is an encoder-decoder; use outrider translate" in err) == (2, True)

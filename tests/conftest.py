@@ -1,0 +1,67 @@
+"""What every test gets: fixed dice, one thread, no network, and uninitialised memory that shows."""
+
+import os
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+# Read by libraries when they are imported, and by the processes tests start.
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+os.environ["MPLBACKEND"] = "Agg"
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+
+import pytest
+import torch
+from hypothesis import settings
+
+torch.set_num_threads(1)
+
+settings.register_profile("local", deadline=None)
+settings.register_profile("ci", deadline=None, derandomize=True, database=None, print_blob=True)
+settings.load_profile("ci" if os.environ.get("CI") else "local")
+
+
+@pytest.fixture(autouse=True)
+def _fixed_seed() -> None:
+    """Seed torch, so that a failure comes back; numpy and random are never used unseeded."""
+    torch.manual_seed(0)
+
+
+@pytest.fixture(autouse=True)
+def _uninitialised_memory_is_nan() -> Iterator[None]:
+    """Fill `torch.empty` with NaN: reading what nobody wrote then fails instead of passing."""
+    torch.use_deterministic_algorithms(True)
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def _no_network() -> Iterator[None]:
+    """Refuse to leave this machine; loopback serves tests of several processes."""
+    connect = socket.socket.connect
+
+    def guarded(self: socket.socket, address: object) -> None:
+        host = address[0] if isinstance(address, tuple) else ""
+        if self.family != socket.AF_UNIX and host not in ("127.0.0.1", "::1", "localhost"):
+            raise RuntimeError(f"a test tried to reach {address!r}; tests run without a network")
+        connect(self, address)  # type: ignore[arg-type]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(socket.socket, "connect", guarded)
+        yield
+
+
+@pytest.fixture(scope="session")
+def repository() -> Path:
+    """The root of the working tree."""
+    return Path(__file__).resolve().parent.parent
+
+
+@pytest.fixture(scope="session")
+def corpora() -> Path:
+    """The folder of shared corpora, or skip: they are too large to be in the repository."""
+    folder = os.environ.get("OUTRIDER_DATA")
+    if not folder:
+        pytest.skip("set OUTRIDER_DATA to the folder of shared corpora to run this test")
+    return Path(folder)

@@ -1,0 +1,100 @@
+"""Lines of files: ends, limits, and files that are not what they seem."""
+
+import gzip
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.data.lines import Line, decode, open_file, read_lines
+from outrider.errors import DataError
+
+
+def read(path: Path, limit: int = 1000) -> list[Line]:
+    with open_file(path) as stream:
+        return list(read_lines(stream, path, limit))
+
+
+@given(lines=st.lists(st.binary(max_size=40).map(lambda b: b.replace(b"\n", b" ")), min_size=1))
+def test_only_a_newline_byte_ends_a_line(tmp_path_factory, lines: list[bytes]) -> None:
+    path = tmp_path_factory.mktemp("lines") / "text"
+    path.write_bytes(b"x" + b"\n".join(lines) + b"\n")
+    found = read(path)
+    expected = [line.rstrip(b"\r") for line in (b"x" + b"\n".join(lines)).split(b"\n")]
+    assert [line.raw for line in found] == expected
+    assert all(line.whole for line in found)
+
+
+def test_unicode_separators_do_not_end_a_line(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("a\u2028b\x0cc\x85d\ne", encoding="utf-8")
+    assert [decode(line) for line in read(path)] == [("a\u2028b\x0cc\x85d", ""), ("e", "")]
+
+
+@pytest.mark.parametrize("length", [9, 10, 11, 12, 100_000])
+def test_a_long_line_is_cut_and_the_next_is_found(tmp_path: Path, length: int) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"first\n" + b"x" * length + b"\nlast")
+    found = read(path, limit=10)
+    assert [line.raw for line in found if line.whole and line.raw[:1] != b"x"] == [
+        b"first",
+        b"last",
+    ]
+    assert found[1].whole == (length <= 10)
+    assert len(found[1].raw) <= 11
+
+
+def test_line_ends_of_windows_and_a_byte_order_mark_are_taken_off(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(b"\xef\xbb\xbfone\r\ntwo\r\n")
+    assert [line.raw for line in read(path)] == [b"one", b"two"]
+
+
+def test_gzip_is_known_by_its_bytes_not_its_name(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(gzip.compress(b"one\n") + gzip.compress(b"two\n"))
+    assert [line.raw for line in read(path)] == [b"one", b"two"]
+
+
+@pytest.mark.parametrize(
+    ("line", "fault"),
+    [
+        (Line(b"a\xffb"), "not UTF-8"),
+        (Line(b"\xed\xa0\x80"), "not UTF-8"),
+        (Line(b"a\0b"), "NUL byte"),
+        (Line(b"abc", whole=False), "too long"),
+    ],
+)
+def test_faults_are_named(line: Line, fault: str) -> None:
+    text, found = decode(line)
+    assert found == fault
+    assert "\0" not in text
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [
+        (b"", "text: the file is empty"),
+        (gzip.compress(b""), "text: the file is empty"),
+        ("häh".encode("utf-16"), "text: is UTF-16, expected UTF-8"),
+        (gzip.compress(b"some text " * 99)[:-12], "text: damaged gzip file"),
+        (gzip.compress(b"some text " * 99)[:20] + b"\xff" * 9, "text: damaged gzip file"),
+    ],
+)
+def test_bad_files_are_one_sentence(tmp_path: Path, content: bytes, message: str) -> None:
+    path = tmp_path / "text"
+    path.write_bytes(content)
+    with pytest.raises(DataError, match=message):
+        read(path)
+
+
+def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:
+    (tmp_path / "train.en.gz").touch()
+    with pytest.raises(DataError, match=r"train.en: no such file \(did you mean 'train.en.gz'\?\)"):
+        read(tmp_path / "train.en")
+
+
+def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match="cannot be read: Is a directory"):
+        read(tmp_path)

@@ -1,0 +1,85 @@
+"""Sampling: the distribution it draws from, and a row's independence from its neighbours."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from outrider.decoding import DecodeConfig, Request, greedy, sample
+from outrider.decoding.sample import draw
+
+LOGITS = torch.tensor([[1.0, 3.0, 2.0, 0.0, -1.0]])
+GRID = ((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000)[:, None]
+
+
+def share(**options) -> torch.Tensor:
+    """How much of the unit interval goes to each token: its probability, to grid precision."""
+    config = DecodeConfig(strategy="sample", **options)
+    tokens = draw(LOGITS.expand(len(GRID), -1), GRID, config)
+    return tokens.flatten().bincount(minlength=5) / len(GRID)
+
+
+def test_draws_from_the_tempered_softmax() -> None:
+    expected = (LOGITS[0].double() / 0.7).softmax(-1)
+    torch.testing.assert_close(share(temperature=0.7).double(), expected, atol=2e-5, rtol=0)
+
+
+def test_top_k_keeps_the_k_likeliest() -> None:
+    expected = torch.zeros(5, dtype=torch.float64)
+    expected[[1, 2]] = LOGITS[0, [1, 2]].double().softmax(-1)
+    torch.testing.assert_close(share(top_k=2).double(), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize(("top_p", "kept"), [(0.5, 1), (0.65, 2), (0.9, 3), (1.0, 5)])
+def test_top_p_keeps_the_fewest_that_hold_the_mass(top_p: float, kept: int) -> None:
+    order = LOGITS[0].argsort(descending=True)[:kept]
+    expected = torch.zeros(5, dtype=torch.float64)
+    expected[order] = LOGITS[0, order].double().softmax(-1)
+    torch.testing.assert_close(share(top_p=top_p).double(), expected, atol=2e-5, rtol=0)
+
+
+@pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
+def test_the_ends_of_the_interval_never_draw_a_forbidden_token(uniform: float) -> None:
+    logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]])
+    config = DecodeConfig(strategy="sample")
+    token = draw(logits, torch.tensor([[uniform]], dtype=torch.float64), config)
+    assert token.item() in (1, 2)
+
+
+@settings(max_examples=40, deadline=None)
+@given(
+    seeds=st.lists(st.integers(0, 2**31), min_size=1, max_size=6),
+    order=st.randoms(use_true_random=False),
+    top_k=st.none() | st.integers(1, 5),
+    top_p=st.none() | st.floats(0.1, 1.0),
+)
+def test_a_row_depends_on_its_seed_alone(toy, seeds, order, top_k, top_p) -> None:
+    config = DecodeConfig(strategy="sample", max_new_tokens=8, top_k=top_k, top_p=top_p)
+    requests = [
+        Request(source=(n,), prompt=(2,) * (n % 3), seed=seed, max_new_tokens=3 + n)
+        for n, seed in enumerate(seeds)
+    ]
+    alone = {id(r): sample(toy(), [r], config)[0] for r in requests}
+    shuffled = requests.copy()
+    order.shuffle(shuffled)
+    together = sample(toy(), shuffled, config)
+    assert together == [alone[id(r)] for r in shuffled]
+
+
+def test_seeds_differ_and_repeat(toy) -> None:
+    config = DecodeConfig(strategy="sample", max_new_tokens=12, min_new_tokens=12)
+    requests = [Request(seed=seed) for seed in (1, 2, 1)]
+    one, two, again = sample(toy(), requests, config)
+    assert one == again != two
+    (default,) = sample(toy(), [Request()], config.model_copy(update={"seed": 2}))
+    assert default == two
+
+
+def test_top_1_is_greedy(toy) -> None:
+    requests = [Request(source=(n,)) for n in range(10)]
+    drawn = sample(toy(), requests, DecodeConfig(top_k=1, max_new_tokens=9))
+    assert drawn == greedy(toy(), requests, DecodeConfig(max_new_tokens=9))
+
+
+def test_no_requests_give_no_output(toy) -> None:
+    assert sample(toy(), [], DecodeConfig(strategy="sample")) == []

@@ -1,0 +1,104 @@
+"""Exact resume: killed with SIGKILL in epochs 1, 2 and 3, a run ends as if nothing had happened.
+
+Every logged number and the bytes of the final weights must equal those of an undisturbed run, on one
+process and on two. Dropout is on and gradients are accumulated, so that all random state matters.
+"""
+
+import random
+import time
+from pathlib import Path
+from typing import Any
+
+import psutil
+import pytest
+
+from launch import Run
+
+pytestmark = [pytest.mark.slow, pytest.mark.dist]
+
+STEPS = 75
+
+
+def config(corpus: Path) -> dict[str, Any]:
+    return {
+        "name": "resume",
+        "seed": 3,
+        "data": {
+            "folder": str(corpus / "prepared"),
+            "root": str(corpus),
+            "train": {"source": "train.en", "target": "train.de"},
+            "valid_rows": 12,
+            "tokenizer": {"kind": "char", "vocab_size": 64},
+        },
+        "model": {
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_attention_heads": 2,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "dropout": 0.2,
+        },
+        "train": {
+            "steps": STEPS,
+            "batch_tokens": 320,
+            "accumulate": 2,
+            "warmup": 10,
+            "precision": "bfloat16",
+            "save_every": 4,
+            "keep": 1,
+            "average": 3,
+            "evaluate_every": 8,
+            "stop_metric": "bleu",
+            "log_every": 1,
+        },
+    }
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    generator = random.Random(0)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    words = ["".join(generator.choices("abcdefgh", k=generator.randint(1, 5))) for _ in range(40)]
+    lines = [" ".join(generator.choices(words, k=generator.randint(1, 5))) for _ in range(420)]
+    (folder / "train.en").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "train.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
+    return folder
+
+
+def kill_in_epoch(run: Run, epoch: int, *, everyone: bool) -> None:
+    """Kill -9 at some moment of an epoch: all processes, or one worker only."""
+    process = run.start()
+    wanted = random.randint(1, 6)
+    while sum(record["epoch"] == epoch for record in run.updates()) < wanted:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.002)
+    time.sleep(random.random() * 0.02)
+    launcher = psutil.Process(process.pid)
+    workers = launcher.children()  # under torchrun; they would outlive it
+    for victim in [launcher, *workers] if everyone else workers[-1:]:
+        victim.kill()
+    process.communicate(timeout=120)
+    assert process.returncode != 0
+    assert run.updates()[-1]["epoch"] == epoch
+    assert not run.weights.exists()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize("processes", [1, 2])
+def test_killed_in_three_epochs_equals_undisturbed(
+    tmp_path: Path, corpus: Path, processes: int
+) -> None:
+    undisturbed = Run(tmp_path / "undisturbed", config(corpus), processes=processes)
+    undisturbed.finish()
+    assert undisturbed.updates()[-1]["epoch"] >= 3
+
+    killed = Run(tmp_path / "killed", config(corpus), processes=processes)
+    for epoch in range(3):
+        kill_in_epoch(killed, epoch, everyone=processes == 1 or epoch != 1)
+    assert "resuming from" in killed.finish()
+
+    assert killed.log() == undisturbed.log()
+    assert killed.weights_hash() == undisturbed.weights_hash()
+    assert [record["step"] for record in killed.updates()] == list(range(1, STEPS + 1))
+    assert not list(killed.folder.rglob(".unfinished*"))

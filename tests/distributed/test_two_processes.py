@@ -1,0 +1,68 @@
+"""Two processes train what one process would: the same updates, up to the rounding of sums."""
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from launch import Run
+
+pytestmark = [pytest.mark.slow, pytest.mark.dist]
+
+
+def config(corpus: Path) -> dict[str, Any]:
+    return {
+        "name": "two",
+        "data": {
+            "folder": str(corpus / "prepared"),
+            "root": str(corpus),
+            "train": {"source": "train.en", "target": "train.de"},
+            "valid_rows": 10,
+            "tokenizer": {"kind": "char", "vocab_size": 64},
+        },
+        "model": {
+            "hidden_size": 16,
+            "intermediate_size": 32,
+            "num_attention_heads": 2,
+            "encoder_layers": 1,
+            "decoder_layers": 1,
+            "dropout": 0.0,
+        },
+        # Lines of eleven letters and an end: batches of 16 rows, 8 for each of two processes.
+        "train": {
+            "steps": 20,
+            "batch_tokens": 192,
+            "warmup": 5,
+            "save_every": 20,
+            "evaluate_every": 10,
+            "stop_metric": "bleu",
+            "log_every": 1,
+        },
+    }
+
+
+@pytest.fixture
+def corpus(tmp_path: Path) -> Path:
+    generator = random.Random(0)
+    folder = tmp_path / "corpus"
+    folder.mkdir()
+    lines = ["".join(generator.choices("abcdefgh", k=11)) for _ in range(90)]
+    (folder / "train.en").write_text("".join(f"{line}\n" for line in lines))
+    (folder / "train.de").write_text("".join(f"{line[::-1]}\n" for line in lines))
+    return folder
+
+
+def test_two_equal_one(tmp_path: Path, corpus: Path) -> None:
+    one = Run(tmp_path / "one", config(corpus), processes=1)
+    two = Run(tmp_path / "two", config(corpus), processes=2)
+    one.finish()
+    two.finish()
+    for alone, shared in zip(one.log(), two.log(), strict=True):
+        assert alone.pop("event") == shared.pop("event")
+        assert alone == pytest.approx(shared, rel=1e-3)
+    ours, theirs = load_file(one.weights), load_file(two.weights)
+    for name, weight in ours.items():
+        torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=1e-4)

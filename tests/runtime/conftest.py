@@ -1,0 +1,78 @@
+"""A model that repeats its source and a tokenizer of one token a character: whatever the runtime
+does to a text on the way in, it must undo on the way out."""
+
+import pytest
+import torch
+from torch import Tensor
+
+ALPHABET = "abcdefghijklmnopqrstuvwxyzA .,!?。！你好\n"
+
+
+class CharacterTokenizer:
+    pad_id, eos_id, unk_id, bos_id = 0, 1, 2, 3
+    vocab_size = 4 + len(ALPHABET)
+
+    def encode(self, text: str) -> list[int]:
+        return [ALPHABET.index(c) + 4 if c in ALPHABET else self.unk_id for c in text]
+
+    def encode_batch(self, texts) -> list[list[int]]:
+        return [self.encode(text) for text in texts]
+
+    encode_target_batch = encode_batch
+
+    def decode(self, ids) -> str:
+        return "".join(ALPHABET[i - 4] for i in ids if i >= 4)
+
+    def decode_batch(self, rows) -> list[str]:
+        return [self.decode(ids) for ids in rows]
+
+
+class EchoState:
+    def __init__(self, rows: list[tuple[tuple, int]]) -> None:
+        self.rows = rows
+
+    @property
+    def length_B(self) -> Tensor:
+        return torch.tensor([length for _, length in self.rows])
+
+    def select(self, row_N: Tensor) -> None:
+        self.rows = [self.rows[n] for n in row_N.tolist()]
+
+    def fan(self, beams: int) -> "EchoState":
+        return EchoState([row for row in self.rows for _ in range(beams)])
+
+
+class EchoBackend:
+    """Says its source again; a language model (no source) says `b` forever."""
+
+    start, eos, pad = 0, 1, 0
+    vocab_size = CharacterTokenizer.vocab_size
+
+    def __init__(self, max_length: int | None = None) -> None:
+        self.max_length = max_length
+        self.batches: list[tuple[int, int, int]] = []
+
+    def encode(self, source, *, capacity: int) -> EchoState:
+        self.batches.append((len(source), max(map(len, source)), capacity))
+        return EchoState([(tuple(ids), 0) for ids in source])
+
+    def extend(self, tokens_BT, state, *, count_B=None, last=False) -> Tensor:
+        counts = [tokens_BT.shape[1]] * len(tokens_BT) if count_B is None else count_B.tolist()
+        out = torch.zeros(len(tokens_BT), 1, self.vocab_size)
+        for n, ((source, length), count) in enumerate(zip(state.rows, counts, strict=True)):
+            assert self.max_length is None or length + count <= self.max_length
+            place = length + count - 1
+            wanted = 5 if not source else source[place] if place < len(source) else self.eos
+            out[n, 0, wanted] = 10.0
+            state.rows[n] = (source, length + count)
+        return out
+
+
+@pytest.fixture(scope="session")
+def characters() -> CharacterTokenizer:
+    return CharacterTokenizer()
+
+
+@pytest.fixture(scope="session")
+def echo() -> type[EchoBackend]:
+    return EchoBackend

@@ -1,0 +1,64 @@
+"""An exported folder is a Marian model to everybody else, and the same model to us."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from transformers import MarianMTModel, MarianTokenizer
+
+import tiny
+from outrider.cli.main import run
+from outrider.data.config import TokenizerConfig
+from outrider.data.tokenizer_training import train_tokenizer
+from outrider.errors import ModelError
+from outrider.runtime import load
+from outrider.runtime.export import export_marian
+
+TEXT = ["the cat sees the dog", "the dog sees a cat", "a bird sings in the tree"] * 5
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    tokenizer = train_tokenizer(iter(TEXT), TokenizerConfig(kind="unigram", vocab_size=400))
+    model = tiny.marian_like(vocab_size=tokenizer.vocab_size)
+    model.save_pretrained(tmp_path / "ours")
+    tokenizer.save(tmp_path / "ours")
+    return tmp_path / "ours"
+
+
+@pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")  # of MarianTokenizer
+def test_transformers_reads_it_and_agrees(folder: Path, tmp_path: Path) -> None:
+    target = export_marian(folder, tmp_path / "new" / "marian")
+    theirs = MarianMTModel.from_pretrained(target).eval()
+    words = MarianTokenizer.from_pretrained(target)
+    ours = load(folder)
+    batch = words(["the dog sees the bird"], return_tensors="pt")
+    assert batch["input_ids"][0].tolist() == [*ours.tokenizer.encode("the dog sees the bird"), 1]
+    with torch.no_grad():
+        written = theirs.generate(**batch, max_new_tokens=8, num_beams=1, do_sample=False)
+    text = words.decode(written[0], skip_special_tokens=True)
+    assert ours.translate("the dog sees the bird", max_new_tokens=8) == text
+    assert load(target).translate("the dog sees the bird", max_new_tokens=8) == text
+
+
+def test_the_command(folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["export", str(folder), str(tmp_path / "out")]) == 0
+    assert (tmp_path / "out" / "source.spm").exists()
+    assert run(["export", str(folder), str(tmp_path / "out")]) == 2
+    assert run(["export", str(folder), str(tmp_path / "b"), "--to", "onnx"]) == 2
+    said = [line for line in capsys.readouterr().err.splitlines() if line]
+    assert "exists already; name a new folder" in said[0]
+    assert "--to: got 'onnx', expected marian" in said[1]
+
+
+def test_nothing_is_left_behind_where_marian_has_no_such_part(folder: Path, tmp_path: Path) -> None:
+    tiny.seq2seq(vocab_size=400).save_pretrained(folder)
+    with pytest.raises(ModelError, match="norm is 'pre'; a Marian model has 'post'"):
+        export_marian(folder, tmp_path / "out")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["ours"]
+
+
+def test_language_models_are_refused(folder: Path, tmp_path: Path) -> None:
+    tiny.language_model(vocab_size=400).save_pretrained(folder)
+    with pytest.raises(ModelError, match="is a language model; Marian models translate"):
+        export_marian(folder, tmp_path / "out")

@@ -1,0 +1,43 @@
+"""The error tree: one base, one sentence each."""
+
+import inspect
+
+import pytest
+
+from outrider import errors
+from outrider.errors import ConfigError, MissingExtraError, OutriderError, nearest
+
+
+def test_every_public_error_is_an_outrider_error_and_in_the_picture() -> None:
+    classes = [getattr(errors, name) for name in errors.__all__]
+    found = [item for item in classes if inspect.isclass(item)]
+    assert len(found) == 8
+    for error in found:
+        assert issubclass(error, OutriderError)
+        assert error.__doc__
+        assert error.__name__ in str(errors.__doc__)
+
+
+def test_config_error_starts_with_its_key() -> None:
+    error = ConfigError("train.steps", "got 0, expected 1 or more")
+    assert str(error) == "train.steps: got 0, expected 1 or more"
+    assert error.key == "train.steps"
+
+
+def test_missing_extra_says_how_to_install_it() -> None:
+    assert str(MissingExtraError("matplotlib", "plot", "drawing curves")) == (
+        "drawing curves needs matplotlib, which is not installed: pip install 'outrider[plot]'"
+    )
+
+
+@pytest.mark.parametrize(
+    ("word", "hint"),
+    [
+        ("setps", " (did you mean 'steps'?)"),
+        ("zzz", ""),
+        ("", ""),
+        ("Steps", " (did you mean 'steps'?)"),
+    ],
+)
+def test_nearest(word: str, hint: str) -> None:
+    assert nearest(word, iter(["steps", "seed"])) == hint

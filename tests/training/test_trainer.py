@@ -1,0 +1,175 @@
+"""One update is one mean over all its targets; runs stop, save and log when they should."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from transformers import TrainerCallback
+
+from outrider.data.batches import PlannedBatch
+from outrider.data.plan import Cursor
+from outrider.errors import ConfigError
+from outrider.models import Seq2Seq, Seq2SeqConfig
+from outrider.training.arguments import training_arguments
+from outrider.training.callbacks import LogFile
+from outrider.training.checkpoint import Checkpoints
+from outrider.training.config import TrainConfig
+from outrider.training.log import Log, read_log
+from outrider.training.objectives import TranslationObjective
+from outrider.training.trainer import Trainer
+
+VOCABULARY = 11
+
+
+class Stream:
+    """Random batches, five an epoch, each a function of its number alone."""
+
+    def __init__(self, rows: int = 2, start: int = 0) -> None:
+        self.rows = rows
+        self.start = start
+
+    def __iter__(self) -> Iterator[PlannedBatch]:
+        number = self.start
+        while True:
+            tensors = self.batch(number)
+            number += 1
+            yield PlannedBatch(tensors, Cursor(epoch=number // 5, batch=number % 5))
+
+    def batch(self, number: int) -> dict[str, Tensor]:
+        generator = torch.Generator().manual_seed(number)
+        ids = torch.randint(2, VOCABULARY, (self.rows, 6), generator=generator)
+        labels = ids.clone()
+        labels[0, 2 + number % 3 :] = -100
+        return {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}
+
+
+def model(**changes: Any) -> Seq2Seq:
+    torch.manual_seed(0)
+    config = Seq2SeqConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=8,
+        encoder_layers=1,
+        decoder_layers=1,
+        num_attention_heads=2,
+        intermediate_size=16,
+        **{"dropout": 0.0, **changes},
+    )
+    return Seq2Seq(config)
+
+
+def trainer(
+    folder: Path, network: Seq2Seq | None = None, *, scores: list[float] | None = None, **train: Any
+) -> Trainer:
+    values = {"warmup": 0, "schedule": "constant", "evaluate_every": 0, "save_every": 100, **train}
+    config = TrainConfig.model_validate({"device": "cpu", "log_every": 1, **values})
+    return Trainer(
+        network or model(),
+        config,
+        stream=Stream(),
+        objective=TranslationObjective(),
+        checkpoints=Checkpoints(folder / "checkpoints"),
+        arguments=training_arguments(config, folder=folder / "checkpoints", seed=1),
+        validate=(lambda _: {"loss": scores.pop(0)}) if scores else None,
+        callbacks=[LogFile(Log(folder / "log.jsonl"))],
+    )
+
+
+class Gradients(TrainerCallback):
+    """Keeps the gradients an update is made with."""
+
+    def __init__(self) -> None:
+        self.kept: list[Tensor] = []
+
+    def on_pre_optimizer_step(self, *args: Any, model: Seq2Seq, **kwargs: Any) -> None:
+        self.kept = [p.grad.clone() for p in model.parameters() if p.grad is not None]
+
+
+@pytest.mark.parametrize("accumulate", [1, 3])
+def test_an_update_is_the_mean_over_all_its_targets(tmp_path: Path, accumulate: int) -> None:
+    """Also where batches hold unequal numbers of targets: no batch weighs more than another."""
+    network = model()
+    rows = [Stream().batch(number) for number in range(accumulate)]
+    joined = {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+    logits = network(
+        input_ids=joined["input_ids"],
+        decoder_input_ids=network.shift_right(joined["labels"]),
+    ).logits
+    loss = torch.nn.functional.cross_entropy(
+        logits.flatten(0, 1), joined["labels"].flatten(), label_smoothing=0.2
+    )
+    # cross_entropy averages the smoothed part over the same targets, so this is the whole equation.
+    expected = torch.autograd.grad(loss, list(network.parameters()))
+
+    run = trainer(tmp_path, network, steps=1, accumulate=accumulate, clip=0, label_smoothing=0.2)
+    gradients = Gradients()
+    run.add_callback(gradients)
+    run.run()
+    for ours, theirs in zip(gradients.kept, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-6)
+    assert read_log(tmp_path / "log.jsonl")[0]["loss"] == pytest.approx(loss.item(), rel=1e-5)
+
+
+def test_the_log_counts_steps_epochs_and_tokens(tmp_path: Path) -> None:
+    run = trainer(tmp_path, steps=12, log_every=5, save_every=6)
+    progress = run.run()
+    records = read_log(tmp_path / "log.jsonl")
+    assert [record["step"] for record in records] == [5, 6, 10, 12]
+    assert [record["epoch"] for record in records] == [0, 1, 1, 2]
+    counted = [int((Stream().batch(n)["labels"] != -100).sum()) for n in range(12)]
+    assert progress.tokens == records[-1]["tokens"] == sum(counted)
+    assert [one.progress.step for one in run.checkpoints.all()] == [6, 12]
+
+
+def test_stops_when_the_metric_gets_no_better_and_saves(tmp_path: Path) -> None:
+    run = trainer(
+        tmp_path, steps=50, evaluate_every=2, patience=2, scores=[3.0, 2.0, 2.5, 2.1, 9.0, 9.0]
+    )
+    progress = run.run()
+    assert (progress.step, progress.stopped, progress.best) == (8, True, 2.0)
+    latest = run.checkpoints.latest()
+    assert latest is not None
+    assert latest.progress.step == 8
+    assert latest.progress.stopped
+
+
+def test_a_stopped_run_stays_stopped(tmp_path: Path) -> None:
+    scores = [1.0, 2.0]
+    first = trainer(tmp_path, steps=50, evaluate_every=1, patience=1, scores=scores)
+    first.run()
+    again = trainer(tmp_path, steps=50, evaluate_every=1, patience=1, scores=[5.0])
+    assert again.run(first.checkpoints.latest()).step == 2
+
+
+def test_a_loss_that_is_no_number_ends_the_run_with_advice(tmp_path: Path) -> None:
+    network = model()
+    with torch.no_grad():
+        network.tokens.weight.fill_(float("inf"))
+    with pytest.raises(ConfigError, match=r"train\.learning_rate: the loss became nan by step 1"):
+        trainer(tmp_path, network, steps=3).run()
+
+
+def test_bfloat16_keeps_float32_weights_and_comes_close(tmp_path: Path) -> None:
+    losses = {}
+    for precision in ("float32", "bfloat16"):
+        network = model()
+        trainer(tmp_path / precision, network, steps=5, precision=precision).run()
+        assert {p.dtype for p in network.parameters()} == {torch.float32}
+        losses[precision] = read_log(tmp_path / precision / "log.jsonl")[-1]["loss"]
+    assert losses["bfloat16"] != losses["float32"]
+    assert losses["bfloat16"] == pytest.approx(losses["float32"], rel=0.02)
+
+
+def test_a_checkpoint_is_a_model_folder(tmp_path: Path) -> None:
+    from outrider.models import load_model
+
+    network = model()
+    run = trainer(tmp_path, network, steps=2)
+    run.run()
+    latest = run.checkpoints.latest()
+    assert latest is not None
+    loaded = load_model(latest.folder)
+    for ours, theirs in zip(network.parameters(), loaded.parameters(), strict=True):
+        assert torch.equal(ours, theirs)
