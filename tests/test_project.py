@@ -4,10 +4,10 @@ import importlib
 import os
 import pkgutil
 import re
+import resource
 import subprocess
 import sys
 import sysconfig
-import time
 from pathlib import Path
 from types import ModuleType
 
@@ -113,6 +113,12 @@ def test_the_attention_of_the_tutorial_works() -> None:
     torch.testing.assert_close(attention(q, k, v), weights @ v)
 
 
+def processor_seconds() -> float:
+    """Time of all finished child processes."""
+    used = resource.getrusage(resource.RUSAGE_CHILDREN)
+    return used.ru_utime + used.ru_stime
+
+
 @pytest.mark.slow
 def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -127,9 +133,10 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
             line, cwd=tmp_path, env=environment, check=True, text=True, stdout=subprocess.PIPE
         ).stdout
 
-    start = time.monotonic()
+    before = processor_seconds()
     printed = [run("bash", "-euo", "pipefail", "-c", block) for block in blocks(section, "bash")]
-    assert time.monotonic() - start < 240, "the quickstart promises two minutes on two idle cores"
+    # Two minutes on two cores; the clock on the wall also counts what else the machine does.
+    assert processor_seconds() - before < 240
     assert printed[1] == blocks(section, "text")[0], "the README shows another translation"
     (bleu,) = re.findall(r"bleu\W+([\d.]+)", printed[2], re.IGNORECASE)
     assert float(bleu) > 90

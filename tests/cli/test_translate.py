@@ -121,7 +121,7 @@ def test_generate_prints_prompt_and_continuation(command, language_model) -> Non
         (("--in", "nowhere.txt"), "nowhere.txt: cannot be read (No such file or directory)"),
         (("--out", "no/such/folder"), "no/such/folder: cannot be written (No such file"),
         (("--in", "a", "--out", "a"), "--out: a is the input too and would be overwritten"),
-        (("--batch-tokens", 0), "Invalid value for '--batch-tokens': 0 is not in the range"),
+        (("--batch-tokens", 0), "Invalid value for '--batch-tokens': Input should be greater"),
         (("--device", "abacus"), "device: got 'abacus', which this machine does not have"),
     ],
 )

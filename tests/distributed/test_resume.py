@@ -1,7 +1,7 @@
 """Exact resume: killed with SIGKILL in epochs 1, 2 and 3, a run ends as if nothing had happened.
 
-Every logged number and the bytes of the final weights must equal those of an undisturbed run, on one
-process and on two. Dropout is on and gradients are accumulated, so that all random state matters.
+Every logged number and the bytes of the final weights must equal those of an undisturbed run, on
+one process and on two. Dropout is on and gradients are accumulated, so all random state matters.
 """
 
 import random

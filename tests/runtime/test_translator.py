@@ -24,7 +24,11 @@ def test_no_sentence_is_lost_whatever_the_length(echo, characters, texts, batch_
 
 
 @settings(max_examples=50, deadline=None)
-@given(text=st.lists(st.sampled_from(["Abcd. ", "Abcd!  ", "Abcde\n", "Ab cd.\n\n"])).map("".join))
+@given(
+    text=st.lists(
+        st.sampled_from(["Abcd. ", "Abcd!  ", "Abcde\n", "Ab cd.\n\n", "\n  Abcd\n"])
+    ).map("".join)
+)
 def test_white_space_between_sentences_is_restored(echo, characters, text) -> None:
     translator = Translator(echo(), characters, longest=9)
     assert translator.translate(text) == text.strip()

@@ -17,7 +17,8 @@ class _Speed(ProgressColumn):
 
     def render(self, task: Task) -> Text:
         """Show the speed, once there is one."""
-        speed = task.completed / task.elapsed if task.elapsed else 0
+        seconds = task.finished_time or task.elapsed
+        speed = task.completed / seconds if seconds else 0
         return Text(f"{speed:>9,.0f} rows/s" if speed else "", style="progress.data.speed")
 
 

@@ -85,7 +85,7 @@ def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
             continue
         lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
         if segments.ids:
-            segments.gaps.append(gap)
+            segments.gaps.append(gap + text[:lead])
         # One character may take more tokens than the model takes in all; then its tail is lost.
         segments.ids.append(ids[:longest])
         gap = text[trail:]
