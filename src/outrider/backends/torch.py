@@ -11,12 +11,20 @@ from outrider.models.state import DecoderState
 
 __all__ = ["TorchBackend"]
 
+PACK_UP_TO = 2 << 30
+
 
 class TorchBackend:
     """Implements `decoding.protocol.Backend` with a model of ours."""
 
-    def __init__(self, model: Seq2Seq | LanguageModel) -> None:
+    def __init__(self, model: Seq2Seq | LanguageModel, *, frozen: bool = False) -> None:
+        """Compute with `model`; `frozen` says that its weights will not change any more.
+
+        Then weights of up to `PACK_UP_TO` bytes are kept a second time, laid out for this CPU.
+        """
         self.model = model.eval()
+        if frozen and sum(weight.nbytes for weight in model.parameters()) <= PACK_UP_TO:
+            model.pack_weights()
         config = model.config
         eos, pad, start = config.eos_token_id, config.pad_token_id, config.first_token
         eos = eos[0] if isinstance(eos, list) else eos

@@ -93,7 +93,7 @@ def decode_speed(
         seconds: Stop repeating a batch size after this long, but not before the second time.
         advance: Called after each repeat, for a progress bar.
     """
-    backend, twin = cast(Backend, TorchBackend(model)), to_marian(model)
+    backend, twin = cast(Backend, TorchBackend(model, frozen=True)), to_marian(model)
     rows, differing = [], {}
     for size in batches:
         chunks = _chunks(workload, size, rounds)

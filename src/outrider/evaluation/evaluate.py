@@ -114,7 +114,7 @@ def _lines(path: Path) -> list[str]:
 
 def _origin(folder: Path, **files: Path) -> dict[str, Any]:
     return {
-        "model": folder.name,
+        "model": "/".join(folder.resolve().parts[-2:]),
         "weights_sha256": checksum(folder / "model.safetensors"),
         "data": {
             name: {"file": path.name, "sha256": checksum(path)} for name, path in files.items()

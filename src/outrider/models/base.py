@@ -5,7 +5,6 @@ from collections.abc import Sequence
 
 import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 
@@ -17,6 +16,7 @@ from outrider.nn.block import Block
 from outrider.nn.dropout import dropout
 from outrider.nn.feedforward import FeedForward
 from outrider.nn.heads import CrossAttention, SelfAttention
+from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
 from outrider.nn.stack import Stack
@@ -31,6 +31,7 @@ class Model(PreTrainedModel, GenerationMixin):
     tokens: nn.Embedding
     base_model_prefix = ""
     _supports_sdpa = True
+    _packed_head: Tensor | None = None
 
     def __init__(self, config: _ModelConfig) -> None:
         super().__init__(config)
@@ -72,8 +73,21 @@ class Model(PreTrainedModel, GenerationMixin):
 
     def logits(self, hidden: Tensor) -> Tensor:
         """Score every word of the vocabulary."""
-        weight = self.tokens.weight if self.head is None else self.head.weight
-        return F.linear(hidden, weight, self.logits_bias)
+        return product(hidden, self.head_weight, self.logits_bias, self._packed_head)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """One row for every word: the head's own, or the embedding's."""
+        return self.tokens.weight if self.head is None else self.head.weight
+
+    def pack_weights(self) -> None:
+        """Trade memory for speed on a CPU; only for a model that is not trained any more."""
+        if not packable(self.head_weight):
+            return
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack_weight()
+        self._packed_head = pack(self.head_weight)
 
     def loss(
         self,

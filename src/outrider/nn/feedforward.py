@@ -10,6 +10,7 @@ from torch.nn import functional as F
 
 from outrider.errors import ConfigError, nearest
 from outrider.nn.dropout import dropout
+from outrider.nn.linear import Linear
 
 __all__ = ["ACTIVATIONS", "FeedForward"]
 
@@ -36,8 +37,8 @@ class FeedForward(nn.Module):
         self.activation = ACTIVATIONS[activation]
         self.gated = gated
         self.dropout = dropout
-        self.up = nn.Linear(width, inner * (2 if gated else 1))
-        self.down = nn.Linear(inner, width)
+        self.up = Linear(width, inner * (2 if gated else 1))
+        self.down = Linear(inner, width)
 
     def forward(self, x_BTD: Tensor) -> Tensor:
         """Widen, bend, narrow."""

@@ -12,6 +12,7 @@ from torch import Tensor, nn
 from outrider.nn.attention.base import AttentionBase
 from outrider.nn.cache import LayerCache, Step
 from outrider.nn.dense import attend
+from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, Rotary
 
 __all__ = ["CrossAttention", "SelfAttention", "Source"]
@@ -42,8 +43,8 @@ class SelfAttention(nn.Module):
         self.head_width = width // heads
         self.attention = attention
         self.rotary = rotary
-        self.qkv = nn.Linear(width, (heads + 2 * self.kv_heads) * self.head_width)
-        self.out = nn.Linear(heads * self.head_width, width)
+        self.qkv = Linear(width, (heads + 2 * self.kv_heads) * self.head_width)
+        self.out = Linear(heads * self.head_width, width)
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
         """One whole pass from position 0."""
@@ -80,9 +81,9 @@ class CrossAttention(nn.Module):
         super().__init__()
         self.heads, self.head_width = heads, width // heads
         self.dropout = dropout
-        self.q = nn.Linear(width, width)
-        self.kv = nn.Linear(width, 2 * width)
-        self.out = nn.Linear(width, width)
+        self.q = Linear(width, width)
+        self.kv = Linear(width, 2 * width)
+        self.out = Linear(width, width)
 
     def source(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> Source:
         """Project the encoder's output once; every later step reads this."""

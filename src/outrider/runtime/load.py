@@ -45,7 +45,7 @@ def load(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the model only {model.config.vocab_size}; they do not belong together"
         )
-    backend = cast(Backend, TorchBackend(model))
+    backend = cast(Backend, TorchBackend(model, frozen=True))
     defaults = model_defaults(folder, backend)
     if isinstance(model, LanguageModel):
         return Generator(backend, tokenizer, defaults=defaults)

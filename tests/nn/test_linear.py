@@ -1,0 +1,78 @@
+"""A packed linear layer is the same layer."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiny
+from outrider.backends import torch as torch_backend
+from outrider.backends.torch import TorchBackend
+from outrider.nn import linear
+from outrider.nn.linear import PACKED_FROM, Linear, packable
+
+needs_packing = pytest.mark.skipif(
+    not packable(torch.zeros(1, 1)), reason="this PyTorch cannot pack weights"
+)
+
+
+@needs_packing
+@given(
+    rows=st.integers(1, 3 * PACKED_FROM),
+    inside=st.integers(1, 40),
+    outside=st.integers(1, 40),
+    bias=st.booleans(),
+)
+def test_packed_equals_plain(rows: int, inside: int, outside: int, bias: bool) -> None:
+    layer = Linear(inside, outside, bias=bias)
+    x = torch.randn(2, rows, inside)
+    with torch.inference_mode():
+        plain = layer(x)
+        layer.pack_weight()
+        packed = layer(x)
+    torch.testing.assert_close(packed, plain, rtol=1e-5, atol=1e-5)
+
+
+@needs_packing
+def test_a_frozen_backend_packs_and_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
+    sources = [[5, 6, 7, 1]] * PACKED_FROM
+    tokens = torch.full((PACKED_FROM, 2), 7)
+    plain = TorchBackend(tiny.seq2seq())
+    wanted = plain.extend(tokens, plain.encode(sources, capacity=2))
+    frozen = TorchBackend(tiny.seq2seq(), frozen=True)
+    used = []
+    real = linear.product
+    monkeypatch.setattr(linear, "product", lambda *a: used.append(a[3] is not None) or real(*a))
+    torch.testing.assert_close(
+        frozen.extend(tokens, frozen.encode(sources, capacity=2)), wanted, rtol=1e-4, atol=1e-5
+    )
+    assert used
+    assert all(used)
+
+
+def test_a_backend_of_a_model_in_training_never_packs() -> None:
+    model = tiny.seq2seq()
+    TorchBackend(model)
+    assert all(m.packed is None for m in model.modules() if isinstance(m, Linear))
+
+
+def test_large_models_are_not_kept_twice(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch_backend, "PACK_UP_TO", 100)
+    model = tiny.seq2seq()
+    TorchBackend(model, frozen=True)
+    assert all(m.packed is None for m in model.modules() if isinstance(m, Linear))
+
+
+def test_other_types_and_devices_are_left_alone() -> None:
+    assert not packable(torch.zeros(1, 1, dtype=torch.bfloat16))
+    assert not packable(torch.zeros(1, 1, device="meta"))
+    model = tiny.seq2seq(dtype=torch.float64)
+    model.pack_weights()
+    assert all(m.packed is None for m in model.modules() if isinstance(m, Linear))
+
+
+def test_packed_copies_are_not_saved() -> None:
+    model = tiny.seq2seq()
+    names = set(model.state_dict())
+    model.pack_weights()
+    assert set(model.state_dict()) == names
