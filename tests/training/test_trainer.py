@@ -1,5 +1,6 @@
 """One update is one mean over all its targets; runs stop, save and log when they should."""
 
+from collections import namedtuple
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from transformers import TrainerCallback
 
 from outrider.data.batches import PlannedBatch
 from outrider.data.plan import Cursor
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, ResourceError
 from outrider.models import Seq2Seq, Seq2SeqConfig
 from outrider.training.arguments import training_arguments
 from outrider.training.callbacks import LogFile
@@ -149,6 +150,27 @@ def test_a_loss_that_is_no_number_ends_the_run_with_advice(tmp_path: Path) -> No
         network.tokens.weight.fill_(float("inf"))
     with pytest.raises(ConfigError, match=r"train\.learning_rate: the loss became nan by step 1"):
         trainer(tmp_path, network, steps=3).run()
+
+
+def test_a_full_disk_is_one_sentence_and_leaves_the_last_checkpoint(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    run = trainer(tmp_path, steps=4, save_every=2)
+    save = torch.save
+
+    def fill_up(value: Any, path: Any, *rest: Any) -> None:
+        if "00000004" in str(path):
+            raise RuntimeError("PytorchStreamWriter failed writing file")
+        save(value, path, *rest)
+
+    monkeypatch.setattr(torch, "save", fill_up)
+    full = namedtuple("usage", "total used free")(1, 1, 0)
+    monkeypatch.setattr("shutil.disk_usage", lambda _: full)
+    with pytest.raises(ResourceError, match=r"step-00000004: the disk is full; free some space"):
+        run.run()
+    latest = run.checkpoints.latest()
+    assert latest is not None
+    assert latest.progress.step == 2
 
 
 def test_bfloat16_keeps_float32_weights_and_comes_close(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from outrider.decoding.protocol import State
 from outrider.errors import ModelError
 from outrider.models import LanguageModel, Seq2Seq
 from outrider.models.state import DecoderState
@@ -60,10 +61,11 @@ class TorchBackend:
     def extend(
         self,
         tokens_BT: Tensor,
-        state: DecoderState,
+        state: State,
         *,
         count_B: Tensor | None = None,
         last: bool = False,
     ) -> Tensor:
         """Append tokens to every row; logits in float32 whatever the weights are."""
+        assert isinstance(state, DecoderState), "a state of another backend"
         return self.model.extend(tokens_BT, state, count_B=count_B, last=last).float()

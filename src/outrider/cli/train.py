@@ -1,5 +1,6 @@
 """`outrider train`: from a run config to a trained model folder."""
 
+import os
 from pathlib import Path
 from typing import Annotated
 
@@ -21,6 +22,10 @@ def train(
 
     Prepares the data first if that has not been done. Under torchrun, trains on all its processes.
     """
+    main = os.environ.get("RANK", "0") == "0"
+    if "RANK" in os.environ:  # torchrun; PyTorch would warn of a DDP option we chose on purpose
+        os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
+
     from rich.console import Console
 
     from outrider.config import load_config
@@ -28,6 +33,6 @@ def train(
     from outrider.training.run_config import RunConfig
 
     run = load_config(RunConfig, config, overrides or [])
-    folder = train_run(run, restart=restart, console=Console(stderr=True))
-    if folder is not None:
+    folder = train_run(run, restart=restart, console=Console(stderr=True, quiet=not main))
+    if main:
         typer.echo(str(folder))

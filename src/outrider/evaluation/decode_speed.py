@@ -9,7 +9,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from statistics import median
-from typing import Any, cast
+from typing import Any
 
 import torch
 from transformers import MarianMTModel
@@ -93,7 +93,7 @@ def decode_speed(
         seconds: Stop repeating a batch size after this long, but not before the second time.
         advance: Called after each repeat, for a progress bar.
     """
-    backend, twin = cast(Backend, TorchBackend(model, frozen=True)), to_marian(model)
+    backend, twin = TorchBackend(model, frozen=True), to_marian(model)
     rows, differing = [], {}
     for size in batches:
         chunks = _chunks(workload, size, rounds)

@@ -4,6 +4,7 @@ import hashlib
 import json
 import os
 import platform
+import subprocess
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -11,12 +12,15 @@ from typing import Any
 
 __all__ = ["checksum", "machine", "versions", "write_result"]
 
+_INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimddp")
 _PACKAGES = ("outrider", "torch", "transformers", "tokenizers", "safetensors", "sacrebleu", "numpy")
 
 
 def versions() -> dict[str, str]:
     """Versions of Python and of every package that can change a number."""
     found = {"python": platform.python_version()}
+    if commit := _commit():
+        found["commit"] = commit
     for package in _PACKAGES:
         try:
             found[package] = version(package)
@@ -31,7 +35,8 @@ def machine() -> dict[str, Any]:
 
     return {
         "system": f"{platform.system()} {platform.machine()}",
-        "processor": _processor(),
+        "processor": _cpuinfo("model name") or platform.processor(),
+        "instructions": [name for name in _INSTRUCTIONS if name in _cpuinfo("flags").split()],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
         "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
@@ -53,10 +58,28 @@ def write_result(path: Path, result: dict[str, Any]) -> None:
     staging.replace(path)
 
 
-def _processor() -> str:
+def _cpuinfo(key: str) -> str:
+    """What Linux says of the first core; empty elsewhere."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
-        return platform.processor()
-    names = (line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
-    return next(names, platform.processor())
+        return ""
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), "")
+
+
+def _commit() -> str:
+    """The commit of this checkout, with a plus if files differ from it; empty if installed."""
+    here = Path(__file__).parent
+    if not any((folder / ".git").exists() for folder in here.parents):
+        return ""
+    commands = ("git rev-parse --short=12 HEAD", "git status --porcelain --untracked-files=no")
+    try:
+        commit, changes = (
+            subprocess.run(  # noqa: S603 - fixed commands
+                command.split(), cwd=here, capture_output=True, text=True, check=True, timeout=10
+            ).stdout.strip()
+            for command in commands
+        )
+    except (OSError, subprocess.SubprocessError):
+        return ""
+    return f"{commit}+" if changes else commit

@@ -1,13 +1,11 @@
 """`outrider.load`: a folder becomes an object that translates or generates."""
 
 from pathlib import Path
-from typing import cast
 
 import torch
 
 from outrider.backends.torch import TorchBackend
 from outrider.data.tokenizer import load_tokenizer
-from outrider.decoding import Backend
 from outrider.errors import ConfigError, ModelError
 from outrider.models import LanguageModel, load_model
 from outrider.models.folder import DTYPES
@@ -45,7 +43,7 @@ def load(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the model only {model.config.vocab_size}; they do not belong together"
         )
-    backend = cast(Backend, TorchBackend(model, frozen=True))
+    backend = TorchBackend(model, frozen=True)
     defaults = model_defaults(folder, backend)
     if isinstance(model, LanguageModel):
         return Generator(backend, tokenizer, defaults=defaults)

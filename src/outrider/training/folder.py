@@ -8,9 +8,11 @@ results.json    scores on the test set       tensorboard/    events, if asked fo
 
 import json
 import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import IO, Any
 
 from outrider.config import as_yaml
 from outrider.errors import ConfigError
@@ -58,6 +60,23 @@ class RunFolder:
         """Events, if asked for."""
         return self.path / "tensorboard"
 
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep a second process from training in this folder while the block runs."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        with (self.path / ".lock").open("w") as file:
+            if not _lock(file):
+                message = f"another process is training in {self.path}; wait for it or stop it"
+                raise ConfigError("folder", message)
+            yield
+
+    def is_finished(self, config: RunConfig) -> bool:
+        """Whether the model of exactly this config is there, and its scores if it asks for any."""
+        written = self.model / "run.yaml"
+        if not written.exists() or written.read_text(encoding="utf-8") != as_yaml(config):
+            return False
+        return config.evaluate is None or self.results.exists()
+
     def clear(self) -> None:
         """Forget everything this run wrote, and nothing else that may lie here."""
         for folder in (self.checkpoints.folder, self.model, self.tensorboard):
@@ -67,23 +86,30 @@ class RunFolder:
 
     def open(self, config: RunConfig, *, prepared: Path, processes: int) -> Checkpoint | None:
         """Get ready to train: return the checkpoint to resume from, or None to start."""
-        self.path.mkdir(parents=True, exist_ok=True)
         self.checkpoints.clean()
         resume = self.checkpoints.latest()
         state = _state(config, prepared, processes)
         if resume:
             self._check_unchanged(state)
         self.log.rewind(resume.progress.step if resume else 0)
-        self._state.write_text(json.dumps(state, indent=2) + "\n", encoding="utf-8")
-        (self.path / "run.yaml").write_text(as_yaml(config), encoding="utf-8")
+        _write_whole(self._state, json.dumps(state, indent=2) + "\n")
+        _write_whole(self.path / "run.yaml", as_yaml(config))
         return resume
 
     @property
     def _state(self) -> Path:
         return self.path / "state.json"
 
+    def _read_state(self) -> dict[str, Any]:
+        try:
+            state: dict[str, Any] = json.loads(self._state.read_text(encoding="utf-8"))
+        except (OSError, ValueError):
+            message = f"{self._state} cannot be read, so nothing here can be resumed; use --restart"
+            raise ConfigError("folder", message) from None
+        return state
+
     def _check_unchanged(self, state: dict[str, Any]) -> None:
-        before = json.loads(self._state.read_text(encoding="utf-8"))
+        before = self._read_state()
         remedy = "change it back, choose another folder, or pass --restart to start over"
         if before["processes"] != state["processes"]:
             raise ConfigError(
@@ -100,6 +126,25 @@ class RunFolder:
             raise ConfigError(
                 "data.folder", f"was prepared anew since {self.path} was started; {remedy}"
             )
+
+
+def _lock(file: IO[str]) -> bool:
+    """Lock a file for as long as it is open; a killed process holds no lock."""
+    try:
+        import fcntl
+    except ImportError:  # Windows
+        return True
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError:
+        return False
+    return True
+
+
+def _write_whole(path: Path, text: str) -> None:
+    staging = path.with_name(f".unfinished-{path.name}")
+    staging.write_text(text, encoding="utf-8")
+    staging.replace(path)
 
 
 def _state(config: RunConfig, prepared: Path, processes: int) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """One run on one page: from a config to a model folder, resumed wherever it was interrupted."""
 
+from contextlib import closing, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -41,17 +42,22 @@ def train_run(config: RunConfig, *, restart: bool = False, console: Console | No
     transformers_logging.disable_progress_bar()
     folder = RunFolder(Path(config.folder))
     arguments = training_arguments(config.train, folder=folder.checkpoints.folder, seed=config.seed)
-    with arguments.main_process_first(local=False):
-        if arguments.process_index == 0:
-            prepared = _open(config, folder, arguments.world_size, restart, console)
-        else:
-            prepared = open_prepared(config.data.folder)
-    resume = folder.checkpoints.latest()
-    trainer = _build_trainer(config, arguments, folder, prepared, resume, console)
-    progress = trainer.run(resume)
-    if arguments.process_index == 0:
-        finish_run(config, folder, prepared, trainer.model, progress, console)
-    trainer.accelerator.wait_for_everyone()
+    main = arguments.process_index == 0
+    with folder.locked() if main else nullcontext():
+        with arguments.main_process_first(local=False):
+            if main:
+                prepared = _open(config, folder, arguments.world_size, restart, console)
+            else:
+                prepared = open_prepared(config.data.folder)
+        resume = folder.checkpoints.latest()
+        bar = ProgressBar(console)
+        trainer = _build_trainer(config, arguments, folder, prepared, resume, bar)
+        with closing(bar):
+            progress = trainer.run(resume)
+        trained = resume is None or progress.step > resume.progress.step
+        if main and (trained or not folder.is_finished(config)):
+            finish_run(config, folder, prepared, trainer.model, progress, console)
+        trainer.accelerator.wait_for_everyone()
     return folder.model
 
 
@@ -65,10 +71,11 @@ def _open(
     prepared = prepare(config.data, task=task, progress=console.is_terminal)
     _check_validation(config, prepared)
     resume = folder.open(config, prepared=prepared.folder, processes=processes)
-    if resume:
-        console.print(f"resuming from {resume.folder}", highlight=False)
+    if folder.is_finished(config):
+        message = f"{folder.path} is trained already; --restart would start over"
     else:
-        console.print(f"starting in {folder.path}", highlight=False)
+        message = f"resuming from {resume.folder}" if resume else f"starting in {folder.path}"
+    console.print(message, highlight=False, soft_wrap=True)
     return prepared
 
 
@@ -91,7 +98,7 @@ def _build_trainer(
     folder: RunFolder,
     prepared: Prepared,
     resume: Checkpoint | None,
-    console: Console,
+    bar: ProgressBar,
 ) -> Trainer:
     set_seed(config.seed)
     model = build_model(config, prepared)
@@ -125,7 +132,7 @@ def _build_trainer(
         checkpoints=folder.checkpoints,
         arguments=arguments,
         validate=validation,
-        callbacks=_callbacks(config, folder, resume, console) if rank == 0 else (),
+        callbacks=_callbacks(config, folder, resume, bar) if rank == 0 else (),
     )
 
 
@@ -136,9 +143,9 @@ def _objective(config: RunConfig) -> Objective:
 
 
 def _callbacks(
-    config: RunConfig, folder: RunFolder, resume: Checkpoint | None, console: Console
+    config: RunConfig, folder: RunFolder, resume: Checkpoint | None, bar: ProgressBar
 ) -> list[TrainerCallback]:
-    callbacks: list[TrainerCallback] = [LogFile(folder.log), ProgressBar(console)]
+    callbacks: list[TrainerCallback] = [LogFile(folder.log), bar]
     if config.train.tensorboard:
         step = resume.progress.step if resume else 0
         callbacks.append(TensorBoard(folder.tensorboard, step=step))

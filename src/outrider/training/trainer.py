@@ -6,19 +6,22 @@ checkpoint, says which batch comes next.
 """
 
 import math
+import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import asdict, replace
+from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
+from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, set_seed
 
 from outrider.data.batches import PlannedBatch
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, ResourceError
 from outrider.training.allocator import return_memory
 from outrider.training.callbacks import Cadence
 from outrider.training.checkpoint import Checkpoint, Checkpoints, Progress
@@ -26,6 +29,9 @@ from outrider.training.config import TrainConfig
 from outrider.training.objectives import Objective
 
 __all__ = ["Trainer", "Validate"]
+
+_LITTLE = 2**24
+"""Bytes free on a disk that is as good as full."""
 
 Validate = Callable[[nn.Module], dict[str, float]]
 """Measures a model on the validation set; must hold the stop metric under its name."""
@@ -194,6 +200,13 @@ class Trainer(transformers.Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         staging = self.checkpoints.stage(self.progress.step)
+        with _full_disk_explained(staging):
+            self._write_checkpoint(staging)
+        return_memory()
+        self._logged = (self.progress.tokens, time.monotonic())
+
+    def _write_checkpoint(self, staging: Path) -> None:
+        """Every process writes its part; the main one makes it count once all parts are there."""
         self.save_model(str(staging), _internal_call=True)
         self._save_optimizer_and_scheduler(str(staging))
         self._save_scaler(str(staging))
@@ -207,5 +220,17 @@ class Trainer(transformers.Trainer):
                 keep=self.config.keep, average=self.config.average, by=self.config.averaged_by
             )
         self.accelerator.wait_for_everyone()
-        return_memory()
-        self._logged = (self.progress.tokens, time.monotonic())
+
+
+@contextmanager
+def _full_disk_explained(folder: Path) -> Iterator[None]:
+    """PyTorch and safetensors report a full disk each in their own words, if at all."""
+    try:
+        yield
+    except (OSError, RuntimeError, SafetensorError) as error:
+        if shutil.disk_usage(folder).free > _LITTLE:
+            raise
+        raise ResourceError(
+            f"{folder}: the disk is full; free some space and start again, the run then resumes "
+            "from the checkpoint before"
+        ) from error

@@ -3,7 +3,7 @@
 import math
 from dataclasses import dataclass
 from itertools import islice
-from typing import Any, cast
+from typing import Any
 
 import pyarrow.parquet
 import torch
@@ -13,7 +13,6 @@ from torch import nn
 from outrider.backends.torch import TorchBackend
 from outrider.data.batches import valid_batches
 from outrider.data.prepared import Prepared
-from outrider.decoding import Backend
 from outrider.evaluation.quality import score_translations
 from outrider.models import Seq2Seq
 from outrider.runtime.translator import Translator
@@ -57,7 +56,7 @@ class Validation:
 
     def _bleu(self, model: nn.Module) -> float:
         assert isinstance(model, Seq2Seq)
-        backend = cast(Backend, TorchBackend(model))
+        backend = TorchBackend(model)
         tokenizer, longest = self.prepared.tokenizer, model.config.max_positions
         translator = Translator(backend, tokenizer, longest=longest)
         sources, references = self._texts()
