@@ -38,7 +38,7 @@ class Run:
     def finish(self) -> str:
         """Run to the end and return what was printed."""
         process = self.start()
-        output, _ = process.communicate(timeout=300)
+        output, _ = process.communicate(timeout=540)
         assert process.returncode == 0, output
         return output
 
