@@ -6,6 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
+from outrider.nn import loss as loss_module
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
 
 
@@ -30,6 +31,21 @@ def test_equals_cross_entropy_forward_and_backward(
     (reference,) = torch.autograd.grad(theirs * 1.7, logits)
     torch.testing.assert_close(mine, reference, rtol=1e-12, atol=1e-12)
     assert torch.autograd.gradcheck(lambda z: smoothed_cross_entropy(z, labels, smoothing), logits)
+    scaled = smoothed_cross_entropy(logits, labels, smoothing, scale=0.25)
+    torch.testing.assert_close(scaled, ours / 4)
+    (quarter,) = torch.autograd.grad(scaled, logits)
+    torch.testing.assert_close(quarter, reference / 1.7 / 4, rtol=1e-12, atol=1e-12)
+
+
+def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    logits = torch.randn(37, 11, dtype=torch.float64, requires_grad=True)
+    labels = torch.randint(11, (37,))
+    whole = smoothed_cross_entropy(logits, labels, 0.1)
+    monkeypatch.setattr(loss_module, "_CHUNK", 40)
+    parts = smoothed_cross_entropy(logits, labels, 0.1)
+    torch.testing.assert_close(whole, parts)
+    wanted, found = (torch.autograd.grad(loss, logits)[0] for loss in (whole, parts))
+    torch.testing.assert_close(wanted, found)
 
 
 @pytest.mark.parametrize("dtype", [torch.bfloat16, torch.float16])

@@ -102,10 +102,12 @@ class Model(PreTrainedModel, GenerationMixin):
         Padding goes through the head too: picking the rest out would give every batch a shape of
         its own, and a CPU compiles kernels for a new shape, which costs more than some padding.
         """
-        loss = smoothed_cross_entropy(
-            self.logits(hidden_BTD).flatten(0, 1), labels_BT.flatten(), smoothing
-        )
-        return loss / (items if items is not None else (labels_BT != IGNORED).sum().clamp(min=1))
+        if items is None:
+            items = int((labels_BT != IGNORED).sum().clamp(min=1))
+        logits_NV, label_N = self.logits(hidden_BTD).flatten(0, 1), labels_BT.flatten()
+        if isinstance(items, Tensor):
+            return smoothed_cross_entropy(logits_NV, label_N, smoothing) / items
+        return smoothed_cross_entropy(logits_NV, label_N, smoothing, scale=1 / items)
 
     def extend(
         self,

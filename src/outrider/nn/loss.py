@@ -1,10 +1,12 @@
-"""Label-smoothed cross entropy that reads the logits twice and stores them once.
+"""Label-smoothed cross entropy that reads the logits once.
 
-    loss = sum_n lse(z_n) - (1 - e) z_n[y_n] - e mean_v z_n[v]        over n with a label
-    dloss/dz_n = softmax(z_n) - (1 - e) onehot(y_n) - e / V
+    loss = s * sum_n (lse(z_n) - (1 - e) z_n[y_n] - e mean_v z_n[v])        over n with a label
+    dloss/dz_n = s * (softmax(z_n) - (1 - e) onehot(y_n) - e / V)
 
-`torch.nn.functional.cross_entropy` with smoothing materialises several tensors of the logits' size;
-on a CPU that is a tenth of a training step. It is computed in float32, whatever the logits are.
+`torch.nn.functional.cross_entropy` with smoothing materialises several float32 tensors of the
+logits' size; on a CPU that is a tenth of a training step. Here loss and gradient come out of one
+pass over a few rows at a time, which stay in the cache. It is computed in float32, whatever the
+logits are.
 """
 
 from typing import Any
@@ -15,39 +17,66 @@ from torch.autograd.function import once_differentiable
 
 __all__ = ["IGNORED", "smoothed_cross_entropy"]
 
-
 IGNORED = -100
 """Label of a position that does not count."""
 
+_CHUNK = 2**18
+"""Logits a CPU looks at together: 1 MiB of float32, so that a core's cache holds them."""
 
-def smoothed_cross_entropy(logits_NV: Tensor, label_N: Tensor, smoothing: float = 0.0) -> Tensor:
-    """Sum over all tokens with a label; the caller divides by however many count."""
+
+def smoothed_cross_entropy(
+    logits_NV: Tensor, label_N: Tensor, smoothing: float = 0.0, scale: float = 1.0
+) -> Tensor:
+    """Sum over all tokens with a label, times `scale` (which is free here, unlike a division)."""
     apply = _SmoothedCrossEntropy.apply
-    return apply(logits_NV, label_N, smoothing)  # type: ignore[no-untyped-call]
+    return apply(logits_NV, label_N, smoothing, scale)  # type: ignore[no-untyped-call]
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, logits_NV: Tensor, label_N: Tensor, smoothing: float) -> Tensor:
-        wide_NV = logits_NV if logits_NV.dtype == torch.float64 else logits_NV.float()
-        lse_N = wide_NV.logsumexp(-1)
-        counted_N = label_N != IGNORED
-        label_N = label_N.where(counted_N, 0)
-        picked_N = wide_NV.gather(1, label_N[:, None])[:, 0]
-        loss_N = lse_N - (1 - smoothing) * picked_N
-        if smoothing:
-            loss_N = loss_N - smoothing * wide_NV.mean(-1)
-        ctx.save_for_backward(logits_NV, label_N, lse_N, counted_N)
-        ctx.smoothing = smoothing
-        return loss_N.where(counted_N, 0).sum()
+    def forward(
+        ctx: Any, logits_NV: Tensor, label_N: Tensor, smoothing: float, scale: float
+    ) -> Tensor:
+        rows, vocabulary = logits_NV.shape
+        step = max(1, _CHUNK // vocabulary if logits_NV.device.type == "cpu" else rows)
+        grad_NV = torch.empty_like(logits_NV) if ctx.needs_input_grad[0] else None
+        losses = []
+        for start in range(0, rows, step):
+            part = slice(start, start + step)
+            loss, slope_NV = _chunk(logits_NV[part], label_N[part], smoothing, scale)
+            losses.append(loss)
+            if grad_NV is not None:
+                grad_NV[part] = slope_NV
+        ctx.save_for_backward(grad_NV)
+        return torch.stack(losses).sum()
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        logits_NV, label_N, lse_N, counted_N = ctx.saved_tensors
-        grad_NV = (logits_NV - lse_N[:, None]).exp_()
-        if ctx.smoothing:
-            grad_NV -= ctx.smoothing / logits_NV.shape[1]
-        target = torch.full_like(label_N, -(1 - ctx.smoothing), dtype=grad_NV.dtype)
-        grad_NV.scatter_add_(1, label_N[:, None], target[:, None])
-        return grad_NV.mul_((counted_N * grad)[:, None]).to(logits_NV.dtype), None, None
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+        (grad_NV,) = ctx.saved_tensors
+        # A training loss is the root of its graph; multiplying by one would be a pass over memory.
+        if grad.device.type == "cpu" and grad.item() == 1:
+            return grad_NV, None, None, None
+        return grad_NV * grad.to(grad_NV.dtype), None, None, None
+
+
+def _chunk(
+    logits_NV: Tensor, label_N: Tensor, smoothing: float, scale: float
+) -> tuple[Tensor, Tensor]:
+    """Loss and gradient of some rows."""
+    wide_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32), copy=True)
+    counted_N1 = (label_N != IGNORED)[:, None]
+    label_N1 = label_N[:, None].where(counted_N1, 0)
+    picked_N1 = wide_NV.gather(1, label_N1)
+    mean_N1 = wide_NV.mean(1, keepdim=True) if smoothing else 0.0
+    top_N1 = wide_NV.amax(1, keepdim=True)
+    exp_NV = wide_NV.sub_(top_N1).exp_()
+    sum_N1 = exp_NV.sum(1, keepdim=True)
+    lse_N1 = top_N1 + sum_N1.log()
+    loss_N1 = lse_N1 - (1 - smoothing) * picked_N1 - smoothing * mean_N1
+    weight_N1 = counted_N1.to(wide_NV.dtype) * scale
+    slope_NV = exp_NV.mul_(weight_N1 / sum_N1)
+    if smoothing:
+        slope_NV.sub_(weight_N1 * (smoothing / logits_NV.shape[1]))
+    slope_NV.scatter_add_(1, label_N1, (smoothing - 1) * weight_N1)
+    return (loss_N1 * weight_N1).sum(), slope_NV
