@@ -199,7 +199,7 @@ def test_a_lost_state_cannot_be_resumed(corpus: Path) -> None:
     ("section", "message"),
     [
         ({"hiden_size": 8}, r"model\.hiden_size: unknown key .*did you mean 'hidden_size'"),
-        ({"vocab_size": 8}, r"model\.vocab_size: is \d+, from the tokenizer; leave it out"),
+        ({"vocab_size": 8}, r"model\.vocab_size: comes from the tokenizer; leave it out"),
         ({"num_attention_heads": 5}, r"model\.num_attention_heads: got 5, which does not divide"),
         ({"hidden_size": "wide"}, r"model: a value has the wrong type: .*hidden_size"),
     ],

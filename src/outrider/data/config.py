@@ -72,10 +72,12 @@ class TokenizerConfig(Config):
 
     @model_validator(mode="after")
     def _no_idle_settings(self) -> Self:
-        if self.folder is not None and len(self.model_fields_set) > 1:
-            others = ", ".join(sorted(self.model_fields_set - {"folder"}))
+        fields = type(self).model_fields  # a default written out, as in a saved config, is no wish
+        changed = {name for name in fields if getattr(self, name) != fields[name].default}
+        if self.folder is not None and len(changed) > 1:
+            others = ", ".join(sorted(changed - {"folder"}))
             raise ValueError(f"folder takes an existing tokenizer, so {others} has no effect")
-        if "coverage" in self.model_fields_set and self.kind != "unigram":
+        if "coverage" in changed and self.kind != "unigram":
             raise ValueError(f"coverage has no effect on kind: {self.kind}")
         return self
 

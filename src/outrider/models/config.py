@@ -31,6 +31,7 @@ class _ModelConfig(PreTrainedConfig):
     hidden_size: int = 512
     """Model width."""
     num_attention_heads: int = 8
+    """Heads of every attention; must divide the width."""
     num_key_value_heads: int | None = None
     """Key-value heads of self-attention; null for as many as there are heads."""
     intermediate_size: int = 2048

@@ -7,7 +7,7 @@ from outrider.errors import ConfigError
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig, check_keys
 from outrider.training.run_config import RunConfig
 
-__all__ = ["build_model", "build_model_config", "context_length"]
+__all__ = ["build_model", "build_model_config", "check_model", "context_length"]
 
 _CLASSES = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
 
@@ -20,16 +20,28 @@ def build_model(config: RunConfig, prepared: Prepared) -> Seq2Seq | LanguageMode
     return LanguageModel(built)
 
 
+def check_model(config: RunConfig) -> None:
+    """Refuse a wrong `model` section before hours are spent on preparing the data."""
+    _build_config(config, dict.fromkeys(_given_keys(config), 1))
+
+
 def build_model_config(
     config: RunConfig, prepared: Prepared
 ) -> Seq2SeqConfig | LanguageModelConfig:
     """Check every key of the section, and take from the data what the data decides."""
+    tokenizer = prepared.tokenizer
+    return _build_config(
+        config,
+        {key: getattr(tokenizer, attribute) for key, attribute in _given_keys(config).items()},
+    )
+
+
+def _build_config(config: RunConfig, given: dict[str, int]) -> Seq2SeqConfig | LanguageModelConfig:
     config_class = _CLASSES[config.model.type]
     values = config.model.values
     check_keys(config_class, values, prefix="model.")
-    given = _given_by_data(config, prepared)
     for key in values.keys() & given.keys():
-        raise ConfigError(f"model.{key}", f"is {given[key]}, from the tokenizer; leave it out")
+        raise ConfigError(f"model.{key}", "comes from the tokenizer; leave it out")
     if config.model.type == "language_model":
         values = {"max_positions": context_length(config), **values}
     try:
@@ -48,13 +60,9 @@ def context_length(config: RunConfig) -> int:
     return config.data.clean.max_tokens + 1
 
 
-def _given_by_data(config: RunConfig, prepared: Prepared) -> dict[str, int]:
-    tokenizer = prepared.tokenizer
-    given = {
-        "vocab_size": tokenizer.vocab_size,
-        "pad_token_id": tokenizer.pad_id,
-        "eos_token_id": tokenizer.eos_id,
-    }
+def _given_keys(config: RunConfig) -> dict[str, str]:
+    """Keys of the model that the tokenizer decides, and where it holds them."""
+    given = {"vocab_size": "vocab_size", "pad_token_id": "pad_id", "eos_token_id": "eos_id"}
     if config.model.type == "language_model":
-        return {**given, "bos_token_id": tokenizer.bos_id}
-    return {**given, "decoder_start_token_id": tokenizer.pad_id}
+        return {**given, "bos_token_id": "bos_id"}
+    return {**given, "decoder_start_token_id": "pad_id"}

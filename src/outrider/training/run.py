@@ -15,7 +15,7 @@ from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import ConfigError
 from outrider.training.allocator import keep_memory
 from outrider.training.arguments import training_arguments
-from outrider.training.build import build_model, context_length
+from outrider.training.build import build_model, check_model, context_length
 from outrider.training.callbacks import LogFile, TensorBoard
 from outrider.training.checkpoint import Checkpoint
 from outrider.training.finish import finish_run
@@ -38,6 +38,7 @@ def train_run(config: RunConfig, *, restart: bool = False, console: Console | No
         console: Where to report; by default nowhere.
     """
     console = console or Console(quiet=True)
+    check_model(config)
     keep_memory()
     transformers_logging.disable_progress_bar()
     folder = RunFolder(Path(config.folder))

@@ -21,7 +21,7 @@ from outrider.nn.dense import attend
 
 __all__ = ["Attention", "Config"]
 
-DENSE_UP_TO = 8
+DENSE_UP_TO = 4
 """Sequences of up to this many windows take the dense path."""
 
 
