@@ -4,7 +4,7 @@ import hashlib
 import json
 from pathlib import Path
 
-from outrider.evaluation.results import checksum, machine, versions, write_result
+from outrider.evaluation.results import checksum, machine, show_score, versions, write_result
 
 
 def test_a_result_is_stamped_and_replaces_an_older_one(tmp_path: Path) -> None:
@@ -26,3 +26,9 @@ def test_checksum_is_sha256(tmp_path: Path) -> None:
 def test_versions_and_machine_name_what_changes_numbers() -> None:
     assert versions().keys() >= {"python", "outrider", "torch", "transformers", "sacrebleu"}
     assert machine().keys() >= {"processor", "cores", "threads"}
+
+
+def test_scores_are_shown_as_people_read_them() -> None:
+    assert show_score(38.556106436861654) == "38.556"
+    assert show_score(1000) == "1000"
+    assert show_score("nrefs:1|case:mixed") == "nrefs:1|case:mixed"

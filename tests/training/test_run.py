@@ -98,7 +98,8 @@ def test_a_translation_run_leaves_everything_behind(corpus: Path) -> None:
     card = (folder / "README.md").read_text()
     assert "# shout" in card
     assert "Made up for a test." in card
-    assert f"| bleu | {result['scores']['bleu']} |" in card
+    assert f"| bleu | {result['scores']['bleu']:.3f} |" in card
+    assert r"nrefs:1\|case" in card, "a bare | would end the table's cell"
 
 
 def test_a_language_model_run(corpus: Path) -> None:

@@ -100,8 +100,10 @@ def _print_table(result: dict[str, Any]) -> None:
     from rich.console import Console
     from rich.table import Table
 
+    from outrider.evaluation.results import show_score
+
     table = Table("measure", "value", title=f"{result['model']}: {result['task']}")
     for name, value in result["scores"].items():
-        table.add_row(name, f"{value:,.3f}" if isinstance(value, float) else str(value))
+        table.add_row(name, show_score(value))
     table.add_row("seconds", f"{result['seconds']:,.1f}")
     Console().print(table)

@@ -10,7 +10,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["checksum", "machine", "versions", "write_result"]
+__all__ = ["checksum", "machine", "show_score", "versions", "write_result"]
 
 _INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimddp")
 _PACKAGES = ("outrider", "torch", "transformers", "tokenizers", "safetensors", "sacrebleu", "numpy")
@@ -47,6 +47,11 @@ def checksum(path: Path) -> str:
     """The sha256 of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def show_score(value: float | str) -> str:
+    """A score as people read it; files keep every digit."""
+    return f"{value:,.3f}" if isinstance(value, float) else str(value)
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:

@@ -5,6 +5,7 @@ from typing import Any
 
 import yaml
 
+from outrider.evaluation.results import show_score
 from outrider.training.run_config import RunConfig
 
 __all__ = ["write_card"]
@@ -105,5 +106,6 @@ def _training(config: RunConfig, provenance: dict[str, Any]) -> str:
 def _scores(scores: dict[str, Any] | None) -> str:
     if not scores:
         return "Not evaluated on a test set."
-    rows = [f"| {name} | {value} |" for name, value in scores.items()]
+    cells = {name: show_score(value).replace("|", r"\|") for name, value in scores.items()}
+    rows = [f"| {name} | {value} |" for name, value in cells.items()]
     return "\n".join(["| measure | value |", "|---|---|", *rows])

@@ -11,7 +11,7 @@ from outrider.data.prepared import Prepared
 from outrider.errors import MissingExtraError
 from outrider.evaluation.curve import draw_curve
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
-from outrider.evaluation.results import versions, write_result
+from outrider.evaluation.results import show_score, versions, write_result
 from outrider.models import LanguageModel, Seq2Seq
 from outrider.training.average import average_weights
 from outrider.training.card import write_card
@@ -91,7 +91,7 @@ def _score(
         scores=result["scores"],
     )
     for name, value in result["scores"].items():
-        console.print(f"{name}: {value}", highlight=False)
+        console.print(f"{name}: {show_score(value)}", highlight=False)
 
 
 def _draw(config: RunConfig, folder: RunFolder, console: Console) -> None:
