@@ -123,7 +123,7 @@ def test_command_names_mistakes(run, folder, tmp_path) -> None:
     assert error(folder, "--random", "base").startswith("MODEL: give a model folder, or --random")
     assert error("--random", "huge") == "--random: got 'huge', expected base"
     assert error("--random", "base", "--source", "x").startswith("--source: has no effect with")
-    assert "cannot be read" in error(folder, "--source", tmp_path / "nothing")
+    assert error(folder, "--source", tmp_path / "nothing").endswith("nothing: no such file")
     (tmp_path / "empty").write_text("\n")
     assert error(folder, "--source", tmp_path / "empty").endswith("holds no sentence")
 

@@ -74,6 +74,7 @@ def _load(folder: Path, source: Path | None) -> "tuple[Seq2Seq, Workload]":
     from outrider.data.tokenizer import load_tokenizer
     from outrider.errors import DataError, ModelError
     from outrider.evaluation.decode_speed import SENTENCES, Workload
+    from outrider.evaluation.evaluate import read_text
     from outrider.models import Seq2Seq, load_model
 
     network = load_model(folder)
@@ -82,12 +83,7 @@ def _load(folder: Path, source: Path | None) -> "tuple[Seq2Seq, Workload]":
     tokenizer = load_tokenizer(folder)
     lines = list(SENTENCES)
     if source is not None:
-        try:
-            lines = [
-                line for line in source.read_text(encoding="utf-8").splitlines() if line.strip()
-            ]
-        except (OSError, UnicodeDecodeError) as error:
-            raise DataError(f"{source}: cannot be read ({error})") from None
+        lines = [line for line in read_text(source).splitlines() if line.strip()]
         if not lines:
             raise DataError(f"{source}: holds no sentence")
     rows = tokenizer.encode_batch(lines)

@@ -1,5 +1,6 @@
 """`outrider translate` and `outrider generate`: a trained model at work."""
 
+import gzip
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -189,8 +190,9 @@ def _reader(path: Path | None) -> Iterator[TextIO]:
             sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
         yield sys.stdin
         return
+    opened = gzip.open if path.suffix == ".gz" else open
     try:
-        file = path.open(encoding="utf-8", errors="replace", newline="\n")
+        file = opened(path, "rt", encoding="utf-8", errors="replace", newline="\n")
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror})") from None
     with file:
