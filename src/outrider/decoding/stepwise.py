@@ -1,6 +1,7 @@
 """The loop that greedy decoding and sampling share: choose one token a row, feed it, repeat.
 
-A row that has finished leaves the batch at once, so nothing is computed for it any more.
+Rows that have finished leave the batch, so that little is computed for nothing. Leaving moves the
+memory of all the others, which costs more than carrying a few along: they go together.
 """
 
 from collections.abc import Callable, Sequence
@@ -15,6 +16,9 @@ from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, token_limit
 
 __all__ = ["Choose", "decode_stepwise"]
+
+CARRIED = 0.25
+"""Share of finished rows in a batch that is carried along before they leave it."""
 
 Choose = Callable[[Tensor, Tensor, int], Tensor]
 """(logits_B1V, row_B, step) -> next_B1; `row_B` says which requests the rows are."""
@@ -35,6 +39,9 @@ def decode_stepwise(
     mask = TokenMask(config, eos=eos, device=logits_B1V.device)
     row_B = torch.arange(len(requests), device=logits_B1V.device)
     rows, nearest_limit, step = list(range(len(requests))), min(limits), 0
+    ended: set[int] = set()
+    # Carried rows keep growing; only where all are equally long is there sure to be room for that.
+    carried = CARRIED if len({len(request.prompt) for request in requests}) == 1 else 0.0
     while True:
         normaliser_B1 = logits_B1V.logsumexp(-1) if config.scores else None
         mask(logits_B1V, step)
@@ -49,10 +56,11 @@ def decode_stepwise(
 
         step += 1
         if eos in ids or step >= nearest_limit:
-            open_ = [n for n, row in enumerate(rows) if ids[n] != eos and step < limits[row]]
+            ended.update(r for r, i in zip(rows, ids, strict=True) if i == eos or step >= limits[r])
+            open_ = [n for n, row in enumerate(rows) if row not in ended]
             if not open_:
                 break
-            if len(open_) < len(rows):
+            if len(rows) - len(open_) > carried * len(rows):
                 open_N = torch.tensor(open_, device=row_B.device)
                 state.select(open_N)
                 next_B1, row_B = next_B1[open_N], row_B[open_N]
@@ -60,12 +68,16 @@ def decode_stepwise(
                 nearest_limit = min(limits[row] for row in rows)
         logits_B1V = backend.extend(next_B1, state)
 
-    return [_finish(*row, eos, config) for row in zip(tokens, log_probs, strict=True)]
+    finished = zip(tokens, log_probs, limits, strict=True)
+    return [_finish(*row, eos=eos, config=config) for row in finished]
 
 
 def _finish(
-    tokens: list[int], log_probs: list[float], eos: int, config: DecodeConfig
+    tokens: list[int], log_probs: list[float], limit: int, *, eos: int, config: DecodeConfig
 ) -> Hypothesis:
+    """Cut off what a row said while it was carried along."""
+    length = min(limit, tokens.index(eos) + 1 if eos in tokens else limit)
+    tokens, log_probs = tokens[:length], log_probs[:length]
     ended = tokens[-1] == eos
     if not ended and config.force_eos:
         log_probs = log_probs[:-1]  # a forced end token is certain
