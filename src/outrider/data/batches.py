@@ -17,10 +17,10 @@ from torch import Tensor
 from outrider.data.plan import BatchPlan, Cursor, padded_length, random_below
 from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
+from outrider.nn.loss import IGNORED
 
 __all__ = ["BatchStream", "PlannedBatch", "valid_batches"]
 
-IGNORED = -100
 WINDOW_TOKENS = 16_000_000
 ROTATION = 3  # key of the random numbers that rotate a language model's text
 

@@ -5,10 +5,9 @@ from typing import Protocol
 
 from torch import Tensor, nn
 
-__all__ = ["IGNORED", "Inputs", "Objective"]
+from outrider.nn.loss import IGNORED
 
-IGNORED = -100
-"""The label of a position that is not predicted, as everywhere in Hugging Face code."""
+__all__ = ["IGNORED", "Inputs", "Objective"]
 
 Inputs = Mapping[str, Tensor]
 
