@@ -15,7 +15,7 @@ from outrider.nn.dropout import dropout as drop
 
 __all__ = ["attend"]
 
-PLAIN_UP_TO = 192
+PLAIN_UP_TO = 256
 """Longest CPU sequence for which training uses the plain form."""
 
 

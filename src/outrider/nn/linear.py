@@ -2,7 +2,7 @@
 
 PyTorch lays a weight out anew at every call. For one or two rows that does not matter, because
 reading the weight is the work; from 8 rows on, float32 products against a weight packed once were
-1.1 to 2 times as fast here (`benchmarks/packing.py`). Packing doubles the memory of the weights,
+1.1 to 1.6 times as fast here (`benchmarks/packing.py`). Packing doubles the memory of the weights,
 and a packed weight must not be trained any more, so it is only done on request.
 """
 
