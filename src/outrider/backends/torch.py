@@ -5,9 +5,9 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from outrider.decoding.protocol import State
+from outrider.decoding.protocol import Draft, State
 from outrider.errors import ModelError
-from outrider.models import LanguageModel, Seq2Seq
+from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.state import DecoderState
 
 __all__ = ["TorchBackend"]
@@ -18,14 +18,23 @@ PACK_UP_TO = 2 << 30
 class TorchBackend:
     """Implements `decoding.protocol.Backend` with a model of ours."""
 
-    def __init__(self, model: Seq2Seq | LanguageModel, *, frozen: bool = False) -> None:
+    def __init__(
+        self,
+        model: Seq2Seq | LanguageModel,
+        *,
+        drafter: Drafter | None = None,
+        frozen: bool = False,
+    ) -> None:
         """Compute with `model`; `frozen` says that its weights will not change any more.
 
         Then weights of up to `PACK_UP_TO` bytes are kept a second time, laid out for this CPU.
         """
         self.model = model.eval()
+        self.drafter = None if drafter is None else drafter.bind(model).eval()
         if frozen and sum(weight.nbytes for weight in model.parameters()) <= PACK_UP_TO:
             model.pack_weights()
+            if drafter is not None:
+                drafter.pack_weights()
         config = model.config
         eos, pad, start = config.eos_token_id, config.pad_token_id, config.first_token
         eos = eos[0] if isinstance(eos, list) else eos
@@ -36,6 +45,8 @@ class TorchBackend:
         self.vocab_size: int = config.vocab_size
         self.start, self.eos, self.pad = start, eos, pad
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
+        self.longest_draft: int = 0 if drafter is None else drafter.config.block
+        self.epsilon: float = torch.finfo(model.dtype).eps
 
     @property
     def device(self) -> torch.device:
@@ -43,10 +54,26 @@ class TorchBackend:
         return self.model.tokens.weight.device
 
     @torch.inference_mode()
-    def encode(self, source: Sequence[Sequence[int]], *, capacity: int) -> DecoderState:
+    def encode(
+        self, source: Sequence[Sequence[int]], *, capacity: int, drafting: bool = False
+    ) -> DecoderState:
         """Open one row per source."""
+        memory_BSD = keep_BS = None
         if isinstance(self.model, LanguageModel):
-            return self.model.open(len(source), capacity=capacity)
+            state = self.model.open(len(source), capacity=capacity)
+        else:
+            memory_BSD, keep_BS = self._encode(self.model, source)
+            state = self.model.open(memory_BSD, keep_BS, capacity=capacity)
+        if drafting:
+            if self.drafter is None:
+                raise ModelError("this model has no drafter")
+            self.drafter.ride(state, memory_BSD, keep_BS)
+        return state
+
+    def _encode(
+        self, model: Seq2Seq, source: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the encoder's output, and which of its rows' positions are real."""
         longest = max(len(row) for row in source)
         padded = [[*row, *[self.pad] * (longest - len(row))] for row in source]
         source_BS = torch.tensor(padded, device=self.device)
@@ -54,8 +81,7 @@ class TorchBackend:
         if any(len(row) < longest for row in source):
             length_B1 = torch.tensor([len(row) for row in source], device=self.device)[:, None]
             keep_BS = torch.arange(longest, device=self.device) < length_B1
-        memory_BSD = self.model.encode(source_BS, keep_BS)
-        return self.model.open(memory_BSD, keep_BS, capacity=capacity)
+        return model.encode(source_BS, keep_BS), keep_BS
 
     @torch.inference_mode()
     def extend(
@@ -69,3 +95,22 @@ class TorchBackend:
         """Append tokens to every row; logits in float32 whatever the weights are."""
         assert isinstance(state, DecoderState), "a state of another backend"
         return self.model.extend(tokens_BT, state, count_B=count_B, last=last).float()
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        last_B1: Tensor,
+        state: State,
+        tokens: int,
+        *,
+        temperature: float = 1.0,
+        uniform_BK: Tensor | None = None,
+    ) -> Draft:
+        """Guess the tokens that follow `last_B1`."""
+        assert isinstance(state, DecoderState), "a state of another backend"
+        if self.drafter is None or state.rider is None:
+            raise ModelError("this state was not opened for drafting")
+        found = self.drafter.draft(
+            last_B1, state, tokens, temperature=temperature, uniform_BK=uniform_BK
+        )
+        return Draft(*found)

@@ -1,17 +1,29 @@
-"""What a decoding loop may ask of a model: `encode`, then `extend` as often as needed.
+"""What a decoding loop may ask of a model: `encode`, then `extend` and `draft` as often as needed.
 
-A loop is a pure function over these two protocols. It never sees weights, devices or caches, so the
+A loop is a pure function over these protocols. It never sees weights, devices or caches, so the
 same loop runs on every backend; a backend never sees a strategy.
 
 Rows are independent: the numbers of a row do not depend on which other rows are decoded with it.
 """
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 from torch import Tensor
 
-__all__ = ["Backend", "State"]
+__all__ = ["Backend", "Draft", "State"]
+
+
+class Draft(NamedTuple):
+    """A block of tokens that a drafter thinks come next, and what it thinks of them."""
+
+    tokens_BK: Tensor
+    ids_BKC: Tensor
+    """Candidates of every place; the drafter gives all other tokens probability zero."""
+    prob_BKC: Tensor
+    """q, the distribution over the candidates that each token was chosen from (float32)."""
+    confidence_BK: Tensor
+    """Estimated chance that a token is confirmed if all before it are."""
 
 
 class State(Protocol):
@@ -48,11 +60,18 @@ class Backend(Protocol):
     pad: int
     max_length: int | None
     """Positions the model can count to; None where there is no such limit."""
+    longest_draft: int
+    """Most tokens one `draft` may ask for; 0 where there is no drafter."""
+    epsilon: float
+    """Relative rounding error of the numbers it computes with."""
 
-    def encode(self, source: Sequence[Sequence[int]], *, capacity: int) -> State:
+    def encode(
+        self, source: Sequence[Sequence[int]], *, capacity: int, drafting: bool = False
+    ) -> State:
         """Open one row per source, with room for `capacity` tokens each.
 
         A language model has nothing to encode: its sources are empty, its prompt goes to `extend`.
+        Only a state opened for `drafting` can be drafted from; a block takes room like its tokens.
         """
         ...
 
@@ -69,5 +88,22 @@ class Backend(Protocol):
         `count_B` says how many of the T tokens of a row are real (right-padded prompts); logits
         past them mean nothing. `last` returns only the logits after each row's last real token,
         [B, 1, V], which is all a prefill needs.
+        """
+        ...
+
+    def draft(
+        self,
+        last_B1: Tensor,
+        state: State,
+        tokens: int,
+        *,
+        temperature: float = 1.0,
+        uniform_BK: Tensor | None = None,
+    ) -> Draft:
+        """Guess the `tokens` tokens that follow `last_B1` in one pass; the state stays as it is.
+
+        `last_B1` are the newest tokens, not yet taken in by `extend`. Each token of a draft is the
+        drafter's likeliest; with `uniform_BK` (numbers in [0, 1)) it is drawn from q instead, at
+        `temperature`, by the inverse of the cumulative distribution in the order of the candidates.
         """
         ...

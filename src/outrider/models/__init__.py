@@ -1,21 +1,25 @@
 """Models as Hugging Face `PreTrainedModel`s. Importing this room registers them with `Auto*`."""
 
-from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig, check_keys
-from outrider.models.folder import load_config, load_model
+from outrider.models.drafter import Drafter, DrafterConfig
+from outrider.models.folder import load_config, load_drafter, load_model
 from outrider.models.language_model import LanguageModel
 from outrider.models.seq2seq import Seq2Seq
 from outrider.models.state import DecoderState
 
 __all__ = [
     "DecoderState",
+    "Drafter",
+    "DrafterConfig",
     "LanguageModel",
     "LanguageModelConfig",
     "Seq2Seq",
     "Seq2SeqConfig",
     "check_keys",
     "load_config",
+    "load_drafter",
     "load_model",
 ]
 
@@ -23,3 +27,5 @@ AutoConfig.register(Seq2SeqConfig.model_type, Seq2SeqConfig)
 AutoConfig.register(LanguageModelConfig.model_type, LanguageModelConfig)
 AutoModelForSeq2SeqLM.register(Seq2SeqConfig, Seq2Seq)
 AutoModelForCausalLM.register(LanguageModelConfig, LanguageModel)
+AutoConfig.register(DrafterConfig.model_type, DrafterConfig)
+AutoModel.register(DrafterConfig, Drafter)

@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Sequence
+from typing import Protocol
 
 import torch
 from torch import Tensor, nn
@@ -21,7 +22,21 @@ from outrider.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
 from outrider.nn.stack import Stack
 
-__all__ = ["Model", "build_position", "build_stack", "right_padding"]
+__all__ = ["Model", "build_block", "build_position", "build_stack", "init_weights", "right_padding"]
+
+
+class BlockConfig(Protocol):
+    """The keys of a config that say what a layer is made of."""
+
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    activation: str
+    gated: bool
+    norm: str
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
 
 
 class Model(PreTrainedModel, GenerationMixin):
@@ -135,27 +150,36 @@ class Model(PreTrainedModel, GenerationMixin):
     def _extend(self, tokens_BT: Tensor, state: DecoderState, counts: Sequence[int]) -> Tensor:
         step = state.step(tokens_BT.shape[1], counts)
         x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, step.positions)
-        x_BTD = self.decoder.extend(x_BTD, state.caches, step, state.sources)
+        seen: list[Tensor] | None = None if state.rider is None else []
+        x_BTD = self.decoder.extend(x_BTD, state.caches, step, state.sources, seen)
+        if state.rider is not None and seen is not None:
+            state.rider.take_in(seen, state, step)
         state.advance(counts)
         return x_BTD
 
     def _init_weights(self, module: nn.Module) -> None:
-        if isinstance(module, nn.Linear):
-            init.xavier_uniform_(module.weight)
-            if module.bias is not None:
-                init.zeros_(module.bias)
-        elif isinstance(module, nn.Embedding):
+        if isinstance(module, nn.Embedding):
             std = module.embedding_dim**-0.5 if self.config.scale_embedding else 0.02
             init.normal_(module.weight, std=std)
-        elif isinstance(module, nn.LayerNorm):
-            init.ones_(module.weight)
-            init.zeros_(module.bias)
-        elif isinstance(module, SelfAttention):
-            _init_fused(module.qkv, module.heads * module.head_width)
-        elif isinstance(module, CrossAttention):
-            _init_fused(module.kv, module.heads * module.head_width)
         elif isinstance(module, Model) and module.logits_bias is not None:
             init.zeros_(module.logits_bias)
+        else:
+            init_weights(module)
+
+
+def init_weights(module: nn.Module) -> None:
+    """Give the parts that all models are made of their first weights."""
+    if isinstance(module, nn.Linear):
+        init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            init.zeros_(module.bias)
+    elif isinstance(module, nn.LayerNorm):
+        init.ones_(module.weight)
+        init.zeros_(module.bias)
+    elif isinstance(module, SelfAttention):
+        _init_fused(module.qkv, module.heads * module.head_width)
+    elif isinstance(module, CrossAttention):
+        _init_fused(module.kv, module.heads * module.head_width)
 
 
 def _init_fused(linear: nn.Linear, part: int) -> None:
@@ -190,11 +214,12 @@ def build_stack(config: _ModelConfig, attention_key: str, *, cross: bool) -> Sta
             kv_heads=config.num_key_value_heads,
             rotary=Rotary(config.head_width) if config.position == "rotary" else None,
         )
-        blocks.append(_build_block(config, attention, cross=cross))
+        blocks.append(build_block(config, attention, cross=cross))
     return Stack(blocks, width=config.hidden_size, norm=config.norm)
 
 
-def _build_block(config: _ModelConfig, attention: SelfAttention, *, cross: bool) -> Block:
+def build_block(config: BlockConfig, attention: SelfAttention, *, cross: bool) -> Block:
+    """Build one layer around its self-attention."""
     width, heads = config.hidden_size, config.num_attention_heads
     return Block(
         attention,

@@ -6,21 +6,28 @@ A folder is untrusted input. Nothing in it is executed: weights are read from sa
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
 from safetensors import SafetensorError, safe_open
 from torch import Tensor
-from transformers import PreTrainedConfig
+from transformers import PreTrainedConfig, PreTrainedModel
 
 from outrider.errors import ModelError, OutriderError
 from outrider.models import marian
+from outrider.models.base import Model
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig, check_keys
+from outrider.models.drafter import Drafter, DrafterConfig
 from outrider.models.language_model import LanguageModel
 from outrider.models.seq2seq import Seq2Seq
 
-__all__ = ["load_config", "load_model", "read_weights"]
+__all__ = ["DRAFTER", "load_config", "load_drafter", "load_model", "load_rider", "read_weights"]
+
+DRAFTER = "drafter"
+"""Subfolder of a model that holds its drafter."""
+
+_Rider = TypeVar("_Rider", bound=PreTrainedModel)
 
 DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = {
@@ -46,12 +53,51 @@ def load_model(
     model_class = OWN[config.model_type][1]
     with torch.device("meta"):
         model = model_class(config)
-    _check_weights(folder, weights, {name: p.shape for name, p in model.named_parameters()})
+    _fill(model, weights, folder, DTYPES[dtype], device)
+    return model.eval()
+
+
+def load_drafter(folder: str | Path, target: Seq2Seq | LanguageModel) -> Drafter | None:
+    """Load the drafter that lies with a model and bind it to that model; None if there is none."""
+    folder = Path(folder) / DRAFTER
+    if not folder.is_dir():
+        return None
+    drafter = load_rider(folder, DrafterConfig, Drafter, target)
+    return drafter.bind(target)
+
+
+def load_rider(
+    folder: Path, config_class: type[PreTrainedConfig], model_class: type[_Rider], target: Model
+) -> _Rider:
+    """Load a small model that belongs to `target`, in its number type and on its device."""
+    path = folder / "config.json"
+    values = _read_json(path)
+    if values.get("model_type") != config_class.model_type:
+        raise ModelError(
+            f"{path}: model_type is {values.get('model_type')!r}, "
+            f"expected {config_class.model_type!r}"
+        )
+    config = _build_config(path, config_class, values)
+    with torch.device("meta"):
+        model = model_class(config)
+    _fill(model, read_weights(folder), folder, target.dtype, target.device)
+    return model.eval()
+
+
+def _fill(
+    model: PreTrainedModel,
+    weights: dict[str, Tensor],
+    folder: Path,
+    dtype: torch.dtype,
+    device: str | torch.device,
+) -> None:
+    """Give a model on the meta device its weights, which must be exactly those it asks for."""
+    _check_weights(folder, weights, {name: t.shape for name, t in model.state_dict().items()})
     weights = {
-        name: tensor.to(device, DTYPES[dtype], copy=True) for name, tensor in weights.items()
+        name: tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
+        for name, tensor in weights.items()
     }
     model.load_state_dict(weights, assign=True)
-    return model.eval()
 
 
 def load_config(folder: str | Path) -> Seq2SeqConfig | LanguageModelConfig:
@@ -59,13 +105,19 @@ def load_config(folder: str | Path) -> Seq2SeqConfig | LanguageModelConfig:
     path = Path(folder) / "config.json"
     values = _read_json(path)
     kind = values.get("model_type")
+    if kind != marian.MODEL_TYPE and kind not in OWN:
+        known = ", ".join([*OWN, marian.MODEL_TYPE])
+        raise ModelError(f"{path}: model_type is {kind!r}; Outrider can load: {known}")
+    return _build_config(path, None if kind == marian.MODEL_TYPE else OWN[kind][0], values)
+
+
+def _build_config(
+    path: Path, config_class: type[PreTrainedConfig] | None, values: dict[str, Any]
+) -> Any:
+    """Check every key; without a class the config is Marian's."""
     try:
-        if kind == marian.MODEL_TYPE:
+        if config_class is None:
             return marian.import_config(values)
-        if kind not in OWN:
-            known = ", ".join([*OWN, marian.MODEL_TYPE])
-            raise ModelError(f"model_type is {kind!r}; Outrider can load: {known}")
-        config_class: type[PreTrainedConfig] = OWN[kind][0]
         check_keys(config_class, {k: v for k, v in values.items() if k != "transformers_version"})
         return config_class.from_dict(values)
     except OutriderError as error:

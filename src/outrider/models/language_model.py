@@ -28,11 +28,11 @@ class LanguageModel(Model):
         self.decoder = build_stack(config, "attention", cross=False)
         self.post_init()
 
-    def hidden(self, tokens_BT: Tensor) -> Tensor:
-        """Run whole sequences: hidden states of all positions."""
+    def hidden(self, tokens_BT: Tensor, seen: list[Tensor] | None = None) -> Tensor:
+        """Run whole sequences: hidden states of all positions; `seen` collects every layer's."""
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
         x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions)
-        return self.decoder(x_BTD, positions)
+        return self.decoder(x_BTD, positions, seen=seen)
 
     def open(self, rows: int, *, capacity: int) -> DecoderState:
         """Start `rows` empty rows with room for `capacity` tokens."""

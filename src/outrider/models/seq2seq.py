@@ -65,13 +65,20 @@ class Seq2Seq(Model):
         return self.encoder(x_BSD, positions, keep_BS)
 
     def decode(
-        self, tokens_BT: Tensor, memory_BSD: Tensor, keep_BS: Tensor | None = None
+        self,
+        tokens_BT: Tensor,
+        memory_BSD: Tensor,
+        keep_BS: Tensor | None = None,
+        seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """Run the decoder over whole targets (teacher forcing): hidden states of all positions."""
+        """Run the decoder over whole targets (teacher forcing): hidden states of all positions.
+
+        `seen` collects what each layer gave.
+        """
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
         x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions)
         sources = self.decoder.sources(memory_BSD, keep_BS)
-        return self.decoder(x_BTD, positions, sources=sources)
+        return self.decoder(x_BTD, positions, sources=sources, seen=seen)
 
     def open(self, memory_BSD: Tensor, keep_BS: Tensor | None, *, capacity: int) -> DecoderState:
         """Start decoding one row per source, with room for `capacity` tokens."""

@@ -1,7 +1,7 @@
 """The state of rows being decoded: a cache per layer, the encoded source, a length per row."""
 
 from collections.abc import Sequence
-from typing import Self
+from typing import Protocol, Self
 
 import torch
 from torch import Tensor
@@ -9,10 +9,18 @@ from torch import Tensor
 from outrider.nn.cache import SLACK, LayerCache, Step
 from outrider.nn.heads import Source
 
-__all__ = ["DecoderState"]
+__all__ = ["DecoderState", "Rider"]
 
 MASKED_BLOCK = 1024
 """Longest run of tokens appended at once to rows that hold some already; bounds the mask."""
+
+
+class Rider(Protocol):
+    """A drafter that rides along: it is told the target's states of every token taken in."""
+
+    def take_in(self, seen: Sequence[Tensor], state: "DecoderState", step: Step) -> None:
+        """Remember what each layer of the target gave for the tokens of this step."""
+        ...
 
 
 class DecoderState:
@@ -36,6 +44,12 @@ class DecoderState:
         self.capacity = capacity
         self.device = device
         self.beams = beams
+        self.rider: Rider | None = None
+        self.rider_caches: list[LayerCache] = []
+        self.rider_sources: list[Source | None] = []
+        self.memory_BSD: Tensor | None = None
+        """The encoder's output, where someone still reads it."""
+        self.keep_BS: Tensor | None = None
         self._lengths = lengths
         self._before = list(lengths)
 
@@ -52,7 +66,7 @@ class DecoderState:
     @property
     def nbytes(self) -> int:
         """Memory of the caches, in bytes."""
-        return sum(cache.nbytes for cache in self.caches)
+        return sum(cache.nbytes for cache in [*self.caches, *self.rider_caches])
 
     @property
     def block(self) -> int:
@@ -86,12 +100,19 @@ class DecoderState:
         """Drop, reorder or copy rows; beams of one source stay together."""
         used = max(self._lengths, default=0)
         rows = row_N.tolist()
-        for cache in self.caches:
+        for cache in [*self.caches, *self.rider_caches]:
             cache.select(row_N, used)
         groups = [row // self.beams for row in rows[:: self.beams]]
         if groups != list(range(len(self._lengths) // self.beams)):
             index = torch.tensor(groups, device=self.device, dtype=torch.long)
             self.sources = [source and _select(source, index) for source in self.sources]
+            self.rider_sources = [
+                source and _select(source, index) for source in self.rider_sources
+            ]
+            if self.memory_BSD is not None:
+                self.memory_BSD = self.memory_BSD.index_select(0, index)
+            if self.keep_BS is not None:
+                self.keep_BS = self.keep_BS.index_select(0, index)
         self._lengths = [self._lengths[row] for row in rows]
         self._before = [self._before[row] for row in rows]
 
@@ -101,7 +122,7 @@ class DecoderState:
             raise ValueError("this state has fanned out already")
         rows = torch.arange(self.rows, device=self.device).repeat_interleave(beams)
         used = max(self._lengths, default=0)
-        for cache in self.caches:
+        for cache in [*self.caches, *self.rider_caches]:
             cache.select(rows, used)
         self._lengths = [length for length in self._lengths for _ in range(beams)]
         self._before = [length for length in self._before for _ in range(beams)]

@@ -63,15 +63,16 @@ class Block(nn.Module):
         source: Source | None = None,
     ) -> Tensor:
         """One whole pass from position 0."""
-        return self._run(x_BTD, lambda h: self.attention(h, positions, keep_BT), source)
+        return self.run(x_BTD, lambda h: self.attention(h, positions, keep_BT), source)
 
     def extend(self, x_BTD: Tensor, cache: LayerCache, step: Step, source: Source | None) -> Tensor:
         """Append tokens to the cache and run them through the layer."""
-        return self._run(x_BTD, lambda h: self.attention.extend(h, cache, step), source)
+        return self.run(x_BTD, lambda h: self.attention.extend(h, cache, step), source)
 
-    def _run(
+    def run(
         self, x_BTD: Tensor, attention: Callable[[Tensor], Tensor], source: Source | None
     ) -> Tensor:
+        """Run the layer with some form of its self-attention."""
         x_BTD = self.attention_residual(x_BTD, attention)
         if self.cross is not None and self.cross_residual is not None:
             assert source is not None, "a layer with cross-attention needs a source"

@@ -48,13 +48,13 @@ class SelfAttention(nn.Module):
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
         """One whole pass from position 0."""
-        q, k, v = self._project(x_BTD, positions)
-        return self._merge(self.attention(q, k, v, keep_BT=keep_BT))
+        q, k, v = self.project(x_BTD, positions)
+        return self.merge(self.attention(q, k, v, keep_BT=keep_BT))
 
     def extend(self, x_BTD: Tensor, cache: LayerCache, step: Step) -> Tensor:
         """Append tokens to the cache and attend from them."""
-        q, k, v = self._project(x_BTD, step.positions)
-        return self._merge(self.attention.extend(q, k, v, cache, step))
+        q, k, v = self.project(x_BTD, step.positions)
+        return self.merge(self.attention.extend(q, k, v, cache, step))
 
     def new_cache(self, rows: int, capacity: int) -> LayerCache:
         """Room for `capacity` tokens a row, as far as the pattern needs them."""
@@ -63,14 +63,16 @@ class SelfAttention(nn.Module):
             rows, self.kv_heads, slots, self.head_width, dtype=weight.dtype, device=weight.device
         )
 
-    def _project(self, x_BTD: Tensor, positions: Positions) -> tuple[Tensor, Tensor, Tensor]:
+    def project(self, x_BTD: Tensor, positions: Positions) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values, turned by their positions where that is asked for."""
         qkv = self.qkv(x_BTD).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
         if self.rotary is not None:
             q, k = self.rotary(q, positions), self.rotary(k, positions)
         return q, k, v
 
-    def _merge(self, out_BHTK: Tensor) -> Tensor:
+    def merge(self, out_BHTK: Tensor) -> Tensor:
+        """Put the heads together again."""
         return self.out(out_BHTK.transpose(1, 2).flatten(2))
 
 

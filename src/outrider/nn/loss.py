@@ -1,7 +1,7 @@
 """Label-smoothed cross entropy that reads the logits once.
 
-    loss = s * sum_n (lse(z_n) - (1 - e) z_n[y_n] - e mean_v z_n[v])        over n with a label
-    dloss/dz_n = s * (softmax(z_n) - (1 - e) onehot(y_n) - e / V)
+    loss = s * sum_n w_n (lse(z_n) - (1 - e) z_n[y_n] - e mean_v z_n[v])    over n with a label
+    dloss/dz_n = s * w_n (softmax(z_n) - (1 - e) onehot(y_n) - e / V)
 
 `torch.nn.functional.cross_entropy` with smoothing materialises several float32 tensors of the
 logits' size; on a CPU that is a tenth of a training step. Here loss and gradient come out of one
@@ -25,17 +25,31 @@ _CHUNK = 2**18
 
 
 def smoothed_cross_entropy(
-    logits_NV: Tensor, label_N: Tensor, smoothing: float = 0.0, scale: float = 1.0
+    logits_NV: Tensor,
+    label_N: Tensor,
+    smoothing: float = 0.0,
+    scale: float = 1.0,
+    weight_N: Tensor | None = None,
 ) -> Tensor:
-    """Sum over all tokens with a label, times `scale` (which is free here, unlike a division)."""
+    """Sum over all tokens with a label, times `scale` (which is free here, unlike a division).
+
+    `weight_N` counts some tokens more than others; it is not differentiated.
+    """
+    if weight_N is None:
+        weight_N = torch.ones_like(label_N, dtype=torch.float32)
     apply = _SmoothedCrossEntropy.apply
-    return apply(logits_NV, label_N, smoothing, scale)  # type: ignore[no-untyped-call]
+    return apply(logits_NV, label_N, smoothing, scale, weight_N)  # type: ignore[no-untyped-call]
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, logits_NV: Tensor, label_N: Tensor, smoothing: float, scale: float
+        ctx: Any,
+        logits_NV: Tensor,
+        label_N: Tensor,
+        smoothing: float,
+        scale: float,
+        weight_N: Tensor,
     ) -> Tensor:
         rows, vocabulary = logits_NV.shape
         step = max(1, _CHUNK // vocabulary if logits_NV.device.type == "cpu" else rows)
@@ -43,7 +57,8 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
         losses = []
         for start in range(0, rows, step):
             part = slice(start, start + step)
-            loss, slope_NV = _chunk(logits_NV[part], label_N[part], smoothing, scale)
+            scale_N = weight_N[part] * scale
+            loss, slope_NV = _chunk(logits_NV[part], label_N[part], smoothing, scale_N)
             losses.append(loss)
             if grad_NV is not None:
                 grad_NV[part] = slope_NV
@@ -52,16 +67,16 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         (grad_NV,) = ctx.saved_tensors
         # A training loss is the root of its graph; multiplying by one would be a pass over memory.
         if grad.device.type == "cpu" and grad.item() == 1:
-            return grad_NV, None, None, None
-        return grad_NV * grad.to(grad_NV.dtype), None, None, None
+            return grad_NV, None, None, None, None
+        return grad_NV * grad.to(grad_NV.dtype), None, None, None, None
 
 
 def _chunk(
-    logits_NV: Tensor, label_N: Tensor, smoothing: float, scale: float
+    logits_NV: Tensor, label_N: Tensor, smoothing: float, scale_N: Tensor
 ) -> tuple[Tensor, Tensor]:
     """Loss and gradient of some rows."""
     wide_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32), copy=True)
@@ -74,7 +89,7 @@ def _chunk(
     sum_N1 = exp_NV.sum(1, keepdim=True)
     lse_N1 = top_N1 + sum_N1.log()
     loss_N1 = lse_N1 - (1 - smoothing) * picked_N1 - smoothing * mean_N1
-    weight_N1 = counted_N1.to(wide_NV.dtype) * scale
+    weight_N1 = counted_N1.to(wide_NV.dtype) * scale_N[:, None]
     slope_NV = exp_NV.mul_(weight_N1 / sum_N1)
     if smoothing:
         slope_NV.sub_(weight_N1 * (smoothing / logits_NV.shape[1]))

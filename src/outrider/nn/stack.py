@@ -26,10 +26,13 @@ class Stack(nn.Module):
         positions: Positions,
         keep_BT: Tensor | None = None,
         sources: Sequence[Source | None] | None = None,
+        seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """One whole pass from position 0."""
+        """One whole pass from position 0; `seen` collects what each layer gave."""
         for block, source in zip(self.blocks, sources or [None] * len(self.blocks), strict=True):
             x_BTD = block(x_BTD, positions, keep_BT, source)
+            if seen is not None:
+                seen.append(x_BTD)
         return x_BTD if self.norm is None else self.norm(x_BTD)
 
     def extend(
@@ -38,10 +41,13 @@ class Stack(nn.Module):
         caches: Sequence[LayerCache],
         step: Step,
         sources: Sequence[Source | None],
+        seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """Append tokens to the caches and run them through all layers."""
+        """Append tokens to the caches and run them through all layers; `seen` as in `forward`."""
         for block, cache, source in zip(self.blocks, caches, sources, strict=True):
             x_BTD = block.extend(x_BTD, cache, step, source)
+            if seen is not None:
+                seen.append(x_BTD)
         return x_BTD if self.norm is None else self.norm(x_BTD)
 
     def sources(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> list[Source]:

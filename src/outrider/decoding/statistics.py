@@ -1,0 +1,92 @@
+"""What happened while drafting: rounds, acceptance, and where the time went."""
+
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+__all__ = ["Round", "Statistics"]
+
+
+class Round(NamedTuple):
+    """One block of one row: what was drafted, how much of it was confirmed, what came after."""
+
+    drafted: tuple[int, ...]
+    accepted: int
+    """Tokens of the draft that stand in the text."""
+    token: int | None
+    """The model's own next token: a correction where a draft was refused, else a bonus; None where
+    the row ended inside its draft."""
+
+
+@dataclass
+class Statistics:
+    """Sums over rows and batches; a loop adds to it."""
+
+    rounds: int = 0
+    """Blocks verified, counted for each row."""
+    tokens: int = 0
+    """Tokens emitted in those rounds, end tokens included."""
+    drafted: list[int] = field(default_factory=list)
+    """How often a token was drafted at each place of a block."""
+    judged: list[int] = field(default_factory=list)
+    """How often verification looked at it, because all before it were confirmed."""
+    accepted: list[int] = field(default_factory=list)
+    """How often it was confirmed, all before it included."""
+    plain_rows: int = 0
+    """Rows decoded without drafting, because that was faster."""
+    rechecked: int = 0
+    """Near-ties that `strict` computed again, one token at a time."""
+    seconds: dict[str, float] = field(
+        default_factory=lambda: dict.fromkeys(("encode", "draft", "verify", "loop", "plain"), 0.0)
+    )
+    """Time in each part; `loop` is what lies between the calls of the model, `plain` all of the
+    rows decoded without drafting."""
+    notes: list[str] = field(default_factory=list)
+    """What the user should know, such as why drafting switched itself off; each said once."""
+
+    @property
+    def tokens_per_round(self) -> float:
+        """Tokens emitted for one pass of the model; 1 is plain decoding."""
+        return self.tokens / self.rounds if self.rounds else 0.0
+
+    @property
+    def acceptance_by_position(self) -> list[float]:
+        """Share of the blocks whose draft held up to and including place 1, 2, ..."""
+        pairs = zip(self.accepted, self.drafted, strict=True)
+        return [kept / tried if tried else 0.0 for kept, tried in pairs]
+
+    @property
+    def acceptance(self) -> float:
+        """Share of the drafted tokens that verification looked at and confirmed."""
+        judged = sum(self.judged)
+        return sum(self.accepted) / judged if judged else 0.0
+
+    def count(self, one: Round, emitted: int) -> None:
+        """Add one round of one row that emitted so many tokens."""
+        self.rounds += 1
+        self.tokens += emitted
+        grow = len(one.drafted) - len(self.drafted)
+        for counts in (self.drafted, self.judged, self.accepted):
+            counts.extend([0] * grow)
+        for place in range(len(one.drafted)):
+            self.drafted[place] += 1
+            self.judged[place] += place <= one.accepted
+            self.accepted[place] += place < one.accepted
+
+    def note(self, text: str) -> None:
+        """Remember something worth saying, once."""
+        if text not in self.notes:
+            self.notes.append(text)
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values for a report."""
+        return {
+            "rounds": self.rounds,
+            "tokens": self.tokens,
+            "tokens_per_round": self.tokens_per_round,
+            "acceptance": self.acceptance,
+            "acceptance_by_position": self.acceptance_by_position,
+            "plain_rows": self.plain_rows,
+            "rechecked": self.rechecked,
+            "seconds": dict(self.seconds),
+            "notes": list(self.notes),
+        }

@@ -1,0 +1,542 @@
+"""The block drafter: a small model that guesses the next k tokens of a frozen target in one pass.
+
+Slot 0 is the newest token, slots 1 to k - 1 are a trained mask; slot i guesses token i + 1 after
+the newest. A slot sees the target's states of everything before the block (as keys and values), the
+slots before it, and the source:
+
+    h     = layers(slots, keys and values from the target's states, source)
+    b_i   = head(h_i)                                     the target's own head: all slots at once
+    s_i   = tanh(A h_i + P e(y_{i-1}) + R s_{i-1})        one small state along the block
+    z_i   = b_i + (head O) s_i                            on the C likeliest tokens of b_i only
+    y_i   = argmax z_i,   or drawn from q_i = softmax(z_i / temperature)
+
+Without s the slots cannot know what was drafted before them, and blocks break off early. In-block
+attention is causal, so one drafter serves every k; a slot that is told its token instead of the
+mask makes mask-predict out of the same weights.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Self
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from torch.nn import functional as F
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+
+from outrider.errors import ConfigError, ModelError
+from outrider.models.base import build_block, init_weights
+from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
+from outrider.models.language_model import LanguageModel
+from outrider.models.seq2seq import Seq2Seq
+from outrider.models.state import DecoderState
+from outrider.nn.attention import build_attention
+from outrider.nn.block import Block
+from outrider.nn.cache import Step
+from outrider.nn.dense import attend
+from outrider.nn.dropout import dropout
+from outrider.nn.heads import SelfAttention, Source
+from outrider.nn.linear import Linear, pack, packable, product
+from outrider.nn.position import Positions, Rotary
+
+__all__ = ["BlockDraft", "Drafter", "DrafterConfig", "Slots"]
+
+Target = Seq2Seq | LanguageModel
+LIMITS = {"layers": 64, "block": 1024, "rank": 1 << 14, "candidates": 1 << 14, "anchors": 1 << 14}
+GIVEN = ("vocab_size", "hidden_size", "position", "cross", "target_layers")
+
+
+@strict
+class DrafterConfig(PreTrainedConfig):
+    """A drafter: its own layer, and how it is trained. Widths and words are the target's."""
+
+    model_type = "outrider_drafter"
+
+    vocab_size: int = 8000
+    hidden_size: int = 512
+    target_layers: int = 6
+    """Layers of the target's decoder."""
+    position: str = "sinusoidal"
+    """The target's kind of positions."""
+    cross: bool = True
+    """Reads the source: the target is an encoder-decoder."""
+    layers: int = 1
+    """One is best on a CPU, two to four on a GPU."""
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    """Feed-forward width."""
+    activation: str = "relu"
+    gated: bool = False
+    norm: str = "pre"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    taps: list[int] | None = None
+    """Layers of the target whose states are injected; by default one in the middle and the last."""
+    block: int = 16
+    """Longest draft."""
+    rank: int = 128
+    """Width of the state that runs along the drafted tokens; 0 for independent slots."""
+    candidates: int = 16
+    """Tokens of a slot that are rescored, and all that q can give."""
+    shortlist: int = 0
+    """Draft from so many of the commonest tokens only (the text stays exact); 0 for all."""
+    anchors: int = 4
+    """Training: blocks cut from every row."""
+    train_block: int = 8
+    """Training: slots of each of these blocks."""
+    decay: float = 0.9
+    """Training: weight of slot i + 1 over that of slot i."""
+    whole: bool = True
+    """Training: one more block over the whole target with random tokens told (mask-predict)."""
+    initializer_range: float = 0.02
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        for key, limit in LIMITS.items():
+            value, least = getattr(self, key), 0 if key == "rank" else 1
+            if not least <= value <= limit:
+                raise ConfigError(key, f"got {value}, expected {least} to {limit}")
+        if not 1 <= self.train_block <= self.block:
+            raise ConfigError("train_block", f"got {self.train_block}, expected 1 to {self.block}")
+        if self.hidden_size % self.num_attention_heads:
+            raise ConfigError(
+                "num_attention_heads",
+                f"got {self.num_attention_heads}, which does not divide {self.hidden_size}",
+            )
+        if not 0 < self.decay <= 1:
+            raise ConfigError("decay", f"got {self.decay}, expected above 0, at most 1")
+        if not 0 <= self.shortlist <= self.vocab_size:
+            raise ConfigError("shortlist", f"got {self.shortlist}, expected 0 to {self.vocab_size}")
+        last = self.target_layers - 1
+        if self.taps is None:
+            self.taps = sorted({max(0, last // 2), last})
+        if not self.taps or not all(0 <= tap <= last for tap in self.taps):
+            raise ConfigError("taps", f"got {self.taps}, expected layers from 0 to {last}")
+
+    @classmethod
+    def for_target(
+        cls, target: Seq2SeqConfig | LanguageModelConfig, **values: Any
+    ) -> "DrafterConfig":
+        """Take from the target what must agree with it, and its layer's shape as the default."""
+        for key in values.keys() & set(GIVEN):
+            raise ConfigError(key, "comes from the target; leave it out")
+        cross = isinstance(target, Seq2SeqConfig)
+        shape = ("num_attention_heads", "intermediate_size", "activation", "gated", "norm")
+        return cls(
+            **{
+                "vocab_size": target.vocab_size,
+                "hidden_size": target.hidden_size,
+                "target_layers": _layers(target),
+                "position": target.position,
+                "cross": cross,
+                "whole": cross,
+                **{key: getattr(target, key) for key in shape},
+                **values,
+            }
+        )
+
+
+class Slots(NamedTuple):
+    """Training slots of a batch, laid out side by side: N slots a row, in blocks."""
+
+    anchor_BN: Tensor
+    """Position of the newest token of each slot's block."""
+    index_N: Tensor
+    """Place of the slot in its block."""
+    block_N: Tensor
+    """Which block it belongs to."""
+    told_BN: Tensor
+    """Whether the slot is told its token instead of the mask; always true for index 0."""
+
+
+class BlockDraft(NamedTuple):
+    """See `decoding.protocol.Draft`."""
+
+    tokens_BK: Tensor
+    ids_BKC: Tensor
+    prob_BKC: Tensor
+    confidence_BK: Tensor
+
+
+class _Tables(NamedTuple):
+    head_VD: Tensor
+    bias_V: Tensor
+    packed: Tensor | None
+    out_VR: Tensor
+    """head O: what the state adds to each token's score."""
+    token_VR: Tensor
+    """P e(y) of every token."""
+    kept_V: Tensor | None
+
+
+class Drafter(PreTrainedModel):
+    """Drafts for the target it is bound to; the target's weights are not its own."""
+
+    config_class = DrafterConfig
+    config: DrafterConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+    _tables: _Tables | None = None
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__(config)
+        width, rank = config.hidden_size, config.rank
+        assert config.taps is not None
+        self.mask = nn.Parameter(torch.zeros(width))
+        self.slot = nn.Embedding(config.block, width)
+        self.blocks: Sequence[Block] = nn.ModuleList(  # type: ignore[assignment]
+            _build_layer(config) for _ in range(config.layers)
+        )
+        self.state_norms: Sequence[nn.LayerNorm] = nn.ModuleList(  # type: ignore[assignment]
+            nn.LayerNorm(width) for _ in config.taps
+        )
+        self.inject: Sequence[Linear] = nn.ModuleList(  # type: ignore[assignment]
+            Linear(width * len(config.taps), 2 * width) for _ in range(config.layers)
+        )
+        self.norm = nn.LayerNorm(width)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.confidence = nn.Linear(width + rank, 1)
+        if rank:
+            self.from_slot = nn.Linear(width, rank)
+            self.from_token = nn.Linear(width, rank, bias=False)
+            self.from_state = nn.Linear(rank, rank, bias=False)
+            self.to_token = nn.Linear(rank, width, bias=False)
+        if config.shortlist:
+            self.register_buffer("kept_V", torch.arange(config.shortlist))
+        self._target: list[Target] = []  # in a list, so that its weights are not ours
+        self.post_init()
+
+    @property
+    def target(self) -> Target:
+        """The model it drafts for."""
+        if not self._target:
+            raise ModelError("this drafter has no target yet; bind it to one")
+        return self._target[0]
+
+    def bind(self, target: Target) -> Self:
+        """Draft for `target`, whose weights will not change."""
+        config, theirs = self.config, target.config
+        expected = {
+            "vocab_size": theirs.vocab_size,
+            "hidden_size": theirs.hidden_size,
+            "position": theirs.position,
+            "target_layers": _layers(theirs),
+            "cross": isinstance(target, Seq2Seq),
+        }
+        for key, value in expected.items():
+            if getattr(config, key) != value:
+                raise ModelError(
+                    f"the drafter was made for another model: its {key} is "
+                    f"{getattr(config, key)}, the target's {value}"
+                )
+        self._target = [target]
+        self._tables = None
+        return self
+
+    def train(self, mode: bool = True) -> Self:
+        """Weights may have changed whenever training starts or ends."""
+        self._tables = None
+        return super().train(mode)
+
+    def set_shortlist(self, ids_N: Tensor) -> None:
+        """Choose the tokens that may be drafted."""
+        if len(ids_N) != self.config.shortlist:
+            raise ValueError(f"{len(ids_N)} tokens for a shortlist of {self.config.shortlist}")
+        self.kept_V = ids_N.to(self.bias.device, torch.long).sort().values
+        self._tables = None
+
+    # Riding along while the target decodes.
+
+    def ride(self, state: DecoderState, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> None:
+        """Take part in a state that has just been opened."""
+        state.rider = self
+        state.rider_caches = [
+            block.attention.new_cache(state.rows, state.capacity) for block in self.blocks
+        ]
+        state.rider_sources = list(self._sources(memory_BSD, keep_BS))
+
+    def take_in(self, seen: Sequence[Tensor], state: DecoderState, step: Step) -> None:
+        """Turn the target's states of new tokens into keys and values; see `models.state.Rider`."""
+        states_BTE = self._tapped(seen)
+        for block, inject, cache in zip(self.blocks, self.inject, state.rider_caches, strict=True):
+            k, v = _keys_and_values(block, inject, states_BTE, step.positions)
+            if step.fresh:
+                cache.fill(k, v, step)
+            else:
+                cache.write(k, v, step.slots(block.attention.attention, cache.size))
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        last_B1: Tensor,
+        state: DecoderState,
+        tokens: int,
+        *,
+        temperature: float = 1.0,
+        uniform_BK: Tensor | None = None,
+    ) -> BlockDraft:
+        """Guess the tokens after `last_B1`; see `decoding.protocol.Backend.draft`."""
+        hidden_BKD = self._run_slots(last_B1, state, tokens)
+        return self._choose(hidden_BKD, last_B1[:, 0], temperature, uniform_BK)
+
+    @torch.inference_mode()
+    def predict(
+        self, last_B1: Tensor, state: DecoderState, told_BK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Guess a whole block of which some tokens are known: mask-predict.
+
+        `told_BK` holds the token that follows slot i (the one slot i guesses), or -1. Returns the
+        likeliest token of every slot, given that the told ones stand, and its probability.
+        """
+        slots = told_BK.shape[1]
+        inputs_BK = F.pad(told_BK[:, :-1], (1, 0), value=-1)
+        hidden_BKD = self._run_slots(last_B1, state, slots, inputs_BK)
+        found = self._choose(hidden_BKD, last_B1[:, 0], 1.0, None, told_BK)
+        chosen_BKC = found.ids_BKC == found.tokens_BK[..., None]
+        return found.tokens_BK, (found.prob_BKC * chosen_BKC).sum(-1)
+
+    def pack_weights(self) -> None:
+        """Trade memory for speed on a CPU; only for a drafter that is not trained any more."""
+        if packable(self.bias):
+            for module in self.modules():
+                if isinstance(module, Linear):
+                    module.pack_weight()
+
+    def _run_slots(
+        self, last_B1: Tensor, state: DecoderState, slots: int, told_BK: Tensor | None = None
+    ) -> Tensor:
+        """Run a block behind what the state holds; its keys and values do not stay."""
+        step = state.step(slots, [slots] * state.rows)
+        index_K = torch.arange(slots, device=last_B1.device)
+        x_BKD = self.mask + self._slot_vectors(index_K)
+        x_BKD = x_BKD.expand(state.rows, -1, -1)
+        if told_BK is not None:
+            told_BKD = self._embed(told_BK.clamp(min=0)) + self._slot_vectors(index_K)
+            x_BKD = torch.where((told_BK >= 0)[..., None], told_BKD, x_BKD)
+        first_B1D = self._embed(last_B1) + self._slot_vectors(index_K[:1])
+        x_BKD = torch.cat([first_B1D, x_BKD[:, 1:]], dim=1)
+        x_BKD = self._locate(x_BKD, step.positions)
+        layers = zip(self.blocks, state.rider_caches, state.rider_sources, strict=True)
+        for block, cache, source in layers:
+            x_BKD = block.extend(x_BKD, cache, step, source)
+        hidden_BKD: Tensor = self.norm(x_BKD)
+        return hidden_BKD
+
+    def _choose(
+        self,
+        hidden_BKD: Tensor,
+        last_B: Tensor,
+        temperature: float,
+        uniform_BK: Tensor | None,
+        told_BK: Tensor | None = None,
+    ) -> BlockDraft:
+        """Walk along the slots, each choosing among its candidates with the state in mind."""
+        tables = self._get_tables()
+        logits_BKV = product(hidden_BKD, tables.head_VD, tables.bias_V, tables.packed)
+        count = min(self.config.candidates, logits_BKV.shape[-1])
+        score_BKC, place_BKC = logits_BKV.float().topk(count)
+        ids_BKC = place_BKC if tables.kept_V is None else tables.kept_V[place_BKC]
+        rank, slots = self.config.rank, hidden_BKD.shape[1]
+        if rank:
+            slot_BKR = self.from_slot(hidden_BKD)
+            rows_BKCR = tables.out_VR[place_BKC]
+            state_BR = hidden_BKD.new_zeros(len(last_B), rank)
+        token_B, tokens, scores, states = last_B, [], [], []
+        for i in range(slots):
+            score_BC = score_BKC[:, i]
+            if rank:
+                inner_BR = slot_BKR[:, i] + tables.token_VR[token_B]
+                state_BR = torch.tanh(inner_BR + self.from_state(state_BR))
+                score_BC = score_BC + (rows_BKCR[:, i] @ state_BR[..., None])[..., 0]
+                states.append(state_BR)
+            if uniform_BK is None:
+                pick_B1 = score_BC.argmax(-1, keepdim=True)
+            else:
+                pick_B1 = _draw(score_BC / temperature, uniform_BK[:, i : i + 1])
+            token_B = ids_BKC[:, i].gather(-1, pick_B1)[:, 0]
+            if told_BK is not None:
+                token_B = torch.where(told_BK[:, i] >= 0, told_BK[:, i], token_B)
+            tokens.append(token_B)
+            scores.append(score_BC)
+        if rank:
+            score_BKC = torch.stack(scores, dim=1)
+            hidden_BKD = torch.cat([hidden_BKD, torch.stack(states, dim=1)], dim=-1)
+        confidence_BK = self.confidence(hidden_BKD)[..., 0].float().sigmoid()
+        prob_BKC = (score_BKC.float() / temperature).softmax(-1)
+        return BlockDraft(torch.stack(tokens, dim=1), ids_BKC, prob_BKC, confidence_BK)
+
+    # Training: many blocks of a row at once.
+
+    def forward(self, objective: Callable[["Drafter"], Tensor]) -> Tensor:
+        """Compute a loss from inside `forward`, the one place where DDP listens."""
+        return objective(self)
+
+    def train_blocks(
+        self,
+        seen: Sequence[Tensor],
+        inputs_BT: Tensor,
+        slots: Slots,
+        memory_BSD: Tensor | None = None,
+        keep_BS: Tensor | None = None,
+    ) -> Tensor:
+        """Return the states h of all training slots, [B, N, D], normed.
+
+        Args:
+            seen: What every layer of the target gave for `inputs_BT`.
+            inputs_BT: The tokens its decoder was fed, start token first.
+            slots: Which blocks to run.
+            memory_BSD: Encoder output.
+            keep_BS: Its real positions; None where all are.
+        """
+        states_BTE = self._tapped(seen)
+        place_BN = slots.anchor_BN + slots.index_N
+        fed_BN = inputs_BT.gather(1, place_BN.clamp(max=inputs_BT.shape[1] - 1))
+        x_BND = torch.where(slots.told_BN[..., None], self._embed(fed_BN), self.mask)
+        x_BND = x_BND + self._slot_vectors(slots.index_N)
+        end = inputs_BT.shape[1] + self.config.block
+        here = Positions(place_BN.clamp(max=end - 1), end)
+        there = Positions.upto(inputs_BT.shape[1], inputs_BT.device)
+        x_BND = dropout(self._locate(x_BND, here), self.config.dropout, self.training)
+        keep = _training_mask(slots, inputs_BT.shape[1])
+        layers = zip(self.blocks, self.inject, self._sources(memory_BSD, keep_BS), strict=True)
+        for block, inject, source in layers:
+            k, v = _keys_and_values(block, inject, states_BTE, there)
+            x_BND = _run_block(block, x_BND, here, (k, v), keep, source)
+        hidden_BND: Tensor = self.norm(x_BND)
+        return hidden_BND
+
+    def run_state(self, hidden_MKD: Tensor, before_MK: Tensor) -> Tensor:
+        """Return s of every slot, [M, K, R]; `before_MK` is the token before the one guessed."""
+        slot_MKR = self.from_slot(hidden_MKD) + self.from_token(self._embed(before_MK))
+        state_MR = slot_MKR.new_zeros(slot_MKR.shape[0], self.config.rank)
+        states = []
+        for inner_MR in slot_MKR.unbind(1):
+            state_MR = torch.tanh(inner_MR + self.from_state(state_MR))
+            states.append(state_MR)
+        return torch.stack(states, dim=1)
+
+    def logits(self, hidden: Tensor, state: Tensor | None = None) -> Tensor:
+        """Score every word of the vocabulary (training: all of it, not only candidates)."""
+        if state is not None:
+            hidden = hidden + self.to_token(state)
+        return F.linear(hidden, self.target.head_weight, self._full_bias)
+
+    def judge(self, hidden: Tensor, state: Tensor | None) -> Tensor:
+        """Logit of the chance that the guess is right; trains nothing but itself."""
+        parts = [hidden.detach()] if state is None else [hidden.detach(), state.detach()]
+        out: Tensor = self.confidence(torch.cat(parts, dim=-1))[..., 0]
+        return out
+
+    @property
+    def _full_bias(self) -> Tensor:
+        theirs = self.target.logits_bias
+        return self.bias if theirs is None else self.bias + theirs
+
+    def _get_tables(self) -> _Tables:
+        """Matrices that follow from the frozen weights, multiplied out once."""
+        if self._tables is None:
+            kept_V = getattr(self, "kept_V", None)
+            head_VD, bias_V = self.target.head_weight, self._full_bias
+            if kept_V is not None:
+                head_VD, bias_V = head_VD[kept_V], bias_V[kept_V]
+            out_VR = token_VR = head_VD.new_zeros(0)
+            if self.config.rank:
+                out_VR = head_VD @ self.to_token.weight
+                scale = self.target.config.embedding_scale
+                token_VR = self.from_token(self.target.tokens.weight * scale)
+            packed = pack(head_VD) if packable(head_VD) else None
+            self._tables = _Tables(head_VD, bias_V, packed, out_VR, token_VR, kept_V)
+        return self._tables
+
+    def _tapped(self, seen: Sequence[Tensor]) -> Tensor:
+        assert self.config.taps is not None
+        taps = zip(self.state_norms, self.config.taps, strict=True)
+        return torch.cat([norm(seen[tap]) for norm, tap in taps], dim=-1)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.target.tokens(ids) * self.target.config.embedding_scale
+
+    def _slot_vectors(self, index: Tensor) -> Tensor:
+        out: Tensor = self.slot(index.clamp(max=self.config.block - 1))
+        return out
+
+    def _locate(self, x_BTD: Tensor, positions: Positions) -> Tensor:
+        position = self.target.decoder_position
+        return x_BTD if position is None else position(x_BTD, positions)
+
+    def _sources(self, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> list[Source | None]:
+        if memory_BSD is None:
+            return [None] * len(self.blocks)
+        crosses = [block.cross for block in self.blocks]
+        return [None if one is None else one.source(memory_BSD, keep_BS) for one in crosses]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=0.02)
+        elif isinstance(module, Drafter):
+            init.normal_(module.mask, std=0.02)
+            init.zeros_(module.bias)
+        else:
+            init_weights(module)
+
+
+def _layers(config: Seq2SeqConfig | LanguageModelConfig) -> int:
+    return config.decoder_layers if isinstance(config, Seq2SeqConfig) else config.layers
+
+
+def _build_layer(config: DrafterConfig) -> Block:
+    width, heads = config.hidden_size, config.num_attention_heads
+    attention = SelfAttention(
+        width,
+        heads,
+        build_attention({"kind": "causal"}, causal=True, key="drafter"),
+        rotary=Rotary(width // heads) if config.position == "rotary" else None,
+    )
+    return build_block(config, attention, cross=config.cross)
+
+
+def _keys_and_values(
+    block: Block, inject: Linear, states_BTE: Tensor, positions: Positions
+) -> tuple[Tensor, Tensor]:
+    """Project the target's states for one layer of the drafter."""
+    attention = block.attention
+    kv = inject(states_BTE).unflatten(-1, (-1, attention.head_width)).transpose(1, 2)
+    k, v = kv.chunk(2, dim=1)
+    return (k if attention.rotary is None else attention.rotary(k, positions)), v
+
+
+def _run_block(
+    block: Block,
+    x_BND: Tensor,
+    positions: Positions,
+    injected: tuple[Tensor, Tensor],
+    keep: Tensor,
+    source: Source | None,
+) -> Tensor:
+    """One layer over slots that see injected keys and each other."""
+
+    def attention(h_BND: Tensor) -> Tensor:
+        q, k, v = block.attention.project(h_BND, positions)
+        k, v = torch.cat([injected[0], k], dim=2), torch.cat([injected[1], v], dim=2)
+        return block.attention.merge(attend(q, k, v, keep=keep))
+
+    return block.run(x_BND, attention, source)
+
+
+def _training_mask(slots: Slots, length: int) -> Tensor:
+    """Which keys a slot sees: states before its anchor, and its own block up to itself."""
+    before = torch.arange(length, device=slots.index_N.device) < slots.anchor_BN[..., None]
+    index, block = slots.index_N, slots.block_N
+    inside_NN = (block[:, None] == block) & (index[None, :] <= index[:, None])
+    inside_BNN = inside_NN.expand(before.shape[0], -1, -1)
+    return torch.cat([before, inside_BNN], dim=-1)[:, None]
+
+
+def _draw(score_BC: Tensor, uniform_B1: Tensor) -> Tensor:
+    """Invert the cumulative distribution; 1 - u lies in (0, 1], so the place has mass."""
+    cumulative_BC = score_BC.softmax(-1, dtype=torch.float64).cumsum(-1)
+    uniform_B1 = uniform_B1.to(cumulative_BC)
+    return torch.searchsorted(cumulative_BC, (1 - uniform_B1) * cumulative_BC[:, -1:])
