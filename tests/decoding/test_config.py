@@ -19,6 +19,48 @@ def test_the_settings_given_decide_the_strategy(values: dict, strategy: str) -> 
     ("values", "message"),
     [
         (
+            {"mode": "ar", "gamma": 0.5},
+            "^gamma: 0.5 has no effect with mode 'ar'; set mode to '",
+        ),
+        (
+            {"mode": "tandem", "iterations": 2},
+            "^iterations: 2 has no effect with mode 'tandem'; "
+            "set mode to 'parallel' or leave iterations out$",
+        ),
+        ({"gamma": 0.5, "candidates": 2}, "^candidates: 2 has no effect with mode 'tandem'"),
+        ({"mode": "parallel", "draft_tokens": 4}, "^draft_tokens: 4 has no effect with mode 'par"),
+        ({"mode": "parallel", "strict": True}, "^strict: True has no effect with mode 'parallel'"),
+        (
+            {"mode": "tandem", "strategy": "beam"},
+            "^strategy: 'beam' does not go with mode 'tandem'; "
+            "set strategy to 'greedy' or 'sample', or mode to 'ar'$",
+        ),
+        (
+            {"mode": "parallel", "strategy": "sample"},
+            "^strategy: 'sample' does not go with mode 'parallel'; set strategy to 'greedy', or",
+        ),
+        (
+            {"mode": "tandem", "beams": 5},
+            "^beams: 5 has no effect with mode 'tandem'; set mode to 'ar' or leave beams out$",
+        ),
+        ({"mode": "parallel", "top_k": 5}, "^top_k: 5 has no effect with mode 'parallel'"),
+        (
+            {"mode": "tandem", "strategy": "greedy", "top_k": 5},
+            "^top_k: 5 has no effect with strategy 'greedy'",
+        ),
+        ({"mode": "tandem", "gamma": 0.5, "strict": True}, "^strict: has no effect with sample or"),
+        (
+            {"strict": True, "strategy": "sample"},
+            "^strict: has no effect with sample or with",
+        ),
+        ({"gamma": 1.5}, "^gamma: got 1.5, expected less than or equal to 1"),
+        ({"draft_tokens": 0}, "^draft_tokens: got 0, expected greater than or equal to 1"),
+        ({"iterations": -1}, "^iterations: got -1, expected greater than or equal to 0"),
+        ({"candidates": 0}, "^candidates: got 0, expected greater than or equal to 1"),
+        ({"decoder": "nat"}, "^decoder: got 'nat', expected 'ctc' or 'drafter'"),
+        ({"mode": "fast"}, "^mode: got 'fast', expected 'ar', 'tandem' or 'parallel'"),
+        ({"mode": ["ar"], "beams": 2}, "^mode: got "),
+        (
             {"strategy": "greedy", "beams": 4},
             "^beams: 4 has no effect with strategy 'greedy'; "
             "set strategy to 'beam' or leave beams out$",
@@ -38,12 +80,40 @@ def test_mistakes_are_named(values: dict, message: str) -> None:
         build_config(DecodeConfig, values)
 
 
-@pytest.mark.parametrize("values", [{}, {"beams": 5, "suppress": (0,)}, {"top_k": 3, "seed": 1}])
+@pytest.mark.parametrize(
+    ("values", "mode", "strategy"),
+    [
+        ({}, "ar", "greedy"),
+        ({"gamma": 0.0}, "tandem", "greedy"),
+        ({"draft_tokens": 4, "top_k": 3}, "tandem", "sample"),
+        ({"iterations": 2}, "parallel", "greedy"),
+        ({"decoder": "ctc"}, "parallel", "greedy"),
+        ({"mode": "ar", "strict": False, "draft_tokens": None, "decoder": None}, "ar", "greedy"),
+    ],
+)
+def test_the_settings_given_decide_the_mode(values: dict, mode: str, strategy: str) -> None:
+    config = build_config(DecodeConfig, values)
+    assert (config.mode, config.strategy) == (mode, strategy)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        {},
+        {"beams": 5, "suppress": (0,)},
+        {"top_k": 3, "seed": 1},
+        {"mode": "tandem", "gamma": 0.5, "top_p": 0.9, "seed": 2},
+        {"mode": "tandem", "strict": True},
+        {"mode": "parallel", "decoder": "drafter", "iterations": 3},
+    ],
+)
 def test_a_saved_config_reads_back_and_holds_only_what_counts(values: dict) -> None:
     config = DecodeConfig(**values)
     saved = config.model_dump(mode="json")
     assert build_config(DecodeConfig, saved) == config
     assert ("beams" in saved, "seed" in saved) == ("beams" in values, "seed" in values)
+    assert ("gamma" in saved) == (config.mode == "tandem")
+    assert ("iterations" in saved) == (config.mode == "parallel")
 
 
 def test_every_field_is_explained() -> None:

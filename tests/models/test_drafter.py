@@ -18,13 +18,14 @@ from outrider.models import (
     Seq2Seq,
     load_drafter,
 )
+from outrider.models.ctc import Ctc, CtcConfig
 from outrider.models.drafter import Slots
 
 SOURCE = [[4, 5, 6, 1], [7, 1], [8, 9, 1]]
 MAKERS = {"seq2seq": tiny.seq2seq, "language_model": tiny.language_model}
 
 
-def build(target: Seq2Seq | LanguageModel, **changes: Any) -> Drafter:
+def build(target: Seq2Seq | LanguageModel, ahead: Ctc | None = None, **changes: Any) -> Drafter:
     options = {"dropout": 0.0, "rank": 6, "candidates": 5, "block": 12}
     torch.manual_seed(7)
     drafter = Drafter(DrafterConfig.for_target(target.config, **options | changes))
@@ -32,7 +33,7 @@ def build(target: Seq2Seq | LanguageModel, **changes: Any) -> Drafter:
         drafter.bias.normal_()
         drafter.mask.normal_()
         drafter.slot.weight.normal_()
-    return drafter.to(target.dtype).bind(target).eval()
+    return drafter.to(target.dtype).bind(target, ahead).eval()
 
 
 def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, fed_BT: Tensor, prefix: int) -> Any:
@@ -102,6 +103,7 @@ def test_one_slot_by_hand() -> None:
         block, width, heads = drafter.blocks[0], 16, 2
         angle = 2 * 10_000.0 ** (-torch.arange(0, width, 2, dtype=torch.float64) / width)
         x = target.tokens.weight[9] * math.sqrt(width) + drafter.slot.weight[0]
+        x = x + drafter.from_last(torch.cat(parts, dim=-1)[1])
         x = x + torch.cat([angle.sin(), angle.cos()])
         q, k, v = (block.attention.qkv(x)).chunk(3)
         keys, values = (
@@ -270,3 +272,54 @@ def test_needs_a_target_and_an_open_state() -> None:
         backend.draft(torch.zeros(3, 1, dtype=torch.long), state, 2)
     with pytest.raises(ModelError, match="no drafter"):
         TorchBackend(target).encode(SOURCE, capacity=8, drafting=True)
+
+
+def test_it_can_read_a_ctc_decoder() -> None:
+    target = tiny.seq2seq(dtype=torch.float64)
+    with pytest.raises(ModelError, match="has none"):
+        build(target, reads="ctc")
+    with pytest.raises(ConfigError, match="reads"):
+        DrafterConfig.for_target(tiny.language_model().config, reads="ctc")
+    ahead = Ctc(CtcConfig.for_target(target.config, layers=1)).to(torch.float64)
+    ahead = ahead.bind(target).eval()
+    drafter = build(target, ahead, reads="ctc")
+    memory, keep = TorchBackend(target)._encode(target, SOURCE)
+    with torch.no_grad():
+        read, real = drafter.read(memory, keep)
+        states, slots = ahead.states(memory, keep)
+        assert read is not None
+        assert real is not None
+        assert slots is not None
+        torch.testing.assert_close(read, torch.cat([memory, states], dim=1))
+        assert real.sum(1).tolist() == [4 * 3, 2 * 3, 3 * 3]
+        logits = ahead.logits(states)[slots]
+        torch.testing.assert_close(logits, ahead.slots(memory, keep)[slots])
+    backend = TorchBackend(target, drafter=drafter, ctc=ahead)
+    together = backend.encode(SOURCE, capacity=9, drafting=True)
+    start = torch.zeros(3, 1, dtype=torch.long)
+    drafts = backend.draft(start, together, 4)
+    for row in range(3):
+        alone = backend.encode([SOURCE[row]], capacity=9, drafting=True)
+        single = backend.draft(start[:1], alone, 4)
+        torch.testing.assert_close(single.prob_BKC[0], drafts.prob_BKC[row])
+
+
+@torch.inference_mode()
+def test_the_newest_state_follows_rollback_and_select() -> None:
+    """Prompts in several chunks of unequal length, rows of their own length, rows that move."""
+    target = tiny.seq2seq(dtype=torch.float64)
+    drafter = build(target)
+    backend = TorchBackend(target, drafter=drafter)
+    fed = torch.tensor([[0, 4, 5, 6], [0, 7, 8, 9], [0, 5, 5, 5]])
+    state = backend.encode(SOURCE, capacity=20, drafting=True)
+    backend.extend(fed[:, :2], state)
+    backend.extend(fed[:, 2:], state, count_B=torch.tensor([2, 0, 1]))
+    state.select(torch.tensor([1, 2, 0]))
+    backend.extend(torch.full((3, 3), 8), state)
+    state.rollback(torch.tensor([3, 3, 6]))
+    found = drafter._newest(state)
+    tokens = {0: [0, 7, 8], 1: [0, 5, 5], 2: [0, 4, 5, 6, 8, 8]}
+    for row, source in enumerate([1, 2, 0]):
+        alone = backend.encode([SOURCE[source]], capacity=20, drafting=True)
+        backend.extend(torch.tensor([tokens[row]]), alone)
+        torch.testing.assert_close(found[row : row + 1], drafter._newest(alone))

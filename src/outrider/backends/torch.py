@@ -8,6 +8,7 @@ from torch import Tensor
 from outrider.decoding.protocol import Draft, State
 from outrider.errors import ModelError
 from outrider.models import Drafter, LanguageModel, Seq2Seq
+from outrider.models.ctc import Ctc
 from outrider.models.state import DecoderState
 
 __all__ = ["TorchBackend"]
@@ -23,6 +24,7 @@ class TorchBackend:
         model: Seq2Seq | LanguageModel,
         *,
         drafter: Drafter | None = None,
+        ctc: Ctc | None = None,
         frozen: bool = False,
     ) -> None:
         """Compute with `model`; `frozen` says that its weights will not change any more.
@@ -30,11 +32,14 @@ class TorchBackend:
         Then weights of up to `PACK_UP_TO` bytes are kept a second time, laid out for this CPU.
         """
         self.model = model.eval()
-        self.drafter = None if drafter is None else drafter.bind(model).eval()
+        self.ctc_decoder = _bind_ctc(ctc, model)
+        self.drafter = None if drafter is None else drafter.bind(model, self.ctc_decoder).eval()
         if frozen and sum(weight.nbytes for weight in model.parameters()) <= PACK_UP_TO:
             model.pack_weights()
             if drafter is not None:
                 drafter.pack_weights()
+            if ctc is not None:
+                ctc.pack_weights()
         config = model.config
         eos, pad, start = config.eos_token_id, config.pad_token_id, config.first_token
         eos = eos[0] if isinstance(eos, list) else eos
@@ -46,6 +51,7 @@ class TorchBackend:
         self.start, self.eos, self.pad = start, eos, pad
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
         self.longest_draft: int = 0 if drafter is None else drafter.config.block
+        self.has_ctc: bool = ctc is not None
         self.epsilon: float = torch.finfo(model.dtype).eps
 
     @property
@@ -55,7 +61,12 @@ class TorchBackend:
 
     @torch.inference_mode()
     def encode(
-        self, source: Sequence[Sequence[int]], *, capacity: int, drafting: bool = False
+        self,
+        source: Sequence[Sequence[int]],
+        *,
+        capacity: int,
+        drafting: bool = False,
+        parallel: bool = False,
     ) -> DecoderState:
         """Open one row per source."""
         memory_BSD = keep_BS = None
@@ -63,11 +74,17 @@ class TorchBackend:
             state = self.model.open(len(source), capacity=capacity)
         else:
             memory_BSD, keep_BS = self._encode(self.model, source)
-            state = self.model.open(memory_BSD, keep_BS, capacity=capacity)
+            if capacity:
+                state = self.model.open(memory_BSD, keep_BS, capacity=capacity)
+            else:  # nothing will be decoded token by token, so nothing is made ready for it
+                lengths = [0] * len(source)
+                state = DecoderState([], [], lengths=lengths, capacity=0, device=self.device)
         if drafting:
             if self.drafter is None:
                 raise ModelError("this model has no drafter")
             self.drafter.ride(state, memory_BSD, keep_BS)
+        if parallel:
+            state.memory_BSD, state.keep_BS = memory_BSD, keep_BS
         return state
 
     def _encode(
@@ -114,3 +131,29 @@ class TorchBackend:
             last_B1, state, tokens, temperature=temperature, uniform_BK=uniform_BK
         )
         return Draft(*found)
+
+    @torch.inference_mode()
+    def predict(self, last_B1: Tensor, state: State, told_BK: Tensor) -> tuple[Tensor, Tensor]:
+        """Guess a whole block of which some tokens are known."""
+        assert isinstance(state, DecoderState), "a state of another backend"
+        if self.drafter is None or state.rider is None:
+            raise ModelError("this state was not opened for drafting")
+        return self.drafter.predict(last_B1, state, told_BK)
+
+    @torch.inference_mode()
+    def ctc(self, state: State, told_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Score the slots of whole texts."""
+        assert isinstance(state, DecoderState), "a state of another backend"
+        if self.ctc_decoder is None or state.memory_BSD is None:
+            raise ModelError("this model has no CTC decoder, or the state was not opened for it")
+        memory_BSD, keep_BS = state.memory_BSD, state.keep_BS
+        logits_BUV = self.ctc_decoder.slots(memory_BSD, keep_BS, told_BU)
+        return logits_BUV.float(), self.ctc_decoder.count(memory_BSD, keep_BS)
+
+
+def _bind_ctc(ctc: Ctc | None, model: Seq2Seq | LanguageModel) -> Ctc | None:
+    if ctc is None:
+        return None
+    if not isinstance(model, Seq2Seq):
+        raise ModelError("a CTC decoder needs a source to read; a language model has none")
+    return ctc.bind(model).eval()

@@ -14,11 +14,14 @@ import typer
 
 from outrider import __version__
 from outrider.cli.bench_decode import bench_decode
+from outrider.cli.bench_modes import bench_exact, bench_modes
 from outrider.cli.bench_train import bench_train
 from outrider.cli.config import config
+from outrider.cli.distill import distill
 from outrider.cli.evaluate import evaluate
 from outrider.cli.export import export
 from outrider.cli.prepare import prepare
+from outrider.cli.show import show_tandem
 from outrider.cli.train import train
 from outrider.cli.translate import generate, translate
 from outrider.errors import OutriderError
@@ -28,13 +31,18 @@ __all__ = ["app", "main", "run"]
 _SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-bench = typer.Typer(help="Measure speed against other engines, interleaved.", no_args_is_help=True)
+bench = typer.Typer(help="Measure speed, quality and exactness side by side.", no_args_is_help=True)
 app.add_typer(bench, name="bench")
+show = typer.Typer(help="See what a model does.", no_args_is_help=True)
+app.add_typer(show, name="show")
 
-for _command in (prepare, train, evaluate, translate, generate, export, config):
+for _command in (prepare, train, distill, evaluate, translate, generate, export, config):
     app.command()(_command)
 bench.command("train")(bench_train)
 bench.command("decode")(bench_decode)
+bench.command("modes")(bench_modes)
+bench.command("exact")(bench_exact)
+show.command("tandem")(show_tandem)
 
 
 @app.callback(invoke_without_command=True)

@@ -32,6 +32,10 @@ def prepare(
 
     run = load_config(RunConfig, config, overrides or [])
     task: Task = "translation" if run.model.type == "seq2seq" else "language_model"
+    if run.model.rides:
+        from outrider.training.build import run_task
+
+        task = run_task(run)
     prepared = prepare_data(run.data, task=task, progress=not quiet, force=force)
     if not quiet:
         Console(stderr=True).print(report(prepared))

@@ -9,67 +9,42 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from outrider.cli.decode_options import Model, check, decodes, print_statistics
 from outrider.errors import ConfigError, DataError, ModelError, ResourceError
 
 if TYPE_CHECKING:
+    from outrider.decoding.statistics import Statistics
     from outrider.runtime import Generator, Result, Translator
 
 __all__ = ["generate", "translate"]
 
-Model = Annotated[str, typer.Option("--model", "-m", help="Model folder, or id of a Hub model.")]
-Strategy = Annotated[str | None, typer.Option(help="greedy, sample or beam.")]
-MaxNewTokens = Annotated[int | None, typer.Option(help="Most tokens to write for each input.")]
-Beams = Annotated[int | None, typer.Option(help="Sequences that beam search keeps.")]
-LengthPenalty = Annotated[float | None, typer.Option(help="Over 1 prefers longer output.")]
-Temperature = Annotated[float | None, typer.Option(help="Sampling: under 1 is more cautious.")]
-TopK = Annotated[int | None, typer.Option(help="Sampling: draw from the k likeliest tokens.")]
-TopP = Annotated[float | None, typer.Option(help="Sampling: draw from this much probability.")]
-Seed = Annotated[int | None, typer.Option(help="Sampling: input number i draws with seed + i.")]
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Tokens held in memory at once.")]
-Device = Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")]
-Dtype = Annotated[str, typer.Option(help="float32, bfloat16 or float16.")]
-Threads = Annotated[int | None, typer.Option(help="CPU threads.")]
+Stats = Annotated[bool, typer.Option("--stats", help="Say on stderr what drafting did.")]
 
 
+@decodes
 def translate(
     model: Model,
+    options: dict[str, Any],
+    place: dict[str, Any],
     text: Annotated[list[str] | None, typer.Argument(help="Texts; else --in or stdin.")] = None,
     source: Annotated[Path | None, typer.Option("--in", help="Read lines from here.")] = None,
     target: Annotated[Path | None, typer.Option("--out", help="Write lines here.")] = None,
-    strategy: Strategy = None,
-    beams: Beams = None,
-    length_penalty: LengthPenalty = None,
     n_best: Annotated[
         int | None, typer.Option(help="Write `line ||| text ||| score` for the n best.")
     ] = None,
-    max_new_tokens: MaxNewTokens = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
     batch_tokens: BatchTokens = None,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-    threads: Threads = None,
+    stats: Stats = False,
 ) -> None:
     """Translate: one output line per input line, in order, as soon as it is known."""
-    options = _given(
-        strategy=strategy,
-        beams=beams,
-        length_penalty=length_penalty,
-        n_best=n_best,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-    )
+    if n_best is not None:
+        options["n_best"] = n_best
     if text and source is not None:
         raise ConfigError("--in", "texts were given too; leave out one of them")
     if source is not None and target is not None and source.absolute() == target.absolute():
         raise ConfigError("--out", f"{target} is the input too and would be overwritten")
-    _check(options)
-    translator = _load_translator(model, {"device": device, "dtype": dtype, "threads": threads})
+    check(options)
+    translator = _load_translator(model, place)
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
     with ExitStack() as stack:
@@ -81,59 +56,42 @@ def translate(
             if source is None and sys.stdin.isatty():
                 options["window"] = 1
         writer = stack.enter_context(_writer(target))
+        if stats:
+            options["stats"] = stack.enter_context(_statistics())
         _translate(translator, lines, writer, options)
 
 
+@decodes
 def generate(
     model: Model,
+    options: dict[str, Any],
+    place: dict[str, Any],
     prompt: Annotated[list[str] | None, typer.Argument(help="Prompts; else from stdin.")] = None,
-    strategy: Strategy = None,
-    max_new_tokens: MaxNewTokens = None,
-    temperature: Temperature = None,
-    top_k: TopK = None,
-    top_p: TopP = None,
-    seed: Seed = None,
-    beams: Beams = None,
-    length_penalty: LengthPenalty = None,
     batch_tokens: BatchTokens = None,
-    device: Device = "auto",
-    dtype: Dtype = "float32",
-    threads: Threads = None,
+    stats: Stats = False,
 ) -> None:
     """Continue prompts with a language model; each is printed with its continuation."""
-    options = _given(
-        strategy=strategy,
-        max_new_tokens=max_new_tokens,
-        temperature=temperature,
-        top_k=top_k,
-        top_p=top_p,
-        seed=seed,
-        beams=beams,
-        length_penalty=length_penalty,
-    )
-    _check(options)
-    generator = _load_generator(model, {"device": device, "dtype": dtype, "threads": threads})
+    check(options)
+    generator = _load_generator(model, place)
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
     prompts = prompt or [sys.stdin.read().rstrip("\n")]
-    for start, continuation in zip(prompts, generator.generate(prompts, **options), strict=True):
-        typer.echo(start + continuation)
+    with ExitStack() as stack:
+        if stats:
+            options["stats"] = stack.enter_context(_statistics())
+        for start, (best, *_) in zip(prompts, generator.results(prompts, **options), strict=True):
+            typer.echo(start + best.text)
 
 
-def _given(**options: Any) -> dict[str, Any]:
-    return {name: value for name, value in options.items() if value is not None}
+@contextmanager
+def _statistics() -> "Iterator[Statistics]":
+    """Collect what drafting does, and print it when all is written."""
+    from outrider.decoding.statistics import Statistics
 
-
-def _check(options: dict[str, Any]) -> None:
-    """Refuse a wrong option before the model is loaded."""
-    from outrider.config import build_config
-    from outrider.decoding import DecodeConfig
-
-    try:
-        build_config(DecodeConfig, options, prefix="--")
-    except ConfigError as error:
-        key, _, message = str(error).partition(": ")
-        raise ConfigError(key.replace("_", "-"), message) from None
+    stats = Statistics()
+    yield stats
+    sys.stdout.flush()
+    print_statistics(stats)
 
 
 def _load_translator(model: str, options: dict[str, Any]) -> "Translator":

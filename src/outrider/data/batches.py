@@ -54,6 +54,7 @@ class BatchStream:
         self.cursor = cursor or Cursor()
         self._rank, self._seed = rank, seed
         self._collator = _Collator(prepared, max_length)
+        self._distilled = prepared.manifest.origin is not None
         self._reader = prepared.reader("train")
         split = prepared.manifest.splits["train"]
         self.plan = BatchPlan(
@@ -76,7 +77,8 @@ class BatchStream:
 
     def _load(self, blocks: IntArray, epoch: int) -> "_Rows":
         rows = _load(self._reader, blocks, self._collator.paired)
-        if self._collator.paired:
+        # Half of a distilled row answers the other half: it must be cut where the model was asked.
+        if self._collator.paired or self._distilled:
             return rows
         return _Rows(None, self._rotate(rows.target, blocks, epoch))
 

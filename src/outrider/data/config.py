@@ -108,8 +108,9 @@ class PrepareConfig(Config):
 
     folder: str
     """Where the prepared shards go; appears only when complete."""
-    train: CorpusConfig
-    """What the model learns from."""
+    train: CorpusConfig | None = None
+    """What the model learns from; null where `folder` is prepared already, by `outrider distill`
+    say."""
     valid: CorpusConfig | None = None
     """What it is checked on while it learns."""
     valid_rows: int | None = Field(default=None, ge=1)
@@ -126,6 +127,18 @@ class PrepareConfig(Config):
     """What is left out."""
     shard_rows: int = Field(default=100_000, ge=1)
     """Rows of one Parquet file."""
+
+    @model_validator(mode="after")
+    def _nothing_idle_without_corpus(self) -> Self:
+        if self.train is None:
+            fields = type(self).model_fields  # a default written out, as in a saved config, is none
+            for name in sorted(fields.keys() - {"folder", "root"}):
+                if getattr(self, name) != fields[name].default:
+                    raise ConfigError(
+                        f"data.{name}",
+                        "has no effect without data.train: data.folder is taken as it was prepared",
+                    )
+        return self
 
     @model_validator(mode="after")
     def _one_valid(self) -> Self:

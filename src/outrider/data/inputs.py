@@ -50,8 +50,8 @@ def difference(manifest: Manifest, config: PrepareConfig, task: str) -> str:
 
 
 def _paths(config: PrepareConfig) -> dict[str, Path]:
-    names = corpus_files(config.train) + (corpus_files(config.valid) if config.valid else ())
-    return {name: config.path(name) for name in names}
+    corpora = [corpus for corpus in (config.train, config.valid) if corpus is not None]
+    return {name: config.path(name) for corpus in corpora for name in corpus_files(corpus)}
 
 
 def _changed(file: InputFile, path: Path) -> bool:

@@ -78,6 +78,8 @@ class Manifest(Config):
     block_rows: int
     """Rows of a Parquet row group; only the last one of a shard has fewer."""
     splits: dict[str, Split]
+    origin: dict[str, Any] | None = None
+    """The model whose output the targets are, and how it was made; null where people wrote them."""
 
     def write(self, folder: Path) -> None:
         """Write it last of all files: a folder without a manifest is not a prepared one."""

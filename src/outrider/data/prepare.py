@@ -41,8 +41,10 @@ def prepare(
         progress: show a bar for each stage on stderr.
         force: replace a folder that was prepared with other settings or from other files.
     """
-    _check_settings(config, task)
     folder = Path(config.folder)
+    if config.train is None:
+        return _open_given(folder, task)
+    _check_settings(config, task)
     if folder.exists():
         # Only a folder with our manifest is ever replaced.
         changed = difference(read_manifest(folder), config, task)
@@ -56,6 +58,20 @@ def prepare(
     with working_folder(folder) as work, show_stages(progress) as stages:
         _build(config, task, work, stages)
     return open_prepared(folder)
+
+
+def _open_given(folder: Path, task: Task) -> Prepared:
+    """Open what was prepared or distilled before."""
+    if not folder.exists():
+        raise ConfigError(
+            "data.train",
+            f"is required, for {folder} is not prepared yet; name a corpus, or write the folder "
+            "with outrider distill first",
+        )
+    prepared = open_prepared(folder)
+    if prepared.manifest.task != task:
+        raise DataError(f"{folder}: was prepared for {prepared.manifest.task}, not for {task}")
+    return replace(prepared, reused=True)
 
 
 def _build(config: PrepareConfig, task: Task, work: Path, stages: Stages) -> None:

@@ -47,6 +47,7 @@ class PairPreparation:
     def read(self) -> None:
         """Read and clean the corpora, and settle how many pairs are held out."""
         clean = self._config.clean
+        assert self._config.train is not None
         train = self._corpora["train"] = self._read("train", self._config.train, clean)
         if self._config.valid is not None:
             self._corpora["valid"] = self._read("valid", self._config.valid, _lenient(clean))

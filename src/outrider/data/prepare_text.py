@@ -53,6 +53,7 @@ class TextPreparation:
 
     def read(self) -> None:
         """Read the corpora."""
+        assert self._config.train is not None
         self._corpora["train"] = self._read("train", self._config.train)
         if self._config.valid is not None:
             self._corpora["valid"] = self._read("valid", self._config.valid)

@@ -47,8 +47,11 @@ class ShardWriter(AbstractContextManager["ShardWriter"]):
     A context: leaving it without `close` abandons the shard that is being written.
     """
 
-    def __init__(self, folder: Path, split: str, *, shard_rows: int, block_rows: int) -> None:
-        self._folder, self._split = folder, split
+    def __init__(
+        self, folder: Path, split: str, *, shard_rows: int, block_rows: int, first: int = 0
+    ) -> None:
+        """Write to `folder`; the first shard gets the number `first`."""
+        self._folder, self._split, self._first = folder, split, first
         self._shard_rows, self._block_rows = shard_rows, block_rows
         self._waiting: list[pa.Table] = []
         self._rows_waiting = 0
@@ -84,7 +87,8 @@ class ShardWriter(AbstractContextManager["ShardWriter"]):
         block, rest = waiting.slice(0, rows), waiting.slice(rows)
         self._waiting, self._rows_waiting = [rest], rest.num_rows
         if self._open is None:
-            path = self._folder / f"{self._split}-{len(self._shards):05d}.parquet"
+            number = self._first + len(self._shards)
+            path = self._folder / f"{self._split}-{number:05d}.parquet"
             self._open = _OpenShard(path, block.schema)
         self._open.write(block)
         if self._open.rows == self._shard_rows:
@@ -150,7 +154,7 @@ class BlockReader:
 
     def lengths(self, blocks: IntArray) -> tuple[IntArray, IntArray]:
         """Source and target lengths of the rows of some blocks; a text without source has zeros."""
-        tables = [self._read(block, ["source_length", "target_length"]) for block in blocks]
+        tables = [self.table(block, ["source_length", "target_length"]) for block in blocks]
         target = np.concatenate([t["target_length"].to_numpy() for t in tables]).astype(np.int64)
         if "source_length" not in tables[0].column_names:
             return np.zeros_like(target), target
@@ -159,10 +163,11 @@ class BlockReader:
 
     def ids(self, block: int, column: str) -> Ragged:
         """Token ids of a block: `column` is `source_ids` or `target_ids`."""
-        array = self._read(block, [column])[column].combine_chunks()
+        array = self.table(block, [column])[column].combine_chunks()
         return Ragged(array.values.to_numpy(), array.offsets.to_numpy().astype(np.int64))
 
-    def _read(self, block: int, columns: list[str]) -> pa.Table:
+    def table(self, block: int, columns: list[str]) -> pa.Table:
+        """Those of the columns that a block has."""
         name, group = self._place[block]
         try:
             with pq.ParquetFile(self._folder / name) as file:

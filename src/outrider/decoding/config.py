@@ -1,7 +1,8 @@
-"""How to decode: one frozen config for every strategy.
+"""How to decode: one frozen config for every mode and strategy.
 
-A setting that belongs to another strategy is refused rather than ignored. If `strategy` is left
-out, the settings given decide it: `beams: 5` alone means beam search.
+A setting that belongs to another mode or strategy is refused rather than ignored. If `mode` or
+`strategy` is left out, the settings given decide it: `beams: 5` alone means beam search, and
+`gamma: 0.25` alone means tandem.
 """
 
 from typing import Any, Literal
@@ -17,9 +18,16 @@ from pydantic import (
 
 from outrider.config import Config
 
-__all__ = ["DecodeConfig", "Strategy"]
+__all__ = ["DecodeConfig", "Mode", "Strategy"]
 
+Mode = Literal["ar", "tandem", "parallel"]
 Strategy = Literal["greedy", "sample", "beam"]
+
+_STRATEGIES: dict[Mode, tuple[Strategy, ...]] = {
+    "ar": ("greedy", "sample", "beam"),
+    "tandem": ("greedy", "sample"),
+    "parallel": ("greedy",),
+}
 
 _OWNER: dict[str, Strategy] = {
     "beams": "beam",
@@ -31,10 +39,26 @@ _OWNER: dict[str, Strategy] = {
     "seed": "sample",
 }
 
+_MODE_OWNER: dict[str, Mode] = {
+    "gamma": "tandem",
+    "draft_tokens": "tandem",
+    "strict": "tandem",
+    "decoder": "parallel",
+    "iterations": "parallel",
+    "candidates": "parallel",
+}
+
+
+def _says_something(value: Any) -> bool:
+    return value is not None and value is not False
+
 
 class DecodeConfig(Config):
     """Settings of one decoding run; the same for every row, except what a `Request` overrides."""
 
+    mode: Mode = "ar"
+    """ar writes token by token; tandem lets a drafter guess blocks that the model then checks, with
+    the same result; parallel writes the whole text at once."""
     strategy: Strategy = "greedy"
     """greedy takes the likeliest token, sample draws one, beam keeps the likeliest sequences."""
     max_new_tokens: int | None = Field(default=None, ge=1)
@@ -66,25 +90,86 @@ class DecodeConfig(Config):
     force_eos: bool = False
     """The last token a row may have is the end token, as Marian's generation configs ask."""
 
+    gamma: float = Field(default=0.0, ge=0, le=1)
+    """Trust in the drafter: a token is judged by (1 - gamma) p + gamma q, with p the model's and q
+    the drafter's distribution. 0 is exactly the model, 1 takes every draft. Only for tandem."""
+    draft_tokens: int | None = Field(default=None, ge=1)
+    """Tokens guessed at once. null: chosen as it goes from what a block costs on this machine and
+    how sure the drafter is. Only for tandem."""
+    strict: bool = False
+    """Compute near-ties again as token-by-token decoding does, so that rounding in low precision
+    never changes the text. Only for tandem, with greedy and gamma 0."""
+    decoder: Literal["ctc", "drafter"] | None = None
+    """Who writes in parallel. null: the CTC decoder where the model has one, else the drafter. Only
+    for parallel."""
+    iterations: int = Field(default=0, ge=0)
+    """Further passes that write the least certain tokens again. Only for parallel."""
+    candidates: int = Field(default=1, ge=1)
+    """Texts written for each input, of which the one the model finds likeliest is taken. Only for
+    parallel."""
+
     @model_validator(mode="before")
     @classmethod
-    def _strategy_from_settings(cls, values: Any) -> Any:
-        if not isinstance(values, dict) or "strategy" in values:
+    def _fill_in_from_settings(cls, values: Any) -> Any:
+        if not isinstance(values, dict):
             return values
-        owners = [_OWNER[name] for name in values if name in _OWNER]
-        return {"strategy": owners[0], **values} if owners else values
+        filled = dict(values)
+        modes = [_MODE_OWNER[n] for n in values if n in _MODE_OWNER and _says_something(values[n])]
+        if modes:
+            filled.setdefault("mode", modes[0])
+        mode = filled.get("mode", "ar")
+        strategies = [_OWNER[name] for name in values if name in _OWNER]
+        # Where the mode forbids the strategy, the setting itself is refused below.
+        if strategies and (mode not in list(_STRATEGIES) or strategies[0] in _STRATEGIES[mode]):
+            filled.setdefault("strategy", strategies[0])
+        return filled
+
+    @field_validator("strategy")
+    @classmethod
+    def _suits_the_mode(cls, strategy: Strategy, info: ValidationInfo) -> Strategy:
+        mode: Mode = info.data.get("mode", "ar")
+        if strategy not in _STRATEGIES[mode]:
+            possible = " or ".join(map(repr, _STRATEGIES[mode]))
+            raise ValueError(
+                f"{strategy!r} does not go with mode {mode!r}; "
+                f"set strategy to {possible}, or mode to 'ar'"
+            )
+        return strategy
 
     @field_validator(*_OWNER)
     @classmethod
     def _has_an_effect(cls, value: Any, info: ValidationInfo) -> Any:
-        assert info.field_name is not None
-        strategy, owner = info.data.get("strategy"), _OWNER[info.field_name]
-        if strategy is not None and strategy != owner and value is not None:
+        name = str(info.field_name)
+        mode, strategy, owner = info.data.get("mode"), info.data.get("strategy"), _OWNER[name]
+        if value is None or mode is None or strategy in (None, owner):
+            return value
+        if owner not in _STRATEGIES[mode]:
+            fix = f"mode {mode!r}; set mode to 'ar' or leave {name} out"
+        else:
+            fix = f"strategy {strategy!r}; set strategy to {owner!r} or leave {name} out"
+        raise ValueError(f"{value!r} has no effect with {fix}")
+
+    @field_validator(*_MODE_OWNER)
+    @classmethod
+    def _belongs_to_the_mode(cls, value: Any, info: ValidationInfo) -> Any:
+        name = str(info.field_name)
+        mode, owner = info.data.get("mode"), _MODE_OWNER[name]
+        if _says_something(value) and mode not in (None, owner):
             raise ValueError(
-                f"{value!r} has no effect with strategy {strategy!r}; "
-                f"set strategy to {owner!r} or leave {info.field_name} out"
+                f"{value!r} has no effect with mode {mode!r}; "
+                f"set mode to {owner!r} or leave {name} out"
             )
         return value
+
+    @field_validator("strict")
+    @classmethod
+    def _has_ties_to_compute(cls, strict: bool, info: ValidationInfo) -> bool:
+        if strict and (info.data.get("strategy") == "sample" or info.data.get("gamma")):
+            raise ValueError(
+                "has no effect with sample or with gamma above 0; "
+                "leave strict out, or decode greedily with gamma 0"
+            )
+        return strict
 
     @field_validator("n_best")
     @classmethod
@@ -98,4 +183,9 @@ class DecodeConfig(Config):
     def _own_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         """Leave out what has no effect, so that a saved config can be read again."""
         values: dict[str, Any] = serialize(self)
-        return {k: v for k, v in values.items() if _OWNER.get(k, self.strategy) == self.strategy}
+        return {
+            name: value
+            for name, value in values.items()
+            if _OWNER.get(name, self.strategy) == self.strategy
+            and _MODE_OWNER.get(name, self.mode) == self.mode
+        }

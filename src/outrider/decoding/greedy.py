@@ -6,6 +6,7 @@ import torch
 from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
+from outrider.decoding.likeliest import likeliest
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.stepwise import decode_stepwise
@@ -20,4 +21,4 @@ def greedy(backend: Backend, requests: Sequence[Request], config: DecodeConfig) 
 
 
 def _likeliest(logits_B1V: Tensor, row_B: Tensor, step: int) -> Tensor:
-    return logits_B1V.argmax(-1)
+    return likeliest(logits_B1V)

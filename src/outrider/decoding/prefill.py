@@ -8,22 +8,40 @@ from torch import Tensor
 from outrider.decoding.protocol import Backend, State
 from outrider.decoding.request import Request
 
-__all__ = ["prefill"]
+__all__ = ["open_for_drafting", "prefill"]
 
 
 def prefill(
     backend: Backend, requests: Sequence[Request], limits: Sequence[int]
 ) -> tuple[State, Tensor]:
     """Open one row per request and return the logits for its first new token, [B, 1, V]."""
+    state = backend.encode([r.source for r in requests], capacity=_capacity(requests, limits))
+    return state, _feed(backend, state, [[backend.start, *r.prompt] for r in requests])
+
+
+def open_for_drafting(
+    backend: Backend, requests: Sequence[Request], limits: Sequence[int], *, block: int
+) -> State:
+    """Open one row per request with room for a block; the newest token of each is not fed yet."""
+    capacity = _capacity(requests, limits) + block
+    if backend.max_length is not None:
+        capacity = min(capacity, backend.max_length)
+    state = backend.encode([r.source for r in requests], capacity=capacity, drafting=True)
+    if any(r.prompt for r in requests):
+        _feed(backend, state, [[backend.start, *r.prompt][:-1] for r in requests])
+    return state
+
+
+def _capacity(requests: Sequence[Request], limits: Sequence[int]) -> int:
     # The last token of a row is never fed back, so it needs no room; the start token does.
-    capacity = max(len(r.prompt) + limit for r, limit in zip(requests, limits, strict=True))
-    state = backend.encode([r.source for r in requests], capacity=capacity)
-    device = state.length_B.device
-    fed = [[backend.start, *r.prompt] for r in requests]
+    return max(len(r.prompt) + limit for r, limit in zip(requests, limits, strict=True))
+
+
+def _feed(backend: Backend, state: State, fed: Sequence[Sequence[int]]) -> Tensor:
     longest = max(map(len, fed))
-    tokens_BT = torch.tensor(
-        [row + [backend.pad] * (longest - len(row)) for row in fed], device=device
-    )
+    padded = [[*row, *[backend.pad] * (longest - len(row))] for row in fed]
+    device = state.length_B.device
     ragged = any(len(row) < longest for row in fed)
     count_B = torch.tensor([len(row) for row in fed], device=device) if ragged else None
-    return state, backend.extend(tokens_BT, state, count_B=count_B, last=True)
+    tokens_BT = torch.tensor(padded, device=device)
+    return backend.extend(tokens_BT, state, count_B=count_B, last=True)

@@ -1,4 +1,4 @@
-"""What a decoding loop may ask of a model: `encode`, then `extend` and `draft` as often as needed.
+"""What a decoding loop may ask of a model: `encode`, then `extend`, `draft` and so on as needed.
 
 A loop is a pure function over these protocols. It never sees weights, devices or caches, so the
 same loop runs on every backend; a backend never sees a strategy.
@@ -62,16 +62,24 @@ class Backend(Protocol):
     """Positions the model can count to; None where there is no such limit."""
     longest_draft: int
     """Most tokens one `draft` may ask for; 0 where there is no drafter."""
+    has_ctc: bool
+    """Whether it has a CTC decoder."""
     epsilon: float
     """Relative rounding error of the numbers it computes with."""
 
     def encode(
-        self, source: Sequence[Sequence[int]], *, capacity: int, drafting: bool = False
+        self,
+        source: Sequence[Sequence[int]],
+        *,
+        capacity: int,
+        drafting: bool = False,
+        parallel: bool = False,
     ) -> State:
         """Open one row per source, with room for `capacity` tokens each.
 
         A language model has nothing to encode: its sources are empty, its prompt goes to `extend`.
         Only a state opened for `drafting` can be drafted from; a block takes room like its tokens.
+        Only a state opened for `parallel` can be asked for `ctc`, which takes no room.
         """
         ...
 
@@ -105,5 +113,22 @@ class Backend(Protocol):
         `last_B1` are the newest tokens, not yet taken in by `extend`. Each token of a draft is the
         drafter's likeliest; with `uniform_BK` (numbers in [0, 1)) it is drawn from q instead, at
         `temperature`, by the inverse of the cumulative distribution in the order of the candidates.
+        """
+        ...
+
+    def predict(self, last_B1: Tensor, state: State, told_BK: Tensor) -> tuple[Tensor, Tensor]:
+        """Guess a whole block of which some tokens are known; the state stays as it is.
+
+        `told_BK` holds the known tokens, -1 elsewhere. Returns the likeliest token of every place
+        given that the known ones stand, [B, K], and the probability the drafter gives it. A place
+        depends on those before it only.
+        """
+        ...
+
+    def ctc(self, state: State, told_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        """Score the slots of whole texts, [B, U, V], and count the real slots of each row, [B].
+
+        A slot says a token or `pad`, the blank; equal neighbours are one token (see `nn.ctc`).
+        `told_BU` holds tokens that slots are told, -1 elsewhere. The state stays as it is.
         """
         ...

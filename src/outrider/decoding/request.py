@@ -1,11 +1,12 @@
 """What goes into a decoding loop, and what comes out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Literal
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.protocol import Backend
+from outrider.decoding.statistics import Round
 from outrider.errors import InputError
 
 __all__ = ["Finish", "Hypothesis", "Request", "token_limit"]
@@ -38,6 +39,8 @@ class Hypothesis:
     """`eos`: the model ended it; `length`: it ran into its limit."""
     score: float | None = None
     """Log-probability; divided by the length penalty in beam search. None if not asked for."""
+    rounds: tuple[Round, ...] = field(default=(), compare=False, repr=False)
+    """How tandem decoding came to it; no part of what it is."""
 
 
 def token_limit(backend: Backend, request: Request, config: DecodeConfig) -> int:

@@ -15,7 +15,7 @@ from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, token_limit
 from outrider.decoding.stepwise import decode_stepwise
 
-__all__ = ["draw", "sample"]
+__all__ = ["distribution", "draw", "invert", "sample"]
 
 
 @torch.inference_mode()
@@ -36,17 +36,35 @@ def sample(backend: Backend, requests: Sequence[Request], config: DecodeConfig) 
 
 def draw(logits_BV: Tensor, uniform_B1: Tensor, config: DecodeConfig) -> Tensor:
     """Turn a uniform number in [0, 1) into a token id, [B, 1], by the inverse distribution."""
-    logits_BV = logits_BV / config.temperature
-    ids_BV = None
+    prob_BV, ids_BV = _truncate(logits_BV, config)
+    place_B1 = invert(prob_BV, uniform_B1)
+    return place_B1 if ids_BV is None else ids_BV.gather(-1, place_B1)
+
+
+def distribution(logits: Tensor, config: DecodeConfig) -> Tensor:
+    """Return the probability of every token, [..., V] in float64, under the config's settings."""
+    prob, ids = _truncate(logits, config)
+    if ids is None:
+        return prob
+    return torch.zeros_like(logits, dtype=prob.dtype).scatter_(-1, ids, prob / prob.sum(-1, True))
+
+
+def invert(mass_BV: Tensor, uniform_B1: Tensor) -> Tensor:
+    """Return the place, [B, 1], that a uniform number in [0, 1) falls on; any total will do."""
+    cumulative_BV = mass_BV.cumsum(-1)
+    # 1 - u lies in (0, 1], so the first entry to reach it always has probability above zero.
+    return torch.searchsorted(cumulative_BV, (1 - uniform_B1) * cumulative_BV[:, -1:])
+
+
+def _truncate(logits: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor | None]:
+    """Return what is left to draw from, not normalised, and its token ids if not all in order."""
+    logits, ids = logits / config.temperature, None
     if config.top_k is not None:
-        logits_BV, ids_BV = logits_BV.topk(min(config.top_k, logits_BV.shape[-1]))
+        logits, ids = logits.topk(min(config.top_k, logits.shape[-1]))
     elif config.top_p is not None:
-        logits_BV, ids_BV = logits_BV.sort(descending=True)
-    prob_BV = logits_BV.softmax(-1, dtype=torch.float64)
+        logits, ids = logits.sort(descending=True)
+    prob = logits.softmax(-1, dtype=torch.float64)
     if config.top_p is not None:
         # The token that crosses top_p is still in: what counts is the mass before it.
-        prob_BV = prob_BV.masked_fill(prob_BV.cumsum(-1) - prob_BV >= config.top_p, 0.0)
-    cumulative_BV = prob_BV.cumsum(-1)
-    # 1 - u lies in (0, 1], so the first entry to reach it always has probability above zero.
-    place_B1 = torch.searchsorted(cumulative_BV, (1 - uniform_B1) * cumulative_BV[:, -1:])
-    return place_B1 if ids_BV is None else ids_BV.gather(-1, place_B1)
+        prob = prob.masked_fill(prob.cumsum(-1) - prob >= config.top_p, 0.0)
+    return prob, ids

@@ -1,5 +1,7 @@
 """What happened while drafting: rounds, acceptance, and where the time went."""
 
+from collections import Counter
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -25,12 +27,8 @@ class Statistics:
     """Blocks verified, counted for each row."""
     tokens: int = 0
     """Tokens emitted in those rounds, end tokens included."""
-    drafted: list[int] = field(default_factory=list)
-    """How often a token was drafted at each place of a block."""
-    judged: list[int] = field(default_factory=list)
-    """How often verification looked at it, because all before it were confirmed."""
-    accepted: list[int] = field(default_factory=list)
-    """How often it was confirmed, all before it included."""
+    blocks: Counter[tuple[int, int]] = field(default_factory=Counter)
+    """How many rounds drafted so many tokens, of which so many were confirmed."""
     plain_rows: int = 0
     """Rows decoded without drafting, because that was faster."""
     rechecked: int = 0
@@ -49,10 +47,24 @@ class Statistics:
         return self.tokens / self.rounds if self.rounds else 0.0
 
     @property
+    def drafted(self) -> list[int]:
+        """How often a token was drafted at each place of a block."""
+        return self._places(lambda drafted, accepted: drafted)
+
+    @property
+    def judged(self) -> list[int]:
+        """How often verification looked at it, because all before it were confirmed."""
+        return self._places(lambda drafted, accepted: min(drafted, accepted + 1))
+
+    @property
+    def accepted(self) -> list[int]:
+        """How often it was confirmed, all before it included."""
+        return self._places(lambda drafted, accepted: accepted)
+
+    @property
     def acceptance_by_position(self) -> list[float]:
         """Share of the blocks whose draft held up to and including place 1, 2, ..."""
-        pairs = zip(self.accepted, self.drafted, strict=True)
-        return [kept / tried if tried else 0.0 for kept, tried in pairs]
+        return [kept / tried for kept, tried in zip(self.accepted, self.drafted, strict=True)]
 
     @property
     def acceptance(self) -> float:
@@ -64,13 +76,7 @@ class Statistics:
         """Add one round of one row that emitted so many tokens."""
         self.rounds += 1
         self.tokens += emitted
-        grow = len(one.drafted) - len(self.drafted)
-        for counts in (self.drafted, self.judged, self.accepted):
-            counts.extend([0] * grow)
-        for place in range(len(one.drafted)):
-            self.drafted[place] += 1
-            self.judged[place] += place <= one.accepted
-            self.accepted[place] += place < one.accepted
+        self.blocks[len(one.drafted), one.accepted] += 1
 
     def note(self, text: str) -> None:
         """Remember something worth saying, once."""
@@ -90,3 +96,11 @@ class Statistics:
             "seconds": dict(self.seconds),
             "notes": list(self.notes),
         }
+
+    def _places(self, reach: Callable[[int, int], int]) -> list[int]:
+        """Count for each place of a block the rounds that reach it."""
+        longest = max((drafted for drafted, _ in self.blocks), default=0)
+        return [
+            sum(n for block, n in self.blocks.items() if reach(*block) > place)
+            for place in range(longest)
+        ]

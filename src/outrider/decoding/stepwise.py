@@ -14,8 +14,9 @@ from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import prefill
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, token_limit
+from outrider.decoding.statistics import Round
 
-__all__ = ["Choose", "decode_stepwise"]
+__all__ = ["CARRIED", "Choose", "decode_stepwise", "finish"]
 
 CARRIED = 0.25
 """Share of finished rows in a batch that is carried along before they leave it."""
@@ -69,13 +70,19 @@ def decode_stepwise(
         logits_B1V = backend.extend(next_B1, state)
 
     finished = zip(tokens, log_probs, limits, strict=True)
-    return [_finish(*row, eos=eos, config=config) for row in finished]
+    return [finish(*row, eos=eos, config=config) for row in finished]
 
 
-def _finish(
-    tokens: list[int], log_probs: list[float], limit: int, *, eos: int, config: DecodeConfig
+def finish(
+    tokens: list[int],
+    log_probs: list[float],
+    limit: int,
+    *,
+    eos: int,
+    config: DecodeConfig,
+    rounds: Sequence[Round] = (),
 ) -> Hypothesis:
-    """Cut off what a row said while it was carried along."""
+    """Cut off what a row said while it was carried along, and the end token."""
     length = min(limit, tokens.index(eos) + 1 if eos in tokens else limit)
     tokens, log_probs = tokens[:length], log_probs[:length]
     ended = tokens[-1] == eos
@@ -83,4 +90,4 @@ def _finish(
         log_probs = log_probs[:-1]  # a forced end token is certain
     score = sum(log_probs) if config.scores else None
     words = tokens[:-1] if ended or config.force_eos else tokens
-    return Hypothesis(tuple(words), "eos" if ended else "length", score)
+    return Hypothesis(tuple(words), "eos" if ended else "length", score, tuple(rounds))

@@ -3,6 +3,7 @@
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig, check_keys
+from outrider.models.ctc import Ctc, CtcConfig, load_ctc
 from outrider.models.drafter import Drafter, DrafterConfig
 from outrider.models.folder import load_config, load_drafter, load_model
 from outrider.models.language_model import LanguageModel
@@ -10,6 +11,8 @@ from outrider.models.seq2seq import Seq2Seq
 from outrider.models.state import DecoderState
 
 __all__ = [
+    "Ctc",
+    "CtcConfig",
     "DecoderState",
     "Drafter",
     "DrafterConfig",
@@ -19,6 +22,7 @@ __all__ = [
     "Seq2SeqConfig",
     "check_keys",
     "load_config",
+    "load_ctc",
     "load_drafter",
     "load_model",
 ]
@@ -29,3 +33,5 @@ AutoModelForSeq2SeqLM.register(Seq2SeqConfig, Seq2Seq)
 AutoModelForCausalLM.register(LanguageModelConfig, LanguageModel)
 AutoConfig.register(DrafterConfig.model_type, DrafterConfig)
 AutoModel.register(DrafterConfig, Drafter)
+AutoConfig.register(CtcConfig.model_type, CtcConfig)
+AutoModel.register(CtcConfig, Ctc)

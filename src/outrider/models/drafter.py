@@ -1,9 +1,12 @@
 """The block drafter: a small model that guesses the next k tokens of a frozen target in one pass.
 
 Slot 0 is the newest token, slots 1 to k - 1 are a trained mask; slot i guesses token i + 1 after
-the newest. A slot sees the target's states of everything before the block (as keys and values), the
-slots before it, and the source:
+the newest. All slots are given the target's state t of the token before the newest. A slot sees the
+target's states of everything before the block (as keys and values), the slots before it, and the
+source: the encoder's output and, where the model has a CTC decoder, what that makes of it, which is
+a whole translation already:
 
+    x_i   = (newest token or mask) + slot i + L t
     h     = layers(slots, keys and values from the target's states, source)
     b_i   = head(h_i)                                     the target's own head: all slots at once
     s_i   = tanh(A h_i + P e(y_{i-1}) + R s_{i-1})        one small state along the block
@@ -16,7 +19,7 @@ mask makes mask-predict out of the same weights.
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -30,7 +33,7 @@ from outrider.models.base import build_block, init_weights
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
 from outrider.models.language_model import LanguageModel
 from outrider.models.seq2seq import Seq2Seq
-from outrider.models.state import DecoderState
+from outrider.models.state import DecoderState, Recent
 from outrider.nn.attention import build_attention
 from outrider.nn.block import Block
 from outrider.nn.cache import Step
@@ -44,6 +47,7 @@ __all__ = ["BlockDraft", "Drafter", "DrafterConfig", "Slots"]
 
 Target = Seq2Seq | LanguageModel
 LIMITS = {"layers": 64, "block": 1024, "rank": 1 << 14, "candidates": 1 << 14, "anchors": 1 << 14}
+READS = ("encoder", "ctc")
 GIVEN = ("vocab_size", "hidden_size", "position", "cross", "target_layers")
 
 
@@ -61,6 +65,8 @@ class DrafterConfig(PreTrainedConfig):
     """The target's kind of positions."""
     cross: bool = True
     """Reads the source: the target is an encoder-decoder."""
+    reads: str = "encoder"
+    """What it reads of the source: `encoder`, or `ctc` for the target's CTC decoder as well."""
     layers: int = 1
     """One is best on a CPU, two to four on a GPU."""
     num_attention_heads: int = 8
@@ -105,6 +111,11 @@ class DrafterConfig(PreTrainedConfig):
                 "num_attention_heads",
                 f"got {self.num_attention_heads}, which does not divide {self.hidden_size}",
             )
+        if self.reads not in READS:
+            expected = ", ".join(READS)
+            raise ConfigError("reads", f"unknown {self.reads!r}; expected one of {expected}")
+        if self.reads == "ctc" and not self.cross:
+            raise ConfigError("reads", "a language model has no CTC decoder; leave it out")
         if not 0 < self.decay <= 1:
             raise ConfigError("decay", f"got {self.decay}, expected above 0, at most 1")
         if not 0 <= self.shortlist <= self.vocab_size:
@@ -160,6 +171,14 @@ class BlockDraft(NamedTuple):
     confidence_BK: Tensor
 
 
+class Ahead(Protocol):
+    """A parallel decoder that has read the source before the drafter does: see `models.ctc`."""
+
+    def states(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return its states of all slots, and which of them are real."""
+        ...
+
+
 class _Tables(NamedTuple):
     head_VD: Tensor
     bias_V: Tensor
@@ -168,6 +187,7 @@ class _Tables(NamedTuple):
     """head O: what the state adds to each token's score."""
     token_VR: Tensor
     """P e(y) of every token."""
+    state_RR: Tensor
     kept_V: Tensor | None
 
 
@@ -196,6 +216,7 @@ class Drafter(PreTrainedModel):
         self.inject: Sequence[Linear] = nn.ModuleList(  # type: ignore[assignment]
             Linear(width * len(config.taps), 2 * width) for _ in range(config.layers)
         )
+        self.from_last = Linear(width * len(config.taps), width)
         self.norm = nn.LayerNorm(width)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.confidence = nn.Linear(width + rank, 1)
@@ -207,6 +228,7 @@ class Drafter(PreTrainedModel):
         if config.shortlist:
             self.register_buffer("kept_V", torch.arange(config.shortlist))
         self._target: list[Target] = []  # in a list, so that its weights are not ours
+        self._ahead: list[Ahead] = []
         self.post_init()
 
     @property
@@ -216,8 +238,8 @@ class Drafter(PreTrainedModel):
             raise ModelError("this drafter has no target yet; bind it to one")
         return self._target[0]
 
-    def bind(self, target: Target) -> Self:
-        """Draft for `target`, whose weights will not change."""
+    def bind(self, target: Target, ahead: Ahead | None = None) -> Self:
+        """Draft for `target`, whose weights will not change; `ahead` is its CTC decoder."""
         config, theirs = self.config, target.config
         expected = {
             "vocab_size": theirs.vocab_size,
@@ -232,9 +254,30 @@ class Drafter(PreTrainedModel):
                     f"the drafter was made for another model: its {key} is "
                     f"{getattr(config, key)}, the target's {value}"
                 )
+        if config.reads == "ctc":
+            if ahead is None:
+                raise ModelError("the drafter reads a CTC decoder, and this model has none")
+            self._ahead = [ahead]
         self._target = [target]
         self._tables = None
         return self
+
+    def place_target(self) -> None:
+        """Bring what it is bound to where it is itself, switched to inference."""
+        for part in [*self._target, *self._ahead]:
+            if isinstance(part, nn.Module):
+                part.to(self.device).eval()
+
+    def read(
+        self, memory_BSD: Tensor | None, keep_BS: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return what cross-attention looks at, and which of it is real."""
+        if memory_BSD is None or not self._ahead:
+            return memory_BSD, keep_BS
+        ahead_BUD, keep_BU = self._ahead[0].states(memory_BSD, keep_BS)
+        if keep_BS is not None and keep_BU is not None:
+            keep_BS = torch.cat([keep_BS, keep_BU], dim=1)
+        return torch.cat([memory_BSD, ahead_BUD.to(memory_BSD.dtype)], dim=1), keep_BS
 
     def train(self, mode: bool = True) -> Self:
         """Weights may have changed whenever training starts or ends."""
@@ -256,11 +299,12 @@ class Drafter(PreTrainedModel):
         state.rider_caches = [
             block.attention.new_cache(state.rows, state.capacity) for block in self.blocks
         ]
-        state.rider_sources = list(self._sources(memory_BSD, keep_BS))
+        state.rider_sources = self._sources(*self.read(memory_BSD, keep_BS))
 
     def take_in(self, seen: Sequence[Tensor], state: DecoderState, step: Step) -> None:
         """Turn the target's states of new tokens into keys and values; see `models.state.Rider`."""
         states_BTE = self._tapped(seen)
+        state.recent = Recent(states_BTE, state.lengths, self._newest(state))
         for block, inject, cache in zip(self.blocks, self.inject, state.rider_caches, strict=True):
             k, v = _keys_and_values(block, inject, states_BTE, step.positions)
             if step.fresh:
@@ -318,12 +362,19 @@ class Drafter(PreTrainedModel):
             x_BKD = torch.where((told_BK >= 0)[..., None], told_BKD, x_BKD)
         first_B1D = self._embed(last_B1) + self._slot_vectors(index_K[:1])
         x_BKD = torch.cat([first_B1D, x_BKD[:, 1:]], dim=1)
+        x_BKD = x_BKD + self.from_last(self._newest(state))[:, None]
         x_BKD = self._locate(x_BKD, step.positions)
         layers = zip(self.blocks, state.rider_caches, state.rider_sources, strict=True)
         for block, cache, source in layers:
             x_BKD = block.extend(x_BKD, cache, step, source)
         hidden_BKD: Tensor = self.norm(x_BKD)
         return hidden_BKD
+
+    def _newest(self, state: DecoderState) -> Tensor:
+        """Return the target's state of each row's newest token; nothing before the first."""
+        if state.recent is None:
+            return self.bias.new_zeros(state.rows, self.from_last.in_features)
+        return state.recent.at_end(state.lengths)
 
     def _choose(
         self,
@@ -339,33 +390,32 @@ class Drafter(PreTrainedModel):
         count = min(self.config.candidates, logits_BKV.shape[-1])
         score_BKC, place_BKC = logits_BKV.float().topk(count)
         ids_BKC = place_BKC if tables.kept_V is None else tables.kept_V[place_BKC]
-        rank, slots = self.config.rank, hidden_BKD.shape[1]
-        if rank:
-            slot_BKR = self.from_slot(hidden_BKD)
-            rows_BKCR = tables.out_VR[place_BKC]
-            state_BR = hidden_BKD.new_zeros(len(last_B), rank)
-        token_B, tokens, scores, states = last_B, [], [], []
-        for i in range(slots):
-            score_BC = score_BKC[:, i]
-            if rank:
-                inner_BR = slot_BKR[:, i] + tables.token_VR[token_B]
-                state_BR = torch.tanh(inner_BR + self.from_state(state_BR))
-                score_BC = score_BC + (rows_BKCR[:, i] @ state_BR[..., None])[..., 0]
-                states.append(state_BR)
+        states: list[Tensor] = []
+        scores = list(score_BKC.unbind(1))
+        if self.config.rank:
+            inner_BKR, extra_BKCR = self.from_slot(hidden_BKD), tables.out_VR[place_BKC].float()
+            inners, extras = inner_BKR.unbind(1), extra_BKCR.unbind(1)
+        token_B, tokens = last_B, []
+        for i, ids_BC in enumerate(ids_BKC.unbind(1)):
+            if self.config.rank:
+                inner_BR = inners[i] + tables.token_VR[token_B]
+                if states:
+                    inner_BR = torch.addmm(inner_BR, states[-1], tables.state_RR)
+                states.append(inner_BR.tanh())
+                scores[i] = scores[i] + (extras[i] @ states[-1].float()[..., None])[..., 0]
             if uniform_BK is None:
-                pick_B1 = score_BC.argmax(-1, keepdim=True)
+                pick_B1 = scores[i].argmax(-1, keepdim=True)
             else:
-                pick_B1 = _draw(score_BC / temperature, uniform_BK[:, i : i + 1])
-            token_B = ids_BKC[:, i].gather(-1, pick_B1)[:, 0]
+                pick_B1 = _draw(scores[i] / temperature, uniform_BK[:, i : i + 1])
+            token_B = ids_BC.gather(-1, pick_B1)[:, 0]
             if told_BK is not None:
                 token_B = torch.where(told_BK[:, i] >= 0, told_BK[:, i], token_B)
             tokens.append(token_B)
-            scores.append(score_BC)
-        if rank:
+        if states:
             score_BKC = torch.stack(scores, dim=1)
             hidden_BKD = torch.cat([hidden_BKD, torch.stack(states, dim=1)], dim=-1)
         confidence_BK = self.confidence(hidden_BKD)[..., 0].float().sigmoid()
-        prob_BKC = (score_BKC.float() / temperature).softmax(-1)
+        prob_BKC = (score_BKC / temperature).softmax(-1)
         return BlockDraft(torch.stack(tokens, dim=1), ids_BKC, prob_BKC, confidence_BK)
 
     # Training: many blocks of a row at once.
@@ -388,7 +438,7 @@ class Drafter(PreTrainedModel):
             seen: What every layer of the target gave for `inputs_BT`.
             inputs_BT: The tokens its decoder was fed, start token first.
             slots: Which blocks to run.
-            memory_BSD: Encoder output.
+            memory_BSD: What `read` returned.
             keep_BS: Its real positions; None where all are.
         """
         states_BTE = self._tapped(seen)
@@ -396,6 +446,9 @@ class Drafter(PreTrainedModel):
         fed_BN = inputs_BT.gather(1, place_BN.clamp(max=inputs_BT.shape[1] - 1))
         x_BND = torch.where(slots.told_BN[..., None], self._embed(fed_BN), self.mask)
         x_BND = x_BND + self._slot_vectors(slots.index_N)
+        before_BN1 = (slots.anchor_BN - 1)[..., None]
+        last_BNE = states_BTE.gather(1, before_BN1.clamp(min=0).expand(-1, -1, states_BTE.shape[2]))
+        x_BND = x_BND + self.from_last(last_BNE * (before_BN1 >= 0))
         end = inputs_BT.shape[1] + self.config.block
         here = Positions(place_BN.clamp(max=end - 1), end)
         there = Positions.upto(inputs_BT.shape[1], inputs_BT.device)
@@ -442,13 +495,14 @@ class Drafter(PreTrainedModel):
             head_VD, bias_V = self.target.head_weight, self._full_bias
             if kept_V is not None:
                 head_VD, bias_V = head_VD[kept_V], bias_V[kept_V]
-            out_VR = token_VR = head_VD.new_zeros(0)
+            out_VR = token_VR = state_RR = head_VD.new_zeros(0)
             if self.config.rank:
                 out_VR = head_VD @ self.to_token.weight
                 scale = self.target.config.embedding_scale
                 token_VR = self.from_token(self.target.tokens.weight * scale)
+                state_RR = self.from_state.weight.T.contiguous()
             packed = pack(head_VD) if packable(head_VD) else None
-            self._tables = _Tables(head_VD, bias_V, packed, out_VR, token_VR, kept_V)
+            self._tables = _Tables(head_VD, bias_V, packed, out_VR, token_VR, state_RR, kept_V)
         return self._tables
 
     def _tapped(self, seen: Sequence[Tensor]) -> Tensor:

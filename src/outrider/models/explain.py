@@ -8,27 +8,36 @@ from dataclasses import MISSING, fields
 from transformers import PreTrainedConfig
 
 from outrider.config import Field, show_type, show_value
+from outrider.models import ctc, drafter
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
 
 __all__ = ["TYPES", "explain_models"]
 
-TYPES = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
+MODELS = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
+RIDERS = {"drafter": drafter.DrafterConfig, "ctc": ctc.CtcConfig}
+TYPES: dict[str, type[PreTrainedConfig]] = {**MODELS, **RIDERS}
 DERIVED = {
     *("vocab_size", "is_encoder_decoder", "is_decoder"),
     *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"),
 }
 """Keys a run fills in from its tokenizer or from `type`."""
+GIVEN = {"drafter": drafter.GIVEN, "ctc": ctc.GIVEN}
+"""Keys that come from the target."""
 
 
 def explain_models(prefix: str = "") -> Iterator[Field]:
     """Yield the keys of all model types; those of one type say which."""
-    found = {name: list(_explain(config_class, prefix)) for name, config_class in TYPES.items()}
+    found = {name: list(_explain(config_class, prefix)) for name, config_class in MODELS.items()}
     shared = set.intersection(*({field.key for field in fields} for fields in found.values()))
     yield from (field for field in found["seq2seq"] if field.key in shared)
     for name, own in found.items():
         for field in own:
             if field.key not in shared:
                 yield field._replace(text=f"{field.text} Only for {name}.".strip())
+    for name, config_class in RIDERS.items():
+        for field in _explain(config_class, prefix):
+            if field.key.removeprefix(prefix) not in GIVEN[name]:
+                yield field._replace(text=f"{field.text} Of {name}.".strip())
 
 
 def _explain(config_class: type[PreTrainedConfig], prefix: str) -> Iterator[Field]:

@@ -18,7 +18,7 @@ from outrider.errors import ModelError, OutriderError
 from outrider.models import marian
 from outrider.models.base import Model
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig, check_keys
-from outrider.models.drafter import Drafter, DrafterConfig
+from outrider.models.drafter import Ahead, Drafter, DrafterConfig
 from outrider.models.language_model import LanguageModel
 from outrider.models.seq2seq import Seq2Seq
 
@@ -57,13 +57,18 @@ def load_model(
     return model.eval()
 
 
-def load_drafter(folder: str | Path, target: Seq2Seq | LanguageModel) -> Drafter | None:
-    """Load the drafter that lies with a model and bind it to that model; None if there is none."""
+def load_drafter(
+    folder: str | Path, target: Seq2Seq | LanguageModel, ahead: Ahead | None = None
+) -> Drafter | None:
+    """Load the drafter that lies with a model and bind it to that model; None if there is none.
+
+    `ahead` is the model's CTC decoder, which the drafter may read.
+    """
     folder = Path(folder) / DRAFTER
     if not folder.is_dir():
         return None
     drafter = load_rider(folder, DrafterConfig, Drafter, target)
-    return drafter.bind(target)
+    return drafter.bind(target, ahead)
 
 
 def load_rider(

@@ -1,7 +1,7 @@
 """The state of rows being decoded: a cache per layer, the encoded source, a length per row."""
 
 from collections.abc import Sequence
-from typing import Protocol, Self
+from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
@@ -9,7 +9,7 @@ from torch import Tensor
 from outrider.nn.cache import SLACK, LayerCache, Step
 from outrider.nn.heads import Source
 
-__all__ = ["DecoderState", "Rider"]
+__all__ = ["DecoderState", "Recent", "Rider"]
 
 MASKED_BLOCK = 1024
 """Longest run of tokens appended at once to rows that hold some already; bounds the mask."""
@@ -21,6 +21,34 @@ class Rider(Protocol):
     def take_in(self, seen: Sequence[Tensor], state: "DecoderState", step: Step) -> None:
         """Remember what each layer of the target gave for the tokens of this step."""
         ...
+
+
+class Recent(NamedTuple):
+    """The target's states of the tokens of the last extend, as a rider keeps them."""
+
+    states_BTE: Tensor
+    starts: list[int]
+    """Position of the first of these tokens in each row."""
+    before_BE: Tensor
+    """The state just before them."""
+
+    def at_end(self, lengths: Sequence[int]) -> Tensor:
+        """Return the state of each row's newest token, [B, E]."""
+        index = [length - start - 1 for length, start in zip(lengths, self.starts, strict=True)]
+        if index[0] >= 0 and all(one == index[0] for one in index):
+            return self.states_BTE[:, index[0]]
+        index_B = torch.tensor(index, device=self.states_BTE.device)
+        row_B = torch.arange(len(index), device=index_B.device)
+        state_BE = self.states_BTE[row_B, index_B.clamp(min=0)]
+        return torch.where((index_B >= 0)[:, None], state_BE, self.before_BE)
+
+    def select(self, rows: Sequence[int], row_N: Tensor) -> "Recent":
+        """Drop, reorder or copy rows."""
+        return Recent(
+            self.states_BTE.index_select(0, row_N),
+            [self.starts[row] for row in rows],
+            self.before_BE.index_select(0, row_N),
+        )
 
 
 class DecoderState:
@@ -47,6 +75,7 @@ class DecoderState:
         self.rider: Rider | None = None
         self.rider_caches: list[LayerCache] = []
         self.rider_sources: list[Source | None] = []
+        self.recent: Recent | None = None
         self.memory_BSD: Tensor | None = None
         """The encoder's output, where someone still reads it."""
         self.keep_BS: Tensor | None = None
@@ -57,6 +86,11 @@ class DecoderState:
     def rows(self) -> int:
         """Rows in flight."""
         return len(self._lengths)
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens each row has taken in."""
+        return self._lengths
 
     @property
     def length_B(self) -> Tensor:
@@ -102,6 +136,8 @@ class DecoderState:
         rows = row_N.tolist()
         for cache in [*self.caches, *self.rider_caches]:
             cache.select(row_N, used)
+        if self.recent is not None:
+            self.recent = self.recent.select(rows, row_N)
         groups = [row // self.beams for row in rows[:: self.beams]]
         if groups != list(range(len(self._lengths) // self.beams)):
             index = torch.tensor(groups, device=self.device, dtype=torch.long)
@@ -124,6 +160,8 @@ class DecoderState:
         used = max(self._lengths, default=0)
         for cache in [*self.caches, *self.rider_caches]:
             cache.select(rows, used)
+        if self.recent is not None:
+            self.recent = self.recent.select(rows.tolist(), rows)
         self._lengths = [length for length in self._lengths for _ in range(beams)]
         self._before = [length for length in self._before for _ in range(beams)]
         self.beams = beams

@@ -1,24 +1,42 @@
 """Requests of mixed lengths, decoded in batches that hold no more than a set number of tokens."""
 
 from collections.abc import Iterator, Sequence
+from time import perf_counter
 
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
+from outrider.decoding.profile import Profile
 from outrider.decoding.request import token_limit
+from outrider.decoding.statistics import Statistics
 
 __all__ = ["decode_in_batches", "plan"]
 
 
 def decode_in_batches(
-    backend: Backend, requests: Sequence[Request], config: DecodeConfig, *, batch_tokens: int
+    backend: Backend,
+    requests: Sequence[Request],
+    config: DecodeConfig,
+    *,
+    batch_tokens: int,
+    profile: Profile | None = None,
+    stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode any number of requests with bounded memory; results in the order of the requests."""
-    beams = config.beams if config.strategy == "beam" else 1
+    copies = config.beams if config.strategy == "beam" else config.candidates
+    # A block that is refused has taken room beyond the last token that may stand.
+    block = backend.longest_draft if config.mode == "tandem" else 0
     cost = [
-        beams * (len(r.source) + len(r.prompt) + token_limit(backend, r, config)) for r in requests
+        copies * (len(r.source) + len(r.prompt) + token_limit(backend, r, config) + block)
+        for r in requests
     ]
     results: list[list[Hypothesis]] = [[] for _ in requests]
     for rows in plan(cost, batch_tokens):
-        found = decode(backend, [requests[row] for row in rows], config)
+        began = perf_counter()
+        found = decode(
+            backend, [requests[row] for row in rows], config, profile=profile, stats=stats
+        )
+        if stats is not None and config.mode == "ar":
+            stats.plain_rows += len(rows)
+            stats.seconds["plain"] += perf_counter() - began
         for row, hypotheses in zip(rows, found, strict=True):
             results[row] = hypotheses
     return results

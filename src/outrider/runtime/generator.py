@@ -1,14 +1,17 @@
 """The object a user holds to continue text with a language model."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, overload
+from functools import cached_property
+from typing import Any, Literal, overload
 
 from outrider.data.cleaning import normalise_verbatim
 from outrider.data.tokenizer import Tokenizer
-from outrider.decoding import Backend, DecodeConfig, Request
+from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
+from outrider.decoding.profile import Profile
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
+from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.options import BATCH_TOKENS, check_batch_tokens, decode_config
+from outrider.runtime.options import BATCH_TOKENS, call_config, check_batch_tokens, needs_profile
 from outrider.runtime.result import Result
 from outrider.runtime.text import well_formed
 
@@ -30,41 +33,96 @@ class Generator:
         self.defaults = dict(defaults or {})
 
     @overload
-    def generate(self, prompts: str, *, batch_tokens: int = ..., **options: Any) -> str: ...
+    def generate(
+        self, prompts: str, *, batch_tokens: int = ..., stats: Literal[False] = ..., **options: Any
+    ) -> str: ...
     @overload
     def generate(
-        self, prompts: Sequence[str], *, batch_tokens: int = ..., **options: Any
+        self,
+        prompts: Sequence[str],
+        *,
+        batch_tokens: int = ...,
+        stats: Literal[False] = ...,
+        **options: Any,
     ) -> list[str]: ...
+    @overload
     def generate(
-        self, prompts: str | Sequence[str], *, batch_tokens: int = BATCH_TOKENS, **options: Any
-    ) -> str | list[str]:
+        self, prompts: str, *, batch_tokens: int = ..., stats: Literal[True], **options: Any
+    ) -> tuple[str, Statistics]: ...
+    @overload
+    def generate(
+        self,
+        prompts: Sequence[str],
+        *,
+        batch_tokens: int = ...,
+        stats: Literal[True],
+        **options: Any,
+    ) -> tuple[list[str], Statistics]: ...
+    def generate(
+        self,
+        prompts: str | Sequence[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        stats: bool = False,
+        **options: Any,
+    ) -> str | list[str] | tuple[str | list[str], Statistics]:
         """Return the continuation of one prompt, or of many; the prompt itself is not repeated.
 
         Args:
             prompts: What to continue. Of a prompt too long for the model the end is kept.
             batch_tokens: Bound on the tokens held in memory at once.
-            **options: Fields of `DecodeConfig`, such as `temperature=0.8`. Prompt number i draws
-                with `seed + i`, so it can be repeated without the others.
+            stats: Return `(continuation, statistics)`: rounds, acceptance, where the time went.
+            **options: Fields of `DecodeConfig`, such as `mode="tandem"` or `temperature=0.8`.
+                Prompt number i draws with `seed + i`, so it can be repeated without the others.
         """
         many = [prompts] if isinstance(prompts, str) else prompts
-        found = [best.text for best, *_ in self.results(many, batch_tokens=batch_tokens, **options)]
-        return found[0] if isinstance(prompts, str) else found
+        seen = Statistics()
+        results = self.results(many, batch_tokens=batch_tokens, stats=seen, **options)
+        found = [best.text for best, *_ in results]
+        answer = found[0] if isinstance(prompts, str) else found
+        return (answer, seen) if stats else answer
 
     def results(
-        self, prompts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS, **options: Any
+        self,
+        prompts: Sequence[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        stats: Statistics | None = None,
+        **options: Any,
     ) -> list[list[Result]]:
-        """Like `generate`, with scores and the n-best alternatives of each prompt, best first."""
-        config = decode_config(self.defaults, options)
+        """Like `generate`, with scores and the n-best alternatives of each prompt, best first.
+
+        What happened while drafting is added to `stats`.
+        """
+        config = call_config(self.backend, self.defaults, options)
+        requests = self.requests(prompts, config)
+        found = decode_in_batches(
+            self.backend,
+            requests,
+            config,
+            batch_tokens=check_batch_tokens(batch_tokens),
+            profile=self.profile if needs_profile(config) else None,
+            stats=stats,
+        )
+        pairs = zip(requests, found, strict=True)
+        return [
+            [self._result(request.prompt, h) for h in hypotheses] for request, hypotheses in pairs
+        ]
+
+    def requests(self, prompts: Sequence[str], config: DecodeConfig) -> list[Request]:
+        """Return what a decoding loop is given for each prompt."""
         texts = [normalise_verbatim(well_formed(prompt)) for prompt in prompts]
         rows = [self._fit(ids, config) for ids in self.tokenizer.encode_batch(texts)]
-        requests = [Request(prompt=ids, seed=config.seed + row) for row, ids in enumerate(rows)]
-        found = decode_in_batches(
-            self.backend, requests, config, batch_tokens=check_batch_tokens(batch_tokens)
-        )
-        return [
-            [Result(self._continuation(ids, h.tokens), h.score, h.finish) for h in hypotheses]
-            for ids, hypotheses in zip(rows, found, strict=True)
-        ]
+        return [Request(prompt=ids, seed=config.seed + row) for row, ids in enumerate(rows)]
+
+    @cached_property
+    def profile(self) -> Profile:
+        """What drafting and checking cost on this machine; measured when first needed."""
+        return Profile.measure(self.backend, source_length=0)
+
+    def _result(self, prompt: Sequence[int], found: Hypothesis) -> Result:
+        text = self._continuation(prompt, found.tokens)
+        return Result(text, found.score, found.finish, found.tokens, found.rounds)
 
     def _fit(self, ids: list[int], config: DecodeConfig) -> list[int]:
         """Keep the end of a prompt that would leave no room for the new tokens."""

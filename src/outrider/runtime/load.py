@@ -8,7 +8,8 @@ from outrider.backends.torch import TorchBackend
 from outrider.data.tokenizer import load_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.models import LanguageModel, load_model
-from outrider.models.folder import DTYPES
+from outrider.models.ctc import load_ctc
+from outrider.models.folder import DTYPES, load_drafter
 from outrider.runtime.folder import model_folder
 from outrider.runtime.generator import Generator
 from outrider.runtime.options import model_defaults
@@ -21,6 +22,8 @@ def load(
     name: str | Path, *, device: str = "auto", dtype: str = "float32", threads: int | None = None
 ) -> Translator | Generator:
     """Load a model: a `Translator` for an encoder-decoder, a `Generator` for a language model.
+
+    A drafter (`drafter/`) or CTC decoder (`ctc/`) that lies with it is loaded too.
 
     Args:
         name: A model folder (ours or Marian's), or the id of a Hub model.
@@ -43,7 +46,9 @@ def load(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the model only {model.config.vocab_size}; they do not belong together"
         )
-    backend = TorchBackend(model, frozen=True)
+    ctc = load_ctc(folder, model)
+    drafter = load_drafter(folder, model, ctc)
+    backend = TorchBackend(model, drafter=drafter, ctc=ctc, frozen=True)
     defaults = model_defaults(folder, backend)
     if isinstance(model, LanguageModel):
         return Generator(backend, tokenizer, defaults=defaults)

@@ -9,15 +9,70 @@ from outrider.config import build_config
 from outrider.decoding import Backend, DecodeConfig
 from outrider.errors import ConfigError, ModelError
 
-__all__ = ["BATCH_TOKENS", "check_batch_tokens", "decode_config", "model_defaults"]
+__all__ = [
+    "BATCH_TOKENS",
+    "call_config",
+    "check_batch_tokens",
+    "check_mode",
+    "decode_config",
+    "model_defaults",
+    "needs_profile",
+]
 
 BATCH_TOKENS = 8192
 """Source, prompt and new tokens of all rows and beams that a batch may hold."""
+
+_TRAIN = (
+    "train one with outrider train (model.type: {}, model.target: the folder of this model) "
+    "and load the model folder that writes"
+)
 
 
 def decode_config(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> DecodeConfig:
     """Check the options of one call."""
     return build_config(DecodeConfig, {**defaults, **options})
+
+
+def call_config(
+    backend: Backend, defaults: Mapping[str, Any], options: Mapping[str, Any]
+) -> DecodeConfig:
+    """Check the options of one call, and that the model can do what they ask."""
+    config = decode_config(defaults, options)
+    check_mode(backend, config)
+    return config
+
+
+def check_mode(backend: Backend, config: DecodeConfig) -> None:
+    """Refuse a mode for which this model lacks a part, and say how to get it."""
+    if config.mode == "tandem" or (config.mode == "parallel" and config.decoder == "drafter"):
+        _check_drafter(backend, config)
+    elif config.mode == "parallel" and not backend.has_ctc:
+        if config.decoder == "ctc":
+            raise ModelError(f"this model has no CTC decoder; {_TRAIN.format('ctc')}")
+        if not backend.longest_draft:
+            raise ModelError(
+                "this model has neither a CTC decoder nor a drafter, one of which mode parallel "
+                f"needs; {_TRAIN.format('ctc or drafter')}"
+            )
+
+
+def _check_drafter(backend: Backend, config: DecodeConfig) -> None:
+    longest = backend.longest_draft
+    if not longest:
+        raise ModelError(
+            f"this model has no drafter, which mode {config.mode} needs; {_TRAIN.format('drafter')}"
+        )
+    if config.draft_tokens is not None and config.draft_tokens > longest:
+        raise ConfigError(
+            "draft_tokens",
+            f"got {config.draft_tokens}, but this drafter drafts at most {longest}",
+        )
+
+
+def needs_profile(config: DecodeConfig) -> bool:
+    """Whether the length of drafts is to be chosen from what they cost on this machine."""
+    exact = config.strategy == "greedy" and config.gamma == 0
+    return config.mode == "tandem" and config.draft_tokens is None and exact
 
 
 def check_batch_tokens(batch_tokens: int) -> int:

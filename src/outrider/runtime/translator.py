@@ -1,13 +1,16 @@
 """The object a user holds to translate: a tokenizer, a backend, and the loops between them."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from itertools import islice
-from typing import Any, overload
+from typing import Any, Literal, overload
 
 from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
+from outrider.decoding.profile import Profile
+from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.options import BATCH_TOKENS, check_batch_tokens, decode_config
+from outrider.runtime.options import BATCH_TOKENS, call_config, check_batch_tokens, needs_profile
 from outrider.runtime.result import Result
 from outrider.runtime.segments import Segments, segment
 
@@ -37,32 +40,65 @@ class Translator:
         self.defaults = dict(defaults or {})
 
     @overload
-    def translate(self, texts: str, *, batch_tokens: int = ..., **options: Any) -> str: ...
+    def translate(
+        self, texts: str, *, batch_tokens: int = ..., stats: Literal[False] = ..., **options: Any
+    ) -> str: ...
     @overload
     def translate(
-        self, texts: Sequence[str], *, batch_tokens: int = ..., **options: Any
+        self,
+        texts: Sequence[str],
+        *,
+        batch_tokens: int = ...,
+        stats: Literal[False] = ...,
+        **options: Any,
     ) -> list[str]: ...
+    @overload
     def translate(
-        self, texts: str | Sequence[str], *, batch_tokens: int = BATCH_TOKENS, **options: Any
-    ) -> str | list[str]:
+        self, texts: str, *, batch_tokens: int = ..., stats: Literal[True], **options: Any
+    ) -> tuple[str, Statistics]: ...
+    @overload
+    def translate(
+        self, texts: Sequence[str], *, batch_tokens: int = ..., stats: Literal[True], **options: Any
+    ) -> tuple[list[str], Statistics]: ...
+    def translate(
+        self,
+        texts: str | Sequence[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        stats: bool = False,
+        **options: Any,
+    ) -> str | list[str] | tuple[str | list[str], Statistics]:
         """Translate one text, or many together; an empty text stays empty.
 
         Args:
             texts: Sentences, lines or whole documents.
             batch_tokens: Bound on the tokens held in memory at once.
-            **options: Fields of `DecodeConfig`, such as `beams=5` or `max_new_tokens=100`. Text
-                number i draws with `seed + i`, so it can be repeated without the others.
+            stats: Return `(translation, statistics)`: rounds, acceptance, and where the time went.
+            **options: Fields of `DecodeConfig`, such as `mode="tandem"`, `beams=5` or
+                `max_new_tokens=100`. Text number i draws with `seed + i`, so it can be repeated
+                without the others.
         """
         many = [texts] if isinstance(texts, str) else texts
-        found = [best.text for best, *_ in self.results(many, batch_tokens=batch_tokens, **options)]
-        return found[0] if isinstance(texts, str) else found
+        seen = Statistics()
+        results = self.results(many, batch_tokens=batch_tokens, stats=seen, **options)
+        found = [best.text for best, *_ in results]
+        answer = found[0] if isinstance(texts, str) else found
+        return (answer, seen) if stats else answer
 
     def results(
-        self, texts: Sequence[str], *, batch_tokens: int = BATCH_TOKENS, **options: Any
+        self,
+        texts: Sequence[str],
+        *,
+        batch_tokens: int = BATCH_TOKENS,
+        stats: Statistics | None = None,
+        **options: Any,
     ) -> list[list[Result]]:
-        """Like `translate`, with scores and the n-best alternatives of each text, best first."""
-        config = decode_config(self.defaults, options)
-        return self._results(texts, config, check_batch_tokens(batch_tokens), first=0)
+        """Like `translate`, with scores and the n-best alternatives of each text, best first.
+
+        What happened while drafting is added to `stats`.
+        """
+        config = call_config(self.backend, self.defaults, options)
+        return self._results(texts, config, check_batch_tokens(batch_tokens), stats, first=0)
 
     def translate_iter(
         self,
@@ -92,32 +128,61 @@ class Translator:
         *,
         batch_tokens: int = BATCH_TOKENS,
         window: int | None = None,
+        stats: Statistics | None = None,
         **options: Any,
     ) -> Iterator[list[Result]]:
-        """Like `translate_iter`, with scores and n-best alternatives."""
-        config = decode_config(self.defaults, options)
+        """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`."""
+        config = call_config(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
         source, size, first = iter(lines), window or FIRST_WINDOW, 0
         while chunk := list(islice(source, size)):
-            yield from self._results(chunk, config, batch_tokens, first=first)
+            yield from self._results(chunk, config, batch_tokens, stats, first=first)
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
+    def requests(self, texts: Sequence[str], config: DecodeConfig) -> list[list[Request]]:
+        """Return what a decoding loop is given for each text: a request for every piece of it."""
+        return [
+            [self._request(ids, config, seed=config.seed + row) for ids in text.ids]
+            for row, text in enumerate(self._segment(texts))
+        ]
+
+    @cached_property
+    def profile(self) -> Profile:
+        """What drafting and checking cost on this machine; measured when first needed."""
+        return Profile.measure(self.backend)
+
     def _results(
-        self, texts: Sequence[str], config: DecodeConfig, batch_tokens: int, *, first: int
+        self,
+        texts: Sequence[str],
+        config: DecodeConfig,
+        batch_tokens: int,
+        stats: Statistics | None,
+        *,
+        first: int,
     ) -> list[list[Result]]:
-        segmented = segment(
-            texts,
-            self.tokenizer,
-            split_above=min(SPLIT_ABOVE, self.longest - 1),
-            longest=self.longest - 1,
-        )
+        segmented = self._segment(texts)
         requests = [
             self._request(ids, config, seed=config.seed + row)
             for row, text in enumerate(segmented, first)
             for ids in text.ids
         ]
-        found = iter(decode_in_batches(self.backend, requests, config, batch_tokens=batch_tokens))
+        found = iter(
+            decode_in_batches(
+                self.backend,
+                requests,
+                config,
+                batch_tokens=batch_tokens,
+                profile=self.profile if needs_profile(config) else None,
+                stats=stats,
+            )
+        )
         return [self._join(text, [next(found) for _ in text.ids]) for text in segmented]
+
+    def _segment(self, texts: Sequence[str]) -> list[Segments]:
+        longest = self.longest - 1
+        return segment(
+            texts, self.tokenizer, split_above=min(SPLIT_ABOVE, longest), longest=longest
+        )
 
     def _request(self, ids: Sequence[int], config: DecodeConfig, *, seed: int) -> Request:
         """Allow 3 target tokens for each of the source and 30 more, unless told otherwise."""
@@ -139,6 +204,8 @@ class Translator:
                     text.join(parts),
                     sum(scores) if len(scores) == len(chosen) else None,
                     "length" if cut else "eos",
+                    tuple(token for h in chosen for token in h.tokens),
+                    tuple(one for h in chosen for one in h.rounds),
                 )
             )
         return results

@@ -1,19 +1,55 @@
 """From the `model` section of a run to a model with fresh weights."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
 from huggingface_hub.errors import StrictDataclassError
 
+from outrider.data.config import Task
 from outrider.data.prepared import Prepared
+from outrider.data.tokenizer import load_tokenizer
+from outrider.data.tokenizer_match import check_same_tokenizer
 from outrider.errors import ConfigError
-from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig, check_keys
+from outrider.models import (
+    Drafter,
+    DrafterConfig,
+    LanguageModel,
+    LanguageModelConfig,
+    Seq2Seq,
+    Seq2SeqConfig,
+    check_keys,
+    load_config,
+    load_model,
+)
+from outrider.models.ctc import Ctc, CtcConfig, load_ctc
+from outrider.runtime.folder import model_folder
 from outrider.training.run_config import RunConfig
 
-__all__ = ["build_model", "build_model_config", "check_model", "context_length"]
+__all__ = [
+    "Rider",
+    "Trained",
+    "build_model",
+    "build_model_config",
+    "check_model",
+    "context_length",
+    "run_task",
+    "target_folder",
+]
 
 _CLASSES = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
 
+Rider = Drafter | Ctc
+"""A parallel decoder that belongs to a target."""
+Trained = Seq2Seq | LanguageModel | Rider
 
-def build_model(config: RunConfig, prepared: Prepared) -> Seq2Seq | LanguageModel:
+
+def build_model(config: RunConfig, prepared: Prepared) -> Trained:
     """Build the model; its weights come from the global random state."""
+    if config.model.rides:
+        return _build_rider(config, prepared)
     built = build_model_config(config, prepared)
     if isinstance(built, Seq2SeqConfig):
         return Seq2Seq(built)
@@ -22,7 +58,31 @@ def build_model(config: RunConfig, prepared: Prepared) -> Seq2Seq | LanguageMode
 
 def check_model(config: RunConfig) -> None:
     """Refuse a wrong `model` section before hours are spent on preparing the data."""
-    _build_config(config, dict.fromkeys(_given_keys(config), 1))
+    if config.model.rides:
+        _build_rider_config(config)
+        return
+    if config.model.target is not None:
+        message = f"has no effect on {config.model.type}; only a drafter or a ctc decoder has one"
+        raise ConfigError("model.target", message)
+    given = dict.fromkeys(_given_keys(config), 1)
+    _build_config(config, given, config.data.sequence_length + 1)
+
+
+def run_task(config: RunConfig) -> Task:
+    """Which data a run needs; a target's is that of its drafter."""
+    if config.model.rides:
+        translates = isinstance(load_config(target_folder(config)), Seq2SeqConfig)
+    else:
+        translates = config.model.type == "seq2seq"
+    return "translation" if translates else "language_model"
+
+
+def target_folder(config: RunConfig) -> Path:
+    """Where the target of a drafter or a ctc decoder lies."""
+    if config.model.target is None:
+        message = f"is required: the folder of the model that the {config.model.type} is for"
+        raise ConfigError("model.target", message)
+    return model_folder(config.model.target)
 
 
 def build_model_config(
@@ -30,34 +90,30 @@ def build_model_config(
 ) -> Seq2SeqConfig | LanguageModelConfig:
     """Check every key of the section, and take from the data what the data decides."""
     tokenizer = prepared.tokenizer
-    return _build_config(
-        config,
-        {key: getattr(tokenizer, attribute) for key, attribute in _given_keys(config).items()},
-    )
+    given = {key: getattr(tokenizer, name) for key, name in _given_keys(config).items()}
+    return _build_config(config, given, context_length(prepared))
 
 
-def _build_config(config: RunConfig, given: dict[str, int]) -> Seq2SeqConfig | LanguageModelConfig:
+def context_length(prepared: Prepared) -> int:
+    """Positions of the longest training row, with its end or start token."""
+    settings = prepared.manifest.config
+    if prepared.manifest.task == "language_model":
+        return int(settings["sequence_length"]) + 1
+    return int(settings["clean"]["max_tokens"]) + 1
+
+
+def _build_config(
+    config: RunConfig, given: dict[str, int], longest: int
+) -> Seq2SeqConfig | LanguageModelConfig:
     config_class = _CLASSES[config.model.type]
     values = config.model.values
     check_keys(config_class, values, prefix="model.")
     for key in values.keys() & given.keys():
         raise ConfigError(f"model.{key}", "comes from the tokenizer; leave it out")
     if config.model.type == "language_model":
-        values = {"max_positions": context_length(config), **values}
-    try:
+        values = {"max_positions": longest, **values}
+    with _keys_as_typed():
         return config_class(**given, **values)
-    except ConfigError as error:
-        raise ConfigError(f"model.{error.key}", str(error).removeprefix(f"{error.key}: ")) from None
-    except StrictDataclassError as error:
-        message = " ".join(str(error.__cause__ or error).split())
-        raise ConfigError("model", f"a value has the wrong type: {message}") from None
-
-
-def context_length(config: RunConfig) -> int:
-    """Positions of the longest training row, with its end or start token."""
-    if config.model.type == "language_model":
-        return config.data.sequence_length + 1
-    return config.data.clean.max_tokens + 1
 
 
 def _given_keys(config: RunConfig) -> dict[str, str]:
@@ -66,3 +122,52 @@ def _given_keys(config: RunConfig) -> dict[str, str]:
     if config.model.type == "language_model":
         return {**given, "bos_token_id": "bos_id"}
     return {**given, "decoder_start_token_id": "pad_id"}
+
+
+def _build_rider(config: RunConfig, prepared: Prepared) -> Rider:
+    """Build a parallel decoder and bind it to its target, which learns only in a joint run."""
+    folder = target_folder(config)
+    check_same_tokenizer(prepared, load_tokenizer(folder), folder)
+    built = _build_rider_config(config)
+    target = load_model(folder).requires_grad_(isinstance(built, CtcConfig) and built.joint)
+    if isinstance(built, CtcConfig):
+        assert isinstance(target, Seq2Seq)
+        return Ctc(built).bind(target)
+    drafter = Drafter(built).bind(target, load_ctc(folder, target))
+    if built.shortlist:
+        drafter.set_shortlist(_commonest(prepared, built.shortlist))
+    return drafter
+
+
+def _build_rider_config(config: RunConfig) -> DrafterConfig | CtcConfig:
+    values, target = config.model.values, load_config(target_folder(config))
+    if config.model.type == "ctc":
+        check_keys(CtcConfig, values, prefix="model.")
+        with _keys_as_typed():
+            return CtcConfig.for_target(target, **values)
+    check_keys(DrafterConfig, values, prefix="model.")
+    with _keys_as_typed():
+        return DrafterConfig.for_target(target, **values)
+
+
+def _commonest(prepared: Prepared, tokens: int) -> torch.Tensor:
+    """The end token and the likeliest others, counted over all training targets."""
+    tokenizer, reader = prepared.tokenizer, prepared.reader("train")
+    count_V = np.zeros(tokenizer.vocab_size, np.int64)
+    for block in range(len(reader.block_rows)):
+        ids = reader.ids(block, "target_ids").flat
+        count_V += np.bincount(ids, minlength=len(count_V))
+    count_V[tokenizer.eos_id] = count_V.max() + 1
+    return torch.from_numpy(np.argsort(-count_V, kind="stable")[:tokens])
+
+
+@contextmanager
+def _keys_as_typed() -> Iterator[None]:
+    """Name the keys of a model as they stand in a run config."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"model.{error.key}", str(error).removeprefix(f"{error.key}: ")) from None
+    except StrictDataclassError as error:
+        message = " ".join(str(error.__cause__ or error).split())
+        raise ConfigError("model", f"a value has the wrong type: {message}") from None

@@ -1,5 +1,6 @@
 """The model card: what a model is, what it was trained on, how, and how good it is."""
 
+import re
 from pathlib import Path
 from typing import Any
 
@@ -8,7 +9,7 @@ import yaml
 from outrider.evaluation.results import show_score
 from outrider.training.run_config import RunConfig
 
-__all__ = ["write_card"]
+__all__ = ["add_rider_section", "write_card"]
 
 _TASKS = {"seq2seq": "translation", "language_model": "text-generation"}
 
@@ -74,6 +75,56 @@ def write_card(
         scores=_scores(scores),
     )
     (folder / "README.md").write_text(card, encoding="utf-8")
+
+
+_RIDERS = {
+    "drafter": (
+        "Drafter",
+        '`drafter` holds a block drafter of {parameters:,} parameters: with `mode="tandem"` it '
+        "guesses several tokens at once, and the model confirms or corrects them in one pass.",
+    ),
+    "ctc": (
+        "Parallel decoder",
+        '`ctc` holds a parallel decoder of {parameters:,} parameters: `mode="parallel"` writes '
+        "all tokens at once.",
+    ),
+}
+
+
+def add_rider_section(
+    folder: Path,
+    config: RunConfig,
+    *,
+    parameters: int,
+    provenance: dict[str, Any],
+    scores: dict[str, Any] | None = None,
+) -> None:
+    """Write into the card of a target what belongs to its drafter or its parallel decoder."""
+    title, about = _RIDERS[config.model.type]
+    parts = [f"## {title}", about.format(parameters=parameters)]
+    if config.model.values.get("joint"):
+        parts.append("The model was trained on with it: what is said of it above was before that.")
+    parts += [_voice(provenance), _data(config, provenance), _training(config, provenance)]
+    validation = provenance["validation"]
+    if validation:
+        measured = {k: v for k, v in validation.items() if k not in ("event", "step")}
+        parts.append(_scores({f"validation {name}": value for name, value in measured.items()}))
+    if scores:
+        parts.append(_scores(scores))
+    path = folder / "README.md"
+    card = path.read_text(encoding="utf-8") if path.is_file() else f"# {config.name}\n"
+    # An older section of this kind goes: up to the next heading, or to the end.
+    card = re.sub(rf"\n## {title}\n.*?(?=\n## |\Z)", "", card, flags=re.DOTALL)
+    path.write_text(f"{card.rstrip()}\n\n" + "\n\n".join(parts) + "\n", encoding="utf-8")
+
+
+def _voice(provenance: dict[str, Any]) -> str:
+    origin = provenance["distilled"]
+    if origin is None:
+        return "It was trained on text that people wrote."
+    same = origin["weights"] == provenance["target"]["weights"]
+    voice = "the model's own output" if same else f"the output of `{origin['model']}`"
+    return f"It was trained on {voice} (`outrider distill`, {origin['decode']['strategy']})."
 
 
 def _data(config: RunConfig, provenance: dict[str, Any]) -> str:

@@ -45,8 +45,9 @@ class TrainConfig(Config):
     """Checkpoints kept for resuming; older ones keep their weights while `average` needs them."""
     evaluate_every: int = Field(default=500, ge=0)
     """Updates between two evaluations on the validation set; 0 never evaluates."""
-    stop_metric: Literal["bleu", "perplexity", "loss"] = "loss"
-    """What early stopping and `average_by: best` compare; bleu decodes greedily."""
+    stop_metric: Literal["bleu", "perplexity", "loss", "tokens_per_round"] = "loss"
+    """What early stopping and `average_by: best` compare; bleu decodes greedily (ctc: in one pass),
+    tokens_per_round is how far a drafter's blocks hold."""
     patience: int = Field(default=0, ge=0)
     """Evaluations without a better `stop_metric` after which training ends; 0 never ends early."""
     average: int = Field(default=1, ge=1)
@@ -61,7 +62,7 @@ class TrainConfig(Config):
     @property
     def lower_is_better(self) -> bool:
         """Which way the stop metric improves."""
-        return self.stop_metric != "bleu"
+        return self.stop_metric not in ("bleu", "tokens_per_round")
 
     @property
     def averaged_by(self) -> Literal["last", "lowest", "highest"]:

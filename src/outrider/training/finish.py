@@ -13,11 +13,14 @@ from outrider.evaluation.curve import draw_curve
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
 from outrider.evaluation.results import show_score, versions, write_result
 from outrider.models import LanguageModel, Seq2Seq
+from outrider.runtime.distill import weights_of
 from outrider.training.average import average_weights
-from outrider.training.card import write_card
+from outrider.training.build import Trained, target_folder
+from outrider.training.card import add_rider_section, write_card
 from outrider.training.checkpoint import Progress, publish, select
 from outrider.training.folder import RunFolder
 from outrider.training.log import read_log
+from outrider.training.rider_folder import write_rider
 from outrider.training.run_config import RunConfig
 
 __all__ = ["finish_run"]
@@ -27,7 +30,7 @@ def finish_run(
     config: RunConfig,
     folder: RunFolder,
     prepared: Prepared,
-    model: Seq2Seq | LanguageModel,
+    model: Trained,
     progress: Progress,
     console: Console,
 ) -> None:
@@ -36,7 +39,11 @@ def finish_run(
     model.load_state_dict(average_weights([one.folder for one in averaged]))
     steps = [one.progress.step for one in averaged]
     provenance = _provenance(config, prepared, progress, steps)
-    _write_model(folder.model, config, prepared, model, provenance)
+    if config.model.rides:
+        provenance |= _rider_provenance(config, folder, prepared)
+    note = _write_model(folder, config, prepared, model, provenance)
+    if note:
+        console.print(note, highlight=False, soft_wrap=True)
     console.print(f"averaged the checkpoints of steps {steps}", highlight=False)
     _draw(config, folder, console)
     if config.evaluate:
@@ -44,27 +51,49 @@ def finish_run(
 
 
 def _write_model(
-    final: Path,
+    folder: RunFolder,
     config: RunConfig,
     prepared: Prepared,
-    model: Seq2Seq | LanguageModel,
+    model: Trained,
     provenance: dict[str, Any],
-) -> None:
+) -> str:
+    """Write the model folder; return what people should know about it, or ""."""
+    final = folder.model
     staging = final.with_name(f".unfinished-{final.name}")
     shutil.rmtree(staging, ignore_errors=True)
     staging.mkdir(parents=True)
-    model.save_pretrained(staging)
-    prepared.tokenizer.save(staging)
-    (staging / "run.yaml").write_text(as_yaml(config), encoding="utf-8")
-    write_result(staging / "provenance.json", provenance)
-    write_card(staging, config, parameters=model.num_parameters(), provenance=provenance)
+    note = ""
+    if isinstance(model, Seq2Seq | LanguageModel):
+        model.save_pretrained(staging)
+        prepared.tokenizer.save(staging)
+    else:
+        note = write_rider(model, target_folder(config), staging)
+    beside = staging / folder.written(config).relative_to(final)
+    (beside / "run.yaml").write_text(as_yaml(config), encoding="utf-8")
+    write_result(beside / "provenance.json", provenance)
+    _write_card(staging, config, model, provenance)
     publish(staging, final)
+    return note
+
+
+def _write_card(
+    model_folder: Path,
+    config: RunConfig,
+    model: Trained,
+    provenance: dict[str, Any],
+    scores: dict[str, Any] | None = None,
+) -> None:
+    """A card of its own for a model; a drafter's is a part of its target's."""
+    write = write_card if isinstance(model, Seq2Seq | LanguageModel) else add_rider_section
+    weights = dict(model.named_parameters()).items()
+    parameters = sum(w.numel() for name, w in weights if not name.startswith("target."))
+    write(model_folder, config, parameters=parameters, provenance=provenance, scores=scores)
 
 
 def _score(
     config: RunConfig,
     folder: RunFolder,
-    model: Seq2Seq | LanguageModel,
+    model: Trained,
     provenance: dict[str, Any],
     console: Console,
 ) -> None:
@@ -83,13 +112,7 @@ def _score(
             tokenize=test.tokenize,
         )
     write_result(folder.results, {"name": config.name, **result, **provenance})
-    write_card(
-        folder.model,
-        config,
-        parameters=model.num_parameters(),
-        provenance=provenance,
-        scores=result["scores"],
-    )
+    _write_card(folder.model, config, model, provenance, result["scores"])
     for name, value in result["scores"].items():
         console.print(f"{name}: {show_score(value)}", highlight=False)
 
@@ -120,4 +143,13 @@ def _provenance(
             "rows": {name: split.rows for name, split in manifest.splits.items()},
         },
         "versions": versions(),
+    }
+
+
+def _rider_provenance(config: RunConfig, folder: RunFolder, prepared: Prepared) -> dict[str, Any]:
+    evaluations = [one for one in read_log(folder.log.path) if one["event"] == "evaluation"]
+    return {
+        "target": {"model": config.model.target, "weights": weights_of(target_folder(config))},
+        "distilled": prepared.manifest.origin,
+        "validation": evaluations[-1] if evaluations else None,
     }

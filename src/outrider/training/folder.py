@@ -17,6 +17,8 @@ from typing import IO, Any
 from outrider.config import as_yaml
 from outrider.errors import ConfigError
 from outrider.evaluation.results import checksum
+from outrider.runtime.distill import weights_of
+from outrider.training.build import target_folder
 from outrider.training.checkpoint import Checkpoint, Checkpoints
 from outrider.training.log import Log
 from outrider.training.run_config import RunConfig, changed_key
@@ -72,10 +74,14 @@ class RunFolder:
 
     def is_finished(self, config: RunConfig) -> bool:
         """Whether the model of exactly this config is there, and its scores if it asks for any."""
-        written = self.model / "run.yaml"
+        written = self.written(config) / "run.yaml"
         if not written.exists() or written.read_text(encoding="utf-8") != as_yaml(config):
             return False
         return config.evaluate is None or self.results.exists()
+
+    def written(self, config: RunConfig) -> Path:
+        """Where the files about this run lie: with a drafter, its target keeps its own."""
+        return self.model / config.model.type if config.model.rides else self.model
 
     def clear(self) -> None:
         """Forget everything this run wrote, and nothing else that may lie here."""
@@ -122,6 +128,10 @@ class RunFolder:
             raise ConfigError(
                 key, f"differs from the run in {self.path} that this resumes; {remedy}"
             )
+        if before.get("target") != state.get("target"):
+            raise ConfigError(
+                "model.target", f"has other weights than when {self.path} was started; {remedy}"
+            )
         if before["data"] != state["data"]:
             raise ConfigError(
                 "data.folder", f"was prepared anew since {self.path} was started; {remedy}"
@@ -148,8 +158,11 @@ def _write_whole(path: Path, text: str) -> None:
 
 
 def _state(config: RunConfig, prepared: Path, processes: int) -> dict[str, Any]:
-    return {
+    state = {
         "config": config.model_dump(mode="json"),
         "processes": processes,
         "data": checksum(prepared / "manifest.json"),
     }
+    if config.model.rides:
+        state["target"] = weights_of(target_folder(config))
+    return state

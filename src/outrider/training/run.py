@@ -8,19 +8,33 @@ from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
 from outrider.data.batches import BatchStream
-from outrider.data.config import Task
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import ConfigError
+from outrider.models import Drafter
+from outrider.models.ctc import Ctc
+from outrider.runtime.distill import weights_of
 from outrider.training.allocator import keep_memory
 from outrider.training.arguments import training_arguments
-from outrider.training.build import build_model, check_model, context_length
+from outrider.training.build import (
+    build_model,
+    check_model,
+    context_length,
+    run_task,
+    target_folder,
+)
 from outrider.training.callbacks import LogFile, TensorBoard
 from outrider.training.checkpoint import Checkpoint
 from outrider.training.finish import finish_run
 from outrider.training.folder import RunFolder
-from outrider.training.objectives import LanguageModelObjective, Objective, TranslationObjective
+from outrider.training.objectives import (
+    CtcObjective,
+    DrafterObjective,
+    LanguageModelObjective,
+    Objective,
+    TranslationObjective,
+)
 from outrider.training.progress import ProgressBar
 from outrider.training.run_config import RunConfig
 from outrider.training.trainer import Trainer
@@ -68,9 +82,10 @@ def _open(
     """Prepare the data and the run folder, and say what is about to happen."""
     if restart:
         folder.clear()
-    task: Task = "translation" if config.model.type == "seq2seq" else "language_model"
-    prepared = prepare(config.data, task=task, progress=console.is_terminal)
+    prepared = prepare(config.data, task=run_task(config), progress=console.is_terminal)
     _check_validation(config, prepared)
+    if config.model.rides:
+        _compare_voices(config, prepared, console)
     resume = folder.open(config, prepared=prepared.folder, processes=processes)
     if folder.is_finished(config):
         message = f"{folder.path} is trained already; --restart would start over"
@@ -87,10 +102,32 @@ def _check_validation(config: RunConfig, prepared: Prepared) -> None:
             f"got {config.train.evaluate_every}, but {prepared.folder} has no validation set; name "
             "data.valid, data.valid_rows or data.valid_fraction, or set it to 0",
         )
-    if config.train.stop_metric == "bleu" and config.model.type == "language_model":
+    metric, kind = config.train.stop_metric, config.model.type
+    if metric == "bleu" and kind in ("language_model", "drafter"):
+        other = "perplexity" if kind == "language_model" else "tokens_per_round"
         raise ConfigError(
-            "train.stop_metric", "a language model has no bleu; expected perplexity or loss"
+            "train.stop_metric",
+            f"a {kind.replace('_', ' ')} has no bleu; expected {other} or loss",
         )
+    if metric == "tokens_per_round" and kind != "drafter":
+        raise ConfigError("train.stop_metric", f"only a drafter has tokens_per_round, not a {kind}")
+
+
+def _compare_voices(config: RunConfig, prepared: Prepared, console: Console) -> None:
+    """A drafter foretells its target best if it learnt from what the target itself says."""
+    origin, target = prepared.manifest.origin, target_folder(config)
+    if origin is None:
+        said = "holds what people wrote"
+    elif origin["weights"] != weights_of(target):
+        said = f"holds the output of {origin['model']}, which has other weights"
+    else:
+        return
+    console.print(
+        f"note: {prepared.folder} {said}; a {config.model.type} learns more from the target's own "
+        f"output: outrider distill {target} --data {prepared.folder} --out FOLDER",
+        highlight=False,
+        soft_wrap=True,
+    )
 
 
 def _build_trainer(
@@ -103,10 +140,12 @@ def _build_trainer(
 ) -> Trainer:
     set_seed(config.seed)
     model = build_model(config, prepared)
+    if isinstance(model, Drafter | Ctc):
+        model.target.to(arguments.device)  # it may not be a part of the model that is moved
     objective = _objective(config)
     rank, world_size = arguments.process_index, arguments.world_size
     share = config.train.batch_tokens // (config.train.accumulate * world_size)
-    longest = context_length(config)
+    longest = context_length(prepared)
     stream = BatchStream(
         prepared,
         tokens=max(1, share),
@@ -140,7 +179,9 @@ def _build_trainer(
 def _objective(config: RunConfig) -> Objective:
     if config.model.type == "seq2seq":
         return TranslationObjective()
-    return LanguageModelObjective()
+    if config.model.type == "drafter":
+        return DrafterObjective()
+    return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective()
 
 
 def _callbacks(

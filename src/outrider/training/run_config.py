@@ -2,7 +2,7 @@
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict
+from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
 
 from outrider.config import Config
 from outrider.data.config import PrepareConfig
@@ -20,13 +20,26 @@ class ModelSection(Config):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Literal["seq2seq", "language_model"] = "seq2seq"
-    """seq2seq is an encoder-decoder for translation, language_model a decoder alone."""
+    type: Literal["seq2seq", "language_model", "drafter", "ctc"] = "seq2seq"
+    """seq2seq is an encoder-decoder for translation, language_model a decoder alone; drafter and
+    ctc are parallel decoders that belong to a finished model, the target."""
+    target: str | None = None
+    """Folder of the model that a drafter or a ctc decoder is for. Only for these two."""
+
+    @property
+    def rides(self) -> bool:
+        """Whether it is trained for a target, whose weights it reads."""
+        return self.type in ("drafter", "ctc")
 
     @property
     def values(self) -> dict[str, Any]:
         """The keys that go to the model's config."""
         return dict(self.model_extra or {})
+
+    @model_serializer(mode="wrap")
+    def _without_idle_target(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)
+        return {key: value for key, value in values.items() if (key, value) != ("target", None)}
 
 
 class RunConfig(Config):

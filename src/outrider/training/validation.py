@@ -1,6 +1,7 @@
-"""What a run measures on its validation set while it trains: loss, perplexity, BLEU."""
+"""What a run measures on its validation set while it trains: loss, perplexity, BLEU, rounds."""
 
 import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import islice
 from typing import Any
@@ -8,17 +9,22 @@ from typing import Any
 import pyarrow.parquet
 import torch
 import torch.distributed as dist
-from torch import nn
+from torch import Tensor, nn
 
 from outrider.backends.torch import TorchBackend
 from outrider.data.batches import valid_batches
 from outrider.data.prepared import Prepared
 from outrider.evaluation.quality import score_translations
-from outrider.models import Seq2Seq
+from outrider.models import Drafter, Seq2Seq
+from outrider.models.ctc import Ctc
 from outrider.runtime.translator import Translator
 from outrider.training.objectives import Objective
+from outrider.training.rounds import count_rounds
 
 __all__ = ["Validation"]
+
+ROUND_BATCHES = 8
+"""Batches of the validation set whose rounds are counted."""
 
 
 @dataclass(frozen=True)
@@ -34,34 +40,58 @@ class Validation:
     world_size: int = 1
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        """Mean loss per target token without smoothing, its exponential, and greedy BLEU."""
+        """Mean loss per target token without smoothing, its exponential, and what is asked for.
+
+        That is BLEU, and for a drafter always the tokens of one round.
+        """
         nats, tokens = self._sum_loss(model)
         shared = self._gather((nats, tokens))
         loss = sum(part[0] for part in shared) / max(1, sum(part[1] for part in shared))
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
         if self.bleu:
             metrics["bleu"] = self._bleu(model)
+        if isinstance(model, Drafter):
+            metrics["tokens_per_round"] = self._tokens_per_round(model)
         return metrics
 
     @torch.inference_mode()
     def _sum_loss(self, model: nn.Module) -> tuple[float, int]:
-        device = next(model.parameters()).device
-        batches = valid_batches(self.prepared, tokens=self.batch_tokens, max_length=self.max_length)
         nats, tokens = 0.0, 0
-        for batch in islice(batches, self.rank, None, self.world_size):
-            inputs = {name: tensor.to(device) for name, tensor in batch.items()}
-            nats += float(self.objective.loss(model, inputs, divisor=1.0, smoothing=0.0))
-            tokens += self.objective.count(inputs)
+        # Some losses draw numbers: the same ones every time, and none of those that train.
+        with torch.random.fork_rng():
+            torch.manual_seed(0)
+            for inputs in self._batches(model):
+                nats += float(self.objective.loss(model, inputs, divisor=1.0, smoothing=0.0))
+                tokens += self.objective.count(inputs)
         return nats, tokens
 
+    def _tokens_per_round(self, drafter: Drafter) -> float:
+        counts = [count_rounds(drafter, inputs) for inputs in self._batches(drafter, ROUND_BATCHES)]
+        shared = self._gather([sum(column) for column in zip(*counts, strict=True)] or [0, 0])
+        tokens, rounds = (sum(column) for column in zip(*shared, strict=True))
+        return tokens / max(1, rounds)
+
+    def _batches(self, model: nn.Module, count: int | None = None) -> Iterator[dict[str, Tensor]]:
+        """This process's share of the first `count` batches, on the model's device."""
+        device = next(model.parameters()).device
+        batches = valid_batches(self.prepared, tokens=self.batch_tokens, max_length=self.max_length)
+        for batch in islice(batches, self.rank, count, self.world_size):
+            yield {name: tensor.to(device) for name, tensor in batch.items()}
+
     def _bleu(self, model: nn.Module) -> float:
-        assert isinstance(model, Seq2Seq)
-        backend = TorchBackend(model)
-        tokenizer, longest = self.prepared.tokenizer, model.config.max_positions
-        translator = Translator(backend, tokenizer, longest=longest)
+        options: dict[str, Any] = {}
+        if isinstance(model, Ctc):
+            backend, options = TorchBackend(model.target, ctc=model), {"mode": "parallel"}
+        else:
+            assert isinstance(model, Seq2Seq)
+            backend = TorchBackend(model)
+        config = backend.model.config
+        translator = Translator(backend, self.prepared.tokenizer, longest=config.max_positions)
         sources, references = self._texts()
         mine = slice(self.rank, None, self.world_size)
-        translations = translator.translate(sources[mine], suppress=(model.config.pad_token_id,))
+        translations = translator.translate(
+            sources[mine], suppress=(config.pad_token_id,), **options
+        )
         shared = self._gather((translations, references[mine]))
         hypotheses = [text for part in shared for text in part[0]]
         wanted = [text for part in shared for text in part[1]]

@@ -1,7 +1,17 @@
 """Objectives: what a model learns to predict from a batch, one file each."""
 
 from outrider.training.objectives.base import IGNORED, Inputs, Objective
+from outrider.training.objectives.ctc import CtcObjective
+from outrider.training.objectives.drafter import DrafterObjective
 from outrider.training.objectives.language_model import LanguageModelObjective
 from outrider.training.objectives.translation import TranslationObjective
 
-__all__ = ["IGNORED", "Inputs", "LanguageModelObjective", "Objective", "TranslationObjective"]
+__all__ = [
+    "IGNORED",
+    "CtcObjective",
+    "DrafterObjective",
+    "Inputs",
+    "LanguageModelObjective",
+    "Objective",
+    "TranslationObjective",
+]

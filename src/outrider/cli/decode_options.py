@@ -1,0 +1,129 @@
+"""The options that every command that decodes has in common: how to decode, and where.
+
+They are listed once, as the parameters of `settings` and `placement`; `decodes` gives them to a
+command, which receives what the user chose as two dictionaries.
+"""
+
+import inspect
+from collections.abc import Callable
+from functools import wraps
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from outrider.decoding.statistics import Statistics
+
+__all__ = ["Model", "check", "decodes", "print_statistics"]
+
+Model = Annotated[str, typer.Option("--model", "-m", help="Model folder, or id of a Hub model.")]
+
+
+def settings(
+    mode: Annotated[str | None, typer.Option(help="ar, tandem or parallel.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="greedy, sample or beam.")] = None,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(help="Most tokens to write for each input.")
+    ] = None,
+    beams: Annotated[int | None, typer.Option(help="Sequences that beam search keeps.")] = None,
+    length_penalty: Annotated[
+        float | None, typer.Option(help="Beam search: over 1 prefers longer output.")
+    ] = None,
+    temperature: Annotated[
+        float | None, typer.Option(help="Sampling: under 1 is more cautious.")
+    ] = None,
+    top_k: Annotated[
+        int | None, typer.Option(help="Sampling: draw from the k likeliest tokens.")
+    ] = None,
+    top_p: Annotated[
+        float | None, typer.Option(help="Sampling: draw from this much probability.")
+    ] = None,
+    seed: Annotated[
+        int | None, typer.Option(help="Sampling: input number i draws with seed + i.")
+    ] = None,
+    gamma: Annotated[
+        float | None,
+        typer.Option(help="Tandem: trust in the drafter, from 0 (exact) to 1 (take every draft)."),
+    ] = None,
+    draft_tokens: Annotated[
+        int | None, typer.Option(help="Tandem: tokens drafted at once; chosen as it goes if not.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Tandem: compute near-ties again, token by token.")
+    ] = False,
+    decoder: Annotated[
+        str | None, typer.Option(help="Parallel: who writes, ctc or drafter.")
+    ] = None,
+    iterations: Annotated[
+        int | None, typer.Option(help="Parallel: passes that write uncertain tokens again.")
+    ] = None,
+    candidates: Annotated[
+        int | None, typer.Option(help="Parallel: texts of which the model takes the likeliest.")
+    ] = None,
+) -> None:
+    """List how to decode: the settings of `DecodeConfig`."""
+
+
+def placement(
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+) -> None:
+    """List where to compute: the keywords of `load`."""
+
+
+def decodes(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command all these options; it receives those given as `options` and `place`."""
+    shared = {
+        "options": inspect.signature(settings).parameters,
+        "place": inspect.signature(placement).parameters,
+    }
+
+    @wraps(command)
+    def call(**values: Any) -> None:
+        for name, parameters in shared.items():
+            chosen = {key: values.pop(key) for key in parameters}
+            values[name] = {k: v for k, v in chosen.items() if v is not None and v is not False}
+        command(**values)
+
+    own = [p for p in inspect.signature(command).parameters.values() if p.name not in shared]
+    added = [parameter for parameters in shared.values() for parameter in parameters.values()]
+    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in [*own, *added]]
+    )
+    return call
+
+
+def check(options: dict[str, Any]) -> None:
+    """Refuse a wrong option before the model is loaded."""
+    from outrider.config import build_config
+    from outrider.decoding import DecodeConfig
+
+    try:
+        build_config(DecodeConfig, options, prefix="--")
+    except ConfigError as error:
+        key, _, message = str(error).partition(": ")
+        raise ConfigError(key.replace("_", "-"), message) from None
+
+
+def print_statistics(stats: "Statistics") -> None:
+    """Print what happened while drafting to stderr."""
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table("measure", "value", title="statistics")
+    table.add_row("rounds", f"{stats.rounds:,}")
+    table.add_row("tokens per round", f"{stats.tokens_per_round:.2f}")
+    by_place = " ".join(f"{share:.0%}" for share in stats.acceptance_by_position)
+    table.add_row("drafts that held up to place 1, 2, ...", by_place or "-")
+    table.add_row("rows decoded without drafting", f"{stats.plain_rows:,}")
+    if stats.rechecked:
+        table.add_row("near-ties computed again", f"{stats.rechecked:,}")
+    for part, seconds in stats.seconds.items():
+        table.add_row(f"seconds in {part}", f"{seconds:.3f}")
+    console = Console(stderr=True)
+    console.print(table)
+    for note in stats.notes:
+        console.print(note, highlight=False)

@@ -1,0 +1,54 @@
+"""`outrider distill`: the targets of a corpus, said again by a model."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+__all__ = ["distill"]
+
+
+def distill(
+    model: Annotated[str, typer.Argument(help="Model folder, or id of a Hub model.")],
+    data: Annotated[Path, typer.Option("--data", help="Prepared folder with its tokenizer.")],
+    out: Annotated[Path, typer.Option("--out", help="Prepared folder to write.")],
+    rows: Annotated[int | None, typer.Option(help="Only this many rows of each split.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="greedy (default) or sample.")] = None,
+    temperature: Annotated[float | None, typer.Option(help="With --strategy sample.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling: row i draws with seed + i.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens held at once.")] = None,
+    device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
+    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no report.")] = False,
+) -> None:
+    """Let a model translate a prepared corpus: what drafters and parallel decoders train on.
+
+    Killed runs resume at the first shard that is missing.
+    """
+    from rich.console import Console
+
+    from outrider.data.report import report
+    from outrider.runtime.distill import DISTILL_TOKENS
+    from outrider.runtime.distill import distill as distill_data
+
+    given = {"strategy": strategy, "temperature": temperature, "seed": seed}
+    try:
+        prepared = distill_data(
+            model,
+            data,
+            out,
+            rows=rows,
+            batch_tokens=batch_tokens or DISTILL_TOKENS,
+            device=device,
+            dtype=dtype,
+            threads=threads,
+            progress=not quiet,
+            **{name: value for name, value in given.items() if value is not None},
+        )
+    except KeyboardInterrupt:
+        typer.echo("outrider: the finished shards are kept; start again to go on", err=True)
+        raise typer.Exit(130) from None
+    if not quiet:
+        Console(stderr=True).print(report(prepared))
+    typer.echo(str(prepared.folder))

@@ -1,0 +1,42 @@
+"""Whether two folders speak of the same tokens: ids of one mean nothing in another's vocabulary."""
+
+from pathlib import Path
+
+from outrider.data.prepared import Prepared
+from outrider.data.tokenizer import SubwordTokenizer, Tokenizer
+from outrider.errors import DataError
+
+__all__ = ["check_same_tokenizer"]
+
+SPECIAL_IDS = ("pad_id", "eos_id", "unk_id", "bos_id")
+
+
+def check_same_tokenizer(prepared: Prepared, tokenizer: Tokenizer, model: str | Path) -> None:
+    """Refuse data whose ids are not those of the model."""
+    found = _difference(prepared.tokenizer, tokenizer)
+    if found:
+        raise DataError(
+            f"{prepared.folder}: was prepared with another tokenizer than that of {model} "
+            f"({found}); prepare it again with data.tokenizer.folder={model}"
+        )
+
+
+def _difference(data: Tokenizer, model: Tokenizer) -> str:
+    if data.vocab_size != model.vocab_size:
+        return f"{data.vocab_size} tokens against {model.vocab_size}"
+    for name in SPECIAL_IDS:
+        if getattr(data, name) != getattr(model, name):
+            return f"{name} is {getattr(data, name)} against {getattr(model, name)}"
+    before, after = _words(data), _words(model)
+    if before == after:
+        return ""
+    token = next(i for i, pair in enumerate(zip(before, after, strict=True)) if len({*pair}) > 1)
+    return f"token {token} is {before[token]!r} against {after[token]!r}"
+
+
+def _words(tokenizer: Tokenizer) -> list[str]:
+    """What every id stands for."""
+    if isinstance(tokenizer, SubwordTokenizer):
+        names = {index: word for word, index in tokenizer.pipeline.get_vocab().items()}
+        return [names.get(index, "") for index in range(tokenizer.vocab_size)]
+    return tokenizer.decode_batch([[index] for index in range(tokenizer.vocab_size)])

@@ -1,0 +1,275 @@
+"""Tandem decoding: a drafter guesses a block of tokens, the model checks it in one pass.
+
+    draft     d_1 .. d_k after the newest token, all at once
+    verify    one pass of the model over [newest, d_1 .. d_k]
+    accept    the drafts that the model confirms, and one token of its own after them
+    forget    what the model took in beyond that
+
+Each row advances by what it accepted; nobody waits. With gamma = 0 the text is that of the model
+alone, token for token (greedy) or in distribution (sampling): only the number of passes drops. See
+`judge.py` for the rule, `profile.py` for the choice of k.
+"""
+
+from collections.abc import Sequence
+from time import perf_counter
+
+import torch
+from torch import Tensor
+
+from outrider.decoding.config import DecodeConfig
+from outrider.decoding.greedy import greedy
+from outrider.decoding.judge import Drawn, Judge, Likeliest, Verdict
+from outrider.decoding.mask import TokenMask
+from outrider.decoding.prefill import open_for_drafting
+from outrider.decoding.profile import Profile
+from outrider.decoding.protocol import Backend, Draft, State
+from outrider.decoding.replay import Replay
+from outrider.decoding.request import Hypothesis, Request, token_limit
+from outrider.decoding.row import Row
+from outrider.decoding.statistics import Statistics
+from outrider.decoding.stepwise import CARRIED, finish
+from outrider.errors import ConfigError, ModelError
+
+__all__ = ["tandem"]
+
+BLOCK = 8
+"""Tokens drafted at once where neither the user nor a profile says."""
+
+
+@torch.inference_mode()
+def tandem(
+    backend: Backend,
+    requests: Sequence[Request],
+    config: DecodeConfig,
+    *,
+    profile: Profile | None = None,
+    stats: Statistics | None = None,
+) -> list[Hypothesis]:
+    """Return one hypothesis per request, in order, and add to `stats` what happened.
+
+    A profile chooses the size of the blocks, and whether to draft at all, where the text does not
+    depend on it: greedy with gamma 0 and no `draft_tokens`.
+    """
+    if not requests:
+        return []
+    stats = Statistics() if stats is None else stats
+    block = _block(backend, config)
+    if config.strategy == "sample" or config.gamma > 0:
+        return _free(backend, requests, config, block, stats)
+    if profile is None or config.draft_tokens is not None:
+        return _Batch(backend, requests, config, block=block, stats=stats).decode()
+    if not config.strict and not profile.pays(len(requests)):
+        return _without_drafting(backend, requests, config, profile, stats)
+    block = len(profile.hold)
+    return _Batch(backend, requests, config, block=block, profile=profile, stats=stats).decode()
+
+
+def _block(backend: Backend, config: DecodeConfig) -> int:
+    """Return how many tokens are drafted at once where no profile chooses."""
+    longest, wanted = backend.longest_draft, config.draft_tokens
+    if not longest:
+        raise ModelError(
+            "mode tandem: this model has no drafter; train one with `outrider train` "
+            "(model.type: drafter) or decode with mode ar"
+        )
+    if wanted is not None and wanted > longest:
+        raise ConfigError(
+            "draft_tokens", f"got {wanted}, but this drafter guesses at most {longest} at once"
+        )
+    return wanted or min(BLOCK, longest)
+
+
+def _free(
+    backend: Backend,
+    requests: Sequence[Request],
+    config: DecodeConfig,
+    block: int,
+    stats: Statistics,
+) -> list[Hypothesis]:
+    """Decode where the text depends on where blocks begin, so that must depend on the row alone.
+
+    Rows that can reach the end of the model's positions need shorter blocks there. All rows of a
+    batch have blocks of one size, so these go alone.
+    """
+    results: list[Hypothesis | None] = [None] * len(requests)
+    batches, together = [], []
+    for row, request in enumerate(requests):
+        end = len(request.prompt) + token_limit(backend, request, config) + block
+        if backend.max_length is not None and end > backend.max_length:
+            batches.append([row])
+        else:
+            together.append(row)
+    for rows in [*batches, together] if together else batches:
+        batch = _Batch(backend, [requests[row] for row in rows], config, block=block, stats=stats)
+        for row, hypothesis in zip(rows, batch.decode(), strict=True):
+            results[row] = hypothesis
+    return [hypothesis for hypothesis in results if hypothesis is not None]
+
+
+def _without_drafting(
+    backend: Backend,
+    requests: Sequence[Request],
+    config: DecodeConfig,
+    profile: Profile,
+    stats: Statistics,
+) -> list[Hypothesis]:
+    started, rows = perf_counter(), len(requests)
+    found = greedy(backend, requests, config)
+    profile.hope()
+    stats.seconds["plain"] += perf_counter() - started
+    stats.plain_rows += rows
+    reason = "so many rows at once keep this machine busy" if rows > 1 else "drafts cost too much"
+    stats.note(f"{reason}: decoded without drafting")
+    return found
+
+
+class _Batch:
+    """The rows in flight, and all that a round needs."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        requests: Sequence[Request],
+        config: DecodeConfig,
+        *,
+        block: int,
+        stats: Statistics,
+        profile: Profile | None = None,
+    ) -> None:
+        self._since = perf_counter()
+        self.backend, self.config, self.stats = backend, config, stats
+        self.block, self.profile = block, profile
+        limits = [token_limit(backend, request, config) for request in requests]
+        self.state: State = open_for_drafting(backend, requests, limits, block=block)
+        self.device = self.state.length_B.device
+        self.rows = [
+            Row(n, request, limit, [backend.start, *request.prompt][-1], len(request.prompt))
+            for n, (request, limit) in enumerate(zip(requests, limits, strict=True))
+        ]
+        self.mask = TokenMask(config, eos=backend.eos, device=self.device)
+        self.judge: Judge
+        if config.strategy == "sample":
+            self.judge = Drawn(config, self.rows, block)
+        else:
+            replay = Replay(backend, config, stats) if config.strict else None
+            self.judge = Likeliest(config.gamma, replay)
+        self._lap("encode")
+
+    def decode(self) -> list[Hypothesis]:
+        """Run rounds until every row is done."""
+        rows = self.rows
+        while self.rows:
+            self._round()
+        return [
+            finish(
+                row.tokens,
+                row.log_probs,
+                row.limit,
+                eos=self.backend.eos,
+                config=self.config,
+                rounds=row.rounds,
+            )
+            for row in rows
+        ]
+
+    def _round(self) -> None:
+        """Draft, verify, accept, forget."""
+        newest_B1 = torch.tensor([[row.newest] for row in self.rows], device=self.device)
+        draft = self._draft(newest_B1)
+        tokens_BT = newest_B1
+        if draft is not None:
+            tokens_BT = torch.cat([newest_B1, draft.tokens_BK], dim=1)
+        self._lap("draft")
+        logits_BTV = self.backend.extend(tokens_BT, self.state)
+        self._lap("verify")
+        normaliser_BT = logits_BTV.logsumexp(-1) if self.config.scores else None
+        self.mask.block(logits_BTV, [len(row.tokens) for row in self.rows])
+        drafted = tokens_BT[:, 1:].tolist()
+        verdicts = self.judge(self.rows, drafted, draft, logits_BTV)
+        log_probs: list[list[float]] = [[]] * len(self.rows)
+        if normaliser_BT is not None:
+            log_probs = _log_probs(drafted, verdicts, logits_BTV, normaliser_BT)
+        for row, guesses, verdict, scores in zip(
+            self.rows, drafted, verdicts, log_probs, strict=True
+        ):
+            if not row.done:
+                self._take(row, guesses, verdict, scores)
+        self._forget()
+        self._lap("loop")
+
+    def _draft(self, newest_B1: Tensor) -> Draft | None:
+        """Guess as many tokens as are worth it."""
+        slots = self._slots()
+        uniform_BK = self.judge.numbers(self.rows, slots)
+        if not slots:
+            return None
+        if uniform_BK is not None:
+            return self.backend.draft(
+                newest_B1,
+                self.state,
+                slots,
+                temperature=self.config.temperature,
+                uniform_BK=uniform_BK.to(self.device),
+            )
+        draft = self.backend.draft(newest_B1, self.state, slots)
+        if self.profile is None:
+            return draft
+        survival_K = draft.confidence_BK.cumprod(dim=1).mean(dim=0).tolist()
+        kept = self.profile.choose(len(self.rows), survival_K)
+        return draft if kept == slots else Draft(*(part[:, :kept] for part in draft))
+
+    def _slots(self) -> int:
+        """Return how many tokens to draft: none that could not be said or counted to."""
+        slots = max(row.room for row in self.rows if not row.done)
+        if self.backend.max_length is not None:
+            slots = min(slots, self.backend.max_length - max(row.held for row in self.rows) - 1)
+        if self.profile is None:
+            return min(slots, self.block)
+        planned = self.profile.plan(len(self.rows))
+        if not planned:
+            self.profile.hope()
+            self.stats.note("drafts held too rarely: some steps were taken without drafting")
+        return min(slots, planned)
+
+    def _take(self, row: Row, drafted: list[int], verdict: Verdict, log_probs: list[float]) -> None:
+        """Let a row say what was decided, and remember how it went."""
+        count = row.take(drafted, *verdict, eos=self.backend.eos)
+        row.log_probs += log_probs[:count]
+        one = row.rounds[-1]
+        self.stats.count(one, count)
+        if self.profile is not None:
+            self.profile.learn(len(one.drafted), one.accepted)
+
+    def _forget(self) -> None:
+        """Roll back what was not accepted; let finished rows leave once they are enough."""
+        open_ = [n for n, row in enumerate(self.rows) if not row.done]
+        if not open_:
+            self.rows = []
+            return
+        self.state.rollback(torch.tensor([row.held for row in self.rows], device=self.device))
+        if len(self.rows) - len(open_) > CARRIED * len(self.rows):
+            self.state.select(torch.tensor(open_, device=self.device))
+            self.rows = [self.rows[n] for n in open_]
+
+    def _lap(self, part: str) -> None:
+        now = perf_counter()
+        self.stats.seconds[part] += now - self._since
+        self._since = now
+
+
+def _log_probs(
+    drafted: Sequence[Sequence[int]],
+    verdicts: Sequence[Verdict],
+    logits_BTV: Tensor,
+    normaliser_BT: Tensor,
+) -> list[list[float]]:
+    """Return the model's log-probability of what each row would say if its room allowed."""
+    said = [
+        [*row[:accepted], token, *row[accepted:]][: logits_BTV.shape[1]]
+        for row, (accepted, token) in zip(drafted, verdicts, strict=True)
+    ]
+    said_BT1 = torch.tensor(said, device=logits_BTV.device)[..., None]
+    log_probs: list[list[float]] = (
+        logits_BTV.gather(-1, said_BT1)[..., 0] - normaliser_BT
+    ).tolist()
+    return log_probs

@@ -1,0 +1,206 @@
+"""Who writes a whole text at once: the CTC decoder over its slots, or the drafter over one block.
+
+Both can look again (mask-predict, Ghazvininejad et al., 2019, arXiv:1904.09324): before pass i of n
+the share i / n of the slots, those that were surest so far, are told what they said; the others are
+asked again. Each row is refined by itself, and what it draws comes from its own seed.
+"""
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from outrider.decoding.config import DecodeConfig
+from outrider.decoding.protocol import Backend, State
+from outrider.decoding.request import Request
+from outrider.nn.ctc import collapse
+
+__all__ = ["BlockWriter", "CtcWriter", "Text", "Writer"]
+
+DRAWN_FROM = 8
+"""Tokens of a CTC slot that a further candidate can be drawn from: its likeliest."""
+SLOTS_PER_TOKEN, SPARE_SLOTS = 1.5, 4
+"""Length of the drafter's block: so much for each token of the source, and so much more."""
+
+
+class Text(NamedTuple):
+    """One candidate."""
+
+    tokens: list[int]
+    """Without the end token."""
+    ended: bool
+    """Whether it ended, or its slots were too few."""
+
+
+class Writer:
+    """Fills the slots of a batch, again and again if asked to."""
+
+    state: State
+    tokens_BU: Tensor
+    """What each slot says."""
+    prob_BU: Tensor
+    """How likely it found that when it was last asked."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        requests: Sequence[Request],
+        config: DecodeConfig,
+        limits: Sequence[int],
+        *,
+        scored: bool,
+    ) -> None:
+        """Read the sources; where texts will be `scored` the state has room for `limits` tokens."""
+        self.backend, self.requests, self.config = backend, requests, config
+        self._open([request.source for request in requests], limits, scored)
+
+    def refine(self) -> None:
+        """Fill all slots, then ask the less certain ones again."""
+        self.tokens_BU, self.prob_BU = self._fill(None)
+        passes = self.config.iterations + 1
+        for count in range(1, passes):
+            told_BU = _surest(self.tokens_BU, self.prob_BU, self._used(), count / passes)
+            tokens_BU, prob_BU = self._fill(told_BU)
+            self.tokens_BU = torch.where(told_BU >= 0, told_BU, tokens_BU)
+            self.prob_BU = torch.where(told_BU >= 0, self.prob_BU, prob_BU)
+
+    def texts(self) -> list[list[Text]]:
+        """Return the candidates of each request, what the slots say first."""
+        raise NotImplementedError
+
+    def _open(self, sources: list[Sequence[int]], limits: Sequence[int], scored: bool) -> None:
+        """Read the sources."""
+        raise NotImplementedError
+
+    def _fill(self, told_BU: Tensor | None) -> tuple[Tensor, Tensor]:
+        """Run one pass: the likeliest token of every slot, and its probability."""
+        raise NotImplementedError
+
+    def _used(self) -> Tensor:
+        """Count the slots of each row that its text is made of, [B]."""
+        raise NotImplementedError
+
+    def _uniform(self, slots: Sequence[int]) -> Tensor:
+        """Draw numbers for all candidates but the first, [B, N - 1, U], each row its own."""
+        others = self.config.candidates - 1
+        uniform_BNU = torch.zeros(len(slots), others, max(slots), dtype=torch.float64)
+        for row, (request, count) in enumerate(zip(self.requests, slots, strict=True)):
+            seed = self.config.seed if request.seed is None else request.seed
+            draws = torch.Generator().manual_seed(seed)
+            uniform_BNU[row, :, :count] = torch.rand(
+                others, count, generator=draws, dtype=torch.float64
+            )
+        return uniform_BNU
+
+
+class CtcWriter(Writer):
+    """Reads texts off the slots of the CTC decoder."""
+
+    def texts(self) -> list[list[Text]]:
+        """Collapse the best path and those drawn beside it."""
+        path_BNU, candidates = self.tokens_BU[:, None], self.config.candidates
+        if candidates > 1:
+            uniform_BNU = self._uniform(self.slots_B.tolist()).to(path_BNU.device)
+            path_BNU = torch.cat([path_BNU, self._draw(uniform_BNU)], dim=1)
+        count_B = self.slots_B.repeat_interleave(candidates)
+        flat = collapse(path_BNU.flatten(0, 1), blank=self.backend.pad, slots_B=count_B)
+        return _grouped([Text(tokens, True) for tokens in flat], candidates)
+
+    def _open(self, sources: list[Sequence[int]], limits: Sequence[int], scored: bool) -> None:
+        capacity = max(limits) if scored else 0
+        self.state = self.backend.encode(sources, capacity=capacity, parallel=True)
+        # The blank is no token of a text, and a text ends with its slots.
+        forbidden = {*self.config.suppress, self.backend.eos} - {self.backend.pad}
+        self.forbidden = torch.tensor(sorted(forbidden), device=self.state.length_B.device)
+
+    def _fill(self, told_BU: Tensor | None) -> tuple[Tensor, Tensor]:
+        self.told_BU = told_BU
+        self.logits_BUV, self.slots_B = self.backend.ctc(self.state, told_BU)
+        self.logits_BUV.index_fill_(-1, self.forbidden, -math.inf)
+        best = self.logits_BUV.max(-1)
+        if not self.config.iterations:
+            return best.indices, best.values  # nobody will ask how likely they are
+        return best.indices, (best.values - self.logits_BUV.logsumexp(-1)).exp()
+
+    def _used(self) -> Tensor:
+        return self.slots_B
+
+    def _draw(self, uniform_BNU: Tensor) -> Tensor:
+        """Draw paths from the last pass; slots that it was told stand."""
+        top = self.logits_BUV.topk(min(DRAWN_FROM, self.logits_BUV.shape[-1]))
+        cumulative_BUC = top.values.softmax(-1, dtype=torch.float64).cumsum(-1)
+        # 1 - u lies in (0, 1], so the first entry to reach it always has probability above zero.
+        level_BUN = (1 - uniform_BNU).transpose(1, 2) * cumulative_BUC[..., -1:]
+        place_BUN = torch.searchsorted(cumulative_BUC, level_BUN.contiguous())
+        path_BNU = top.indices.gather(-1, place_BUN).transpose(1, 2)
+        if self.told_BU is None:
+            return path_BNU
+        told_B1U = self.told_BU[:, None]
+        return torch.where(told_B1U >= 0, told_B1U, path_BNU)
+
+
+class BlockWriter(Writer):
+    """Lets the drafter fill one block, as long as the text may be."""
+
+    def texts(self) -> list[list[Text]]:
+        """Read the likeliest block and those drawn beside it up to their end tokens."""
+        tokens_BNU, candidates = self.tokens_BU[:, None], self.config.candidates
+        if candidates > 1:
+            tokens_BNU = torch.cat([tokens_BNU, self._draw(candidates)], dim=1)
+        rows = zip(tokens_BNU.tolist(), self.slots, strict=True)
+        return [[self._read(tokens[:slots]) for tokens in blocks] for blocks, slots in rows]
+
+    def _open(self, sources: list[Sequence[int]], limits: Sequence[int], scored: bool) -> None:
+        # A place depends on those before it only, so a longer neighbour does not change a row.
+        self.slots = [
+            min(limit, math.ceil(SLOTS_PER_TOKEN * len(source)) + SPARE_SLOTS)
+            for source, limit in zip(sources, limits, strict=True)
+        ]
+        capacity = max(limits) if scored else max(self.slots)
+        self.state = self.backend.encode(sources, capacity=capacity, drafting=True)
+        device = self.state.length_B.device
+        self.slots_B = torch.tensor(self.slots, device=device)
+        self.start_B1 = torch.full((len(sources), 1), self.backend.start, device=device)
+
+    def _fill(self, told_BU: Tensor | None) -> tuple[Tensor, Tensor]:
+        if told_BU is None:
+            told_BU = self.start_B1.new_full((len(self.slots), max(self.slots)), -1)
+        return self.backend.predict(self.start_B1, self.state, told_BU)
+
+    def _used(self) -> Tensor:
+        """A text is made of everything up to its end token, that one included."""
+        before_BU = (self.tokens_BU == self.backend.eos).cumsum(1) == 0
+        return (before_BU.sum(1) + 1).minimum(self.slots_B)
+
+    def _draw(self, candidates: int) -> Tensor:
+        """Draw blocks from the drafter; the state fans out to all candidates."""
+        self.state = self.state.fan(candidates)
+        uniform_BNU = F.pad(self._uniform(self.slots), (0, 0, 1, 0))
+        drawn = self.backend.draft(
+            self.start_B1.repeat_interleave(candidates, dim=0),
+            self.state,
+            max(self.slots),
+            uniform_BK=uniform_BNU.flatten(0, 1).to(self.start_B1.device),
+        )
+        return drawn.tokens_BK.view(-1, candidates, max(self.slots))[:, 1:]
+
+    def _read(self, tokens: list[int]) -> Text:
+        forbidden = {*self.config.suppress, self.backend.pad}
+        ended = self.backend.eos in tokens
+        words = tokens[: tokens.index(self.backend.eos)] if ended else tokens
+        return Text([token for token in words if token not in forbidden], ended)
+
+
+def _surest(tokens_BU: Tensor, prob_BU: Tensor, used_B: Tensor, share: float) -> Tensor:
+    """Keep a share of each row's used slots, the likeliest; -1 elsewhere."""
+    place_U = torch.arange(tokens_BU.shape[1], device=tokens_BU.device)
+    prob_BU = prob_BU.masked_fill(place_U >= used_B[:, None], -1.0)
+    rank_BU = prob_BU.argsort(dim=1, descending=True, stable=True).argsort(dim=1)
+    return tokens_BU.masked_fill(rank_BU >= (used_B * share).floor()[:, None], -1)
+
+
+def _grouped(texts: list[Text], size: int) -> list[list[Text]]:
+    return [texts[start : start + size] for start in range(0, len(texts), size)]

@@ -1,0 +1,246 @@
+"""The quality-speed plane: every way a model can generate, on one test set and one machine.
+
+Quality is that of all lines. Speed is that of some of them, from token ids to token ids: every
+batch is decoded by all ways in turn, so that whatever else the machine does hits all of them, and a
+way is compared with greedy in the same repeat. A way that promises greedy's very tokens gets no
+speed if any token differed in the runs that were timed.
+"""
+
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from statistics import median
+from typing import Any, Literal
+
+from outrider.config import build_config
+from outrider.decoding import Backend, DecodeConfig, Request, decode
+from outrider.decoding.statistics import Statistics
+from outrider.evaluation.exactness import DRAFT_TOKENS
+from outrider.evaluation.quality import score_translations
+from outrider.evaluation.repetition import length_ratio, repetition_rate
+from outrider.runtime import Translator
+from outrider.runtime.options import needs_profile
+
+__all__ = ["Way", "measure_modes", "ways"]
+
+GAMMAS = (0.0, 0.25, 0.5, 0.75, 1.0)
+_WINDOW = 512
+"""Lines translated between two words to the user."""
+
+Family = Literal["ar", "tandem", "ctc", "drafter"]
+
+
+@dataclass(frozen=True)
+class Way:
+    """One point of the plane."""
+
+    family: Family
+    label: str
+    """Its name among those of its family."""
+    options: dict[str, Any] = field(default_factory=dict)
+    """Settings of `DecodeConfig`."""
+    exact: bool = False
+    """Promises the tokens of greedy decoding."""
+
+    @property
+    def name(self) -> str:
+        """What it is called in a table."""
+        return self.label if self.family == "ar" else f"{_FAMILIES[self.family]} {self.label}"
+
+
+_FAMILIES: dict[Family, str] = {
+    "ar": "ar",
+    "tandem": "tandem",
+    "ctc": "ctc",
+    "drafter": "mask-predict",
+}
+
+
+def ways(backend: Backend) -> list[Way]:
+    """List what this model can do, greedy first."""
+    found = [Way("ar", "greedy", exact=True)]
+    if backend.longest_draft:
+        found += [
+            Way("tandem", f"γ {gamma:g}", {"mode": "tandem", "gamma": gamma}, exact=gamma == 0)
+            for gamma in GAMMAS
+        ]
+    if backend.has_ctc:
+        ctc = {"mode": "parallel", "decoder": "ctc"}
+        found += [Way("ctc", _passes(n), {**ctc, "iterations": n}) for n in (0, 1, 2, 4)]
+        found.append(Way("ctc", "best of 4", {**ctc, "candidates": 4}))
+    if backend.longest_draft:
+        masked = {"mode": "parallel", "decoder": "drafter"}
+        found += [Way("drafter", _passes(n), {**masked, "iterations": n}) for n in (0, 2, 4)]
+    return found
+
+
+def _passes(iterations: int) -> str:
+    return f"{1 + iterations} passes" if iterations else "1 pass"
+
+
+def measure_modes(
+    translator: Translator,
+    sources: Sequence[str],
+    references: Sequence[str],
+    *,
+    batches: Sequence[int] = (1, 8, 32),
+    sentences: int = 128,
+    repeats: int = 5,
+    tokenize: str = "13a",
+    report: Callable[[str], None] = lambda _: None,
+) -> dict[str, Any]:
+    """Measure quality and speed of every way.
+
+    Args:
+        translator: The model.
+        sources: Lines to translate.
+        references: Their translations by people.
+        batches: Batch sizes at which speed is measured.
+        sentences: Lines that speed is measured on, spread evenly over the sources.
+        repeats: Times each way decodes them, after one run to warm up; the median counts.
+        tokenize: SacreBLEU's tokenizer.
+        report: Told what is being done.
+    """
+    chosen = ways(translator.backend)
+    rows = _measure_quality(translator, chosen, sources, references, tokenize, report)
+    sample = _sample(translator, sources, sentences)
+    for batch in batches:
+        timed = _measure_speed(translator, chosen, _chunks(sample, batch), repeats, report)
+        for row, speed in zip(rows, timed, strict=True):
+            row["speed"].append({"batch": batch, **speed})
+    return {"task": "modes", "lines": len(sources), "timed": len(sample), "modes": rows}
+
+
+def _measure_quality(
+    translator: Translator,
+    chosen: Sequence[Way],
+    sources: Sequence[str],
+    references: Sequence[str],
+    tokenize: str,
+    report: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = []
+    greedy: list[tuple[int, ...]] = []
+    for way in chosen:
+        texts, tokens, stats = _translate(translator, way, sources, report)
+        greedy = greedy or tokens
+        score = score_translations(texts, references, tokenize=tokenize)
+        same = sum(ours == theirs for ours, theirs in zip(tokens, greedy, strict=True))
+        rows.append(
+            {
+                "name": way.name,
+                "family": way.family,
+                "label": way.label,
+                "options": way.options,
+                "exact": way.exact,
+                "bleu": score.bleu,
+                "chrf": score.chrf,
+                "bleu_signature": score.bleu_signature,
+                "identical_share": same / len(sources),
+                "repetition_rate": repetition_rate(texts),
+                "length_ratio": length_ratio(texts, references),
+                "tokens_per_round": stats.tokens_per_round,
+                "acceptance_by_position": stats.acceptance_by_position,
+                "speed": [],
+            }
+        )
+    return rows
+
+
+def _translate(
+    translator: Translator, way: Way, sources: Sequence[str], report: Callable[[str], None]
+) -> tuple[list[str], list[tuple[int, ...]], Statistics]:
+    """Translate everything; drafts have a fixed length here, so that their places compare."""
+    options = dict(way.options)
+    if way.family == "tandem":
+        options["draft_tokens"] = min(DRAFT_TOKENS, translator.backend.longest_draft)
+    texts, tokens, stats = [], [], Statistics()
+    for start in range(0, len(sources), _WINDOW):
+        report(f"quality of {way.name}: {start} of {len(sources)} lines")
+        window = sources[start : start + _WINDOW]
+        for best, *_ in translator.results(window, stats=stats, **options):
+            texts.append(best.text)
+            tokens.append(best.tokens)
+    return texts, tokens, stats
+
+
+def _sample(translator: Translator, sources: Sequence[str], sentences: int) -> list[Request]:
+    """Take lines spread over the test set, without those of several pieces, shortest first."""
+    config = build_config(DecodeConfig, translator.defaults)
+    whole = [r[0] for r in translator.requests(sources, config) if len(r) == 1]
+    step = max(1, len(whole) // sentences)
+    return sorted(whole[::step][:sentences], key=lambda request: len(request.source))
+
+
+def _chunks(sample: list[Request], size: int) -> list[list[Request]]:
+    """Cut the sample into full batches of like lengths, repeating it if it is too small."""
+    enough = sample * -(-size // max(1, len(sample)))
+    whole = len(enough) - len(enough) % size
+    return [enough[start : start + size] for start in range(0, whole, size)]
+
+
+@dataclass
+class _Clock:
+    """What one way did in the timed runs."""
+
+    config: DecodeConfig
+    seconds: list[float] = field(default_factory=list)
+    """Of each repeat."""
+    stats: Statistics = field(default_factory=Statistics)
+    """Of the last repeat."""
+    identical: bool = True
+
+
+def _measure_speed(
+    translator: Translator,
+    chosen: Sequence[Way],
+    chunks: Sequence[Sequence[Request]],
+    repeats: int,
+    report: Callable[[str], None],
+) -> list[dict[str, Any]]:
+    size = len(chunks[0])
+    clocks = [
+        _Clock(build_config(DecodeConfig, {**translator.defaults, **way.options})) for way in chosen
+    ]
+    for repeat in range(repeats + 1):
+        report(f"speed at batch {size}: repeat {repeat} of {repeats}")
+        for clock in clocks:
+            clock.seconds.append(0.0)
+            clock.stats = Statistics()
+        for number, chunk in enumerate(chunks):
+            _take_turns(translator, clocks, chunk, first=number + repeat)
+    for clock in clocks:
+        del clock.seconds[0]  # to warm up
+    sentences = size * len(chunks)
+    greedy = clocks[0].seconds
+    pairs = zip(chosen, clocks, strict=True)
+    return [_speed(way, clock, greedy, sentences) for way, clock in pairs]
+
+
+def _take_turns(
+    translator: Translator, clocks: Sequence[_Clock], chunk: Sequence[Request], *, first: int
+) -> None:
+    """Decode one batch in every way; another one begins each time."""
+    tokens: list[list[tuple[int, ...]]] = [[] for _ in clocks]
+    for turn in range(len(clocks)):
+        place = (first + turn) % len(clocks)
+        clock = clocks[place]
+        profile = translator.profile if needs_profile(clock.config) else None
+        began = time.perf_counter()
+        found = decode(translator.backend, chunk, clock.config, profile=profile, stats=clock.stats)
+        clock.seconds[-1] += time.perf_counter() - began
+        tokens[place] = [best.tokens for best, *_ in found]
+    for clock, ours in zip(clocks, tokens, strict=True):
+        clock.identical &= ours == tokens[0]
+
+
+def _speed(way: Way, clock: _Clock, greedy: list[float], sentences: int) -> dict[str, Any]:
+    ratios = [theirs / ours for ours, theirs in zip(clock.seconds, greedy, strict=True)]
+    trusted = clock.identical or not way.exact
+    return {
+        "sentences_per_second": sentences / median(clock.seconds) if trusted else None,
+        "ratio_to_greedy": median(ratios) if trusted else None,
+        "ratio_range": [min(ratios), max(ratios)] if trusted else None,
+        "identical": clock.identical,
+        "statistics": clock.stats.as_dict(),
+    }

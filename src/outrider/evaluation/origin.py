@@ -1,0 +1,26 @@
+"""Where a figure comes from: the model's weights, the files, and the versions that made it."""
+
+from pathlib import Path
+from typing import Any
+
+from outrider.evaluation.results import checksum, machine, versions
+
+__all__ = ["origin"]
+
+_WEIGHTS = ("model.safetensors", "drafter/model.safetensors", "ctc/model.safetensors")
+
+
+def origin(folder: Path, **files: Path | None) -> dict[str, Any]:
+    """Name the model and the files and take their checksums; None for a file not given."""
+    weights = {name: folder / name for name in _WEIGHTS if (folder / name).is_file()}
+    return {
+        "model": "/".join(folder.resolve().parts[-2:]),
+        "weights_sha256": {name: checksum(path) for name, path in weights.items()},
+        "data": {
+            name: {"file": path.name, "sha256": checksum(path)}
+            for name, path in files.items()
+            if path is not None
+        },
+        "machine": machine(),
+        "versions": versions(),
+    }

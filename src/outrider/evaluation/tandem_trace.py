@@ -1,0 +1,195 @@
+"""A tandem decoding told round by round: which tokens were drafted, and what became of each.
+
+The text of a token is what it adds to the text before it, so that spaces stand where they will.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from copy import copy
+from dataclasses import dataclass
+from typing import Any, Literal, cast
+
+from outrider.decoding import Backend, DecodeConfig, Draft, Round, Statistics
+from outrider.evaluation.exactness import DRAFT_TOKENS
+from outrider.runtime import Generator, Translator
+
+__all__ = ["KINDS", "Kind", "Span", "Trace", "trace", "trace_text"]
+
+Kind = Literal["accepted", "refused", "dropped", "correction", "bonus", "plain"]
+
+KINDS: dict[Kind, str] = {
+    "accepted": "drafted and accepted",
+    "refused": "refused",
+    "dropped": "dropped with it",
+    "correction": "corrected",
+    "bonus": "bonus",
+    "plain": "not drafted",
+}
+"""What each kind of token is called in a legend."""
+
+Decode = Callable[[Sequence[int]], str]
+
+
+@dataclass(frozen=True)
+class Span:
+    """One token of one round."""
+
+    text: str
+    kind: Kind
+    token: int
+    place: int
+    """Its place in the draft, from 1; 0 for a token of the model's own."""
+    ends: bool = False
+    """Whether it is the end token, which has no text."""
+    confidence: float | None = None
+    """The drafter's own estimate that it would be confirmed, where it was kept."""
+
+    @property
+    def label(self) -> str:
+        """Its text without the space around it; a sign where there is nothing to see."""
+        if self.ends:
+            return "end"
+        return self.text.strip() or ("↵" if "\n" in self.text else "␣")
+
+    @property
+    def stands(self) -> bool:
+        """Whether it is part of the final text."""
+        return self.kind not in ("refused", "dropped")
+
+
+@dataclass(frozen=True)
+class Trace:
+    """How one text came about."""
+
+    source: str
+    text: str
+    rounds: tuple[tuple[Span, ...], ...]
+    statistics: Statistics
+
+    @property
+    def kinds(self) -> list[Kind]:
+        """The kinds of token that occur, in the order of the legend."""
+        found = {span.kind for spans in self.rounds for span in spans}
+        return [kind for kind in KINDS if kind in found]
+
+    @property
+    def summary(self) -> str:
+        """One line of figures."""
+        done = self.statistics
+        return (
+            f"{done.tokens} tokens in {done.rounds} rounds: "
+            f"{done.tokens_per_round:.2f} tokens a round"
+        )
+
+
+class _Listener:
+    """A backend that remembers how sure the drafter was of each block of its first row."""
+
+    def __init__(self, backend: Backend) -> None:
+        self._backend = backend
+        self.heard: list[list[float]] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._backend, name)
+
+    def draft(self, *inputs: Any, **options: Any) -> Draft:
+        draft = self._backend.draft(*inputs, **options)
+        self.heard.append(draft.confidence_BK[0].tolist())
+        return draft
+
+
+def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, Any]) -> Trace:
+    """Decode one text in tandem and tell how it went; drafts have a fixed length."""
+    tokenizer, eos = loaded.tokenizer, loaded.backend.eos
+    chosen = dict(options)
+    longest = loaded.backend.longest_draft
+    chosen["draft_tokens"] = chosen.get("draft_tokens") or min(DRAFT_TOKENS, longest)
+    listener, watched = _Listener(loaded.backend), copy(loaded)
+    watched.backend = cast(Backend, listener)
+    ((best, *_),) = watched.results([text], **{k: v for k, v in chosen.items() if v})
+    prompt: Sequence[int] = ()
+    if isinstance(loaded, Generator):
+        limit = DecodeConfig(max_new_tokens=options.get("max_new_tokens"))
+        prompt = loaded.requests([text], limit)[0].prompt
+    # A text of several pieces has several rows, whose blocks are not told apart.
+    alone = len(listener.heard) == sum(1 for one in best.rounds if one.drafted)
+    return trace(
+        text,
+        best.text,
+        best.rounds,
+        decode=tokenizer.decode,
+        eos=eos,
+        prompt=prompt,
+        confidence=listener.heard if alone else (),
+    )
+
+
+def trace(
+    source: str,
+    text: str,
+    rounds: Sequence[Round],
+    *,
+    decode: Decode,
+    eos: int,
+    prompt: Sequence[int] = (),
+    confidence: Sequence[Sequence[float]] = (),
+) -> Trace:
+    """Tell the rounds of one text.
+
+    Args:
+        source: What was translated or continued.
+        text: What came out.
+        rounds: As the decoding loop reports them.
+        decode: Turns tokens into text.
+        eos: The end token.
+        prompt: Tokens that stood before the first round.
+        confidence: How sure the drafter was of each token of each draft, if that is known.
+    """
+    statistics, told = Statistics(), []
+    prefix, sure = list(prompt), iter(confidence)
+    for one in rounds:
+        spans = _spans(one, prefix, decode, eos, next(sure, ()) if one.drafted else ())
+        emitted = [span for span in spans if span.stands]
+        statistics.count(one, len(emitted))
+        told.append(spans)
+        prefix += [span.token for span in emitted]
+        if emitted and emitted[-1].ends:
+            prefix = []  # the text goes on with another sentence, decoded on its own
+    return Trace(source, text, tuple(told), statistics)
+
+
+def _spans(
+    one: Round, prefix: list[int], decode: Decode, eos: int, confidence: Sequence[float]
+) -> tuple[Span, ...]:
+    def span(kind: Kind, token: int, place: int, before: Sequence[int]) -> Span:
+        text = _added_text([*prefix, *before], token, decode, eos)
+        sure = confidence[place - 1] if 0 < place <= len(confidence) else None
+        return Span(text, kind, token, place, token == eos, sure)
+
+    spans = [
+        span(_fate(one, place), token, place, one.drafted[: place - 1])
+        for place, token in enumerate(one.drafted, start=1)
+    ]
+    if one.token is not None:
+        spans.append(span(_own(one), one.token, 0, one.drafted[: one.accepted]))
+    return tuple(spans)
+
+
+def _fate(one: Round, place: int) -> Kind:
+    if place <= one.accepted:
+        return "accepted"
+    return "refused" if place == one.accepted + 1 and one.token is not None else "dropped"
+
+
+def _own(one: Round) -> Kind:
+    if not one.drafted:
+        return "plain"
+    return "correction" if one.accepted < len(one.drafted) else "bonus"
+
+
+def _added_text(before: Sequence[int], token: int, decode: Decode, eos: int) -> str:
+    """What the token adds; a token that changes the text before it is shown on its own."""
+    if token == eos:
+        return ""
+    head = [earlier for earlier in before if earlier != eos]
+    start, whole = decode(head), decode([*head, token])
+    return whole[len(start) :] if whole.startswith(start) else decode([token])

@@ -1,0 +1,340 @@
+"""The parallel decoder: a whole translation in one pass, by CTC over upsampled encoder states.
+
+    x_u = memory[u // n] + c[u mod n] + position(u)          n slots for every source token
+    h   = layers(x)                                          every slot sees every slot
+    z_u = head(h_u) + b                                      the target's own head
+
+The target's padding token is the blank (`nn.ctc` says how slots read as a text). A slot can be told
+its token: then W e(token) is added to x_u. Training tells some slots (GLAT, Qian et al., 2021,
+arXiv:2008.07905), refinement tells those that the last pass was sure of.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+from huggingface_hub.dataclasses import strict
+from torch import Tensor, nn
+from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import CausalLMOutput
+
+from outrider.errors import ConfigError, ModelError, nearest
+from outrider.models.base import build_block, init_weights, right_padding
+from outrider.models.config import LIMITS, NORMS, Seq2SeqConfig
+from outrider.models.folder import load_rider
+from outrider.models.language_model import LanguageModel
+from outrider.models.seq2seq import Seq2Seq
+from outrider.nn.attention import build_attention
+from outrider.nn.ctc import ctc_loss
+from outrider.nn.dropout import dropout
+from outrider.nn.feedforward import ACTIVATIONS
+from outrider.nn.heads import SelfAttention
+from outrider.nn.linear import Linear, pack, packable, product
+from outrider.nn.loss import IGNORED
+from outrider.nn.position import Positions, SinusoidalPosition
+from outrider.nn.stack import Stack
+
+__all__ = ["CTC", "Ctc", "CtcConfig", "load_ctc", "split_weights"]
+
+CTC = "ctc"
+"""Subfolder of a model that holds its parallel decoder."""
+
+GIVEN = ("vocab_size", "hidden_size", "blank")
+SHAPE = ("num_attention_heads", "intermediate_size", "activation", "gated", "norm", "dropout")
+RANGES = {"layers": 64, "upsample": 16, "num_attention_heads": 1 << 10, "reveal_steps": 1 << 40}
+SHARES = ("dropout", "attention_dropout", "activation_dropout", "reveal_start", "reveal_end")
+
+
+@strict
+class CtcConfig(PreTrainedConfig):
+    """A parallel decoder and how it is trained. Widths and words are the target's."""
+
+    model_type = "outrider_ctc"
+
+    vocab_size: int = 8000
+    hidden_size: int = 512
+    blank: int = 0
+    """The target's padding token: it never stands in a text."""
+    upsample: int = 2
+    """Slots for every source token; a text can be no longer than its slots."""
+    layers: int = 4
+    num_attention_heads: int = 8
+    intermediate_size: int = 2048
+    """Feed-forward width."""
+    activation: str = "relu"
+    gated: bool = False
+    norm: str = "pre"
+    dropout: float = 0.1
+    attention_dropout: float = 0.0
+    activation_dropout: float = 0.0
+    cross: bool = False
+    """Every layer also attends to the encoder's output."""
+    joint: bool = False
+    """Training: go on training the target too, so that its encoder serves both decoders."""
+    ar_weight: float = 1.0
+    """Training: weight of the target's own loss in a joint one."""
+    reveal_start: float = 0.5
+    """Training: slots told their token at first, as a share of those the model gets wrong."""
+    reveal_end: float = 0.3
+    """Training: the same share at the end."""
+    reveal_steps: int = 10_000
+    """Training: batches over which the share goes from one to the other."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        super().__post_init__(**kwargs)
+        for key, limit in (RANGES | LIMITS).items():
+            value = getattr(self, key)
+            if not 1 <= value <= limit:
+                raise ConfigError(key, f"got {value}, expected 1 to {limit}")
+        for key, accepted in {"activation": tuple(ACTIVATIONS), "norm": NORMS}.items():
+            value = getattr(self, key)
+            if value not in accepted:
+                hint, expected = nearest(value, accepted), ", ".join(accepted)
+                raise ConfigError(key, f"unknown {value!r}{hint}; expected one of {expected}")
+        for key in SHARES:
+            if not 0 <= getattr(self, key) < 1:
+                raise ConfigError(key, f"got {getattr(self, key)}, expected 0 to less than 1")
+        if self.hidden_size % self.num_attention_heads:
+            message = f"got {self.num_attention_heads}, which does not divide {self.hidden_size}"
+            raise ConfigError("num_attention_heads", message)
+        if self.ar_weight < 0:
+            raise ConfigError("ar_weight", f"got {self.ar_weight}, expected 0 or more")
+        if not 0 <= self.blank < self.vocab_size:
+            raise ConfigError("blank", f"got {self.blank}, not a token of {self.vocab_size}")
+
+    @classmethod
+    def for_target(cls, target: Seq2SeqConfig, **values: Any) -> "CtcConfig":
+        """Take from the target what must agree with it, and its layer's shape as the default."""
+        for key in values.keys() & set(GIVEN):
+            raise ConfigError(key, "comes from the target; leave it out")
+        if not isinstance(target, Seq2SeqConfig):
+            raise ConfigError("target", "is a language model; CTC needs a source to read")
+        return cls(
+            **{
+                "vocab_size": target.vocab_size,
+                "hidden_size": target.hidden_size,
+                "blank": target.pad_token_id,
+                **{key: getattr(target, key) for key in SHAPE},
+                **values,
+            }
+        )
+
+
+class Ctc(PreTrainedModel):
+    """Writes what the target it is bound to would write, all at once."""
+
+    config_class = CtcConfig
+    config: CtcConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+    target: Seq2Seq
+    """Its encoder is read, its embeddings and head are used; set by `bind`."""
+    steps: Tensor
+    """Training batches seen so far: what the share of told slots depends on."""
+    _packed_head: Tensor | None = None
+
+    def __init__(self, config: CtcConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.copies = nn.Parameter(torch.zeros(config.upsample, width))
+        self.position = SinusoidalPosition(width)
+        self.told = Linear(width, width, bias=False)
+        attention = {"kind": "full"}
+        blocks = [
+            build_block(
+                config,
+                SelfAttention(
+                    width,
+                    config.num_attention_heads,
+                    build_attention(attention, causal=False, dropout=config.attention_dropout),
+                ),
+                cross=config.cross,
+            )
+            for _ in range(config.layers)
+        ]
+        self.decoder = Stack(blocks, width=width, norm=config.norm)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.post_init()
+
+    def bind(self, target: Seq2Seq) -> Self:
+        """Read this target's encoder. Its weights are ours to train only if the config is joint."""
+        theirs = target.config
+        expected = {
+            "vocab_size": theirs.vocab_size,
+            "hidden_size": theirs.hidden_size,
+            "blank": theirs.pad_token_id,
+        }
+        for key, value in expected.items():
+            if getattr(self.config, key) != value:
+                raise ModelError(
+                    f"the parallel decoder was made for another model: its {key} is "
+                    f"{getattr(self.config, key)}, the target's {value}"
+                )
+        if self.config.joint:
+            self.target = target
+        else:
+            self.__dict__["target"] = target  # past nn.Module, so that its weights are not ours
+        return self
+
+    @property
+    def reveal(self) -> float:
+        """Share of the wrong slots that training tells their token by now."""
+        config = self.config
+        done = min(1.0, int(self.steps) / config.reveal_steps)
+        return config.reveal_start + (config.reveal_end - config.reveal_start) * done
+
+    def encode(self, source_BS: Tensor, keep_BS: Tensor | None) -> Tensor:
+        """Read the source with the target's encoder, which learns from it only if joint."""
+        with torch.set_grad_enabled(self.config.joint and torch.is_grad_enabled()):
+            return self.target.encode(source_BS, keep_BS)
+
+    def slots(
+        self,
+        memory_BSD: Tensor,
+        keep_BS: Tensor | None = None,
+        told_BU: Tensor | None = None,
+    ) -> Tensor:
+        """Score every word at all slots of all rows: [B, U, V]; arguments as in `run`."""
+        return self.logits(self.run(memory_BSD, keep_BS, told_BU))
+
+    def states(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return what the head would read, and which of it is real: a drafter looks at it."""
+        keep_BU = None
+        if keep_BS is not None:
+            keep_BU = keep_BS.repeat_interleave(self.config.upsample, dim=1)
+        return self.run(memory_BSD, keep_BS), keep_BU
+
+    def run(
+        self,
+        memory_BSD: Tensor,
+        keep_BS: Tensor | None = None,
+        told_BU: Tensor | None = None,
+    ) -> Tensor:
+        """Run all slots of all rows: [B, U, D].
+
+        Args:
+            memory_BSD: What the target's encoder gave.
+            keep_BS: Its real positions; None where all are.
+            told_BU: Tokens that slots are told, -1 where none is.
+        """
+        config, copies = self.config, self.config.upsample
+        x_BUD = memory_BSD.repeat_interleave(copies, dim=1)
+        slots = x_BUD.shape[1]
+        x_BUD = x_BUD + self.copies.repeat(slots // copies, 1)
+        if told_BU is not None:
+            token_BUD = self.target.tokens(told_BU.clamp(min=0)).detach()
+            token_BUD = self.told(token_BUD * self.target.config.embedding_scale)
+            x_BUD = x_BUD + token_BUD * (told_BU >= 0)[..., None]
+        positions = Positions.upto(slots, x_BUD.device)
+        x_BUD = dropout(self.position(x_BUD, positions), config.dropout, self.training)
+        keep_BU = None if keep_BS is None else keep_BS.repeat_interleave(copies, dim=1)
+        sources = self.decoder.sources(memory_BSD, keep_BS) if config.cross else None
+        return self.decoder(x_BUD, positions, keep_BU, sources)
+
+    def count(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> Tensor:
+        """Real slots of each row."""
+        batch, length, _ = memory_BSD.shape
+        if keep_BS is None:
+            return torch.full((batch,), length * self.config.upsample, device=memory_BSD.device)
+        return keep_BS.sum(1) * self.config.upsample
+
+    def logits(self, hidden_BUD: Tensor) -> Tensor:
+        """Score every word, the blank among them, with the target's head and a bias of our own."""
+        head_VD = self.target.head_weight
+        if not self.config.joint:
+            head_VD = head_VD.detach()
+        return product(hidden_BUD, head_VD, self.bias, self._packed_head)
+
+    def lengths(self, labels_BT: Tensor) -> Tensor:
+        """Count the labels of each row without the end token, which no slot says."""
+        eos = self.target.config.eos_token_id
+        eos = eos[0] if isinstance(eos, list) else eos
+        return ((labels_BT != IGNORED) & (labels_BT != eos)).sum(1)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        memory: Tensor | None = None,
+        told: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        num_items_in_batch: float | None = None,
+        **_: Any,
+    ) -> CausalLMOutput:
+        """Run all slots; with labels also the loss, to which a joint model adds the target's.
+
+        Args:
+            input_ids: Source tokens, padded on the right.
+            attention_mask: 1 for source tokens that are not padding.
+            labels: Target tokens wanted, end token last, -100 where none is.
+            memory: What the encoder gave for this source, where it has run already.
+            told: Tokens that slots are told, -1 where none is.
+            label_smoothing: Weight of the uniform distribution in the loss.
+            num_items_in_batch: What to divide the summed loss by; by default the labels counted.
+        """
+        keep_BS = right_padding(attention_mask)
+        if memory is None:
+            assert input_ids is not None, "forward needs input_ids or memory"
+            memory = self.encode(input_ids, keep_BS)
+        logits_BUV = self.slots(memory, keep_BS, told)
+        if labels is None:
+            return CausalLMOutput(logits=logits_BUV)
+        items = num_items_in_batch or int((labels != IGNORED).sum().clamp(min=1))
+        loss = ctc_loss(
+            logits_BUV,
+            labels,
+            self.lengths(labels),
+            self.count(memory, keep_BS),
+            blank=self.config.blank,
+            smoothing=label_smoothing,
+            scale=1 / items,
+        )
+        if self.config.joint and self.config.ar_weight:
+            target = self.target
+            hidden_BTD = target.decode(target.shift_right(labels), memory, keep_BS)
+            own = target.loss(hidden_BTD, labels, smoothing=label_smoothing, items=items)
+            loss = loss + self.config.ar_weight * own
+        return CausalLMOutput(loss=loss, logits=None if self.training else logits_BUV)
+
+    def pack_weights(self) -> None:
+        """Trade memory for speed on a CPU; only for a model that is not trained any more."""
+        if not packable(self.bias):
+            return
+        for part in (self.decoder, self.told):
+            for module in part.modules():
+                if isinstance(module, Linear):
+                    module.pack_weight()
+        self._packed_head = self.target._packed_head
+        if self._packed_head is None:
+            self._packed_head = pack(self.target.head_weight)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Ctc):
+            init.normal_(module.copies, std=0.02)
+            init.zeros_(module.bias)
+            init.zeros_(module.steps)
+        else:
+            init_weights(module)
+
+
+def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Take the weights of a joint model apart: the parallel decoder's own, and the target's."""
+    prefix = "target."
+    own = {name: weight for name, weight in weights.items() if not name.startswith(prefix)}
+    theirs = {name.removeprefix(prefix): weights[name] for name in weights.keys() - own.keys()}
+    return own, theirs
+
+
+def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:
+    """Load the parallel decoder that lies with a model and bind it; None if there is none."""
+    folder = Path(folder) / CTC
+    if not folder.is_dir():
+        return None
+    if not isinstance(target, Seq2Seq):
+        raise ModelError(f"{folder}: a language model has no source for a CTC decoder to read")
+    return load_rider(folder, CtcConfig, Ctc, target).bind(target)

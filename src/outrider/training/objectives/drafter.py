@@ -1,0 +1,138 @@
+"""Block drafting: from a random place in the target's own text, guess the next tokens at once.
+
+    loss = sum_blocks sum_i decay^i (-log q_i(y_{a+i} | y_<=a, x, y_{a..a+i-1}))  /  sum of weights
+
+A frozen target runs over the whole text once; its states stand in for everything before a block's
+anchor a. Some blocks run without the state along the drafted tokens, so that the slots alone learn
+to name good candidates. One more block covers the whole target, with random tokens told: that is
+mask-predict.
+"""
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from outrider.models import Drafter, Seq2Seq
+from outrider.models.base import right_padding
+from outrider.models.drafter import Slots
+from outrider.nn.loss import smoothed_cross_entropy
+from outrider.training.objectives.base import IGNORED, Inputs
+
+__all__ = ["DrafterObjective", "run_target", "tokens_at"]
+
+WITHOUT_STATE = 0.2
+"""Share of the rows that are trained without the state along the drafted tokens."""
+
+
+class DrafterObjective:
+    """Labels are the tokens the target itself generated (see `outrider distill`)."""
+
+    def count(self, inputs: Inputs) -> int:
+        """All labels."""
+        return int((inputs["labels"] != IGNORED).sum())
+
+    def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
+        """Mean over the slots, weighted; times the batch's share of the update."""
+        share = self.count(inputs) / divisor
+        loss: Tensor = model(lambda drafter: _loss(drafter, inputs, share, smoothing))
+        return loss
+
+
+def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> Tensor:
+    config = drafter.config
+    seen, memory_BSD, keep_BS, fed_BT, label_BT = run_target(drafter, inputs)
+    slots = _cut(drafter, label_BT)
+    hidden_BND = drafter.train_blocks(seen, fed_BT, slots, memory_BSD, keep_BS)
+    state_BNR = None
+    if config.rank:
+        state_BNR = _run_states(drafter, hidden_BND, tokens_at(fed_BT, slots, 0))
+        if drafter.training:
+            chance_B11 = torch.rand(len(state_BNR), 1, 1, device=state_BNR.device)
+            state_BNR = state_BNR * (chance_B11 >= WITHOUT_STATE)
+    logits_NV = drafter.logits(hidden_BND, state_BNR).flatten(0, 1)
+    label_N = tokens_at(label_BT, slots, IGNORED).flatten()
+    weight_N = (config.decay ** slots.index_N.float()).repeat(len(label_BT))
+    weight_N = weight_N * (label_N != IGNORED)
+    scale = share / max(1e-9, float(weight_N.sum()))
+    loss = smoothed_cross_entropy(logits_NV, label_N, smoothing, scale, weight_N)
+    if not drafter.training:
+        return loss
+    right_N = _right(logits_NV.detach(), label_N)
+    judged_N = drafter.judge(hidden_BND, state_BNR).flatten().float()
+    doubt_N = F.binary_cross_entropy_with_logits(judged_N, right_N, reduction="none")
+    return loss + scale * (doubt_N * weight_N).sum()
+
+
+def _right(logits_NV: Tensor, label_N: Tensor) -> Tensor:
+    """1 where the label is the likeliest; a maximum is far faster to find than its place."""
+    label_N1 = label_N[:, None].clamp(min=0)
+    return (logits_NV.gather(1, label_N1)[:, 0] == logits_NV.amax(1)).float()
+
+
+@torch.no_grad()
+def run_target(
+    drafter: Drafter, inputs: Inputs
+) -> tuple[list[Tensor], Tensor | None, Tensor | None, Tensor, Tensor]:
+    """States of all layers, what is read of the source, its mask, tokens fed, tokens wanted."""
+    target = drafter.target
+    drafter.place_target()
+    seen: list[Tensor] = []
+    if isinstance(target, Seq2Seq):
+        label_BT = inputs["labels"]
+        fed_BT = target.shift_right(label_BT)
+        keep_BS = right_padding(inputs["attention_mask"])
+        memory_BSD = target.encode(inputs["input_ids"], keep_BS)
+        target.decode(fed_BT, memory_BSD, keep_BS, seen)
+        return seen, *drafter.read(memory_BSD, keep_BS), fed_BT, label_BT
+    label_BT = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+    target.hidden(inputs["input_ids"], seen)
+    return seen, None, None, inputs["input_ids"], label_BT
+
+
+def _cut(drafter: Drafter, label_BT: Tensor) -> Slots:
+    """Choose the blocks: random anchors in training, evenly spread ones otherwise."""
+    config, device = drafter.config, label_BT.device
+    rows, length = label_BT.shape
+    count_B1 = (label_BT != IGNORED).sum(1, keepdim=True).clamp(min=1)
+    if drafter.training:
+        place_BA = torch.rand(rows, config.anchors, device=device)
+    else:
+        place_BA = (torch.arange(config.anchors, device=device) + 0.5) / config.anchors
+    anchor_BA = (place_BA * count_B1).long()
+    index_K = torch.arange(config.train_block, device=device)
+    anchor_BN = anchor_BA.repeat_interleave(config.train_block, dim=1)
+    index_N = index_K.repeat(config.anchors)
+    block_N = torch.arange(config.anchors, device=device).repeat_interleave(config.train_block)
+    told_BN = (index_N == 0).expand(rows, -1)
+    if config.whole:
+        index_T = torch.arange(length, device=device)
+        share_B1 = torch.rand(rows, 1, device=device).mul(2).sub(1).clamp(min=0)
+        told_BT = torch.rand(rows, length, device=device) < share_B1
+        anchor_BN = torch.cat([anchor_BN, anchor_BN.new_zeros(rows, length)], dim=1)
+        index_N = torch.cat([index_N, index_T])
+        block_N = torch.cat([block_N, torch.full_like(index_T, config.anchors)])
+        told_BN = torch.cat([told_BN, told_BT | (index_T == 0)], dim=1)
+    return Slots(anchor_BN, index_N, block_N, told_BN)
+
+
+def tokens_at(tokens_BT: Tensor, slots: Slots, outside: int) -> Tensor:
+    """The token at each slot's place; `outside` beyond the end."""
+    place_BN = slots.anchor_BN + slots.index_N
+    last = tokens_BT.shape[1] - 1
+    found_BN = tokens_BT.gather(1, place_BN.clamp(max=last))
+    return found_BN.masked_fill(place_BN > last, outside)
+
+
+def _run_states(drafter: Drafter, hidden_BND: Tensor, fed_BN: Tensor) -> Tensor:
+    """Run the state along every block: first those of equal length together, then the whole one."""
+    config, rows = drafter.config, hidden_BND.shape[0]
+    short = config.anchors * config.train_block
+    shape = (rows * config.anchors, config.train_block)
+    state_MKR = drafter.run_state(
+        hidden_BND[:, :short].reshape(*shape, -1), fed_BN[:, :short].reshape(shape)
+    )
+    state_BNR = state_MKR.reshape(rows, short, -1)
+    if not config.whole:
+        return state_BNR
+    whole_BTR = drafter.run_state(hidden_BND[:, short:], fed_BN[:, short:])
+    return torch.cat([state_BNR, whole_BTR], dim=1)

@@ -1,0 +1,45 @@
+"""The model folder of a drafter or a ctc decoder: its target's files, and a subfolder of its own.
+
+config.json, model.safetensors, tokenizer ...   the target, as it was (new weights if joint)
+drafter/ or ctc/                                what this run trained, its config and origin
+"""
+
+import shutil
+from pathlib import Path
+
+from outrider.models import Drafter
+from outrider.models.ctc import Ctc, split_weights
+from outrider.runtime.folder import SAFE_FILES
+
+__all__ = ["write_rider"]
+
+_OTHERS = {"drafter": "ctc", "ctc": "drafter"}
+_FILES = (*SAFE_FILES, "run.yaml")
+
+
+def write_rider(rider: Drafter | Ctc, target: Path, folder: Path) -> str:
+    """Fill `folder` with the target and the rider; return what people should know, or ""."""
+    kind = "drafter" if isinstance(rider, Drafter) else "ctc"
+    joint = isinstance(rider, Ctc) and rider.config.joint
+    _copy(target, folder, leave_out="*.safetensors*" if joint else "")
+    other = target / _OTHERS[kind]
+    note = ""
+    if joint and other.is_dir():
+        note = f"left out {other}: the weights it was trained for have changed; train it again"
+    elif other.is_dir():
+        _copy(other, folder / other.name)
+    own = rider.state_dict()
+    if isinstance(rider, Ctc) and joint:
+        own, theirs = split_weights(own)
+        rider.target.save_pretrained(folder, state_dict=theirs)
+    rider.save_pretrained(folder / kind, state_dict=own)
+    return note
+
+
+def _copy(source: Path, folder: Path, *, leave_out: str = "") -> None:
+    """Copy what belongs to a model, and nothing that only happens to lie there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        wanted = path.is_file() and any(path.match(pattern) for pattern in _FILES)
+        if wanted and not (leave_out and path.match(leave_out)):
+            shutil.copyfile(path, folder / path.name)

@@ -1,0 +1,301 @@
+"""Parallel generation with real small models: against its definition, batched against alone."""
+
+from functools import cache
+from itertools import groupby
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import tiny
+from outrider.backends.torch import TorchBackend
+from outrider.decoding import DecodeConfig, Hypothesis, Request, decode
+from outrider.decoding.parallel import parallel
+from outrider.decoding.statistics import Statistics
+from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError
+from outrider.models.ctc import Ctc, CtcConfig
+from outrider.models.drafter import Drafter, DrafterConfig
+from outrider.models.state import DecoderState
+
+EOS, PAD = 1, 0
+DECODERS = ("ctc", "drafter")
+
+requests = st.lists(
+    st.builds(
+        Request,
+        source=st.lists(st.integers(4, tiny.VOCABULARY - 1), max_size=6).map(lambda s: (*s, EOS)),
+        max_new_tokens=st.none() | st.integers(1, 9),
+        seed=st.integers(0, 9),
+    ),
+    min_size=1,
+    max_size=5,
+)
+
+
+@cache
+def backend(seed: int = 0, *, drafter: bool = True, ctc: bool = True) -> TorchBackend:
+    """Random weights in float64, spread so that slots differ in what they say and how surely."""
+    target = tiny.seq2seq(seed=seed, dtype=torch.float64)
+    with torch.no_grad():
+        target.tokens.weight.mul_(3)
+    riders: dict[str, Any] = {}
+    if drafter:
+        config = DrafterConfig.for_target(target.config, block=6, train_block=4, rank=8)
+        riders["drafter"] = Drafter(config).double()
+        with torch.no_grad():
+            riders["drafter"].bias[PAD] = -50.0
+            riders["drafter"].bias[EOS] = 4.0
+    if ctc:
+        riders["ctc"] = Ctc(CtcConfig.for_target(target.config, layers=2)).double()
+        with torch.no_grad():
+            riders["ctc"].bias[PAD] = 4.0
+    return TorchBackend(target, **riders)
+
+
+def config(decoder: str = "ctc", **options: Any) -> DecodeConfig:
+    return DecodeConfig(mode="parallel", decoder=decoder, **options)  # type: ignore[arg-type]
+
+
+def source(*tokens: int) -> Request:
+    return Request(source=(*tokens, EOS))
+
+
+def write(request: Request, decoder: str, **options: Any) -> Hypothesis:
+    ((found,),) = parallel(backend(), [request], config(decoder, **options))
+    return found
+
+
+def log_probs(request: Request, tokens: tuple[int, ...]) -> list[float]:
+    """What the model thinks of a text, by teacher forcing."""
+    fed = torch.tensor([[PAD, *tokens[:-1]]])
+    with torch.no_grad():
+        ids = torch.tensor([list(request.source)])
+        logits = backend().model(input_ids=ids, decoder_input_ids=fed).logits[0]
+    return logits.log_softmax(-1)[range(len(tokens)), list(tokens)].tolist()
+
+
+class Recorder:
+    """A backend that remembers what its slots were told."""
+
+    def __init__(self) -> None:
+        self.told: list[Tensor | None] = []
+        self.states: list[DecoderState] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(backend(), name)
+
+    def encode(self, *args: Any, **kwargs: Any) -> DecoderState:
+        self.states.append(backend().encode(*args, **kwargs))
+        return self.states[-1]
+
+    def ctc(self, state: DecoderState, told: Tensor | None = None) -> tuple[Tensor, Tensor]:
+        self.told.append(told)
+        return backend().ctc(state, told)
+
+    def predict(self, last: Tensor, state: DecoderState, told: Tensor) -> tuple[Tensor, Tensor]:
+        self.told.append(told)
+        return backend().predict(last, state, told)
+
+
+@settings(max_examples=30)
+@given(
+    requests=requests,
+    decoder=st.sampled_from(DECODERS),
+    iterations=st.integers(0, 3),
+    candidates=st.sampled_from([1, 3]),
+)
+def test_a_row_does_not_depend_on_its_neighbours(requests, decoder, iterations, candidates) -> None:
+    options = config(decoder, iterations=iterations, candidates=candidates)
+    together = parallel(backend(), requests, options)
+    alone = [parallel(backend(), [request], options)[0] for request in requests]
+    assert [[(h.tokens, h.finish) for h in row] for row in together] == [
+        [(h.tokens, h.finish) for h in row] for row in alone
+    ]
+    for (ours,), (theirs,) in zip(together, alone, strict=True):
+        assert ours.score == (None if theirs.score is None else pytest.approx(theirs.score))
+
+
+@settings(max_examples=30)
+@given(requests=requests, suppress=st.sets(st.integers(0, 22), max_size=15))
+def test_ctc_reads_the_likeliest_path(requests, suppress) -> None:
+    """One slot at a time; the blank may be suppressed as a token, it is none of the text's."""
+    ctc = backend().ctc_decoder
+    found = parallel(backend(), requests, config(suppress=tuple(suppress)))
+    for request, (ours,) in zip(requests, found, strict=True):
+        with torch.no_grad():
+            memory = ctc.encode(torch.tensor([list(request.source)]), None)
+            logits = ctc.slots(memory)[0].tolist()
+        allowed = [token for token in range(23) if token not in (suppress | {EOS}) - {PAD}]
+        path = [max(allowed, key=row.__getitem__) for row in logits]
+        text = [token for token, _ in groupby(path) if token != PAD]
+        limit = request.max_new_tokens or 256
+        assert list(ours.tokens) == text[:limit]
+        assert ours.finish == ("eos" if len(text) < limit else "length")
+        assert ours.score is None
+
+
+@settings(max_examples=20)
+@given(requests=requests)
+def test_the_drafters_block_is_read_up_to_its_end_token(requests) -> None:
+    found = parallel(backend(), requests, config("drafter"))
+    for request, (ours,) in zip(requests, found, strict=True):
+        limit = request.max_new_tokens or 256
+        slots = min(limit, (3 * len(request.source) + 1) // 2 + 4)
+        state = backend().encode([request.source], capacity=slots, drafting=True)
+        drafted = backend().draft(torch.tensor([[PAD]]), state, slots).tokens_BK[0].tolist()
+        ended = EOS in drafted
+        words = drafted[: drafted.index(EOS)] if ended else drafted
+        assert list(ours.tokens) == [token for token in words if token != PAD]
+        assert ours.finish == ("eos" if ended else "length")
+
+
+def test_further_ctc_passes_tell_the_surest_slots() -> None:
+    """Slot by slot: what a slot was told keeps the probability it had when it was asked."""
+    recorder, rows = Recorder(), [source(5, 6, 7, 8, 9), source(11, 12)]
+    parallel(recorder, rows, config(iterations=3))  # type: ignore[arg-type]
+    first, *later = recorder.told
+    assert first is None
+    for row, slots in enumerate((12, 6)):
+        said, sure = [-1] * slots, [0.0] * slots
+        told: Tensor | None = None
+        for count, following in enumerate(later, start=1):
+            logits = backend().ctc(recorder.states[0], told)[0][row].clone()
+            logits[:, EOS] = -torch.inf
+            prob, path = (x.tolist() for x in logits.softmax(-1).max(-1))
+            for u in range(slots):
+                if told is None or told[row, u] < 0:
+                    said[u], sure[u] = path[u], prob[u]
+            keep = sorted(range(slots), key=sure.__getitem__, reverse=True)[: slots * count // 4]
+            assert following is not None
+            expected = [said[u] if u in keep else -1 for u in range(slots)]
+            assert following[row].tolist() == expected + [-1] * (12 - slots)
+            told = following
+
+
+def test_further_passes_of_the_drafter_tell_nothing_past_the_end() -> None:
+    recorder, rows = Recorder(), [source(n, n + 1, n + 2, 30 - n) for n in range(8, 20)]
+    parallel(recorder, rows, config("drafter", iterations=1))  # type: ignore[arg-type]
+    first, told = recorder.told
+    assert first is not None
+    assert told is not None
+    assert (first == -1).all()
+    tokens, prob = backend().predict(torch.full((12, 1), PAD), recorder.states[0], first)
+    for row, said in enumerate(tokens.tolist()):
+        used = said.index(EOS) + 1 if EOS in said else len(said)
+        kept = told[row, :used] >= 0
+        assert int(kept.sum()) == used // 2
+        assert (told[row, used:] == -1).all()
+        assert told[row, :used][kept].tolist() == tokens[row, :used][kept].tolist()
+        if 0 < used // 2 < used:
+            assert prob[row, :used][kept].min() >= prob[row, :used][~kept].max()
+    assert any(EOS in said for said in tokens.tolist())
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_what_was_told_stands(decoder: str) -> None:
+    """Also where the next pass thinks otherwise: what is told last is a part of the text."""
+    recorder, request = Recorder(), source(5, 6, 7, 8, 9)
+    ((found,),) = parallel(recorder, [request], config(decoder, iterations=9))  # type: ignore[arg-type]
+    told = recorder.told[-1]
+    assert told is not None
+    words = [t for t, _ in groupby(told[0].tolist()) if t not in (PAD, EOS, -1)]
+    rest = iter(found.tokens)
+    assert all(word in rest for word in words)  # in this order, though not side by side
+    assert len(words) > 1
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_candidates_are_scored_by_the_model(decoder: str) -> None:
+    for request in (source(5, 6, 7), source(9, 4), source(17, 18, 6, 5)):
+        alone = write(request, decoder, scores=True)
+        best = write(request, decoder, candidates=8)
+        assert alone.tokens == write(request, decoder).tokens
+        for one in (alone, best):
+            said = (*one.tokens, *[EOS] * (one.finish == "eos"))
+            expected = log_probs(request, said)
+            assert one.score == pytest.approx(sum(expected) / len(expected), rel=1e-5)
+        assert best.score is not None
+        assert alone.score is not None
+        assert best.score >= alone.score
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_candidates_differ_and_come_back_with_the_seed(decoder: str) -> None:
+    def texts(**options: Any) -> list[tuple[int, ...]]:
+        rows = [Request(source=(n, 22 - n, n + 1, EOS), **options) for n in range(4, 14)]
+        return [h.tokens for (h,) in parallel(backend(), rows, config(decoder, candidates=4))]
+
+    assert texts(seed=3) == texts(seed=3)
+    assert texts(seed=3) != texts(seed=4)
+    plain = [write(Request(source=(n, 22 - n, n + 1, EOS)), decoder).tokens for n in range(4, 14)]
+    assert texts(seed=3) != plain
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+@pytest.mark.parametrize("force_eos", [False, True])
+def test_texts_stop_where_greedy_has_to(decoder: str, force_eos: bool) -> None:
+    request = next(
+        r for n in range(4, 22) if len(write(r := source(n, n + 1, 5, n), decoder).tokens) > 3
+    )
+    whole = write(request, decoder)
+    cut = write(request, decoder, max_new_tokens=3, force_eos=force_eos)
+    assert cut == Hypothesis(whole.tokens[: 2 if force_eos else 3], "length")
+    scored = write(request, decoder, max_new_tokens=1, force_eos=force_eos, candidates=2)
+    assert len(scored.tokens) <= 1
+
+
+@pytest.mark.parametrize("decoder", DECODERS)
+def test_suppressed_tokens_never_appear(decoder: str) -> None:
+    rows = [source(n, n + 1, n + 2) for n in range(4, 18)]
+    odd = tuple(range(1, 23, 2))
+    found = parallel(backend(), rows, config(decoder, suppress=odd, iterations=1))
+    assert not {token for (h,) in found for token in h.tokens} & {*odd, PAD}
+
+
+def test_statistics_count_passes_and_time() -> None:
+    stats, rows = Statistics(), [source(5, 6, 7), source(9)]
+    found = parallel(backend(), rows, config(iterations=2, candidates=2), stats=stats)
+    assert stats.rounds == 2 * 3
+    assert stats.tokens == sum(len(h.tokens) + (h.finish == "eos") for (h,) in found)
+    assert all(stats.seconds[part] > 0 for part in ("encode", "draft", "verify", "loop"))
+
+
+def test_nothing_is_made_ready_for_decoding_token_by_token() -> None:
+    recorder = Recorder()
+    parallel(recorder, [source(5, 6)], config())  # type: ignore[arg-type]
+    assert (recorder.states[0].caches, recorder.states[0].sources) == ([], [])
+
+
+def test_decode_knows_the_mode_and_the_ctc_decoder_comes_first() -> None:
+    rows = [source(5, 6, 7)]
+    free = DecodeConfig(mode="parallel")
+    assert decode(backend(), rows, free) == parallel(backend(), rows, config("ctc"))
+    drafted = parallel(backend(ctc=False), rows, free)
+    assert drafted == parallel(backend(), rows, config("drafter"))
+    assert parallel(backend(), [], free) == []
+
+
+def test_what_cannot_be_done_is_said() -> None:
+    rows = [source(5)]
+    with pytest.raises(ConfigError, match=r"^min_new_tokens: mode parallel cannot hold"):
+        parallel(backend(), rows, config(min_new_tokens=2))
+    with pytest.raises(InputError, match=r"^mode parallel writes whole texts, it continues no"):
+        parallel(backend(), [Request(source=(5, EOS), prompt=(4,))], config())
+    with pytest.raises(UnsupportedError, match=r"^mode parallel needs a source to read;"):
+        parallel(backend(), [Request(prompt=())], config())
+    with pytest.raises(ModelError, match=r"^decoder ctc: this model has no CTC decoder$"):
+        parallel(backend(ctc=False), rows, config("ctc"))
+    with pytest.raises(ModelError, match=r"^mode parallel: this model has no drafter$"):
+        parallel(backend(drafter=False), rows, config("drafter"))
+    with pytest.raises(ModelError, match=r"has no CTC decoder and no drafter$"):
+        parallel(backend(drafter=False, ctc=False), rows, DecodeConfig(mode="parallel"))
+    with pytest.raises(ModelError, match=r"needs a source to read; a language model has none$"):
+        TorchBackend(tiny.language_model(), ctc=backend().ctc_decoder)
+    plain = backend().encode([(5, EOS)], capacity=4)
+    with pytest.raises(ModelError, match="the state was not opened for it"):
+        backend().ctc(plain)
+    with pytest.raises(ModelError, match="was not opened for drafting"):
+        backend().predict(torch.tensor([[PAD]]), plain, torch.tensor([[-1]]))

@@ -1,0 +1,148 @@
+"""The choice of k: against trying every k, and what it learns from."""
+
+import time
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+import tiny
+from outrider.backends.torch import TorchBackend
+from outrider.decoding import Profile
+from outrider.decoding.profile import HOPE, Costs, _smooth
+from outrider.models import Drafter, DrafterConfig
+
+seconds = st.floats(1e-4, 1.0)
+
+
+def profile(plain: float = 1.0, extend: float = 1.0, slope: float = 0.1, draft: float = 0.1):
+    costs = Costs(
+        plain, tuple(extend + slope * m for m in range(9)), tuple(draft for _ in range(8))
+    )
+    return Profile({1: costs})
+
+
+def speeds(costs: Costs, chances: list[float], drafts: list[float]) -> list[float]:
+    """Tokens a second for k = 0, 1, ...: the formula of the module, written out."""
+    found = []
+    for k in range(len(chances) + 1):
+        product, tokens = 1.0, 1.0
+        for chance in chances[:k]:
+            product *= chance
+            tokens += product
+        found.append(tokens / ((drafts[k - 1] if k else 0.0) + costs.extend[k]))
+    return found
+
+
+@given(
+    extend=st.lists(seconds, min_size=6, max_size=6),
+    draft=st.lists(seconds, min_size=5, max_size=5),
+    hold=st.lists(st.floats(0.01, 1), min_size=5, max_size=5),
+)
+def test_the_plan_is_the_best_of_all(extend, draft, hold) -> None:
+    costs = Costs(1.0, tuple(extend), tuple(draft))
+    profile = Profile({1: costs})
+    profile.hold = hold
+    found = speeds(costs, hold, draft)
+    assert found[profile.plan(1)] == pytest.approx(max(found))
+
+
+@given(
+    extend=st.lists(seconds, min_size=6, max_size=6),
+    draft=st.lists(seconds, min_size=5, max_size=5),
+    sure=st.lists(st.floats(0.01, 1), min_size=1, max_size=5),
+)
+def test_the_choice_is_the_best_once_a_draft_is_there(extend, draft, sure) -> None:
+    costs = Costs(1.0, tuple(extend), tuple(draft))
+    survival = torch.tensor(sure, dtype=torch.float64).cumprod(0).tolist()
+    found = speeds(costs, sure, [draft[len(sure) - 1]] * 5)[1:]
+    assert found[Profile({1: costs}).choose(1, survival) - 1] == pytest.approx(max(found))
+
+
+def test_doubt_shortens_a_block() -> None:
+    one = profile(slope=0.2)
+    kept = [one.choose(1, [p**i for i in range(1, 9)]) for p in (0.01, 0.5, 0.8, 0.99)]
+    assert kept == sorted(kept)
+    assert (kept[0], kept[-1]) == (1, 8)
+
+
+def test_costs_are_interpolated_between_rows_and_beyond() -> None:
+    known = {n: Costs(n, (n, 2.0 * n), (3.0 * n,)) for n in (1, 2, 8)}
+    for rows in (1, 2, 5, 8, 40):
+        plain, extend, draft = Profile(known).costs(rows)
+        assert [plain, *extend, *draft] == pytest.approx([rows, rows, 2 * rows, 3 * rows])
+    alone = Profile({4: Costs(1.0, (2.0, 3.0), (4.0,))})
+    assert alone.costs(8) == Costs(2.0, (4.0, 6.0), (8.0,))
+
+
+def test_disturbed_measurements_are_smoothed() -> None:
+    measured = {
+        1: Costs(9.0, (5.0, 2.0, 3.0), (1.0, 7.0)),
+        2: Costs(4.0, (2.5, 9.0, 8.0), (6.0, 6.0)),
+    }
+    assert _smooth(measured) == {
+        1: Costs(4.0, (2.0, 2.0, 3.0), (1.0, 6.0)),
+        2: Costs(4.0, (2.5, 8.0, 8.0), (6.0, 6.0)),
+    }
+
+
+def test_drafting_pays_where_a_block_costs_little_more_than_a_token() -> None:
+    busy = Costs(1.0, tuple(float(m) for m in range(1, 10)), (0.5,) * 8)
+    one = Profile({1: profile().costs(1), 32: busy})
+    assert one.pays(1)
+    assert not one.pays(32)
+    assert (one.plan(1) > 1, one.plan(32)) == (True, 0)
+
+
+def test_a_drafter_that_is_never_right_is_dropped_and_tried_again() -> None:
+    one = profile()
+    for _ in range(400):
+        one.learn(8, 0)
+    assert one.plan(1) == 0
+    assert not one.pays(1)
+    batches = 0
+    while not one.pays(1):
+        one.hope()
+        batches += 1
+    assert 2 < batches < 40
+
+
+def test_what_was_seen_moves_the_estimate() -> None:
+    one = profile()
+    for _ in range(600):
+        for accepted in (2, 2, 4):
+            one.learn(6, accepted)
+    assert one.hold[:2] == pytest.approx([1, 1], abs=0.01)
+    assert one.hold[2] == pytest.approx(1 / 3, abs=0.1)
+    assert one.hold[3] == pytest.approx(1, abs=0.02)
+    assert one.hold[4] < 0.01
+    assert one.hold[5:] == [HOPE] * 3  # never judged
+
+
+@pytest.mark.parametrize("maker", [tiny.seq2seq, tiny.language_model])
+@pytest.mark.parametrize("position", ["sinusoidal", "learned"])
+def test_measures_a_model_in_about_a_second(maker, position) -> None:
+    model = maker(position=position, max_positions=16)
+    drafter = Drafter(DrafterConfig.for_target(model.config, rank=4, candidates=5))
+    backend = TorchBackend(model, drafter=drafter)
+    started = time.process_time()
+    length = 0 if maker is tiny.language_model else 6
+    found = Profile.measure(backend, source_length=length)
+    assert time.process_time() - started < 5
+    for rows in (1, 3, 64):
+        costs = found.costs(rows)
+        assert len(costs.extend) == len(costs.draft) + 1 == len(found.hold) + 1
+        assert len(costs.draft) == (12 if position == "sinusoidal" else 7)
+        if rows < 4:
+            assert costs.plain > 0
+            assert 0 < costs.draft[0] <= costs.draft[-1]
+            assert costs.extend[0] > 0
+            assert list(costs.extend) == sorted(costs.extend)
+
+
+def test_plans_stay_within_what_was_measured() -> None:
+    one = profile(slope=0.0)
+    one.hold = [1.0] * 8
+    assert one.plan(1) == 8
+    assert one.choose(1, [1.0] * 8) == 8

@@ -1,0 +1,416 @@
+"""Tandem decoding is a way to compute: greedy text must not change, whatever is drafted."""
+
+import math
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import tiny
+from outrider.backends.torch import TorchBackend
+from outrider.decoding import DecodeConfig, Draft, Profile, Request, Statistics, decode, greedy
+from outrider.decoding import judge as judge_module
+from outrider.decoding.profile import Costs
+from outrider.decoding.tandem import tandem
+from outrider.errors import ConfigError, ModelError
+from outrider.models import Drafter, DrafterConfig
+
+
+@pytest.fixture(scope="session")
+def drafting(toy) -> type:
+    """The toy model with a drafter: the better its skill, the more it thinks like the model."""
+
+    class Drafting(toy):
+        epsilon = 1e-7
+
+        def __init__(self, *args, skill=0.5, longest_draft=6, candidates=4, **options) -> None:
+            super().__init__(*args, **options)
+            self.skill, self.longest_draft, self.candidates = skill, longest_draft, candidates
+            self.extended = self.drafted = 0
+
+        def encode(self, source, *, capacity, drafting=False):
+            state = super().encode(source, capacity=capacity)
+            state.drafting = drafting
+            return state
+
+        def extend(self, tokens_BT, state, **options) -> Tensor:
+            self.extended += 1
+            logits = super().extend(tokens_BT, state, **options)
+            longest = max(len(tokens) for _, tokens in state.rows)
+            assert self.max_length is None or longest <= self.max_length
+            return logits
+
+        def draft(self, last_B1, state, tokens, *, temperature=1.0, uniform_BK=None) -> Draft:
+            assert state.drafting
+            assert 1 <= tokens <= self.longest_draft
+            self.drafted += 1
+            parts = [
+                self._row(source, (*seen, last), tokens, temperature, uniform)
+                for (source, seen), (last,), uniform in zip(
+                    state.rows,
+                    last_B1.tolist(),
+                    [None] * len(last_B1) if uniform_BK is None else uniform_BK,
+                    strict=True,
+                )
+            ]
+            return Draft(*(torch.stack(part) for part in zip(*parts, strict=True)))
+
+        def _row(self, source, seen, tokens, temperature, uniform) -> tuple[Tensor, ...]:
+            anchor, places = len(seen), []
+            for place in range(tokens):
+                true = torch.tensor(self.logits(source, seen))
+                other = torch.tensor(self.logits(source, (anchor, "draft", *seen)))
+                score = self.skill * true + (1 - self.skill) * other
+                score, ids = (score / temperature).topk(self.candidates)
+                prob = score.softmax(-1)
+                pick = 0
+                if uniform is not None:
+                    cumulative = prob.double().cumsum(-1)
+                    pick = int(
+                        torch.searchsorted(cumulative, (1 - uniform[place]) * cumulative[-1])
+                    )
+                places.append((ids[pick], ids, prob, prob[pick]))
+                seen = (*seen, int(ids[pick]))
+            return tuple(torch.stack(part) for part in zip(*places, strict=True))
+
+    return Drafting
+
+
+requests = st.lists(
+    st.builds(
+        Request,
+        source=st.lists(st.integers(2, 5), max_size=3).map(tuple),
+        prompt=st.lists(st.integers(2, 5), max_size=4).map(tuple),
+        max_new_tokens=st.none() | st.integers(1, 12),
+    ),
+    min_size=1,
+    max_size=6,
+)
+options = st.fixed_dictionaries(
+    {
+        "max_new_tokens": st.integers(1, 12),
+        "min_new_tokens": st.integers(0, 7),
+        "force_eos": st.booleans(),
+        "suppress": st.sampled_from([(), (3,), (0, 2)]),
+    }
+)
+
+
+def tandem_config(values: dict[str, Any], **more: Any) -> DecodeConfig:
+    return DecodeConfig(mode="tandem", **values, **more)
+
+
+@settings(max_examples=120)
+@given(
+    requests=requests,
+    values=options,
+    k=st.integers(1, 6),
+    skill=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
+    table=st.integers(0, 99),
+    max_length=st.none() | st.integers(5, 14),
+)
+def test_says_what_greedy_says(drafting, requests, values, k, skill, table, max_length) -> None:
+    backend = drafting(table=table, skill=skill, max_length=max_length)
+    stats = Statistics()
+    found = tandem(
+        backend, requests, tandem_config(values, draft_tokens=k, scores=True), stats=stats
+    )
+    expected = greedy(backend, requests, DecodeConfig(**values, scores=True))
+    assert [(h.tokens, h.finish) for h in found] == [(h.tokens, h.finish) for h in expected]
+    assert [h.score for h in found] == pytest.approx([h.score for h in expected], abs=1e-4)
+    check_rounds(found, backend, k, stats, values["force_eos"])
+
+
+def check_rounds(found, backend, k: int, stats: Statistics, force_eos: bool) -> None:
+    """The rounds tell how every token came about, and the statistics are their sums."""
+    emitted = 0
+    for hypothesis in found:
+        said: list[int] = []
+        for one in hypothesis.rounds:
+            assert one.accepted <= len(one.drafted) <= k
+            said += one.drafted[: one.accepted]
+            said += [] if one.token is None else [one.token]
+        emitted += len(said)
+        if hypothesis.finish == "eos" or force_eos:
+            said = said[:-1]
+        assert tuple(said) == hypothesis.tokens
+    assert stats.tokens == emitted
+    assert stats.rounds == sum(len(hypothesis.rounds) for hypothesis in found)
+    rates = stats.acceptance_by_position
+    assert len(rates) <= k
+    assert all(0 <= rate <= 1 for rate in rates)
+    assert sum(stats.accepted) <= sum(stats.judged) <= sum(stats.drafted)
+
+
+@settings(max_examples=60)
+@given(
+    requests=requests,
+    values=options,
+    table=st.integers(0, 99),
+    seconds=st.lists(st.floats(1e-3, 1.0), min_size=12, max_size=12),
+)
+def test_a_profile_changes_the_blocks_but_not_the_text(
+    drafting, requests, values, table, seconds
+) -> None:
+    backend = drafting(table=table, skill=0.8)
+    costs = Costs(seconds[0], tuple(seconds[1:6]), tuple(seconds[6:10]))
+    profile = Profile({1: costs, 4: costs._replace(plain=seconds[11])})
+    expected = greedy(backend, requests, DecodeConfig(**values))
+    for _ in range(2):  # the second time with what was learned
+        stats = Statistics()
+        found = tandem(backend, requests, tandem_config(values), profile=profile, stats=stats)
+        assert found == expected
+        assert (stats.plain_rows == 0) == bool(stats.rounds)
+
+
+def bad_drafter(target, seed: int) -> Drafter:
+    torch.manual_seed(seed)
+    config = DrafterConfig.for_target(target.config, rank=4, candidates=5, block=8, dropout=0.0)
+    drafter = Drafter(config)
+    with torch.no_grad():
+        drafter.bias.normal_(std=0.5)
+    return drafter
+
+
+class Oracle:
+    """A backend whose drafts are the model's own continuation, some of them spoilt."""
+
+    def __init__(self, inner: TorchBackend, skill: float, seed: int) -> None:
+        self.inner, self.skill = inner, skill
+        self.dice = torch.Generator().manual_seed(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def draft(self, last_B1: Tensor, state: Any, tokens: int) -> Draft:
+        heard = self.inner.draft(last_B1, state, tokens)
+        lengths = state.length_B
+        # Let the model go on by itself, and take all of it back behind the state's rule.
+        chosen, token_B1 = [], last_B1
+        before = list(state._before)
+        for _ in range(tokens):
+            logits = self.inner.extend(token_B1, state)
+            token_B1 = logits[:, -1:].argmax(-1)
+            chosen.append(token_B1)
+        state._before = lengths.tolist()
+        state.rollback(lengths)
+        state._before = before
+        tokens_BK = torch.cat(chosen, dim=1)
+        spoilt = torch.rand(tokens_BK.shape, generator=self.dice) > self.skill
+        noise = torch.randint(self.inner.vocab_size, tokens_BK.shape, generator=self.dice)
+        return heard._replace(tokens_BK=torch.where(spoilt, noise, tokens_BK))
+
+
+KINDS: dict[str, Any] = {
+    "seq2seq": tiny.seq2seq,
+    "marian": tiny.marian_like,
+    "language_model": tiny.language_model,
+    "rotary": lambda **o: tiny.language_model(position="rotary", num_key_value_heads=1, **o),
+    "learned": lambda **o: tiny.language_model(position="learned", max_positions=24, **o),
+    "sliding": lambda **o: tiny.language_model(attention={"kind": "sliding", "window": 3}, **o),
+}
+
+
+def tiny_requests(kind: str, count: int, seed: int) -> list[Request]:
+    dice = torch.Generator().manual_seed(seed)
+
+    def ids(low: int, high: int) -> list[int]:
+        length = int(torch.randint(low, high, (), generator=dice))
+        return torch.randint(3, tiny.VOCABULARY, (length,), generator=dice).tolist()
+
+    reads = kind in ("seq2seq", "marian")
+    return [
+        Request(source=[*ids(1, 7), 1] if reads else (), prompt=ids(0, 5), max_new_tokens=3 + 3 * n)
+        for n in range(count)
+    ]
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@settings(max_examples=10)
+@given(
+    seed=st.integers(0, 2**16),
+    rows=st.integers(1, 5),
+    k=st.integers(1, 8),
+    skill=st.none() | st.sampled_from([0.6, 0.9, 1.0]),
+)
+def test_equals_greedy_with_real_models(kind, seed, rows, k, skill) -> None:
+    model = KINDS[kind](seed=seed)
+    backend: Any = TorchBackend(model, drafter=bad_drafter(model, seed))
+    requests = tiny_requests(kind, rows, seed)
+    expected = greedy(backend, requests, DecodeConfig())
+    if skill is not None:
+        backend = Oracle(backend, skill, seed)
+    assert tandem(backend, requests, DecodeConfig(mode="tandem", draft_tokens=k)) == expected
+
+
+def test_good_drafts_save_passes() -> None:
+    model = tiny.seq2seq()
+    backend: Any = Oracle(TorchBackend(model, drafter=bad_drafter(model, 0)), 1.0, 0)
+    request = Request(source=(4, 5, 1), max_new_tokens=27)
+    config = DecodeConfig(mode="tandem", draft_tokens=8, min_new_tokens=27)
+    stats = Statistics()
+    ((best,),) = decode(backend, [request], config, stats=stats)
+    assert (stats.rounds, stats.tokens_per_round, stats.acceptance) == (3, 9.0, 1.0)
+    assert [len(one.drafted) for one in best.rounds] == [8, 8, 8]
+    assert set(stats.seconds) == {"encode", "draft", "verify", "loop", "plain"}
+    assert all((seconds > 0) == (part != "plain") for part, seconds in stats.seconds.items())
+
+
+def test_without_gamma_no_distribution_is_computed(drafting, monkeypatch) -> None:
+    monkeypatch.setattr(judge_module, "mix", None)
+    monkeypatch.setattr(judge_module, "distribution", None)
+    assert tandem(drafting(), [Request()], DecodeConfig(mode="tandem", max_new_tokens=9))
+
+
+@settings(max_examples=40)
+@given(requests=requests, values=options, k=st.integers(1, 6), table=st.integers(0, 99))
+def test_full_trust_takes_every_draft_that_is_allowed(drafting, requests, values, k, table) -> None:
+    backend = drafting(table=table, skill=0.2)
+    config = tandem_config(values, gamma=1.0, draft_tokens=k)
+    for hypothesis in tandem(backend, requests, config):
+        at = 0
+        for one in hypothesis.rounds:
+            forbidden = set(values["suppress"])
+            for place, token in enumerate(one.drafted):
+                early = at + place < values["min_new_tokens"]
+                refused = token in forbidden or (early and token == backend.eos)
+                assert refused == (place == one.accepted)
+                if refused:
+                    break
+            at += one.accepted + (one.token is not None)
+        assert not forbidden & set(hypothesis.tokens)
+
+
+@settings(max_examples=40)
+@given(table=st.integers(0, 999), gamma=st.sampled_from([0.25, 0.5, 0.75]), suppress=st.booleans())
+def test_greedy_takes_the_best_of_the_mixture(drafting, table, gamma, suppress) -> None:
+    """Every judged token against the mixture written out in float64."""
+    backend = drafting(table=table, skill=0.3)
+    forbidden = (3,) if suppress else ()
+    config = DecodeConfig(
+        mode="tandem", gamma=gamma, draft_tokens=4, max_new_tokens=9, suppress=forbidden
+    )
+    request = Request(source=(2, 3))
+    ((best,),) = decode(backend, [request], config)
+    seen: tuple[int, ...] = (backend.start,)
+    for one in best.rounds:
+        draft = backend._row(request.source, seen, 4, 1.0, None)
+        said = [*one.drafted[: one.accepted], *([] if one.token is None else [one.token])]
+        for place, token in enumerate(said):
+            p = torch.tensor(backend.logits(request.source, seen), dtype=torch.float64)
+            p[list(forbidden)] = -math.inf
+            p = p.softmax(-1)
+            if place < len(one.drafted):
+                q = torch.zeros_like(p).scatter(0, draft[1][place], draft[2][place].double())
+                q[list(forbidden)] = 0
+                p = (1 - gamma) * p + gamma * q / q.sum()
+            assert token == int(p.argmax())
+            seen = (*seen, token)
+
+
+def test_a_row_does_not_depend_on_its_neighbours_with_gamma(drafting) -> None:
+    config = DecodeConfig(mode="tandem", gamma=0.6, max_new_tokens=20)
+    for max_length in (None, 9):
+        backend = drafting(max_length=max_length, skill=0.4)
+        requests = [Request(source=(n % 4,), prompt=(2,) * (n % 5)) for n in range(12)]
+        alone = [tandem(backend, [request], config)[0] for request in requests]
+        assert tandem(backend, requests, config) == alone
+
+
+def test_finished_rows_leave_the_batch(drafting) -> None:
+    backend, stats = drafting(skill=1.0), Statistics()
+    requests = [Request(max_new_tokens=n, prompt=(2,)) for n in (1, 1, 9)]
+    config = DecodeConfig(mode="tandem", draft_tokens=2, min_new_tokens=9)
+    tandem(backend, requests, config, stats=stats)
+    assert backend.rows_computed == 3 + stats.rounds  # the prompts, then what is open
+
+
+def profile(*, plain: float, block: float, longest: int = 6) -> Profile:
+    return Profile({1: Costs(plain, (block,) * (longest + 1), (0.0,) * longest)})
+
+
+def test_drafting_switches_itself_off_and_says_so(drafting) -> None:
+    backend, stats = drafting(), Statistics()
+    requests = [Request(source=(n,)) for n in range(3)]
+    config = DecodeConfig(mode="tandem", max_new_tokens=9)
+    found = tandem(backend, requests, config, profile=profile(plain=1, block=5), stats=stats)
+    assert found == greedy(backend, requests, config)
+    assert (stats.plain_rows, stats.rounds, backend.drafted) == (3, 0, 0)
+    assert stats.notes == ["so many rows at once keep this machine busy: decoded without drafting"]
+    assert stats.seconds["plain"] > 0
+
+
+def test_drafting_ends_where_nothing_is_accepted(drafting) -> None:
+    backend, stats = drafting(skill=0.0), Statistics()
+    requests = [Request(source=(n,)) for n in range(20)]
+    config = DecodeConfig(mode="tandem", max_new_tokens=40, min_new_tokens=40)
+    costs = Costs(1.0, (1.0, *[2.0] * 6), (0.0,) * 6)
+    tandem(backend, requests, config, profile=Profile({1: costs}), stats=stats)
+    assert backend.drafted < 30
+    assert stats.notes == ["drafts held too rarely: some steps were taken without drafting"]
+
+
+def test_what_the_user_asks_for_is_drafted_whatever_it_costs(drafting) -> None:
+    backend, stats = drafting(), Statistics()
+    config = DecodeConfig(mode="tandem", max_new_tokens=9, draft_tokens=3)
+    tandem(backend, [Request()], config, profile=profile(plain=1, block=50), stats=stats)
+    assert stats.plain_rows == 0
+    assert len(stats.drafted) == 3
+
+
+def test_a_model_without_a_drafter_is_refused() -> None:
+    backend = TorchBackend(tiny.seq2seq())
+    with pytest.raises(ModelError, match=r"^mode tandem: this model has no drafter; train"):
+        tandem(backend, [Request(source=(4, 1))], DecodeConfig(mode="tandem"))
+
+
+def test_too_long_a_draft_is_refused(drafting) -> None:
+    config = DecodeConfig(mode="tandem", draft_tokens=7)
+    with pytest.raises(ConfigError, match=r"^draft_tokens: got 7, .* at most 6 at once$"):
+        tandem(drafting(), [Request()], config)
+
+
+def test_no_requests_give_no_output(drafting) -> None:
+    assert tandem(drafting(), [], DecodeConfig(mode="tandem")) == []
+
+
+@pytest.fixture(scope="session")
+def rounding(drafting) -> type:
+    """A toy whose numbers are coarse, and a little different when computed many at a time."""
+
+    class Rounding(drafting):
+        epsilon = 1e-3
+
+        def extend(self, tokens_BT, state, **options) -> Tensor:
+            exact = (4 * super().extend(tokens_BT, state, **options)).round() / 4
+            alone = tokens_BT.shape[0] == 1 and (tokens_BT.shape[1] == 1 or options.get("last"))
+            if alone:
+                return exact
+            wrong = torch.linspace(-1, 1, self.vocab_size).roll(tokens_BT.shape[0])
+            return exact + 3 * self.epsilon * wrong
+
+    return Rounding
+
+
+def test_strict_gives_what_each_row_gives_alone(rounding) -> None:
+    requests = [Request(source=(n,), prompt=(2,) * (n % 3)) for n in range(40)]
+    config = DecodeConfig(max_new_tokens=20)
+    backend = rounding(skill=0.9)
+    expected = [greedy(backend, [request], config)[0] for request in requests]
+    loose = DecodeConfig(mode="tandem", max_new_tokens=20)
+    stats, backend = Statistics(), rounding(skill=0.9)
+    found = tandem(backend, requests, loose, stats=stats)
+    assert found != expected
+    assert stats.rechecked == 0
+    passes = backend.extended
+    strict = loose.model_copy(update={"strict": True})
+    assert tandem(backend, requests, strict, stats=stats) == expected
+    assert stats.rechecked > 0
+    # Ties of a row share one walk: at most each row's tokens once more, on top of the rounds.
+    walked = sum(len(h.tokens) + 1 for h in expected)
+    assert backend.extended - passes <= passes + walked + 20
+    busy = profile(plain=1, block=9)
+    assert tandem(backend, requests, strict, profile=busy, stats=stats) == expected

@@ -1,0 +1,248 @@
+"""Sampling in tandem: the distribution of whole outputs, enumerated, against many drawn ones."""
+
+import math
+from collections import Counter
+from collections.abc import Iterator
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from outrider.decoding import DecodeConfig, Draft, Request, Statistics, sample, tandem
+from outrider.decoding import judge as judge_module
+
+VOCABULARY, EOS, CODES = 4, 1, 4099
+LENGTH, ROWS = 3, 6000
+
+
+class Prefixes:
+    """Rows as running codes of all they were fed, with the history that rolling back needs."""
+
+    def __init__(self, rows: int) -> None:
+        self.codes = [[0] for _ in range(rows)]
+
+    @property
+    def length_B(self) -> Tensor:
+        return torch.tensor([len(codes) - 1 for codes in self.codes])
+
+    def rollback(self, length_B: Tensor) -> None:
+        for codes, length in zip(self.codes, length_B.tolist(), strict=True):
+            del codes[length + 1 :]
+
+    def select(self, row_N: Tensor) -> None:
+        self.codes = [self.codes[n] for n in row_N.tolist()]
+
+    def fan(self, beams: int) -> "Prefixes":
+        raise NotImplementedError
+
+
+class Tables:
+    """A model and a drafter that are tables over what was said; the drafter's may know its anchor.
+
+    `q` gives probability to three of the four tokens only.
+    """
+
+    vocab_size, start, eos, pad, max_length = VOCABULARY, 0, EOS, 0, None
+    longest_draft, epsilon, seen_by_drafter = 3, 1e-7, 3
+
+    def __init__(self, *, anchored: bool, seed: int = 0) -> None:
+        dice = torch.Generator().manual_seed(seed)
+        self.p = torch.randn(CODES, VOCABULARY, generator=dice)
+        self.q = 1.5 * torch.randn(CODES, VOCABULARY, generator=dice)
+        self.anchored = anchored
+
+    def encode(self, source, *, capacity, drafting=False) -> Prefixes:
+        return Prefixes(len(source))
+
+    def extend(self, tokens_BT, state, *, count_B=None, last=False) -> Tensor:
+        for codes, tokens in zip(state.codes, tokens_BT.tolist(), strict=True):
+            for token in tokens:
+                codes.append(follow(codes[-1], token))
+        width = tokens_BT.shape[1]
+        return self.p[torch.tensor([codes[-width:] for codes in state.codes])].clone()
+
+    def draft(self, last_B1, state, tokens, *, temperature=1.0, uniform_BK=None) -> Draft:
+        newest = [follow(c[-1], t) for c, (t,) in zip(state.codes, last_B1.tolist(), strict=True)]
+        code_B = anchor_B = torch.tensor(newest)
+        parts = []
+        for place in range(tokens):
+            ids_BC, prob_BC = self.drafted(code_B, anchor_B, temperature)
+            if uniform_BK is None:
+                pick_B1 = prob_BC.argmax(-1, keepdim=True)
+            else:
+                mass_BC = prob_BC.double().cumsum(-1)
+                wanted = (1 - uniform_BK[:, place : place + 1]) * mass_BC[:, -1:]
+                pick_B1 = torch.searchsorted(mass_BC, wanted)
+            token_B = ids_BC.gather(-1, pick_B1)[:, 0]
+            parts.append((token_B, ids_BC, prob_BC, prob_BC.gather(-1, pick_B1)[:, 0]))
+            code_B = follow(code_B, token_B)
+        return Draft(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
+
+    def drafted(self, code_B, anchor_B, temperature=1.0) -> tuple[Tensor, Tensor]:
+        place_B = (code_B + 7 * anchor_B) % CODES if self.anchored else code_B
+        score_BC, ids_BC = (self.q[place_B] / temperature).topk(self.seen_by_drafter)
+        return ids_BC, score_BC.softmax(-1)
+
+
+def follow(code, token):
+    return (code * 31 + token + 1) % CODES
+
+
+def tempered(logits: Tensor, config: DecodeConfig) -> Tensor:
+    """The distribution that sampling draws from, written out."""
+    logits = logits.double() / config.temperature
+    if config.top_k is not None:
+        logits = logits.masked_fill(logits < logits.topk(config.top_k).values[-1], -math.inf)
+    return logits.softmax(-1)
+
+
+def enumerate_outputs(
+    model: Tables, config: DecodeConfig, code: int, said: tuple[int, ...] = ()
+) -> Iterator[tuple[tuple[int, ...], float]]:
+    """Every text of up to LENGTH tokens with its probability: the product of the mixtures."""
+    p = tempered(model.p[code], config)
+    if config.gamma:
+        ids, prob = model.drafted(torch.tensor([code]), torch.tensor([code]), config.temperature)
+        p = (1 - config.gamma) * p
+        p.scatter_add_(0, ids[0], config.gamma * prob[0].double())
+    for token, chance in enumerate(p.tolist()):
+        text = (*said, token)
+        if token == EOS or len(text) == LENGTH:
+            yield text, chance
+        else:
+            for rest, share in enumerate_outputs(model, config, follow(code, token), text):
+                yield rest, chance * share
+
+
+def surprise(model: Tables, config: DecodeConfig, stats: Statistics | None = None) -> float:
+    """Chi-square of drawn against enumerated outputs, in standard deviations from its mean."""
+    requests = [Request(seed=n) for n in range(ROWS)]
+    drawn = Counter(
+        (*h.tokens, EOS) if h.finish == "eos" else h.tokens
+        for h in tandem(model, requests, config, stats=stats)
+    )
+    expected = dict(enumerate_outputs(model, config, follow(0, model.start)))
+    assert sum(expected.values()) == pytest.approx(1)
+    assert set(drawn) <= {text for text, chance in expected.items() if chance > 0}
+    cells = [(drawn[text], ROWS * chance) for text, chance in expected.items()]
+    rare = [cell for cell in cells if cell[1] < 5]
+    cells = [cell for cell in cells if cell[1] >= 5]
+    if sum(want for _, want in rare) > 0:
+        cells.append((sum(got for got, _ in rare), sum(want for _, want in rare)))
+    square = sum((got - want) ** 2 / want for got, want in cells)
+    freedom = len(cells) - 1
+    return (square - freedom) / math.sqrt(2 * freedom)
+
+
+def sampling(**options) -> DecodeConfig:
+    values = {"strategy": "sample", "max_new_tokens": LENGTH, "draft_tokens": 3}
+    return DecodeConfig(mode="tandem", **values | options)
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"draft_tokens": 1}, {"draft_tokens": 2}, {"temperature": 0.6, "top_k": 3}],
+    ids=str,
+)
+def test_without_gamma_outputs_are_drawn_from_the_model(options) -> None:
+    """Whatever the drafter looks at: here even where its block began."""
+    assert abs(surprise(Tables(anchored=True), sampling(**options))) < 4
+
+
+@pytest.mark.parametrize("gamma", [0.25, 0.5, 1.0])
+def test_with_gamma_every_token_is_drawn_from_the_mixture(gamma: float) -> None:
+    stats = Statistics()
+    assert abs(surprise(Tables(anchored=False), sampling(gamma=gamma), stats)) < 4
+    assert stats.acceptance >= gamma
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.25, 0.5])
+def test_a_wrong_rule_is_caught(gamma: float, monkeypatch) -> None:
+    """Drawing again from p instead of its excess over q is nearly right, and is seen."""
+
+    def wrong(prob_BTV: Tensor, draft: Draft, accepted_B: Tensor) -> Tensor:
+        return prob_BTV[torch.arange(len(prob_BTV)), accepted_B]
+
+    monkeypatch.setattr(judge_module, "_excess", wrong)
+    assert surprise(Tables(anchored=False), sampling(gamma=gamma)) > 20
+
+
+def test_a_little_too_much_trust_is_caught(monkeypatch) -> None:
+    right = judge_module._accept
+
+    def wrong(prob_BTV: Tensor, draft: Draft, uniform_BK: Tensor) -> Tensor:
+        return right(1.2 * prob_BTV, draft, uniform_BK)
+
+    monkeypatch.setattr(judge_module, "_accept", wrong)
+    assert surprise(Tables(anchored=True), sampling()) > 8
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.7])
+def test_gamma_is_a_floor_even_for_the_worst_drafter(gamma: float) -> None:
+    """Where the model would never say what is drafted, gamma alone decides."""
+    model = Tables(anchored=False)
+    model.seen_by_drafter = 1
+    model.p = torch.zeros(CODES, VOCABULARY).scatter(-1, model.q.argmax(-1, keepdim=True), -50.0)
+    stats = Statistics()
+    tandem(model, [Request(seed=n) for n in range(2000)], sampling(gamma=gamma), stats=stats)
+    error = math.sqrt(gamma * (1 - gamma) / sum(stats.judged))
+    assert stats.acceptance == pytest.approx(gamma, abs=4 * error)
+
+
+def test_drafting_from_the_model_itself_is_always_accepted() -> None:
+    model = Tables(anchored=False)
+    model.seen_by_drafter, model.q = VOCABULARY, model.p
+    stats = Statistics()
+    tandem(model, [Request(seed=n) for n in range(500)], sampling(), stats=stats)
+    assert stats.acceptance > 0.999  # q is rounded to float32
+
+
+@settings(max_examples=40)
+@given(
+    seeds=st.lists(st.integers(0, 2**31), min_size=1, max_size=6),
+    order=st.randoms(use_true_random=False),
+    gamma=st.sampled_from([0.0, 0.4]),
+    top_p=st.none() | st.floats(0.1, 1.0),
+    k=st.none() | st.integers(1, 3),
+)
+def test_a_row_depends_on_its_seed_alone(seeds, order, gamma, top_p, k) -> None:
+    options = {"max_new_tokens": 12, "gamma": gamma, "top_p": top_p, "draft_tokens": k}
+    config, model = sampling(**options), Tables(anchored=True)
+    requests = [Request(seed=seed, max_new_tokens=1 + 2 * n) for n, seed in enumerate(seeds)]
+    alone = {id(request): tandem(model, [request], config)[0] for request in requests}
+    shuffled = requests.copy()
+    order.shuffle(shuffled)
+    assert tandem(model, shuffled, config) == [alone[id(request)] for request in shuffled]
+
+
+def test_forbidden_tokens_are_never_drawn_however_sure_the_drafter() -> None:
+    model = Tables(anchored=True)
+    config = sampling(max_new_tokens=6, suppress=(2,), min_new_tokens=3, gamma=0.9)
+    for hypothesis in tandem(model, [Request(seed=n) for n in range(300)], config):
+        assert 2 not in hypothesis.tokens
+        assert len(hypothesis.tokens) >= 3
+
+
+def test_a_drafter_that_only_wants_forbidden_tokens_leaves_it_to_the_model() -> None:
+    model = Tables(anchored=False)
+    model.seen_by_drafter = 1
+    model.q = torch.zeros(CODES, VOCABULARY)
+    model.q[:, 2] = 9.0
+    config = sampling(max_new_tokens=4, suppress=(2,), gamma=1.0, top_k=1)
+    found = tandem(model, [Request()], config)
+    assert found == sample(
+        model, [Request()], DecodeConfig(top_k=1, max_new_tokens=4, suppress=(2,))
+    )
+
+
+def test_scores_are_the_models_own() -> None:
+    model = Tables(anchored=True)
+    config = sampling(gamma=0.5, scores=True, max_new_tokens=9)
+    for hypothesis in tandem(model, [Request(seed=n) for n in range(20)], config):
+        code, expected = follow(0, model.start), 0.0
+        for token in (*hypothesis.tokens, *([EOS] if hypothesis.finish == "eos" else [])):
+            expected += model.p[code].log_softmax(-1)[token].item()
+            code = follow(code, token)
+        assert hypothesis.score == pytest.approx(expected, abs=1e-4)

@@ -1,0 +1,238 @@
+"""Distillation: the very tokens of greedy decoding, whatever kills the run in between."""
+
+import json
+import random
+from pathlib import Path
+
+import pyarrow.parquet as pq
+import pytest
+import torch
+from typer.testing import CliRunner
+
+from outrider.cli.main import app, run
+from outrider.data import prepare as prepare_module
+from outrider.data.batches import BatchStream
+from outrider.data.config import PrepareConfig
+from outrider.data.prepared import Prepared, open_prepared
+from outrider.decoding import Request, decode
+from outrider.errors import ConfigError, DataError
+from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.runtime import distill as distill_module
+from outrider.runtime import load
+from outrider.runtime.distill import distill
+from outrider.runtime.options import decode_config
+
+SIZE = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
+BLOCK = 16
+
+
+@pytest.fixture
+def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A prepared corpus of several blocks and a model of its vocabulary that sometimes ends."""
+    monkeypatch.setattr(prepare_module, "BLOCK_ROWS", BLOCK)
+    dice = random.Random(0)
+    lines = ["".join(dice.choices("abcd ", k=dice.randint(2, 12))) + "." for _ in range(60)]
+    for name in ("en", "de"):
+        (tmp_path / f"train.{name}").write_text("".join(f"{line}\n" for line in lines))
+    prepared = prepare_module.prepare(
+        PrepareConfig.model_validate(
+            {
+                "folder": str(tmp_path / "prepared"),
+                "root": str(tmp_path),
+                "train": {"source": "train.en", "target": "train.de"},
+                "valid_rows": 5,
+                "tokenizer": {"kind": "char", "vocab_size": 32},
+                "clean": {"drop_duplicates": False, "max_tokens": 30},
+            }
+        ),
+        progress=False,
+    )
+    torch.manual_seed(2)
+    size = {"vocab_size": prepared.tokenizer.vocab_size, "encoder_layers": 1, "decoder_layers": 1}
+    model = Seq2Seq(Seq2SeqConfig(norm="post", **size, **SIZE))
+    for weight in [*model.encoder.parameters(), *model.decoder.parameters()]:
+        weight.data *= 3 if weight.ndim == 2 else 1  # else all answers are alike
+    model.save_pretrained(tmp_path / "model")
+    prepared.tokenizer.save(tmp_path / "model")
+    return tmp_path
+
+
+def rows(prepared: Prepared, split: str, columns: list[str]) -> list[tuple]:
+    tables = [
+        pq.read_table(prepared.folder / shard.name, columns=columns)
+        for shard in prepared.manifest.splits[split].shards
+    ]
+    return [tuple(row[c] for c in columns) for table in tables for row in table.to_pylist()]
+
+
+def distilled(folder: Path, name: str = "out", **options) -> Prepared:
+    return distill(folder / "model", folder / "prepared", folder / name, progress=False, **options)
+
+
+def test_targets_are_what_greedy_says_to_each_source_alone(folder: Path) -> None:
+    found = distilled(folder)
+    model = load(folder / "model")
+    config = decode_config(model.defaults, {})
+    for split in ("train", "valid"):
+        wanted, endless = [], 0
+        for text, ids in rows(open_prepared(folder / "prepared"), split, ["source", "source_ids"]):
+            limit = min(3 * len(ids) + 30, 31)
+            request = Request(source=[*ids, model.backend.eos], max_new_tokens=limit)
+            ((answer,),) = decode(model.backend, [request], config)
+            endless += answer.finish != "eos"
+            if answer.finish == "eos":
+                target = model.tokenizer.decode(answer.tokens).strip()
+                wanted.append((text, ids, len(ids), target, list(answer.tokens)))
+        columns = ["source", "source_ids", "source_length", "target", "target_ids"]
+        assert rows(found, split, columns) == wanted
+        dropped = found.manifest.splits[split].dropped
+        assert sum(one.count for one in dropped.values()) == endless
+        assert found.manifest.splits[split].rows_read == len(wanted) + endless
+    assert 0 < sum(one.count for one in found.manifest.splits["train"].dropped.values()) < 55
+    lengths = {len(ids) for (ids,) in rows(found, "train", ["target_ids"])}
+    assert len(lengths) > 2, "a model that always says the same tests nothing"
+
+
+def test_the_folder_trains_and_names_its_origin(folder: Path) -> None:
+    found = distilled(folder)
+    stream = BatchStream(found, tokens=256, seed=0, max_length=31)
+    assert set(next(iter(stream)).tensors) == {"input_ids", "attention_mask", "labels"}
+    origin = found.manifest.origin
+    assert origin is not None
+    assert origin["decode"]["strategy"] == "greedy"
+    assert len(origin["weights"]["model.safetensors"]) == 64
+    names = {path.name for path in found.folder.iterdir()}
+    shards = {shard.name for split in found.manifest.splits.values() for shard in split.shards}
+    assert names == {*shards, "manifest.json", "tokenizer.json", "tokenizer_config.json"}
+    assert len(found.manifest.splits["train"].shards) == 4
+    assert not (folder / "out.partial").exists()
+
+
+def test_a_killed_run_goes_on_at_the_first_missing_shard(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    whole = distilled(folder, "whole")
+    decoded: list[int] = []
+    original = distill_module.decode_in_batches
+
+    def counted(backend, requests, config, *, batch_tokens):
+        if len(decoded) == 2:
+            raise KeyboardInterrupt
+        decoded.append(len(requests))
+        return original(backend, requests, config, batch_tokens=batch_tokens)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(distill_module, "decode_in_batches", counted)
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder, batch_tokens=100)
+    assert not (folder / "out").exists()
+    (folder / "out.partial" / "train-00002.tmp").write_bytes(b"half a shard")
+
+    decoded.clear()
+    monkeypatch.setattr(
+        distill_module,
+        "decode_in_batches",
+        lambda *args, **kw: decoded.append(len(args[1])) or original(*args, **kw),
+    )
+    again = distilled(folder)
+    assert decoded == [BLOCK, 7, 5], "only what was missing is decoded again"
+    assert again.manifest.splits == whole.manifest.splits
+    assert distilled(folder).reused
+
+
+def test_another_model_cannot_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(distill_module, "_write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder)
+    with pytest.raises(DataError, match=r"out\.partial: was distilled differently \(rows was null"):
+        distilled(folder, rows=3)
+    distilled(folder)
+    with pytest.raises(DataError, match=r"out: was distilled differently \(decode was"):
+        distilled(folder, strategy="sample")
+
+
+def test_another_tokenizer_is_refused(folder: Path) -> None:
+    path = folder / "model" / "tokenizer.json"
+    values = json.loads(path.read_text())
+    vocabulary = values["model"]["vocab"]
+    vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
+    path.write_text(json.dumps(values))
+    with pytest.raises(DataError, match=r"another tokenizer .* \(token \d+ is '[ab]' against"):
+        distilled(folder)
+
+
+def test_rows_limits_every_split(folder: Path) -> None:
+    splits = distilled(folder, rows=BLOCK + 2).manifest.splits
+    assert splits["train"].rows_read == BLOCK + 2
+    assert splits["valid"].rows_read == 5
+    with pytest.raises(ConfigError, match="rows: got 0"):
+        distilled(folder, rows=0)
+
+
+def test_a_language_model_continues_the_first_half_of_every_row(tmp_path: Path) -> None:
+    dice = random.Random(0)
+    (tmp_path / "text.txt").write_text("".join(dice.choices("abcd \n", k=400)))
+    prepared = prepare_module.prepare(
+        PrepareConfig.model_validate(
+            {
+                "folder": str(tmp_path / "prepared"),
+                "root": str(tmp_path),
+                "train": {"target": "text.txt"},
+                "sequence_length": 22,
+                "tokenizer": {"kind": "char", "vocab_size": 32},
+            }
+        ),
+        task="language_model",
+        progress=False,
+    )
+    torch.manual_seed(0)
+    vocabulary = prepared.tokenizer.vocab_size
+    LanguageModel(LanguageModelConfig(vocab_size=vocabulary, layers=1, **SIZE)).save_pretrained(
+        tmp_path / "model"
+    )
+    prepared.tokenizer.save(tmp_path / "model")
+    found = distilled(tmp_path, strategy="sample", temperature=0.7)
+    model = load(tmp_path / "model")
+    config = decode_config(model.defaults, {"strategy": "sample", "temperature": 0.7})
+    before, after = (rows(one, "train", ["target_ids"]) for one in (prepared, found))
+    for number, ((old,), (new,)) in enumerate(zip(before, after, strict=True)):
+        prompt = old[: len(old) // 2]
+        request = Request(prompt=prompt, max_new_tokens=len(old) - len(prompt), seed=number)
+        ((answer,),) = decode(model.backend, [request], config)
+        end = [model.backend.eos] if answer.finish == "eos" else []
+        assert new == [*prompt, *answer.tokens, *end]
+    # Rows are cut where the model was asked to go on, so they must not be cut anew every epoch.
+    labels = [
+        tuple(x for x in row if x != -100)
+        for batch in _epoch(found)
+        for row in batch["labels"].tolist()
+    ]
+    assert sorted(labels) == sorted(tuple(new) for (new,) in after)
+    with pytest.raises(DataError, match="was prepared for language_model, but"):
+        _translator_on_text(tmp_path)
+
+
+def _epoch(prepared: Prepared):
+    for batch in BatchStream(prepared, tokens=64, seed=3, max_length=23):
+        yield batch.tensors
+        if batch.next_cursor.epoch:
+            return
+
+
+def _translator_on_text(folder: Path) -> None:
+    tokenizer = open_prepared(folder / "prepared").tokenizer
+    vocabulary = tokenizer.vocab_size
+    config = Seq2SeqConfig(vocab_size=vocabulary, encoder_layers=1, decoder_layers=1, **SIZE)
+    Seq2Seq(config).save_pretrained(folder / "translator")
+    tokenizer.save(folder / "translator")
+    distill(folder / "translator", folder / "prepared", folder / "no", progress=False)
+
+
+def test_the_command_line(folder: Path) -> None:
+    line = ["distill", f"{folder}/model", f"--data={folder}/prepared", f"--out={folder}/out"]
+    result = CliRunner().invoke(app, [*line, "--rows=5"])
+    assert result.exit_code == 0, result.output
+    assert result.stdout.strip() == f"{folder}/out"
+    assert "did not end" in result.stderr or "kept" in result.stderr
+    assert run([*line, "--rows=6", "-q"]) == 2

@@ -1,0 +1,144 @@
+"""The modes as a user meets them: the same text, statistics on request, and plain refusals."""
+
+import pytest
+
+from drafted import TEXT, save_language_model, save_translator
+from outrider.decoding.statistics import Statistics
+from outrider.errors import ConfigError, ModelError
+from outrider.runtime import load
+
+
+@pytest.fixture(scope="module")
+def translator(tmp_path_factory):
+    return load(save_translator(tmp_path_factory.mktemp("translator")), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def generator(tmp_path_factory):
+    return load(save_language_model(tmp_path_factory.mktemp("generator")), device="cpu")
+
+
+@pytest.fixture(scope="module")
+def parallel(tmp_path_factory):
+    folder = save_translator(tmp_path_factory.mktemp("parallel"), ctc=True)
+    return load(folder, device="cpu")
+
+
+@pytest.fixture(scope="module")
+def plain(tmp_path_factory):
+    """A model that can only write token by token."""
+    folder = save_translator(tmp_path_factory.mktemp("plain"), drafter=False)
+    return load(folder, device="cpu")
+
+
+@pytest.mark.parametrize("options", [{}, {"draft_tokens": 3}, {"strict": True}], ids=str)
+def test_tandem_writes_what_ar_writes(translator, options) -> None:
+    expected = translator.translate(TEXT, max_new_tokens=20)
+    assert translator.translate(TEXT, mode="tandem", max_new_tokens=20, **options) == expected
+    assert translator.translate(TEXT[0], mode="tandem", max_new_tokens=20) == expected[0]
+
+
+def test_statistics_come_with_the_text(translator) -> None:
+    options = {"mode": "tandem", "draft_tokens": 4, "max_new_tokens": 12}
+    texts, stats = translator.translate(TEXT, stats=True, **options)
+    assert texts == translator.translate(TEXT, **options)
+    assert isinstance(stats, Statistics)
+    written = [result[0] for result in translator.results(TEXT, **options)]
+    emitted = sum(len(r.tokens) + (r.finish == "eos") for r in written)
+    assert stats.tokens == emitted
+    assert stats.rounds == sum(len(r.rounds) for r in written)
+    assert stats.tokens_per_round == emitted / stats.rounds
+    assert len(stats.acceptance_by_position) == 4
+    assert stats.seconds["verify"] > 0
+    text, _ = translator.translate(TEXT[1], stats=True, **options)
+    assert text == texts[1]
+
+
+def test_statistics_add_up_over_a_stream(translator) -> None:
+    options = {"mode": "tandem", "draft_tokens": 4, "max_new_tokens": 12}
+    _, together = translator.translate(TEXT, stats=True, **options)
+    stats = Statistics()
+    found = list(translator.results_iter(TEXT, window=1, stats=stats, **options))
+    assert len(found) == len(TEXT)
+    assert (stats.rounds, stats.accepted) == (together.rounds, together.accepted)
+    assert stats.rounds > len(TEXT)
+
+
+def test_plain_decoding_has_statistics_too(plain) -> None:
+    texts, stats = plain.translate(TEXT, stats=True, max_new_tokens=4)
+    assert texts == plain.translate(TEXT, max_new_tokens=4)
+    assert (stats.plain_rows, stats.rounds) == (len(TEXT), 0)
+    assert stats.seconds["plain"] > 0
+
+
+def test_a_result_knows_its_tokens_and_rounds(translator) -> None:
+    ((ar, *_),) = translator.results([TEXT[0]], max_new_tokens=12)
+    options = {"mode": "tandem", "draft_tokens": 4, "max_new_tokens": 12}
+    ((tandem, *_),) = translator.results([TEXT[0]], **options)
+    assert tandem == ar
+    assert tandem.tokens == ar.tokens
+    assert ar.rounds == ()
+    spelled = [t for r in tandem.rounds for t in (*r.drafted[: r.accepted], r.token) if t]
+    assert [t for t in spelled if t != translator.backend.eos] == list(ar.tokens)
+
+
+def test_a_language_model_has_the_modes_too(generator) -> None:
+    expected = generator.generate(["two ", "a"], max_new_tokens=9)
+    texts, stats = generator.generate(["two ", "a"], mode="tandem", max_new_tokens=9, stats=True)
+    assert texts == expected
+    assert stats.tokens == 18 or stats.plain_rows == 2
+    assert generator.generate("a", mode="tandem", max_new_tokens=9) == expected[1]
+
+
+def test_tandem_samples_by_the_seed(generator) -> None:
+    options = {"mode": "tandem", "temperature": 1.5, "max_new_tokens": 9}
+    one, two = generator.generate(["a", "a"], seed=3, **options)
+    assert generator.generate("a", seed=4, **options) == two
+    assert generator.generate("a", seed=3, **options) == one
+
+
+def test_costs_are_measured_when_first_needed_and_once(translator, monkeypatch) -> None:
+    translator.__dict__.pop("profile", None)
+    translator.translate("a", mode="tandem", draft_tokens=2, max_new_tokens=4)
+    translator.translate("a", mode="tandem", gamma=0.5, max_new_tokens=4)
+    assert "profile" not in translator.__dict__
+    translator.translate("a", mode="tandem", max_new_tokens=4)
+    first = translator.profile
+    translator.translate("a", mode="tandem", max_new_tokens=4)
+    assert translator.profile is first
+
+
+def test_a_mode_without_its_part_says_how_to_get_it(plain) -> None:
+    with pytest.raises(ModelError, match=r"no drafter.*mode tandem.*outrider train .*drafter"):
+        plain.translate("a", mode="tandem")
+    with pytest.raises(ModelError, match=r"no CTC decoder; train one .*model.type: ctc"):
+        plain.translate("a", mode="parallel", decoder="ctc")
+    with pytest.raises(ModelError, match="neither a CTC decoder nor a drafter"):
+        plain.translate("a", mode="parallel")
+    with pytest.raises(ModelError, match=r"no drafter.*mode parallel"):
+        plain.translate("a", mode="parallel", decoder="drafter")
+
+
+def test_too_long_a_draft_is_refused(translator) -> None:
+    with pytest.raises(ConfigError, match=r"draft_tokens: got 7, but this drafter .* at most 6"):
+        translator.translate("a", mode="tandem", draft_tokens=7)
+
+
+def test_a_batch_of_tandem_leaves_room_for_blocks(translator) -> None:
+    """A budget that holds two plain rows holds fewer with blocks; the text stays the same."""
+    expected = translator.translate(TEXT, max_new_tokens=10)
+    options = {"mode": "tandem", "max_new_tokens": 10, "batch_tokens": 64}
+    assert translator.translate(TEXT, **options) == expected
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"decoder": "drafter"}, {"iterations": 1}, {"candidates": 2, "batch_tokens": 100}],
+    ids=str,
+)
+def test_parallel_writes_every_text_alone_as_in_company(parallel, options) -> None:
+    options = {"mode": "parallel", "max_new_tokens": 12, **options}
+    texts, stats = parallel.translate(TEXT, stats=True, **options)
+    assert isinstance(stats, Statistics)
+    assert list(parallel.translate_iter(TEXT, window=1, **options)) == texts
+    assert any(texts)
