@@ -6,13 +6,15 @@ import pytest
 import torch
 from transformers import MarianMTModel, MarianTokenizer
 
+import drafted
 import tiny
 from outrider.cli.main import run
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
-from outrider.errors import ModelError
-from outrider.runtime import load
-from outrider.runtime.export import export_marian
+from outrider.errors import ConfigError, ModelError
+from outrider.models.folder import read_weights
+from outrider.runtime import Translator, load
+from outrider.runtime.export import export_copy, export_marian
 
 TEXT = ["the cat sees the dog", "the dog sees a cat", "a bird sings in the tree"] * 5
 
@@ -62,3 +64,40 @@ def test_language_models_are_refused(folder: Path, tmp_path: Path) -> None:
     tiny.language_model(vocab_size=400).save_pretrained(folder)
     with pytest.raises(ModelError, match="is a language model; Marian models translate"):
         export_marian(folder, tmp_path / "out")
+
+
+def test_a_smaller_copy_still_has_all_its_ways(tmp_path: Path) -> None:
+    source = drafted.save_translator(tmp_path / "whole", ctc=True)
+    (source / "README.md").write_text("# card\n", encoding="utf-8")
+    (source / "model-notes.bin").write_bytes(b"no")
+    assert run(["export", str(source), str(tmp_path / "small"), "--to", "outrider"]) == 0
+    copy = export_copy(source, tmp_path / "half", dtype="bfloat16")
+    for part in (".", "drafter", "ctc"):
+        weights = read_weights(copy / part)
+        floats = [one for one in weights.values() if one.is_floating_point()]
+        assert {one.dtype for one in floats} == {torch.bfloat16}
+        assert (copy / part / "config.json").is_file()
+    assert (copy / "README.md").read_text(encoding="utf-8") == "# card\n"
+    assert not (copy / "model-notes.bin").exists()
+    loaded, exact = load(copy), load(tmp_path / "small")
+    assert isinstance(loaded, Translator)
+    assert isinstance(exact, Translator)
+    text = "two men play"
+    assert loaded.translate(text, mode="tandem") == loaded.translate(text)
+    assert loaded.translate(text, mode="parallel") is not None
+    original = load(source)
+    assert isinstance(original, Translator)
+    assert exact.translate(text) == original.translate(text)
+
+
+def test_copies_refuse_what_they_cannot_do(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    source = drafted.save_translator(tmp_path / "whole")
+    with pytest.raises(ConfigError, match="int3"):
+        export_copy(source, tmp_path / "new", dtype="int3")
+    assert not (tmp_path / "new").exists()
+    with pytest.raises(ModelError, match="exists already"):
+        export_copy(source, source, dtype="float32")
+    assert run(["export", str(source), str(tmp_path / "new"), "--dtype", "float16"]) == 2
+    assert "--dtype: has no effect" in capsys.readouterr().err
