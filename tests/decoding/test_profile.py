@@ -82,8 +82,8 @@ def test_disturbed_measurements_are_smoothed() -> None:
         2: Costs(4.0, (2.5, 9.0, 8.0), (6.0, 6.0)),
     }
     assert _smooth(measured) == {
-        1: Costs(4.0, (2.0, 2.0, 3.0), (1.0, 6.0)),
-        2: Costs(4.0, (2.5, 8.0, 8.0), (6.0, 6.0)),
+        1: Costs(2.0, (2.0, 2.0, 3.0), (1.0, 6.0)),
+        2: Costs(2.5, (2.5, 8.0, 8.0), (6.0, 6.0)),
     }
 
 

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli.decode_options import Model, check
+from outrider.cli.decode_options import check
+from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -31,11 +32,14 @@ _MARKS: "dict[Kind, tuple[str, str]]" = {
 }
 """Say without colours what colours say."""
 _BAR = 24
+_DEMO = Path("demo/en-de")
 
 
 def show_tandem(
     text: Annotated[str, typer.Argument(help="What to translate, or the prompt to continue.")],
-    model: Model,
+    model: Annotated[
+        str | None, typer.Option("--model", "-m", help="Model folder; by default demo/en-de.")
+    ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw it here as a picture.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write it here as a page.")] = None,
     gamma: Annotated[float, typer.Option(help="Trust in the drafter; 0 is exact.")] = 0.0,
@@ -55,7 +59,7 @@ def show_tandem(
     from outrider.evaluation.tandem_trace import trace_text
     from outrider.runtime import load
 
-    trace = trace_text(load(model), text, options)
+    trace = trace_text(load(_model(model)), text, options)
     print_tandem(trace, Console(highlight=False))
     if png is not None:
         from outrider.evaluation.tandem_picture import draw_tandem
@@ -65,6 +69,13 @@ def show_tandem(
         from outrider.evaluation.tandem_page import write_page
 
         write_page(trace, html)
+
+
+def _model(given: str | None) -> str:
+    """Return the model asked for, or the demo where it is at hand."""
+    if given is None and not _DEMO.is_dir():
+        raise ConfigError("--model", f"give a model folder; there is no {_DEMO} here")
+    return given or str(_DEMO)
 
 
 def print_tandem(trace: "Trace", console: "Console") -> None:

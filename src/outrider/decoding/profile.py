@@ -9,6 +9,7 @@ was accepted so far. One row leaves a machine idle that reads all weights for on
 is almost free; many rows keep it busy, and then plain decoding wins.
 """
 
+import math
 import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -27,9 +28,12 @@ ROWS = (1, 8, 32, 2, 4, 16)
 """Numbers of rows that are measured, in this order while there is time; the first two always."""
 LONGEST = 12
 """Most tokens that are drafted where nobody asks for more."""
-REPEATS = 5
-PATIENCE = 0.02
-"""Seconds after which one call is not repeated any more."""
+WIDE = 160
+"""Blocks of more tokens than this, over all rows, are extrapolated: nobody will want them."""
+TURNS = (3, 9)
+"""How often everything is timed at least and at most; the first time does not count."""
+PATIENCE = 0.2
+"""Seconds after which the least must do, for each number of rows."""
 SECONDS = 1.0
 """Measuring stops about here; what is missing is interpolated."""
 HELD = 12
@@ -154,24 +158,35 @@ def _measure(backend: Backend, rows: int, source_length: int) -> Costs:
         longest = min(longest, backend.max_length - held - 1)
     source, capacity = [[backend.eos] * source_length] * rows, held + longest + 1
 
-    state = backend.encode(source, capacity=capacity)
-    tokens_BT = torch.full((rows, capacity), backend.eos, device=state.length_B.device)
-    backend.extend(tokens_BT[:, :held], state, last=True)
-    plain = _time(_extend(backend, state, tokens_BT[:, :1]))
-
+    plain = backend.encode(source, capacity=capacity)
+    tokens_BT = torch.full((rows, capacity), backend.eos, device=plain.length_B.device)
+    backend.extend(tokens_BT[:, :held], plain, last=True)
     state = backend.encode(source, capacity=capacity, drafting=True)
     backend.extend(tokens_BT[:, :held], state, last=True)
     # Rows that accept different numbers of tokens are differently long.
     state.rollback(held - torch.arange(rows, device=tokens_BT.device) % min(4, held))
-    widths = sorted({min(m, longest + 1) for m in (1, 2, 3, 5, 9, longest + 1)})
-    blocks = sorted({min(k, longest) for k in (1, 4, longest)})
-    extend = {m: _time(_extend(backend, state, tokens_BT[:, :m])) for m in widths}
-    draft = {k: _time(_draft(backend, state, tokens_BT[:, :1], k)) for k in blocks}
+
+    calls = {("plain", 1): _extend(backend, plain, tokens_BT[:, :1])}
+    for m in _sizes(rows, (1, 2, 3, 5, 9, longest + 1)):
+        calls["extend", m] = _extend(backend, state, tokens_BT[:, :m])
+    for k in _sizes(rows, (1, 2, 4, longest)):
+        calls["draft", k] = _draft(backend, state, tokens_BT[:, :1], k)
+    taken = _time(calls)
+    extend, draft = (
+        {size: seconds for (kind, size), seconds in taken.items() if kind == wanted}
+        for wanted in ("extend", "draft")
+    )
     return Costs(
-        plain,
+        taken["plain", 1],
         tuple(_line(extend, m) for m in range(1, longest + 2)),
         tuple(_line(draft, k) for k in range(1, longest + 1)),
     )
+
+
+def _sizes(rows: int, sizes: Sequence[int]) -> list[int]:
+    """Return the sizes worth timing, in order: none above the last, few where rows are many."""
+    possible = sorted({min(size, sizes[-1]) for size in sizes})
+    return [size for n, size in enumerate(possible) if n < 2 or rows * size <= WIDE]
 
 
 def _extend(backend: Backend, state: State, tokens_BT: Tensor) -> Callable[[], object]:
@@ -188,26 +203,34 @@ def _draft(backend: Backend, state: State, newest_B1: Tensor, k: int) -> Callabl
     return lambda: backend.draft(newest_B1, state, k).tokens_BK.tolist()
 
 
-def _time(call: Callable[[], object]) -> float:
-    call()  # the first use of a shape prepares kernels
-    taken: list[float] = []
-    while len(taken) < REPEATS and sum(taken) < PATIENCE:
-        started = time.perf_counter()
-        call()
-        taken.append(time.perf_counter() - started)
-    return min(taken)
+def _time(calls: Mapping[tuple[str, int], Callable[[], object]]) -> dict[tuple[str, int], float]:
+    """Return the least seconds of each call; in turns, so that a disturbance does not hit one."""
+    taken = dict.fromkeys(calls, math.inf)
+    least, most = TURNS
+    begun = time.perf_counter()
+    for turn in range(most):
+        for name, call in calls.items():
+            started = time.perf_counter()
+            call()
+            if turn:  # the first use of a shape prepares kernels
+                taken[name] = min(taken[name], time.perf_counter() - started)
+        if turn + 1 >= least and time.perf_counter() - begun > PATIENCE:
+            break
+    return taken
 
 
 def _smooth(costs: Mapping[int, Costs]) -> dict[int, Costs]:
-    """Let nothing cost more than a larger one of its kind: disturbances only ever add time."""
+    """Let nothing cost more than a larger one of its kind: disturbances only ever add time.
+
+    A plain step is the least of all.
+    """
     found: dict[int, Costs] = {}
     above = costs[max(costs)]
     for rows, measured in sorted(costs.items(), reverse=True):
-        above = found[rows] = Costs(
-            min(measured.plain, above.plain),
-            _least_from_here(map(min, measured.extend, above.extend)),
-            _least_from_here(map(min, measured.draft, above.draft)),
-        )
+        extend = _least_from_here(map(min, measured.extend, above.extend))
+        draft = _least_from_here(map(min, measured.draft, above.draft))
+        plain = min(measured.plain, above.plain, extend[0])
+        above = found[rows] = Costs(plain, extend, draft)
     return dict(reversed(found.items()))
 
 
