@@ -447,7 +447,8 @@ class Drafter(PreTrainedModel):
         x_BND = torch.where(slots.told_BN[..., None], self._embed(fed_BN), self.mask)
         x_BND = x_BND + self._slot_vectors(slots.index_N)
         before_BN1 = (slots.anchor_BN - 1)[..., None]
-        last_BNE = states_BTE.gather(1, before_BN1.clamp(min=0).expand(-1, -1, states_BTE.shape[2]))
+        index_BN1 = before_BN1.clamp(0, inputs_BT.shape[1] - 1)
+        last_BNE = states_BTE.gather(1, index_BN1.expand(-1, -1, states_BTE.shape[2]))
         x_BND = x_BND + self.from_last(last_BNE * (before_BN1 >= 0))
         end = inputs_BT.shape[1] + self.config.block
         here = Positions(place_BN.clamp(max=end - 1), end)

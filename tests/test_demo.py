@@ -1,0 +1,44 @@
+"""The model that comes with the repository: small enough, offline, and good in all three modes."""
+
+from pathlib import Path
+
+import pytest
+
+from outrider.cli.main import run
+from outrider.runtime import Translator, load
+
+DEMO = Path(__file__).parents[1] / "demo" / "en-de"
+TEXTS = (
+    "Where is the station?",
+    "I have never seen such a beautiful garden.",
+    "If it rains tomorrow, we will stay at home and read.",
+    "Tom's sister lives in Boston.",
+)
+
+
+@pytest.fixture(scope="module")
+def demo() -> Translator:
+    loaded = load(DEMO)
+    assert isinstance(loaded, Translator)
+    return loaded
+
+
+def test_it_fits_and_says_where_it_comes_from() -> None:
+    files = [path for path in DEMO.rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 30_000_000
+    assert not [path for path in files if path.suffix in (".bin", ".pt", ".pkl")]
+    card = (DEMO / "README.md").read_text(encoding="utf-8")
+    for word in ("tatoeba.org", "CC BY 2.0", "manythings.org/anki", "## Limits"):
+        assert word in card
+
+
+@pytest.mark.parametrize("mode", ["ar", "tandem", "parallel"])
+def test_the_command_of_the_readme(mode: str, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["translate", "--model", str(DEMO), TEXTS[0], "--mode", mode]) == 0
+    assert capsys.readouterr().out.strip() == "Wo ist der Bahnhof?"
+
+
+def test_tandem_says_what_the_model_says_in_fewer_passes(demo: Translator) -> None:
+    texts, stats = demo.translate(TEXTS, mode="tandem", draft_tokens=8, stats=True)
+    assert texts == demo.translate(TEXTS)
+    assert stats.tokens_per_round > 1.5
