@@ -70,7 +70,7 @@ def test_doubt_shortens_a_block() -> None:
 def test_costs_are_interpolated_between_rows_and_beyond() -> None:
     known = {n: Costs(n, (n, 2.0 * n), (3.0 * n,)) for n in (1, 2, 8)}
     for rows in (1, 2, 5, 8, 40):
-        plain, extend, draft = Profile(known).costs(rows)
+        plain, extend, draft, _ = Profile(known).costs(rows)
         assert [plain, *extend, *draft] == pytest.approx([rows, rows, 2 * rows, 3 * rows])
     alone = Profile({4: Costs(1.0, (2.0, 3.0), (4.0,))})
     assert alone.costs(8) == Costs(2.0, (4.0, 6.0), (8.0,))
@@ -90,9 +90,15 @@ def test_disturbed_measurements_are_smoothed() -> None:
 def test_drafting_pays_where_a_block_costs_little_more_than_a_token() -> None:
     busy = Costs(1.0, tuple(float(m) for m in range(1, 10)), (0.5,) * 8)
     one = Profile({1: profile().costs(1), 32: busy})
-    assert one.pays(1)
-    assert not one.pays(32)
+    assert one.pays(1, length=20)
+    assert not one.pays(32, length=20)
     assert (one.plan(1) > 1, one.plan(32)) == (True, 0)
+
+
+def test_short_rows_do_not_pay_for_a_drafter_that_reads_the_source_long() -> None:
+    slow = Profile({1: profile().costs(1)._replace(open=8.0)})
+    assert not slow.pays(1, length=6)
+    assert slow.pays(1, length=60)
 
 
 def test_a_drafter_that_is_never_right_is_dropped_and_tried_again() -> None:
@@ -100,9 +106,9 @@ def test_a_drafter_that_is_never_right_is_dropped_and_tried_again() -> None:
     for _ in range(400):
         one.learn(8, 0)
     assert one.plan(1) == 0
-    assert not one.pays(1)
+    assert not one.pays(1, length=20)
     batches = 0
-    while not one.pays(1):
+    while not one.pays(1, length=20):
         one.hope()
         batches += 1
     assert 2 < batches < 40

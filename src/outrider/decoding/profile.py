@@ -56,6 +56,8 @@ class Costs(NamedTuple):
     """Verifying 1, 2, ... tokens."""
     draft: tuple[float, ...]
     """Drafting 1, 2, ... tokens."""
+    open: float = 0.0
+    """What opening rows for drafting takes more: the drafter reads the source too."""
 
 
 class Profile:
@@ -99,11 +101,17 @@ class Profile:
                 best, speed = k, tokens / (draft + costs.extend[k])
         return best
 
-    def pays(self, rows: int) -> bool:
-        """Whether a batch of so many rows should start with drafting at all."""
+    def pays(self, rows: int, *, length: float) -> bool:
+        """Whether a batch of so many rows should start with drafting at all.
+
+        `length` is how many tokens a row is likely to have: opening is paid for once.
+        """
         k, costs = self.plan(rows), self.costs(rows)
-        tokens = 1 + sum(accumulate(self.hold[:k], mul))
-        return k > 0 and tokens * costs.plain > MARGIN * (costs.draft[k - 1] + costs.extend[k])
+        if not k:
+            return False
+        rounds = length / (1 + sum(accumulate(self.hold[:k], mul)))
+        drafting = costs.open + rounds * (costs.draft[k - 1] + costs.extend[k])
+        return length * costs.plain > MARGIN * drafting
 
     def choose(self, rows: int, survival_K: Sequence[float]) -> int:
         """Return how many tokens of a draft to verify; at least one, so that it keeps learning."""
@@ -130,6 +138,7 @@ class Profile:
     def _interpolate(self, rows: int) -> Costs:
         known = self._costs
         plain = _line({n: costs.plain for n, costs in known.items()}, rows)
+        open_ = _line({n: costs.open for n, costs in known.items()}, rows)
         extend, draft = (
             tuple(
                 _line(dict(zip(known, seconds, strict=True)), rows)
@@ -140,7 +149,7 @@ class Profile:
                 [costs.draft for costs in known.values()],
             )
         )
-        return Costs(plain, extend, draft)
+        return Costs(plain, extend, draft, open_)
 
 
 def _line(known: Mapping[int, float], x: int) -> float:
@@ -171,6 +180,8 @@ def _measure(backend: Backend, rows: int, source_length: int) -> Costs:
         calls["extend", m] = _extend(backend, state, tokens_BT[:, :m])
     for k in _sizes(rows, (1, 2, 4, longest)):
         calls["draft", k] = _draft(backend, state, tokens_BT[:, :1], k)
+    for drafting in (False, True):
+        calls["open", drafting] = _open(backend, source, capacity, drafting)
     taken = _time(calls)
     extend, draft = (
         {size: seconds for (kind, size), seconds in taken.items() if kind == wanted}
@@ -180,7 +191,14 @@ def _measure(backend: Backend, rows: int, source_length: int) -> Costs:
         taken["plain", 1],
         tuple(_line(extend, m) for m in range(1, longest + 2)),
         tuple(_line(draft, k) for k in range(1, longest + 1)),
+        max(0.0, taken["open", True] - taken["open", False]),
     )
+
+
+def _open(
+    backend: Backend, source: Sequence[Sequence[int]], capacity: int, drafting: bool
+) -> Callable[[], object]:
+    return lambda: backend.encode(source, capacity=capacity, drafting=drafting).length_B.tolist()
 
 
 def _sizes(rows: int, sizes: Sequence[int]) -> list[int]:
@@ -230,7 +248,7 @@ def _smooth(costs: Mapping[int, Costs]) -> dict[int, Costs]:
         extend = _least_from_here(map(min, measured.extend, above.extend))
         draft = _least_from_here(map(min, measured.draft, above.draft))
         plain = min(measured.plain, above.plain, extend[0])
-        above = found[rows] = Costs(plain, extend, draft)
+        above = found[rows] = Costs(plain, extend, draft, measured.open)
     return dict(reversed(found.items()))
 
 

@@ -10,6 +10,7 @@ alone, token for token (greedy) or in distribution (sampling): only the number o
 `judge.py` for the rule, `profile.py` for the choice of k.
 """
 
+import math
 from collections.abc import Sequence
 from time import perf_counter
 
@@ -58,10 +59,20 @@ def tandem(
         return _free(backend, requests, config, block, stats)
     if profile is None or config.draft_tokens is not None:
         return _Batch(backend, requests, config, block=block, stats=stats).decode()
-    if not config.strict and not profile.pays(len(requests)):
+    length = _likely_length(backend, requests, config)
+    if not config.strict and not profile.pays(len(requests), length=length):
         return _without_drafting(backend, requests, config, profile, stats)
     block = len(profile.hold)
     return _Batch(backend, requests, config, block=block, profile=profile, stats=stats).decode()
+
+
+def _likely_length(backend: Backend, requests: Sequence[Request], config: DecodeConfig) -> float:
+    """Guess how many tokens a row will have: as many as its source, or all it may have."""
+    lengths = [
+        min(len(request.source) or math.inf, token_limit(backend, request, config))
+        for request in requests
+    ]
+    return sum(lengths) / len(lengths)
 
 
 def _block(backend: Backend, config: DecodeConfig) -> int:
