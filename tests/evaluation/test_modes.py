@@ -49,8 +49,9 @@ def test_every_way_is_measured_at_every_batch_size(translator) -> None:
     assert exact["bleu"] == greedy["bleu"]
     assert exact["identical_share"] == 1.0
     assert len(exact["acceptance_by_position"]) == 6
-    everything = result["modes"][5]
-    assert everything["acceptance_by_position"][0] == pytest.approx(1.0, abs=0.2)
+    # At gamma 1 only forbidden tokens are refused; this drafter of random weights guesses some.
+    first = [mode["acceptance_by_position"][0] for mode in result["modes"][1:6]]
+    assert first[0] < 0.3 < 0.6 < first[-1]
     assert any("quality of tandem γ 0.25" in line for line in said)
     json.dumps(result)
 
