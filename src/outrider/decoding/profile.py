@@ -43,6 +43,8 @@ HOPE = 0.8
 high than too low: what is not tried is not learned."""
 PACE = 0.02
 """Weight of one draft in the moving average."""
+SPREAD = 0.1
+"""More rounds for every doubling of rows: the batch goes on until its unluckiest row is done."""
 MARGIN = 1.05
 """How much faster drafting must look for a batch to start with it."""
 
@@ -110,6 +112,7 @@ class Profile:
         if not k:
             return False
         rounds = length / (1 + sum(accumulate(self.hold[:k], mul)))
+        rounds *= 1 + SPREAD * math.log2(rows)
         drafting = costs.open + rounds * (costs.draft[k - 1] + costs.extend[k])
         return length * costs.plain > MARGIN * drafting
 
