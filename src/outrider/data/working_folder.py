@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from outrider.data.durable import flush
 from outrider.errors import ResourceError
 
 __all__ = ["working_folder"]
@@ -62,11 +63,7 @@ def _alive(pid: int) -> bool:
 def _sync(folder: Path) -> None:
     """Make files and their names survive a power cut."""
     for path in [*(p for p in folder.rglob("*") if p.is_file()), folder]:
-        handle = os.open(path, os.O_RDONLY)
-        try:
-            os.fsync(handle)
-        finally:
-            os.close(handle)
+        flush(path)
 
 
 def _replace(work: Path, folder: Path) -> None:

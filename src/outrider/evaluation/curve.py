@@ -4,7 +4,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.errors import InputError, MissingExtraError
+from outrider.errors import InputError
+from outrider.evaluation.pyplot import load_pyplot
 
 __all__ = ["draw_curve"]
 
@@ -18,7 +19,7 @@ def draw_curve(records: Sequence[dict[str, Any]], path: Path, *, title: str) -> 
     evaluations = [record for record in records if record["event"] == "evaluation"]
     if not updates:
         raise InputError(f"{path}: the log holds no update yet; there is no curve to draw")
-    pyplot = _pyplot()
+    pyplot = load_pyplot("the learning curve")
     figure, (top, bottom) = pyplot.subplots(
         2,
         1,
@@ -125,14 +126,3 @@ def _style(axes: Any) -> None:
 def _column(records: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
     found = [record for record in records if name in record]
     return [record["step"] for record in found], [record[name] for record in found]
-
-
-def _pyplot() -> Any:
-    try:
-        import matplotlib
-    except ImportError:
-        raise MissingExtraError("matplotlib", "plot", "the learning curve") from None
-    matplotlib.use("Agg")
-    from matplotlib import pyplot
-
-    return pyplot

@@ -10,13 +10,13 @@ from outrider.data.lines import open_file
 from outrider.data.tokenizer import load_tokenizer
 from outrider.decoding import DecodeConfig
 from outrider.errors import DataError, ModelError
-from outrider.evaluation.quality import score_text, score_translations
-from outrider.evaluation.results import checksum, versions
+from outrider.evaluation.origin import origin
+from outrider.evaluation.quality import score_segments, score_text, score_translations
 from outrider.models import LanguageModel, load_model
 from outrider.runtime.load import load
 from outrider.runtime.translator import Translator
 
-__all__ = ["evaluate_text", "evaluate_translation", "read_text"]
+__all__ = ["evaluate_text", "evaluate_translation", "read_lines", "read_text"]
 
 _WINDOW = 512
 """Lines translated between two moves of the progress bar."""
@@ -33,7 +33,7 @@ def evaluate_translation(
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Translate `source` line by line and score it against `reference`; keep it in `output`."""
-    sources, references = _lines(source), _lines(reference)
+    sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise DataError(
             f"{source} has {len(sources)} lines and {reference} has {len(references)}; "
@@ -57,7 +57,7 @@ def evaluate_translation(
         "decode": _options(decode),
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(sources) / max(seconds, 1e-9), 2),
-        **_origin(folder, source=source, reference=reference),
+        **origin(folder, source=source, reference=reference),
     }
 
 
@@ -70,23 +70,26 @@ def evaluate_text(folder: Path, *, text: Path, tail: float = 1.0) -> dict[str, A
     tokenizer = load_tokenizer(folder)
     whole = read_text(text)
     part = whole[len(whole) - round(len(whole) * tail) :]
-    context = model.config.max_positions
+    context, memory = model.config.max_positions, model.config.memory
+    sizes: dict[str, Any] = {
+        "start": tokenizer.bos_id,
+        "characters": len(part),
+        "words": len(part.split()) + part.count("\n"),
+    }
     began = time.monotonic()
-    score = score_text(
-        model,
-        tokenizer.encode(part),
-        start=tokenizer.bos_id,
-        characters=len(part),
-        context=context,
-        overlap=context // 2,
-    )
+    tokens = tokenizer.encode(part)
+    if memory:
+        score = score_segments(model, tokens, segment=context, memory=memory, **sizes)
+    else:
+        score = score_text(model, tokens, context=context, overlap=context // 2, **sizes)
     return {
         "task": "language_model",
         "scores": asdict(score),
         "tail": tail,
         "context": context,
+        "memory": memory,
         "seconds": round(time.monotonic() - began, 2),
-        **_origin(folder, text=text),
+        **origin(folder, text=text),
     }
 
 
@@ -105,19 +108,9 @@ def _options(decode: DecodeConfig) -> dict[str, Any]:
     return {"strategy": decode.strategy, **decode.model_dump(mode="json", exclude_defaults=True)}
 
 
-def _lines(path: Path) -> list[str]:
+def read_lines(path: Path) -> list[str]:
+    """The lines of a plain or gzipped UTF-8 file, which must hold some."""
     lines = read_text(path).removesuffix("\n").split("\n")
     if lines == [""]:
         raise DataError(f"{path}: the file is empty")
     return [line.removesuffix("\r") for line in lines]
-
-
-def _origin(folder: Path, **files: Path) -> dict[str, Any]:
-    return {
-        "model": "/".join(folder.resolve().parts[-2:]),
-        "weights_sha256": checksum(folder / "model.safetensors"),
-        "data": {
-            name: {"file": path.name, "sha256": checksum(path)} for name, path in files.items()
-        },
-        "versions": versions(),
-    }

@@ -8,7 +8,6 @@ train on such a folder. Each block of rows becomes one shard. Finished shards ar
 """
 
 import json
-import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -18,6 +17,7 @@ from typing import Any
 import pyarrow as pa
 
 from outrider import __version__
+from outrider.data.durable import flush, lock
 from outrider.data.manifest import Dropped, Manifest, Shard, Split, read_manifest
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import show_stages
@@ -293,10 +293,10 @@ def _finish(
     for path in [*work.glob("*.done.json"), work / "origin.json", work / ".lock"]:
         path.unlink(missing_ok=True)
     for path in work.iterdir():
-        _flush(path)
-    _flush(work)
+        flush(path)
+    flush(work)
     work.rename(out)
-    _flush(out.parent)
+    flush(out.parent)
 
 
 @contextmanager
@@ -305,7 +305,8 @@ def _partial(out: Path, origin: dict[str, Any]) -> Iterator[Path]:
     work = out.with_name(f"{out.name}.partial")
     work.mkdir(parents=True, exist_ok=True)
     with (work / ".lock").open("w") as file:
-        _lock(file.fileno(), work)
+        if not lock(file):
+            raise DataError(f"{work}: another process is distilling into it; wait for it")
         begun = work / "origin.json"
         if begun.is_file():
             _check_origin(work, json.loads(begun.read_text()), origin)
@@ -316,18 +317,6 @@ def _partial(out: Path, origin: dict[str, Any]) -> Iterator[Path]:
         yield work
 
 
-def _lock(descriptor: int, work: Path) -> None:
-    """Keep a second process out for as long as this one lives."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return
-    try:
-        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        raise DataError(f"{work}: another process is distilling into it") from None
-
-
 def _record(work: Path, unit: _Unit) -> Path:
     return work / f"{unit.name}.done.json"
 
@@ -335,16 +324,8 @@ def _record(work: Path, unit: _Unit) -> Path:
 def _write_whole(path: Path, text: str) -> None:
     staging = path.with_suffix(".tmp")
     staging.write_text(text + "\n", encoding="utf-8")
-    _flush(staging)
+    flush(staging)
     staging.replace(path)
-
-
-def _flush(path: Path) -> None:
-    handle = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
 
 
 # --- where it comes from ------------------------------------------------------------------------

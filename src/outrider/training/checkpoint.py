@@ -6,13 +6,13 @@ too old to resume from keep their weights while averaging still wants them, and 
 """
 
 import json
-import os
 import shutil
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
+from outrider.data.durable import flush
 from outrider.errors import ModelError
 
 __all__ = ["Checkpoint", "Checkpoints", "Progress", "publish", "select"]
@@ -124,12 +124,12 @@ def select(
 def publish(staging: Path, final: Path) -> None:
     """Flush every file of `staging`, then make it `final` in one rename, replacing an older one."""
     for path in sorted(staging.rglob("*")):
-        _flush(path)
-    _flush(staging)
+        flush(path)
+    flush(staging)
     if final.exists():
         _discard(final)
     staging.rename(final)
-    _flush(final.parent)
+    flush(final.parent)
 
 
 def _discard(folder: Path) -> None:
@@ -138,14 +138,6 @@ def _discard(folder: Path) -> None:
         shutil.rmtree(hidden)
     folder.rename(hidden)
     shutil.rmtree(hidden)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
 
 
 def _read_progress(folder: Path) -> Progress:

@@ -12,9 +12,10 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Any
+from typing import Any
 
 from outrider.config import as_yaml
+from outrider.data.durable import lock
 from outrider.errors import ConfigError
 from outrider.evaluation.results import checksum
 from outrider.runtime.distill import weights_of
@@ -67,7 +68,7 @@ class RunFolder:
         """Keep a second process from training in this folder while the block runs."""
         self.path.mkdir(parents=True, exist_ok=True)
         with (self.path / ".lock").open("w") as file:
-            if not _lock(file):
+            if not lock(file):
                 message = f"another process is training in {self.path}; wait for it or stop it"
                 raise ConfigError("folder", message)
             yield
@@ -136,19 +137,6 @@ class RunFolder:
             raise ConfigError(
                 "data.folder", f"was prepared anew since {self.path} was started; {remedy}"
             )
-
-
-def _lock(file: IO[str]) -> bool:
-    """Lock a file for as long as it is open; a killed process holds no lock."""
-    try:
-        import fcntl
-    except ImportError:  # Windows
-        return True
-    try:
-        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _write_whole(path: Path, text: str) -> None:
