@@ -7,7 +7,6 @@ import pytest
 from rich.console import Console
 
 from drafted import TEXT, save_language_model, save_translator
-from outrider.cli.main import run
 from outrider.cli.show import print_tandem
 from outrider.decoding.statistics import Round
 from outrider.evaluation.tandem_trace import trace
@@ -30,16 +29,6 @@ def language_model(tmp_path_factory):
 @pytest.fixture(scope="module")
 def plain(tmp_path_factory):
     return save_translator(tmp_path_factory.mktemp("plain"), drafter=False)
-
-
-@pytest.fixture
-def command(capsys):
-    def invoke(*arguments) -> tuple[int, str, str]:
-        code = run([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return invoke
 
 
 def printed(**console) -> str:
@@ -71,7 +60,7 @@ def test_show_prints_draws_and_writes(command, folder, tmp_path) -> None:
     options = ("--png", png, "--html", html, "--draft-tokens", 3, "--max-new-tokens", 9)
     code, out, err = command("show", "tandem", TEXT[0], "--model", folder, *options)
     expected = load(folder, device="cpu").translate(TEXT[0], max_new_tokens=9)
-    assert (code, err) == (0, "")
+    assert (code, err) == (0, f"wrote {png}\nwrote {html}\n")
     assert out.splitlines()[0] == TEXT[0]
     assert expected in out
     assert png.read_bytes().startswith(b"\x89PNG")
@@ -171,3 +160,27 @@ def test_bench_modes_refuses_wrong_input(
     code, _, err = command("bench", "modes", folder, *options)
     assert code == 2
     assert message in err
+
+
+def test_an_interrupt_says_how_far_it_was(command, folder, tmp_path, monkeypatch) -> None:
+    source, result = tmp_path / "source.txt", tmp_path / "result.json"
+    source.write_text("".join(f"{line}\n" for line in TEXT), encoding="utf-8")
+
+    def compare(loaded, lines, *, advance, **_):
+        advance(3)
+        raise KeyboardInterrupt
+
+    def measure(*_, report, **__):
+        report("speed at batch 8")
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("outrider.evaluation.exactness.compare_with_greedy", compare)
+    monkeypatch.setattr("outrider.evaluation.modes.measure_modes", measure)
+    options = ("--source", source, "--json", result)
+    code, out, err = command("bench", "exact", folder, *options)
+    assert (code, out) == (130, "")
+    assert "stopped (3 of 4 lines were compared); no result was written" in err
+    code, out, err = command("bench", "modes", folder, "--reference", source, *options)
+    assert (code, out) == (130, "")
+    assert "stopped (speed at batch 8); no result was written" in err
+    assert not result.exists()

@@ -6,7 +6,6 @@ import sys
 import pytest
 import torch
 
-from outrider.cli.main import run
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
@@ -44,16 +43,6 @@ def language_model(tmp_path_factory):
         LanguageModelConfig(vocab_size=tokenizer.vocab_size, layers=1, **SIZES)
     ).save_pretrained(folder)
     return folder
-
-
-@pytest.fixture
-def command(capsys):
-    def invoke(*arguments) -> tuple[int, str, str]:
-        code = run([str(argument) for argument in arguments])
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return invoke
 
 
 def lines(texts: list[str]) -> str:

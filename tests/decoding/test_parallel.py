@@ -12,7 +12,7 @@ from torch import Tensor
 
 import tiny
 from outrider.backends.torch import TorchBackend
-from outrider.decoding import DecodeConfig, Hypothesis, Request, decode
+from outrider.decoding import DecodeConfig, Hypothesis, Request, decode, writer
 from outrider.decoding.parallel import parallel
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError
@@ -152,8 +152,9 @@ def test_the_drafters_block_is_read_up_to_its_end_token(requests) -> None:
         assert ours.finish == ("eos" if ended else "length")
 
 
-def test_further_ctc_passes_tell_the_surest_slots() -> None:
+def test_further_ctc_passes_tell_the_surest_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slot by slot: what a slot was told keeps the probability it had when it was asked."""
+    monkeypatch.setattr(writer, "TOLD", 0.8)  # else rows this short are told nothing
     recorder, rows = Recorder(), [source(5, 6, 7, 8, 9), source(11, 12)]
     parallel(recorder, rows, config(iterations=3))  # type: ignore[arg-type]
     first, *later = recorder.told
@@ -168,11 +169,27 @@ def test_further_ctc_passes_tell_the_surest_slots() -> None:
             for u in range(slots):
                 if told is None or told[row, u] < 0:
                     said[u], sure[u] = path[u], prob[u]
-            keep = sorted(range(slots), key=sure.__getitem__, reverse=True)[: slots * count // 4]
+            most = int(slots * 0.8 * (4 - count) / 4)
+            keep = sorted(range(slots), key=sure.__getitem__, reverse=True)[:most]
             assert following is not None
             expected = [said[u] if u in keep else -1 for u in range(slots)]
             assert following[row].tolist() == expected + [-1] * (12 - slots)
             told = following
+
+
+def test_a_ctc_decoder_is_told_as_little_as_in_training() -> None:
+    recorder, request = Recorder(), source(*[4 + n % 19 for n in range(39)])
+    parallel(recorder, [request], config(iterations=4))  # type: ignore[arg-type]
+    told = [int((one >= 0).sum()) for one in recorder.told if one is not None]
+    assert told == [9, 7, 4, 2], "of 80 slots, at most 15 %, fewer from pass to pass"
+
+
+def test_looking_again_is_left_to_the_drafter_where_there_is_one() -> None:
+    rows, again = [source(5, 6, 7), source(9, 4)], {"iterations": 2}
+    free = DecodeConfig(mode="parallel", **again)
+    assert parallel(backend(), rows, free) == parallel(backend(), rows, config("drafter", **again))
+    alone = backend(drafter=False)
+    assert parallel(alone, rows, free) == parallel(alone, rows, config("ctc", **again))
 
 
 def test_further_passes_of_the_drafter_tell_nothing_past_the_end() -> None:
@@ -195,8 +212,9 @@ def test_further_passes_of_the_drafter_tell_nothing_past_the_end() -> None:
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
-def test_what_was_told_stands(decoder: str) -> None:
+def test_what_was_told_stands(decoder: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also where the next pass thinks otherwise: what is told last is a part of the text."""
+    monkeypatch.setattr(writer.CtcWriter, "_share", writer.Writer._share)  # or it is told too few
     recorder, request = Recorder(), source(5, 6, 7, 8, 9)
     ((found,),) = parallel(recorder, [request], config(decoder, iterations=9))  # type: ignore[arg-type]
     told = recorder.told[-1]

@@ -20,6 +20,7 @@ from outrider.models import (
 )
 from outrider.models.ctc import Ctc, CtcConfig
 from outrider.models.drafter import Slots
+from outrider.nn.loss import IGNORED
 
 SOURCE = [[4, 5, 6, 1], [7, 1], [8, 9, 1]]
 MAKERS = {"seq2seq": tiny.seq2seq, "language_model": tiny.language_model}
@@ -223,6 +224,26 @@ def test_shortlist_limits_the_draft() -> None:
     assert draft.ids_BKC.shape[-1] == 4
 
 
+def test_a_label_has_a_place_on_the_shortlist_or_does_not_count() -> None:
+    label = torch.tensor([[9, 3, 4], [12, IGNORED, 22]])
+    drafter = build(tiny.seq2seq(), shortlist=4)
+    drafter.set_shortlist(torch.tensor([9, 3, 12, 5]))
+    found = drafter.listed(label)
+    assert found.tolist() == [[2, 0, IGNORED], [3, IGNORED, IGNORED]]
+    assert build(tiny.seq2seq()).listed(label) is label, "without a shortlist every word counts"
+
+
+def test_logits_are_those_of_the_listed_words() -> None:
+    target = tiny.seq2seq(dtype=torch.float64)
+    every = build(target)
+    short = build(target, shortlist=4)
+    short.load_state_dict(every.state_dict(), strict=False)
+    short.set_shortlist(torch.tensor([9, 3, 12, 5]))
+    hidden, state = torch.randn(2, 3, 16).double(), torch.randn(2, 3, 6).double()
+    wanted = every.logits(hidden, state)[..., [3, 5, 9, 12]]
+    torch.testing.assert_close(short.logits(hidden, state), wanted)
+
+
 def test_saved_and_loaded(tmp_path: Path) -> None:
     target = tiny.seq2seq()
     drafter = build(target, shortlist=6)
@@ -254,6 +275,13 @@ def test_a_drafter_of_another_model_is_refused(tmp_path: Path) -> None:
         ({"shortlist": 1000}, "shortlist"),
         ({"num_attention_heads": 3}, "num_attention_heads"),
         ({"hidden_size": 8}, "hidden_size"),
+        ({"norm": "middle"}, "norm"),
+        ({"activation": "sofmax"}, "activation"),
+        ({"dropout": -0.5}, "dropout"),
+        ({"intermediate_size": 1 << 40}, "intermediate_size"),
+        ({"layers": 0}, "layers"),
+        ({"rank": -1}, "rank"),
+        ({"reads": "minds"}, "reads"),
     ],
 )
 def test_wrong_settings_are_named(changes: dict[str, Any], key: str) -> None:

@@ -16,6 +16,12 @@ needs_packing = pytest.mark.skipif(
 )
 
 
+@pytest.fixture
+def every_weight_is_packed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Weights of a test are small, and small weights would stay as they are."""
+    monkeypatch.setattr(linear, "SMALL", 0)
+
+
 @needs_packing
 @given(
     rows=st.integers(1, 3 * PACKED_FROM),
@@ -26,14 +32,42 @@ needs_packing = pytest.mark.skipif(
 def test_packed_equals_plain(rows: int, inside: int, outside: int, bias: bool) -> None:
     layer = Linear(inside, outside, bias=bias)
     x = torch.randn(2, rows, inside)
-    with torch.inference_mode():
+    with torch.inference_mode(), pytest.MonkeyPatch.context() as patch:
+        patch.setattr(linear, "SMALL", 0)
         plain = layer(x)
         layer.pack_weight()
+        assert layer.packed is not None
         packed = layer(x)
     torch.testing.assert_close(packed, plain, rtol=1e-5, atol=1e-5)
 
 
 @needs_packing
+@pytest.mark.parametrize(
+    ("numbers", "packs", "least"),
+    [
+        (linear.SMALL - 1, False, None),
+        (linear.SMALL, True, 2 * PACKED_FROM),
+        (linear.LARGE - 1, True, 2 * PACKED_FROM),
+        (linear.LARGE, True, PACKED_FROM),
+    ],
+)
+def test_the_smaller_a_weight_the_more_rows_it_takes(
+    numbers: int, packs: bool, least: int | None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[int] = []
+    monkeypatch.setattr(linear, "_packed_product", lambda x, *_: calls.append(len(x)) or x)
+    layer = Linear(numbers, 1)
+    layer.pack_weight()
+    assert (layer.packed is not None) == packs
+    with torch.inference_mode():
+        for rows in (1, PACKED_FROM - 1, PACKED_FROM, 2 * PACKED_FROM - 1, 2 * PACKED_FROM):
+            layer(torch.zeros(rows, numbers))
+    sizes = (PACKED_FROM, 2 * PACKED_FROM - 1, 2 * PACKED_FROM)
+    assert calls == ([] if least is None else [rows for rows in sizes if rows >= least])
+
+
+@needs_packing
+@pytest.mark.usefixtures("every_weight_is_packed")
 def test_a_frozen_backend_packs_and_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [[5, 6, 7, 1]] * PACKED_FROM
     tokens = torch.full((PACKED_FROM, 2), 7)
@@ -50,12 +84,14 @@ def test_a_frozen_backend_packs_and_gives_the_same_logits(monkeypatch: pytest.Mo
     assert all(used)
 
 
+@pytest.mark.usefixtures("every_weight_is_packed")
 def test_a_backend_of_a_model_in_training_never_packs() -> None:
     model = tiny.seq2seq()
     TorchBackend(model)
     assert all(m.packed is None for m in model.modules() if isinstance(m, Linear))
 
 
+@pytest.mark.usefixtures("every_weight_is_packed")
 def test_large_models_are_not_kept_twice(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch_backend, "PACK_UP_TO", 100)
     model = tiny.seq2seq()
@@ -63,6 +99,7 @@ def test_large_models_are_not_kept_twice(monkeypatch: pytest.MonkeyPatch) -> Non
     assert all(m.packed is None for m in model.modules() if isinstance(m, Linear))
 
 
+@pytest.mark.usefixtures("every_weight_is_packed")
 def test_other_types_and_devices_are_left_alone() -> None:
     assert not packable(torch.zeros(1, 1, dtype=torch.bfloat16))
     assert not packable(torch.zeros(1, 1, device="meta"))
@@ -71,6 +108,7 @@ def test_other_types_and_devices_are_left_alone() -> None:
     assert all(m.packed is None for m in model.modules() if isinstance(m, Linear))
 
 
+@pytest.mark.usefixtures("every_weight_is_packed")
 def test_packed_copies_are_not_saved() -> None:
     model = tiny.seq2seq()
     names = set(model.state_dict())

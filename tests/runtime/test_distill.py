@@ -9,6 +9,7 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
+from letters import SIZE, save, save_corpus, save_translator
 from outrider.cli.main import app, run
 from outrider.data import prepare as prepare_module
 from outrider.data.batches import BatchStream
@@ -22,7 +23,6 @@ from outrider.runtime import load
 from outrider.runtime.distill import distill
 from outrider.runtime.options import decode_config
 
-SIZE = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 BLOCK = 16
 
 
@@ -30,30 +30,8 @@ BLOCK = 16
 def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A prepared corpus of several blocks and a model of its vocabulary that sometimes ends."""
     monkeypatch.setattr(prepare_module, "BLOCK_ROWS", BLOCK)
-    dice = random.Random(0)
-    lines = ["".join(dice.choices("abcd ", k=dice.randint(2, 12))) + "." for _ in range(60)]
-    for name in ("en", "de"):
-        (tmp_path / f"train.{name}").write_text("".join(f"{line}\n" for line in lines))
-    prepared = prepare_module.prepare(
-        PrepareConfig.model_validate(
-            {
-                "folder": str(tmp_path / "prepared"),
-                "root": str(tmp_path),
-                "train": {"source": "train.en", "target": "train.de"},
-                "valid_rows": 5,
-                "tokenizer": {"kind": "char", "vocab_size": 32},
-                "clean": {"drop_duplicates": False, "max_tokens": 30},
-            }
-        ),
-        progress=False,
-    )
-    torch.manual_seed(2)
-    size = {"vocab_size": prepared.tokenizer.vocab_size, "encoder_layers": 1, "decoder_layers": 1}
-    model = Seq2Seq(Seq2SeqConfig(norm="post", **size, **SIZE))
-    for weight in [*model.encoder.parameters(), *model.decoder.parameters()]:
-        weight.data *= 3 if weight.ndim == 2 else 1  # else all answers are alike
-    model.save_pretrained(tmp_path / "model")
-    prepared.tokenizer.save(tmp_path / "model")
+    prepared = save_corpus(tmp_path, lines=60, valid_rows=5)
+    save_translator(prepared, tmp_path / "model")
     return tmp_path
 
 
@@ -188,10 +166,8 @@ def test_a_language_model_continues_the_first_half_of_every_row(tmp_path: Path) 
     )
     torch.manual_seed(0)
     vocabulary = prepared.tokenizer.vocab_size
-    LanguageModel(LanguageModelConfig(vocab_size=vocabulary, layers=1, **SIZE)).save_pretrained(
-        tmp_path / "model"
-    )
-    prepared.tokenizer.save(tmp_path / "model")
+    model = LanguageModel(LanguageModelConfig(vocab_size=vocabulary, layers=1, **SIZE))
+    save(model, prepared, tmp_path / "model")
     found = distilled(tmp_path, strategy="sample", temperature=0.7)
     model = load(tmp_path / "model")
     config = decode_config(model.defaults, {"strategy": "sample", "temperature": 0.7})

@@ -14,7 +14,8 @@ from outrider.decoding.statistics import Statistics
 from outrider.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq
 from outrider.models.drafter import Slots
 from outrider.training.objectives import IGNORED, DrafterObjective
-from outrider.training.objectives.drafter import tokens_at
+from outrider.training.objectives import drafter as module
+from outrider.training.objectives.drafter import _counted, tokens_at
 from outrider.training.rounds import count_rounds
 
 MAKERS = {"seq2seq": tiny.seq2seq, "language_model": tiny.language_model}
@@ -75,11 +76,17 @@ def test_only_the_drafter_moves(kind: str) -> None:
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("rank", [0, 6])
-def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int) -> None:
+@pytest.mark.parametrize("shortlist", [0, 12])
+def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int, shortlist: int) -> None:
     """Blocks one at a time, through the parts that decoding uses, in plain loops."""
     target = MAKERS[kind](dtype=torch.float64)
-    drafter = build(target, rank=rank, anchors=2, decay=0.7, whole=False).eval()
+    options = {"rank": rank, "shortlist": shortlist}
+    drafter = build(target, anchors=2, decay=0.7, whole=False, **options).eval()
     inputs = batch(kind)
+    if shortlist:
+        drafter.set_shortlist(torch.tensor([EOS, *range(5, 16)]))
+        unlisted = set(inputs["labels"].unique().tolist()) - {IGNORED, EOS, *range(5, 16)}
+        assert unlisted, "some labels must be missing from the list"
     found = DrafterObjective().loss(drafter, inputs, divisor=22.0, smoothing=0.0)
 
     labels, total, weight_sum, count = inputs["labels"], 0.0, 0.0, 0
@@ -88,8 +95,9 @@ def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int) -> None
         count += len(wanted)
         for anchor in (len(wanted) // 4, 3 * len(wanted) // 4):
             for place, log_prob in enumerate(block(drafter, inputs, kind, row, anchor, wanted)):
-                total -= 0.7**place * log_prob
-                weight_sum += 0.7**place
+                if log_prob is not None:
+                    total -= 0.7**place * log_prob
+                    weight_sum += 0.7**place
     # The weights are float32, all else is float64.
     assert found.item() == pytest.approx(total / weight_sum * count / 22.0, rel=1e-6)
 
@@ -97,8 +105,11 @@ def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int) -> None
 @torch.inference_mode()
 def block(
     drafter: Drafter, inputs: dict[str, Tensor], kind: str, row: int, anchor: int, wanted: list[int]
-) -> list[float]:
-    """log p of the tokens after position `anchor`, drafted by a state that decoding opens."""
+) -> list[float | None]:
+    """log p of the tokens after position `anchor`, drafted by a state that decoding opens.
+
+    None for a token that the drafter cannot say.
+    """
     backend = TorchBackend(drafter.target, drafter=drafter)
     source = [int(t) for t in inputs["input_ids"][row] if t != PAD] if kind == "seq2seq" else []
     fed = [backend.start, *wanted]
@@ -106,7 +117,9 @@ def block(
     if anchor:
         backend.extend(torch.tensor([fed[:anchor]]), state)
     hidden = drafter._run_slots(torch.tensor([[fed[anchor]]]), state, drafter.config.train_block)
-    found, memory = [], torch.zeros(drafter.config.rank, dtype=hidden.dtype)
+    memory = torch.zeros(drafter.config.rank, dtype=hidden.dtype)
+    found: list[float | None] = []
+    kept = range(tiny.VOCABULARY) if drafter.kept_V is None else drafter.kept_V.tolist()
     for place, token in enumerate(wanted[anchor : anchor + drafter.config.train_block]):
         out = hidden[0, place]
         if drafter.config.rank:
@@ -115,13 +128,46 @@ def block(
                 drafter.from_slot(out) + drafter.from_token(before) + drafter.from_state(memory)
             )
             out = out + drafter.to_token(memory)
-        scores = target_head(drafter) @ out + drafter.bias
-        found.append(float(scores.log_softmax(-1)[token]))
+        scores = (target_head(drafter) @ out + drafter.bias)[list(kept)]
+        listed = token in kept
+        found.append(float(scores.log_softmax(-1)[kept.index(token)]) if listed else None)
     return found
 
 
 def target_head(drafter: Drafter) -> Tensor:
     return drafter.target.tokens.weight
+
+
+def test_places_with_a_label_come_first_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
+    label = torch.tensor([[IGNORED, 5, IGNORED, 7], [8, IGNORED, IGNORED, IGNORED]])
+    assert _counted(label).tolist() == [1, 3, 4, 0, 2, 5, 6, 7], "all there is, for want of more"
+    monkeypatch.setattr(module, "SHAPE_STEP", 2)
+    assert _counted(label).tolist() == [1, 3, 4, 0], "three labels, filled up to a full step"
+    assert _counted(torch.full((2, 4), IGNORED)).tolist() == []
+
+
+@pytest.mark.parametrize("rank", [0, 6])
+def test_only_slots_that_count_reach_the_head(rank: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    drafter, inputs = build(tiny.seq2seq(dtype=torch.float64), rank=rank).eval(), batch("seq2seq")
+    torch.manual_seed(3)
+    whole = DrafterObjective().loss(drafter, inputs, divisor=13.0, smoothing=0.1)
+    monkeypatch.setattr(module, "SHAPE_STEP", 1)
+    scored: list[int] = []
+    original = drafter.logits
+
+    def watched(hidden: Tensor, state: Tensor | None = None) -> Tensor:
+        scored.append(len(hidden))
+        return original(hidden, state)
+
+    drafter.logits = watched  # type: ignore[method-assign]
+    labels: list[Tensor] = []
+    listed = drafter.listed
+    drafter.listed = lambda label: labels.append(label) or listed(label)  # type: ignore[method-assign,func-returns-value]
+    torch.manual_seed(3)
+    few = DrafterObjective().loss(drafter, inputs, divisor=13.0, smoothing=0.1)
+    assert few.item() == pytest.approx(whole.item(), rel=1e-12)
+    assert scored == [int((labels[0] != IGNORED).sum())]
+    assert scored[0] < labels[0].numel()
 
 
 def test_the_whole_block_is_told_some_tokens_and_never_all_of_a_rows_alike() -> None:

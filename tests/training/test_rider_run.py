@@ -13,10 +13,11 @@ import torch
 from rich.console import Console
 
 import outrider
+from letters import SIZE, save, save_corpus, save_translator
 from outrider.config import build_config
 from outrider.data.config import PrepareConfig
 from outrider.data.prepare import prepare
-from outrider.data.prepared import Prepared, open_prepared
+from outrider.data.prepared import open_prepared
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 from outrider.runtime.distill import distill
@@ -24,7 +25,6 @@ from outrider.training.log import read_log
 from outrider.training.run import train_run
 from outrider.training.run_config import RunConfig
 
-SIZE = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
 TRAIN = {
     "steps": 12,
     "batch_tokens": 256,
@@ -45,38 +45,12 @@ CTC_TRAIN = {"steps": 8, "evaluate_every": 8, "stop_metric": "bleu"}
 def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A model that answers in its own way, its corpus, and its answers."""
     folder = tmp_path_factory.mktemp("home")
-    dice = random.Random(0)
-    lines = ["".join(dice.choices("abcd ", k=dice.randint(2, 12))) + "." for _ in range(120)]
-    for name in ("en", "de"):
-        (folder / f"train.{name}").write_text("".join(f"{line}\n" for line in lines))
-    prepared = prepare(
-        PrepareConfig.model_validate(
-            {
-                "folder": str(folder / "prepared"),
-                "root": str(folder),
-                "train": {"source": "train.en", "target": "train.de"},
-                "valid_rows": 12,
-                "tokenizer": {"kind": "char", "vocab_size": 32},
-                "clean": {"drop_duplicates": False, "max_tokens": 30},
-            }
-        ),
-        progress=False,
-    )
-    torch.manual_seed(2)
-    size = {"vocab_size": prepared.tokenizer.vocab_size, "encoder_layers": 1, "decoder_layers": 1}
-    model = Seq2Seq(Seq2SeqConfig(norm="post", **size, **SIZE))
-    for weight in [*model.encoder.parameters(), *model.decoder.parameters()]:
-        weight.data *= 3 if weight.ndim == 2 else 1  # else all answers are alike
-    save(model, prepared, folder / "model")
+    prepared = save_corpus(folder, lines=120, valid_rows=12)
+    save_translator(prepared, folder / "model")
     (folder / "model" / "README.md").write_text("# echo\n\nMade up for a test.\n")
     (folder / "model" / "notes.bin").write_text("nothing a model needs")
     distill(folder / "model", folder / "prepared", folder / "distilled", progress=False)
     return folder
-
-
-def save(model: Seq2Seq | LanguageModel, prepared: Prepared, folder: Path) -> None:
-    model.save_pretrained(folder)
-    prepared.tokenizer.save(folder)
 
 
 def rider(

@@ -1,5 +1,7 @@
 """`outrider bench modes` and `outrider bench exact`: what the ways to generate are worth."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -55,7 +57,13 @@ def bench_modes(
     from outrider.evaluation.origin import origin
 
     translator = _load_translator(model, threads)
-    with Console(stderr=True).status("measuring") as status:
+    doing = ["nothing yet"]
+    with _told_when_stopped(doing), Console(stderr=True).status("measuring") as status:
+
+        def report(text: str) -> None:
+            doing[0] = text
+            status.update(text)
+
         result = measure_modes(
             translator,
             sources,
@@ -64,7 +72,7 @@ def bench_modes(
             sentences=sentences,
             repeats=repeats,
             tokenize=tokenize,
-            report=status.update,
+            report=report,
         )
     result |= origin(model, source=source, reference=reference)
     _print_modes(result)
@@ -73,6 +81,7 @@ def bench_modes(
         from outrider.evaluation.plane import draw_plane
 
         draw_plane(result, png, title=f"{result['model']}: quality against speed")
+        typer.echo(f"wrote {png}", err=True)
 
 
 def bench_exact(
@@ -104,9 +113,18 @@ def bench_exact(
     from outrider.runtime import load
 
     loaded = load(model, dtype=dtype, threads=threads)
-    console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
+    console, doing = Console(stderr=True), ["nothing yet"]
+    with (
+        _told_when_stopped(doing),
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
         task = progress.add_task("decoding twice", total=len(texts))
+
+        def advance(rows: int) -> None:
+            progress.advance(task, rows)
+            done = progress.tasks[task].completed
+            doing[0] = f"{done:.0f} of {len(texts)} lines were compared"
+
         result = compare_with_greedy(
             loaded,
             texts,
@@ -114,11 +132,21 @@ def bench_exact(
             draft_tokens=draft_tokens,
             strict=strict,
             max_new_tokens=max_new_tokens,
-            advance=lambda rows: progress.advance(task, rows),
+            advance=advance,
         )
     result = {"task": "exactness", "dtype": dtype, **result, **origin(model, source=source)}
     _print_exactness(result)
     _write(result, json)
+
+
+@contextmanager
+def _told_when_stopped(doing: list[str]) -> Iterator[None]:
+    """End cleanly on Ctrl-C: say what was being done, `doing[0]`, and that it is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"outrider: stopped ({doing[0]}); no result was written", err=True)
+        raise typer.Exit(130) from None
 
 
 def _batches(text: str) -> list[int]:
@@ -132,13 +160,9 @@ def _batches(text: str) -> list[int]:
 
 
 def _read(path: Path) -> list[str]:
-    from outrider.errors import DataError
-    from outrider.evaluation.evaluate import read_text
+    from outrider.evaluation.evaluate import read_lines
 
-    lines = read_text(path).removesuffix("\n").split("\n")
-    if lines == [""]:
-        raise DataError(f"{path}: the file is empty")
-    return [line.removesuffix("\r") for line in lines]
+    return read_lines(path)
 
 
 def _load_translator(model: Path, threads: int | None) -> "Translator":
@@ -156,6 +180,7 @@ def _write(result: dict[str, Any], path: Path | None) -> None:
         from outrider.evaluation.results import write_result
 
         write_result(path, result)
+        typer.echo(f"wrote {path}", err=True)
 
 
 def _print_modes(result: dict[str, Any]) -> None:

@@ -65,10 +65,12 @@ def show_tandem(
         from outrider.evaluation.tandem_picture import draw_tandem
 
         draw_tandem(trace, png)
+        typer.echo(f"wrote {png}", err=True)
     if html is not None:
         from outrider.evaluation.tandem_page import write_page
 
         write_page(trace, html)
+        typer.echo(f"wrote {html}", err=True)
 
 
 def _model(given: str | None) -> str:

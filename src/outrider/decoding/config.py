@@ -100,10 +100,12 @@ class DecodeConfig(Config):
     """Compute near-ties again as token-by-token decoding does, so that rounding in low precision
     never changes the text. Only for tandem, with greedy and gamma 0."""
     decoder: Literal["ctc", "drafter"] | None = None
-    """Who writes in parallel. null: the CTC decoder where the model has one, else the drafter. Only
-    for parallel."""
+    """Who writes in parallel. null: for one pass the CTC decoder where the model has one; with
+    `iterations` the drafter, which was trained to look again, where it has one. Only for
+    parallel."""
     iterations: int = Field(default=0, ge=0)
-    """Further passes that write the least certain tokens again. Only for parallel."""
+    """Further passes that write the least certain tokens again (mask-predict). A CTC decoder is
+    told few of its own tokens in between, so they hardly change its text. Only for parallel."""
     candidates: int = Field(default=1, ge=1)
     """Texts written for each input, of which the one the model finds likeliest is taken. Only for
     parallel."""

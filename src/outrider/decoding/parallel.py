@@ -9,6 +9,7 @@ the model, and the best is taken. See `writer.py` for the passes, `rescore.py` f
 
 from collections.abc import Sequence
 from time import perf_counter
+from typing import Literal
 
 import torch
 
@@ -82,13 +83,19 @@ def _check(requests: Sequence[Request], config: DecodeConfig) -> None:
 
 
 def _uses_ctc(backend: Backend, config: DecodeConfig) -> bool:
-    wanted = config.decoder or ("ctc" if backend.has_ctc else "drafter")
+    wanted = config.decoder or _best_writer(backend, config)
     if wanted == "ctc" and not backend.has_ctc:
         raise ModelError("decoder ctc: this model has no CTC decoder")
     if wanted == "drafter" and not backend.longest_draft:
         missing = "drafter" if config.decoder else "CTC decoder and no drafter"
         raise ModelError(f"mode parallel: this model has no {missing}")
     return wanted == "ctc"
+
+
+def _best_writer(backend: Backend, config: DecodeConfig) -> Literal["ctc", "drafter"]:
+    """CTC writes the better text in one pass; only the drafter was trained to look again."""
+    looks_again = config.iterations > 0 and backend.longest_draft > 0
+    return "ctc" if backend.has_ctc and not looks_again else "drafter"
 
 
 def _finish(text: Text, limit: int, config: DecodeConfig) -> Hypothesis:

@@ -2,7 +2,9 @@
 
 Both can look again (mask-predict, Ghazvininejad et al., 2019, arXiv:1904.09324): before pass i of n
 the share i / n of the slots, those that were surest so far, are told what they said; the others are
-asked again. Each row is refined by itself, and what it draws comes from its own seed.
+asked again. The training of a CTC decoder tells few slots, and fewer the better it gets (GLAT);
+told half of them it drops words. So it is told the share `TOLD` (1 - i / n). Each row is refined by
+itself, and what it draws comes from its own seed.
 """
 
 import math
@@ -20,6 +22,8 @@ from outrider.nn.ctc import collapse
 
 __all__ = ["BlockWriter", "CtcWriter", "Text", "Writer"]
 
+TOLD = 0.15
+"""Most of its slots that a CTC decoder is told: about as many as its training tells it."""
 DRAWN_FROM = 8
 """Tokens of a CTC slot that a further candidate can be drawn from: its likeliest."""
 SLOTS_PER_TOKEN, SPARE_SLOTS = 1.5, 4
@@ -62,7 +66,8 @@ class Writer:
         self.tokens_BU, self.prob_BU = self._fill(None)
         passes = self.config.iterations + 1
         for count in range(1, passes):
-            told_BU = _surest(self.tokens_BU, self.prob_BU, self._used(), count / passes)
+            share = self._share(count, passes)
+            told_BU = _surest(self.tokens_BU, self.prob_BU, self._used(), share)
             tokens_BU, prob_BU = self._fill(told_BU)
             self.tokens_BU = torch.where(told_BU >= 0, told_BU, tokens_BU)
             self.prob_BU = torch.where(told_BU >= 0, self.prob_BU, prob_BU)
@@ -82,6 +87,10 @@ class Writer:
     def _used(self) -> Tensor:
         """Count the slots of each row that its text is made of, [B]."""
         raise NotImplementedError
+
+    def _share(self, count: int, passes: int) -> float:
+        """Return the share of the used slots that are told before pass `count` of `passes`."""
+        return count / passes
 
     def _uniform(self, slots: Sequence[int]) -> Tensor:
         """Draw numbers for all candidates but the first, [B, N - 1, U], each row its own."""
@@ -127,6 +136,9 @@ class CtcWriter(Writer):
 
     def _used(self) -> Tensor:
         return self.slots_B
+
+    def _share(self, count: int, passes: int) -> float:
+        return TOLD * (1 - count / passes)
 
     def _draw(self, uniform_BNU: Tensor) -> Tensor:
         """Draw paths from the last pass; slots that it was told stand."""

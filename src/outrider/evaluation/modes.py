@@ -121,8 +121,9 @@ def _measure_quality(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     greedy: list[tuple[int, ...]] = []
-    for way in chosen:
-        texts, tokens, stats = _translate(translator, way, sources, report)
+    for number, way in enumerate(chosen, start=1):
+        place = f"quality of {way.name}, way {number} of {len(chosen)}"
+        texts, tokens, stats = _translate(translator, way, sources, place, report)
         greedy = greedy or tokens
         score = score_translations(texts, references, tokenize=tokenize)
         same = sum(ours == theirs for ours, theirs in zip(tokens, greedy, strict=True))
@@ -148,7 +149,11 @@ def _measure_quality(
 
 
 def _translate(
-    translator: Translator, way: Way, sources: Sequence[str], report: Callable[[str], None]
+    translator: Translator,
+    way: Way,
+    sources: Sequence[str],
+    place: str,
+    report: Callable[[str], None],
 ) -> tuple[list[str], list[tuple[int, ...]], Statistics]:
     """Translate everything; drafts have a fixed length here, so that their places compare."""
     options = dict(way.options)
@@ -156,7 +161,7 @@ def _translate(
         options["draft_tokens"] = min(DRAFT_TOKENS, translator.backend.longest_draft)
     texts, tokens, stats = [], [], Statistics()
     for start in range(0, len(sources), _WINDOW):
-        report(f"quality of {way.name}: {start} of {len(sources)} lines")
+        report(f"{place}: {start} of {len(sources)} lines")
         window = sources[start : start + _WINDOW]
         for best, *_ in translator.results(window, stats=stats, **options):
             texts.append(best.text)
@@ -203,11 +208,12 @@ def _measure_speed(
         _Clock(build_config(DecodeConfig, {**translator.defaults, **way.options})) for way in chosen
     ]
     for repeat in range(repeats + 1):
-        report(f"speed at batch {size}: repeat {repeat} of {repeats}")
         for clock in clocks:
             clock.seconds.append(0.0)
             clock.stats = Statistics()
         for number, chunk in enumerate(chunks):
+            place = f"{number} of {len(chunks)} batches"
+            report(f"speed at batch {size}: repeat {repeat} of {repeats}, {place}")
             _take_turns(translator, clocks, chunk, first=number + repeat)
     for clock in clocks:
         del clock.seconds[0]  # to warm up

@@ -1,7 +1,7 @@
 """What `Seq2Seq` and `LanguageModel` share: embeddings, head, loss, and cached decoding."""
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Protocol
 
 import torch
@@ -12,14 +12,21 @@ from transformers import initialization as init
 from outrider.errors import InputError
 from outrider.models.config import _ModelConfig
 from outrider.models.state import DecoderState
-from outrider.nn.attention import build_attention
+from outrider.nn.alibi import Alibi
+from outrider.nn.attention import AttentionBase, build_attention
 from outrider.nn.block import Block
+from outrider.nn.coordinate import CoordinatePosition
+from outrider.nn.correlation import Correlation
 from outrider.nn.dropout import dropout
 from outrider.nn.feedforward import FeedForward
-from outrider.nn.heads import CrossAttention, SelfAttention
+from outrider.nn.heads import Columns, CrossAttention, SelfAttention
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
+from outrider.nn.position_mlp import PositionMlp
+from outrider.nn.relative import Relative
+from outrider.nn.ring import Ring
+from outrider.nn.score import ScoreBase
 from outrider.nn.stack import Stack
 
 __all__ = ["Model", "build_block", "build_position", "build_stack", "init_weights", "right_padding"]
@@ -52,6 +59,9 @@ class Model(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.decoder_position = build_position(config)
+        self.position_mlp = (
+            PositionMlp(config.position_mlp, config.hidden_size) if config.position_mlp else None
+        )
         self.head = (
             None
             if config.tie_word_embeddings
@@ -78,12 +88,22 @@ class Model(PreTrainedModel, GenerationMixin):
         self.head = value
 
     def embed(
-        self, table: nn.Embedding, position: nn.Module | None, ids_BT: Tensor, positions: Positions
+        self,
+        table: nn.Embedding,
+        position: nn.Module | None,
+        ids_BT: Tensor,
+        positions: Positions,
+        recall: Callable[[Tensor], Tensor] | None = None,
     ) -> Tensor:
-        """Look tokens up and say where they stand."""
+        """Look tokens up and say where they stand.
+
+        `recall` puts the embeddings before in front of a text that goes on.
+        """
         x_BTD = table(ids_BT) * self.config.embedding_scale
         if position is not None:
             x_BTD = position(x_BTD, positions)
+        if self.position_mlp is not None:
+            x_BTD = self.position_mlp((recall or self.position_mlp.pad)(x_BTD))
         return dropout(x_BTD, self.config.dropout, self.training)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -124,6 +144,12 @@ class Model(PreTrainedModel, GenerationMixin):
             return smoothed_cross_entropy(logits_NV, label_N, smoothing) / items
         return smoothed_cross_entropy(logits_NV, label_N, smoothing, scale=1 / items)
 
+    def penalty(self) -> Tensor | None:
+        """Return what training adds to the loss once per update, or None if no attention asks."""
+        attentions = (module for module in self.modules() if isinstance(module, AttentionBase))
+        penalties = [one for one in (a.penalty() for a in attentions) if one is not None]
+        return torch.stack(penalties).sum() if penalties else None
+
     def extend(
         self,
         tokens_BT: Tensor,
@@ -149,13 +175,33 @@ class Model(PreTrainedModel, GenerationMixin):
 
     def _extend(self, tokens_BT: Tensor, state: DecoderState, counts: Sequence[int]) -> Tensor:
         step = state.step(tokens_BT.shape[1], counts)
-        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, step.positions)
+        x_BTD = self.embed(
+            self.tokens,
+            self.decoder_position,
+            tokens_BT,
+            step.positions,
+            lambda z_BTD: self._ring(state).extend(z_BTD, step),
+        )
         seen: list[Tensor] | None = None if state.rider is None else []
         x_BTD = self.decoder.extend(x_BTD, state.caches, step, state.sources, seen)
         if state.rider is not None and seen is not None:
             state.rider.take_in(seen, state, step)
         state.advance(counts)
         return x_BTD
+
+    def _ring(self, state: DecoderState) -> Ring:
+        """Return where `state` keeps the embeddings that the positional MLP looks back at."""
+        if state.ring is None:
+            weight = self.tokens.weight
+            state.ring = Ring(
+                state.rows,
+                state.capacity,
+                back=self.config.position_mlp - 1,
+                width=weight.shape[1],
+                dtype=weight.dtype,
+                device=weight.device,
+            )
+        return state.ring
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding):
@@ -176,24 +222,32 @@ def init_weights(module: nn.Module) -> None:
     elif isinstance(module, nn.LayerNorm):
         init.ones_(module.weight)
         init.zeros_(module.bias)
-    elif isinstance(module, SelfAttention):
-        _init_fused(module.qkv, module.heads * module.head_width)
-    elif isinstance(module, CrossAttention):
-        _init_fused(module.kv, module.heads * module.head_width)
+    elif isinstance(module, ScoreBase | Correlation | PositionMlp):
+        module.reset()
+    elif isinstance(module, Relative):
+        bound = math.sqrt(6 / sum(module.weight_HKE.shape[1:]))
+        init.uniform_(module.weight_HKE, -bound, bound)
+        init.zeros_(module.content_bias)
+        init.zeros_(module.place_bias)
 
 
-def _init_fused(linear: nn.Linear, part: int) -> None:
-    """Give projections fused into one matrix the range each would have alone."""
-    bound = math.sqrt(6 / (linear.in_features + part))
-    init.uniform_(linear.weight, -bound, bound)
-
-
-def build_position(config: _ModelConfig) -> nn.Module | None:
-    """Build what is added to embeddings; rotary positions live in the attention instead."""
-    if config.position == "sinusoidal":
+def build_position(config: _ModelConfig, *, causal: bool = True) -> nn.Module | None:
+    """Build what is added to embeddings; the other positions live in the attention instead."""
+    # Linear biases only look back, so an encoder beside them says its positions with sines.
+    if config.position == "sinusoidal" or (config.position == "alibi" and not causal):
         return SinusoidalPosition(config.hidden_size)
     if config.position == "learned":
         return LearnedPosition(config.max_positions, config.hidden_size)
+    return CoordinatePosition(config.hidden_size) if config.position == "coordinate" else None
+
+
+def build_columns(config: _ModelConfig, *, causal: bool) -> Columns | None:
+    """Build what biases the scores of one layer."""
+    heads, width = config.num_attention_heads, config.head_width
+    if config.position == "alibi" and causal:
+        return Alibi(heads, head_width=width)
+    if config.position == "relative":
+        return Relative(heads, head_width=width, codes=config.relative_codes or width)
     return None
 
 
@@ -209,13 +263,19 @@ def build_stack(config: _ModelConfig, attention_key: str, *, cross: bool) -> Sta
                 config.layer_attention(attention_key, layer),
                 causal=causal,
                 dropout=config.attention_dropout,
+                shape=config.head_shape,
                 key=attention_key,
             ),
             kv_heads=config.num_key_value_heads,
             rotary=Rotary(config.head_width) if config.position == "rotary" else None,
+            columns=build_columns(config, causal=causal),
+            correlation=config.position_correlation,
         )
         blocks.append(build_block(config, attention, cross=cross))
-    return Stack(blocks, width=config.hidden_size, norm=config.norm)
+    coordinate = None
+    if config.position == "coordinate":
+        coordinate = CoordinatePosition(config.hidden_size)
+    return Stack(blocks, width=config.hidden_size, norm=config.norm, coordinate=coordinate)
 
 
 def build_block(config: BlockConfig, attention: SelfAttention, *, cross: bool) -> Block:

@@ -9,16 +9,22 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from outrider.errors import ConfigError, nearest
-from outrider.nn.attention import build_attention
+from outrider.nn.attention import AttentionBase, HeadShape, build_attention
 from outrider.nn.feedforward import ACTIVATIONS
 
 __all__ = ["LanguageModelConfig", "Seq2SeqConfig", "check_keys"]
 
-POSITIONS = ("sinusoidal", "learned", "rotary", "none")
+POSITIONS = ("sinusoidal", "learned", "coordinate", "rotary", "relative", "alibi", "none")
+EVEN_POSITIONS = ("sinusoidal", "coordinate", "rotary", "relative", "alibi")
+SHIFTED_POSITIONS = ("rotary", "relative", "alibi", "none")
+"""Those that only know how far apart two tokens stand, or nothing."""
+BIASES = ("relative", "alibi")
+"""Positions that add columns to queries and keys."""
 NORMS = ("pre", "post")
 LIMITS = {"vocab_size": 1 << 24, "hidden_size": 1 << 16, "intermediate_size": 1 << 18}
 LAYER_LIMIT = 1 << 10
 POSITION_LIMIT = 1 << 24
+NEIGHBOUR_LIMIT = 1 << 8
 
 AttentionSpec = dict[str, Any] | list[dict[str, Any]]
 
@@ -43,7 +49,14 @@ class _ModelConfig(PreTrainedConfig):
     norm: str = "pre"
     """Norm before each part (pre) or after each sum (post)."""
     position: str = "sinusoidal"
-    """sinusoidal, learned, rotary or none."""
+    """sinusoidal, learned, coordinate, rotary, relative, alibi or none."""
+    relative_codes: int | None = None
+    """Width of the codes of `relative` positions; null for that of a head."""
+    position_correlation: int = 0
+    """Width of the filters that let queries and keys know their neighbours; 0 for none."""
+    position_mlp: int = 0
+    """Tokens back, itself included, that a token is compared with before the first layer; 0 for
+    none."""
     max_positions: int = 1024
     """Size of the table of learned positions; the others have no limit."""
     dropout: float = 0.1
@@ -71,12 +84,19 @@ class _ModelConfig(PreTrainedConfig):
         self._check_choices()
         for key, (layers, causal) in self.attention_keys.items():
             for index in range(getattr(self, layers)):
-                build_attention(self.layer_attention(key, index), causal=causal, key=key)
+                spec = self.layer_attention(key, index)
+                attention = build_attention(spec, causal=causal, shape=self.head_shape, key=key)
+                self._check_columns(key, attention)
 
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
-        """Return the attention of one layer: the one given for all, or its own of a list."""
+        """Return the attention of one layer: the one given for all, or its own of a list.
+
+        Two factors that are interleaved take turns, the first one first.
+        """
         specs: AttentionSpec = getattr(self, key)
         if isinstance(specs, dict):
+            if specs.get("use") == "interleave" and specs.get("factor") is None:
+                return {**specs, "factor": layer % 2 + 1}
             return specs
         layers = getattr(self, self.attention_keys[key][0])
         if len(specs) != layers:
@@ -89,9 +109,24 @@ class _ModelConfig(PreTrainedConfig):
         return self.hidden_size // self.num_attention_heads
 
     @property
+    def head_shape(self) -> HeadShape:
+        """The heads of every self-attention."""
+        heads = self.num_attention_heads
+        return HeadShape(heads, self.num_key_value_heads or heads, self.head_width)
+
+    @property
     def embedding_scale(self) -> float:
         """Factor on embeddings."""
         return math.sqrt(self.hidden_size) if self.scale_embedding else 1.0
+
+    def _check_columns(self, key: str, attention: AttentionBase) -> None:
+        if self.position not in BIASES:
+            return
+        for part in attention.modules():
+            if isinstance(part, AttentionBase) and not part.columns_ok:
+                kind = type(part).__module__.rpartition(".")[2]
+                message = f"{kind!r} in {key} cannot be biased by {self.position!r}; use rotary"
+                raise ConfigError("position", message)
 
     def _check_sizes(self) -> None:
         limits = LIMITS | dict.fromkeys(self.layer_keys, LAYER_LIMIT)
@@ -100,16 +135,33 @@ class _ModelConfig(PreTrainedConfig):
             value = getattr(self, key)
             if not 1 <= value <= limit:
                 raise ConfigError(key, f"got {value}, expected 1 to {limit}")
+        for key in ("position_correlation", "position_mlp"):
+            if not 0 <= getattr(self, key) <= NEIGHBOUR_LIMIT:
+                message = f"got {getattr(self, key)}, expected 0 to {NEIGHBOUR_LIMIT}"
+                raise ConfigError(key, message)
         heads, kv_heads = self.num_attention_heads, self.num_key_value_heads
         if heads < 1 or self.hidden_size % heads:
             message = f"got {heads}, which does not divide hidden_size {self.hidden_size}"
             raise ConfigError("num_attention_heads", message)
-        if self.position in ("rotary", "sinusoidal") and self.hidden_size // heads % 2:
+        if self.position in EVEN_POSITIONS and self.hidden_size // heads % 2:
             message = f"{self.position!r} needs an even head width, not {self.hidden_size // heads}"
             raise ConfigError("position", message)
+        self._check_codes()
         if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
             message = f"got {kv_heads}, which does not divide num_attention_heads {heads}"
             raise ConfigError("num_key_value_heads", message)
+
+    def _check_codes(self) -> None:
+        codes = self.relative_codes
+        if codes is None:
+            return
+        if self.position != "relative":
+            message = f"has no effect on {self.position!r} positions; leave it out"
+            raise ConfigError("relative_codes", message)
+        limit = LIMITS["hidden_size"]
+        if not 2 <= codes <= limit or codes % 2:
+            message = f"got {codes}, expected an even number from 2 to {limit}"
+            raise ConfigError("relative_codes", message)
 
     def _check_choices(self) -> None:
         choices = {"activation": ACTIVATIONS, "norm": NORMS, "position": POSITIONS}
@@ -168,12 +220,49 @@ class LanguageModelConfig(_ModelConfig):
     layers: int = 6
     attention: dict[str, Any] | list[dict[str, Any]] | None = None
     """`{kind: ...}` for all layers, or a list with one per layer."""
+    memory: int = 0
+    """Tokens remembered from one segment of a text to the next; `max_positions` is a segment."""
     bos_token_id: int = 3
     is_decoder: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
         self.attention = self.attention or {"kind": "causal"}
         super().__post_init__(**kwargs)
+        self._check_memory()
+
+    def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
+        """Return the attention of one layer; one with memory sees that and a segment at once."""
+        spec = super().layer_attention(key, layer)
+        if not self.memory or spec.get("kind") != "causal":
+            return spec
+        return {**spec, "kind": "sliding", "window": self.memory + self.max_positions}
+
+    def _check_memory(self) -> None:
+        if not 0 <= self.memory <= POSITION_LIMIT:
+            raise ConfigError("memory", f"got {self.memory}, expected 0 to {POSITION_LIMIT}")
+        if not self.memory:
+            return
+        if self.position not in SHIFTED_POSITIONS:
+            expected = ", ".join(SHIFTED_POSITIONS)
+            raise ConfigError(
+                "position",
+                f"{self.position!r} counts from the start of a segment, which confuses a memory "
+                f"with what is new; with memory use one of {expected}",
+            )
+        specs = self.attention if isinstance(self.attention, list) else [self.attention or {}]
+        if any(spec.get("kind") != "causal" for spec in specs):
+            raise ConfigError(
+                "attention", "a memory is looked at whole; use {kind: causal} with it"
+            )
+        for key in ("position_correlation", "position_mlp"):
+            if getattr(self, key):
+                raise ConfigError(key, "does not reach into a memory; use one of the two")
+        for spec in specs:
+            usual = {"score": ("scaled_dot", "dot"), "normaliser": ("softmax",)}
+            for key, known in usual.items():
+                if spec.get(key, known[0]) not in known:
+                    message = f"a memory is looked at with {known[0]}; leave {key} out"
+                    raise ConfigError(f"attention.{key}", message)
 
     @property
     def first_token(self) -> int:

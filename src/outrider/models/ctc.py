@@ -16,20 +16,20 @@ from typing import Any, Self
 import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutput
 
-from outrider.errors import ConfigError, ModelError, nearest
+from outrider.errors import ConfigError, ModelError
 from outrider.models.base import build_block, init_weights, right_padding
-from outrider.models.config import LIMITS, NORMS, Seq2SeqConfig
+from outrider.models.config import Seq2SeqConfig
 from outrider.models.folder import load_rider
 from outrider.models.language_model import LanguageModel
+from outrider.models.rider import RiderConfig, check_fits, check_share
 from outrider.models.seq2seq import Seq2Seq
-from outrider.nn.attention import build_attention
+from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.ctc import ctc_loss
 from outrider.nn.dropout import dropout
-from outrider.nn.feedforward import ACTIVATIONS
 from outrider.nn.heads import SelfAttention
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED
@@ -41,34 +41,20 @@ __all__ = ["CTC", "Ctc", "CtcConfig", "load_ctc", "split_weights"]
 CTC = "ctc"
 """Subfolder of a model that holds its parallel decoder."""
 
-GIVEN = ("vocab_size", "hidden_size", "blank")
-SHAPE = ("num_attention_heads", "intermediate_size", "activation", "gated", "norm", "dropout")
-RANGES = {"layers": 64, "upsample": 16, "num_attention_heads": 1 << 10, "reveal_steps": 1 << 40}
-SHARES = ("dropout", "attention_dropout", "activation_dropout", "reveal_start", "reveal_end")
-
 
 @strict
-class CtcConfig(PreTrainedConfig):
-    """A parallel decoder and how it is trained. Widths and words are the target's."""
+class CtcConfig(RiderConfig):
+    """A parallel decoder and how it is trained."""
 
     model_type = "outrider_ctc"
+    given = ("vocab_size", "hidden_size", "blank")
+    ranges = {"upsample": (1, 16), "reveal_steps": (1, 1 << 40)}  # noqa: RUF012 - as in DrafterConfig
 
-    vocab_size: int = 8000
-    hidden_size: int = 512
     blank: int = 0
     """The target's padding token: it never stands in a text."""
     upsample: int = 2
     """Slots for every source token; a text can be no longer than its slots."""
     layers: int = 4
-    num_attention_heads: int = 8
-    intermediate_size: int = 2048
-    """Feed-forward width."""
-    activation: str = "relu"
-    gated: bool = False
-    norm: str = "pre"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
     cross: bool = False
     """Every layer also attends to the encoder's output."""
     joint: bool = False
@@ -84,21 +70,8 @@ class CtcConfig(PreTrainedConfig):
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        for key, limit in (RANGES | LIMITS).items():
-            value = getattr(self, key)
-            if not 1 <= value <= limit:
-                raise ConfigError(key, f"got {value}, expected 1 to {limit}")
-        for key, accepted in {"activation": tuple(ACTIVATIONS), "norm": NORMS}.items():
-            value = getattr(self, key)
-            if value not in accepted:
-                hint, expected = nearest(value, accepted), ", ".join(accepted)
-                raise ConfigError(key, f"unknown {value!r}{hint}; expected one of {expected}")
-        for key in SHARES:
-            if not 0 <= getattr(self, key) < 1:
-                raise ConfigError(key, f"got {getattr(self, key)}, expected 0 to less than 1")
-        if self.hidden_size % self.num_attention_heads:
-            message = f"got {self.num_attention_heads}, which does not divide {self.hidden_size}"
-            raise ConfigError("num_attention_heads", message)
+        for key in ("reveal_start", "reveal_end"):
+            check_share(key, getattr(self, key))
         if self.ar_weight < 0:
             raise ConfigError("ar_weight", f"got {self.ar_weight}, expected 0 or more")
         if not 0 <= self.blank < self.vocab_size:
@@ -107,19 +80,10 @@ class CtcConfig(PreTrainedConfig):
     @classmethod
     def for_target(cls, target: Seq2SeqConfig, **values: Any) -> "CtcConfig":
         """Take from the target what must agree with it, and its layer's shape as the default."""
-        for key in values.keys() & set(GIVEN):
-            raise ConfigError(key, "comes from the target; leave it out")
         if not isinstance(target, Seq2SeqConfig):
             raise ConfigError("target", "is a language model; CTC needs a source to read")
-        return cls(
-            **{
-                "vocab_size": target.vocab_size,
-                "hidden_size": target.hidden_size,
-                "blank": target.pad_token_id,
-                **{key: getattr(target, key) for key in SHAPE},
-                **values,
-            }
-        )
+        values = {"dropout": target.dropout, **values}
+        return cls(**cls.from_target(target, values), blank=target.pad_token_id)
 
 
 class Ctc(PreTrainedModel):
@@ -142,17 +106,8 @@ class Ctc(PreTrainedModel):
         self.copies = nn.Parameter(torch.zeros(config.upsample, width))
         self.position = SinusoidalPosition(width)
         self.told = Linear(width, width, bias=False)
-        attention = {"kind": "full"}
         blocks = [
-            build_block(
-                config,
-                SelfAttention(
-                    width,
-                    config.num_attention_heads,
-                    build_attention(attention, causal=False, dropout=config.attention_dropout),
-                ),
-                cross=config.cross,
-            )
+            build_block(config, _build_attention(config), cross=config.cross)
             for _ in range(config.layers)
         ]
         self.decoder = Stack(blocks, width=width, norm=config.norm)
@@ -168,12 +123,7 @@ class Ctc(PreTrainedModel):
             "hidden_size": theirs.hidden_size,
             "blank": theirs.pad_token_id,
         }
-        for key, value in expected.items():
-            if getattr(self.config, key) != value:
-                raise ModelError(
-                    f"the parallel decoder was made for another model: its {key} is "
-                    f"{getattr(self.config, key)}, the target's {value}"
-                )
+        check_fits("parallel decoder", self.config, expected)
         if self.config.joint:
             self.target = target
         else:
@@ -320,6 +270,17 @@ class Ctc(PreTrainedModel):
             init.zeros_(module.steps)
         else:
             init_weights(module)
+
+
+def _build_attention(config: CtcConfig) -> SelfAttention:
+    width, heads = config.hidden_size, config.num_attention_heads
+    attention = build_attention(
+        {"kind": "full"},
+        causal=False,
+        dropout=config.attention_dropout,
+        shape=HeadShape(heads, heads, width // heads),
+    )
+    return SelfAttention(width, heads, attention)
 
 
 def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:

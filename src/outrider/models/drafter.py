@@ -25,40 +25,49 @@ import torch
 from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from torch.nn import functional as F
-from transformers import PreTrainedConfig, PreTrainedModel
+from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from outrider.errors import ConfigError, ModelError
 from outrider.models.base import build_block, init_weights
-from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
+from outrider.models.config import LAYER_LIMIT, POSITIONS, LanguageModelConfig, Seq2SeqConfig
 from outrider.models.language_model import LanguageModel
+from outrider.models.rider import RiderConfig, check_choice, check_fits
 from outrider.models.seq2seq import Seq2Seq
 from outrider.models.state import DecoderState, Recent
-from outrider.nn.attention import build_attention
+from outrider.models.walk import Candidates, Choice, Steps, choose_all, walk
+from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.block import Block
-from outrider.nn.cache import Step
+from outrider.nn.cache import LayerCache, Step
 from outrider.nn.dense import attend
 from outrider.nn.dropout import dropout
 from outrider.nn.heads import SelfAttention, Source
 from outrider.nn.linear import Linear, pack, packable, product
+from outrider.nn.loss import IGNORED
 from outrider.nn.position import Positions, Rotary
 
 __all__ = ["BlockDraft", "Drafter", "DrafterConfig", "Slots"]
 
 Target = Seq2Seq | LanguageModel
-LIMITS = {"layers": 64, "block": 1024, "rank": 1 << 14, "candidates": 1 << 14, "anchors": 1 << 14}
 READS = ("encoder", "ctc")
-GIVEN = ("vocab_size", "hidden_size", "position", "cross", "target_layers")
+IN_ATTENTION = ("rotary", "relative", "alibi")
+"""Positions of a target that say nothing to its embeddings: the drafter's own layer turns keys."""
 
 
 @strict
-class DrafterConfig(PreTrainedConfig):
-    """A drafter: its own layer, and how it is trained. Widths and words are the target's."""
+class DrafterConfig(RiderConfig):
+    """A drafter: its own layer, and how it is trained."""
 
     model_type = "outrider_drafter"
+    given = ("vocab_size", "hidden_size", "position", "cross", "target_layers")
+    ranges = {  # noqa: RUF012 - a class variable of a Hugging Face dataclass
+        "block": (1, 1024),
+        "rank": (0, 1 << 14),
+        "candidates": (1, 1 << 14),
+        "anchors": (1, 1 << 14),
+        "target_layers": (1, LAYER_LIMIT),
+    }
 
-    vocab_size: int = 8000
-    hidden_size: int = 512
     target_layers: int = 6
     """Layers of the target's decoder."""
     position: str = "sinusoidal"
@@ -69,15 +78,6 @@ class DrafterConfig(PreTrainedConfig):
     """What it reads of the source: `encoder`, or `ctc` for the target's CTC decoder as well."""
     layers: int = 1
     """One is best on a CPU, two to four on a GPU."""
-    num_attention_heads: int = 8
-    intermediate_size: int = 2048
-    """Feed-forward width."""
-    activation: str = "relu"
-    gated: bool = False
-    norm: str = "pre"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
     taps: list[int] | None = None
     """Layers of the target whose states are injected; by default one in the middle and the last."""
     block: int = 16
@@ -96,26 +96,15 @@ class DrafterConfig(PreTrainedConfig):
     """Training: weight of slot i + 1 over that of slot i."""
     whole: bool = True
     """Training: one more block over the whole target with random tokens told (mask-predict)."""
-    initializer_range: float = 0.02
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
-        for key, limit in LIMITS.items():
-            value, least = getattr(self, key), 0 if key == "rank" else 1
-            if not least <= value <= limit:
-                raise ConfigError(key, f"got {value}, expected {least} to {limit}")
-        if not 1 <= self.train_block <= self.block:
-            raise ConfigError("train_block", f"got {self.train_block}, expected 1 to {self.block}")
-        if self.hidden_size % self.num_attention_heads:
-            raise ConfigError(
-                "num_attention_heads",
-                f"got {self.num_attention_heads}, which does not divide {self.hidden_size}",
-            )
-        if self.reads not in READS:
-            expected = ", ".join(READS)
-            raise ConfigError("reads", f"unknown {self.reads!r}; expected one of {expected}")
+        check_choice("position", self.position, POSITIONS)
+        check_choice("reads", self.reads, READS)
         if self.reads == "ctc" and not self.cross:
             raise ConfigError("reads", "a language model has no CTC decoder; leave it out")
+        if not 1 <= self.train_block <= self.block:
+            raise ConfigError("train_block", f"got {self.train_block}, expected 1 to {self.block}")
         if not 0 < self.decay <= 1:
             raise ConfigError("decay", f"got {self.decay}, expected above 0, at most 1")
         if not 0 <= self.shortlist <= self.vocab_size:
@@ -131,22 +120,9 @@ class DrafterConfig(PreTrainedConfig):
         cls, target: Seq2SeqConfig | LanguageModelConfig, **values: Any
     ) -> "DrafterConfig":
         """Take from the target what must agree with it, and its layer's shape as the default."""
-        for key in values.keys() & set(GIVEN):
-            raise ConfigError(key, "comes from the target; leave it out")
         cross = isinstance(target, Seq2SeqConfig)
-        shape = ("num_attention_heads", "intermediate_size", "activation", "gated", "norm")
-        return cls(
-            **{
-                "vocab_size": target.vocab_size,
-                "hidden_size": target.hidden_size,
-                "target_layers": _layers(target),
-                "position": target.position,
-                "cross": cross,
-                "whole": cross,
-                **{key: getattr(target, key) for key in shape},
-                **values,
-            }
-        )
+        theirs = {"target_layers": _layers(target), "position": target.position, "cross": cross}
+        return cls(**{"whole": cross, **cls.from_target(target, values), **theirs})
 
 
 class Slots(NamedTuple):
@@ -188,7 +164,6 @@ class _Tables(NamedTuple):
     token_VR: Tensor
     """P e(y) of every token."""
     state_RR: Tensor
-    kept_V: Tensor | None
 
 
 class Drafter(PreTrainedModel):
@@ -199,6 +174,8 @@ class Drafter(PreTrainedModel):
     base_model_prefix = ""
     main_input_name = "input_ids"
     _supports_sdpa = True
+    kept_V: Tensor | None
+    """The shortlist: tokens that may be drafted, in order; None for all."""
     _tables: _Tables | None = None
 
     def __init__(self, config: DrafterConfig) -> None:
@@ -225,8 +202,8 @@ class Drafter(PreTrainedModel):
             self.from_token = nn.Linear(width, rank, bias=False)
             self.from_state = nn.Linear(rank, rank, bias=False)
             self.to_token = nn.Linear(rank, width, bias=False)
-        if config.shortlist:
-            self.register_buffer("kept_V", torch.arange(config.shortlist))
+        kept_V = torch.arange(config.shortlist) if config.shortlist else None
+        self.register_buffer("kept_V", kept_V)
         self._target: list[Target] = []  # in a list, so that its weights are not ours
         self._ahead: list[Ahead] = []
         self.post_init()
@@ -248,12 +225,7 @@ class Drafter(PreTrainedModel):
             "target_layers": _layers(theirs),
             "cross": isinstance(target, Seq2Seq),
         }
-        for key, value in expected.items():
-            if getattr(config, key) != value:
-                raise ModelError(
-                    f"the drafter was made for another model: its {key} is "
-                    f"{getattr(config, key)}, the target's {value}"
-                )
+        check_fits("drafter", config, expected)
         if config.reads == "ctc":
             if ahead is None:
                 raise ModelError("the drafter reads a CTC decoder, and this model has none")
@@ -307,6 +279,7 @@ class Drafter(PreTrainedModel):
         state.recent = Recent(states_BTE, state.lengths, self._newest(state))
         for block, inject, cache in zip(self.blocks, self.inject, state.rider_caches, strict=True):
             k, v = _keys_and_values(block, inject, states_BTE, step.positions)
+            assert isinstance(cache, LayerCache)
             if step.fresh:
                 cache.fill(k, v, step)
             else:
@@ -324,7 +297,7 @@ class Drafter(PreTrainedModel):
     ) -> BlockDraft:
         """Guess the tokens after `last_B1`; see `decoding.protocol.Backend.draft`."""
         hidden_BKD = self._run_slots(last_B1, state, tokens)
-        return self._choose(hidden_BKD, last_B1[:, 0], temperature, uniform_BK)
+        return self._choose(hidden_BKD, last_B1[:, 0], Choice(temperature, uniform_BK))
 
     @torch.inference_mode()
     def predict(
@@ -338,7 +311,7 @@ class Drafter(PreTrainedModel):
         slots = told_BK.shape[1]
         inputs_BK = F.pad(told_BK[:, :-1], (1, 0), value=-1)
         hidden_BKD = self._run_slots(last_B1, state, slots, inputs_BK)
-        found = self._choose(hidden_BKD, last_B1[:, 0], 1.0, None, told_BK)
+        found = self._choose(hidden_BKD, last_B1[:, 0], Choice(told_BK=told_BK))
         chosen_BKC = found.ids_BKC == found.tokens_BK[..., None]
         return found.tokens_BK, (found.prob_BKC * chosen_BKC).sum(-1)
 
@@ -354,14 +327,13 @@ class Drafter(PreTrainedModel):
     ) -> Tensor:
         """Run a block behind what the state holds; its keys and values do not stay."""
         step = state.step(slots, [slots] * state.rows)
-        index_K = torch.arange(slots, device=last_B1.device)
-        x_BKD = self.mask + self._slot_vectors(index_K)
-        x_BKD = x_BKD.expand(state.rows, -1, -1)
+        rest_BKD = self.mask.expand(state.rows, slots - 1, -1)
         if told_BK is not None:
-            told_BKD = self._embed(told_BK.clamp(min=0)) + self._slot_vectors(index_K)
-            x_BKD = torch.where((told_BK >= 0)[..., None], told_BKD, x_BKD)
-        first_B1D = self._embed(last_B1) + self._slot_vectors(index_K[:1])
-        x_BKD = torch.cat([first_B1D, x_BKD[:, 1:]], dim=1)
+            rest_BK = told_BK[:, 1:]
+            told_BKD = self._embed(rest_BK.clamp(min=0))
+            rest_BKD = torch.where((rest_BK >= 0)[..., None], told_BKD, rest_BKD)
+        slot_KD = self._slot_vectors(torch.arange(slots, device=last_B1.device))
+        x_BKD = torch.cat([self._embed(last_B1), rest_BKD], dim=1) + slot_KD
         x_BKD = x_BKD + self.from_last(self._newest(state))[:, None]
         x_BKD = self._locate(x_BKD, step.positions)
         layers = zip(self.blocks, state.rider_caches, state.rider_sources, strict=True)
@@ -376,47 +348,24 @@ class Drafter(PreTrainedModel):
             return self.bias.new_zeros(state.rows, self.from_last.in_features)
         return state.recent.at_end(state.lengths)
 
-    def _choose(
-        self,
-        hidden_BKD: Tensor,
-        last_B: Tensor,
-        temperature: float,
-        uniform_BK: Tensor | None,
-        told_BK: Tensor | None = None,
-    ) -> BlockDraft:
-        """Walk along the slots, each choosing among its candidates with the state in mind."""
+    def _choose(self, hidden_BKD: Tensor, last_B: Tensor, choice: Choice) -> BlockDraft:
+        """Let every slot choose among its candidates with the tokens before it in mind."""
         tables = self._get_tables()
         logits_BKV = product(hidden_BKD, tables.head_VD, tables.bias_V, tables.packed)
         count = min(self.config.candidates, logits_BKV.shape[-1])
         score_BKC, place_BKC = logits_BKV.float().topk(count)
-        ids_BKC = place_BKC if tables.kept_V is None else tables.kept_V[place_BKC]
-        states: list[Tensor] = []
-        scores = list(score_BKC.unbind(1))
+        ids_BKC = place_BKC if self.kept_V is None else self.kept_V[place_BKC]
+        candidates = Candidates(ids_BKC, score_BKC)
         if self.config.rank:
             inner_BKR, extra_BKCR = self.from_slot(hidden_BKD), tables.out_VR[place_BKC].float()
-            inners, extras = inner_BKR.unbind(1), extra_BKCR.unbind(1)
-        token_B, tokens = last_B, []
-        for i, ids_BC in enumerate(ids_BKC.unbind(1)):
-            if self.config.rank:
-                inner_BR = inners[i] + tables.token_VR[token_B]
-                if states:
-                    inner_BR = torch.addmm(inner_BR, states[-1], tables.state_RR)
-                states.append(inner_BR.tanh())
-                scores[i] = scores[i] + (extras[i] @ states[-1].float()[..., None])[..., 0]
-            if uniform_BK is None:
-                pick_B1 = scores[i].argmax(-1, keepdim=True)
-            else:
-                pick_B1 = _draw(scores[i] / temperature, uniform_BK[:, i : i + 1])
-            token_B = ids_BC.gather(-1, pick_B1)[:, 0]
-            if told_BK is not None:
-                token_B = torch.where(told_BK[:, i] >= 0, told_BK[:, i], token_B)
-            tokens.append(token_B)
-        if states:
-            score_BKC = torch.stack(scores, dim=1)
-            hidden_BKD = torch.cat([hidden_BKD, torch.stack(states, dim=1)], dim=-1)
+            steps = Steps(inner_BKR, extra_BKCR, tables.token_VR, tables.state_RR)
+            tokens_BK, score_BKC, state_BKR = walk(candidates, steps, last_B, choice)
+            hidden_BKD = torch.cat([hidden_BKD, state_BKR], dim=-1)
+        else:
+            tokens_BK = choose_all(candidates, choice)
         confidence_BK = self.confidence(hidden_BKD)[..., 0].float().sigmoid()
-        prob_BKC = (score_BKC / temperature).softmax(-1)
-        return BlockDraft(torch.stack(tokens, dim=1), ids_BKC, prob_BKC, confidence_BK)
+        prob_BKC = (score_BKC / choice.temperature).softmax(-1)
+        return BlockDraft(tokens_BK, ids_BKC, prob_BKC, confidence_BK)
 
     # Training: many blocks of a row at once.
 
@@ -473,10 +422,17 @@ class Drafter(PreTrainedModel):
         return torch.stack(states, dim=1)
 
     def logits(self, hidden: Tensor, state: Tensor | None = None) -> Tensor:
-        """Score every word of the vocabulary (training: all of it, not only candidates)."""
+        """Score every word of the shortlist, or of the vocabulary where there is none."""
         if state is not None:
             hidden = hidden + self.to_token(state)
-        return F.linear(hidden, self.target.head_weight, self._full_bias)
+        return F.linear(hidden, *self._head())
+
+    def listed(self, label: Tensor) -> Tensor:
+        """Return each label's place on the shortlist, `IGNORED` where it has none."""
+        if self.kept_V is None:
+            return label
+        place = torch.searchsorted(self.kept_V, label).clamp(max=len(self.kept_V) - 1)
+        return torch.where(self.kept_V[place] == label, place, IGNORED)
 
     def judge(self, hidden: Tensor, state: Tensor | None) -> Tensor:
         """Logit of the chance that the guess is right; trains nothing but itself."""
@@ -484,26 +440,28 @@ class Drafter(PreTrainedModel):
         out: Tensor = self.confidence(torch.cat(parts, dim=-1))[..., 0]
         return out
 
-    @property
-    def _full_bias(self) -> Tensor:
-        theirs = self.target.logits_bias
-        return self.bias if theirs is None else self.bias + theirs
+    def _head(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the words that may be drafted."""
+        head_VD, theirs = self.target.head_weight, self.target.logits_bias
+        bias_V = self.bias if theirs is None else self.bias + theirs
+        return (
+            (head_VD, bias_V)
+            if self.kept_V is None
+            else (head_VD[self.kept_V], bias_V[self.kept_V])
+        )
 
     def _get_tables(self) -> _Tables:
         """Matrices that follow from the frozen weights, multiplied out once."""
         if self._tables is None:
-            kept_V = getattr(self, "kept_V", None)
-            head_VD, bias_V = self.target.head_weight, self._full_bias
-            if kept_V is not None:
-                head_VD, bias_V = head_VD[kept_V], bias_V[kept_V]
+            head_VD, bias_V = self._head()
             out_VR = token_VR = state_RR = head_VD.new_zeros(0)
             if self.config.rank:
                 out_VR = head_VD @ self.to_token.weight
                 scale = self.target.config.embedding_scale
                 token_VR = self.from_token(self.target.tokens.weight * scale)
-                state_RR = self.from_state.weight.T.contiguous()
+                state_RR = self.from_state.weight.detach().T.contiguous()
             packed = pack(head_VD) if packable(head_VD) else None
-            self._tables = _Tables(head_VD, bias_V, packed, out_VR, token_VR, state_RR, kept_V)
+            self._tables = _Tables(head_VD, bias_V, packed, out_VR, token_VR, state_RR)
         return self._tables
 
     def _tapped(self, seen: Sequence[Tensor]) -> Tensor:
@@ -544,11 +502,12 @@ def _layers(config: Seq2SeqConfig | LanguageModelConfig) -> int:
 
 def _build_layer(config: DrafterConfig) -> Block:
     width, heads = config.hidden_size, config.num_attention_heads
+    shape = HeadShape(heads, heads, width // heads)
     attention = SelfAttention(
         width,
         heads,
-        build_attention({"kind": "causal"}, causal=True, key="drafter"),
-        rotary=Rotary(width // heads) if config.position == "rotary" else None,
+        build_attention({"kind": "causal"}, causal=True, shape=shape, key="drafter"),
+        rotary=Rotary(width // heads) if config.position in IN_ATTENTION else None,
     )
     return build_block(config, attention, cross=config.cross)
 
@@ -588,10 +547,3 @@ def _training_mask(slots: Slots, length: int) -> Tensor:
     inside_NN = (block[:, None] == block) & (index[None, :] <= index[:, None])
     inside_BNN = inside_NN.expand(before.shape[0], -1, -1)
     return torch.cat([before, inside_BNN], dim=-1)[:, None]
-
-
-def _draw(score_BC: Tensor, uniform_B1: Tensor) -> Tensor:
-    """Invert the cumulative distribution; 1 - u lies in (0, 1], so the place has mass."""
-    cumulative_BC = score_BC.softmax(-1, dtype=torch.float64).cumsum(-1)
-    uniform_B1 = uniform_B1.to(cumulative_BC)
-    return torch.searchsorted(cumulative_BC, (1 - uniform_B1) * cumulative_BC[:, -1:])

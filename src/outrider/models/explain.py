@@ -8,21 +8,21 @@ from dataclasses import MISSING, fields
 from transformers import PreTrainedConfig
 
 from outrider.config import Field, show_type, show_value
-from outrider.models import ctc, drafter
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
+from outrider.models.ctc import CtcConfig
+from outrider.models.drafter import DrafterConfig
+from outrider.models.rider import RiderConfig
 
 __all__ = ["TYPES", "explain_models"]
 
 MODELS = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
-RIDERS = {"drafter": drafter.DrafterConfig, "ctc": ctc.CtcConfig}
+RIDERS: dict[str, type[RiderConfig]] = {"drafter": DrafterConfig, "ctc": CtcConfig}
 TYPES: dict[str, type[PreTrainedConfig]] = {**MODELS, **RIDERS}
 DERIVED = {
     *("vocab_size", "is_encoder_decoder", "is_decoder"),
     *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"),
 }
 """Keys a run fills in from its tokenizer or from `type`."""
-GIVEN = {"drafter": drafter.GIVEN, "ctc": ctc.GIVEN}
-"""Keys that come from the target."""
 
 
 def explain_models(prefix: str = "") -> Iterator[Field]:
@@ -36,7 +36,7 @@ def explain_models(prefix: str = "") -> Iterator[Field]:
                 yield field._replace(text=f"{field.text} Only for {name}.".strip())
     for name, config_class in RIDERS.items():
         for field in _explain(config_class, prefix):
-            if field.key.removeprefix(prefix) not in GIVEN[name]:
+            if field.key.removeprefix(prefix) not in config_class.given:
                 yield field._replace(text=f"{field.text} Of {name}.".strip())
 
 

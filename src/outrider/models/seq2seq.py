@@ -46,7 +46,7 @@ class Seq2Seq(Model):
         self.source_tokens = (
             None if config.share_embeddings else nn.Embedding(config.vocab_size, config.hidden_size)
         )
-        self.encoder_position = build_position(config)
+        self.encoder_position = build_position(config, causal=False)
         self.encoder = build_stack(config, "encoder_attention", cross=False)
         # Hugging Face's generate asks the encoder for this.
         setattr(self.encoder, "main_input_name", self.main_input_name)  # noqa: B010

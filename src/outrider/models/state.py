@@ -6,8 +6,9 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from outrider.nn.cache import SLACK, LayerCache, Step
+from outrider.nn.cache import SLACK, Cache, Step
 from outrider.nn.heads import Source
+from outrider.nn.ring import Ring
 
 __all__ = ["DecoderState", "Recent", "Rider"]
 
@@ -59,7 +60,7 @@ class DecoderState:
 
     def __init__(
         self,
-        caches: list[LayerCache],
+        caches: list[Cache],
         sources: Sequence[Source | None],
         *,
         lengths: list[int],
@@ -73,12 +74,14 @@ class DecoderState:
         self.device = device
         self.beams = beams
         self.rider: Rider | None = None
-        self.rider_caches: list[LayerCache] = []
+        self.rider_caches: list[Cache] = []
         self.rider_sources: list[Source | None] = []
         self.recent: Recent | None = None
         self.memory_BSD: Tensor | None = None
         """The encoder's output, where someone still reads it."""
         self.keep_BS: Tensor | None = None
+        self.ring: Ring | None = None
+        """The newest embeddings, where the model looks back at them (`position_mlp`)."""
         self._lengths = lengths
         self._before = list(lengths)
 
@@ -100,15 +103,16 @@ class DecoderState:
     @property
     def nbytes(self) -> int:
         """Memory of the caches, in bytes."""
-        return sum(cache.nbytes for cache in [*self.caches, *self.rider_caches])
+        ring = 0 if self.ring is None else self.ring.nbytes
+        return ring + sum(cache.nbytes for cache in [*self.caches, *self.rider_caches])
 
     @property
     def block(self) -> int:
         """Most tokens one step may add: a first pass takes any number, later ones are masked."""
         if not any(self._lengths):
             return self.capacity
-        wraps = any(cache.size < self.capacity for cache in self.caches)
-        return SLACK if wraps else MASKED_BLOCK
+        wraps = self.ring is not None and self.ring.wraps
+        return SLACK if wraps or any(cache.wraps for cache in self.caches) else MASKED_BLOCK
 
     def step(self, tokens: int, counts: Sequence[int]) -> Step:
         """Plan an extend by `tokens` tokens, of which `counts` are real."""
@@ -136,6 +140,8 @@ class DecoderState:
         rows = row_N.tolist()
         for cache in [*self.caches, *self.rider_caches]:
             cache.select(row_N, used)
+        if self.ring is not None:
+            self.ring.select(row_N)
         if self.recent is not None:
             self.recent = self.recent.select(rows, row_N)
         groups = [row // self.beams for row in rows[:: self.beams]]
@@ -160,6 +166,8 @@ class DecoderState:
         used = max(self._lengths, default=0)
         for cache in [*self.caches, *self.rider_caches]:
             cache.select(rows, used)
+        if self.ring is not None:
+            self.ring.select(rows)
         if self.recent is not None:
             self.recent = self.recent.select(rows.tolist(), rows)
         self._lengths = [length for length in self._lengths for _ in range(beams)]

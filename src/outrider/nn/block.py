@@ -9,7 +9,7 @@ from collections.abc import Callable
 
 from torch import Tensor, nn
 
-from outrider.nn.cache import LayerCache, Step
+from outrider.nn.cache import Cache, Step
 from outrider.nn.dropout import dropout
 from outrider.nn.feedforward import FeedForward
 from outrider.nn.heads import CrossAttention, SelfAttention, Source
@@ -65,7 +65,7 @@ class Block(nn.Module):
         """One whole pass from position 0."""
         return self.run(x_BTD, lambda h: self.attention(h, positions, keep_BT), source)
 
-    def extend(self, x_BTD: Tensor, cache: LayerCache, step: Step, source: Source | None) -> Tensor:
+    def extend(self, x_BTD: Tensor, cache: Cache, step: Step, source: Source | None) -> Tensor:
         """Append tokens to the cache and run them through the layer."""
         return self.run(x_BTD, lambda h: self.attention.extend(h, cache, step), source)
 

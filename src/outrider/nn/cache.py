@@ -10,7 +10,7 @@ p = L + m - 1, so it overwrites tokens up to L - W at most, and those no later q
 after all m are rolled back.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import NamedTuple, Protocol
 
 import torch
@@ -18,10 +18,42 @@ from torch import Tensor
 
 from outrider.nn.position import Positions
 
-__all__ = ["SLACK", "LayerCache", "Pattern", "Slots", "Step"]
+__all__ = ["SLACK", "Cache", "LayerCache", "Pattern", "Room", "Slots", "Step"]
 
 SLACK = 64
 """Most tokens one extend may add to a cache that wraps, and so the longest rollback."""
+
+
+class Room(NamedTuple):
+    """What a cache must hold at most, and how."""
+
+    rows: int
+    capacity: int
+    """Tokens of the longest row."""
+    heads: int
+    """Key-value heads."""
+    width: int
+    """Numbers in a key or value."""
+    dtype: torch.dtype
+    device: torch.device
+
+
+class Cache(Protocol):
+    """What one layer remembers. How it is written and read is its attention's business."""
+
+    @property
+    def wraps(self) -> bool:
+        """Old tokens are overwritten: no extend may be longer than `SLACK`."""
+        ...
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        ...
+
+    def select(self, row_N: Tensor, used: int) -> None:
+        """Reorder, drop or copy rows; no row holds more than `used` tokens."""
+        ...
 
 
 class Pattern(Protocol):
@@ -72,10 +104,23 @@ class Step:
 
     def slots(self, pattern: Pattern, size: int) -> Slots:
         """Return where the new tokens go in a cache of `size` slots under `pattern`."""
-        key = (pattern.key, size)
+        return self.plan((pattern.key, size), lambda: self._plan(pattern, size))
+
+    def plan(self, key: object, make: Callable[[], Slots]) -> Slots:
+        """Return what `make` makes; layers that ask with the same key share it."""
         if key not in self._plans:
-            self._plans[key] = self._plan(pattern, size)
+            self._plans[key] = make()
         return self._plans[key]
+
+    def places(self, size: int) -> int | Tensor:
+        """Return the slots of the new tokens in a cache of `size` slots, as in `Slots.write`."""
+        if self._uniform and self.positions.end <= size:
+            return self._lengths[0]
+        return (self.positions.index_BT % size).expand(len(self._lengths), -1)
+
+    def held(self, size: int) -> Tensor:
+        """Return which token each slot holds after this step: [B or 1, C], negative where empty."""
+        return _held(self.positions.index_BT[:, -1:], size, self.device)
 
     def newest(self, size: int) -> Tensor:
         """Return, for a first fill, which token each slot holds: [B, C], negative where empty."""
@@ -85,18 +130,13 @@ class Step:
     def _plan(self, pattern: Pattern, size: int) -> Slots:
         end = self.positions.end
         read = min(end, size)
-        write: int | Tensor
-        if self._uniform and end <= size:
-            write = self._lengths[0]
-            if self.tokens == 1 and self._sees_all(pattern, read):
-                return Slots(write, read, None)
-        else:
-            batch = len(self._lengths)
-            write = (self.positions.index_BT % size).expand(batch, -1)
+        write = self.places(size)
+        if isinstance(write, int) and self.tokens == 1 and self._sees_all(pattern, read):
+            return Slots(write, read, None)
         if end <= size:
             held_BC = torch.arange(read, device=self.device)[None]
         else:
-            held_BC = _held(self.positions.index_BT[:, -1:], size, self.device)[:, :read]
+            held_BC = self.held(size)[:, :read]
         i, j = self.positions.index_BT[:, :, None], held_BC[:, None, :]
         keep_BTC = pattern.sees(i, j) & (j >= 0) & (j <= i)
         return Slots(write, read, keep_BTC[:, None])
@@ -111,19 +151,12 @@ class Step:
 class LayerCache:
     """Keys and values of one layer: [B, G, C, K] each."""
 
-    def __init__(
-        self,
-        rows: int,
-        heads: int,
-        slots: int,
-        width: int,
-        *,
-        dtype: torch.dtype,
-        device: torch.device,
-    ) -> None:
-        shape = (rows, heads, slots, width)
-        self.k_BGCK = torch.zeros(shape, dtype=dtype, device=device)
-        self.v_BGCK = torch.zeros(shape, dtype=dtype, device=device)
+    def __init__(self, room: Room, slots: int) -> None:
+        """Make an empty cache of `slots` slots; fewer than the room's capacity wrap around."""
+        shape = (room.rows, room.heads, slots, room.width)
+        self.k_BGCK = torch.zeros(shape, dtype=room.dtype, device=room.device)
+        self.v_BGCK = torch.zeros(shape, dtype=room.dtype, device=room.device)
+        self.wraps = slots < room.capacity
 
     @property
     def size(self) -> int:

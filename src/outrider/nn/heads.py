@@ -1,21 +1,32 @@
 """Multi-head attention: projections around an attention variant.
 
+    self-attention    out(gate(x) * attention(q, k, v))         gate only with `head_gate: glu`
+    columns           s(i, j) = q_i . k_j / sqrt(K) + a_i . b_j
+
+A position that biases the score does so by further columns of queries and keys (`Columns`), so
+every variant and every kernel computes it without knowing. Values get as many zeros, because the
+linear-memory kernels want all widths equal.
+
 Queries, keys and values of self-attention come from one matrix product; the keys and values of
 cross-attention are computed once per source and shared by every step.
 """
 
+from collections.abc import Callable
 from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 
 from outrider.nn.attention.base import AttentionBase
-from outrider.nn.cache import LayerCache, Step
+from outrider.nn.cache import Cache, Room, Step
+from outrider.nn.correlation import CorrelatedCache, Correlation
 from outrider.nn.dense import attend
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, Rotary
+from outrider.nn.ring import Ring
 
-__all__ = ["CrossAttention", "SelfAttention", "Source"]
+__all__ = ["Columns", "CrossAttention", "SelfAttention", "Source"]
 
 
 class Source(NamedTuple):
@@ -24,6 +35,30 @@ class Source(NamedTuple):
     k_BHSK: Tensor
     v_BHSK: Tensor
     keep_BS: Tensor | None
+
+
+class Columns(nn.Module):
+    """A bias of the scores that is a product a_i . b_j of something per query and per key.
+
+    Attention divides by the root of the width it sees, K + E. So a_i comes multiplied by that
+    root: a variant that must be exact in few bits rounds only after the multiplication.
+    """
+
+    def __init__(self, extra: int, *, head_width: int) -> None:
+        super().__init__()
+        self.extra = extra
+        """Columns that are added, E."""
+        self.root: float = (head_width + extra) ** 0.5
+
+    def content(self, q_BHTK: Tensor) -> Tensor:
+        """Return what meets the keys themselves."""
+        return q_BHTK
+
+    def forward(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, positions: Positions
+    ) -> tuple[Tensor, Tensor]:
+        """Return `root` a_i of every query, [B, H, T, E], and b_j of every key, [B, G, T, E]."""
+        raise NotImplementedError
 
 
 class SelfAttention(nn.Module):
@@ -37,43 +72,107 @@ class SelfAttention(nn.Module):
         *,
         kv_heads: int | None = None,
         rotary: Rotary | None = None,
+        columns: Columns | None = None,
+        correlation: int = 0,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_width = width // heads
         self.attention = attention
         self.rotary = rotary
+        self.columns = columns
         self.qkv = Linear(width, (heads + 2 * self.kv_heads) * self.head_width)
         self.out = Linear(heads * self.head_width, width)
+        gated = attention.config.head_gate == "glu"
+        self.gate = Linear(width, heads * self.head_width) if gated else None
+        # Attention divides by the root of the width; `dot` is what undoes it.
+        self.query_scale = self.head_width**0.5 if attention.config.score == "dot" else 1.0
+        self.correlation: Correlation | None = None
+        if correlation:
+            channels = (heads + self.kv_heads) * self.head_width
+            self.correlation = Correlation(correlation, channels, ahead=_looks_ahead(attention))
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
         """One whole pass from position 0."""
-        q, k, v = self.project(x_BTD, positions)
-        return self.merge(self.attention(q, k, v, keep_BT=keep_BT))
+        q, k, v = self.project(x_BTD, positions, keep_BT)
+        return self.merge(self.attention(q, k, v, keep_BT=keep_BT), x_BTD)
 
-    def extend(self, x_BTD: Tensor, cache: LayerCache, step: Step) -> Tensor:
+    def extend(self, x_BTD: Tensor, cache: Cache, step: Step) -> Tensor:
         """Append tokens to the cache and attend from them."""
-        q, k, v = self.project(x_BTD, step.positions)
-        return self.merge(self.attention.extend(q, k, v, cache, step))
+        recall = None
+        if isinstance(cache, CorrelatedCache):
+            ring, cache = cache.ring, cache.inner
+            recall = lambda qk: ring.extend(qk, step)  # noqa: E731
+        q, k, v = self.project(x_BTD, step.positions, recall=recall)
+        return self.merge(self.attention.extend(q, k, v, cache, step), x_BTD)
 
-    def new_cache(self, rows: int, capacity: int) -> LayerCache:
+    def new_cache(self, rows: int, capacity: int) -> Cache:
         """Room for `capacity` tokens a row, as far as the pattern needs them."""
-        weight, slots = self.qkv.weight, self.attention.slots(capacity)
-        return LayerCache(
-            rows, self.kv_heads, slots, self.head_width, dtype=weight.dtype, device=weight.device
+        weight = self.qkv.weight
+        width = self.head_width + (self.columns.extra if self.columns is not None else 0)
+        room = Room(rows, capacity, self.kv_heads, width, weight.dtype, weight.device)
+        cache = self.attention.new_cache(room)
+        if self.correlation is None:
+            return cache
+        channels = self.correlation.filter_WE.shape[1]
+        ring = Ring(
+            rows,
+            capacity,
+            back=self.correlation.back,
+            width=channels,
+            dtype=weight.dtype,
+            device=weight.device,
         )
+        return CorrelatedCache(cache, ring)
 
-    def project(self, x_BTD: Tensor, positions: Positions) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values, turned by their positions where that is asked for."""
-        qkv = self.qkv(x_BTD).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
+    def project(
+        self,
+        x_BTD: Tensor,
+        positions: Positions,
+        keep_BT: Tensor | None = None,
+        recall: Callable[[Tensor], Tensor] | None = None,
+    ) -> tuple[Tensor, Tensor, Tensor]:
+        """Return queries, keys and values that know their positions where that is asked for.
+
+        `recall` puts what was said before in front of a text that goes on.
+        """
+        qkv_BTE = self.qkv(x_BTD)
+        if self.correlation is not None:
+            qkv_BTE = self._correlate(self.correlation, qkv_BTE, keep_BT, recall)
+        qkv = qkv_BTE.unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         q, k, v = qkv.split([self.heads, self.kv_heads, self.kv_heads], dim=1)
+        if self.query_scale != 1:
+            q = q * self.query_scale
         if self.rotary is not None:
             q, k = self.rotary(q, positions), self.rotary(k, positions)
-        return q, k, v
+        if self.columns is None:
+            return q, k, v
+        a, b = self.columns(q, k, positions)
+        content = self.columns.content(q) * (self.columns.root / self.head_width**0.5)
+        q = torch.cat([content, a], dim=-1)
+        return q, torch.cat([k, b], dim=-1), F.pad(v, (0, self.columns.extra))
 
-    def merge(self, out_BHTK: Tensor) -> Tensor:
-        """Put the heads together again."""
-        return self.out(out_BHTK.transpose(1, 2).flatten(2))
+    def _correlate(
+        self,
+        correlation: Correlation,
+        qkv_BTE: Tensor,
+        keep_BT: Tensor | None,
+        recall: Callable[[Tensor], Tensor] | None,
+    ) -> Tensor:
+        channels = correlation.filter_WE.shape[1]
+        qk_BTE, v_BTE = qkv_BTE[..., :channels], qkv_BTE[..., channels:]
+        if keep_BT is not None:
+            qk_BTE = qk_BTE.masked_fill(~keep_BT[..., None], 0)  # padding is nobody's neighbour
+        padded_BSE = correlation.pad(qk_BTE) if recall is None else recall(qk_BTE)
+        return torch.cat([correlation(padded_BSE), v_BTE], dim=-1)
+
+    def merge(self, out_BHTK: Tensor, x_BTD: Tensor | None = None) -> Tensor:
+        """Put the heads together again; a gate looks at the layer's input `x_BTD`."""
+        out_BTD = out_BHTK[..., : self.head_width].transpose(1, 2).flatten(2)
+        if self.gate is not None:
+            assert x_BTD is not None, "a gated head looks at the layer's input"
+            out_BTD = out_BTD * self.gate(x_BTD).sigmoid()
+        return self.out(out_BTD)
 
 
 class CrossAttention(nn.Module):
@@ -104,3 +203,12 @@ class CrossAttention(nn.Module):
         dropout = self.dropout if self.training else 0.0
         out = attend(q, source.k_BHSK, source.v_BHSK, keep=keep, dropout=dropout)
         return self.out(out.transpose(1, 2).reshape(rows, tokens, -1))
+
+
+def _looks_ahead(attention: AttentionBase) -> bool:
+    """Whether some query sees a later key; an encoder's pattern may well be causal."""
+    if attention.causal or not attention.positional:
+        return not attention.causal
+    place = torch.arange(64, device="cpu")
+    i, j = place[:, None], place[None]
+    return bool((attention.heads_see(i, j) & (j > i)).any())

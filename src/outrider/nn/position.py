@@ -4,7 +4,8 @@
     learned      x_p + E[p]                          positions up to the table's size
     rotary       q, k turned by the angle p f        scores depend on i - j   (Su et al., 2021)
 
-Positions are per row: in a ragged batch every row counts its own tokens.
+`coordinate`, `relative` and `alibi` have files of their own. Positions are per row: in a ragged
+batch every row counts its own tokens.
 """
 
 from typing import NamedTuple
@@ -14,7 +15,7 @@ from torch import Tensor, nn
 
 from outrider.errors import InputError
 
-__all__ = ["LearnedPosition", "Positions", "Rotary", "SinusoidalPosition"]
+__all__ = ["LearnedPosition", "Positions", "Rotary", "SineTable", "SinusoidalPosition"]
 
 
 class Positions(NamedTuple):
@@ -31,7 +32,7 @@ class Positions(NamedTuple):
         return cls(torch.arange(length, device=device)[None], length)
 
 
-class _Table:
+class SineTable:
     """Rows of cosines and sines, computed once and as far as they are asked for.
 
     Neither a parameter nor a buffer: it follows from the width alone, is never stored, and is made
@@ -66,7 +67,7 @@ class SinusoidalPosition(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.table = _Table(width)
+        self.table = SineTable(width)
 
     def forward(self, x_BTD: Tensor, positions: Positions) -> Tensor:
         """Add the code of each position."""
@@ -96,7 +97,7 @@ class Rotary(nn.Module):
 
     def __init__(self, width: int) -> None:
         super().__init__()
-        self.table = _Table(width)
+        self.table = SineTable(width)
 
     def forward(self, x_BHTK: Tensor, positions: Positions) -> Tensor:
         """Rotate queries or keys."""

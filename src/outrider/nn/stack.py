@@ -5,7 +5,8 @@ from collections.abc import Sequence
 from torch import Tensor, nn
 
 from outrider.nn.block import Block
-from outrider.nn.cache import LayerCache, Step
+from outrider.nn.cache import Cache, Step
+from outrider.nn.coordinate import CoordinatePosition
 from outrider.nn.heads import Source
 from outrider.nn.position import Positions
 
@@ -15,8 +16,17 @@ __all__ = ["Stack"]
 class Stack(nn.Module):
     """An encoder, or a decoder with or without a source."""
 
-    def __init__(self, blocks: Sequence[Block], *, width: int, norm: str) -> None:
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        *,
+        width: int,
+        norm: str,
+        coordinate: CoordinatePosition | None = None,
+    ) -> None:
         super().__init__()
+        self.coordinate = coordinate
+        """Added in front of every layer but the first, whose input has it already."""
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.norm = nn.LayerNorm(width) if norm == "pre" else None
 
@@ -29,8 +39,9 @@ class Stack(nn.Module):
         seen: list[Tensor] | None = None,
     ) -> Tensor:
         """One whole pass from position 0; `seen` collects what each layer gave."""
-        for block, source in zip(self.blocks, sources or [None] * len(self.blocks), strict=True):
-            x_BTD = block(x_BTD, positions, keep_BT, source)
+        given = zip(self.blocks, sources or [None] * len(self.blocks), strict=True)
+        for layer, (block, source) in enumerate(given):
+            x_BTD = block(self.locate(x_BTD, positions, layer), positions, keep_BT, source)
             if seen is not None:
                 seen.append(x_BTD)
         return x_BTD if self.norm is None else self.norm(x_BTD)
@@ -38,22 +49,29 @@ class Stack(nn.Module):
     def extend(
         self,
         x_BTD: Tensor,
-        caches: Sequence[LayerCache],
+        caches: Sequence[Cache],
         step: Step,
         sources: Sequence[Source | None],
         seen: list[Tensor] | None = None,
     ) -> Tensor:
         """Append tokens to the caches and run them through all layers; `seen` as in `forward`."""
-        for block, cache, source in zip(self.blocks, caches, sources, strict=True):
-            x_BTD = block.extend(x_BTD, cache, step, source)
+        given = zip(self.blocks, caches, sources, strict=True)
+        for layer, (block, cache, source) in enumerate(given):
+            x_BTD = block.extend(self.locate(x_BTD, step.positions, layer), cache, step, source)
             if seen is not None:
                 seen.append(x_BTD)
         return x_BTD if self.norm is None else self.norm(x_BTD)
+
+    def locate(self, x_BTD: Tensor, positions: Positions, layer: int) -> Tensor:
+        """Say again where tokens stand, if this model does so before every layer."""
+        if self.coordinate is None or layer == 0:
+            return x_BTD
+        return self.coordinate(x_BTD, positions, layer)
 
     def sources(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> list[Source]:
         """Project the encoder's output for the cross-attention of every layer."""
         return [block.cross.source(memory_BSD, keep_BS) for block in self.blocks if block.cross]
 
-    def new_caches(self, rows: int, capacity: int) -> list[LayerCache]:
+    def new_caches(self, rows: int, capacity: int) -> list[Cache]:
         """Return an empty cache per layer."""
         return [block.attention.new_cache(rows, capacity) for block in self.blocks]

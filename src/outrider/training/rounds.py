@@ -46,14 +46,13 @@ def count_rounds(drafter: Drafter, inputs: Inputs) -> tuple[int, int]:
 def _guess(drafter: Drafter, hidden_BKD: Tensor, before_BK: Tensor) -> Tensor:
     """What every slot would draft if all before it were right."""
     slots_BKV = drafter.logits(hidden_BKD)
-    kept_V = getattr(drafter, "kept_V", None)
-    if kept_V is not None:
-        others_V = torch.ones(slots_BKV.shape[-1], dtype=torch.bool, device=slots_BKV.device)
-        others_V[kept_V] = False
-        slots_BKV = slots_BKV.masked_fill(others_V, -torch.inf)
     if not drafter.config.rank:
-        return slots_BKV.argmax(-1)
-    ids_BKC = slots_BKV.topk(min(drafter.config.candidates, slots_BKV.shape[-1])).indices
+        return _words(drafter, slots_BKV.argmax(-1))
+    place_BKC = slots_BKV.topk(min(drafter.config.candidates, slots_BKV.shape[-1])).indices
     state_BKR = drafter.run_state(hidden_BKD, before_BK)
-    score_BKC = drafter.logits(hidden_BKD, state_BKR).gather(-1, ids_BKC)
-    return ids_BKC.gather(-1, score_BKC.argmax(-1, keepdim=True))[..., 0]
+    score_BKC = drafter.logits(hidden_BKD, state_BKR).gather(-1, place_BKC)
+    return _words(drafter, place_BKC.gather(-1, score_BKC.argmax(-1, keepdim=True))[..., 0])
+
+
+def _words(drafter: Drafter, place_BK: Tensor) -> Tensor:
+    return place_BK if drafter.kept_V is None else drafter.kept_V[place_BK]

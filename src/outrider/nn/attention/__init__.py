@@ -12,12 +12,13 @@ from types import ModuleType
 from typing import Any
 
 from outrider.errors import ConfigError, nearest
-from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost
+from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
 
 __all__ = [
     "AttentionBase",
     "AttentionConfig",
     "Cost",
+    "HeadShape",
     "attention_kinds",
     "build_attention",
     "load_attention",
@@ -38,7 +39,12 @@ def load_attention(kind: str, *, key: str = "attention.kind") -> ModuleType:
 
 
 def build_attention(
-    spec: Mapping[str, Any], *, causal: bool, dropout: float = 0.0, key: str = "attention"
+    spec: Mapping[str, Any],
+    *,
+    causal: bool,
+    dropout: float = 0.0,
+    shape: HeadShape,
+    key: str = "attention",
 ) -> AttentionBase:
     """Build the variant that `{kind: ..., option: ...}` describes, for an encoder or a decoder."""
     options = dict(spec)
@@ -64,6 +70,6 @@ def build_attention(
             f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {able_kinds}"
         )
     attention: AttentionBase = variant.Attention(
-        variant.Config(**options), causal=causal, dropout=dropout
+        variant.Config(**options), causal=causal, dropout=dropout, shape=shape
     )
     return attention

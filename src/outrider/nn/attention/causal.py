@@ -18,7 +18,7 @@ __all__ = ["Attention", "Config"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config(AttentionConfig):
-    """`kind: causal` has no options."""
+    """`kind: causal` has no options of its own."""
 
 
 class Attention(AttentionBase):
@@ -32,8 +32,6 @@ class Attention(AttentionBase):
         """Half of all pairs."""
         return Cost(pairs=length * (length + 1) // 2, slots=length)
 
-    def forward(
-        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
-    ) -> Tensor:
+    def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
         """Dense attention under the triangle."""
         return attend(q_BHTK, k_BGTK, v_BGTK, causal=True, dropout=self.active_dropout)

@@ -18,7 +18,7 @@ __all__ = ["Attention", "Config"]
 
 @dataclass(frozen=True, kw_only=True)
 class Config(AttentionConfig):
-    """`kind: full` has no options."""
+    """`kind: full` has no options of its own."""
 
 
 class Attention(AttentionBase):
@@ -34,9 +34,7 @@ class Attention(AttentionBase):
         """All pairs."""
         return Cost(pairs=length * length, slots=length)
 
-    def forward(
-        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
-    ) -> Tensor:
+    def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
         """Dense attention; padding is the only mask."""
         keep = None if keep_BT is None else keep_BT[:, None, None, :]
         return attend(q_BHTK, k_BGTK, v_BGTK, keep=keep, dropout=self.active_dropout)

@@ -1,0 +1,34 @@
+"""The keys that `outrider config --explain` lists for drafters and CTC decoders."""
+
+import pytest
+
+import tiny
+from outrider.cli.main import run
+from outrider.models.ctc import CtcConfig
+from outrider.models.drafter import DrafterConfig
+from outrider.models.explain import RIDERS, explain_models
+from outrider.models.rider import RiderConfig
+
+
+def test_only_what_a_user_may_set_is_a_key() -> None:
+    keys = {field.key for field in explain_models("model.")}
+    assert {"model.rank", "model.shortlist", "model.upsample", "model.reveal_end"} <= keys
+    for config_class in RIDERS.values():
+        own = {key for key in vars(RiderConfig) | vars(config_class) if not key.startswith("_")}
+        assert {"given", "ranges"} <= own, "the names this test is about"
+    assert keys.isdisjoint({"model.given", "model.ranges", "model.model_type"})
+    assert keys.isdisjoint({"model.target_layers", "model.blank"}), "the target decides these"
+
+
+def test_the_command_line_does_not_know_them_either(capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["config", "--explain", "model.shortlist"]) == 0
+    assert "model.shortlist" in capsys.readouterr().out
+    for key in ("model.given", "model.ranges"):
+        assert run(["config", "--explain", key]) == 2
+        assert "no such key" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("config_class", [DrafterConfig, CtcConfig])
+def test_they_are_not_saved(config_class: type[DrafterConfig | CtcConfig]) -> None:
+    saved = config_class.for_target(tiny.seq2seq().config).to_dict()
+    assert saved.keys().isdisjoint({"given", "ranges"})
