@@ -1,5 +1,7 @@
 """Parts of the site that are written by the code itself, so that they cannot fall behind it."""
 
+import json
+import re
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -9,12 +11,17 @@ import typer.main
 from outrider.cli.config import run_fields
 from outrider.cli.main import app
 from outrider.config import Field
-from outrider.nn.attention import attention_kinds, build_attention, load_attention
+from outrider.evaluation.attention_scaling import scaling_options
+from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 
 COMMANDS = "<!-- every command -->"
 KEYS = "<!-- every key -->"
 ATTENTIONS = "<!-- every attention -->"
+PATTERNS = "<!-- every pattern -->"
+MEASURED = "<!-- every attention measured -->"
 PRICED = 16_384  # length at which the attentions are compared
+RESULT = Path(__file__).parent.parent / "results" / "attention.json"
+IMAGES = Path(__file__).parent / "images"
 
 
 def on_config(config: Any) -> Any:
@@ -27,14 +34,21 @@ def on_config(config: Any) -> Any:
     return config
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the references where a page asks for them."""
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Fill in the references where a page asks for them, and the picture of an attention's page."""
+    kind = Path(page.file.src_uri).stem
+    if page.file.src_uri == f"attention/{kind}.md" and kind in attention_kinds():
+        markdown = _with_picture(markdown, kind)
     if COMMANDS in markdown:
         markdown = markdown.replace(COMMANDS, "\n".join(_commands(typer.main.get_command(app))))
     if KEYS in markdown:
         markdown = markdown.replace(KEYS, "\n".join(_keys(run_fields())))
     if ATTENTIONS in markdown:
         markdown = markdown.replace(ATTENTIONS, "\n".join(_attentions()))
+    if PATTERNS in markdown:
+        markdown = markdown.replace(PATTERNS, "\n".join(_patterns()))
+    if MEASURED in markdown:
+        markdown = markdown.replace(MEASURED, "\n".join(_measured()))
     return markdown
 
 
@@ -86,13 +100,63 @@ def _attentions() -> Iterator[str]:
         variant = load_attention(kind)
         able = (("decoder", "causal_ok"), ("encoder", "two_sided_ok"))
         places = [place for place, flag in able if getattr(variant.Attention, flag)]
-        attention = build_attention({"kind": kind}, causal=places[0] == "decoder")
+        spec = {"kind": kind, **scaling_options(kind, PRICED)}
+        shape = HeadShape(4, 4, 64)
+        attention = build_attention(spec, causal=places[0] == "decoder", shape=shape)
         pairs, slots = attention.cost(PRICED)
-        summary = (variant.__doc__ or "").splitlines()[0].split(": ", 1)[-1]
+        summary = re.sub(r" \([^()]*\)", "", (variant.__doc__ or "").splitlines()[0])
+        summary = summary.split(": ", 1)[-1]
         cost = (f"{pairs / PRICED**2:.1%}", f"{slots:,}" if "decoder" in places else "")
         rows.append((f"[`{kind}`]({kind}.md)", _cell(summary), " and ".join(places), *cost))
     head = ("kind", "", "stands in", f"pairs of {PRICED:,} tokens scored", "tokens kept to decode")
     yield from _table(head, rows)
+
+
+def _with_picture(markdown: str, kind: str) -> str:
+    """Put the picture of a pattern before its config, unless the page shows it itself."""
+    name = f"pattern-{kind}.png"
+    if name in markdown or not (IMAGES / name).is_file():
+        return markdown
+    picture = f"![What a token sees, and what is computed for it](../images/{name})\n\n"
+    head, fence, rest = markdown.partition("```yaml")
+    return f"{head}{picture}{fence}{rest}" if fence else f"{markdown}\n\n{picture}"
+
+
+def _patterns() -> Iterator[str]:
+    for kind in attention_kinds():
+        if (IMAGES / f"pattern-{kind}.png").is_file():
+            picture = f"../images/pattern-{kind}.png"
+            yield f'[![The pattern of {kind}]({picture}){{ width="560" }}]({kind}.md)\n'
+
+
+def _measured() -> Iterator[str]:
+    if not RESULT.is_file():
+        yield "Not measured yet; `outrider bench attention` measures it on your machine.\n"
+        return
+    result = json.loads(RESULT.read_text(encoding="utf-8"))
+    rows = []
+    for kind, found in result["kinds"].items():
+        cache = found["cache_bytes_64k"]
+        figures = (
+            _figure(found["slope"]),
+            _figure(found["speedup_16k"], "x"),
+            _figure(found["memory_ratio_16k"], "x"),
+            "" if cache is None else f"{cache / 2**20:.2f} MiB",
+            "" if found["faster_from"] is None else f"{found['faster_from']:,}",
+        )
+        rows.append((f"[`{kind}`](attention/{kind}.md)", *figures))
+    head = ("kind", "slope of time", "speed at 16k", "memory at 16k", "cache at 64k", "faster from")
+    yield from _table(head, rows)
+    setting, machine = result["setting"], result["machine"]
+    yield (
+        f"{setting['heads']} heads of width {setting['width']}, {setting['dtype']}, forward and "
+        f"backward, {machine['threads']} thread(s) of {machine['processor']}, "
+        f"torch {result['versions']['torch']}."
+    )
+
+
+def _figure(value: float | None, unit: str = "") -> str:
+    return "" if value is None else f"{value:.2f}{unit}"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:

@@ -18,7 +18,7 @@ import outrider
 from outrider import yaml12
 from outrider.cli.config import run_fields
 from outrider.config import as_yaml, build_config, load_config
-from outrider.nn.attention import attention_kinds
+from outrider.nn.attention import HeadShape, attention_kinds
 from outrider.training.run_config import RunConfig
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -101,7 +101,7 @@ def test_the_attention_of_the_tutorial_works() -> None:
     sys.modules[module.__name__] = module
     try:
         exec(compile(source, "add-an-attention.md", "exec"), module.__dict__)
-        attention = module.Attention(module.Config(stride=3), causal=True)
+        attention = module.Attention(module.Config(stride=3), causal=True, shape=HeadShape(1, 1, 4))
     finally:
         del sys.modules[module.__name__]
     position = torch.arange(10)

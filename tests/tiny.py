@@ -7,6 +7,17 @@ import torch
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 
 VOCABULARY = 23
+SMALL: dict[str, dict[str, Any]] = {
+    "adaptive_span": {"max_span": 12, "ramp": 4},
+    "fixed": {"stride": 5, "summary": 2},
+    "local": {"block": 4, "memory": 3},
+    "local_2d": {"columns": 5, "block_rows": 2, "block_columns": 2, "margin": 1},
+    "lsh": {"chunk": 3, "rounds": 2, "buckets": 4},
+    "mixed": {"parts": [{"heads": 2, "kind": "sliding", "window": 3}, {"kind": "causal"}]},
+    "sliding": {"window": 3},
+    "strided": {"stride": 4},
+}
+"""Options that make a variant's pattern visible on short test sequences."""
 
 
 def seq2seq(*, seed: int = 0, dtype: torch.dtype = torch.float32, **changes: Any) -> Seq2Seq:

@@ -1,6 +1,8 @@
 """Tandem decoding is a way to compute: greedy text must not change, whatever is drafted."""
 
+import copy
 import math
+from functools import partial
 from typing import Any
 
 import pytest
@@ -16,7 +18,8 @@ from outrider.decoding import judge as judge_module
 from outrider.decoding.profile import Costs
 from outrider.decoding.tandem import tandem
 from outrider.errors import ConfigError, ModelError
-from outrider.models import Drafter, DrafterConfig
+from outrider.models import Drafter, DrafterConfig, LanguageModel
+from outrider.nn.attention import attention_kinds, load_attention
 
 
 @pytest.fixture(scope="session")
@@ -187,17 +190,13 @@ class Oracle:
 
     def draft(self, last_B1: Tensor, state: Any, tokens: int) -> Draft:
         heard = self.inner.draft(last_B1, state, tokens)
-        lengths = state.length_B
-        # Let the model go on by itself, and take all of it back behind the state's rule.
+        # Let the model go on by itself in a copy of the state.
+        ahead = copy.deepcopy(state, {id(state.rider): state.rider})
         chosen, token_B1 = [], last_B1
-        before = list(state._before)
         for _ in range(tokens):
-            logits = self.inner.extend(token_B1, state)
+            logits = self.inner.extend(token_B1, ahead)
             token_B1 = logits[:, -1:].argmax(-1)
             chosen.append(token_B1)
-        state._before = lengths.tolist()
-        state.rollback(lengths)
-        state._before = before
         tokens_BK = torch.cat(chosen, dim=1)
         spoilt = torch.rand(tokens_BK.shape, generator=self.dice) > self.skill
         noise = torch.randint(self.inner.vocab_size, tokens_BK.shape, generator=self.dice)
@@ -210,7 +209,23 @@ KINDS: dict[str, Any] = {
     "language_model": tiny.language_model,
     "rotary": lambda **o: tiny.language_model(position="rotary", num_key_value_heads=1, **o),
     "learned": lambda **o: tiny.language_model(position="learned", max_positions=24, **o),
-    "sliding": lambda **o: tiny.language_model(attention={"kind": "sliding", "window": 3}, **o),
+    "relative": lambda **o: tiny.language_model(position="relative", num_key_value_heads=1, **o),
+    "alibi": lambda **o: tiny.language_model(position="alibi", **o),
+    "coordinate": lambda **o: tiny.language_model(position="coordinate", **o),
+    "memory": lambda **o: tiny.language_model(position="relative", memory=2, max_positions=3, **o),
+}
+
+
+def patterned(kind: str, **options: Any) -> LanguageModel:
+    """A tiny language model whose attention shows its pattern on short texts."""
+    spec = {"kind": kind, **tiny.SMALL.get(kind, {})}
+    return tiny.language_model(attention=spec, num_attention_heads=4, **options)
+
+
+KINDS |= {
+    kind: partial(patterned, kind)
+    for kind in attention_kinds()
+    if load_attention(kind).Attention.causal_ok
 }
 
 

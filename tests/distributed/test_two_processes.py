@@ -1,6 +1,7 @@
 """Two processes train what one process would: the same updates, up to the rounding of sums."""
 
 import random
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +46,18 @@ def config(corpus: Path) -> dict[str, Any]:
     }
 
 
+def remembering(corpus: Path) -> dict[str, Any]:
+    """A language model with memory: 16 lanes, 8 for each of two processes."""
+    values = config(corpus)
+    data = {"train": {"target": "train.en"}, "valid_fraction": 0.2, "sequence_length": 12}
+    shared = {key: values["data"][key] for key in ("folder", "root", "tokenizer")}
+    model = {key: value for key, value in values["model"].items() if "coder" not in key}
+    model |= {"type": "language_model", "layers": 2, "position": "relative"}
+    model |= {"memory": 8, "max_positions": 12}
+    train = values["train"] | {"stop_metric": "perplexity"}
+    return values | {"data": shared | data, "model": model, "train": train}
+
+
 @pytest.fixture
 def corpus(tmp_path: Path) -> Path:
     generator = random.Random(0)
@@ -56,9 +69,12 @@ def corpus(tmp_path: Path) -> Path:
     return folder
 
 
-def test_two_equal_one(tmp_path: Path, corpus: Path) -> None:
-    one = Run(tmp_path / "one", config(corpus), processes=1)
-    two = Run(tmp_path / "two", config(corpus), processes=2)
+@pytest.mark.parametrize("make", [config, remembering])
+def test_two_equal_one(
+    tmp_path: Path, corpus: Path, make: Callable[[Path], dict[str, Any]]
+) -> None:
+    one = Run(tmp_path / "one", make(corpus), processes=1)
+    two = Run(tmp_path / "two", make(corpus), processes=2)
     one.finish()
     two.finish()
     for alone, shared in zip(one.log(), two.log(), strict=True):

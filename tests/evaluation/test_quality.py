@@ -10,8 +10,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
+import tiny
 from outrider.errors import InputError
-from outrider.evaluation.quality import score_text, score_translations
+from outrider.evaluation.quality import score_segments, score_text, score_translations
 
 REFERENCES = ["Ein Mann fährt Rad .", "Zwei Hunde spielen im Schnee ."]
 
@@ -81,3 +82,20 @@ def test_every_token_is_predicted_once_with_enough_context(
 def test_an_empty_text_is_refused() -> None:
     with pytest.raises(InputError, match="the text holds no token"):
         score_text(Window(7, 1), [], start=0, characters=0, context=4, overlap=2)
+
+
+def test_segments_with_a_memory_foretell_each_token_once() -> None:
+    """Against one long pass under the pattern a memory makes, by the sum of its nats."""
+    model = tiny.language_model(
+        position="relative", memory=8, max_positions=4, layers=1, dtype=torch.float64
+    )
+    tokens = torch.randint(4, tiny.VOCABULARY, (11,)).tolist()
+    score = score_segments(model, tokens, start=3, characters=22, words=5, segment=4, memory=20)
+    inputs, targets = torch.tensor([[3, *tokens[:-1]]]), torch.tensor(tokens)
+    with torch.no_grad():  # a window of 12 holds all that 11 tokens can see
+        nats = torch.nn.functional.cross_entropy(
+            model(input_ids=inputs).logits[0], targets, reduction="sum"
+        ).item()
+    assert score.nats_per_token == pytest.approx(nats / 11, rel=1e-6)
+    assert score.perplexity_per_word == pytest.approx(math.exp(nats / 5), rel=1e-6)
+    assert score.words == 5

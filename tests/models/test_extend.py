@@ -14,11 +14,27 @@ PARTS = [
     {"position": "rotary", "gated": True, "activation": "silu"},
     {"position": "learned", "num_key_value_heads": 1, "share_embeddings": False},
     {"position": "none", "tie_word_embeddings": False, "activation": "gelu"},
+    {"position": "coordinate", "norm": "post"},
+    {"position": "alibi", "num_key_value_heads": 1},
+    {"position": "relative", "num_key_value_heads": 1},
+    {
+        "position": "relative",
+        "relative_codes": 4,
+        "decoder_attention": {"kind": "sliding", "window": 3},
+    },
     {
         "decoder_attention": {"kind": "sliding", "window": 3},
         "encoder_attention": {"kind": "sliding", "window": 2},
     },
     {"decoder_attention": [{"kind": "causal"}, {"kind": "sliding", "window": 2}]},
+]
+PARTS += [
+    {
+        "num_attention_heads": 4,
+        "position": "sinusoidal" if kind == "lsh" else "relative",
+        "decoder_attention": {"kind": kind, **tiny.SMALL[kind]},
+    }
+    for kind in sorted(tiny.SMALL)
 ]
 
 
@@ -119,7 +135,15 @@ def test_beams_share_their_source() -> None:
 
 
 @pytest.mark.parametrize(
-    "parts", [{}, {"position": "rotary"}, {"attention": {"kind": "sliding", "window": 5}}], ids=str
+    "parts",
+    [
+        {},
+        *({"position": position} for position in ("rotary", "relative", "alibi", "coordinate")),
+        {"attention": {"kind": "sliding", "window": 5}},
+        {"attention": {"kind": "sliding", "window": 5}, "position": "alibi"},
+        {"memory": 3, "max_positions": 4, "position": "relative"},
+    ],
+    ids=str,
 )
 def test_language_model_prompts_of_different_length(parts: dict[str, object]) -> None:
     model: LanguageModel = tiny.language_model(dtype=torch.float64, **parts)

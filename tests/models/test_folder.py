@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import tiny
-from outrider.errors import ModelError
+from outrider.errors import ConfigError, ModelError
 from outrider.models import LanguageModel, Seq2Seq, load_model
 
 PARTS: list[dict[str, Any]] = [
@@ -186,3 +186,17 @@ def test_extra_weights_are_refused(folder: Path) -> None:
     save_file(load_file(path) | {"backdoor": torch.zeros(1)}, path)
     with pytest.raises(ModelError, match="have an unknown 'backdoor'"):
         load_model(folder)
+
+
+def test_interleaved_factors_take_turns() -> None:
+    model = tiny.language_model(layers=3, attention={"kind": "fixed", "use": "interleave"})
+    factors = [block.attention.attention.config.factor for block in model.decoder.blocks]
+    assert factors == [1, 2, 1]
+
+
+def test_hashed_attention_refuses_a_biased_score() -> None:
+    hashed = {"kind": "lsh", "chunk": 4, "buckets": 4}
+    parts = [{"heads": 1, **hashed}, {"kind": "causal"}]
+    for spec in (hashed, {"kind": "mixed", "parts": parts}):
+        with pytest.raises(ConfigError, match="position: 'lsh' in attention cannot be biased by"):
+            tiny.language_model(position="alibi", attention=spec)

@@ -10,10 +10,12 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 import tiny
 from outrider.errors import InputError
 from outrider.models import LanguageModel, Seq2Seq
+from outrider.models.config import POSITIONS
 
 
-def test_auto_classes_find_the_encoder_decoder(tmp_path: Path) -> None:
-    model = tiny.seq2seq()
+@pytest.mark.parametrize("position", POSITIONS)
+def test_auto_classes_find_the_encoder_decoder(tmp_path: Path, position: str) -> None:
+    model = tiny.seq2seq(position=position)
     model.save_pretrained(tmp_path)
     assert AutoConfig.from_pretrained(tmp_path).hidden_size == 16
     again = AutoModelForSeq2SeqLM.from_pretrained(tmp_path)
@@ -22,9 +24,27 @@ def test_auto_classes_find_the_encoder_decoder(tmp_path: Path) -> None:
         assert torch.equal(value, again.state_dict()[name]), name
 
 
-def test_auto_classes_find_the_language_model(tmp_path: Path) -> None:
-    tiny.language_model().save_pretrained(tmp_path)
-    assert isinstance(AutoModelForCausalLM.from_pretrained(tmp_path), LanguageModel)
+@pytest.mark.parametrize(
+    "parts", [{}, {"position": "relative", "relative_codes": 6, "memory": 5}], ids=str
+)
+def test_auto_classes_find_the_language_model(tmp_path: Path, parts: dict[str, object]) -> None:
+    model = tiny.language_model(**parts)
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path).eval()
+    assert isinstance(again, LanguageModel)
+    tokens = torch.tensor([[3, 5, 6]])
+    assert torch.equal(model(input_ids=tokens).logits, again(input_ids=tokens).logits)
+
+
+@pytest.mark.parametrize("position", POSITIONS)
+def test_every_position_moves_what_a_model_says(position: str) -> None:
+    """Two equal tokens apart: only a model that knows positions tells their orders apart."""
+    model = tiny.language_model(position=position, attention={"kind": "causal"})
+    with torch.no_grad():
+        one, other = model(input_ids=torch.tensor([[4, 5, 6, 7], [5, 4, 6, 7]])).logits[:, -1]
+    moved = float((one - other).abs().max())
+    assert moved > 1e-4, "order must matter, if only through what the layers before saw"
+    assert model.config.position == position
 
 
 def test_generate_greedy_follows_the_argmax() -> None:

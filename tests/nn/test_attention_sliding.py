@@ -1,15 +1,15 @@
-"""Sliding-window attention against its equation: dense below a few windows, in blocks above."""
+"""Sliding-window attention against its equation, in blocks small enough to see."""
 
 import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from attention_equation import assert_same_with_gradient, equation, heads
 from outrider.errors import ConfigError
-from outrider.nn.attention import sliding
+from outrider.nn.attention import HeadShape
 from outrider.nn.attention.sliding import Attention, Config
 from outrider.nn.cache import SLACK
+from small_tiles import assert_equation, largest_product
 
 
 @given(
@@ -22,45 +22,29 @@ from outrider.nn.cache import SLACK
 def test_matches_equation_and_its_gradient(
     length: int, window: int, causal: bool, real: int, seed: int
 ) -> None:
-    real = length if causal else min(real, length)
-    q, k, v = heads(length, 3, seed=seed)
-    keep = (torch.arange(length) < real)[None]
-    attention = Attention(Config(window=window), causal=causal)
-    fast = attention(q[None, None], k[None, None], v[None, None], keep_BT=keep)[0, 0]
-
     def sees(i: int, j: int) -> bool:
-        return abs(i - j) < window and j < real and (j <= i or not causal)
+        return abs(i - j) < window
 
-    seeing = [i for i in range(length) if any(sees(i, j) for j in range(length))]
-    slow = torch.cat([equation(q[i : i + 1], k, v, lambda _, j, i=i: sees(i, j)) for i in seeing])
-    assert_same_with_gradient(fast[seeing], slow, (q, k, v))
+    spec = {"kind": "sliding", "window": window}
+    assert_equation(spec, causal=causal, length=length, real=real, sees=sees, seed=seed)
 
 
 @pytest.mark.parametrize("causal", [True, False])
-def test_long_sequences_really_run_in_blocks(causal: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    largest = 0
-
-    def attend(q, k, v, **options):
-        nonlocal largest
-        largest = max(largest, q.shape[2] * k.shape[2])
-        return real_attend(q, k, v, **options)
-
-    real_attend = sliding.attend
-    monkeypatch.setattr(sliding, "attend", attend)
-    q, k, v = heads(1, 1, 400, 4)
-    Attention(Config(window=8), causal=causal)(q, k, v)
-    assert largest == 8 * 8 * (2 if causal else 3)
+def test_long_sequences_really_run_in_blocks(causal: bool) -> None:
+    attention = Attention(Config(window=64), causal=causal, shape=HeadShape(1, 1, 4))
+    largest = largest_product(attention, 1000)
+    assert largest == 64 * (128 if causal else 192)
 
 
 @given(length=st.integers(1, 60), window=st.integers(1, 12), causal=st.booleans())
 def test_cost_counts_the_pairs_of_the_pattern(length: int, window: int, causal: bool) -> None:
-    attention = Attention(Config(window=window), causal=causal)
+    attention = Attention(Config(window=window), causal=causal, shape=HeadShape(1, 1, 4))
     at = torch.arange(length)
     assert attention.cost(length).pairs == int(attention.sees(at[:, None], at[None]).sum())
 
 
 def test_cache_does_not_grow_with_length() -> None:
-    attention = Attention(Config(window=128), causal=True)
+    attention = Attention(Config(window=128), causal=True, shape=HeadShape(1, 1, 4))
     assert attention.slots(65_536) == attention.slots(1_024) == 127 + SLACK
     assert attention.slots(10) == 10
 

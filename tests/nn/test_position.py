@@ -8,6 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import InputError
+from outrider.nn.coordinate import CoordinatePosition
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
 
 CPU = torch.device("cpu")
@@ -70,3 +71,13 @@ def test_a_table_made_while_decoding_still_trains() -> None:
     x = torch.ones(1, 1, 3, 4, requires_grad=True)
     rotary(x, Positions.upto(3, CPU)).sum().backward()
     assert x.grad is not None
+
+
+def test_coordinate_adds_place_and_depth() -> None:
+    x = torch.zeros(1, 3, 4, dtype=torch.float64)
+    out = CoordinatePosition(4)(x, Positions.upto(3, CPU), 1)[0]
+    for p in range(3):
+        for k in range(2):
+            place, depth = (n / 10_000 ** (2 * k / 4) for n in (p, 2))
+            assert out[p, k].item() == pytest.approx(math.sin(place) + math.sin(depth))
+            assert out[p, k + 2].item() == pytest.approx(math.cos(place) + math.cos(depth))

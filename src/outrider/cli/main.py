@@ -13,6 +13,7 @@ from typing import Annotated
 import typer
 
 from outrider import __version__
+from outrider.cli.bench_attention import bench_attention
 from outrider.cli.bench_decode import bench_decode
 from outrider.cli.bench_modes import bench_exact, bench_modes
 from outrider.cli.bench_train import bench_train
@@ -22,6 +23,8 @@ from outrider.cli.evaluate import evaluate
 from outrider.cli.export import export
 from outrider.cli.prepare import prepare
 from outrider.cli.show import show_tandem
+from outrider.cli.show_attention import show_attention
+from outrider.cli.show_pattern import show_pattern
 from outrider.cli.train import train
 from outrider.cli.translate import generate, translate
 from outrider.errors import OutriderError
@@ -40,9 +43,12 @@ for _command in (prepare, train, distill, evaluate, translate, generate, export,
     app.command()(_command)
 bench.command("train")(bench_train)
 bench.command("decode")(bench_decode)
+bench.command("attention")(bench_attention)
 bench.command("modes")(bench_modes)
 bench.command("exact")(bench_exact)
 show.command("tandem")(show_tandem)
+show.command("attention")(show_attention)
+show.command("pattern")(show_pattern)
 
 
 @app.callback(invoke_without_command=True)

@@ -9,8 +9,15 @@ from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor, nn
 
 from outrider.errors import InputError
+from outrider.models import LanguageModel
 
-__all__ = ["LikelihoodScore", "TranslationScore", "score_text", "score_translations"]
+__all__ = [
+    "LikelihoodScore",
+    "TranslationScore",
+    "score_segments",
+    "score_text",
+    "score_translations",
+]
 
 
 @dataclass(frozen=True)
@@ -33,6 +40,10 @@ class LikelihoodScore:
     bits_per_character: float
     tokens: int
     characters: int
+    words: int = 0
+    """Words between white space, and line ends, as is the custom with WikiText."""
+    perplexity_per_word: float | None = None
+    """Comparable between tokenizers; None where no words were counted."""
 
 
 def score_translations(
@@ -62,6 +73,7 @@ def score_text(
     characters: int,
     context: int,
     overlap: int,
+    words: int = 0,
     batch: int = 16,
 ) -> LikelihoodScore:
     """Predict every token once, each from at most `context` tokens before it.
@@ -75,13 +87,46 @@ def score_text(
     total = 0.0
     for inputs_BT, targets_BT in _windows(ids, context=context, overlap=overlap, batch=batch):
         total += _nats(model, inputs_BT, targets_BT)
-    mean = total / len(tokens)
+    return _score(total, tokens=len(tokens), characters=characters, words=words)
+
+
+@torch.inference_mode()
+def score_segments(
+    model: LanguageModel,
+    tokens: Sequence[int],
+    *,
+    start: int,
+    characters: int,
+    segment: int,
+    memory: int,
+    words: int = 0,
+) -> LikelihoodScore:
+    """Predict every token once, segment by segment, remembering `memory` tokens before each.
+
+    A token sees at least `memory` tokens before it, and nothing is computed twice.
+    """
+    if not tokens:
+        raise InputError("the text holds no token; there is nothing to predict")
+    ids = torch.tensor([[start, *tokens]], device=next(model.parameters()).device)
+    known, total = model.new_memory(1, memory), 0.0
+    for begin in range(0, len(tokens), segment):
+        inputs_BT, targets_BT = ids[:, begin : begin + segment], ids[:, begin + 1 :][:, :segment]
+        output = model(input_ids=inputs_BT[:, : targets_BT.shape[1]], memory=known)
+        known = output.memory
+        total += _surprise(output.logits, targets_BT)
+    return _score(total, tokens=len(tokens), characters=characters, words=words)
+
+
+def _score(total: float, *, tokens: int, characters: int, words: int) -> LikelihoodScore:
+    mean = total / tokens
     return LikelihoodScore(
         nats_per_token=mean,
         perplexity=math.exp(min(mean, 700.0)),
         bits_per_character=total / math.log(2) / characters,
-        tokens=len(tokens),
+        tokens=tokens,
         characters=characters,
+        words=words,
+        perplexity_per_word=math.exp(min(total / words, 700.0)) if words else None,
     )
 
 
@@ -118,8 +163,11 @@ def _stack(windows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 @torch.inference_mode()
 def _nats(model: nn.Module, inputs_BT: Tensor, targets_BT: Tensor) -> float:
     device = next(model.parameters()).device
-    logits_BTV = model(input_ids=inputs_BT.to(device)).logits.float()
-    log_p_BTV = torch.log_softmax(logits_BTV, dim=-1)
-    targets_BT = targets_BT.to(device)
+    return _surprise(model(input_ids=inputs_BT.to(device)).logits, targets_BT.to(device))
+
+
+def _surprise(logits_BTV: Tensor, targets_BT: Tensor) -> float:
+    """Nats of all targets; -1 is none."""
+    log_p_BTV = torch.log_softmax(logits_BTV.float(), dim=-1)
     picked_BT = log_p_BTV.gather(2, targets_BT.clamp(min=0)[..., None]).squeeze(2)
     return -float((picked_BT * (targets_BT >= 0)).sum(dtype=torch.float64))

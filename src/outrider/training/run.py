@@ -1,18 +1,21 @@
 """One run on one page: from a config to a model folder, resumed wherever it was interrupted."""
 
+from collections.abc import Iterable
 from contextlib import closing, nullcontext
 from pathlib import Path
 
 from rich.console import Console
+from torch import nn
 from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
-from outrider.data.batches import BatchStream
+from outrider.data.batches import BatchStream, PlannedBatch
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
+from outrider.data.segments import SegmentStream
 from outrider.errors import ConfigError
-from outrider.models import Drafter
+from outrider.models import Drafter, LanguageModel
 from outrider.models.ctc import Ctc
 from outrider.runtime.distill import weights_of
 from outrider.training.allocator import keep_memory
@@ -33,6 +36,7 @@ from outrider.training.objectives import (
     DrafterObjective,
     LanguageModelObjective,
     Objective,
+    SegmentObjective,
     TranslationObjective,
 )
 from outrider.training.progress import ProgressBar
@@ -142,33 +146,24 @@ def _build_trainer(
     model = build_model(config, prepared)
     if isinstance(model, Drafter | Ctc):
         model.target.to(arguments.device)  # it may not be a part of the model that is moved
-    objective = _objective(config)
     rank, world_size = arguments.process_index, arguments.world_size
     share = config.train.batch_tokens // (config.train.accumulate * world_size)
-    longest = context_length(prepared)
-    stream = BatchStream(
-        prepared,
-        tokens=max(1, share),
-        seed=config.seed,
-        rank=rank,
-        world_size=world_size,
-        cursor=Cursor(**resume.progress.cursor) if resume else None,
-        max_length=longest,
-    )
+    segment = _segment(model)
     validation = Validation(
         prepared,
-        objective,
+        _objective(config, segment),
         batch_tokens=share,
-        max_length=longest,
+        max_length=context_length(prepared),
         bleu=config.train.stop_metric == "bleu",
+        segment=segment,
         rank=rank,
         world_size=world_size,
     )
     return Trainer(
         model,
         config.train,
-        stream=stream,
-        objective=objective,
+        stream=_stream(config, arguments, prepared, resume, segment),
+        objective=_objective(config, segment),
         checkpoints=folder.checkpoints,
         arguments=arguments,
         validate=validation,
@@ -176,7 +171,48 @@ def _build_trainer(
     )
 
 
-def _objective(config: RunConfig) -> Objective:
+def _segment(model: nn.Module) -> int | None:
+    """Tokens of a segment, for a model that remembers from one to the next."""
+    if isinstance(model, LanguageModel) and model.config.memory:
+        return model.config.max_positions
+    return None
+
+
+def _stream(
+    config: RunConfig,
+    arguments: TrainingArguments,
+    prepared: Prepared,
+    resume: Checkpoint | None,
+    segment: int | None,
+) -> Iterable[PlannedBatch]:
+    rank, world_size = arguments.process_index, arguments.world_size
+    tokens = max(1, config.train.batch_tokens // (config.train.accumulate * world_size))
+    cursor = Cursor(**resume.progress.cursor) if resume else None
+    if segment is not None:
+        return SegmentStream(
+            prepared,
+            tokens=tokens,
+            segment=segment,
+            seed=config.seed,
+            rank=rank,
+            world_size=world_size,
+            cursor=cursor,
+        )
+    return BatchStream(
+        prepared,
+        tokens=tokens,
+        seed=config.seed,
+        rank=rank,
+        world_size=world_size,
+        cursor=cursor,
+        max_length=context_length(prepared),
+    )
+
+
+def _objective(config: RunConfig, segment: int | None) -> Objective:
+    """A new one for training and one for validation: each carries its own memory."""
+    if segment is not None:
+        return SegmentObjective()
     if config.model.type == "seq2seq":
         return TranslationObjective()
     if config.model.type == "drafter":

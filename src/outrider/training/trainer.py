@@ -26,7 +26,7 @@ from outrider.training.allocator import return_memory
 from outrider.training.callbacks import Cadence
 from outrider.training.checkpoint import Checkpoint, Checkpoints, Progress
 from outrider.training.config import TrainConfig
-from outrider.training.objectives import Objective
+from outrider.training.objectives import Carries, Objective
 
 __all__ = ["Trainer", "Validate"]
 
@@ -78,6 +78,8 @@ class Trainer(transformers.Trainer):
         set_seed(self.args.seed + self.args.process_index)  # processes must not share dropout masks
         if resume:
             self.progress = resume.progress
+            if isinstance(self.objective, Carries):
+                self.objective.load(resume.folder, process=self.args.process_index)
         if not self.finished:
             self.started = time.monotonic() - self.progress.seconds
             self._logged = (self.progress.tokens, time.monotonic())
@@ -211,6 +213,8 @@ class Trainer(transformers.Trainer):
         self._save_optimizer_and_scheduler(str(staging))
         self._save_scaler(str(staging))
         self._save_rng_state(str(staging))
+        if isinstance(self.objective, Carries):
+            self.objective.save(staging, process=self.args.process_index)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             self.state.save_to_json(str(staging / "trainer_state.json"))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 from outrider.backends.torch import TorchBackend
 from outrider.data.batches import valid_batches
 from outrider.data.prepared import Prepared
+from outrider.data.segments import SegmentStream
 from outrider.evaluation.quality import score_translations
 from outrider.models import Drafter, Seq2Seq
 from outrider.models.ctc import Ctc
@@ -36,6 +37,8 @@ class Validation:
     batch_tokens: int
     max_length: int
     bleu: bool
+    segment: int | None = None
+    """Tokens of a segment, where the model remembers from one to the next."""
     rank: int = 0
     world_size: int = 1
 
@@ -74,9 +77,24 @@ class Validation:
     def _batches(self, model: nn.Module, count: int | None = None) -> Iterator[dict[str, Tensor]]:
         """This process's share of the first `count` batches, on the model's device."""
         device = next(model.parameters()).device
-        batches = valid_batches(self.prepared, tokens=self.batch_tokens, max_length=self.max_length)
-        for batch in islice(batches, self.rank, count, self.world_size):
+        for batch in self._share(count):
             yield {name: tensor.to(device) for name, tensor in batch.items()}
+
+    def _share(self, count: int | None) -> Iterator[dict[str, Tensor]]:
+        if self.segment is not None:
+            # Rows go on from batch to batch, so processes share rows and not batches.
+            stream = SegmentStream(
+                self.prepared,
+                tokens=self.batch_tokens,
+                segment=self.segment,
+                seed=None,
+                rank=self.rank,
+                world_size=self.world_size,
+                split="valid",
+            )
+            return islice(stream.batches_of(0), count)
+        batches = valid_batches(self.prepared, tokens=self.batch_tokens, max_length=self.max_length)
+        return islice(batches, self.rank, count, self.world_size)
 
     def _bleu(self, model: nn.Module) -> float:
         options: dict[str, Any] = {}

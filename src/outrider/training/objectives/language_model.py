@@ -5,7 +5,7 @@ loss = sum_{t>0} -log p(x_t | x_<t)
 
 from torch import Tensor, nn
 
-from outrider.training.objectives.base import IGNORED, Inputs
+from outrider.training.objectives.base import IGNORED, Inputs, add_penalty
 
 __all__ = ["LanguageModelObjective"]
 
@@ -26,5 +26,4 @@ class LanguageModelObjective:
             label_smoothing=smoothing,
             num_items_in_batch=divisor,
         )
-        loss: Tensor = output.loss
-        return loss
+        return add_penalty(output.loss, model, self.count(inputs) / divisor)

@@ -5,7 +5,7 @@ loss = sum_t -log p(y_t | y_<t, x)
 
 from torch import Tensor, nn
 
-from outrider.training.objectives.base import IGNORED, Inputs
+from outrider.training.objectives.base import IGNORED, Inputs, add_penalty
 
 __all__ = ["TranslationObjective"]
 
@@ -26,5 +26,4 @@ class TranslationObjective:
             label_smoothing=smoothing,
             num_items_in_batch=divisor,
         )
-        loss: Tensor = output.loss
-        return loss
+        return add_penalty(output.loss, model, self.count(inputs) / divisor)

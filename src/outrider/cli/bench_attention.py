@@ -1,0 +1,70 @@
+"""`outrider bench attention`: time, memory and cache of every attention by length."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["bench_attention"]
+
+
+def bench_attention(
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    kinds: Annotated[
+        str | None, typer.Option(help="Attentions, with commas; by default all of a decoder.")
+    ] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw time and memory here.")] = None,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Few lengths: a minute or two for two kinds.")
+    ] = False,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+) -> None:
+    """Measure how attentions grow with the length, from 256 to 64k tokens.
+
+    Each is compared with full causal attention. A point is a kind at a length, and runs in a
+    process of its own; points that would take too long are left out.
+    """
+    from rich.console import Console
+
+    from outrider.evaluation.attention_scaling import Grid, check_kinds, measure_scaling
+    from outrider.evaluation.results import write_result
+
+    chosen = check_kinds([name.strip() for name in (kinds or "").split(",") if name.strip()])
+    console = Console(stderr=True)
+    result = measure_scaling(
+        chosen,
+        Grid.quick() if quick else Grid(),
+        threads=threads,
+        report=lambda line: console.print(line, highlight=False),
+    )
+    _print(result)
+    if json is not None:
+        write_result(json, result)
+    if plot is not None:
+        from outrider.evaluation.attention_plot import draw_scaling
+
+        draw_scaling(result, plot)
+        typer.echo(f"wrote {plot}", err=True)
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    heads = ("kind", "slope", "speedup 16k", "memory 16k", "cache 64k, MiB", "faster from")
+    table = Table(*heads, title=f"against full {result['peer']} attention")
+    for kind, found in result["kinds"].items():
+        cache = found["cache_bytes_64k"]
+        table.add_row(
+            kind,
+            _figure(found["slope"]),
+            _figure(found["speedup_16k"], "x"),
+            _figure(found["memory_ratio_16k"], "x"),
+            "-" if cache is None else f"{cache / 2**20:.2f}",
+            "-" if found["faster_from"] is None else f"{found['faster_from']:,}",
+        )
+    Console(highlight=False).print(table)
+
+
+def _figure(value: float | None, unit: str = "") -> str:
+    return "-" if value is None else f"{value:.2f}{unit}"

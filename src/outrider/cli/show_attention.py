@@ -1,0 +1,65 @@
+"""`outrider show attention`: see where heads look, as tables, a picture and a page."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from outrider.evaluation.attention_maps import AttentionMaps
+
+__all__ = ["print_maps", "show_attention"]
+
+
+def show_attention(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")],
+    text: Annotated[str, typer.Argument(help="One sentence to translate, or a text to read.")],
+    png: Annotated[Path | None, typer.Option(help="Draw all heads here as a picture.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page to hover over here.")] = None,
+) -> None:
+    """Show which head looks where, and how alike the heads of a layer are.
+
+    An encoder-decoder reads the text and writes its translation, greedily; its encoder, its decoder
+    and what the decoder sees of the source are shown. A language model only reads.
+    """
+    from rich.console import Console
+
+    from outrider.evaluation.attention_maps import read_maps
+    from outrider.runtime import load
+
+    maps = read_maps(load(model), text)
+    print_maps(maps, Console(highlight=False))
+    if png is not None:
+        from outrider.evaluation.attention_picture import draw_maps
+
+        draw_maps(maps, png)
+        typer.echo(f"wrote {png}", err=True)
+    if html is not None:
+        from outrider.evaluation.attention_page import write_attention_page
+
+        write_attention_page(maps, html)
+        typer.echo(f"wrote {html}", err=True)
+
+
+def print_maps(maps: "AttentionMaps", console: "Console") -> None:
+    """Print what each head does, a table for each part of the model."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(Text(maps.text, style="bright_black"))
+    if maps.output is not None:
+        console.print(Text(maps.output, style="bold"))
+    for part in maps.parts:
+        console.print()
+        heads = part.weights_LHTS.shape[1]
+        names = (f"head {head + 1}" for head in range(heads))
+        table = Table("layer", *names, "alike", title=f"{part.name}: {part.title}")
+        for number, (habits, likeness_HH) in enumerate(
+            zip(part.habits, part.likeness_LHH, strict=True), start=1
+        ):
+            others = heads * (heads - 1)
+            alike = (float(likeness_HH.sum()) - heads) / others if others else 1.0
+            table.add_row(str(number), *habits, f"{alike:.2f}")
+        console.print(table)

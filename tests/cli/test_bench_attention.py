@@ -1,0 +1,34 @@
+"""`outrider bench attention` through the real command line, on a grid of a few tokens."""
+
+import json
+
+import pytest
+
+from outrider.evaluation.attention_scaling import Grid
+
+TINY = Grid(lengths=(64, 128), short=(32,), peer_up_to=128, repeats=1, heads=2, width=8)
+
+
+def test_it_measures_prints_writes_and_draws(command, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Grid, "quick", classmethod(lambda cls: TINY))
+    result, plot = tmp_path / "a.json", tmp_path / "a.png"
+    options = ("--kinds", "sliding, full", "--quick", "--json", result, "--plot", plot)
+    code, out, err = command("bench", "attention", *options)
+    assert code == 0
+    assert "sliding" in out
+    assert "full at 128:" in err
+    assert err.endswith(f"wrote {plot}\n")
+    assert plot.read_bytes().startswith(b"\x89PNG")
+    written = json.loads(result.read_text(encoding="utf-8"))
+    assert list(written["kinds"]) == ["causal", "sliding", "full"]
+    figures = {"slope", "speedup_16k", "memory_ratio_16k", "cache_bytes_64k", "short", "points"}
+    assert figures <= set(written["kinds"]["sliding"])
+    assert {"machine", "versions", "date"} <= set(written)
+
+
+@pytest.mark.parametrize("kinds", ["slidng", "sliding,nothing"])
+def test_an_unknown_kind_is_one_line(command, kinds) -> None:
+    code, _, err = command("bench", "attention", "--kinds", kinds)
+    assert code == 2
+    assert "--kinds: unknown" in err
+    assert err.count("\n") == 1

@@ -1,0 +1,63 @@
+"""Tiles of a few tokens, so that short test sequences are cut up as long ones are."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import pytest
+import torch
+from torch import Tensor
+
+from attention_equation import assert_same_with_gradient, equation, heads
+from outrider.nn import merge, sparse
+from outrider.nn.attention import HeadShape, build_attention, fixed
+from outrider.nn.sparse import TiledAttention
+
+
+@contextmanager
+def small_tiles() -> Iterator[None]:
+    """Take tiles at every length, of blocks of 4 queries and groups of 12."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sparse, "DENSE_UP_TO", 0)
+        patch.setattr(sparse, "SHARE", 2.0)
+        patch.setattr(sparse, "BLOCK", 4)
+        patch.setattr(fixed, "GROUP", 12)
+        patch.setattr(merge, "BUDGET", 128)
+        yield
+
+
+def largest_product(attention: TiledAttention, length: int) -> int:
+    """Most query-key pairs that meet in one set of a tile, while a whole pass really runs."""
+    largest = 0
+    real = merge._calls
+
+    def calls(*arguments):
+        nonlocal largest
+        for row, part, tile in real(*arguments):
+            largest = max(largest, tile.queries.size * tile.keys.size * (not tile.causal))
+            yield row, part, tile
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(merge, "_calls", calls)
+        attention(*(x.detach() for x in heads(1, attention.shape.heads, length, 4)))
+    assert largest, "no tile was computed"
+    return largest
+
+
+def assert_equation(spec: dict, *, causal: bool, length: int, real: int, sees, seed: int) -> None:
+    """One head under `sees(i, j)`, written as loops, equals the tiles with their gradient."""
+    q, k, v = heads(length, 3, seed=seed)
+    real = length if causal else min(real, length)
+    keep = (torch.arange(length) < real)[None]
+    attention = build_attention(spec, causal=causal, shape=HeadShape(1, 1, 3)).eval()
+    with small_tiles():
+        fast = attention(*(x[None, None] for x in (q, k, v)), keep_BT=keep)[0, 0, :real]
+
+    def visible(i: int, j: int) -> bool:
+        return j < real and sees(i, j) and (j <= i or not causal)
+
+    assert_same_with_gradient(fast, equation(q[:real], k, v, visible), (q, k, v))
+
+
+def seen_by_loops(length: int, sees) -> Tensor:
+    """A pattern as a table."""
+    return torch.tensor([[bool(sees(i, j)) for j in range(length)] for i in range(length)])
