@@ -20,6 +20,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+from outrider.decoding.paces import Paces
 from outrider.decoding.protocol import Backend, State
 
 __all__ = ["Costs", "Profile"]
@@ -71,6 +72,8 @@ class Profile:
         self._interpolated: dict[int, Costs] = {}
         self.hold = [HOPE] * len(next(iter(self._costs.values())).draft)
         """Chance of the draft at each place to hold if all before it do, as seen so far."""
+        self.paces = Paces()
+        """What whole batches took, with drafting and without."""
 
     @classmethod
     @torch.inference_mode()

@@ -59,11 +59,18 @@ def tandem(
         return _free(backend, requests, config, block, stats)
     if profile is None or config.draft_tokens is not None:
         return _Batch(backend, requests, config, block=block, stats=stats).decode()
-    length = _likely_length(backend, requests, config)
-    if not config.strict and not profile.pays(len(requests), length=length):
-        return _without_drafting(backend, requests, config, profile, stats)
-    block = len(profile.hold)
-    return _Batch(backend, requests, config, block=block, profile=profile, stats=stats).decode()
+    rows, length = len(requests), _likely_length(backend, requests, config)
+    drafting = config.strict or (profile.pays(rows, length=length) and profile.paces.drafting(rows))
+    started = perf_counter()
+    if drafting:
+        block = len(profile.hold)
+        batch = _Batch(backend, requests, config, block=block, profile=profile, stats=stats)
+        found = batch.decode()
+    else:
+        found = _without_drafting(backend, requests, config, profile, stats)
+    tokens, seconds = sum(len(one.tokens) for one in found), perf_counter() - started
+    profile.paces.note(rows, drafting=drafting, tokens=tokens, seconds=seconds)
+    return found
 
 
 def _likely_length(backend: Backend, requests: Sequence[Request], config: DecodeConfig) -> float:

@@ -1,0 +1,45 @@
+"""Which way was really faster, drafting or plain steps, for batches of like size.
+
+A profile foretells what rounds cost from calls timed one by one. A batch has costs that no such
+call shows: rows that wait for the unluckiest one, caches that are cold, a machine that is shared.
+So what batches took is remembered, and where the foretelling was wrong it is overruled. Either way
+gives the same text, so trying the other one now and then costs nothing but a little time.
+"""
+
+from collections import Counter, defaultdict, deque
+from statistics import median
+
+__all__ = ["Paces"]
+
+TRIED = 3
+"""Batches of each way before the faster one is known."""
+KEPT = 7
+"""Batches remembered of each way."""
+RETRY = 24
+"""Every so many batches the slower way is tried again."""
+
+
+class Paces:
+    """Seconds a token of the batches decoded so far."""
+
+    def __init__(self) -> None:
+        self._seen: defaultdict[tuple[int, bool], deque[float]] = defaultdict(
+            lambda: deque(maxlen=KEPT)
+        )
+        self._count: Counter[tuple[int, bool]] = Counter()
+
+    def note(self, rows: int, *, drafting: bool, tokens: int, seconds: float) -> None:
+        """Remember a batch; not the first of its kind, which prepares kernels."""
+        way = rows.bit_length(), drafting
+        self._count[way] += 1
+        if self._count[way] > 1 and tokens:
+            self._seen[way].append(seconds / tokens)
+
+    def drafting(self, rows: int) -> bool:
+        """Whether to draft for a batch of so many rows, by what was seen."""
+        ways = [(rows.bit_length(), drafting) for drafting in (True, False)]
+        drafted, plain = (self._count[way] for way in ways)
+        if min(drafted, plain) <= TRIED:
+            return drafted <= plain
+        faster = median(self._seen[ways[0]]) <= median(self._seen[ways[1]])
+        return faster != ((drafted + plain) % RETRY == 0)

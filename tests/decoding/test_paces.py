@@ -1,0 +1,51 @@
+"""What batches really took decides between two ways that give the same text."""
+
+import pytest
+
+from outrider.decoding.paces import RETRY, Paces
+
+SECONDS = {True: 2.0, False: 1.0}
+
+
+def decode(paces: Paces, rows: int, batches: int, seconds: dict[bool, float]) -> list[bool]:
+    ways = []
+    for _ in range(batches):
+        drafting = paces.drafting(rows)
+        ways.append(drafting)
+        first = ways.count(drafting) == 1
+        taken = seconds[drafting] * (50 if first else 1)  # kernels are prepared
+        paces.note(rows, drafting=drafting, tokens=10, seconds=taken)
+    return ways
+
+
+@pytest.mark.parametrize("faster", [True, False])
+def test_both_ways_are_tried_and_the_faster_one_stays(faster: bool) -> None:
+    paces = Paces()
+    seconds = {faster: 1.0, not faster: 1.3}
+    tried = decode(paces, 8, 8, seconds)
+    assert tried[:2] == [True, False]
+    later = decode(paces, 8, 4 * RETRY, seconds)
+    assert later.count(faster) == 4 * RETRY - 4
+
+
+def test_sizes_are_judged_apart() -> None:
+    paces = Paces()
+    decode(paces, 8, 9, SECONDS)
+    assert paces.drafting(1)
+    decode(paces, 1, 9, {True: 1.0, False: 2.0})
+    assert paces.drafting(1)
+    assert not paces.drafting(8)
+
+
+def test_a_machine_that_changes_is_noticed() -> None:
+    paces = Paces()
+    decode(paces, 8, 12, SECONDS)
+    later = decode(paces, 8, 8 * RETRY, {True: 0.5, False: 1.0})
+    assert all(later[-5:])
+
+
+def test_a_disturbed_batch_does_not_decide() -> None:
+    paces = Paces()
+    decode(paces, 8, 12, SECONDS)
+    paces.note(8, drafting=False, tokens=10, seconds=90.0)
+    assert not paces.drafting(8)
