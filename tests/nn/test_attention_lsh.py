@@ -1,6 +1,7 @@
 """Hashed attention against its equation, written as loops; what decoding walks; what it refuses."""
 
 import copy
+from typing import Any
 
 import pytest
 import torch
@@ -126,11 +127,11 @@ def test_memory_of_long_sequences_is_linear(monkeypatch: pytest.MonkeyPatch) -> 
     largest = 0
     real = lsh.Attention._sorted
 
-    def watched(self: Attention, *inputs: Tensor) -> Tensor:
+    def watched(self: Attention, *inputs: Any, again: bool) -> Tensor:
         nonlocal largest
         layout = inputs[-1]
         largest = max(largest, layout.slots * layout.block * (layout.back + 1))
-        return real(self, *inputs)
+        return real(self, *inputs, again=again)
 
     monkeypatch.setattr(lsh.Attention, "_sorted", watched)
     q, k, v = heads(1, 1, 2000, 4)

@@ -116,15 +116,15 @@ class Attention(AttentionBase):
         rows = [x.flatten(0, 1) for x in (q_BHTK, k_BHTK, v_BHTK)]
         indices = [x.flatten(1, 2) for x in (layout.slot_RBHT, layout.code_RBHT)]
         group = max(1, AT_ONCE // (layout.slots * layout.block * (layout.back + 1)))
-        again = len(rows[0]) > group and torch.is_grad_enabled() and q_BHTK.requires_grad
         outputs = []
         for start in range(0, len(rows[0]), group):
             some = slice(start, start + group)
-            inputs: list[Any] = [x[some] for x in rows] + [x[:, some] for x in indices] + [layout]
-            if again:  # a group's scores are computed twice rather than all of them kept
-                outputs.append(checkpoint(self._sorted, *inputs, use_reentrant=False))
-            else:
-                outputs.append(self._sorted(*inputs))
+            q_GTK, k_GTK, v_GTK = (x[some] for x in rows)
+            slot_RGT, code_RGT = (x[:, some] for x in indices)
+            again = len(rows[0]) > group
+            outputs.append(
+                self._sorted(q_GTK, k_GTK, v_GTK, slot_RGT, code_RGT, layout, again=again)
+            )
         return torch.cat(outputs).view_as(v_BHTK)
 
     def reference(
@@ -207,28 +207,50 @@ class Attention(AttentionBase):
         slot_RGT: Tensor,
         code_RGT: Tensor,
         layout: Layout,
+        *,
+        again: bool,
     ) -> Tensor:
-        """Attend round by round and merge, each key in the first round that finds it."""
+        """Attend round by round and merge, each key in the first round that finds it.
+
+        `again` computes the scores of a round once more in the backward rather than keep them.
+        """
         outs, sums = [], []
         for number, slot_GT in enumerate(slot_RGT):
-            blocks = _Blocks(slot_GT, layout)
-            q, k, v = (blocks.sort(x) for x in (q_GTK, k_GTK, v_GTK))
-            scores_GnCW = (q * q.shape[-1] ** -0.5) @ blocks.near(k).transpose(-1, -2)
-            scores_GnCW = scores_GnCW.to(torch.promote_types(q.dtype, torch.float32))
-            scores_GnCW.masked_fill_(blocks.hidden(code_RGT[: number + 1]), NOTHING)
-            if number == 0:  # the first round finds every token itself
-                scores_GnCW.masked_fill_(blocks.itself(), ITSELF)
-            most_GnC1 = scores_GnCW.detach().amax(-1, keepdim=True)
-            weights_GnCW = scores_GnCW.sub_(most_GnC1).exp_()
-            sum_GnC1 = weights_GnCW.sum(-1, keepdim=True)
-            weights_GnCW = drop(weights_GnCW, self.active_dropout, self.active_dropout > 0)
-            out = (weights_GnCW.to(v.dtype) @ blocks.near(v)) / sum_GnC1.to(v.dtype)
-            outs.append(blocks.restore(out))
-            sums.append((most_GnC1 + sum_GnC1.log()).flatten(1).gather(1, slot_GT))
+            inputs = (q_GTK, k_GTK, v_GTK, slot_GT, code_RGT[: number + 1], layout)
+            if again and torch.is_grad_enabled():
+                out_GTK, sum_GT = checkpoint(self._round, *inputs, use_reentrant=False)
+            else:
+                out_GTK, sum_GT = self._round(*inputs)
+            outs.append(out_GTK)
+            sums.append(sum_GT)
         if len(outs) == 1:
             return outs[0]
         share_RGT = torch.stack(sums).softmax(0).to(q_GTK.dtype)
         return (share_RGT[..., None] * torch.stack(outs)).sum(0)
+
+    def _round(
+        self,
+        q_GTK: Tensor,
+        k_GTK: Tensor,
+        v_GTK: Tensor,
+        slot_GT: Tensor,
+        code_RGT: Tensor,
+        layout: Layout,
+    ) -> tuple[Tensor, Tensor]:
+        """Return what the last of the rounds given adds, and its log-sum-exp for every token."""
+        blocks = _Blocks(slot_GT, layout)
+        q, k, v = (blocks.sort(x) for x in (q_GTK, k_GTK, v_GTK))
+        scores_GnCW = (q * q.shape[-1] ** -0.5) @ blocks.near(k).transpose(-1, -2)
+        scores_GnCW = scores_GnCW.to(torch.promote_types(q.dtype, torch.float32))
+        scores_GnCW.masked_fill_(blocks.hidden(code_RGT), NOTHING)
+        if len(code_RGT) == 1:  # the first round finds every token itself
+            scores_GnCW.masked_fill_(blocks.itself(), ITSELF)
+        most_GnC1 = scores_GnCW.detach().amax(-1, keepdim=True)
+        weights_GnCW = scores_GnCW.sub_(most_GnC1).exp_()
+        sum_GnC1 = weights_GnCW.sum(-1, keepdim=True)
+        weights_GnCW = drop(weights_GnCW, self.active_dropout, self.active_dropout > 0)
+        out = (weights_GnCW.to(v.dtype) @ blocks.near(v)) / sum_GnC1.to(v.dtype)
+        return blocks.restore(out), (most_GnC1 + sum_GnC1.log()).flatten(1).gather(1, slot_GT)
 
 
 class _Blocks:
