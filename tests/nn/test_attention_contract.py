@@ -265,6 +265,15 @@ def test_a_wrong_option_type_is_refused(value: object) -> None:
         build_attention(spec, causal=True, shape=HeadShape(1, 1, 1))
 
 
+def test_a_wrong_value_names_the_key_as_typed() -> None:
+    spec = {"kind": "mixed", "parts": [{"heads": 2, "kind": "sliding", "window": 0}]}
+    with pytest.raises(ConfigError, match=r"^decoder_attention\.parts\[0\]\.window: got 0"):
+        build_attention(spec, causal=True, shape=HeadShape(2, 2, 4), key="decoder_attention")
+    spec = {"kind": "local", "block": 0}
+    with pytest.raises(ConfigError, match=r"^encoder_attention\.block: got 0"):
+        build_attention(spec, causal=False, shape=HeadShape(1, 1, 4), key="encoder_attention")
+
+
 @pytest.mark.parametrize("kind", CAUSAL)
 def test_compiles(kind: str) -> None:
     torch.compiler.reset()  # compiled kinds share one `forward`, and a function has a limit

@@ -124,8 +124,8 @@ class _ModelConfig(PreTrainedConfig):
             return
         for part in attention.modules():
             if isinstance(part, AttentionBase) and not part.columns_ok:
-                kind = type(part).__module__.rpartition(".")[2]
-                message = f"{kind!r} in {key} cannot be biased by {self.position!r}; use rotary"
+                message = f"{part.kind!r} in {key} cannot be biased by {self.position!r}"
+                message += "; use rotary"
                 raise ConfigError("position", message)
 
     def _check_sizes(self) -> None:

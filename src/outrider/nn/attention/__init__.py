@@ -69,7 +69,11 @@ def build_attention(
         raise ConfigError(
             f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {able_kinds}"
         )
-    attention: AttentionBase = variant.Attention(
-        variant.Config(**options), causal=causal, dropout=dropout, shape=shape
-    )
+    try:
+        attention: AttentionBase = variant.Attention(
+            variant.Config(**options), causal=causal, dropout=dropout, shape=shape
+        )
+    except ConfigError as error:  # a variant does not know under which key it was asked for
+        message = str(error).removeprefix(f"{error.key}: ")
+        raise ConfigError(key + error.key.removeprefix("attention"), message) from None
     return attention

@@ -117,6 +117,11 @@ class AttentionBase(nn.Module):
         """None where the variant's own way computes it: scaled dot (or dot) and softmax."""
 
     @property
+    def kind(self) -> str:
+        """The name of its file, by which a config asks for it."""
+        return type(self).__module__.rpartition(".")[2]
+
+    @property
     def key(self) -> object:
         """Equal for two attentions with the same pattern."""
         return type(self), self.config, self.causal
@@ -228,8 +233,9 @@ class AttentionBase(nn.Module):
         own_way |= type(self).new_cache is not AttentionBase.new_cache
         if own_way or not self.scores_ok or not self.positional:
             option, value = ("normaliser", "softmax") if usual_score else ("score", "scaled_dot")
-            kind = type(self).__module__.rpartition(".")[2]
-            message = f"{kind!r} can only do {value!r}; leave {option} out or choose another kind"
+            message = (
+                f"{self.kind!r} can only do {value!r}; leave {option} out or choose another kind"
+            )
             raise ConfigError(f"attention.{option}", message)
         heads, kv_heads, width = self.shape
         size = self.config.score_positions

@@ -93,15 +93,9 @@ class Attention(AttentionBase):
                 f"{key}.heads", f"got {heads}; {shared} heads share their keys, use a multiple"
             )
         shape = HeadShape(heads, heads // shared, self.shape.width)
-        try:
-            return build_attention(
-                options, causal=self.causal, dropout=self.dropout, shape=shape, key=key
-            )
-        except ConfigError as error:
-            if error.key.startswith(key):
-                raise
-            message = str(error).removeprefix(f"{error.key}: ")
-            raise ConfigError(f"{key}.{error.key.rpartition('.')[2]}", message) from None
+        return build_attention(
+            options, causal=self.causal, dropout=self.dropout, shape=shape, key=key
+        )
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
         """Some head does."""
