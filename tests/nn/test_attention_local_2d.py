@@ -6,6 +6,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from torch import Tensor
 
 from attention_equation import assert_same_with_gradient, equation, heads
 from outrider.errors import ConfigError
@@ -96,6 +97,27 @@ def test_bands_serve_batches_and_grouped_heads(causal: bool) -> None:
     slow = attention.reference(q, k, v, keep_BT=keep)
     real = torch.ones(1) if keep is None else keep[:, None, :, None]
     assert_same_with_gradient(fast * real, slow * real, (q, k, v))
+
+
+def test_bands_run_again_with_the_same_dropout(monkeypatch: pytest.MonkeyPatch) -> None:
+    config = Config(columns=7, block_rows=2, block_columns=3, margin=3)
+    attention = Attention(config, causal=True, dropout=0.3, shape=HeadShape(2, 2, 4)).train()
+    monkeypatch.setattr(local_2d, "BAND_TOKENS", 28)
+    inputs = [x.detach().requires_grad_() for x in heads(1, 2, 61, 4)]
+
+    def grads() -> tuple[Tensor, ...]:
+        torch.manual_seed(1)
+        out = attention._blocked(*inputs, None)
+        torch.rand(5)  # what the generators do later must not matter
+        return torch.autograd.grad(out.square().sum(), inputs)
+
+    def plainly(run, bands, *inputs):
+        return torch.cat([run(*local_2d._take(inputs, *band)) for band in bands], dim=2)
+
+    again = grads()
+    monkeypatch.setattr(local_2d._Bands, "apply", plainly)
+    for ours, plain in zip(again, grads(), strict=True):
+        torch.testing.assert_close(ours, plain, atol=1e-12, rtol=0)
 
 
 @pytest.mark.parametrize("causal", [True, False])

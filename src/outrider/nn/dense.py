@@ -4,7 +4,8 @@
 
 Two forms give the same numbers. `scaled_dot_product_attention` never stores the T x S weights, but
 on a CPU its backward is slow for short sequences, where three plain matrix products win (measured:
-`benchmarks/attention_form.py`). On other devices SDPA always wins.
+`benchmarks/attention_form.py`). On other devices SDPA always wins. With dropout a CPU's SDPA stores
+the weights as well, so there the plain form is taken always.
 """
 
 import torch
@@ -34,7 +35,7 @@ def attend(
     A query with no kept key gets some finite output that must not be used.
     """
     grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
-    if _plain_wins(q_BHTK, k_BGSK):
+    if _plain_wins(q_BHTK, k_BGSK, dropout):
         if grouped:
             repeats = q_BHTK.shape[1] // k_BGSK.shape[1]
             k_BGSK = k_BGSK.repeat_interleave(repeats, dim=1)
@@ -54,8 +55,12 @@ def attend(
     )
 
 
-def _plain_wins(q_BHTK: Tensor, k_BGSK: Tensor) -> bool:
-    if q_BHTK.device.type != "cpu" or not torch.is_grad_enabled():
+def _plain_wins(q_BHTK: Tensor, k_BGSK: Tensor, dropout: float) -> bool:
+    if q_BHTK.device.type != "cpu":
+        return False
+    if dropout:  # one form only: a backward that runs this again must draw the same numbers
+        return True
+    if not torch.is_grad_enabled():
         return False
     return max(q_BHTK.shape[2], k_BGSK.shape[2]) <= PLAIN_UP_TO
 

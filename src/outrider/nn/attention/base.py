@@ -28,6 +28,8 @@ from outrider.nn.tiled import NORMALISERS
 __all__ = ["AttentionBase", "AttentionConfig", "Cost", "HeadShape"]
 
 GATES = ("none", "glu")
+REMEMBERED = 1 << 11
+"""Longest text whose dense mask is kept for the next: 4 MB."""
 TABLE_LIMIT = 1 << 13
 """Largest table of `score: fast`; it holds the square of this per head."""
 
@@ -113,6 +115,7 @@ class AttentionBase(nn.Module):
         self.causal = causal
         self.dropout = dropout
         self.shape = shape
+        self._last_mask: Tensor | None = None
         self.scored = self._build_scored()
         """None where the variant's own way computes it: scaled dot (or dot) and softmax."""
 
@@ -188,8 +191,7 @@ class AttentionBase(nn.Module):
         """The pattern as a dense T x T mask: right for every variant, quadratic."""
         if self.scored is not None:
             return self.scored.reference(self, q_BHTK, k_BGTK, v_BGTK, keep_BT)
-        position_T = torch.arange(q_BHTK.shape[2], device=q_BHTK.device)
-        keep = self.heads_see(position_T[:, None], position_T[None, :])[None]
+        keep = self._mask(q_BHTK.shape[2], q_BHTK.device)[None]
         if keep_BT is not None:
             keep = keep & keep_BT[:, None, None, :]
         return attend(q_BHTK, k_BGTK, v_BGTK, keep=keep, dropout=self.active_dropout)
@@ -207,6 +209,21 @@ class AttentionBase(nn.Module):
         slots = step.slots(self, cache.size)
         k_BGCK, v_BGCK = cache.write(k_BGTK, v_BGTK, slots)
         return attend(q_BHTK, k_BGCK, v_BGCK, keep=slots.keep)
+
+    def _mask(self, length: int, device: torch.device) -> Tensor:
+        """Return the pattern of so many tokens, [H or 1, T, T].
+
+        The last small one is remembered: to work a pattern out took as long as to attend.
+        """
+        known = self._last_mask
+        if known is not None and known.shape[-1] == length and known.device == device:
+            return known
+        with torch.inference_mode(False):  # made while decoding, it must still serve a backward
+            position_T = torch.arange(length, device=device)
+            mask_HTT = self.heads_see(position_T[:, None], position_T[None, :])
+        if self.heads_alike and length <= REMEMBERED and not torch.compiler.is_compiling():
+            self._last_mask = mask_HTT
+        return mask_HTT
 
     @property
     def _flexible(self) -> bool:

@@ -13,21 +13,21 @@ is worked through in bands, and training computes a band again rather than keep 
 keeps the image rows a block can reach, R + m of them, whatever the length.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from itertools import product
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
-from torch.utils.checkpoint import checkpoint
 
 from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost
 from outrider.nn.cache import SLACK
 from outrider.nn.dense import attend
+from outrider.nn.replay import Moment, Setting
 
 __all__ = ["Attention", "Config"]
 
@@ -142,34 +142,31 @@ class Attention(AttentionBase):
         tokens, margin = config.block_rows * config.columns, config.margin * config.columns
         # A band is at least as high as the margin, so that it looks into one other band only.
         tokens *= max(BAND_TOKENS // tokens, -(-margin // tokens), 1)
+        bands = [
+            (slice(start, start + tokens), slice(max(0, start - margin), start + tokens))
+            for start in range(0, q_BHTK.shape[2], tokens)
+        ]
         inputs = (q_BHTK, k_BGTK, v_BGTK, keep_BT[..., None])
-        bands = list(zip(*(torch.split(x, tokens, dim=-2) for x in inputs), strict=True))
-        run: Callable[..., Tensor] = self._band
-        if torch.is_grad_enabled() and len(bands) > 1:
-            run = partial(checkpoint, self._band, use_reentrant=False)
-        above = [x[..., :0, :] for x in inputs[1:]]
-        outs = []
-        for band in bands:
-            outs.append(run(*band, *above))
-            above = [x[..., x.shape[-2] - margin :, :] for x in band[1:]]
-        return torch.cat(outs, dim=2)
+        learns = torch.is_grad_enabled() and any(x.requires_grad for x in inputs[:3])
+        if torch.compiler.is_compiling() or not learns or len(bands) == 1:
+            return torch.cat([self._band(*_take(inputs, *band)) for band in bands], dim=2)
+        out: Tensor = _Bands.apply(self._band, bands, *inputs)  # type: ignore[no-untyped-call]
+        return out
 
-    def _band(self, q_BHTK: Tensor, *keys_and_above: Tensor) -> Tensor:
+    def _band(self, q_BHTK: Tensor, *keys: Tensor) -> Tensor:
         """Every block of queries as a row of its own over the keys of its block and margin.
 
-        Given are keys, values and which of them are real, of the band and of the margin above it.
+        Given are keys, values and which of them are real, those of the margin above included.
         """
         batch, heads, length, _ = q_BHTK.shape
         config = self.config
         margin = config.margin * config.columns
 
-        def cut(x: Tensor, above: Tensor) -> Tensor:
-            x = torch.cat([above, x], dim=-2)
+        def cut(x: Tensor) -> Tensor:
             x = F.pad(x, (0, 0, length + margin - x.shape[-2], 0))  # above the image is nothing
             return self._cut(x.flatten(0, -3), config.margin)
 
-        keys, above = keys_and_above[:3], keys_and_above[3:]
-        k, v, real = (cut(x, more) for x, more in zip(keys, above, strict=True))
+        k, v, real = (cut(x) for x in keys)
         # Rows of the batch count as heads, so that one mask can serve them all.
         out = attend(
             self._cut(q_BHTK.flatten(0, 1), 0),
@@ -221,6 +218,54 @@ class Attention(AttentionBase):
 
         query = place(config.block_rows, config.block_columns, 0)
         return place(config.key_rows, config.key_columns, config.margin) <= query[:, None]
+
+
+class _Bands(torch.autograd.Function):
+    """Bands one after another, written into one output.
+
+    The backward computes each band again and adds to whole gradients, so that beside them only
+    one band exists at a time.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any, run: Callable[..., Tensor], bands: Sequence[tuple[slice, slice]], *inputs: Tensor
+    ) -> Tensor:
+        """Run all bands."""
+        ctx.run, ctx.bands = run, bands
+        ctx.setting, ctx.moment = Setting.now(inputs[0]), Moment.now(inputs[0])
+        ctx.save_for_backward(*inputs)
+        out: Tensor | None = None
+        for band in bands:
+            piece = run(*_take(inputs, *band))
+            if out is None:
+                out = piece.new_empty(*inputs[0].shape[:3], piece.shape[3])
+            out[:, :, band[0]] = piece
+        assert out is not None
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_BHTK: Tensor) -> tuple[Tensor | None, ...]:
+        """Run all bands again, each with its gradient."""
+        inputs = ctx.saved_tensors
+        grads = [torch.zeros_like(x) for x in inputs[:3]]
+        with ctx.moment.again():
+            for band in ctx.bands:
+                *parts, real = _take(inputs, *band)
+                parts = [part.detach().requires_grad_() for part in parts]
+                with torch.enable_grad(), ctx.setting.again():
+                    piece = ctx.run(*parts, real)
+                found = torch.autograd.grad(piece, parts, grad_BHTK[:, :, band[0]])
+                for grad, one, place in zip(grads, found, (band[0], band[1], band[1]), strict=True):
+                    grad[:, :, place] += one
+        return None, None, *grads, None
+
+
+def _take(inputs: Sequence[Tensor], queries: slice, keys: slice) -> tuple[Tensor, ...]:
+    """Cut one band out of queries, keys, values and which are real."""
+    q_BHTK, *others = inputs
+    return (q_BHTK[:, :, queries], *(x[..., keys, :] for x in others))
 
 
 class _Windows(torch.autograd.Function):
