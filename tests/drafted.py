@@ -3,6 +3,7 @@ matter."""
 
 import json
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -22,23 +23,23 @@ TEXT = ["a small dog runs", "two men play", "where is the station?", "it is late
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 
 
-def save_translator(folder: Path, *, drafter: bool = True, ctc: bool = False) -> Path:
+def save_translator(folder: Path, *, drafter: bool = True, ctc: bool = False, **parts: Any) -> Path:
     tokenizer = train_tokenizer(TEXT, TokenizerConfig(kind="char", vocab_size=64))
     tokenizer.save(folder)
     torch.manual_seed(0)
     config = Seq2SeqConfig(
-        vocab_size=tokenizer.vocab_size, encoder_layers=1, decoder_layers=1, **SIZES
+        vocab_size=tokenizer.vocab_size, encoder_layers=1, decoder_layers=1, **SIZES, **parts
     )
     if ctc:
         Ctc(CtcConfig.for_target(config, layers=1)).save_pretrained(folder / "ctc")
     return _save(Seq2Seq(config), folder, drafter)
 
 
-def save_language_model(folder: Path, *, drafter: bool = True) -> Path:
+def save_language_model(folder: Path, *, drafter: bool = True, **parts: Any) -> Path:
     tokenizer = train_tokenizer(TEXT, TokenizerConfig(kind="char", vocab_size=64), verbatim=True)
     tokenizer.save(folder)
     torch.manual_seed(0)
-    config = LanguageModelConfig(vocab_size=tokenizer.vocab_size, layers=1, **SIZES)
+    config = LanguageModelConfig(vocab_size=tokenizer.vocab_size, layers=1, **SIZES, **parts)
     return _save(LanguageModel(config), folder, drafter)
 
 

@@ -100,3 +100,19 @@ def test_habits_are_named() -> None:
     assert habit(torch.eye(5).roll(1, 0), own=True) == "token before 80%"
     assert habit(torch.tensor([[0.0, 1.0]] * 3), own=False) == "last token 100%"
     assert habit(torch.full((4, 4), 0.25), own=True) == "4.0 tokens"
+
+
+def test_a_recurrent_decoder_only_looks_at_the_source(tmp_path) -> None:
+    folder = save_translator(tmp_path, drafter=False, decoder_core="gru")
+    maps = read_maps(load(folder, device="cpu"), TEXT[0])
+    assert [part.name for part in maps.parts] == ["encoder", "cross"]
+
+
+@pytest.mark.parametrize(
+    ("parts", "word"), [({"skip": {"below": 0.1}}, "leaves tokens out"), ({"core": "gru"}, "recur")]
+)
+def test_what_has_no_map_says_so(parts, word, tmp_path) -> None:
+    save = save_language_model if "core" in parts else save_translator
+    loaded = load(save(tmp_path, drafter=False, **parts), device="cpu")
+    with pytest.raises(InputError, match=word):
+        read_maps(loaded, TEXT[0])

@@ -15,6 +15,11 @@ PARTS = [
     {"position": "learned", "num_key_value_heads": 1, "share_embeddings": False},
     {"position": "none", "tie_word_embeddings": False, "activation": "gelu"},
     {"position": "coordinate", "norm": "post"},
+    {"position": "coordinate", "depth": "shared"},
+    {"depth": "shared", "halting": {"bias": -1.0}},
+    {"residual": "gru", "gate_bias": 0.0},
+    {"residual": "reversible", "feedforward_chunks": 2},
+    {"decoder_core": "gru", "pair_attention": True},
     {"position": "alibi", "num_key_value_heads": 1},
     {"position": "relative", "num_key_value_heads": 1},
     {

@@ -9,7 +9,14 @@ from pydantic import BeforeValidator, Field, model_validator
 from outrider.config import Config
 from outrider.errors import ConfigError
 
-__all__ = ["CleanConfig", "CorpusConfig", "PrepareConfig", "Task", "TokenizerConfig"]
+__all__ = [
+    "CleanConfig",
+    "CorpusConfig",
+    "PrepareConfig",
+    "SourceTokenizerConfig",
+    "Task",
+    "TokenizerConfig",
+]
 
 Task = Literal["translation", "language_model"]
 
@@ -82,6 +89,13 @@ class TokenizerConfig(Config):
         return self
 
 
+class SourceTokenizerConfig(Config):
+    """The tokenizer that a pretrained encoder was trained with; it reads the source side."""
+
+    folder: str
+    """Folder or Hub name of the encoder; its `tokenizer.json` is taken."""
+
+
 class CleanConfig(Config):
     """What is dropped. Every drop is counted with its reason and an example."""
 
@@ -123,6 +137,9 @@ class PrepareConfig(Config):
     """Positions a language model sees at once; its text is cut into blocks of this length."""
     tokenizer: TokenizerConfig = TokenizerConfig()
     """How text becomes token ids."""
+    source_tokenizer: SourceTokenizerConfig | None = None
+    """How sources become token ids, where `model.encoder` is pretrained; `tokenizer` then only
+    knows the target side."""
     clean: CleanConfig = CleanConfig()
     """What is left out."""
     shard_rows: int = Field(default=100_000, ge=1)

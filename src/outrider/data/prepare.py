@@ -21,6 +21,7 @@ from outrider.data.prepare_text import TextPreparation
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import Stages, show_stages
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
+from outrider.data.tokenizer_pair import PairTokenizer, SourceTokenizer
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.data.working_folder import working_folder
 from outrider.errors import ConfigError, DataError
@@ -86,6 +87,8 @@ def _build(config: PrepareConfig, task: Task, work: Path, stages: Stages) -> Non
         stages.finish()
     else:
         tokenizer = load_tokenizer(config.path(config.tokenizer.folder))
+    if config.source_tokenizer is not None:
+        tokenizer = _with_source(tokenizer, config, config.source_tokenizer.folder)
     block_rows = max(1, min(BLOCK_ROWS, BLOCK_CHARACTERS // preparation.mean_characters))
     splits = preparation.encode(tokenizer, block_rows)
     tokenizer.save(work)
@@ -99,6 +102,21 @@ def _build(config: PrepareConfig, task: Task, work: Path, stages: Stages) -> Non
     ).write(work)
 
 
+def _with_source(tokenizer: Tokenizer, config: PrepareConfig, name: str) -> PairTokenizer:
+    """Let the tokenizer of a pretrained encoder, a folder or a Hub name, read the sources."""
+    folder = config.path(name)
+    if not folder.is_dir():
+        from outrider.models.place import model_folder
+
+        folder = model_folder(name)
+    file = folder / "tokenizer.json"
+    if not file.is_file():
+        message = f"{folder} has no tokenizer.json; write one with AutoTokenizer's save_pretrained"
+        raise ConfigError("data.source_tokenizer.folder", message)
+    target = tokenizer.target if isinstance(tokenizer, PairTokenizer) else tokenizer
+    return PairTokenizer(SourceTokenizer(file), target)
+
+
 def _check_settings(config: PrepareConfig, task: Task) -> None:
     """A setting that would have no effect is a mistake, and so is a corpus of the wrong kind."""
     corpora = {"data.train": config.train, "data.valid": config.valid}
@@ -109,6 +127,8 @@ def _check_settings(config: PrepareConfig, task: Task) -> None:
         if "sequence_length" in config.model_fields_set:
             raise ConfigError("data.sequence_length", "has no effect on translation")
         return
+    if config.source_tokenizer is not None:
+        raise ConfigError("data.source_tokenizer", "a language model has no source; remove it")
     for key, corpus in corpora.items():
         if corpus is not None and (corpus.source or corpus.source_column is not None):
             raise ConfigError(f"{key}.source", "a language model has only target text; remove it")

@@ -66,15 +66,19 @@ class PairPreparation:
         return -(-spool.characters // spool.rows)
 
     def sample(self, characters: int) -> Iterator[str]:
-        """Lines of both sides of training pairs, about so many characters, spread evenly."""
+        """Lines of training pairs, about so many characters, spread evenly.
+
+        They are of both sides, unless the source has a tokenizer of its own.
+        """
         spool = self._corpora["train"].spool
+        both = self._config.source_tokenizer is None
         pairs = max(1, characters // self.mean_characters)
         first = 0
         for batch in spool.batches(ENCODE_ROWS):
             stop = first + batch.num_rows
             chosen = spread(first, stop, total=spool.rows, chosen=pairs)
             chosen &= self._shares("train", first, stop)["train"]
-            for column in ("source", "target"):
+            for column in ("source", "target") if both else ("target",):
                 yield from batch[column].filter(pa.array(chosen)).to_pylist()
             first = stop
 

@@ -3,7 +3,8 @@
 Ours are `tokenizers` pipelines saved as `tokenizer.json` + `tokenizer_config.json`, so that
 `transformers.AutoTokenizer` reads them with the same ids; they are trained in
 `tokenizer_training.py`. Folders of Marian models (two SentencePiece files and a vocabulary) are
-read by `marian_tokenizer.py`. Text never becomes a special token: `</s>` is four letters.
+read by `marian_tokenizer.py`. Beside a pretrained encoder the source has a tokenizer of its own
+(`tokenizer_pair.py`). Text never becomes a special token: `</s>` is four letters.
 """
 
 import json
@@ -121,7 +122,15 @@ class SubwordTokenizer:
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
     """Read the tokenizer of a prepared folder or of a model folder, ours or Marian's."""
+    from outrider.data.tokenizer_pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
+
     folder = Path(folder)
+    target = _load_tokenizer(folder)
+    source = folder / SOURCE_FILE
+    return PairTokenizer(SourceTokenizer(source), target) if source.is_file() else target
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return _load_subword(folder)
     if (folder / "source.spm").is_file():

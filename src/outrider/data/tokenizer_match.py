@@ -4,6 +4,7 @@ from pathlib import Path
 
 from outrider.data.prepared import Prepared
 from outrider.data.tokenizer import SubwordTokenizer, Tokenizer
+from outrider.data.tokenizer_pair import PairTokenizer
 from outrider.errors import DataError
 
 __all__ = ["check_same_tokenizer"]
@@ -22,6 +23,12 @@ def check_same_tokenizer(prepared: Prepared, tokenizer: Tokenizer, model: str | 
 
 
 def _difference(data: Tokenizer, model: Tokenizer) -> str:
+    if isinstance(data, PairTokenizer) and isinstance(model, PairTokenizer):
+        if data.source.pipeline.to_str() != model.source.pipeline.to_str():
+            return "their sources are read differently"
+        return _difference(data.target, model.target)
+    if isinstance(data, PairTokenizer) or isinstance(model, PairTokenizer):
+        return "only one of them has a tokenizer of its own for sources"
     if data.vocab_size != model.vocab_size:
         return f"{data.vocab_size} tokens against {model.vocab_size}"
     for name in SPECIAL_IDS:

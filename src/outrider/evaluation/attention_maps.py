@@ -21,6 +21,7 @@ from outrider.decoding import DecodeConfig
 from outrider.errors import InputError
 from outrider.evaluation.attention_weights import cross_weights, self_weights
 from outrider.models import LanguageModel
+from outrider.nn.heads import SelfAttention
 from outrider.nn.stack import Stack
 from outrider.runtime import Generator, Translator
 
@@ -118,6 +119,10 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
     _check_length(source, written)
     model = backend.model
     assert not isinstance(model, LanguageModel)
+    if model.pretrained is not None:
+        raise InputError("this model reads with a pretrained encoder; only our own can be drawn")
+    if model.router is not None:
+        raise InputError("this model's encoder leaves tokens out (skip), so it has no whole map")
     fed = [backend.start, *written]
     with _listen(model.encoder) as encoder, _listen(model.decoder) as decoder:
         memory_BSD = model.encode(torch.tensor([source], device=backend.device))
@@ -125,12 +130,13 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
     read = _labels(source, loaded.tokenizer, backend)
     given = _labels(fed, loaded.tokenizer, backend)
     written_next = (*given[1:], END)
-    parts = (
-        Maps("encoder", "the source looks at itself", read, read, encoder.seen()),
-        Maps("decoder", "the output looks back at itself", given, given, decoder.seen()),
-        Maps("cross", "the next word looks at the source", written_next, read, decoder.across()),
-    )
-    return AttentionMaps(text, result.text, parts)
+    parts = [Maps("encoder", "the source looks at itself", read, read, encoder.seen())]
+    if decoder.within:  # a recurrent decoder does not look back
+        title = "the output looks back at itself"
+        parts.append(Maps("decoder", title, given, given, decoder.seen()))
+    title = "the next word looks at the source"
+    parts.append(Maps("cross", title, written_next, read, decoder.across()))
+    return AttentionMaps(text, result.text, tuple(parts))
 
 
 @torch.inference_mode()
@@ -141,6 +147,8 @@ def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
     assert isinstance(model, LanguageModel)
     with _listen(model.decoder) as decoder:
         model.hidden(torch.tensor([[backend.start, *prompt]], device=backend.device))
+    if not decoder.within:
+        raise InputError("this model's layers are recurrent (core: gru): it has no attention")
     labels = _labels([backend.start, *prompt], loaded.tokenizer, backend)
     title = "the text looks back at itself"
     return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.seen()),))
@@ -179,8 +187,9 @@ def _listen(stack: Stack) -> Iterator[_Ear]:
 
     hooks = []
     for block in stack.blocks:
-        attention: nn.Module = block.attention.attention
-        hooks.append(attention.register_forward_pre_hook(within, with_kwargs=True))
+        if isinstance(block.attention, SelfAttention):
+            attention: nn.Module = block.attention.attention
+            hooks.append(attention.register_forward_pre_hook(within, with_kwargs=True))
         if block.cross is not None:
             hooks.append(block.cross.register_forward_pre_hook(across))
     try:

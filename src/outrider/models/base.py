@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol
+from typing import Protocol, cast
 
 import torch
 from torch import Tensor, nn
@@ -13,23 +13,37 @@ from outrider.errors import InputError
 from outrider.models.config import _ModelConfig
 from outrider.models.state import DecoderState
 from outrider.nn.alibi import Alibi
+from outrider.nn.allocation import StepAllocation
 from outrider.nn.attention import AttentionBase, build_attention
 from outrider.nn.block import Block
 from outrider.nn.coordinate import CoordinatePosition
 from outrider.nn.correlation import Correlation
+from outrider.nn.depth import SharedStack
 from outrider.nn.dropout import dropout
 from outrider.nn.feedforward import FeedForward
+from outrider.nn.halting import Halting, HaltingStack
 from outrider.nn.heads import Columns, CrossAttention, SelfAttention
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
+from outrider.nn.pair import PairAttention
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
 from outrider.nn.position_mlp import PositionMlp
+from outrider.nn.recurrent import Gru
 from outrider.nn.relative import Relative
+from outrider.nn.residual import GATE_BIAS, GatedResidual
+from outrider.nn.reversible import ReversibleStack
 from outrider.nn.ring import Ring
 from outrider.nn.score import ScoreBase
+from outrider.nn.skip import SkipConfig, SkippingStack
 from outrider.nn.stack import Stack
 
 __all__ = ["Model", "build_block", "build_position", "build_stack", "init_weights", "right_padding"]
+
+
+RESET = (
+    ScoreBase | Correlation | PositionMlp | PairAttention | StepAllocation | Halting | GatedResidual
+)
+"""Parts that know their first weights themselves."""
 
 
 class BlockConfig(Protocol):
@@ -145,10 +159,21 @@ class Model(PreTrainedModel, GenerationMixin):
         return smoothed_cross_entropy(logits_NV, label_N, smoothing, scale=1 / items)
 
     def penalty(self) -> Tensor | None:
-        """Return what training adds to the loss once per update, or None if no attention asks."""
-        attentions = (module for module in self.modules() if isinstance(module, AttentionBase))
-        penalties = [one for one in (a.penalty() for a in attentions) if one is not None]
+        """Return what training adds to the loss once per update, or None if no part asks."""
+        asking = (m for m in self.modules() if isinstance(m, AttentionBase | HaltingStack))
+        penalties = [one for one in (part.penalty() for part in asking) if one is not None]
         return torch.stack(penalties).sum() if penalties else None
+
+    def real_tokens(self, tokens_BT: Tensor) -> Tensor | None:
+        """Return which tokens given to the decoder are no padding; None where it does not care.
+
+        The first never is: some models begin with the token that others pad with.
+        """
+        if not isinstance(self.decoder, HaltingStack):
+            return None
+        keep_BT = tokens_BT != self.config.pad_token_id
+        keep_BT[:, 0] = True
+        return keep_BT
 
     def extend(
         self,
@@ -222,8 +247,13 @@ def init_weights(module: nn.Module) -> None:
     elif isinstance(module, nn.LayerNorm):
         init.ones_(module.weight)
         init.zeros_(module.bias)
-    elif isinstance(module, ScoreBase | Correlation | PositionMlp):
+    elif isinstance(module, RESET):
         module.reset()
+    elif isinstance(module, nn.GRU | nn.LSTM):
+        init.xavier_uniform_(module.weight_ih_l0)
+        init.orthogonal_(module.weight_hh_l0)
+        init.zeros_(module.bias_ih_l0)
+        init.zeros_(module.bias_hh_l0)
     elif isinstance(module, Relative):
         bound = math.sqrt(6 / sum(module.weight_HKE.shape[1:]))
         init.uniform_(module.weight_HKE, -bound, bound)
@@ -251,34 +281,69 @@ def build_columns(config: _ModelConfig, *, causal: bool) -> Columns | None:
     return None
 
 
-def build_stack(config: _ModelConfig, attention_key: str, *, cross: bool) -> Stack:
+def build_core(config: _ModelConfig, attention_key: str, layer: int) -> SelfAttention:
+    """Build what one layer knows other tokens by: its self-attention, or a GRU in that place."""
+    if config.is_recurrent(attention_key):
+        # A layer calls both in the same way, and that is all it asks.
+        return cast(SelfAttention, Gru(config.hidden_size))
+    causal = config.attention_keys[attention_key][1]
+    return SelfAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        build_attention(
+            config.layer_attention(attention_key, layer),
+            causal=causal,
+            dropout=config.attention_dropout,
+            shape=config.head_shape,
+            key=attention_key,
+        ),
+        kv_heads=config.num_key_value_heads,
+        rotary=Rotary(config.head_width) if config.position == "rotary" else None,
+        columns=build_columns(config, causal=causal),
+        correlation=config.position_correlation,
+    )
+
+
+def build_stack(
+    config: _ModelConfig, attention_key: str, *, cross: bool, skip: SkipConfig | None = None
+) -> Stack:
     """Build the layers whose attention stands under `attention_key` in the config."""
-    layers, causal = config.attention_keys[attention_key]
+    layers = getattr(config, config.attention_keys[attention_key][0])
     blocks = []
-    for layer in range(getattr(config, layers)):
-        attention = SelfAttention(
-            config.hidden_size,
-            config.num_attention_heads,
-            build_attention(
-                config.layer_attention(attention_key, layer),
-                causal=causal,
-                dropout=config.attention_dropout,
-                shape=config.head_shape,
-                key=attention_key,
-            ),
-            kv_heads=config.num_key_value_heads,
-            rotary=Rotary(config.head_width) if config.position == "rotary" else None,
-            columns=build_columns(config, causal=causal),
-            correlation=config.position_correlation,
+    for layer in range(1 if config.depth == "shared" else layers):
+        attention = build_core(config, attention_key, layer)
+        blocks.append(
+            build_block(
+                config,
+                attention,
+                cross=cross,
+                residual=config.residual,
+                gate_bias=GATE_BIAS if config.gate_bias is None else config.gate_bias,
+                chunks=config.feedforward_chunks,
+            )
         )
-        blocks.append(build_block(config, attention, cross=cross))
-    coordinate = None
-    if config.position == "coordinate":
-        coordinate = CoordinatePosition(config.hidden_size)
-    return Stack(blocks, width=config.hidden_size, norm=config.norm, coordinate=coordinate)
+    width, norm, halting = config.hidden_size, config.norm, config.halting_config
+    coordinate = CoordinatePosition(width) if config.position == "coordinate" else None
+    if halting is not None:
+        unit = Halting(width, halting)
+        return HaltingStack(blocks[0], layers, unit, width=width, norm=norm, coordinate=coordinate)
+    if config.depth == "shared":
+        return SharedStack(blocks[0], layers, width=width, norm=norm, coordinate=coordinate)
+    if skip is not None:
+        return SkippingStack(blocks, skip.layers, width=width, norm=norm, coordinate=coordinate)
+    kind = ReversibleStack if config.residual == "reversible" else Stack
+    return kind(blocks, width=width, norm=norm, coordinate=coordinate)
 
 
-def build_block(config: BlockConfig, attention: SelfAttention, *, cross: bool) -> Block:
+def build_block(
+    config: BlockConfig,
+    attention: SelfAttention,
+    *,
+    cross: bool,
+    residual: str = "add",
+    gate_bias: float = GATE_BIAS,
+    chunks: int = 1,
+) -> Block:
     """Build one layer around its self-attention."""
     width, heads = config.hidden_size, config.num_attention_heads
     return Block(
@@ -289,11 +354,14 @@ def build_block(config: BlockConfig, attention: SelfAttention, *, cross: bool) -
             activation=config.activation,
             gated=config.gated,
             dropout=config.activation_dropout,
+            chunks=chunks,
         ),
         width=width,
         norm=config.norm,
         dropout=config.dropout,
         cross=CrossAttention(width, heads, dropout=config.attention_dropout) if cross else None,
+        residual=residual,
+        gate_bias=gate_bias,
     )
 
 

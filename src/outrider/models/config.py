@@ -8,9 +8,15 @@ from typing import Any, ClassVar
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
+from outrider.config import build_config
 from outrider.errors import ConfigError, nearest
+from outrider.models.pretrained import check_encoder, longest_row
 from outrider.nn.attention import AttentionBase, HeadShape, build_attention
+from outrider.nn.attention.adaptive_span import Config as SpanConfig
 from outrider.nn.feedforward import ACTIVATIONS
+from outrider.nn.halting import HALTING_KINDS, HaltingConfig
+from outrider.nn.residual import RESIDUALS
+from outrider.nn.skip import SKIPPING_KINDS, SkipConfig
 
 __all__ = ["LanguageModelConfig", "Seq2SeqConfig", "check_keys"]
 
@@ -18,13 +24,20 @@ POSITIONS = ("sinusoidal", "learned", "coordinate", "rotary", "relative", "alibi
 EVEN_POSITIONS = ("sinusoidal", "coordinate", "rotary", "relative", "alibi")
 SHIFTED_POSITIONS = ("rotary", "relative", "alibi", "none")
 """Those that only know how far apart two tokens stand, or nothing."""
+IN_ATTENTION = ("rotary", "relative", "alibi")
+"""Those that say nothing to embeddings."""
 BIASES = ("relative", "alibi")
 """Positions that add columns to queries and keys."""
 NORMS = ("pre", "post")
+CORES = ("attention", "gru")
+DEPTHS = ("stacked", "shared")
 LIMITS = {"vocab_size": 1 << 24, "hidden_size": 1 << 16, "intermediate_size": 1 << 18}
 LAYER_LIMIT = 1 << 10
 POSITION_LIMIT = 1 << 24
 NEIGHBOUR_LIMIT = 1 << 8
+CHUNK_LIMIT = 1 << 10
+GATE_LIMIT = 100.0
+NEXT_LIMIT = 1 << 6
 
 AttentionSpec = dict[str, Any] | list[dict[str, Any]]
 
@@ -46,8 +59,21 @@ class _ModelConfig(PreTrainedConfig):
     """relu, gelu or silu."""
     gated: bool = False
     """Feed-forward with a gate."""
+    feedforward_chunks: int = 1
+    """Compute the feed-forward of so many parts of the positions one after another, and again in
+    the backward: less memory, more time."""
     norm: str = "pre"
     """Norm before each part (pre) or after each sum (post)."""
+    residual: str = "add"
+    """How a part joins the rest: add, gru (a gate), or reversible (memory does not grow with
+    depth)."""
+    gate_bias: float | int | None = None
+    """How far the gates of `residual: gru` are closed at first; null for 6.5."""
+    depth: str = "stacked"
+    """stacked: every layer has weights of its own; shared: one layer is applied as many times."""
+    halting: dict[str, Any] | None = None
+    """With `depth: shared`, `{threshold: 0.99, ponder: 0.01, bias: 1.0}` (or `{}`) lets every token
+    decide how often it goes through the layer; null for all the same."""
     position: str = "sinusoidal"
     """sinusoidal, learned, coordinate, rotary, relative, alibi or none."""
     relative_codes: int | None = None
@@ -77,16 +103,39 @@ class _ModelConfig(PreTrainedConfig):
 
     layer_keys: ClassVar[tuple[str, ...]] = ()
     attention_keys: ClassVar[dict[str, tuple[str, bool]]] = {}
+    core_keys: ClassVar[dict[str, str]] = {}
+    """For the attention of layers that may be recurrent instead: the key that says so."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         self._check_sizes()
         self._check_choices()
+        self._check_depth()
         for key, (layers, causal) in self.attention_keys.items():
-            for index in range(getattr(self, layers)):
+            for index in range(0 if self.is_recurrent(key) else getattr(self, layers)):
                 spec = self.layer_attention(key, index)
                 attention = build_attention(spec, causal=causal, shape=self.head_shape, key=key)
                 self._check_columns(key, attention)
+                self._check_spans(key, attention)
+
+    @property
+    def halting_config(self) -> HaltingConfig | None:
+        """What `halting` says, checked; None where tokens do not halt."""
+        if self.halting is None:
+            return None
+        return build_config(HaltingConfig, self.halting, prefix="halting.")
+
+    def is_recurrent(self, key: str) -> bool:
+        """Whether the layers whose attention would stand under `key` have a GRU in its place."""
+        return key in self.core_keys and getattr(self, self.core_keys[key]) == "gru"
+
+    def _fill_attention(self, key: str, kind: str) -> None:
+        """Give layers a plain attention where none is given; recurrent ones have none."""
+        if not self.is_recurrent(key):
+            setattr(self, key, getattr(self, key) or {"kind": kind})
+        elif getattr(self, key) is not None:
+            message = f"has no effect with {self.core_keys[key]} gru; leave it out"
+            raise ConfigError(key, message)
 
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
         """Return the attention of one layer: the one given for all, or its own of a list.
@@ -128,6 +177,63 @@ class _ModelConfig(PreTrainedConfig):
                 message += "; use rotary"
                 raise ConfigError("position", message)
 
+    def _check_spans(self, key: str, attention: AttentionBase) -> None:
+        if self.residual != "reversible":
+            return
+        for part in attention.modules():
+            config = getattr(part, "config", None)
+            if isinstance(config, SpanConfig) and config.dynamic:
+                message = "the cost of dynamic spans is of a pass, and reversible layers forget it"
+                raise ConfigError(f"{key}.dynamic", f"{message}; use dynamic: false")
+
+    def _check_depth(self) -> None:
+        if self.depth != "shared":
+            if self.halting is not None:
+                raise ConfigError("halting", "is for one layer that is repeated; add depth: shared")
+            return
+        if self.residual == "reversible":
+            raise ConfigError(
+                "residual", "depth: shared has one layer to go back to; use add or gru"
+            )
+        for key in self.attention_keys:
+            spec: AttentionSpec = getattr(self, key) or {}
+            if isinstance(spec, list):
+                raise ConfigError(key, "depth: shared has one layer; give one attention, no list")
+            if spec.get("use") == "interleave" and spec.get("factor") is None:
+                message = "depth: shared has one layer, so factors cannot take turns; use merge"
+                raise ConfigError(f"{key}.use", message)
+            if self.halting_config is not None:
+                self._check_halting(key, spec)
+
+    def _check_halting(self, key: str, spec: dict[str, Any]) -> None:
+        if self.is_recurrent(key):
+            message = "a gru reads every token, so none can halt; leave halting out"
+            raise ConfigError(self.core_keys[key], message)
+        if spec.get("kind") not in HALTING_KINDS:
+            expected = ", ".join(HALTING_KINDS)
+            message = f"{spec.get('kind')!r} cannot leave tokens out; with halting use {expected}"
+            raise ConfigError(f"{key}.kind", message)
+        _check_plain(key, spec, "tokens that halt look with")
+        if self.position_correlation:
+            message = "needs a token's neighbours, which may have halted; use one of the two"
+            raise ConfigError("position_correlation", message)
+
+    def _check_residual(self) -> None:
+        if self.residual != "add" and self.norm != "pre":
+            message = f"{self.norm!r} does not go with residual: {self.residual}; use pre"
+            raise ConfigError("norm", message)
+        if not 1 <= self.feedforward_chunks <= CHUNK_LIMIT:
+            message = f"got {self.feedforward_chunks}, expected 1 to {CHUNK_LIMIT}"
+            raise ConfigError("feedforward_chunks", message)
+        if self.gate_bias is None:
+            return
+        if self.residual != "gru":
+            message = f"has no effect on residual: {self.residual}; leave it out"
+            raise ConfigError("gate_bias", message)
+        if not -GATE_LIMIT <= self.gate_bias <= GATE_LIMIT:
+            message = f"got {self.gate_bias}, expected {-GATE_LIMIT:g} to {GATE_LIMIT:g}"
+            raise ConfigError("gate_bias", message)
+
     def _check_sizes(self) -> None:
         limits = LIMITS | dict.fromkeys(self.layer_keys, LAYER_LIMIT)
         limits["max_positions"] = POSITION_LIMIT
@@ -164,7 +270,14 @@ class _ModelConfig(PreTrainedConfig):
             raise ConfigError("relative_codes", message)
 
     def _check_choices(self) -> None:
-        choices = {"activation": ACTIVATIONS, "norm": NORMS, "position": POSITIONS}
+        choices = {
+            "activation": ACTIVATIONS,
+            "norm": NORMS,
+            "residual": RESIDUALS,
+            "depth": DEPTHS,
+            "position": POSITIONS,
+        }
+        choices |= dict.fromkeys(self.core_keys.values(), CORES)
         for key, accepted in choices.items():
             value = getattr(self, key)
             if value not in accepted:
@@ -174,6 +287,7 @@ class _ModelConfig(PreTrainedConfig):
         for key in ("dropout", "attention_dropout", "activation_dropout"):
             if not 0 <= getattr(self, key) < 1:
                 raise ConfigError(key, f"got {getattr(self, key)}, expected 0 to less than 1")
+        self._check_residual()
 
 
 @strict
@@ -186,6 +300,7 @@ class Seq2SeqConfig(_ModelConfig):
         "encoder_attention": ("encoder_layers", False),
         "decoder_attention": ("decoder_layers", True),
     }
+    core_keys = {"decoder_attention": "decoder_core"}  # noqa: RUF012 - as above
 
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -193,15 +308,74 @@ class Seq2SeqConfig(_ModelConfig):
     """`{kind: ...}` for all encoder layers, or a list with one per layer."""
     decoder_attention: dict[str, Any] | list[dict[str, Any]] | None = None
     """`{kind: ...}` for all decoder layers, or a list with one per layer."""
+    decoder_core: str = "attention"
+    """What decoder layers know the tokens before by: attention, or gru for a state of constant
+    size."""
+    pair_attention: bool = False
+    """Let the encoder's states meet once more behind its last layer."""
+    skip: dict[str, Any] | None = None
+    """`{below: RATE, layers: [...]}`: these encoder layers (all, if not listed) leave out tokens
+    that the training data holds less often than RATE times the vocabulary's size."""
+    encoder: dict[str, Any] | None = None
+    """`{pretrained: FOLDER, freeze: true, layer: -1}` reads the source with a BERT-like encoder (a
+    folder or a Hub name) instead of encoder layers; a saved model holds its config here."""
     share_embeddings: bool = True
     """Source and target use one embedding table."""
     decoder_start_token_id: int = 0
     is_encoder_decoder: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self.encoder_attention = self.encoder_attention or {"kind": "full"}
-        self.decoder_attention = self.decoder_attention or {"kind": "causal"}
+        self._fill_attention("encoder_attention", "full")
+        self._fill_attention("decoder_attention", "causal")
         super().__post_init__(**kwargs)
+        self._check_skip()
+        self._check_encoder()
+
+    @property
+    def longest_source(self) -> int:
+        """Most source tokens, end included, that can be read at once."""
+        longest = self.max_positions
+        return longest if self.encoder is None else min(longest, longest_row(self.encoder))
+
+    def _check_encoder(self) -> None:
+        if self.encoder is None:
+            return
+        check_encoder(self.encoder)
+        usual = {"encoder_layers": 6, "encoder_attention": {"kind": "full"}, "skip": None}
+        for key, value in {**usual, "share_embeddings": True}.items():
+            if getattr(self, key) != value:
+                message = "has no effect with encoder, which has layers and embeddings of its own"
+                raise ConfigError(key, f"{message}; leave it out")
+
+    @property
+    def skip_config(self) -> SkipConfig | None:
+        """What `skip` says, checked; None where every token takes part."""
+        if self.skip is None:
+            return None
+        return build_config(SkipConfig, self.skip, prefix="skip.")
+
+    def _check_skip(self) -> None:
+        skip = self.skip_config
+        if skip is None:
+            return
+        if self.depth != "stacked" or self.residual == "reversible":
+            message = "is for layers of their own; use depth: stacked and residual: add or gru"
+            raise ConfigError("skip", message)
+        if self.position_correlation:
+            message = "needs a token's neighbours, which may be skipped; use one of the two"
+            raise ConfigError("position_correlation", message)
+        last = self.encoder_layers - 1
+        if not all(0 <= layer <= last for layer in skip.layers or ()):
+            message = f"got {list(skip.layers or ())}, expected layers from 0 to {last}"
+            raise ConfigError("skip.layers", message)
+        for layer in range(self.encoder_layers) if skip.layers is None else skip.layers:
+            spec = self.layer_attention("encoder_attention", layer)
+            if spec.get("kind") not in SKIPPING_KINDS or spec.get("score") == "fast":
+                message = f"layer {layer} asks how far apart tokens stand, so none can be skipped"
+                expected = " or ".join(SKIPPING_KINDS)
+                raise ConfigError(
+                    "encoder_attention", f"{message}; use kind {expected}, and not score fast"
+                )
 
     @property
     def first_token(self) -> int:
@@ -216,19 +390,28 @@ class LanguageModelConfig(_ModelConfig):
     model_type = "outrider_lm"
     layer_keys = ("layers",)
     attention_keys = {"attention": ("layers", True)}  # noqa: RUF012 - as above
+    core_keys = {"attention": "core"}  # noqa: RUF012 - as above
 
     layers: int = 6
     attention: dict[str, Any] | list[dict[str, Any]] | None = None
     """`{kind: ...}` for all layers, or a list with one per layer."""
+    core: str = "attention"
+    """What layers know the tokens before by: attention, or gru for a state of constant size."""
     memory: int = 0
     """Tokens remembered from one segment of a text to the next; `max_positions` is a segment."""
+    next_tokens: int = 1
+    """Tokens ahead that every position learns to predict; only the next one is used to decode."""
     bos_token_id: int = 3
     is_decoder: bool = True
 
     def __post_init__(self, **kwargs: Any) -> None:
-        self.attention = self.attention or {"kind": "causal"}
+        self._fill_attention("attention", "causal")
         super().__post_init__(**kwargs)
+        self._check_recurrent()
         self._check_memory()
+        if not 1 <= self.next_tokens <= NEXT_LIMIT:
+            message = f"got {self.next_tokens}, expected 1 to {NEXT_LIMIT}"
+            raise ConfigError("next_tokens", message)
 
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
         """Return the attention of one layer; one with memory sees that and a segment at once."""
@@ -237,11 +420,28 @@ class LanguageModelConfig(_ModelConfig):
             return spec
         return {**spec, "kind": "sliding", "window": self.memory + self.max_positions}
 
+    def _check_recurrent(self) -> None:
+        """Refuse what lives in an attention where there is none."""
+        if self.core != "gru":
+            return
+        if self.position in IN_ATTENTION:
+            expected = ", ".join(one for one in POSITIONS if one not in IN_ATTENTION)
+            message = f"{self.position!r} lives in an attention; with core gru use one of"
+            raise ConfigError("position", f"{message} {expected}")
+        nothing = {"position_correlation": 0, "memory": 0, "num_key_value_heads": None}
+        for key, value in {**nothing, "attention_dropout": 0.0}.items():
+            if getattr(self, key) != value:
+                raise ConfigError(key, "has no effect with core gru; leave it out")
+
     def _check_memory(self) -> None:
         if not 0 <= self.memory <= POSITION_LIMIT:
             raise ConfigError("memory", f"got {self.memory}, expected 0 to {POSITION_LIMIT}")
         if not self.memory:
             return
+        if self.residual == "reversible":
+            raise ConfigError("residual", "reversible layers have no memory; use add or gru")
+        if self.depth == "shared":
+            raise ConfigError("depth", "a memory is of layers, not of steps; use stacked with it")
         if self.position not in SHIFTED_POSITIONS:
             expected = ", ".join(SHIFTED_POSITIONS)
             raise ConfigError(
@@ -258,11 +458,7 @@ class LanguageModelConfig(_ModelConfig):
             if getattr(self, key):
                 raise ConfigError(key, "does not reach into a memory; use one of the two")
         for spec in specs:
-            usual = {"score": ("scaled_dot", "dot"), "normaliser": ("softmax",)}
-            for key, known in usual.items():
-                if spec.get(key, known[0]) not in known:
-                    message = f"a memory is looked at with {known[0]}; leave {key} out"
-                    raise ConfigError(f"attention.{key}", message)
+            _check_plain("attention", spec, "a memory is looked at with")
 
     @property
     def first_token(self) -> int:
@@ -273,6 +469,14 @@ class LanguageModelConfig(_ModelConfig):
     def num_hidden_layers(self) -> int:
         """Hugging Face's name for `layers`."""
         return self.layers
+
+
+def _check_plain(key: str, spec: Mapping[str, Any], why: str) -> None:
+    """Refuse scores and normalisers that only whole passes and caches know how to compute."""
+    usual = {"score": ("scaled_dot", "dot"), "normaliser": ("softmax",)}
+    for option, known in usual.items():
+        if spec.get(option, known[0]) not in known:
+            raise ConfigError(f"{key}.{option}", f"{why} {known[0]}; leave {option} out")
 
 
 def check_keys(

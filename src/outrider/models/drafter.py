@@ -16,10 +16,17 @@ a whole translation already:
 Without s the slots cannot know what was drafted before them, and blocks break off early. In-block
 attention is causal, so one drafter serves every k; a slot that is told its token instead of the
 mask makes mask-predict out of the same weights.
+
+With `core: lstm` the layers look back at nothing. An LSTM runs along the slots of a block, started
+from t, and each slot is given what the source has for its place in the text (`nn.allocation`):
+
+    x_i   = (newest token or mask) + slot i + code of the position + a_(p+i)      p: the newest's
+    h     = layers(slots by an LSTM that starts at L t, source)
 """
 
 from collections.abc import Callable, Sequence
-from typing import Any, NamedTuple, Protocol, Self
+from functools import partial
+from typing import Any, NamedTuple, Protocol, Self, cast
 
 import torch
 from huggingface_hub.dataclasses import strict
@@ -30,12 +37,19 @@ from transformers import initialization as init
 
 from outrider.errors import ConfigError, ModelError
 from outrider.models.base import build_block, init_weights
-from outrider.models.config import LAYER_LIMIT, POSITIONS, LanguageModelConfig, Seq2SeqConfig
+from outrider.models.config import (
+    IN_ATTENTION,
+    LAYER_LIMIT,
+    POSITIONS,
+    LanguageModelConfig,
+    Seq2SeqConfig,
+)
 from outrider.models.language_model import LanguageModel
 from outrider.models.rider import RiderConfig, check_choice, check_fits
 from outrider.models.seq2seq import Seq2Seq
 from outrider.models.state import DecoderState, Recent
 from outrider.models.walk import Candidates, Choice, Steps, choose_all, walk
+from outrider.nn.allocation import StepAllocation, StepTable
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.block import Block
 from outrider.nn.cache import LayerCache, Step
@@ -45,13 +59,13 @@ from outrider.nn.heads import SelfAttention, Source
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED
 from outrider.nn.position import Positions, Rotary
+from outrider.nn.recurrent import SlotLstm
 
 __all__ = ["BlockDraft", "Drafter", "DrafterConfig", "Slots"]
 
 Target = Seq2Seq | LanguageModel
+CORES = ("transformer", "lstm")
 READS = ("encoder", "ctc")
-IN_ATTENTION = ("rotary", "relative", "alibi")
-"""Positions of a target that say nothing to its embeddings: the drafter's own layer turns keys."""
 
 
 @strict
@@ -74,6 +88,9 @@ class DrafterConfig(RiderConfig):
     """The target's kind of positions."""
     cross: bool = True
     """Reads the source: the target is an encoder-decoder."""
+    core: str = "transformer"
+    """What a slot knows of the text: `transformer` sees the target's states of all tokens, `lstm`
+    runs along the block from the newest one."""
     reads: str = "encoder"
     """What it reads of the source: `encoder`, or `ctc` for the target's CTC decoder as well."""
     layers: int = 1
@@ -83,7 +100,8 @@ class DrafterConfig(RiderConfig):
     block: int = 16
     """Longest draft."""
     rank: int = 128
-    """Width of the state that runs along the drafted tokens; 0 for independent slots."""
+    """Width of the state that runs along the drafted tokens; 0 for independent slots, which is the
+    default with `core: lstm`."""
     candidates: int = 16
     """Tokens of a slot that are rescored, and all that q can give."""
     shortlist: int = 0
@@ -100,7 +118,10 @@ class DrafterConfig(RiderConfig):
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)
         check_choice("position", self.position, POSITIONS)
+        check_choice("core", self.core, CORES)
         check_choice("reads", self.reads, READS)
+        if self.reads == "ctc" and self.core == "lstm":
+            raise ConfigError("reads", "an lstm reads the encoder alone; leave it out")
         if self.reads == "ctc" and not self.cross:
             raise ConfigError("reads", "a language model has no CTC decoder; leave it out")
         if not 1 <= self.train_block <= self.block:
@@ -122,7 +143,10 @@ class DrafterConfig(RiderConfig):
         """Take from the target what must agree with it, and its layer's shape as the default."""
         cross = isinstance(target, Seq2SeqConfig)
         theirs = {"target_layers": _layers(target), "position": target.position, "cross": cross}
-        return cls(**{"whole": cross, **cls.from_target(target, values), **theirs})
+        usual: dict[str, Any] = {"whole": cross}
+        if values.get("core") == "lstm":
+            usual["rank"] = 0  # it stands for what is guessed without looking at any guess
+        return cls(**{**usual, **cls.from_target(target, values), **theirs})
 
 
 class Slots(NamedTuple):
@@ -190,10 +214,14 @@ class Drafter(PreTrainedModel):
         self.state_norms: Sequence[nn.LayerNorm] = nn.ModuleList(  # type: ignore[assignment]
             nn.LayerNorm(width) for _ in config.taps
         )
+        self.recurrent = config.core == "lstm"
         self.inject: Sequence[Linear] = nn.ModuleList(  # type: ignore[assignment]
-            Linear(width * len(config.taps), 2 * width) for _ in range(config.layers)
+            Linear(width * len(config.taps), 2 * width)
+            for _ in range(0 if self.recurrent else config.layers)
         )
-        self.from_last = Linear(width * len(config.taps), width)
+        starts = config.layers if self.recurrent else 1
+        self.from_last = Linear(width * len(config.taps), width * starts)
+        self.allocation = StepAllocation(width) if self.recurrent and config.cross else None
         self.norm = nn.LayerNorm(width)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.confidence = nn.Linear(width + rank, 1)
@@ -268,15 +296,20 @@ class Drafter(PreTrainedModel):
     def ride(self, state: DecoderState, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> None:
         """Take part in a state that has just been opened."""
         state.rider = self
-        state.rider_caches = [
-            block.attention.new_cache(state.rows, state.capacity) for block in self.blocks
-        ]
+        if not self.recurrent:
+            state.rider_caches = [
+                block.attention.new_cache(state.rows, state.capacity) for block in self.blocks
+            ]
+        elif (table := self._allocate(memory_BSD, keep_BS)) is not None:
+            state.rider_caches = [table]
         state.rider_sources = self._sources(*self.read(memory_BSD, keep_BS))
 
     def take_in(self, seen: Sequence[Tensor], state: DecoderState, step: Step) -> None:
         """Turn the target's states of new tokens into keys and values; see `models.state.Rider`."""
         states_BTE = self._tapped(seen)
         state.recent = Recent(states_BTE, state.lengths, self._newest(state))
+        if self.recurrent:
+            return
         for block, inject, cache in zip(self.blocks, self.inject, state.rider_caches, strict=True):
             k, v = _keys_and_values(block, inject, states_BTE, step.positions)
             assert isinstance(cache, LayerCache)
@@ -306,14 +339,23 @@ class Drafter(PreTrainedModel):
         """Guess a whole block of which some tokens are known: mask-predict.
 
         `told_BK` holds the token that follows slot i (the one slot i guesses), or -1. Returns the
-        likeliest token of every slot, given that the told ones stand, and its probability.
+        likeliest token of every slot, given that the told ones stand, and its probability. Where
+        steps are allocated, slots behind the last one that takes part say the end token.
         """
         slots = told_BK.shape[1]
         inputs_BK = F.pad(told_BK[:, :-1], (1, 0), value=-1)
         hidden_BKD = self._run_slots(last_B1, state, slots, inputs_BK)
         found = self._choose(hidden_BKD, last_B1[:, 0], Choice(told_BK=told_BK))
         chosen_BKC = found.ids_BKC == found.tokens_BK[..., None]
-        return found.tokens_BK, (found.prob_BKC * chosen_BKC).sum(-1)
+        prob_BK = (found.prob_BKC * chosen_BKC).sum(-1)
+        table = _table(state)
+        if table is None:
+            return found.tokens_BK, prob_BK
+        place_BK = state.length_B[:, None] + torch.arange(slots, device=last_B1.device)
+        over_BK = (place_BK >= table.end_B[:, None]) & (told_BK < 0)
+        eos = self.target.config.eos_token_id
+        eos = eos[0] if isinstance(eos, list) else eos
+        return found.tokens_BK.masked_fill(over_BK, eos), prob_BK.masked_fill(over_BK, 1.0)
 
     def pack_weights(self) -> None:
         """Trade memory for speed on a CPU; only for a drafter that is not trained any more."""
@@ -334,8 +376,17 @@ class Drafter(PreTrainedModel):
             rest_BKD = torch.where((rest_BK >= 0)[..., None], told_BKD, rest_BKD)
         slot_KD = self._slot_vectors(torch.arange(slots, device=last_B1.device))
         x_BKD = torch.cat([self._embed(last_B1), rest_BKD], dim=1) + slot_KD
-        x_BKD = x_BKD + self.from_last(self._newest(state))[:, None]
-        x_BKD = self._locate(x_BKD, step.positions)
+        first_BKD = self.from_last(self._newest(state))[:, None].expand(-1, slots, -1)
+        if self.recurrent:
+            table = _table(state)
+            return self._run_lstm(
+                x_BKD if table is None else x_BKD + table.at(step.positions.index_BT),
+                first_BKD,
+                step.positions,
+                state.rider_sources,
+                [slots],
+            )
+        x_BKD = self._locate(x_BKD + first_BKD, step.positions)
         layers = zip(self.blocks, state.rider_caches, state.rider_sources, strict=True)
         for block, cache, source in layers:
             x_BKD = block.extend(x_BKD, cache, step, source)
@@ -398,18 +449,49 @@ class Drafter(PreTrainedModel):
         before_BN1 = (slots.anchor_BN - 1)[..., None]
         index_BN1 = before_BN1.clamp(0, inputs_BT.shape[1] - 1)
         last_BNE = states_BTE.gather(1, index_BN1.expand(-1, -1, states_BTE.shape[2]))
-        x_BND = x_BND + self.from_last(last_BNE * (before_BN1 >= 0))
+        first_BND = self.from_last(last_BNE * (before_BN1 >= 0))
         end = inputs_BT.shape[1] + self.config.block
         here = Positions(place_BN.clamp(max=end - 1), end)
+        sources = self._sources(memory_BSD, keep_BS)
+        if self.recurrent:
+            table = self._allocate(memory_BSD, keep_BS)
+            x_BND = x_BND if table is None else x_BND + table.at(place_BN)
+            return self._run_lstm(x_BND, first_BND, here, sources, _block_sizes(slots))
         there = Positions.upto(inputs_BT.shape[1], inputs_BT.device)
+        x_BND = x_BND + first_BND
         x_BND = dropout(self._locate(x_BND, here), self.config.dropout, self.training)
         keep = _training_mask(slots, inputs_BT.shape[1])
-        layers = zip(self.blocks, self.inject, self._sources(memory_BSD, keep_BS), strict=True)
+        layers = zip(self.blocks, self.inject, sources, strict=True)
         for block, inject, source in layers:
             k, v = _keys_and_values(block, inject, states_BTE, there)
             x_BND = _run_block(block, x_BND, here, (k, v), keep, source)
         hidden_BND: Tensor = self.norm(x_BND)
         return hidden_BND
+
+    def _run_lstm(
+        self,
+        x_BND: Tensor,
+        first_BND: Tensor,
+        positions: Positions,
+        sources: Sequence[Source | None],
+        sizes: Sequence[int],
+    ) -> Tensor:
+        """Run blocks of these sizes that lie side by side; `first_BND` holds a start per layer."""
+        x_BND = dropout(self._locate(x_BND, positions), self.config.dropout, self.training)
+        firsts = first_BND.chunk(len(self.blocks), dim=-1)
+        for block, start_BND, source in zip(self.blocks, firsts, sources, strict=True):
+            run = partial(_lstm(block).run_blocks, first_BND=start_BND, sizes=sizes)
+            x_BND = block.run(x_BND, run, source)
+        hidden_BND: Tensor = self.norm(x_BND)
+        return hidden_BND
+
+    def _allocate(self, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> StepTable | None:
+        """Spread the source over the steps of the text, where this drafter does so."""
+        if self.allocation is None:
+            return None
+        assert memory_BSD is not None, "steps are allocated from a source"
+        table: StepTable = self.allocation(memory_BSD, keep_BS)
+        return table
 
     def run_state(self, hidden_MKD: Tensor, before_MK: Tensor) -> Tensor:
         """Return s of every slot, [M, K, R]; `before_MK` is the token before the one guessed."""
@@ -502,14 +584,36 @@ def _layers(config: Seq2SeqConfig | LanguageModelConfig) -> int:
 
 def _build_layer(config: DrafterConfig) -> Block:
     width, heads = config.hidden_size, config.num_attention_heads
+    if config.core == "lstm":
+        # `_lstm` takes it out again: a layer is run with whatever stands in this place.
+        return build_block(config, cast(SelfAttention, SlotLstm(width)), cross=config.cross)
     shape = HeadShape(heads, heads, width // heads)
     attention = SelfAttention(
         width,
         heads,
         build_attention({"kind": "causal"}, causal=True, shape=shape, key="drafter"),
+        # The target's embeddings say nothing of positions, so this layer turns its keys.
         rotary=Rotary(width // heads) if config.position in IN_ATTENTION else None,
     )
     return build_block(config, attention, cross=config.cross)
+
+
+def _lstm(block: Block) -> SlotLstm:
+    return cast(SlotLstm, block.attention)
+
+
+def _table(state: DecoderState) -> StepTable | None:
+    """Return what the source gives to every step, where the drafter of this state asks for it."""
+    for cache in state.rider_caches:
+        if isinstance(cache, StepTable):
+            return cache
+    return None
+
+
+def _block_sizes(slots: Slots) -> list[int]:
+    """Count the slots of each block, in order."""
+    sizes: list[int] = torch.unique_consecutive(slots.block_N, return_counts=True)[1].tolist()
+    return sizes
 
 
 def _keys_and_values(

@@ -5,6 +5,8 @@ A folder is untrusted input. Nothing in it is executed: weights are read from sa
 """
 
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -20,9 +22,19 @@ from outrider.models.base import Model
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig, check_keys
 from outrider.models.drafter import Ahead, Drafter, DrafterConfig
 from outrider.models.language_model import LanguageModel
+from outrider.models.pretrained import PretrainedEncoder, import_encoder
 from outrider.models.seq2seq import Seq2Seq
 
-__all__ = ["DRAFTER", "load_config", "load_drafter", "load_model", "load_rider", "read_weights"]
+__all__ = [
+    "DRAFTER",
+    "load_config",
+    "load_drafter",
+    "load_encoder",
+    "load_model",
+    "load_rider",
+    "read_encoder",
+    "read_weights",
+]
 
 DRAFTER = "drafter"
 """Subfolder of a model that holds its drafter."""
@@ -35,6 +47,8 @@ OWN = {
     LanguageModelConfig.model_type: (LanguageModelConfig, LanguageModel),
 }
 CONFIG_BYTES = 1 << 24
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Ends of names in the first files of BERT and its kin: what they are called now."""
 
 
 def load_model(
@@ -54,7 +68,32 @@ def load_model(
     with torch.device("meta"):
         model = model_class(config)
     _fill(model, weights, folder, DTYPES[dtype], device)
+    if isinstance(model, Seq2Seq) and model.pretrained is not None:
+        model.pretrained.make_buffers(device)
     return model.eval()
+
+
+def read_encoder(folder: str | Path) -> dict[str, Any]:
+    """Read the config of a pretrained encoder, reduced to what says how it computes."""
+    path = Path(folder) / "config.json"
+    values = _read_json(path)
+    with _naming(path):
+        return import_encoder(values)
+
+
+def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
+    """Give an encoder the weights it was pretrained to; heads on top of it are left out."""
+    folder, model = Path(folder), encoder.model
+    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    weights = {}
+    for name, tensor in read_weights(folder).items():
+        name = name.removeprefix(f"{model.base_model_prefix}.")
+        for old, new in OLD_NAMES.items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        if name in expected:
+            weights[name] = tensor
+    _check_weights(folder, weights, expected)
+    model.load_state_dict(weights)
 
 
 def load_drafter(
@@ -120,11 +159,18 @@ def _build_config(
     path: Path, config_class: type[PreTrainedConfig] | None, values: dict[str, Any]
 ) -> Any:
     """Check every key; without a class the config is Marian's."""
-    try:
+    with _naming(path):
         if config_class is None:
             return marian.import_config(values)
         check_keys(config_class, {k: v for k, v in values.items() if k != "transformers_version"})
         return config_class.from_dict(values)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say which file it is that is wrong."""
+    try:
+        yield
     except OutriderError as error:
         raise ModelError(f"{path}: {error}") from None
     except (TypeError, ValueError, StrictDataclassError) as error:

@@ -3,13 +3,19 @@
 With `memory: M` it reads long texts segment by segment and remembers the last M tokens between two
 (`nn.memory`). Without a memory at hand, and when it decodes, it is the same weights under a sliding
 window of M and one segment.
+
+In training it may predict more than the next token, and from more than the last layer
+(`nn.next_tokens`). Its loss outside training, and what it writes, are of the last layer and the
+next token alone.
 """
 
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 from torch import Tensor
 from torch.nn import functional as F
+from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import CausalLMOutput
 
 from outrider.errors import InputError
@@ -18,6 +24,7 @@ from outrider.models.config import LanguageModelConfig
 from outrider.models.state import DecoderState
 from outrider.nn.loss import IGNORED
 from outrider.nn.memory import Memory, run_segment
+from outrider.nn.next_tokens import FURTHER_WEIGHT, NextTokens, layer_weights
 from outrider.nn.position import Positions
 
 __all__ = ["LanguageModel", "SegmentOutput"]
@@ -40,13 +47,16 @@ class LanguageModel(Model):
     def __init__(self, config: LanguageModelConfig) -> None:
         super().__init__(config)
         self.decoder = build_stack(config, "attention", cross=False)
+        self.next_tokens = (
+            NextTokens(config.next_tokens, config.hidden_size) if config.next_tokens > 1 else None
+        )
         self.post_init()
 
     def hidden(self, tokens_BT: Tensor, seen: list[Tensor] | None = None) -> Tensor:
         """Run whole sequences: hidden states of all positions; `seen` collects every layer's."""
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
         x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions)
-        return self.decoder(x_BTD, positions, seen=seen)
+        return self.decoder(x_BTD, positions, self.real_tokens(tokens_BT), seen=seen)
 
     def new_memory(self, rows: int, tokens: int | None = None) -> Memory:
         """Return an empty memory, by default of the size the model was trained with."""
@@ -82,6 +92,7 @@ class LanguageModel(Model):
         label_smoothing: float = 0.0,
         num_items_in_batch: Tensor | float | None = None,
         memory: Memory | None = None,
+        progress: float | None = None,
         **_: Any,
     ) -> SegmentOutput:
         """Predict the next token everywhere. In training with labels only the loss is computed.
@@ -95,23 +106,86 @@ class LanguageModel(Model):
             num_items_in_batch: What to divide the summed loss by; by default the labels counted.
             memory: What is remembered of the tokens before (`new_memory` at first); rows are then
                 segments that go on where the last ones ended.
+            progress: Share of the training that is over. If given, layers below the last predict
+                too; has no effect outside training or with a memory.
         """
         if input_ids is None:
             raise InputError("forward needs input_ids")
         right_padding(attention_mask)  # causal rows need no mask, only the right side padded
+        # From half of the training on the layers below count nothing, so they are not kept.
+        asked = self.training and progress is not None and progress < 0.5
+        seen: list[Tensor] | None = [] if asked else None
         if memory is None:
-            hidden_BTD = self.hidden(input_ids)
+            hidden_BTD = self.hidden(input_ids, seen)
         else:
             hidden_BTD, memory = self.read_segment(input_ids, memory)
         loss = None
         if labels is not None:
-            wanted_BT = F.pad(labels[:, 1:], (0, 1), value=IGNORED)[:, : input_ids.shape[1]]
-            loss = self.loss(
-                hidden_BTD, wanted_BT, smoothing=label_smoothing, items=num_items_in_batch
+            loss = self._sum_losses(
+                [*self._below(seen or [], progress or 0.0), (hidden_BTD, 1.0)],
+                labels,
+                smoothing=label_smoothing,
+                items=num_items_in_batch,
             )
         logits = None if self.training and labels is not None else self.logits(hidden_BTD)
         return SegmentOutput(loss=loss, logits=logits, memory=memory)
 
+    def _below(self, seen: Sequence[Tensor], progress: float) -> Iterator[tuple[Tensor, float]]:
+        """Yield, of all layers but the last, those that still count, ready for the head."""
+        norm = self.decoder.norm
+        for x_BTD, weight in zip(seen, layer_weights(len(seen), progress), strict=False):
+            if weight:
+                yield (x_BTD if norm is None else norm(x_BTD)), weight
+
+    def _sum_losses(
+        self,
+        layers: Sequence[tuple[Tensor, float]],
+        labels_BT: Tensor,
+        *,
+        smoothing: float,
+        items: Tensor | float | None,
+    ) -> Tensor:
+        """Sum over the layers, and in training over the tokens ahead; each layer has a weight.
+
+        All but the plain loss are computed again in the backward pass, one after another. Kept,
+        each would hold as much as the logits; so the peak is that of the plain loss.
+        """
+        tokens = layers[-1][0].shape[1]
+        next_BT = _ahead(labels_BT, 1, tokens)
+        if items is None:
+            items = int((next_BT != IGNORED).sum().clamp(min=1))
+        parts: list[Tensor] = []
+        for ahead in range(self.config.next_tokens if self.training else 1, 0, -1):
+            wanted_BT = _ahead(labels_BT, ahead, tokens)
+            for x_BTD, weight in layers if ahead > 1 else layers[:-1]:
+                share = items / (weight * (FURTHER_WEIGHT if ahead > 1 else 1.0))
+                given = (x_BTD, wanted_BT, ahead, smoothing, share)
+                parts.append(
+                    checkpoint(
+                        self._foretell, *given, use_reentrant=False, preserve_rng_state=False
+                    )
+                )
+        plain = self.loss(layers[-1][0], next_BT, smoothing=smoothing, items=items)
+        return sum(parts, start=plain)
+
+    def _foretell(
+        self,
+        x_BTD: Tensor,
+        wanted_BT: Tensor,
+        ahead: int,
+        smoothing: float,
+        items: Tensor | float,
+    ) -> Tensor:
+        """Predict the token so many places ahead."""
+        if self.next_tokens is not None and ahead > 1:
+            x_BTD = self.next_tokens(x_BTD, ahead)
+        return self.loss(x_BTD, wanted_BT, smoothing=smoothing, items=items)
+
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
         """Let Hugging Face's `generate` run (without a cache: `outrider.load` is the fast way)."""
         return {"input_ids": input_ids, "attention_mask": kwargs.get("attention_mask")}
+
+
+def _ahead(labels_BT: Tensor, places: int, tokens: int) -> Tensor:
+    """Move labels so many places back, to the positions that predict them."""
+    return F.pad(labels_BT[:, places:], (0, places), value=IGNORED)[:, :tokens]

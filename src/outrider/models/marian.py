@@ -145,6 +145,14 @@ def _check_exportable(config: Seq2SeqConfig) -> None:
         "tie_word_embeddings": True,
         "encoder_attention": {"kind": "full"},
         "decoder_attention": {"kind": "causal"},
+        "encoder": None,
+        "decoder_core": "attention",
+        "depth": "stacked",
+        "residual": "add",
+        "skip": None,
+        "pair_attention": False,
+        "position_correlation": 0,
+        "position_mlp": 0,
     }
     for key, value in wanted.items():
         if getattr(config, key) != value:

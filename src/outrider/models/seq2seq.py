@@ -12,9 +12,13 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from outrider.errors import InputError
 from outrider.models.base import Model, build_position, build_stack, right_padding
 from outrider.models.config import Seq2SeqConfig
+from outrider.models.pretrained import PretrainedEncoder
 from outrider.models.state import DecoderState
 from outrider.nn.loss import IGNORED
+from outrider.nn.pair import PairAttention
 from outrider.nn.position import Positions
+from outrider.nn.skip import Router
+from outrider.nn.stack import Stack
 
 __all__ = ["Encoder", "Seq2Seq"]
 
@@ -40,14 +44,26 @@ class Seq2Seq(Model):
     config_class = Seq2SeqConfig
     config: Seq2SeqConfig
     main_input_name = "input_ids"
+    pretrained: PretrainedEncoder | None
+    """What reads the source in the place of layers of our own."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__(config)
         self.source_tokens = (
             None if config.share_embeddings else nn.Embedding(config.vocab_size, config.hidden_size)
         )
-        self.encoder_position = build_position(config, causal=False)
-        self.encoder = build_stack(config, "encoder_attention", cross=False)
+        skip = config.skip_config
+        if config.encoder is None:
+            self.pretrained = None
+            self.encoder_position = build_position(config, causal=False)
+            self.encoder = build_stack(config, "encoder_attention", cross=False, skip=skip)
+        else:
+            width = config.hidden_size
+            self.pretrained = PretrainedEncoder(config.encoder, width=width, dropout=config.dropout)
+            self.encoder_position = None
+            self.encoder = Stack([], width=width, norm="pre")  # no layers of its own, only the norm
+        self.router = None if skip is None else Router(config.vocab_size, below=skip.below)
+        self.pair = PairAttention(config.hidden_size) if config.pair_attention else None
         # Hugging Face's generate asks the encoder for this.
         setattr(self.encoder, "main_input_name", self.main_input_name)  # noqa: B010
         self.decoder = build_stack(config, "decoder_attention", cross=True)
@@ -60,9 +76,17 @@ class Seq2Seq(Model):
     def encode(self, source_BS: Tensor, keep_BS: Tensor | None = None) -> Tensor:
         """Read the source; `keep_BS` marks real tokens, None where all are."""
         positions = Positions.upto(source_BS.shape[1], source_BS.device)
-        table = self.tokens if self.source_tokens is None else self.source_tokens
-        x_BSD = self.embed(table, self.encoder_position, source_BS, positions)
-        return self.encoder(x_BSD, positions, keep_BS)
+        if self.pretrained is None:
+            table = self.tokens if self.source_tokens is None else self.source_tokens
+            x_BSD = self.embed(table, self.encoder_position, source_BS, positions)
+        else:
+            x_BSD = self.pretrained(source_BS, keep_BS)
+        if self.router is None:
+            memory_BSD = self.encoder(x_BSD, positions, keep_BS)
+        else:
+            active_BS = self.router(source_BS, keep_BS)
+            memory_BSD = self.encoder(x_BSD, positions, keep_BS, active_BT=active_BS)
+        return memory_BSD if self.pair is None else self.pair(memory_BSD, keep_BS)
 
     def decode(
         self,
@@ -78,7 +102,8 @@ class Seq2Seq(Model):
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
         x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions)
         sources = self.decoder.sources(memory_BSD, keep_BS)
-        return self.decoder(x_BTD, positions, sources=sources, seen=seen)
+        keep_BT = self.real_tokens(tokens_BT)
+        return self.decoder(x_BTD, positions, keep_BT, sources, seen)
 
     def open(self, memory_BSD: Tensor, keep_BS: Tensor | None, *, capacity: int) -> DecoderState:
         """Start decoding one row per source, with room for `capacity` tokens."""

@@ -1,37 +1,19 @@
 """One Transformer layer: self-attention, cross-attention where there is a source, feed-forward.
 
-Each part sits in a residual, with the norm before it or after the sum:
-
-    pre    x + f(norm(x))           post   norm(x + f(x))
+Each part sits in a residual (`nn.residual`), with a norm before it or after the sum.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 
 from torch import Tensor, nn
 
 from outrider.nn.cache import Cache, Step
-from outrider.nn.dropout import dropout
 from outrider.nn.feedforward import FeedForward
 from outrider.nn.heads import CrossAttention, SelfAttention, Source
 from outrider.nn.position import Positions
+from outrider.nn.residual import GATE_BIAS, Residual, build_residual
 
-__all__ = ["Block", "Residual"]
-
-
-class Residual(nn.Module):
-    """Adds what a part computed to what it was given."""
-
-    def __init__(self, width: int, *, norm: str, dropout: float) -> None:
-        super().__init__()
-        self.norm = nn.LayerNorm(width)
-        self.pre = norm == "pre"
-        self.dropout = dropout
-
-    def forward(self, x_BTD: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """Run `part` inside the residual."""
-        y_BTD = part(self.norm(x_BTD) if self.pre else x_BTD)
-        y_BTD = x_BTD + dropout(y_BTD, self.dropout, self.training)
-        return y_BTD if self.pre else self.norm(y_BTD)
+__all__ = ["Block"]
 
 
 class Block(nn.Module):
@@ -46,14 +28,20 @@ class Block(nn.Module):
         norm: str,
         dropout: float,
         cross: CrossAttention | None = None,
+        residual: str = "add",
+        gate_bias: float = GATE_BIAS,
     ) -> None:
         super().__init__()
+
+        def join() -> Residual:
+            return build_residual(residual, width, norm=norm, dropout=dropout, gate_bias=gate_bias)
+
         self.attention = attention
-        self.attention_residual = Residual(width, norm=norm, dropout=dropout)
+        self.attention_residual = join()
         self.cross = cross
-        self.cross_residual = Residual(width, norm=norm, dropout=dropout) if cross else None
+        self.cross_residual = join() if cross else None
         self.feedforward = feedforward
-        self.feedforward_residual = Residual(width, norm=norm, dropout=dropout)
+        self.feedforward_residual = join()
 
     def forward(
         self,
@@ -73,9 +61,17 @@ class Block(nn.Module):
         self, x_BTD: Tensor, attention: Callable[[Tensor], Tensor], source: Source | None
     ) -> Tensor:
         """Run the layer with some form of its self-attention."""
-        x_BTD = self.attention_residual(x_BTD, attention)
+        for residual, part in self.parts(attention, source):
+            x_BTD = residual(x_BTD, part)
+        return x_BTD
+
+    def parts(
+        self, attention: Callable[[Tensor], Tensor], source: Source | None
+    ) -> Iterator[tuple[Residual, Callable[[Tensor], Tensor]]]:
+        """List what a token goes through, each part with its residual."""
+        yield self.attention_residual, attention
         if self.cross is not None and self.cross_residual is not None:
             assert source is not None, "a layer with cross-attention needs a source"
             cross = self.cross
-            x_BTD = self.cross_residual(x_BTD, lambda h: cross(h, source))
-        return self.feedforward_residual(x_BTD, self.feedforward)
+            yield self.cross_residual, lambda h: cross(h, source)
+        yield self.feedforward_residual, self.feedforward

@@ -67,8 +67,7 @@ def _run_block(
     attention, residual = block.attention, block.attention_residual
 
     def recall(h_BTD: Tensor) -> Tensor:
-        m_BMD = residual.norm(old_BMD) if residual.pre else old_BMD
-        q, k, v = attention.project(torch.cat([m_BMD, h_BTD], dim=1), positions)
+        q, k, v = attention.project(torch.cat([residual.enter(old_BMD), h_BTD], dim=1), positions)
         q = q[:, :, old_BMD.shape[1] :]
         out = attend(q, k, v, keep=keep_B1TS, dropout=attention.attention.active_dropout)
         return attention.merge(out, h_BTD)

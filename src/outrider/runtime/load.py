@@ -5,9 +5,10 @@ from pathlib import Path
 import torch
 
 from outrider.backends.torch import TorchBackend
-from outrider.data.tokenizer import load_tokenizer
+from outrider.data.tokenizer import Tokenizer, load_tokenizer
+from outrider.data.tokenizer_pair import SOURCE_FILE, PairTokenizer
 from outrider.errors import ConfigError, ModelError
-from outrider.models import LanguageModel, load_model
+from outrider.models import LanguageModel, Seq2Seq, load_model
 from outrider.models.ctc import load_ctc
 from outrider.models.folder import DTYPES, load_drafter
 from outrider.runtime.folder import model_folder
@@ -46,13 +47,31 @@ def load(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the model only {model.config.vocab_size}; they do not belong together"
         )
+    if isinstance(model, Seq2Seq):
+        _check_source(folder, model, tokenizer)
     ctc = load_ctc(folder, model)
     drafter = load_drafter(folder, model, ctc)
     backend = TorchBackend(model, drafter=drafter, ctc=ctc, frozen=True)
     defaults = model_defaults(folder, backend)
     if isinstance(model, LanguageModel):
         return Generator(backend, tokenizer, defaults=defaults)
-    return Translator(backend, tokenizer, longest=model.config.max_positions, defaults=defaults)
+    return Translator(backend, tokenizer, longest=model.config.longest_source, defaults=defaults)
+
+
+def _check_source(folder: Path, model: Seq2Seq, tokenizer: Tokenizer) -> None:
+    """A pretrained encoder is read to by its own tokenizer, any other by that of the target."""
+    encoder = model.pretrained
+    if (encoder is not None) != isinstance(tokenizer, PairTokenizer):
+        what = "lacks" if encoder is not None else "has no pretrained encoder, but has"
+        raise ModelError(f"{folder}: {what} {SOURCE_FILE}; this is not a whole model folder")
+    if encoder is None or not isinstance(tokenizer, PairTokenizer):
+        return
+    words, source = encoder.model.config.vocab_size, tokenizer.source
+    if source.vocab_size > words or source.end_id != encoder.end:
+        raise ModelError(
+            f"{folder}: {SOURCE_FILE} ({source.vocab_size} tokens, end {source.end_id}) does not "
+            f"belong to the encoder ({words} tokens, end {encoder.end})"
+        )
 
 
 def _device(name: str) -> torch.device:

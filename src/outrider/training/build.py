@@ -7,11 +7,13 @@ from pathlib import Path
 import numpy as np
 import torch
 from huggingface_hub.errors import StrictDataclassError
+from numpy.typing import NDArray
 
 from outrider.data.config import Task
 from outrider.data.prepared import Prepared
 from outrider.data.tokenizer import load_tokenizer
 from outrider.data.tokenizer_match import check_same_tokenizer
+from outrider.data.tokenizer_pair import PairTokenizer
 from outrider.errors import ConfigError
 from outrider.models import (
     Drafter,
@@ -25,7 +27,14 @@ from outrider.models import (
     load_model,
 )
 from outrider.models.ctc import Ctc, CtcConfig, load_ctc
+from outrider.models.folder import load_encoder
 from outrider.runtime.folder import model_folder
+from outrider.training.encoder import (
+    check_encoder_data,
+    check_encoder_settings,
+    describe_encoder,
+    encoder_folder,
+)
 from outrider.training.run_config import RunConfig
 
 __all__ = [
@@ -51,9 +60,15 @@ def build_model(config: RunConfig, prepared: Prepared) -> Trained:
     if config.model.rides:
         return _build_rider(config, prepared)
     built = build_model_config(config, prepared)
-    if isinstance(built, Seq2SeqConfig):
-        return Seq2Seq(built)
-    return LanguageModel(built)
+    if isinstance(built, LanguageModelConfig):
+        return LanguageModel(built)
+    model = Seq2Seq(built)
+    folder = encoder_folder(config)
+    if model.pretrained is not None and folder is not None:
+        load_encoder(model.pretrained, folder)
+    if model.router is not None:
+        model.router.set_counts(torch.from_numpy(_count(prepared, "source_ids")))
+    return model
 
 
 def check_model(config: RunConfig) -> None:
@@ -64,8 +79,9 @@ def check_model(config: RunConfig) -> None:
     if config.model.target is not None:
         message = f"has no effect on {config.model.type}; only a drafter or a ctc decoder has one"
         raise ConfigError("model.target", message)
-    given = dict.fromkeys(_given_keys(config), 1)
-    _build_config(config, given, config.data.sequence_length + 1)
+    given = {**dict.fromkeys(_given_keys(config), 1), "vocab_size": 2}
+    built = _build_config(config, given, config.data.sequence_length + 1)
+    check_encoder_settings(config, getattr(built, "encoder", None))
 
 
 def run_task(config: RunConfig) -> Task:
@@ -91,7 +107,11 @@ def build_model_config(
     """Check every key of the section, and take from the data what the data decides."""
     tokenizer = prepared.tokenizer
     given = {key: getattr(tokenizer, name) for key, name in _given_keys(config).items()}
-    return _build_config(config, given, context_length(prepared))
+    end = tokenizer.source.end_id if isinstance(tokenizer, PairTokenizer) else 0
+    built = _build_config(config, given, context_length(prepared), end)
+    if isinstance(built, Seq2SeqConfig):
+        check_encoder_data(built, prepared)
+    return built
 
 
 def context_length(prepared: Prepared) -> int:
@@ -103,7 +123,7 @@ def context_length(prepared: Prepared) -> int:
 
 
 def _build_config(
-    config: RunConfig, given: dict[str, int], longest: int
+    config: RunConfig, given: dict[str, int], longest: int, source_end: int = 0
 ) -> Seq2SeqConfig | LanguageModelConfig:
     config_class = _CLASSES[config.model.type]
     values = config.model.values
@@ -112,6 +132,8 @@ def _build_config(
         raise ConfigError(f"model.{key}", "comes from the tokenizer; leave it out")
     if config.model.type == "language_model":
         values = {"max_positions": longest, **values}
+    elif "encoder" in values:
+        values["encoder"] = describe_encoder(config, source_end)
     with _keys_as_typed():
         return config_class(**given, **values)
 
@@ -152,13 +174,20 @@ def _build_rider_config(config: RunConfig) -> DrafterConfig | CtcConfig:
 
 def _commonest(prepared: Prepared, tokens: int) -> torch.Tensor:
     """The end token and the likeliest others, counted over all training targets."""
+    count_V = _count(prepared, "target_ids")
+    count_V[prepared.tokenizer.eos_id] = count_V.max() + 1
+    return torch.from_numpy(np.argsort(-count_V, kind="stable")[:tokens])
+
+
+def _count(prepared: Prepared, column: str) -> NDArray[np.int64]:
+    """How often the training data holds every token; each row ends with the end token."""
     tokenizer, reader = prepared.tokenizer, prepared.reader("train")
     count_V = np.zeros(tokenizer.vocab_size, np.int64)
     for block in range(len(reader.block_rows)):
-        ids = reader.ids(block, "target_ids").flat
+        ids = reader.ids(block, column).flat
         count_V += np.bincount(ids, minlength=len(count_V))
-    count_V[tokenizer.eos_id] = count_V.max() + 1
-    return torch.from_numpy(np.argsort(-count_V, kind="stable")[:tokens])
+    count_V[tokenizer.eos_id] += int(reader.block_rows.sum())
+    return count_V
 
 
 @contextmanager

@@ -35,6 +35,9 @@ class TrainConfig(Config):
     """Longest gradient (2-norm) let through unchanged; 0 clips nothing."""
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Share of the target's probability that is spread over the whole vocabulary."""
+    intermediate_loss: bool = False
+    """Layers below the last predict too, layer l of n until l / 2n of the steps are done. Only for
+    a language_model without memory."""
     precision: Literal["float32", "bfloat16"] = "float32"
     """bfloat16 computes matrix products in half the width; weights and loss stay float32."""
     device: Literal["auto", "cpu"] = "auto"

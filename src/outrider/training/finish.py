@@ -18,6 +18,7 @@ from outrider.training.average import average_weights
 from outrider.training.build import Trained, target_folder
 from outrider.training.card import add_rider_section, write_card
 from outrider.training.checkpoint import Progress, publish, select
+from outrider.training.encoder import encoder_folder
 from outrider.training.folder import RunFolder
 from outrider.training.log import read_log
 from outrider.training.rider_folder import write_rider
@@ -39,6 +40,10 @@ def finish_run(
     model.load_state_dict(average_weights([one.folder for one in averaged]))
     steps = [one.progress.step for one in averaged]
     provenance = _provenance(config, prepared, progress, steps)
+    encoder = encoder_folder(config)
+    if encoder is not None:
+        name = config.model.values["encoder"]["pretrained"]
+        provenance["encoder"] = {"pretrained": name, "weights": weights_of(encoder)}
     if config.model.rides:
         provenance |= _rider_provenance(config, folder, prepared)
     note = _write_model(folder, config, prepared, model, provenance)

@@ -39,6 +39,7 @@ from outrider.training.objectives import (
     SegmentObjective,
     TranslationObjective,
 )
+from outrider.training.objectives.auxiliary import IntermediateObjective
 from outrider.training.progress import ProgressBar
 from outrider.training.run_config import RunConfig
 from outrider.training.trainer import Trainer
@@ -163,7 +164,7 @@ def _build_trainer(
         model,
         config.train,
         stream=_stream(config, arguments, prepared, resume, segment),
-        objective=_objective(config, segment),
+        objective=_training_objective(config, segment),
         checkpoints=folder.checkpoints,
         arguments=arguments,
         validate=validation,
@@ -218,6 +219,13 @@ def _objective(config: RunConfig, segment: int | None) -> Objective:
     if config.model.type == "drafter":
         return DrafterObjective()
     return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective()
+
+
+def _training_objective(config: RunConfig, segment: int | None) -> Objective:
+    """Return what is validated, or the same with predictions that only training makes."""
+    if config.train.intermediate_loss:
+        return IntermediateObjective()
+    return _objective(config, segment)
 
 
 def _callbacks(

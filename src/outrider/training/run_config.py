@@ -2,10 +2,16 @@
 
 from typing import Any, Literal
 
-from pydantic import ConfigDict, SerializerFunctionWrapHandler, model_serializer
+from pydantic import (
+    ConfigDict,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from outrider.config import Config
 from outrider.data.config import PrepareConfig
+from outrider.errors import ConfigError
 from outrider.evaluation.config import EvaluateConfig
 from outrider.training.config import TrainConfig
 
@@ -62,6 +68,22 @@ class RunConfig(Config):
     evaluate: EvaluateConfig | None = None
     """What the finished model is tested on."""
 
+    @model_validator(mode="after")
+    def _losses_fit(self) -> "RunConfig":
+        if not self.train.intermediate_loss:
+            return self
+        key = "train.intermediate_loss"
+        if self.model.type != "language_model":
+            raise ConfigError(
+                key, f"is for a language_model, not a {self.model.type}; leave it out"
+            )
+        if self.model.values.get("memory"):
+            message = "does not reach into a memory; set it to false or model.memory to 0"
+            raise ConfigError(key, message)
+        if self.model.values.get("layers") == 1:
+            raise ConfigError(key, "has no effect on a single layer; leave it out")
+        return self
+
 
 _HARMLESS = frozenset(
     {
@@ -87,10 +109,13 @@ _HARMLESS = frozenset(
 
 def changed_key(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     """The first key whose change would make a resumed run differ from an undisturbed one."""
-    old, new = _flatten(before), _flatten(after)
+    # A run from before a key of training existed was trained with its default.
+    defaults = {"train": TrainConfig().model_dump(mode="json")}
+    old, new = _flatten(defaults) | _flatten(before), _flatten(after)
     harmless = set(_HARMLESS)
-    if after["train"]["schedule"] in ("inverse_sqrt", "constant"):
-        harmless.add("train.steps")  # these schedules do not look ahead to the end
+    endless = after["train"]["schedule"] in ("inverse_sqrt", "constant")
+    if endless and not after["train"]["intermediate_loss"]:
+        harmless.add("train.steps")  # nothing else looks ahead to the end
     for key in sorted(old.keys() | new.keys()):
         above = {key.rsplit(".", depth)[0] for depth in range(key.count(".") + 1)}
         if not above & harmless and old.get(key) != new.get(key):

@@ -27,6 +27,7 @@ from outrider.training.callbacks import Cadence
 from outrider.training.checkpoint import Checkpoint, Checkpoints, Progress
 from outrider.training.config import TrainConfig
 from outrider.training.objectives import Carries, Objective
+from outrider.training.objectives.auxiliary import Paced
 
 __all__ = ["Trainer", "Validate"]
 
@@ -100,6 +101,8 @@ class Trainer(transformers.Trainer):
         self, epoch_iterator: Iterator[PlannedBatch], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Tensor]], int]:
         """Fetch the batches of one update and count its targets over all processes."""
+        if isinstance(self.objective, Paced):
+            self.objective.pace(self.progress.step / self.config.steps)
         batches = [next(epoch_iterator) for _ in range(num_batches)]
         inputs = [batch.tensors for batch in batches]
         count = sum(self.objective.count(one) for one in inputs)

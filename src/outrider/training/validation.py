@@ -104,7 +104,7 @@ class Validation:
             assert isinstance(model, Seq2Seq)
             backend = TorchBackend(model)
         config = backend.model.config
-        translator = Translator(backend, self.prepared.tokenizer, longest=config.max_positions)
+        translator = Translator(backend, self.prepared.tokenizer, longest=config.longest_source)
         sources, references = self._texts()
         mine = slice(self.rank, None, self.world_size)
         translations = translator.translate(

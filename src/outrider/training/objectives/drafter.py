@@ -6,6 +6,9 @@ A frozen target runs over the whole text once; its states stand in for everythin
 anchor a. Some blocks run without the state along the drafted tokens, so that the slots alone learn
 to name good candidates. One more block covers the whole target, with random tokens told: that is
 mask-predict.
+
+A drafter that allocates steps foretells the length L of the text too: (log L - log of the labels)^2
+is added, a mean over the rows.
 """
 
 import torch
@@ -66,7 +69,16 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
     right_M = _right(logits_MV.detach(), label_M)
     judged_M = drafter.judge(hidden_MD, state_MR).float()
     doubt_M = F.binary_cross_entropy_with_logits(judged_M, right_M, reduction="none")
-    return loss + scale * (doubt_M * weight_M).sum()
+    loss = loss + scale * (doubt_M * weight_M).sum()
+    if drafter.allocation is None or memory_BSD is None:
+        return loss
+    wrong_B = drafter.allocation.log_length(memory_BSD, keep_BS) - _log_count(label_BT)
+    return loss + share * wrong_B.square().mean()
+
+
+def _log_count(label_BT: Tensor) -> Tensor:
+    """Log of the number of labels of every row, the end token counted."""
+    return (label_BT != IGNORED).sum(1).clamp(min=1).float().log()
 
 
 def _counted(label_BN: Tensor) -> Tensor:

@@ -1,0 +1,209 @@
+"""Reversible layers and chunks: memory and time of a training step, beside plain layers.
+
+    python benchmarks/reversible.py --json FILE
+
+One forward and backward pass of a stack of causal layers with dropout, against depth; and of one
+wide feed-forward, against chunks. Memory is by how much it raises that of the process at its peak,
+less the gradients of the weights, each in a process of its own. Times are taken in turns in one
+process per depth; the median counts.
+"""
+
+import argparse
+import ctypes
+import multiprocessing
+import platform
+import statistics
+import time
+from collections.abc import Callable
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outrider.evaluation.attention_point import peak_bytes
+from outrider.evaluation.results import machine, versions, write_result
+from outrider.models.base import build_stack
+from outrider.models.config import LanguageModelConfig
+from outrider.nn.feedforward import FeedForward
+from outrider.nn.position import Positions
+from outrider.nn.stack import Stack
+from outrider.training.allocator import keep_memory
+
+WAYS = {"plain": "add", "reversible": "reversible"}
+CHUNKS = (1, 8)
+WIDER = 16
+"""The inner width of the feed-forward that is cut, over the model's."""
+MMAP_THRESHOLD, MAPPED_FROM = -3, 1 << 16  # of malloc.h; larger tensors go back when they are freed
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One stack and its batch."""
+
+    way: str = "plain"
+    layers: int = 2
+    rows: int = 2
+    tokens: int = 1024
+    width: int = 256
+    heads: int = 4
+    dropout: float = 0.1
+    repeats: int = 5
+    threads: int | None = None
+
+    def build(self) -> Stack:
+        """Return the layers, in training mode."""
+        config = LanguageModelConfig(
+            hidden_size=self.width,
+            intermediate_size=4 * self.width,
+            num_attention_heads=self.heads,
+            layers=self.layers,
+            dropout=self.dropout,
+            position="sinusoidal",
+            residual=WAYS[self.way],
+        )
+        return build_stack(config, "attention", cross=False).train()
+
+    def step(self, stack: Stack) -> None:
+        """Train on one batch; gradients stay."""
+        x_BTD = torch.ones(self.rows, self.tokens, self.width).requires_grad_()
+        y_BTD: Tensor = stack(x_BTD, Positions.upto(self.tokens, x_BTD.device))
+        y_BTD.sum().backward()
+
+
+def measure_memory(setting: Setting) -> dict[str, Any]:
+    """Measure one stack."""
+    return_freed()
+    _prepare(setting)
+    stack = setting.build()
+    return {**asdict(setting), "peak_bytes": peak_of(stack, lambda: setting.step(stack))}
+
+
+def measure_chunks(setting: Setting, chunks: int) -> dict[str, Any]:
+    """Measure one feed-forward, first its memory."""
+    return_freed()
+    _prepare(setting)
+    width, inner = setting.width, WIDER * setting.width
+    layer = FeedForward(width, inner, activation="relu", dropout=0.1, chunks=chunks).train()
+    x_BTD = torch.ones(setting.rows, setting.tokens, width).requires_grad_()
+
+    def step() -> None:
+        layer(x_BTD).sum().backward()
+
+    peak, seconds = peak_of(layer, step), []
+    for _ in range(setting.repeats):
+        began = time.perf_counter()
+        step()
+        seconds.append(time.perf_counter() - began)
+    return {
+        "chunks": chunks,
+        "inner": inner,
+        "peak_bytes": peak,
+        "seconds": statistics.median(seconds),
+    }
+
+
+def peak_of(module: nn.Module, step: Callable[[], None]) -> int:
+    """Return the peak of the first step above what is held before it and the gradients after it."""
+    gradients = sum(one.numel() * one.element_size() for one in module.parameters())
+    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts from here
+    before = peak_bytes()
+    step()
+    return peak_bytes() - before - gradients
+
+
+def return_freed() -> None:
+    """Let tensors that are freed go back to the system, so that a peak is what is needed."""
+    if platform.libc_ver()[0] == "glibc":
+        ctypes.CDLL(None).mallopt(MMAP_THRESHOLD, MAPPED_FROM)
+
+
+def measure_time(setting: Setting) -> dict[str, list[float]]:
+    """Return the seconds of every way at one depth."""
+    keep_memory()
+    _prepare(setting)
+    settings = [replace(setting, way=way) for way in WAYS]
+    stacks = [one.build() for one in settings]
+    seconds: dict[str, list[float]] = {way: [] for way in WAYS}
+    for turn in range(setting.repeats + 1):
+        for one, stack in zip(settings, stacks, strict=True):
+            stack.zero_grad()
+            began = time.perf_counter()
+            one.step(stack)
+            if turn:  # the first one warms up
+                seconds[one.way].append(time.perf_counter() - began)
+    return seconds
+
+
+def _prepare(setting: Setting) -> None:
+    """Let the libraries allocate what they keep."""
+    torch.set_num_threads(setting.threads or torch.get_num_threads())
+    torch.manual_seed(0)
+    small = replace(setting, layers=1, way="plain")
+    small.step(small.build())
+
+
+def slope(points: list[dict[str, Any]]) -> float:
+    """Return the bytes a layer adds, by least squares."""
+    layers, peaks = [one["layers"] for one in points], [one["peak_bytes"] for one in points]
+    return statistics.linear_regression(layers, peaks).slope
+
+
+def measure(base: Setting, depths: list[int]) -> dict[str, Any]:
+    """Measure all ways at all depths, each in a process that is new."""
+    context = multiprocessing.get_context("forkserver")
+
+    def apart(function: Callable[..., Any], *given: Any) -> Any:
+        with ProcessPoolExecutor(1, mp_context=context) as pool:
+            return pool.submit(function, *given).result()
+
+    points = []
+    for layers in depths:
+        seconds = apart(measure_time, replace(base, layers=layers))
+        for way in WAYS:
+            point = apart(measure_memory, replace(base, layers=layers, way=way))
+            point["seconds"] = statistics.median(seconds[way])
+            point["seconds_all"] = seconds[way]
+            points.append(point)
+            print(
+                f"{way}, {layers} layers: {point['seconds']:.2f} s, "
+                f"{point['peak_bytes'] / 2**20:.1f} MiB",
+                flush=True,
+            )
+    feedforward = [apart(measure_chunks, base, chunks) for chunks in CHUNKS]
+    for one in feedforward:
+        print(
+            f"feed-forward, {one['chunks']} chunks: {one['seconds']:.2f} s, "
+            f"{one['peak_bytes'] / 2**20:.1f} MiB"
+        )
+    by_way = {way: [one for one in points if one["way"] == way] for way in WAYS}
+    return {
+        "points": points,
+        "bytes_per_layer": {way: slope(found) for way, found in by_way.items()},
+        "feedforward": feedforward,
+    }
+
+
+def main() -> None:
+    """Measure and write down."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("--quick", action="store_true", help="small, for tests")
+    parser.add_argument("--threads", type=int)
+    parser.add_argument("--json", type=Path)
+    options = parser.parse_args()
+    base, depths = Setting(threads=options.threads), [2, 4, 8, 16, 32]
+    if options.quick:
+        base, depths = replace(base, rows=8, width=64, repeats=1), [2, 32]
+    found = measure(base, depths)
+    for way, growth in found["bytes_per_layer"].items():
+        print(f"{way}: {growth / 2**20:+.3f} MiB a layer")
+    result = {"task": "reversible layers", "quick": options.quick, **found}
+    result |= {"machine": machine(), "versions": versions()}
+    if options.json is not None:
+        write_result(options.json, result)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,86 @@
+"""Two tokenizers: that of a pretrained encoder reads the source, one of ours writes the target.
+
+The encoder was trained with special tokens around a text, such as `[CLS] ... [SEP]`, and its own
+tokenizer knows which. Ids keep those in front. The one behind, the end token, is left out: in
+Outrider ids never hold the end of a text, the model adds it.
+"""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+
+from outrider.data.tokenizer import Tokenizer
+from outrider.errors import ModelError
+
+__all__ = ["SOURCE_FILE", "PairTokenizer", "SourceTokenizer"]
+
+SOURCE_FILE = "source_tokenizer.json"
+"""Lies beside the tokenizer of the target, in prepared folders and model folders."""
+
+
+class SourceTokenizer:
+    """A pipeline of the `tokenizers` library that adds the special tokens of an encoder."""
+
+    def __init__(self, file: str | Path) -> None:
+        try:
+            pipeline: Any = tokenizers.Tokenizer.from_file(str(file))
+        except Exception as error:  # the library raises plain Exception
+            raise ModelError(f"{file} cannot be read: {error}") from None
+        pipeline.no_truncation()
+        pipeline.no_padding()
+        pipeline.encode_special_tokens = True  # a text that says [SEP] does not end there
+        self.pipeline = pipeline
+        self.vocab_size: int = max(pipeline.get_vocab().values(), default=-1) + 1
+        around, letter = (pipeline.encode(text).ids for text in ("", "a"))
+        self._before: list[int] = around[:-1]
+        if not around or letter[-1] != around[-1] or letter[: len(self._before)] != self._before:
+            raise ModelError(
+                f"{file}: puts no end token behind a text, as the tokenizer of an encoder does"
+            )
+        self.end_id: int = around[-1]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of many texts, in parallel, without the end token; none where there is no text."""
+        rows = (row.ids[:-1] for row in self.pipeline.encode_batch_fast(list(texts)))
+        return [[] if ids == self._before else ids for ids in rows]
+
+    def save(self, file: Path) -> None:
+        """Write the one file it is made from."""
+        file.write_text(self.pipeline.to_str(), encoding="utf-8")
+
+
+class PairTokenizer:
+    """Reads sources with one vocabulary and writes targets in another; its ids are the target's."""
+
+    def __init__(self, source: SourceTokenizer, target: Tokenizer) -> None:
+        self.source, self.target = source, target
+        self.vocab_size = target.vocab_size
+        self.pad_id, self.eos_id = target.pad_id, target.eos_id
+        self.unk_id, self.bos_id = target.unk_id, target.bos_id
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one source text."""
+        return self.source.encode_batch([text])[0]
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of many source texts."""
+        return self.source.encode_batch(texts)
+
+    def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of many target texts."""
+        return self.target.encode_target_batch(texts)
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of target ids."""
+        return self.target.decode(ids)
+
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Texts of many rows of target ids."""
+        return self.target.decode_batch(rows)
+
+    def save(self, folder: str | Path) -> None:
+        """Write the files of both."""
+        self.target.save(folder)
+        self.source.save(Path(folder) / SOURCE_FILE)
