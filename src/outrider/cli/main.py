@@ -17,6 +17,7 @@ from outrider.cli.bench_attention import bench_attention
 from outrider.cli.bench_decode import bench_decode
 from outrider.cli.bench_modes import bench_exact, bench_modes
 from outrider.cli.bench_train import bench_train
+from outrider.cli.compare import compare
 from outrider.cli.config import config
 from outrider.cli.distill import distill
 from outrider.cli.evaluate import evaluate
@@ -39,7 +40,7 @@ app.add_typer(bench, name="bench")
 show = typer.Typer(help="See what a model does.", no_args_is_help=True)
 app.add_typer(show, name="show")
 
-for _command in (prepare, train, distill, evaluate, translate, generate, export, config):
+for _command in (prepare, train, distill, evaluate, compare, translate, generate, export, config):
     app.command()(_command)
 bench.command("train")(bench_train)
 bench.command("decode")(bench_decode)

@@ -1,0 +1,63 @@
+"""Key recall: pairs of a key and a value, a long gap, one of the keys; what was its value?
+
+c7f2a9k4----------f -> 2
+
+The gap has no information: the model has to carry the pairs across it.
+"""
+
+from random import Random
+from string import ascii_lowercase
+from typing import ClassVar
+
+from pydantic import Field
+
+from outrider.data.tasks.base import (
+    DIGITS,
+    Example,
+    SequenceConfig,
+    SequenceTask,
+    TaskConfig,
+    below,
+    pick,
+)
+
+__all__ = ["Config", "Task"]
+
+GAP = "-"
+
+
+class Config(SequenceConfig):
+    """Sizes of the memory and of the gap."""
+
+    pairs: int = Field(default=4, ge=1, le=len(ascii_lowercase))
+    """Pairs to remember."""
+    train_length: int = Field(default=64, ge=1)
+    """Symbols of the longest input to train on, the pairs and the gap."""
+    test_lengths: tuple[int, ...] = (64, 128, 256)
+    """Symbols of the inputs to test on."""
+    test_examples: int = Field(default=200, ge=1)
+    """Examples of every length."""
+
+
+class Task(SequenceTask):
+    """Pairs, a gap and a key; the value of that key."""
+
+    config_class: ClassVar[type[TaskConfig]] = Config
+    config: Config
+
+    @property
+    def least(self) -> int:
+        """The pairs, one symbol of a gap and the key."""
+        return 2 * self.config.pairs + 2
+
+    def draw(self, random: Random, length: int) -> Example:
+        """Draw keys that differ and a value for each."""
+        keys = list(ascii_lowercase)
+        pairs = {keys.pop(below(random, len(keys))): pick(random, DIGITS) for _ in range(self._n)}
+        asked = pick(random, list(pairs))
+        shown = "".join(key + value for key, value in pairs.items())
+        return Example(f"{shown}{GAP * (length - len(shown) - 1)}{asked}", pairs[asked])
+
+    @property
+    def _n(self) -> int:
+        return self.config.pairs

@@ -1,0 +1,143 @@
+"""Trained models side by side: seeds summed up, and one table for people.
+
+value      mean over the seeds of what the task measures, at every length
+learned    share of the seeds that reach LEARNED at the longest length they were trained on
+"""
+
+from collections.abc import Mapping, Sequence
+from statistics import fmean
+from typing import Any
+
+__all__ = ["LEARNED", "failures", "summarise", "table", "title"]
+
+LEARNED = 0.9
+"""Share of test examples from which on a task counts as learned."""
+
+Run = Mapping[str, Any]
+Model = Mapping[str, Any]
+
+_NAMES = {"accuracy": "right", "bits_per_character": "bits/char", "bleu": "BLEU"}
+
+
+def summarise(runs: Sequence[Run], *, trained_length: int | None) -> dict[str, Any]:
+    """Sum the runs of one model with several seeds up."""
+    metric = runs[0]["scores"]["metric"]
+    points = [
+        _summarise_point([run["scores"]["points"][place] for run in runs])
+        for place in range(len(runs[0]["scores"]["points"]))
+    ]
+    return {
+        "metric": metric,
+        "points": points,
+        "learned": _learned(runs, trained_length) if metric == "accuracy" else None,
+        "loss": _mean([run["curve"][-1]["loss"] if run["curve"] else None for run in runs]),
+        "steps": fmean(run["steps"] for run in runs),
+        "seconds": fmean(run["seconds"] for run in runs),
+        "tokens_per_second": _mean([run["tokens_per_second"] for run in runs]),
+        "peak_bytes": max(run["peak_bytes"] for run in runs),
+    }
+
+
+def table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Return the heads and the rows of the table; one row for each model that was trained."""
+    trained = [model for model in result["models"] if model["status"] == "trained"]
+    points = trained[0]["summary"]["points"] if trained else []
+    metric = trained[0]["summary"]["metric"] if trained else "accuracy"
+    lengths = [point["length"] for point in points]
+    several = result["seeds"] > 1
+    pondered = any("ponder" in point for model in trained for point in model["summary"]["points"])
+    name = _NAMES[metric]
+    heads = [
+        "model",
+        "parameters",
+        "loss",
+        *(name if length is None else f"{name} at {length}" for length in lengths),
+        *(["seeds that learn"] if several and metric == "accuracy" else []),
+        *(["steps of thought"] if pondered else []),
+        "updates",
+        "time, s",
+        "memory, MiB",
+    ]
+    rows = [_row(model, several=several, pondered=pondered) for model in trained]
+    return tuple(heads), rows
+
+
+def title(result: Mapping[str, Any]) -> str:
+    """Say what was compared, and how the budget was made equal."""
+    seeds = f"{result['seeds']} seeds" if result["seeds"] > 1 else "one seed"
+    budget = result["budget"]
+    if budget["steps"] is not None:
+        return f"{result['task']['name']}: {budget['steps']:,} updates each, {seeds}"
+    return f"{result['task']['name']}: {budget['minutes']:g} minutes each, {seeds}"
+
+
+def failures(result: Mapping[str, Any]) -> list[str]:
+    """Return a line for every model that is missing from the table or has a seed less."""
+    return [
+        f"{model['name']}: {model['status']}, {message}"
+        if model["status"] != "trained"
+        else f"{model['name']}: {message}"
+        for model in result["models"]
+        for message in model["messages"]
+    ]
+
+
+def _row(model: Model, *, several: bool, pondered: bool) -> tuple[str, ...]:
+    summary = model["summary"]
+    cells = [model["name"], f"{model['parameters']:,}", _show(summary["loss"], "loss")]
+    cells += [_show_point(point, summary["metric"]) for point in summary["points"]]
+    if several and summary["metric"] == "accuracy":
+        cells.append(f"{summary['learned']:.0%}")
+    if pondered:
+        known = [point["ponder"] for point in summary["points"] if "ponder" in point]
+        cells.append(" ".join(f"{steps:.1f}" for steps in known) or "-")
+    return (
+        *cells,
+        f"{summary['steps']:,.0f}",
+        f"{summary['seconds']:,.0f}",
+        f"{summary['peak_bytes'] / 2**20:,.0f}",
+    )
+
+
+def _show_point(point: Mapping[str, Any], metric: str) -> str:
+    shown = _show(point["value"], metric)
+    if point["value"] is None or point["least"] == point["most"]:
+        return shown
+    return f"{shown} ({_show(point['least'], metric)} to {_show(point['most'], metric)})"
+
+
+def _show(value: float | None, metric: str) -> str:
+    if value is None:
+        return "-"
+    if metric == "accuracy":
+        return f"{value:.1%}"
+    return f"{value:.1f}" if metric == "bleu" else f"{value:.3f}"
+
+
+def _summarise_point(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    values = [point["value"] for point in points if point["value"] is not None]
+    found: dict[str, Any] = {
+        "length": points[0]["length"],
+        "value": _mean(values),
+        "least": min(values, default=None),
+        "most": max(values, default=None),
+    }
+    for name in ("token_accuracy", "chance", "ponder"):
+        known = [point[name] for point in points if point.get(name) is not None]
+        if known:
+            found[name] = fmean(known)
+    return found
+
+
+def _learned(runs: Sequence[Run], trained_length: int | None) -> float:
+    """Judge every seed at the longest tested length that it was trained on, or the shortest."""
+    lengths = [point["length"] for point in runs[0]["scores"]["points"]]
+    within = [length for length in lengths if trained_length and length <= trained_length]
+    place = lengths.index(max(within) if within else min(lengths))
+    values = [run["scores"]["points"][place]["value"] or 0.0 for run in runs]
+    return fmean(value >= LEARNED for value in values)
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None

@@ -1,0 +1,35 @@
+"""How long a model that halts by itself thinks about inputs, in steps a token."""
+
+from collections.abc import Sequence
+
+import torch
+
+from outrider.backends.torch import TorchBackend
+from outrider.models import Seq2Seq
+from outrider.nn.halting import HaltingStack
+from outrider.runtime.generator import Generator
+from outrider.runtime.translator import Translator
+
+__all__ = ["mean_steps"]
+
+
+@torch.inference_mode()
+def mean_steps(loaded: Translator | Generator, texts: Sequence[str]) -> float | None:
+    """Return the steps of the part that reads the texts, which have one length; None without ACT.
+
+    Of an encoder-decoder that is the encoder.
+    """
+    backend = loaded.backend
+    if not isinstance(backend, TorchBackend):
+        return None
+    model = backend.model
+    stack = next((part for part in model.modules() if isinstance(part, HaltingStack)), None)
+    if stack is None:
+        return None
+    rows = loaded.tokenizer.encode_batch(list(texts))
+    if isinstance(model, Seq2Seq):
+        model.encode(torch.tensor([[*row, backend.eos] for row in rows], device=backend.device))
+    else:
+        model.hidden(torch.tensor([[backend.start, *row] for row in rows], device=backend.device))
+    assert stack.pondered is not None
+    return float(stack.pondered.steps_BT.mean())

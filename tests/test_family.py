@@ -1,0 +1,108 @@
+"""Every preset of the family, made small: it trains, saves, loads, writes, and tandem is greedy."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+import outrider
+from outrider.config import build_config
+from outrider.models import Drafter, DrafterConfig, load_model
+from outrider.training.run import train_run
+from outrider.training.run_config import RunConfig
+
+FAMILY = Path(__file__).parent.parent / "configs" / "family"
+PRESETS = sorted(path.stem for path in FAMILY.glob("*.yaml"))
+MODELS = [name for name in PRESETS if name != "ar-nar-drafter"]
+SIZE = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
+TRAIN = {
+    **{"steps": 2, "batch_tokens": 96, "save_every": 2, "evaluate_every": 0, "warmup": 0},
+    **{"precision": "float32", "device": "cpu", "stop_metric": "loss", "log_every": 1},
+}
+LINES = ["a small dog runs", "two men play", "where is it", "it is late we go home"] * 8
+PROMPTS = ["a small", "two men play a", "where"]
+
+
+def small(name: str, folder: Path) -> RunConfig:
+    """The preset with its own choice of parts, tiny sizes and a corpus of four lines."""
+    values: dict[str, Any] = yaml.safe_load((FAMILY / f"{name}.yaml").read_text())
+    model = {**values["model"], **SIZE}
+    layers = [key for key in ("layers", "encoder_layers", "decoder_layers") if key in model]
+    model |= dict.fromkeys(layers, 2)
+    if model.get("memory"):
+        model |= {"memory": 8, "max_positions": 8}
+    pairs = model["type"] == "seq2seq"
+    (folder / "source.txt").write_text("".join(f"{line}\n" for line in LINES))
+    (folder / "target.txt").write_text("".join(f"{line[::-1]}\n" for line in LINES))
+    data: dict[str, Any] = {"target": str(folder / "target.txt")}
+    if pairs:
+        data = {"source": str(folder / "source.txt"), **data}
+    data = {"folder": str(folder / "data"), "train": data}
+    data |= {"tokenizer": {"kind": "char", "vocab_size": 64}}
+    if pairs:
+        data["clean"] = {"drop_duplicates": False}
+    else:
+        data["sequence_length"] = 9 if model.get("memory") else 24
+    values |= {
+        "folder": str(folder / "run"),
+        "data": data,
+        "model": model,
+        "train": {**values["train"], **TRAIN},
+        "evaluate": None,
+    }
+    return build_config(RunConfig, values)
+
+
+def give_drafter(folder: Path) -> None:
+    """Put a drafter of random weights beside a model; nearly all it guesses is wrong."""
+    target = load_model(folder)
+    torch.manual_seed(0)
+    config = DrafterConfig.for_target(target.config, block=4, train_block=3)
+    Drafter(config).save_pretrained(folder / "drafter")
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_a_preset_trains_loads_and_writes(name: str, tmp_path: Path) -> None:
+    config = small(name, tmp_path)
+    folder = train_run(config)
+    give_drafter(folder)
+    model = outrider.load(folder)
+    write = model.translate if config.model.type == "seq2seq" else model.generate
+    options = {"max_new_tokens": 12}
+    greedy = write(PROMPTS, mode="ar", **options)
+    assert len(greedy) == len(PROMPTS)
+    assert write(PROMPTS, mode="tandem", draft_tokens=3, **options) == greedy
+    assert [write([prompt], mode="ar", **options)[0] for prompt in PROMPTS] == greedy
+
+
+def test_the_two_halves_of_ar_nar(tmp_path: Path) -> None:
+    """The parallel half is trained for the other one, and tandem still is greedy."""
+    target = train_run(small("ar-nar", tmp_path))
+    values = yaml.safe_load((FAMILY / "ar-nar-drafter.yaml").read_text())
+    values |= {
+        "folder": str(tmp_path / "drafter"),
+        "data": {"folder": str(tmp_path / "data")},
+        "model": {**values["model"], "target": str(target), "block": 6, "train_block": 4},
+        "train": {**values["train"], **TRAIN},
+        "evaluate": None,
+    }
+    model = outrider.load(train_run(build_config(RunConfig, values)))
+    greedy = model.translate(PROMPTS, mode="ar", max_new_tokens=12)
+    assert model.translate(PROMPTS, mode="tandem", draft_tokens=3, max_new_tokens=12) == greedy
+    for gamma in (0.5, 1.0):
+        texts, stats = model.translate(
+            PROMPTS, mode="tandem", gamma=gamma, max_new_tokens=12, stats=True
+        )
+        assert len(texts) == len(PROMPTS)
+        assert stats.acceptance >= gamma * 0.999
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_is_a_valid_run(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("OUTRIDER_DATA", "corpora")
+    values = yaml.safe_load((FAMILY / f"{name}.yaml").read_text())
+    config = build_config(RunConfig, values)
+    assert config.name == name
+    assert config.folder == f"runs/family/{name}"
