@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Iterable, Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -10,8 +11,10 @@ import typer.main
 
 from outrider.cli.config import run_fields
 from outrider.cli.main import app
-from outrider.config import Field
+from outrider.config import Field, explain
+from outrider.data.tasks import load_task, task_names
 from outrider.evaluation.attention_scaling import scaling_options
+from outrider.evaluation.comparison import failures, table, title
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 
 COMMANDS = "<!-- every command -->"
@@ -19,8 +22,12 @@ KEYS = "<!-- every key -->"
 ATTENTIONS = "<!-- every attention -->"
 PATTERNS = "<!-- every pattern -->"
 MEASURED = "<!-- every attention measured -->"
+TASKS = "<!-- every task -->"
+SETTINGS = "<!-- every setting of a task -->"
+COMPARED = "<!-- every comparison -->"
 PRICED = 16_384  # length at which the attentions are compared
-RESULT = Path(__file__).parent.parent / "results" / "attention.json"
+RESULTS = Path(__file__).parent.parent / "results"
+RESULT = RESULTS / "attention.json"
 IMAGES = Path(__file__).parent / "images"
 
 
@@ -49,6 +56,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace(PATTERNS, "\n".join(_patterns()))
     if MEASURED in markdown:
         markdown = markdown.replace(MEASURED, "\n".join(_measured()))
+    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings), (COMPARED, _compared)):
+        if mark in markdown:
+            markdown = markdown.replace(mark, "\n".join(write()))
     return markdown
 
 
@@ -153,6 +163,52 @@ def _measured() -> Iterator[str]:
         f"backward, {machine['threads']} thread(s) of {machine['processor']}, "
         f"torch {result['versions']['torch']}."
     )
+
+
+def _tasks() -> Iterator[str]:
+    rows = []
+    for name in task_names():
+        task = load_task(name)
+        summary = (import_module(task.__module__).__doc__ or "").splitlines()[0]
+        summary = re.sub(r" \([^()]*\)", "", summary).split(": ", 1)[-1]
+        rows.append((_code(name), _cell(summary), ", ".join(map(_code, task.model_types))))
+    yield from _table(("task", "", "for"), rows)
+
+
+def _settings() -> Iterator[str]:
+    """List every setting with the tasks that have it, and their defaults."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for name in task_names():
+        for field in explain(load_task(name).config_class, "task."):
+            row = (_code(field.key), _code(field.default), _cell(field.text))
+            found.setdefault(row, []).append(name)
+    drawn = [name for name in task_names() if name not in ("text", "translation")]
+    rows = []
+    for (key, default, text), names in sorted(found.items()):
+        whose = {tuple(task_names()): "all", tuple(drawn): "all that are drawn"}
+        who = whose.get(tuple(names), ", ".join(map(_code, names)))
+        rows.append((key, who, default, text))
+    yield from _table(("setting", "of", "default", "meaning"), rows)
+
+
+def _compared() -> Iterator[str]:
+    """Write a table and show the picture of every comparison in results/."""
+    paths = sorted(RESULTS.glob("compare-*.json"))
+    if not paths:
+        yield "Not measured yet; `outrider compare` measures it on your machine.\n"
+    for path in paths:
+        result = json.loads(path.read_text(encoding="utf-8"))
+        machine = result["machine"]
+        yield f"## {title(result)}\n"
+        heads, rows = table(result)
+        yield from _table(heads, [tuple(map(_cell, row)) for row in rows])
+        yield from (f"- {_cell(line)}" for line in failures(result))
+        yield (
+            f"\n`results/{path.name}`: {machine['threads']} thread(s) of {machine['processor']}, "
+            f"torch {result['versions']['torch']}.\n"
+        )
+        if (IMAGES / f"{path.stem}.png").is_file():
+            yield f"![{title(result)}](images/{path.stem}.png)\n"
 
 
 def _figure(value: float | None, unit: str = "") -> str:

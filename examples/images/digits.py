@@ -1,0 +1,241 @@
+"""Images as sequences: handwritten digits of 8 x 8 pixels, written pixel by pixel.
+
+    digit p_1 p_2 ... p_64        17 grey levels; the first token asks for a digit, or for any
+
+One model is trained for each YAML file beside this script, all with the same settings. What counts
+is bits per pixel on images held out, -1/64 sum_t log2 p(p_t | digit, p_1 .. p_(t-1)).
+
+python examples/images/digits.py --json digits.json --png digits.png
+"""
+
+import argparse
+import math
+import time
+from dataclasses import asdict, dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import torch
+from digits_picture import Row, draw
+from sklearn.datasets import load_digits
+from torch import Tensor
+
+from outrider import yaml12
+from outrider.evaluation.results import machine, versions, write_result
+from outrider.models import LanguageModel, LanguageModelConfig, check_keys
+
+HERE = Path(__file__).parent
+MODELS = ("causal", "image-transformer", "sparse-strided", "sparse-fixed")
+SIDE, PIXELS = 8, 64
+LEVELS = 17
+ANY = LEVELS + 10
+"""The token that asks for any digit; digit d is token LEVELS + d."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """How every model is trained; validation images are only watched."""
+
+    epochs: int = 25
+    batch: int = 32
+    rate: float = 3e-3
+    weight_decay: float = 0.1
+    unasked: float = 0.2
+    """Share of training images whose digit is not told."""
+    images: int | None = None
+    """Fewer images to train on; None for all."""
+    seed: int = 1
+
+
+QUICK = Settings(epochs=1, images=64)
+
+
+class Images(NamedTuple):
+    """Rows of a digit and its pixels, [B, 65]."""
+
+    train: Tensor
+    valid: Tensor
+    test: Tensor
+
+
+def load_images(settings: Settings) -> Images:
+    """Return 1,297 images to train on, 200 to watch, and 300 to test with."""
+    pixels, digits = load_digits(return_X_y=True)
+    rows = torch.cat([torch.tensor(digits)[:, None] + LEVELS, torch.tensor(pixels)], dim=1).long()
+    order = torch.randperm(len(rows), generator=torch.Generator().manual_seed(0))
+    valid, test, train = rows[order].split([200, 300, len(rows) - 500])
+    return Images(train[: settings.images], valid, test)
+
+
+def read_model(name: str) -> tuple[dict[str, Any], LanguageModelConfig]:
+    """Read what a YAML file says, and the config of its model."""
+    spec = yaml12.parse((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
+    check_keys(LanguageModelConfig, spec["model"], prefix="model.")
+    return spec, LanguageModelConfig(**spec["model"])
+
+
+def train(
+    config: LanguageModelConfig, images: Images, settings: Settings, device: str
+) -> tuple[LanguageModel, list[float]]:
+    """Train a model; return it and its bits per pixel on the validation images, epoch by epoch."""
+    torch.manual_seed(settings.seed)
+    model = LanguageModel(config).to(device)
+    steps = settings.epochs * math.ceil(len(images.train) / settings.batch)
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.rate, steps, pct_start=0.1)
+    curve = []
+    for epoch in range(settings.epochs):
+        model.train()
+        for rows in images.train[torch.randperm(len(images.train))].split(settings.batch):
+            unasked = torch.rand(len(rows)) < settings.unasked
+            rows = torch.cat([rows[:, :1].masked_fill(unasked[:, None], ANY), rows[:, 1:]], 1)
+            rows = rows.to(device)
+            optimizer.zero_grad()
+            model(rows[:, :-1], labels=rows).loss.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+            optimizer.step()
+            schedule.step()
+        curve.append(bits_per_image(model, images.valid, device).mean().item() / PIXELS)
+        print(f"  epoch {epoch + 1}: {curve[-1]:.3f} bits per pixel", flush=True)
+    return model.eval(), curve
+
+
+@torch.inference_mode()
+def bits_per_image(model: LanguageModel, rows: Tensor, device: str) -> Tensor:
+    """Return the bits it takes to send each image, told its digit."""
+    model.eval()
+    bits = []
+    for some in rows.to(device).split(100):
+        log_prob_BTV = model(some[:, :-1]).logits.log_softmax(-1)
+        log_prob_BT = log_prob_BTV.gather(-1, some[:, 1:, None])[..., 0]
+        bits.append(-log_prob_BT.sum(1) / math.log(2))
+    return torch.cat(bits).cpu()
+
+
+@torch.inference_mode()
+def write(model: LanguageModel, given_BT: Tensor, seed: int) -> Tensor:
+    """Draw the pixels that are missing after a digit and some pixels; return images."""
+    generator = torch.Generator().manual_seed(seed)
+    rows, start = given_BT.shape
+    state = model.open(rows, capacity=PIXELS)
+    tokens, written = given_BT.to(state.device), [given_BT[:, 1:]]
+    for _ in range(start, PIXELS + 1):
+        logits_BV = model.extend(tokens, state)[:, -1, :LEVELS]
+        tokens = torch.multinomial(logits_BV.softmax(-1).cpu(), 1, generator=generator)
+        written.append(tokens)
+        tokens = tokens.to(state.device)
+    return torch.cat(written, dim=1).view(rows, SIDE, SIDE)
+
+
+def bits_without_context(images: Images) -> Tensor:
+    """Bits of each test image if every pixel is drawn for itself, given the digit and the place."""
+    count = torch.ones(10, PIXELS, LEVELS)
+    digit, pixels = images.train[:, 0] - LEVELS, images.train[:, 1:]
+    place = torch.arange(PIXELS)[None]
+    count.index_put_((digit[:, None], place, pixels), torch.tensor(1.0), accumulate=True)
+    bits = -(count / count.sum(-1, keepdim=True)).log2()
+    return bits[images.test[:, :1] - LEVELS, place, images.test[:, 1:]].sum(1)
+
+
+def look(model: LanguageModel, at: int) -> Tensor:
+    """Return which share of the layers' heads looks from pixel `at` at each pixel before it."""
+    # Token i writes pixel i and token j holds pixel j - 1, so key 0 is the digit asked for.
+    i, j = torch.tensor([[at]]), torch.arange(PIXELS)[None]
+    attentions = [block.attention.attention for block in model.decoder.blocks]
+    seen = torch.stack([one.heads_see(i, j).float().mean((0, 1)) for one in attentions]).mean(0)
+    return torch.cat([seen[1:], seen.new_zeros(1)]).view(SIDE, SIDE)
+
+
+def pairs(model: LanguageModel) -> float:
+    """Return the share of the pairs of a pixel and an earlier one that layers compare."""
+    attentions = [block.attention.attention for block in model.decoder.blocks]
+    seen = sum(one.cost(PIXELS).pairs for one in attentions) / len(attentions)
+    return seen / (PIXELS * (PIXELS + 1) // 2)
+
+
+class Outcome(NamedTuple):
+    """What one model scored, image by image, and its row of the picture."""
+
+    result: dict[str, Any]
+    bits_B: Tensor
+    """Bits per pixel of each test image."""
+    row: Row
+
+
+def measure(name: str, images: Images, settings: Settings, device: str) -> Outcome:
+    """Train one model, score it, and let it write."""
+    spec, config = read_model(name)
+    print(spec["name"], flush=True)
+    start = time.process_time()
+    model, curve = train(config, images, settings, device)
+    seconds = time.process_time() - start
+    bits_B = bits_per_image(model, images.test, device) / PIXELS
+    mean, error = mean_and_error(bits_B)
+    print(f"  test: {mean:.3f} ± {error:.3f}", flush=True)
+    result = {
+        "name": spec["name"],
+        "model": spec["model"],
+        "parameters": sum(weight.numel() for weight in model.parameters()),
+        "bits_per_pixel": mean,
+        "standard_error": error,
+        "pairs": pairs(model),
+        "seconds": round(seconds, 1),
+        "valid_bits_per_pixel": [round(value, 4) for value in curve],
+    }
+    asked = torch.arange(LEVELS, LEVELS + 10)[:, None]
+    halves = torch.cat([torch.full((6, 1), ANY), images.test[:6, 1 : 1 + PIXELS // 2]], dim=1)
+    row = Row(
+        spec["name"],
+        f"sees {spec['sees']}",
+        mean,
+        look(model, 5 * SIDE + 4),
+        write(model, asked, settings.seed),
+        write(model, halves, settings.seed),
+    )
+    return Outcome(result, bits_B, row)
+
+
+def mean_and_error(bits_B: Tensor) -> tuple[float, float]:
+    """Return the mean and its standard error."""
+    return bits_B.mean().item(), (bits_B.std() / len(bits_B) ** 0.5).item()
+
+
+def main() -> None:
+    """Train every model, score it, and draw what it writes."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="an epoch of 64 images: does it run?")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, default=Path("digits.json"))
+    parser.add_argument("--png", type=Path, default=Path("digits.png"))
+    arguments = parser.parse_args()
+    settings = QUICK if arguments.quick else Settings()
+    if arguments.epochs:
+        settings = replace(settings, epochs=arguments.epochs)
+    images = load_images(settings)
+    outcomes = [measure(name, images, settings, arguments.device) for name in MODELS]
+    for outcome in outcomes[1:]:  # image by image, so that hard ones do not blur the difference
+        more, error = mean_and_error(outcome.bits_B - outcomes[0].bits_B)
+        outcome.result["more_than_first"] = {"bits_per_pixel": more, "standard_error": error}
+    hand = images.test[:, 1:].view(-1, SIDE, SIDE)
+    draw([outcome.row for outcome in outcomes], hand, first_of_each(images.test), arguments.png)
+    record = {
+        "settings": asdict(settings),
+        "images": {part: len(rows) for part, rows in images._asdict().items()},
+        "bits_per_pixel_without_context": (bits_without_context(images) / PIXELS).mean().item(),
+        "models": [outcome.result for outcome in outcomes],
+        "machine": machine(),
+        "versions": versions(),
+    }
+    write_result(arguments.json, record)
+
+
+def first_of_each(rows: Tensor) -> Tensor:
+    """Return the place of the first image of every digit."""
+    return torch.stack([(rows[:, 0] == LEVELS + digit).nonzero()[0, 0] for digit in range(10)])
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,79 @@
+"""Learning curves of several seeds: the median, and the band of the middle half."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from outrider.evaluation.pyplot import load_pyplot
+
+__all__ = ["draw"]
+
+INK, QUIET, GRID = "#1f2933", "#7b8794", "#e4e7eb"
+COLOURS = ("#7b8794", "#2a9d8f", "#e76f51", "#264653")
+SMOOTH = 5
+"""Updates that a point of a curve is the mean of."""
+
+
+def draw(results: list[dict[str, Any]], corridor: int, episodes: int, path: Path) -> None:
+    """Draw a panel for each learning rate, and in it a band and thin lines for each model."""
+    pyplot = load_pyplot("the learning curves")
+    rates = sorted({result["rate"] for result in results})
+    size = (0.6 + 4.9 * len(rates), 4.6)
+    figure = pyplot.figure(figsize=size, layout="constrained", facecolor="white")
+    try:
+        panels = figure.subplots(1, len(rates), squeeze=False, sharey=True)[0]
+        for axes, rate in zip(panels, rates, strict=True):
+            axes.axhline(50, color=QUIET, linewidth=1, linestyle=(0, (4, 4)), zorder=1)
+            runs = [result for result in results if result["rate"] == rate]
+            for result, colour in zip(runs, COLOURS, strict=False):
+                _draw_model(axes, result, colour, episodes)
+            _dress(axes, f"learning rate {rate:g}")
+        panels[0].set_ylabel("right turns, %", color=QUIET)
+        title = f"Remember a cue over {corridor} steps of noise"
+        figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
+        path.parent.mkdir(parents=True, exist_ok=True)
+        figure.savefig(path, dpi=120, pil_kwargs={"optimize": True})
+    finally:
+        pyplot.close(figure)
+
+
+def _draw_model(axes: Any, result: dict[str, Any], colour: str, episodes: int) -> None:
+    curves = 100 * np.array([_smooth(curve) for curve in result["curves"]])
+    played = episodes * (np.arange(curves.shape[1]) + 1) / 1000
+    low, middle, high = np.percentile(curves, [25, 50, 75], axis=0)
+    axes.fill_between(played, low, high, color=colour, alpha=0.2, linewidth=0, zorder=2)
+    axes.plot(played, curves.T, color=colour, linewidth=0.6, alpha=0.45, zorder=3)
+    solved = f"{round(result['solved'] * len(curves))} of {len(curves)} solve it"
+    label = f"{result['name']}: {solved}"
+    axes.plot(played, middle, color=colour, linewidth=2.6, label=label, zorder=4)
+
+
+def _smooth(curve: list[float]) -> Any:
+    """Return the mean of each point and those just before it."""
+    total = np.cumsum([0.0, *curve])
+    end = np.arange(1, len(curve) + 1)
+    start = np.maximum(end - SMOOTH, 0)
+    return (total[end] - total[start]) / (end - start)
+
+
+def _dress(axes: Any, title: str) -> None:
+    axes.set(ylim=(0, 102), xlim=(0, None))
+    axes.set_title(title, loc="left", fontsize=11, color=INK)
+    axes.set_xlabel("thousand episodes played", color=QUIET)
+    axes.grid(axis="y", color=GRID, zorder=0)
+    axes.tick_params(length=0, colors=QUIET)
+    for side in ("top", "right", "left"):
+        axes.spines[side].set_visible(False)
+    axes.spines["bottom"].set_color(GRID)
+    axes.text(
+        0.995,
+        46,
+        "without a memory",
+        color=QUIET,
+        fontsize=8.5,
+        ha="right",
+        bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
+        transform=axes.get_yaxis_transform(),
+    )
+    axes.legend(frameon=False, labelcolor=INK, loc="lower right", fontsize=9.5)
