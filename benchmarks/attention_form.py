@@ -3,7 +3,7 @@
 python benchmarks/attention_form.py
 
 Prints milliseconds of one forward and backward pass, bfloat16, interleaved, with as many rows as
-make 4096 tokens; `nn/dense.py` holds the length found here as PLAIN_UP_TO.
+make 4096 tokens; `nn/kernel/dense.py` holds the length found here as PLAIN_UP_TO.
 """
 
 import statistics
@@ -11,7 +11,7 @@ import time
 
 import torch
 
-from outrider.nn import dense
+from outrider.nn.kernel import dense
 
 HEADS, WIDTH, TOKENS, REPEATS = 4, 64, 4096, 7
 LENGTHS = (16, 32, 64, 128, 192, 256, 384, 512)

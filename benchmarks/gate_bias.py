@@ -15,9 +15,9 @@ from torch import Tensor
 
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.nn.layer.residual import GATE_BIAS
 from outrider.nn.loss import IGNORED
 from outrider.nn.position import Positions
-from outrider.nn.residual import GATE_BIAS
 
 BIASES = (0.0, 1.0, 2.0, 4.0, 6.0, GATE_BIAS)
 VOCABULARY, SYMBOLS, ROWS = 23, 16, 16

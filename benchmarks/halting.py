@@ -20,10 +20,10 @@ import torch
 from torch import Tensor
 
 from outrider.models import Seq2Seq, Seq2SeqConfig
-from outrider.nn.depth import SharedStack
-from outrider.nn.halting import Halting, HaltingConfig, HaltingStack
 from outrider.nn.position import Positions
-from outrider.nn.skip import SkippingStack
+from outrider.nn.stack.depth import SharedStack
+from outrider.nn.stack.halting import Halting, HaltingConfig, HaltingStack
+from outrider.nn.stack.skip import SkippingStack
 
 STEPS, ROWS = 6, 1
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)

@@ -30,10 +30,9 @@ from outrider.evaluation.attention_point import peak_bytes
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models.base import build_stack
 from outrider.models.config import LanguageModelConfig
-from outrider.nn import reversible
-from outrider.nn.feedforward import FeedForward
+from outrider.nn.layer.feedforward import FeedForward
 from outrider.nn.position import Positions
-from outrider.nn.stack import Stack
+from outrider.nn.stack import Stack, reversible
 from outrider.training.allocator import keep_memory
 
 WAYS = {"plain": "add", "reversible": "reversible"}

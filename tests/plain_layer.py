@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from outrider.nn.block import Block
+from outrider.nn.layer.block import Block
 
 
 def normed(norm: nn.LayerNorm, x: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ import torch
 from attention_equation import heads
 from outrider.evaluation.attention_weights import cross_weights, self_weights
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
-from outrider.nn.heads import CrossAttention
+from outrider.nn.layer.heads import CrossAttention
 from tiny import SMALL
 
 

@@ -12,10 +12,10 @@ from torch import Tensor
 from attention_equation import assert_same_with_gradient, heads
 from outrider.errors import ConfigError
 from outrider.models import LanguageModel, load_model
-from outrider.nn import soft_window
 from outrider.nn.attention import HeadShape, adaptive_span, build_attention
 from outrider.nn.attention.adaptive_span import Attention, Config
 from outrider.nn.cache import SLACK, Room, Step
+from outrider.nn.kernel import soft_window
 from tiny import VOCABULARY, language_model
 
 SPANS = [0.3, 6.7, 2.2, 11.9]

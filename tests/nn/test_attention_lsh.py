@@ -13,11 +13,11 @@ import tiny
 from attention_equation import assert_same_with_gradient, equation, heads
 from outrider.errors import ConfigError
 from outrider.models import LanguageModel
-from outrider.nn import bucketed
 from outrider.nn.attention import HeadShape, build_attention, lsh
 from outrider.nn.attention.lsh import Attention, Config
 from outrider.nn.cache import Room, Step
-from outrider.nn.hashing import causal_layout, chunked_layout
+from outrider.nn.kernel import bucketed
+from outrider.nn.kernel.hashing import causal_layout, chunked_layout
 
 CPU = torch.device("cpu")
 ON_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)

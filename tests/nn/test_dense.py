@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from attention_equation import heads
-from outrider.nn import dense
+from outrider.nn.kernel import dense
 
 
 @given(

@@ -9,7 +9,7 @@ from torch import Tensor
 import tiny
 from outrider.errors import ConfigError
 from outrider.models import LanguageModel, Seq2Seq
-from outrider.nn.depth import SharedStack
+from outrider.nn.stack.depth import SharedStack
 
 STEPS = 3
 PARTS = [

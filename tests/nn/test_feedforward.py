@@ -7,8 +7,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outrider.errors import ConfigError
-from outrider.nn import feedforward
-from outrider.nn.feedforward import FeedForward
+from outrider.nn.layer import feedforward
+from outrider.nn.layer.feedforward import FeedForward
 
 
 def build(*, chunks: int = 1, **changes: object) -> FeedForward:

@@ -10,7 +10,6 @@ from torch import Tensor
 from torch.nn import functional as F
 from torch.nn.attention.flex_attention import create_block_mask, flex_attention
 
-from outrider.nn import flex
 from outrider.nn.attention import (
     AttentionBase,
     HeadShape,
@@ -18,6 +17,7 @@ from outrider.nn.attention import (
     build_attention,
     load_attention,
 )
+from outrider.nn.kernel import flex
 
 CPU = torch.device("cpu")
 SHAPE = HeadShape(2, 2, 16)

@@ -15,8 +15,8 @@ from outrider.decoding import DecodeConfig, Request, greedy
 from outrider.decoding.tandem import tandem
 from outrider.errors import ConfigError
 from outrider.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq, load_model
-from outrider.nn.halting import HaltingStack
 from outrider.nn.position import Positions
+from outrider.nn.stack.halting import HaltingStack
 from plain_layer import coordinates, layer, normed
 
 STEPS, THRESHOLD, PONDER = 5, 0.9, 0.2

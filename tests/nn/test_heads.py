@@ -9,7 +9,7 @@ from torch import Tensor
 
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.cache import SLACK, Step
-from outrider.nn.heads import SelfAttention
+from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.position import Positions, Rotary
 
 CPU = torch.device("cpu")

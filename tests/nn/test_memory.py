@@ -7,8 +7,8 @@ from torch import Tensor
 import tiny
 from outrider.errors import ConfigError, InputError
 from outrider.models import LanguageModel
-from outrider.nn.memory import Memory
 from outrider.nn.position import Positions
+from outrider.nn.stack.memory import Memory
 
 SEGMENT, MEMORY = 4, 6
 BOS = 3

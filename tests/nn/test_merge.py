@@ -7,11 +7,11 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from attention_equation import assert_same_with_gradient, heads
-from outrider.nn import merge
 from outrider.nn.attention import HeadShape, build_attention
-from outrider.nn.dense import attend
-from outrider.nn.grid import Grid, Tile, block_tiles
-from outrider.nn.merge import attend_tiles
+from outrider.nn.kernel import merge
+from outrider.nn.kernel.dense import attend
+from outrider.nn.kernel.grid import Grid, Tile, block_tiles
+from outrider.nn.kernel.merge import attend_tiles
 from small_tiles import small_tiles
 
 FACTORS = [

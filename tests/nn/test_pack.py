@@ -5,8 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider.nn.pack import Pack
 from outrider.nn.position import Positions
+from outrider.nn.stack.pack import Pack
 
 masks = st.builds(
     lambda rows, length, share, seed: (

@@ -8,8 +8,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import InputError
-from outrider.nn.coordinate import CoordinatePosition
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
+from outrider.nn.position.coordinate import CoordinatePosition
 
 CPU = torch.device("cpu")
 

@@ -16,8 +16,8 @@ from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError
 from outrider.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq, load_model
 from outrider.nn.cache import SLACK, Step
+from outrider.nn.layer.recurrent import Gru, SlotLstm
 from outrider.nn.position import Positions
-from outrider.nn.recurrent import Gru, SlotLstm
 
 CPU = torch.device("cpu")
 GRU = {"seq2seq": {"decoder_core": "gru"}, "language_model": {"core": "gru"}}

@@ -7,11 +7,11 @@ import torch
 from torch import Tensor, nn
 
 from attention_equation import assert_same_with_gradient
-from outrider.nn.alibi import Alibi
 from outrider.nn.attention import HeadShape, build_attention
-from outrider.nn.heads import Columns, SelfAttention
+from outrider.nn.layer.heads import Columns, SelfAttention
 from outrider.nn.position import Positions
-from outrider.nn.relative import Relative
+from outrider.nn.position.alibi import Alibi
+from outrider.nn.position.relative import Relative
 
 CPU = torch.device("cpu")
 WIDTH, HEADS, GROUPS = 12, 2, 1

@@ -13,8 +13,8 @@ import tiny
 from outrider.errors import ConfigError
 from outrider.models import DrafterConfig, LanguageModel
 from outrider.models.drafter import Drafter
+from outrider.nn.layer.residual import GATE_BIAS, GatedResidual, Residual, build_residual
 from outrider.nn.position import Positions
-from outrider.nn.residual import GATE_BIAS, GatedResidual, Residual, build_residual
 
 GRU: dict[str, Any] = {"residual": "gru", "gate_bias": 1.0}
 

@@ -14,12 +14,11 @@ from torch import Tensor
 
 import tiny
 from outrider.models import LanguageModel, Seq2Seq
-from outrider.nn import reversible
 from outrider.nn.dropout import dropout
-from outrider.nn.heads import Source
+from outrider.nn.layer.heads import Source
 from outrider.nn.position import Positions
-from outrider.nn.reversible import ReversibleStack
-from outrider.nn.stack import Stack
+from outrider.nn.stack import Stack, reversible
+from outrider.nn.stack.reversible import ReversibleStack
 
 ROOT = Path(__file__).resolve().parents[2]
 DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}

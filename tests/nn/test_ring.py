@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.nn.cache import SLACK, Step
-from outrider.nn.ring import Ring
+from outrider.nn.cache.ring import Ring
 
 CPU = torch.device("cpu")
 

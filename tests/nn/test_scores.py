@@ -15,7 +15,6 @@ from torch.utils._pytree import tree_leaves
 
 from attention_equation import heads
 from outrider.errors import ConfigError
-from outrider.nn import tiled as tiled_module
 from outrider.nn.attention import (
     AttentionBase,
     HeadShape,
@@ -24,7 +23,8 @@ from outrider.nn.attention import (
     load_attention,
 )
 from outrider.nn.cache import Room, Step
-from outrider.nn.heads import SelfAttention
+from outrider.nn.kernel import tiled as tiled_module
+from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.position import Positions
 from outrider.nn.score import score_names
 

@@ -14,7 +14,7 @@ from outrider.config import build_config
 from outrider.errors import ConfigError
 from outrider.models import Seq2Seq, load_model
 from outrider.nn.position import Positions
-from outrider.nn.skip import Router
+from outrider.nn.stack.skip import Router
 from outrider.training.build import build_model
 from outrider.training.run_config import RunConfig
 from plain_layer import coordinates, layer, normed

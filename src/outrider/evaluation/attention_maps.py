@@ -21,7 +21,7 @@ from outrider.decoding import DecodeConfig
 from outrider.errors import InputError
 from outrider.evaluation.attention_weights import cross_weights, self_weights
 from outrider.models import LanguageModel
-from outrider.nn.heads import SelfAttention
+from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.stack import Stack
 from outrider.runtime import Generator, Translator
 

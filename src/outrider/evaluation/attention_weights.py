@@ -11,8 +11,8 @@ import torch
 from torch import Tensor
 
 from outrider.nn.attention import AttentionBase
-from outrider.nn.dense import attend
-from outrider.nn.heads import CrossAttention, Source
+from outrider.nn.kernel.dense import attend
+from outrider.nn.layer.heads import CrossAttention, Source
 
 __all__ = ["cross_weights", "self_weights"]
 

@@ -6,7 +6,7 @@ import torch
 
 from outrider.backends.torch import TorchBackend
 from outrider.models import Seq2Seq
-from outrider.nn.halting import HaltingStack
+from outrider.nn.stack.halting import HaltingStack
 from outrider.runtime.generator import Generator
 from outrider.runtime.translator import Translator
 

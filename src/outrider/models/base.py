@@ -12,30 +12,30 @@ from transformers import initialization as init
 from outrider.errors import InputError
 from outrider.models.config import _ModelConfig
 from outrider.models.state import DecoderState
-from outrider.nn.alibi import Alibi
 from outrider.nn.allocation import StepAllocation
 from outrider.nn.attention import AttentionBase, build_attention
-from outrider.nn.block import Block
-from outrider.nn.coordinate import CoordinatePosition
-from outrider.nn.correlation import Correlation
-from outrider.nn.depth import SharedStack
+from outrider.nn.cache.ring import Ring
 from outrider.nn.dropout import dropout
-from outrider.nn.feedforward import FeedForward
-from outrider.nn.halting import Halting, HaltingStack
-from outrider.nn.heads import Columns, CrossAttention, SelfAttention
+from outrider.nn.layer.block import Block
+from outrider.nn.layer.feedforward import FeedForward
+from outrider.nn.layer.heads import Columns, CrossAttention, SelfAttention
+from outrider.nn.layer.recurrent import Gru
+from outrider.nn.layer.residual import GATE_BIAS, GatedResidual
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.nn.pair import PairAttention
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
-from outrider.nn.position_mlp import PositionMlp
-from outrider.nn.recurrent import Gru
-from outrider.nn.relative import Relative
-from outrider.nn.residual import GATE_BIAS, GatedResidual
-from outrider.nn.reversible import ReversibleStack
-from outrider.nn.ring import Ring
+from outrider.nn.position.alibi import Alibi
+from outrider.nn.position.coordinate import CoordinatePosition
+from outrider.nn.position.correlation import Correlation
+from outrider.nn.position.mlp import PositionMlp
+from outrider.nn.position.relative import Relative
 from outrider.nn.score import ScoreBase
-from outrider.nn.skip import SkipConfig, SkippingStack
 from outrider.nn.stack import Stack
+from outrider.nn.stack.depth import SharedStack
+from outrider.nn.stack.halting import Halting, HaltingStack
+from outrider.nn.stack.reversible import ReversibleStack
+from outrider.nn.stack.skip import SkipConfig, SkippingStack
 
 __all__ = ["Model", "build_block", "build_position", "build_stack", "init_weights", "right_padding"]
 

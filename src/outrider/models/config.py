@@ -13,10 +13,10 @@ from outrider.errors import ConfigError, nearest
 from outrider.models.pretrained import check_encoder, longest_row
 from outrider.nn.attention import AttentionBase, HeadShape, build_attention
 from outrider.nn.attention.adaptive_span import Config as SpanConfig
-from outrider.nn.feedforward import ACTIVATIONS
-from outrider.nn.halting import HALTING_KINDS, HaltingConfig
-from outrider.nn.residual import RESIDUALS
-from outrider.nn.skip import SKIPPING_KINDS, SkipConfig
+from outrider.nn.layer.feedforward import ACTIVATIONS
+from outrider.nn.layer.residual import RESIDUALS
+from outrider.nn.stack.halting import HALTING_KINDS, HaltingConfig
+from outrider.nn.stack.skip import SKIPPING_KINDS, SkipConfig
 
 __all__ = ["LanguageModelConfig", "Seq2SeqConfig", "check_keys"]
 

@@ -30,7 +30,7 @@ from outrider.models.seq2seq import Seq2Seq
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.ctc import ctc_loss
 from outrider.nn.dropout import dropout
-from outrider.nn.heads import SelfAttention
+from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED
 from outrider.nn.position import Positions, SinusoidalPosition

@@ -51,15 +51,15 @@ from outrider.models.state import DecoderState, Recent
 from outrider.models.walk import Candidates, Choice, Steps, choose_all, walk
 from outrider.nn.allocation import StepAllocation, StepTable
 from outrider.nn.attention import HeadShape, build_attention
-from outrider.nn.block import Block
 from outrider.nn.cache import LayerCache, Step
-from outrider.nn.dense import attend
 from outrider.nn.dropout import dropout
-from outrider.nn.heads import SelfAttention, Source
+from outrider.nn.kernel.dense import attend
+from outrider.nn.layer.block import Block
+from outrider.nn.layer.heads import SelfAttention, Source
+from outrider.nn.layer.recurrent import SlotLstm
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED
 from outrider.nn.position import Positions, Rotary
-from outrider.nn.recurrent import SlotLstm
 
 __all__ = ["BlockDraft", "Drafter", "DrafterConfig", "Slots"]
 

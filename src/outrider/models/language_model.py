@@ -1,8 +1,8 @@
 """The decoder-only language model.
 
 With `memory: M` it reads long texts segment by segment and remembers the last M tokens between two
-(`nn.memory`). Without a memory at hand, and when it decodes, it is the same weights under a sliding
-window of M and one segment.
+(`nn.stack.memory`). Without a memory at hand, and when it decodes, it is the same weights under a
+sliding window of M and one segment.
 
 In training it may predict more than the next token, and from more than the last layer
 (`nn.next_tokens`). Its loss outside training, and what it writes, are of the last layer and the
@@ -23,9 +23,9 @@ from outrider.models.base import Model, build_stack, right_padding
 from outrider.models.config import LanguageModelConfig
 from outrider.models.state import DecoderState
 from outrider.nn.loss import IGNORED
-from outrider.nn.memory import Memory, run_segment
 from outrider.nn.next_tokens import FURTHER_WEIGHT, NextTokens, layer_weights
 from outrider.nn.position import Positions
+from outrider.nn.stack.memory import Memory, run_segment
 
 __all__ = ["LanguageModel", "SegmentOutput"]
 

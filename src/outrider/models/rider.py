@@ -11,7 +11,7 @@ from transformers import PreTrainedConfig
 
 from outrider.errors import ConfigError, ModelError, nearest
 from outrider.models.config import LIMITS, NORMS, LanguageModelConfig, Seq2SeqConfig
-from outrider.nn.feedforward import ACTIVATIONS
+from outrider.nn.layer.feedforward import ACTIVATIONS
 
 __all__ = ["RiderConfig", "check_choice", "check_fits", "check_share"]
 

@@ -17,8 +17,8 @@ from outrider.models.state import DecoderState
 from outrider.nn.loss import IGNORED
 from outrider.nn.pair import PairAttention
 from outrider.nn.position import Positions
-from outrider.nn.skip import Router
 from outrider.nn.stack import Stack
+from outrider.nn.stack.skip import Router
 
 __all__ = ["Encoder", "Seq2Seq"]
 

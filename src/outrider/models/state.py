@@ -7,8 +7,8 @@ import torch
 from torch import Tensor
 
 from outrider.nn.cache import SLACK, Cache, Step
-from outrider.nn.heads import Source
-from outrider.nn.ring import Ring
+from outrider.nn.cache.ring import Ring
+from outrider.nn.layer.heads import Source
 
 __all__ = ["DecoderState", "Recent", "Rider"]
 

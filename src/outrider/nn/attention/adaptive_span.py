@@ -22,7 +22,7 @@ from torch import Tensor, nn
 from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
 from outrider.nn.cache import SLACK, Cache, LayerCache, Room, Step
-from outrider.nn.soft_window import Part, attend_softly, cut_blocks, log_fade, run_parts
+from outrider.nn.kernel.soft_window import Part, attend_softly, cut_blocks, log_fade, run_parts
 
 __all__ = ["Attention", "Config", "SpanCache"]
 

@@ -8,7 +8,7 @@ cannot give: a `run` that does not cost T x T, what decoding must remember, and 
 Projections, gates and positions are not its business.
 
 Other scores than q . k / sqrt(K), and other normalisers than softmax, are options of every variant
-(`nn/scored.py`). They are computed from the same predicate, tile by tile, not by its `run`.
+(`nn/kernel/scored.py`). They are computed from the same predicate, tile by tile, not by its `run`.
 """
 
 from dataclasses import dataclass
@@ -18,12 +18,12 @@ import torch
 from torch import Tensor, nn
 
 from outrider.errors import ConfigError, nearest
-from outrider.nn import flex
 from outrider.nn.cache import Cache, LayerCache, Room, Step
-from outrider.nn.dense import attend
+from outrider.nn.kernel import flex
+from outrider.nn.kernel.dense import attend
+from outrider.nn.kernel.scored import Scored
+from outrider.nn.kernel.tiled import NORMALISERS
 from outrider.nn.score import build_score, score_names
-from outrider.nn.scored import Scored
-from outrider.nn.tiled import NORMALISERS
 
 __all__ = ["AttentionBase", "AttentionConfig", "Cost", "HeadShape"]
 

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost
-from outrider.nn.dense import attend
+from outrider.nn.kernel.dense import attend
 
 __all__ = ["Attention", "Config"]
 

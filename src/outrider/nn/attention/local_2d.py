@@ -26,8 +26,8 @@ from torch.nn import functional as F
 from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost
 from outrider.nn.cache import SLACK
-from outrider.nn.dense import attend
-from outrider.nn.replay import Moment, Setting
+from outrider.nn.kernel.dense import attend
+from outrider.nn.kernel.replay import Moment, Setting
 
 __all__ = ["Attention", "Config"]
 

@@ -24,11 +24,11 @@ from torch.nn import functional as F
 
 from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
-from outrider.nn.bucketed import attend_in_buckets
 from outrider.nn.cache import SLACK, Cache, Room, Step
-from outrider.nn.chain import ChainCache
-from outrider.nn.dense import attend
-from outrider.nn.hashing import (
+from outrider.nn.cache.chain import ChainCache
+from outrider.nn.kernel.bucketed import attend_in_buckets
+from outrider.nn.kernel.dense import attend
+from outrider.nn.kernel.hashing import (
     Layout,
     causal_layout,
     chunked_layout,

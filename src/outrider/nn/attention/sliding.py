@@ -4,8 +4,8 @@
     two-sided   S_i = {j : |i - j| < W}
 
 Time O(T W K) and memory O(T K): queries are cut into blocks, and a block meets only the keys around
-it (`outrider.nn.merge`). Decoding keeps W - 1 tokens (and the slack of one extend), whatever the
-length.
+it (`outrider.nn.kernel.merge`). Decoding keeps W - 1 tokens (and the slack of one extend), whatever
+the length.
 """
 
 from dataclasses import dataclass
@@ -16,8 +16,8 @@ from torch import Tensor
 from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionConfig, Cost
 from outrider.nn.cache import SLACK
-from outrider.nn.grid import Tile, block_tiles
-from outrider.nn.sparse import TiledAttention, block_of
+from outrider.nn.kernel.grid import Tile, block_tiles
+from outrider.nn.kernel.sparse import TiledAttention, block_of
 
 __all__ = ["Attention", "Config"]
 

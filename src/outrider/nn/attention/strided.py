@@ -17,10 +17,10 @@ import torch
 from torch import Tensor
 
 from outrider.nn.cache import SLACK, Cache, LayerCache, Slots, Step
-from outrider.nn.dense import attend
-from outrider.nn.factors import FactorConfig, FactoredAttention
-from outrider.nn.grid import Grid, Tile, block_tiles
-from outrider.nn.sparse import block_of
+from outrider.nn.kernel.dense import attend
+from outrider.nn.kernel.factors import FactorConfig, FactoredAttention
+from outrider.nn.kernel.grid import Grid, Tile, block_tiles
+from outrider.nn.kernel.sparse import block_of
 
 __all__ = ["Attention", "Config"]
 

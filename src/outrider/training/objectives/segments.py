@@ -15,7 +15,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from outrider.errors import ModelError
 from outrider.models import LanguageModel
-from outrider.nn.memory import Memory
+from outrider.nn.stack.memory import Memory
 from outrider.training.objectives.base import IGNORED, Inputs
 
 __all__ = ["SegmentObjective"]

@@ -14,7 +14,7 @@ what is said. In bfloat16 that term takes two columns, a number and what roundin
 import torch
 from torch import Tensor
 
-from outrider.nn.heads import Columns
+from outrider.nn.layer.heads import Columns
 from outrider.nn.position import Positions
 
 __all__ = ["Alibi"]

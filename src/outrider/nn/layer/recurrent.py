@@ -19,9 +19,9 @@ import torch
 from torch import Tensor, nn
 
 from outrider.nn.cache import Cache, Step
+from outrider.nn.cache.ring import Ring
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions
-from outrider.nn.ring import Ring
 
 __all__ = ["Gru", "SlotLstm", "StateRing"]
 

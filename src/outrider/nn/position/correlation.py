@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outrider.nn.cache import Cache
-from outrider.nn.ring import Ring
+from outrider.nn.cache.ring import Ring
 
 __all__ = ["CorrelatedCache", "Correlation"]
 

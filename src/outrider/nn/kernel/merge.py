@@ -4,10 +4,10 @@
     o_i^p, z_i^p                         output and log-sum-exp of the scores over S_i^p alone
     z_i = log sum_p exp(z_i^p)           y_i = sum_p exp(z_i^p - z_i) o_i^p
 
-A tile is a set of queries that meet a set of keys (`outrider.nn.grid`), both of them views of the
-data. Its gradient needs only the merged y and z, because w_ij = exp(s_ij - z_i) and
-dL/ds_ij = w_ij (dy_i . v_j - dy_i . y_i): the backward runs tile by tile as the forward does, and
-memory stays linear in the length.
+A tile is a set of queries that meet a set of keys (`outrider.nn.kernel.grid`), both of them views
+of the data. Its gradient needs only the merged y and z, because w_ij = exp(s_ij - z_i) and dL/ds_ij
+= w_ij (dy_i . v_j - dy_i . y_i): the backward runs tile by tile as the forward does, and memory
+stays linear in the length.
 
 On a CPU a tile is one call of the flash kernel. With dropout, and on other devices, the same tiles
 are plain matrix products under autograd, which store the scores of the pattern.
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outrider.nn.dropout import dropout as drop
-from outrider.nn.grid import Grid, Tile
+from outrider.nn.kernel.grid import Grid, Tile
 
 __all__ = ["attend_tiles"]
 

@@ -15,12 +15,12 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from outrider.config import Config
-from outrider.nn.block import Block
-from outrider.nn.coordinate import CoordinatePosition
-from outrider.nn.heads import Source
-from outrider.nn.pack import Pack
+from outrider.nn.layer.block import Block
+from outrider.nn.layer.heads import Source
 from outrider.nn.position import Positions
+from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack import Stack
+from outrider.nn.stack.pack import Pack
 
 __all__ = ["SKIPPING_KINDS", "Router", "SkipConfig", "SkippingStack"]
 

@@ -1,6 +1,6 @@
 """One Transformer layer: self-attention, cross-attention where there is a source, feed-forward.
 
-Each part sits in a residual (`nn.residual`), with a norm before it or after the sum.
+Each part sits in a residual (`nn.layer.residual`), with a norm before it or after the sum.
 """
 
 from collections.abc import Callable, Iterator
@@ -8,10 +8,10 @@ from collections.abc import Callable, Iterator
 from torch import Tensor, nn
 
 from outrider.nn.cache import Cache, Step
-from outrider.nn.feedforward import FeedForward
-from outrider.nn.heads import CrossAttention, SelfAttention, Source
+from outrider.nn.layer.feedforward import FeedForward
+from outrider.nn.layer.heads import CrossAttention, SelfAttention, Source
+from outrider.nn.layer.residual import GATE_BIAS, Residual, build_residual
 from outrider.nn.position import Positions
-from outrider.nn.residual import GATE_BIAS, Residual, build_residual
 
 __all__ = ["Block"]
 

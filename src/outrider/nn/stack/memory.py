@@ -14,8 +14,8 @@ from typing import NamedTuple, Self
 import torch
 from torch import Tensor
 
-from outrider.nn.block import Block
-from outrider.nn.dense import attend
+from outrider.nn.kernel.dense import attend
+from outrider.nn.layer.block import Block
 from outrider.nn.position import Positions
 from outrider.nn.stack import Stack
 

@@ -2,7 +2,7 @@
 
     nothing left out          one dense pass without a mask, whatever the length
     short, or most is seen    one dense pass under a mask
-    otherwise                 tiles (`outrider.nn.merge`)
+    otherwise                 tiles (`outrider.nn.kernel.merge`)
 
 On a CPU tiles overtake the masked pass at about 480 tokens; a little later, where a pattern leaves
 most pairs out, also a causal pass without a mask (measured: 4 heads of 64, one to eight rows,
@@ -13,9 +13,9 @@ import torch
 from torch import Tensor
 
 from outrider.nn.attention.base import AttentionBase
-from outrider.nn.dense import attend
-from outrider.nn.grid import Tile
-from outrider.nn.merge import attend_tiles
+from outrider.nn.kernel.dense import attend
+from outrider.nn.kernel.grid import Tile
+from outrider.nn.kernel.merge import attend_tiles
 
 __all__ = ["TiledAttention", "block_of"]
 

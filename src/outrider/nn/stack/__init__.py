@@ -4,11 +4,11 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from outrider.nn.block import Block
 from outrider.nn.cache import Cache, Step
-from outrider.nn.coordinate import CoordinatePosition
-from outrider.nn.heads import Source
+from outrider.nn.layer.block import Block
+from outrider.nn.layer.heads import Source
 from outrider.nn.position import Positions
+from outrider.nn.position.coordinate import CoordinatePosition
 
 __all__ = ["Stack"]
 

@@ -3,10 +3,10 @@
     y_i = sum_j w_ij v_j        w_ij = 2^(s_ij - L_i)        L_i = log2 sum_j 2^s_ij
     s_ij = q_i . k_j            k_j = c q_j / |q_j|          c = log2(e) / sqrt(K)
 
-Every round sorts tokens into slots (`outrider.nn.hashing`), and a block of slots meets itself and
-the few blocks before it. A key belongs to the first round that finds it, so rounds have no key in
-common and their outputs merge by their L. The backward keeps inputs, outputs and L, and computes
-the scores again:
+Every round sorts tokens into slots (`outrider.nn.kernel.hashing`), and a block of slots meets
+itself and the few blocks before it. A key belongs to the first round that finds it, so rounds have
+no key in common and their outputs merge by their L. The backward keeps inputs, outputs and L, and
+computes the scores again:
 
     ds_ij = w_ij (dy_i . v_j - dy_i . y_i) / log2(e)        dk_j = sum_i ds_ij q_i
     dq_i  = sum_j ds_ij k_j + (dk_i - (k_i . dk_i) k_i / c^2) c / |q_i|
@@ -25,7 +25,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from outrider.nn.hashing import Layout
+from outrider.nn.kernel.hashing import Layout
 
 __all__ = ["attend_in_buckets"]
 

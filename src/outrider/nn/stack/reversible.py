@@ -23,11 +23,11 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from outrider.nn.block import Block
 from outrider.nn.cache import Cache, Step
-from outrider.nn.heads import Source
+from outrider.nn.kernel.replay import Moment, Setting
+from outrider.nn.layer.block import Block
+from outrider.nn.layer.heads import Source
 from outrider.nn.position import Positions
-from outrider.nn.replay import Moment, Setting
 from outrider.nn.stack import Stack
 
 __all__ = ["ReversibleStack"]

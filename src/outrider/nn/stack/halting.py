@@ -23,14 +23,14 @@ from torch import Tensor, nn
 
 from outrider.config import Config
 from outrider.nn.attention.base import AttentionBase
-from outrider.nn.block import Block
 from outrider.nn.cache import Cache, LayerCache, Step
-from outrider.nn.coordinate import CoordinatePosition
-from outrider.nn.dense import attend
-from outrider.nn.depth import SharedStack
-from outrider.nn.heads import Source
-from outrider.nn.pack import Pack
+from outrider.nn.kernel.dense import attend
+from outrider.nn.layer.block import Block
+from outrider.nn.layer.heads import Source
 from outrider.nn.position import Positions
+from outrider.nn.position.coordinate import CoordinatePosition
+from outrider.nn.stack.depth import SharedStack
+from outrider.nn.stack.pack import Pack
 
 __all__ = ["HALTING_KINDS", "Halting", "HaltingConfig", "HaltingStack", "Pondered"]
 

@@ -2,8 +2,8 @@
 
     y_i = sum_{j in S_i} w_ij v_j        w_i = normalise_{j in S_i}(s(q_i, k_j) + a_i . b_j)
 
-The pattern stays a predicate; `nn/tiled.py` computes. The cache holds keys as the score maps them,
-so a step maps its own tokens only.
+The pattern stays a predicate; `nn/kernel/tiled.py` computes. The cache holds keys as the score maps
+them, so a step maps its own tokens only.
 """
 
 from typing import Protocol
@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from outrider.nn.cache import LayerCache, Pattern, Step
+from outrider.nn.kernel.tiled import Field, dense, tiled
 from outrider.nn.score import ScoreBase
-from outrider.nn.tiled import Field, dense, tiled
 
 __all__ = ["Scored", "WholePattern"]
 

@@ -10,11 +10,11 @@ from collections.abc import Sequence
 
 from torch import Tensor
 
-from outrider.nn.block import Block
 from outrider.nn.cache import Cache, Step
-from outrider.nn.coordinate import CoordinatePosition
-from outrider.nn.heads import Source
+from outrider.nn.layer.block import Block
+from outrider.nn.layer.heads import Source
 from outrider.nn.position import Positions
+from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack import Stack
 
 __all__ = ["SharedStack"]

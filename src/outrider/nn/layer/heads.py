@@ -20,11 +20,11 @@ from torch.nn import functional as F
 
 from outrider.nn.attention.base import AttentionBase
 from outrider.nn.cache import Cache, Room, Step
-from outrider.nn.correlation import CorrelatedCache, Correlation
-from outrider.nn.dense import attend
+from outrider.nn.cache.ring import Ring
+from outrider.nn.kernel.dense import attend
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, Rotary
-from outrider.nn.ring import Ring
+from outrider.nn.position.correlation import CorrelatedCache, Correlation
 
 __all__ = ["Columns", "CrossAttention", "SelfAttention", "Source"]
 

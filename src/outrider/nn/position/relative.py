@@ -13,7 +13,7 @@ a product of something per query and something per key: E further columns, and n
 import torch
 from torch import Tensor, nn
 
-from outrider.nn.heads import Columns
+from outrider.nn.layer.heads import Columns
 from outrider.nn.position import Positions, SineTable
 
 __all__ = ["Relative"]

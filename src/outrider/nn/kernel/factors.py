@@ -15,8 +15,8 @@ from torch import Tensor
 from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionConfig, Cost, HeadShape
 from outrider.nn.cache import Cache, Room, Step
-from outrider.nn.head_parts import HeadParts
-from outrider.nn.sparse import TiledAttention
+from outrider.nn.kernel.head_parts import HeadParts
+from outrider.nn.kernel.sparse import TiledAttention
 
 __all__ = ["FactorConfig", "FactoredAttention"]
 

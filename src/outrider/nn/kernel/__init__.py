@@ -1,0 +1,1 @@
+"""How attention is computed: dense, in tiles, in sorted buckets, by FlexAttention."""
