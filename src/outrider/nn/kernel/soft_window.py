@@ -33,7 +33,7 @@ def attend_softly(
 ) -> Tensor:
     """Attend with a bias on the scores that broadcasts to [B, H, T, S] and may need a gradient."""
     grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
-    if not torch.is_grad_enabled():
+    if not torch.is_grad_enabled() and not dropout:
         return F.scaled_dot_product_attention(
             q_BHTK, k_BGSK, v_BGSK, attn_mask=bias.to(q_BHTK.dtype), enable_gqa=grouped
         )
