@@ -32,3 +32,27 @@ def test_an_unknown_kind_is_one_line(command, kinds) -> None:
     assert code == 2
     assert "--kinds: unknown" in err
     assert err.count("\n") == 1
+
+
+def test_other_kinds_can_be_kept(command, tmp_path, monkeypatch) -> None:
+    monkeypatch.setattr(Grid, "quick", classmethod(lambda cls: TINY))
+    result = tmp_path / "a.json"
+    options = ("bench", "attention", "--quick", "--json", result)
+    assert command(*options, "--kinds", "sliding")[0] == 0
+    first = json.loads(result.read_text(encoding="utf-8"))
+    assert command(*options, "--kinds", "full", "--keep")[0] == 0
+    both = json.loads(result.read_text(encoding="utf-8"))
+    assert list(both["kinds"]) == ["causal", "full", "sliding"]
+    assert both["kinds"]["sliding"] == first["kinds"]["sliding"]
+    assert both["earlier"]["sliding"]["date"] == first["date"]
+
+
+@pytest.mark.parametrize("content", [None, "no json", "{}"])
+def test_nothing_to_keep_is_one_line(command, content, tmp_path) -> None:
+    result = tmp_path / "a.json"
+    if content is not None:
+        result.write_text(content, encoding="utf-8")
+    code, _, err = command("bench", "attention", "--keep", "--json", result)
+    assert code == 2
+    assert "--keep: " in err
+    assert err.count("\n") == 1

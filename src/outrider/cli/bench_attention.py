@@ -18,6 +18,9 @@ def bench_attention(
         bool, typer.Option("--quick", help="Few lengths: a minute or two for two kinds.")
     ] = False,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    keep: Annotated[
+        bool, typer.Option("--keep", help="Keep what FILE of --json holds of other kinds.")
+    ] = False,
 ) -> None:
     """Measure how attentions grow with the length, from 256 to 64k tokens.
 
@@ -26,9 +29,15 @@ def bench_attention(
     """
     from rich.console import Console
 
-    from outrider.evaluation.attention_scaling import Grid, check_kinds, measure_scaling
+    from outrider.evaluation.attention_scaling import (
+        Grid,
+        check_kinds,
+        keep_others,
+        measure_scaling,
+    )
     from outrider.evaluation.results import write_result
 
+    before = _read(json) if keep else None
     chosen = check_kinds([name.strip() for name in (kinds or "").split(",") if name.strip()])
     console = Console(stderr=True)
     result = measure_scaling(
@@ -37,6 +46,8 @@ def bench_attention(
         threads=threads,
         report=lambda line: console.print(line, highlight=False),
     )
+    if before is not None:
+        result = keep_others(before, result)
     _print(result)
     if json is not None:
         write_result(json, result)
@@ -45,6 +56,20 @@ def bench_attention(
 
         draw_scaling(result, plot)
         typer.echo(f"wrote {plot}", err=True)
+
+
+def _read(path: Path | None) -> dict[str, Any]:
+    from json import loads
+
+    from outrider.errors import ConfigError
+
+    try:
+        found: dict[str, Any] = loads(path.read_text(encoding="utf-8")) if path else {}
+    except (OSError, ValueError) as error:
+        raise ConfigError("--keep", f"{path} cannot be read ({error}); leave it out") from None
+    if found.get("task") != "attention":
+        raise ConfigError("--keep", "needs --json FILE with an earlier result of this command")
+    return found
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -26,7 +26,15 @@ from outrider.evaluation.results import machine, versions
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 from outrider.nn.cache import Room
 
-__all__ = ["Grid", "check_kinds", "fit_slope", "measure_scaling", "scaling_options", "summarise"]
+__all__ = [
+    "Grid",
+    "check_kinds",
+    "fit_slope",
+    "keep_others",
+    "measure_scaling",
+    "scaling_options",
+    "summarise",
+]
 
 MARK, CACHE = 1 << 14, 1 << 16
 """Lengths at which speed and memory, and the cache, are quoted."""
@@ -88,6 +96,23 @@ def measure_scaling(
         "machine": machine(),
         "versions": versions(),
     }
+
+
+def keep_others(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what was just measured, and of an earlier result the kinds that were not.
+
+    Every point was timed beside its peer, so kinds of two runs compare if the machine is the same;
+    `earlier` says which are of before.
+    """
+    for key in ("setting", "machine"):
+        if before.get(key) != now[key]:
+            raise ConfigError("--keep", f"the file was measured with another {key}; leave it out")
+    kept = {kind: one for kind, one in before["kinds"].items() if kind not in now["kinds"]}
+    then = {"commit": before["versions"].get("commit"), "date": before.get("date")}
+    earlier = {kind: before.get("earlier", {}).get(kind, then) for kind in kept}
+    kinds = {**now["kinds"], **kept}
+    order = [PEER, *sorted(kinds.keys() - {PEER})]
+    return {**now, "kinds": {kind: kinds[kind] for kind in order}, "earlier": earlier}
 
 
 def check_kinds(names: Sequence[str]) -> list[str]:
