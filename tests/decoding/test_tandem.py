@@ -429,3 +429,17 @@ def test_strict_gives_what_each_row_gives_alone(rounding) -> None:
     assert backend.extended - passes <= passes + walked + 20
     busy = profile(plain=1, block=9)
     assert tandem(backend, requests, strict, profile=busy, stats=stats) == expected
+
+
+def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
+    """In float32 near-ties are so rare that computing all of them again costs nothing."""
+
+    class Fine(rounding):
+        epsilon = 1e-7
+
+    requests = [Request(source=(n,)) for n in range(40)]
+    config = DecodeConfig(mode="tandem", max_new_tokens=20)
+    expected = [greedy(Fine(skill=0.9), [request], config)[0] for request in requests]
+    stats = Statistics()
+    assert tandem(Fine(skill=0.9), requests, config, stats=stats) == expected
+    assert stats.rechecked > 0

@@ -6,7 +6,6 @@ more by itself, one token at a time, up to the tie. What was computed is kept, s
 of the row goes on from there: no token is fed more than twice.
 """
 
-import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from time import perf_counter
@@ -22,12 +21,14 @@ from outrider.decoding.protocol import Backend, State
 from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
 
-__all__ = ["STRICT", "Replay"]
+__all__ = ["FINE", "Replay"]
 
-STRICT = 8
+FINE = 1e-6
+"""Numbers that round no more coarsely than this have so few near-ties that all are settled."""
+STRICT, STRICT_FINE = 8, 32
 """Two tokens are nearly tied when their logits differ by less than so many rounding errors of the
 larger. Between blocks and single tokens a trained model of six layers differed by up to 1.8 of them
-in bfloat16; in float32 by up to 10, but there margins that small do not occur."""
+in bfloat16, and by up to 10 in float32, where one token in 235,597 of a test set was such a tie."""
 
 
 @dataclass
@@ -79,11 +80,11 @@ class Replay:
                 break
 
     def _near(self, best_BT: Tensor, logits_BTV: Tensor) -> Tensor:
-        best_BT1 = best_BT[..., None]
-        top_BT1 = logits_BTV.gather(-1, best_BT1)
-        second_BT1 = logits_BTV.scatter(-1, best_BT1, -math.inf).amax(-1, keepdim=True)
-        error_BT1 = self.backend.epsilon * top_BT1.abs().clamp(min=1)
-        return (top_BT1 - second_BT1 < STRICT * error_BT1)[..., 0]
+        epsilon = self.backend.epsilon
+        top_BT1 = logits_BTV.gather(-1, best_BT[..., None])
+        margin_BT1 = top_BT1.abs().clamp(min=1) * epsilon
+        margin_BT1 *= STRICT_FINE if epsilon <= FINE else STRICT
+        return (logits_BTV > top_BT1 - margin_BT1).sum(-1) > 1
 
     def _next(self, row: Row, text: Sequence[int]) -> int:
         """Return what greedy decoding of this row alone says after `text`."""

@@ -24,7 +24,7 @@ from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import open_for_drafting
 from outrider.decoding.profile import Profile
 from outrider.decoding.protocol import Backend, Draft, State
-from outrider.decoding.replay import Replay
+from outrider.decoding.replay import FINE, Replay
 from outrider.decoding.request import Hypothesis, Request, token_limit
 from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
@@ -169,7 +169,8 @@ class _Batch:
         if config.strategy == "sample":
             self.judge = Drawn(config, self.rows, block)
         else:
-            replay = Replay(backend, config, stats) if config.strict else None
+            settles = config.strict or (config.gamma == 0 and backend.epsilon <= FINE)
+            replay = Replay(backend, config, stats) if settles else None
             self.judge = Likeliest(config.gamma, replay)
         self._lap("encode")
 
