@@ -3,10 +3,11 @@
     python benchmarks/segment_memory.py --memory runs/wikitext2-xl/model \
         --plain runs/wikitext2-plain/model --text wikitext2/test.tokens.txt.gz --json FILE
 
-Both models predict the whole text. A part of it is predicted again in two ways, in turns: with the
-memory, and from scratch for every token (one pass over a window per token, many windows at a time,
-the head applied to the last position only). A window is as long as what a token of a segment sees
-on average, the memory and half a segment.
+Both models predict the whole text; the plain one once without overlap, at the cost of the other,
+and once in windows that overlap by half, at twice the cost. A part of it is predicted again in two
+ways, in turns: with the memory, and from scratch for every token (one pass over a window per token,
+many windows at a time, the head applied to the last position only). A window is as long as what a
+token of a segment sees on average, the memory and half a segment.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from torch.nn import functional as F
 from outrider.data.tokenizer import load_tokenizer
 from outrider.evaluation.evaluate import evaluate_text, read_text
 from outrider.evaluation.origin import origin
-from outrider.evaluation.quality import LikelihoodScore, score_segments
+from outrider.evaluation.quality import LikelihoodScore, score_segments, score_text
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models import LanguageModel, load_model
 
@@ -44,6 +45,23 @@ def score(
         segment=model.config.max_positions,
         memory=memory,
     )
+
+
+def read_once(
+    folder: Path, tokens: list[int], text: str, *, start: int
+) -> dict[str, float | int | None]:
+    """Predict the whole text without a memory, nothing computed twice."""
+    model = load_model(folder).eval()
+    found = score_text(
+        model,
+        tokens,
+        start=start,
+        characters=len(text),
+        words=len(text.split()) + text.count("\n"),
+        context=model.config.max_positions,
+        overlap=0,
+    )
+    return asdict(found)
 
 
 @torch.inference_mode()
@@ -122,7 +140,10 @@ def main() -> None:
         "segment": segment,
         "memory": size,
         "parameters": sum(one.numel() for one in model.parameters()),
-        "plain": evaluate_text(options.plain, text=options.text)["scores"],
+        "plain": {
+            "windows_side_by_side": read_once(options.plain, tokens, text, start=start),
+            "windows_overlapping": evaluate_text(options.plain, text=options.text)["scores"],
+        },
         "with_memory": {
             str(memory): asdict(score(model, tokens, text, start=start, memory=memory))
             for memory in (0, size, 2 * size, 3 * size)
@@ -142,7 +163,9 @@ def main() -> None:
 
 def show(result: dict[str, Any]) -> None:
     """Print what matters."""
-    print(f"plain: perplexity per word {result['plain']['perplexity_per_word']:.2f}")
+    for way, scores in result["plain"].items():
+        name = way.replace("_", " ")
+        print(f"plain, {name}: perplexity per word {scores['perplexity_per_word']:.2f}")
     for memory, scores in result["with_memory"].items():
         print(f"memory {memory}: perplexity per word {scores['perplexity_per_word']:.2f}")
     print(f"a sliding window takes {result['race']['speedup']:.1f} times as long")
