@@ -39,7 +39,7 @@ class Stack(nn.Module):
         seen: list[Tensor] | None = None,
     ) -> Tensor:
         """One whole pass from position 0; `seen` collects what each layer gave."""
-        given = zip(self.blocks, sources or [None] * len(self.blocks), strict=True)
+        given = zip(self.path, self.spread(sources), strict=True)
         for layer, (block, source) in enumerate(given):
             x_BTD = block(self.locate(x_BTD, positions, layer), positions, keep_BT, source)
             if seen is not None:
@@ -55,12 +55,21 @@ class Stack(nn.Module):
         seen: list[Tensor] | None = None,
     ) -> Tensor:
         """Append tokens to the caches and run them through all layers; `seen` as in `forward`."""
-        given = zip(self.blocks, caches, sources, strict=True)
+        given = zip(self.path, caches, self.spread(sources), strict=True)
         for layer, (block, cache, source) in enumerate(given):
             x_BTD = block.extend(self.locate(x_BTD, step.positions, layer), cache, step, source)
             if seen is not None:
                 seen.append(x_BTD)
         return x_BTD if self.norm is None else self.norm(x_BTD)
+
+    @property
+    def path(self) -> Sequence[Block]:
+        """What a token goes through, in order."""
+        return self.blocks
+
+    def spread(self, sources: Sequence[Source | None] | None) -> Sequence[Source | None]:
+        """Return what each of the layers reads of the source."""
+        return sources or [None] * len(self.path)
 
     def locate(self, x_BTD: Tensor, positions: Positions, layer: int) -> Tensor:
         """Say again where tokens stand, if this model does so before every layer."""
@@ -74,4 +83,4 @@ class Stack(nn.Module):
 
     def new_caches(self, rows: int, capacity: int) -> list[Cache]:
         """Return an empty cache per layer."""
-        return [block.attention.new_cache(rows, capacity) for block in self.blocks]
+        return [block.attention.new_cache(rows, capacity) for block in self.path]

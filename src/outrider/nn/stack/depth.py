@@ -8,12 +8,8 @@ values differ from step to step. Keys and values of the source do not, so they a
 
 from collections.abc import Sequence
 
-from torch import Tensor
-
-from outrider.nn.cache import Cache, Step
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source
-from outrider.nn.position import Positions
 from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack import Stack
 
@@ -35,38 +31,11 @@ class SharedStack(Stack):
         super().__init__([block], width=width, norm=norm, coordinate=coordinate)
         self.steps = steps
 
-    def forward(
-        self,
-        x_BTD: Tensor,
-        positions: Positions,
-        keep_BT: Tensor | None = None,
-        sources: Sequence[Source | None] | None = None,
-        seen: list[Tensor] | None = None,
-    ) -> Tensor:
-        """One whole pass from position 0; `seen` collects what each step gave."""
-        (block,), (source,) = self.blocks, sources or [None]
-        for step in range(self.steps):
-            x_BTD = block(self.locate(x_BTD, positions, step), positions, keep_BT, source)
-            if seen is not None:
-                seen.append(x_BTD)
-        return x_BTD if self.norm is None else self.norm(x_BTD)
+    @property
+    def path(self) -> Sequence[Block]:
+        """The one layer, as often as it is applied."""
+        return [self.blocks[0]] * self.steps
 
-    def extend(
-        self,
-        x_BTD: Tensor,
-        caches: Sequence[Cache],
-        step: Step,
-        sources: Sequence[Source | None],
-        seen: list[Tensor] | None = None,
-    ) -> Tensor:
-        """Append tokens to the caches and run them through all steps; `seen` as in `forward`."""
-        (block,), (source,) = self.blocks, sources
-        for layer, cache in enumerate(caches):
-            x_BTD = block.extend(self.locate(x_BTD, step.positions, layer), cache, step, source)
-            if seen is not None:
-                seen.append(x_BTD)
-        return x_BTD if self.norm is None else self.norm(x_BTD)
-
-    def new_caches(self, rows: int, capacity: int) -> list[Cache]:
-        """Return an empty cache per step."""
-        return [self.blocks[0].attention.new_cache(rows, capacity) for _ in range(self.steps)]
+    def spread(self, sources: Sequence[Source | None] | None) -> Sequence[Source | None]:
+        """Let every step read what was projected for the one layer."""
+        return list(sources or [None]) * self.steps
