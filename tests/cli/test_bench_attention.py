@@ -17,7 +17,7 @@ def test_it_measures_prints_writes_and_draws(command, tmp_path, monkeypatch) -> 
     assert code == 0
     assert "sliding" in out
     assert "full at 128:" in err
-    assert err.endswith(f"wrote {plot}\n")
+    assert err.endswith(f"wrote {result}\nwrote {plot}\n")
     assert plot.read_bytes().startswith(b"\x89PNG")
     written = json.loads(result.read_text(encoding="utf-8"))
     assert list(written["kinds"]) == ["causal", "sliding", "full"]

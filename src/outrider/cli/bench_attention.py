@@ -51,6 +51,7 @@ def bench_attention(
     _print(result)
     if json is not None:
         write_result(json, result)
+        typer.echo(f"wrote {json}", err=True)
     if plot is not None:
         from outrider.evaluation.attention_plot import draw_scaling
 
