@@ -18,6 +18,7 @@ from difflib import get_close_matches
 __all__ = [
     "ConfigError",
     "DataError",
+    "FallbackWarning",
     "InputError",
     "MissingExtraError",
     "ModelError",
@@ -67,6 +68,10 @@ class MissingExtraError(OutriderError):
         super().__init__(
             f"{purpose} needs {package}, which is not installed: pip install 'outrider[{extra}]'"
         )
+
+
+class FallbackWarning(UserWarning):
+    """Something was asked for that another part does instead, as well but not as fast."""
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

@@ -5,6 +5,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
+from outrider.backends.special_tokens import special_tokens
 from outrider.decoding.protocol import Draft, State
 from outrider.errors import ModelError
 from outrider.models import Drafter, LanguageModel, Seq2Seq
@@ -41,14 +42,8 @@ class TorchBackend:
             if ctc is not None:
                 ctc.pack_weights()
         config = model.config
-        eos, pad, start = config.eos_token_id, config.pad_token_id, config.first_token
-        eos = eos[0] if isinstance(eos, list) else eos
-        ids: dict[str, int] = {"eos_token_id": eos, "pad_token_id": pad, "first token": start}
-        for name, value in ids.items():
-            if not 0 <= value < config.vocab_size:
-                raise ModelError(f"{name} in config.json is {value}, not a token of this model")
         self.vocab_size: int = config.vocab_size
-        self.start, self.eos, self.pad = start, eos, pad
+        self.start, self.eos, self.pad = special_tokens(config)
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
         self.longest_draft: int = 0 if drafter is None else drafter.config.block
         self.has_ctc: bool = ctc is not None

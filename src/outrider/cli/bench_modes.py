@@ -169,7 +169,7 @@ def _load_translator(model: Path, threads: int | None) -> "Translator":
     from outrider.errors import ModelError
     from outrider.runtime import Translator, load
 
-    loaded: Translator | Generator = load(model, threads=threads)
+    loaded: Translator | Generator = load(model, dtype="float32", threads=threads)
     if not isinstance(loaded, Translator):
         raise ModelError(f"{model}: is a language model; bench modes takes an encoder-decoder")
     return loaded

@@ -68,7 +68,12 @@ def settings(
 
 def placement(
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str | None, typer.Option(help="int8 (native), float32, bfloat16 or float16.")
+    ] = None,
+    backend: Annotated[
+        str | None, typer.Option(help="native, torch, or auto: native where it is installed.")
+    ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
 ) -> None:
     """List where to compute: the keywords of `load`."""

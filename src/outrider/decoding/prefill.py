@@ -2,9 +2,9 @@
 
 from collections.abc import Sequence
 
-import torch
 from torch import Tensor
 
+from outrider.decoding.ids import to_ids
 from outrider.decoding.protocol import Backend, State
 from outrider.decoding.request import Request
 
@@ -42,6 +42,6 @@ def _feed(backend: Backend, state: State, fed: Sequence[Sequence[int]]) -> Tenso
     padded = [[*row, *[backend.pad] * (longest - len(row))] for row in fed]
     device = state.length_B.device
     ragged = any(len(row) < longest for row in fed)
-    count_B = torch.tensor([len(row) for row in fed], device=device) if ragged else None
-    tokens_BT = torch.tensor(padded, device=device)
+    count_B = to_ids([len(row) for row in fed], device) if ragged else None
+    tokens_BT = to_ids(padded, device)
     return backend.extend(tokens_BT, state, count_B=count_B, last=True)

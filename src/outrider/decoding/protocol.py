@@ -65,7 +65,8 @@ class Backend(Protocol):
     has_ctc: bool
     """Whether it has a CTC decoder."""
     epsilon: float
-    """Relative rounding error of the numbers it computes with."""
+    """Relative rounding error of the numbers it computes with; 0 where a row's numbers are the same
+    to the bit whatever is computed with them, so that no two tokens are ever nearly tied."""
 
     def encode(
         self,

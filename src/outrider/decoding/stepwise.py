@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
+from outrider.decoding.ids import to_ids
 from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import prefill
 from outrider.decoding.protocol import Backend
@@ -47,7 +48,7 @@ def decode_stepwise(
         normaliser_B1 = logits_B1V.logsumexp(-1) if config.scores else None
         mask(logits_B1V, step)
         next_B1 = choose(logits_B1V, row_B, step)
-        ids = next_B1.flatten().tolist()
+        ids = [token for (token,) in next_B1.tolist()]
         for row, token in zip(rows, ids, strict=True):
             tokens[row].append(token)
         if normaliser_B1 is not None:
@@ -62,7 +63,7 @@ def decode_stepwise(
             if not open_:
                 break
             if len(rows) - len(open_) > carried * len(rows):
-                open_N = torch.tensor(open_, device=row_B.device)
+                open_N = to_ids(open_, row_B.device)
                 state.select(open_N)
                 next_B1, row_B = next_B1[open_N], row_B[open_N]
                 rows = [rows[n] for n in open_]

@@ -12,6 +12,8 @@ alone, token for token (greedy) or in distribution (sampling): only the number o
 
 import math
 from collections.abc import Sequence
+from itertools import accumulate
+from operator import mul
 from time import perf_counter
 
 import torch
@@ -19,6 +21,7 @@ from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.greedy import greedy
+from outrider.decoding.ids import to_ids
 from outrider.decoding.judge import Drawn, Judge, Likeliest, Verdict
 from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import open_for_drafting
@@ -170,7 +173,8 @@ class _Batch:
             self.judge = Drawn(config, self.rows, block)
         else:
             settles = config.strict or (config.gamma == 0 and backend.epsilon <= FINE)
-            replay = Replay(backend, config, stats) if settles else None
+            in_doubt = settles and backend.epsilon > 0
+            replay = Replay(backend, config, stats) if in_doubt else None
             self.judge = Likeliest(config.gamma, replay)
         self._lap("encode")
 
@@ -193,17 +197,17 @@ class _Batch:
 
     def _round(self) -> None:
         """Draft, verify, accept, forget."""
-        newest_B1 = torch.tensor([[row.newest] for row in self.rows], device=self.device)
-        draft = self._draft(newest_B1)
+        newest_B1 = to_ids([[row.newest] for row in self.rows], self.device)
+        draft, drafted = self._draft(newest_B1)
         tokens_BT = newest_B1
         if draft is not None:
-            tokens_BT = torch.cat([newest_B1, draft.tokens_BK], dim=1)
+            pairs = zip(self.rows, drafted, strict=True)
+            tokens_BT = to_ids([[row.newest, *guesses] for row, guesses in pairs], self.device)
         self._lap("draft")
         logits_BTV = self.backend.extend(tokens_BT, self.state)
         self._lap("verify")
         normaliser_BT = logits_BTV.logsumexp(-1) if self.config.scores else None
         self.mask.block(logits_BTV, [len(row.tokens) for row in self.rows])
-        drafted = tokens_BT[:, 1:].tolist()
         verdicts = self.judge(self.rows, drafted, draft, logits_BTV)
         log_probs: list[list[float]] = [[]] * len(self.rows)
         if normaliser_BT is not None:
@@ -216,26 +220,28 @@ class _Batch:
         self._forget()
         self._lap("loop")
 
-    def _draft(self, newest_B1: Tensor) -> Draft | None:
-        """Guess as many tokens as are worth it."""
+    def _draft(self, newest_B1: Tensor) -> tuple[Draft | None, list[list[int]]]:
+        """Guess as many tokens as are worth it; return what is to be verified, too."""
         slots = self._slots()
         uniform_BK = self.judge.numbers(self.rows, slots)
         if not slots:
-            return None
+            return None, [[] for _ in self.rows]
         if uniform_BK is not None:
-            return self.backend.draft(
+            draft = self.backend.draft(
                 newest_B1,
                 self.state,
                 slots,
                 temperature=self.config.temperature,
                 uniform_BK=uniform_BK.to(self.device),
             )
-        draft = self.backend.draft(newest_B1, self.state, slots)
+        else:
+            draft = self.backend.draft(newest_B1, self.state, slots)
+        drafted: list[list[int]] = draft.tokens_BK.tolist()
         if self.profile is None:
-            return draft
-        survival_K = draft.confidence_BK.cumprod(dim=1).mean(dim=0).tolist()
-        kept = self.profile.choose(len(self.rows), survival_K)
-        return draft if kept == slots else Draft(*(part[:, :kept] for part in draft))
+            return draft, drafted
+        # With a profile gamma is 0: the judge looks at the tokens alone, so only they are cut.
+        kept = self.profile.choose(len(self.rows), _survival(draft.confidence_BK.tolist()))
+        return draft, [guesses[:kept] for guesses in drafted]
 
     def _slots(self) -> int:
         """Return how many tokens to draft: none that could not be said or counted to."""
@@ -265,15 +271,21 @@ class _Batch:
         if not open_:
             self.rows = []
             return
-        self.state.rollback(torch.tensor([row.held for row in self.rows], device=self.device))
+        self.state.rollback(to_ids([row.held for row in self.rows], self.device))
         if len(self.rows) - len(open_) > CARRIED * len(self.rows):
-            self.state.select(torch.tensor(open_, device=self.device))
+            self.state.select(to_ids(open_, self.device))
             self.rows = [self.rows[n] for n in open_]
 
     def _lap(self, part: str) -> None:
         now = perf_counter()
         self.stats.seconds[part] += now - self._since
         self._since = now
+
+
+def _survival(confidence: Sequence[Sequence[float]]) -> list[float]:
+    """Return the mean chance, over rows, that the drafts up to each place all hold."""
+    products = [list(accumulate(row, mul)) for row in confidence]
+    return [sum(column) / len(products) for column in zip(*products, strict=True)]
 
 
 def _log_probs(

@@ -39,7 +39,7 @@ def evaluate_translation(
             f"{source} has {len(sources)} lines and {reference} has {len(references)}; "
             "line n of one must be the translation of line n of the other"
         )
-    translator = load(folder)
+    translator = load(folder, dtype="float32")
     if not isinstance(translator, Translator):
         raise ModelError(f"{folder}: is a language model; test it with --text instead of --source")
     began = time.monotonic()

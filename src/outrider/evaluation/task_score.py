@@ -44,7 +44,7 @@ def score_task(task: TaskBase, folder: Path, model: Path) -> dict[str, Any]:
         point = {"length": None, "value": result["scores"]["bleu"], "seconds": result["seconds"]}
         return {"metric": "bleu", "points": [point | {"chrf": result["scores"]["chrf"]}]}
     assert isinstance(task, SequenceTask)
-    loaded = load(model)
+    loaded = load(model, dtype="float32")
     points = [_score(task, loaded, test) for test in task.tests()]
     return {"metric": "accuracy", "points": points}
 

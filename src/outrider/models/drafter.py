@@ -61,7 +61,7 @@ from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED
 from outrider.nn.position import Positions, Rotary
 
-__all__ = ["BlockDraft", "Drafter", "DrafterConfig", "Slots"]
+__all__ = ["BlockDraft", "Drafter", "DrafterConfig", "Slots", "Tables"]
 
 Target = Seq2Seq | LanguageModel
 CORES = ("transformer", "lstm")
@@ -179,7 +179,9 @@ class Ahead(Protocol):
         ...
 
 
-class _Tables(NamedTuple):
+class Tables(NamedTuple):
+    """What choosing tokens needs, in one piece."""
+
     head_VD: Tensor
     bias_V: Tensor
     packed: Tensor | None
@@ -200,7 +202,7 @@ class Drafter(PreTrainedModel):
     _supports_sdpa = True
     kept_V: Tensor | None
     """The shortlist: tokens that may be drafted, in order; None for all."""
-    _tables: _Tables | None = None
+    _tables: Tables | None = None
 
     def __init__(self, config: DrafterConfig) -> None:
         super().__init__(config)
@@ -401,7 +403,7 @@ class Drafter(PreTrainedModel):
 
     def _choose(self, hidden_BKD: Tensor, last_B: Tensor, choice: Choice) -> BlockDraft:
         """Let every slot choose among its candidates with the tokens before it in mind."""
-        tables = self._get_tables()
+        tables = self.tables()
         logits_BKV = product(hidden_BKD, tables.head_VD, tables.bias_V, tables.packed)
         count = min(self.config.candidates, logits_BKV.shape[-1])
         score_BKC, place_BKC = logits_BKV.float().topk(count)
@@ -532,7 +534,7 @@ class Drafter(PreTrainedModel):
             else (head_VD[self.kept_V], bias_V[self.kept_V])
         )
 
-    def _get_tables(self) -> _Tables:
+    def tables(self) -> Tables:
         """Matrices that follow from the frozen weights, multiplied out once."""
         if self._tables is None:
             head_VD, bias_V = self._head()
@@ -543,7 +545,7 @@ class Drafter(PreTrainedModel):
                 token_VR = self.from_token(self.target.tokens.weight * scale)
                 state_RR = self.from_state.weight.detach().T.contiguous()
             packed = pack(head_VD) if packable(head_VD) else None
-            self._tables = _Tables(head_VD, bias_V, packed, out_VR, token_VR, state_RR)
+            self._tables = Tables(head_VD, bias_V, packed, out_VR, token_VR, state_RR)
         return self._tables
 
     def _tapped(self, seen: Sequence[Tensor]) -> Tensor:

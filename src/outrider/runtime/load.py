@@ -4,13 +4,13 @@ from pathlib import Path
 
 import torch
 
-from outrider.backends.torch import TorchBackend
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.tokenizer_pair import SOURCE_FILE, PairTokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.models import LanguageModel, Seq2Seq, load_model
 from outrider.models.ctc import load_ctc
-from outrider.models.folder import DTYPES, load_drafter
+from outrider.models.folder import load_drafter
+from outrider.runtime.engine import build_backend, choose_device, choose_engine
 from outrider.runtime.folder import model_folder
 from outrider.runtime.generator import Generator
 from outrider.runtime.options import model_defaults
@@ -20,7 +20,12 @@ __all__ = ["load"]
 
 
 def load(
-    name: str | Path, *, device: str = "auto", dtype: str = "float32", threads: int | None = None
+    name: str | Path,
+    *,
+    device: str = "auto",
+    dtype: str | None = None,
+    backend: str | None = None,
+    threads: int | None = None,
 ) -> Translator | Generator:
     """Load a model: a `Translator` for an encoder-decoder, a `Generator` for a language model.
 
@@ -29,18 +34,20 @@ def load(
     Args:
         name: A model folder (ours or Marian's), or the id of a Hub model.
         device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
-        dtype: float32, bfloat16 or float16.
-        threads: CPU threads PyTorch uses in this process; None leaves them alone.
+        dtype: float32, bfloat16, float16 or int8. By default int8 where the native core computes,
+            float32 elsewhere.
+        backend: `native` (outrider-native, CPU only), `torch`, or `auto`: native where it is
+            installed and no other dtype is asked for. `OUTRIDER_BACKEND` changes the default.
+        threads: CPU threads of this process; None leaves them alone.
     """
-    place = _device(device)
-    if dtype not in DTYPES:
-        raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(DTYPES)}")
+    place = choose_device(device)
+    engine = choose_engine(backend, dtype, place)
     if threads is not None:
         if threads < 1:
             raise ConfigError("threads", f"got {threads}, expected 1 or more")
         torch.set_num_threads(threads)
     folder = model_folder(name)
-    model = load_model(folder, dtype=dtype, device=place)
+    model = load_model(folder, dtype="float32" if engine.native else engine.dtype, device=place)
     tokenizer = load_tokenizer(folder)
     if tokenizer.vocab_size > model.config.vocab_size:
         raise ModelError(
@@ -51,11 +58,11 @@ def load(
         _check_source(folder, model, tokenizer)
     ctc = load_ctc(folder, model)
     drafter = load_drafter(folder, model, ctc)
-    backend = TorchBackend(model, drafter=drafter, ctc=ctc, frozen=True)
-    defaults = model_defaults(folder, backend)
+    computer = build_backend(engine, model, drafter=drafter, ctc=ctc, threads=threads)
+    defaults = model_defaults(folder, computer)
     if isinstance(model, LanguageModel):
-        return Generator(backend, tokenizer, defaults=defaults)
-    return Translator(backend, tokenizer, longest=model.config.longest_source, defaults=defaults)
+        return Generator(computer, tokenizer, defaults=defaults)
+    return Translator(computer, tokenizer, longest=model.config.longest_source, defaults=defaults)
 
 
 def _check_source(folder: Path, model: Seq2Seq, tokenizer: Tokenizer) -> None:
@@ -72,16 +79,3 @@ def _check_source(folder: Path, model: Seq2Seq, tokenizer: Tokenizer) -> None:
             f"{folder}: {SOURCE_FILE} ({source.vocab_size} tokens, end {source.end_id}) does not "
             f"belong to the encoder ({words} tokens, end {encoder.end})"
         )
-
-
-def _device(name: str) -> torch.device:
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(name)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError):
-        raise ConfigError(
-            "device", f"got {name!r}, which this machine does not have; try auto or cpu"
-        ) from None
-    return place

@@ -1,0 +1,77 @@
+"""What the compiled module offers; `src/binding.cpp` says how."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+def instruction_sets() -> list[str]:
+    """Instruction sets this machine can run, best first."""
+
+class State:
+    """Texts on their way: what a model remembers of each. One caller at a time."""
+
+    @property
+    def lengths(self) -> list[int]:
+        """Tokens each text has taken in."""
+    @property
+    def source_lengths(self) -> list[int]:
+        """Tokens of each text's source; 0 where it has none."""
+    @property
+    def capacity(self) -> int:
+        """Tokens a text has room for."""
+    @property
+    def bytes(self) -> int:
+        """Memory of the caches."""
+    def __len__(self) -> int: ...
+    def rollback(self, arg: Sequence[int], /) -> None:
+        """Make text b hold so many tokens; only those of the last extend can be forgotten."""
+    def select(self, arg: Sequence[int], /) -> None:
+        """Make text n what text rows[n] was."""
+
+class Model:
+    """Packed weights and threads. It never changes: any number of threads may call it at once."""
+
+    def __init__(
+        self,
+        model: dict[str, Any],
+        weights: dict[str, NDArray[np.float32]],
+        drafter: dict[str, Any] | None,
+        ctc: dict[str, Any] | None,
+        instruction_set: str,
+        threads: int,
+    ) -> None: ...
+    @property
+    def instruction_set(self) -> str:
+        """What its products are computed with."""
+    @property
+    def threads(self) -> int:
+        """Threads of its team, the calling one among them."""
+    @property
+    def bytes(self) -> int:
+        """Memory of the weights."""
+    def encode(
+        self, sources: Sequence[Sequence[int]], capacity: int, drafting: bool, parallel: bool
+    ) -> State:
+        """Open one text for each source."""
+    def extend(
+        self,
+        state: State,
+        tokens: NDArray[np.int64],
+        counts: NDArray[np.int64] | None,
+        last: bool,
+    ) -> NDArray[np.float32]:
+        """Append tokens [texts, width]; return logits [texts, width or 1, words]."""
+    def draft(
+        self,
+        state: State,
+        last: NDArray[np.int64],
+        slots: int,
+        temperature: float,
+        uniform: NDArray[np.float64] | None,
+        told: NDArray[np.int64] | None,
+    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        """Guess tokens after `last`: tokens, candidates, their probabilities, confidence."""
+    def ctc(self, state: State, told: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """Score the slots of whole texts: logits [texts, slots, words]."""

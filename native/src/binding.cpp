@@ -1,0 +1,298 @@
+// The border to Python: shapes, ids and lengths are checked here or in the model, before any work.
+#include "model.h"
+
+#include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
+#include <nanobind/stl/optional.h>
+#include <nanobind/stl/string.h>
+#include <nanobind/stl/unique_ptr.h>
+#include <nanobind/stl/vector.h>
+
+#include <limits>
+
+namespace nb = nanobind;
+using namespace nb::literals;
+
+namespace outrider {
+namespace {
+
+using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using Ids = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Lengths = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
+using Numbers = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+
+int narrow(std::int64_t value) {
+  if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
+    throw std::invalid_argument(std::to_string(value) + " is out of range");
+  return static_cast<int>(value);
+}
+
+std::vector<int> to_ints(const std::int64_t* values, std::size_t count) {
+  std::vector<int> out(count);
+  for (std::size_t i = 0; i < count; ++i) out[i] = narrow(values[i]);
+  return out;
+}
+
+// An array that Python owns, and its data.
+template <typename T>
+struct Made {
+  T* data;
+  nb::ndarray<nb::numpy, T> array;
+};
+
+template <typename T>
+Made<T> make_array(std::initializer_list<std::size_t> shape) {
+  std::size_t size = 1;
+  for (std::size_t n : shape) size *= n;
+  auto* buffer = new Buffer<T>(std::max<std::size_t>(size, 1));
+  nb::capsule owner(buffer, [](void* held) noexcept { delete static_cast<Buffer<T>*>(held); });
+  return {buffer->data(), nb::ndarray<nb::numpy, T>(buffer->data(), shape, owner)};
+}
+
+// The same for logits, whose memory the model keeps for the next ones.
+Made<float> make_logits(Model& model, std::initializer_list<std::size_t> shape) {
+  std::size_t size = 1;
+  for (std::size_t n : shape) size *= n;
+  auto* loan = new Loan(model.memory(), std::max<std::size_t>(size, 1));
+  nb::capsule owner(loan, [](void* held) noexcept { delete static_cast<Loan*>(held); });
+  return {loan->data(), nb::ndarray<nb::numpy, float>(loan->data(), shape, owner)};
+}
+
+Activation to_activation(const std::string& name) {
+  if (name == "relu") return Activation::relu;
+  if (name == "gelu") return Activation::gelu;
+  if (name == "silu") return Activation::silu;
+  throw std::invalid_argument("activation '" + name + "' is not computed here");
+}
+
+Position to_position(const std::string& name) {
+  if (name == "none") return Position::none;
+  if (name == "sinusoidal") return Position::sinusoidal;
+  if (name == "learned") return Position::learned;
+  if (name == "rotary") return Position::rotary;
+  throw std::invalid_argument("position '" + name + "' is not computed here");
+}
+
+Precision to_precision(const std::string& name) {
+  if (name == "int8") return Precision::int8;
+  if (name == "float32") return Precision::float32;
+  throw std::invalid_argument("dtype '" + name + "' is not computed here");
+}
+
+int positive(const nb::dict& values, const char* key) {
+  const int value = nb::cast<int>(values[key]);
+  if (value < 1 || value > 1 << 24)
+    throw std::invalid_argument(std::string(key) + " is " + std::to_string(value));
+  return value;
+}
+
+void check_heads(int width, int heads, int kv_heads) {
+  if (width % heads != 0 || heads % kv_heads != 0)
+    throw std::invalid_argument("heads do not divide the width, or their keys do not divide them");
+}
+
+ModelSpec read_model(const nb::dict& values) {
+  ModelSpec spec;
+  spec.words = positive(values, "words");
+  spec.width = positive(values, "width");
+  spec.heads = positive(values, "heads");
+  spec.kv_heads = positive(values, "kv_heads");
+  spec.inner = positive(values, "inner");
+  spec.encoder_layers = nb::cast<int>(values["encoder_layers"]);
+  if (spec.encoder_layers < 0) throw std::invalid_argument("encoder_layers is below zero");
+  spec.decoder_layers = positive(values, "decoder_layers");
+  spec.max_positions = positive(values, "max_positions");
+  spec.embedding_scale = nb::cast<float>(values["embedding_scale"]);
+  spec.pre_norm = nb::cast<bool>(values["pre_norm"]);
+  spec.gated = nb::cast<bool>(values["gated"]);
+  spec.shared_embeddings = nb::cast<bool>(values["shared_embeddings"]);
+  spec.position = to_position(nb::cast<std::string>(values["position"]));
+  spec.activation = to_activation(nb::cast<std::string>(values["activation"]));
+  spec.precision = to_precision(nb::cast<std::string>(values["dtype"]));
+  check_heads(spec.width, spec.heads, spec.kv_heads);
+  if (spec.width % 2 != 0) throw std::invalid_argument("width must be even");
+  return spec;
+}
+
+DrafterSpec read_drafter(const nb::dict& values, const ModelSpec& target) {
+  DrafterSpec spec;
+  spec.layers = positive(values, "layers");
+  spec.heads = positive(values, "heads");
+  spec.inner = positive(values, "inner");
+  spec.block = positive(values, "block");
+  spec.rank = nb::cast<int>(values["rank"]);
+  spec.candidates = positive(values, "candidates");
+  spec.pre_norm = nb::cast<bool>(values["pre_norm"]);
+  spec.gated = nb::cast<bool>(values["gated"]);
+  spec.activation = to_activation(nb::cast<std::string>(values["activation"]));
+  spec.taps = nb::cast<std::vector<int>>(values["taps"]);
+  spec.kept = nb::cast<std::vector<int>>(values["kept"]);
+  check_heads(target.width, spec.heads, spec.heads);
+  if (spec.rank < 0) throw std::invalid_argument("rank is below zero");
+  if (spec.taps.empty()) throw std::invalid_argument("taps are missing");
+  for (int tap : spec.taps)
+    if (tap < 0 || tap >= target.decoder_layers)
+      throw std::invalid_argument("there is no layer " + std::to_string(tap) + " to tap");
+  for (int token : spec.kept)
+    if (token < 0 || token >= target.words)
+      throw std::invalid_argument("the shortlist holds a token that is not a word");
+  return spec;
+}
+
+CtcSpec read_ctc(const nb::dict& values, const ModelSpec& target) {
+  CtcSpec spec;
+  spec.layers = positive(values, "layers");
+  spec.heads = positive(values, "heads");
+  spec.inner = positive(values, "inner");
+  spec.upsample = positive(values, "upsample");
+  spec.pre_norm = nb::cast<bool>(values["pre_norm"]);
+  spec.gated = nb::cast<bool>(values["gated"]);
+  spec.activation = to_activation(nb::cast<std::string>(values["activation"]));
+  check_heads(target.width, spec.heads, spec.heads);
+  return spec;
+}
+
+Weights read_weights(const nb::dict& arrays, std::vector<Floats>& held) {
+  Weights weights;
+  for (const auto& [name, value] : arrays) {
+    held.push_back(nb::cast<Floats>(value));
+    const Floats& array = held.back();
+    Array one{array.data(), {}};
+    for (std::size_t i = 0; i < array.ndim(); ++i)
+      one.shape.push_back(narrow(static_cast<std::int64_t>(array.shape(i))));
+    weights.insert(nb::cast<std::string>(name), std::move(one));
+  }
+  return weights;
+}
+
+void build(Model* self, const nb::dict& model, const nb::dict& arrays,
+           const std::optional<nb::dict>& drafter, const std::optional<nb::dict>& ctc,
+           const std::string& instruction_set, int threads) {
+  if (threads < 1 || threads > 1024)
+    throw std::invalid_argument("threads is " + std::to_string(threads) + ", expected 1 to 1024");
+  std::vector<Floats> held;
+  const Weights weights = read_weights(arrays, held);
+  const ModelSpec spec = read_model(model);
+  std::optional<DrafterSpec> drafter_spec;
+  std::optional<CtcSpec> ctc_spec;
+  if (drafter) drafter_spec = read_drafter(*drafter, spec);
+  if (ctc) ctc_spec = read_ctc(*ctc, spec);
+  const nb::gil_scoped_release release;
+  new (self) Model(weights, spec, drafter_spec, ctc_spec, instruction_set, threads);
+}
+
+std::unique_ptr<State> encode(Model& model, const std::vector<std::vector<int>>& sources,
+                              int capacity, bool drafting, bool parallel) {
+  const nb::gil_scoped_release release;
+  return model.encode(sources, capacity, drafting, parallel);
+}
+
+nb::ndarray<nb::numpy, float> extend(Model& model, State& state, const Ids& tokens,
+                                     const std::optional<Lengths>& counts, bool last) {
+  const std::size_t texts = tokens.shape(0), width = tokens.shape(1);
+  if (static_cast<int>(texts) != state.size() || (counts && counts->shape(0) != texts))
+    throw std::invalid_argument("extend: tokens and counts must have one row for each of the state");
+  const std::vector<int> ids = to_ints(tokens.data(), texts * width);
+  const std::vector<int> real = counts ? to_ints(counts->data(), texts)
+                                       : std::vector<int>(texts, static_cast<int>(width));
+  const auto words = static_cast<std::size_t>(model.spec().words);
+  Made<float> logits = make_logits(model, {texts, last ? 1 : width, words});
+  {
+    const nb::gil_scoped_release release;
+    if (counts && !last) std::fill_n(logits.data, texts * width * words, 0.0f);
+    model.extend(state, ids, static_cast<int>(width), real, last, logits.data);
+  }
+  return logits.array;
+}
+
+nb::tuple draft(Model& model, State& state, const Lengths& last, int slots, double temperature,
+                const std::optional<Numbers>& uniform, const std::optional<Ids>& told) {
+  const std::size_t texts = last.shape(0);
+  if (slots < 1 || slots > 1 << 20 || static_cast<int>(texts) != state.size())
+    throw std::invalid_argument("draft: one token for each row of the state, and at least one slot");
+  const auto wide = static_cast<std::size_t>(slots);
+  if ((uniform && (uniform->shape(0) != texts || uniform->shape(1) != wide)) ||
+      (told && (told->shape(0) != texts || told->shape(1) != wide)))
+    throw std::invalid_argument("draft: numbers and told tokens must be [rows, slots]");
+  if (!(temperature > 0.0)) throw std::invalid_argument("temperature must be above zero");
+  const std::vector<int> ids = to_ints(last.data(), texts);
+  const auto count = static_cast<std::size_t>(model.candidates());
+  auto tokens = make_array<std::int64_t>({texts, wide});
+  auto candidates = make_array<std::int64_t>({texts, wide, count});
+  auto probabilities = make_array<float>({texts, wide, count});
+  auto confidence = make_array<float>({texts, wide});
+  const Choice choice{static_cast<float>(temperature), uniform ? uniform->data() : nullptr,
+                      told ? told->data() : nullptr};
+  {
+    const nb::gil_scoped_release release;
+    model.draft(state, ids, slots, choice,
+                {tokens.data, candidates.data, probabilities.data, confidence.data});
+  }
+  return nb::make_tuple(tokens.array, candidates.array, probabilities.array, confidence.array);
+}
+
+nb::ndarray<nb::numpy, float> ctc(Model& model, State& state, const std::optional<Ids>& told) {
+  std::size_t slots = 0;
+  const auto texts = static_cast<std::size_t>(state.size());
+  for (const auto& text : state.texts)
+    if (text->source)
+      slots = std::max(slots, static_cast<std::size_t>(text->source->length * model.upsample()));
+  if (told && (told->shape(0) != texts || told->shape(1) != slots))
+    throw std::invalid_argument("ctc: told tokens must be [rows, slots]");
+  const auto words = static_cast<std::size_t>(model.spec().words);
+  Made<float> logits = make_logits(model, {texts, slots, words});
+  {
+    const nb::gil_scoped_release release;
+    std::fill_n(logits.data, texts * slots * words, 0.0f);
+    model.ctc(state, told ? told->data() : nullptr, static_cast<int>(texts),
+              static_cast<int>(slots), logits.data);
+  }
+  return logits.array;
+}
+
+std::vector<int> lengths(const State& state) {
+  std::vector<int> out;
+  for (const auto& text : state.texts) out.push_back(text->length);
+  return out;
+}
+
+std::vector<int> source_lengths(const State& state) {
+  std::vector<int> out;
+  for (const auto& text : state.texts) out.push_back(text->source ? text->source->length : 0);
+  return out;
+}
+
+}  // namespace
+}  // namespace outrider
+
+NB_MODULE(_core, module) {
+  using namespace outrider;
+  module.def("instruction_sets", &available_kernels,
+             "Instruction sets this machine can run, best first.");
+  nb::class_<State>(module, "State")
+      .def_prop_ro("lengths", &lengths)
+      .def_prop_ro("source_lengths", &source_lengths)
+      .def_prop_ro("capacity", &State::capacity)
+      .def_prop_ro("bytes", &State::bytes)
+      .def("__len__", &State::size)
+      .def("rollback",
+           [](State& state, const std::vector<int>& lengths) {
+             const State::Use use(state);
+             state.rollback(lengths);
+           })
+      .def("select", [](State& state, const std::vector<int>& rows) {
+        const State::Use use(state);
+        state.select(rows);
+      });
+  nb::class_<Model>(module, "Model")
+      .def("__init__", &build, "model"_a, "weights"_a, "drafter"_a.none(), "ctc"_a.none(),
+           "instruction_set"_a, "threads"_a)
+      .def_prop_ro("instruction_set", &Model::instruction_set)
+      .def_prop_ro("threads", &Model::threads)
+      .def_prop_ro("bytes", &Model::bytes)
+      .def("encode", &encode, "sources"_a, "capacity"_a, "drafting"_a, "parallel"_a)
+      .def("extend", &extend, "state"_a, "tokens"_a, "counts"_a.none(), "last"_a)
+      .def("draft", &draft, "state"_a, "last"_a, "slots"_a, "temperature"_a, "uniform"_a.none(),
+           "told"_a.none())
+      .def("ctc", &ctc, "state"_a, "told"_a.none());
+}

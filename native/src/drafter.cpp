@@ -1,0 +1,232 @@
+#include "drafter.h"
+
+#include <algorithm>
+#include <cmath>
+
+namespace outrider {
+namespace {
+
+// Inverts the cumulative distribution; 1 - u lies in (0, 1], so the place has mass.
+int draw(const float* scores, int count, float temperature, double uniform) {
+  std::vector<double> cumulative(static_cast<std::size_t>(count));
+  const double most = *std::max_element(scores, scores + count);
+  double total = 0.0;
+  for (int c = 0; c < count; ++c)
+    cumulative[static_cast<std::size_t>(c)] = total +=
+        std::exp((static_cast<double>(scores[c]) - most) / temperature);
+  const double level = (1.0 - uniform) * total;
+  int place = 0;
+  while (place + 1 < count && cumulative[static_cast<std::size_t>(place)] < level) ++place;
+  return place;
+}
+
+LayerShape layer_shape(const DrafterSpec& spec, const LayerShape& target) {
+  LayerShape shape = target;
+  shape.heads = shape.kv_heads = spec.heads;
+  shape.inner = spec.inner;
+  shape.pre_norm = spec.pre_norm;
+  shape.gated = spec.gated;
+  shape.activation = spec.activation;
+  return shape;
+}
+
+}  // namespace
+
+Drafter::Drafter(const Weights& weights, const DrafterSpec& spec, const LayerShape& target,
+                 int words)
+    : spec_(spec), width_(target.width), words_(words), precision_(target.precision) {
+  stack_ = Stack(weights, "drafter", spec.layers, layer_shape(spec, target));
+  const int tapped = tapped_width(), rank = spec.rank;
+  const int kept = spec.kept.empty() ? words : static_cast<int>(spec.kept.size());
+  for (std::size_t tap = 0; tap < spec.taps.size(); ++tap)
+    state_norms_.emplace_back(weights, "drafter.state_norms." + std::to_string(tap), width_);
+  for (int layer = 0; layer < spec.layers; ++layer)
+    inject_.emplace_back(weights, "drafter.inject." + std::to_string(layer), 2 * width_, tapped,
+                         precision_);
+  from_last_ = Matrix(weights, "drafter.from_last", width_, tapped, precision_);
+  norm_ = Norm(weights, "drafter.norm", width_);
+  mask_ = weights.copy("drafter.mask", {width_});
+  slots_ = weights.copy("drafter.slot.weight", {spec.block, width_});
+  confidence_ = weights.copy("drafter.confidence.weight", {1, width_ + rank});
+  confidence_bias_ = weights.get("drafter.confidence.bias", {1})[0];
+  head_ = Matrix(weights, "drafter.head", kept, width_, precision_);
+  if (rank == 0) return;
+  from_slot_ = Matrix(weights, "drafter.from_slot", rank, width_, precision_);
+  out_ = weights.copy("drafter.out", {kept, rank});
+  token_ = weights.copy("drafter.token", {words, rank});
+  from_state_ = Matrix(weights, "drafter.from_state", rank, rank, precision_, false);
+}
+
+int Drafter::candidates() const { return std::min(spec_.candidates, head_.columns()); }
+
+const float* Drafter::slot(int index) const {
+  return slots_.data() + area(std::min(index, spec_.block - 1), width_);
+}
+
+void Drafter::tap(Pass& pass, int layer) const {
+  for (std::size_t tap = 0; tap < spec_.taps.size(); ++tap) {
+    if (spec_.taps[tap] != layer) continue;
+    for (int r = 0; r < pass.count; ++r)
+      state_norms_[tap].run(pass.kernel, pass.own.stream.data() + area(r, width_),
+                            pass.own.tapped.data() + area(r, tapped_width()) + tap * width_);
+  }
+}
+
+void Drafter::make_room(State& state, const std::vector<int>& counts) const {
+  const int tapped = tapped_width();
+  for (std::size_t b = 0; b < counts.size(); ++b) {
+    Text& text = *state.texts[b];
+    const float* newest = text.newest(tapped);
+    std::vector<float> earlier;
+    if (newest != nullptr) earlier.assign(newest, newest + tapped);
+    text.earlier = std::move(earlier);
+    text.recent_start = text.length;
+    text.recent.resize(area(counts[b], tapped));
+  }
+}
+
+void Drafter::take_in(Pass& pass, State& state, const std::vector<KeyValues*>& caches) const {
+  const int tapped = tapped_width(), heads = stack_.shape().heads, width = width_ / heads;
+  pass.own.operand.take(pass.kernel, precision_, pass.own.tapped.data(), pass.count, tapped, tapped);
+  for (int layer = 0; layer < stack_.layers(); ++layer) {
+    const Matrix& inject = inject_[static_cast<std::size_t>(layer)];
+    inject.multiply(pass.kernel, pass.own.operand, pass.worker.share(inject.panels()),
+                    pass.shared.wide.data(), inject.columns());
+    pass.worker.wait();
+    const Range mine = pass.worker.share(heads);
+    for (int r = 0; r < pass.count; ++r) {
+      const Row& row = pass.rows[r];
+      float* kv = pass.shared.wide.data() + area(r, 2 * width_);
+      for (int head = mine.begin; head < mine.end; ++head) {
+        float* key = kv + head * width;
+        if (stack_.shape().rotary)
+          pass.kernel.rows->rotate(key, width, pass.angles->sines(row.place),
+                                   pass.angles->cosines(row.place));
+        caches[static_cast<std::size_t>(row.text)]->write(layer, head, row.place, key,
+                                                          kv + width_ + head * width);
+      }
+    }
+    pass.worker.wait();
+  }
+  if (pass.worker.index != 0) return;
+  for (int r = 0; r < pass.count; ++r) {
+    Text& text = *state.texts[static_cast<std::size_t>(pass.rows[r].text)];
+    const int index = pass.rows[r].place - text.recent_start;
+    std::copy_n(pass.own.tapped.data() + area(r, tapped), tapped,
+                text.recent.data() + area(index, tapped));
+  }
+}
+
+void Drafter::add_newest(Pass& pass, const State& state, int first_text, int slots) const {
+  const int tapped = tapped_width(), texts = pass.count / slots;
+  for (int b = 0; b < texts; ++b) {
+    const float* newest = state.texts[static_cast<std::size_t>(first_text + b)]->newest(tapped);
+    float* to = pass.own.tapped.data() + area(b, tapped);
+    if (newest == nullptr)
+      std::fill_n(to, tapped, 0.0f);
+    else
+      std::copy_n(newest, tapped, to);
+  }
+  pass.own.operand.take(pass.kernel, precision_, pass.own.tapped.data(), texts, tapped, tapped);
+  from_last_.multiply(pass.kernel, pass.own.operand, pass.worker.share(from_last_.panels()),
+                      pass.shared.delta.data(), width_);
+  pass.worker.wait();
+  for (int r = 0; r < pass.count; ++r)
+    pass.kernel.rows->add(pass.own.stream.data() + area(r, width_),
+                          pass.shared.delta.data() + area(r / slots, width_), width_);
+  pass.worker.wait();
+}
+
+void Drafter::choose(Pass& pass, const std::vector<int>& last, int first_text, int slots,
+                     const Choice& choice, const Drafted& out) const {
+  for (int r = 0; r < pass.count && !spec_.pre_norm; ++r) {  // a pre-norm stack has done it already
+    float* x = pass.own.stream.data() + area(r, width_);
+    norm_.run(pass.kernel, x, x);
+  }
+  pass.own.operand.take(pass.kernel, precision_, pass.own.stream.data(), pass.count, width_, width_);
+  head_.multiply(pass.kernel, pass.own.operand, pass.worker.share(head_.panels()),
+                 pass.shared.extra.data(), head_.columns());
+  if (spec_.rank > 0)
+    from_slot_.multiply(pass.kernel, pass.own.operand, pass.worker.share(from_slot_.panels()),
+                        pass.shared.context.data(), spec_.rank);
+  pass.worker.wait();
+  const Range mine = pass.worker.share(pass.count / slots);
+  for (int b = mine.begin; b < mine.end; ++b) {
+    const std::size_t text = static_cast<std::size_t>(first_text + b);
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(first_text + b) * slots;
+    Choice one = choice;
+    if (one.uniform != nullptr) one.uniform += at;
+    if (one.told != nullptr) one.told += at;
+    walk(pass, b, last[text], slots, one,
+         {out.tokens + at, out.ids + at * candidates(), out.probabilities + at * candidates(),
+          out.confidence + at});
+  }
+}
+
+void Drafter::walk(Pass& pass, int text, int last, int slots, const Choice& choice,
+                   const Drafted& out) const {
+  const RowFunctions& rows = *pass.kernel.rows;
+  const int count = candidates(), rank = spec_.rank;
+  // The states of this slot and the one before it, what that one adds, and what is chosen from.
+  float* states = pass.own.scores.data();
+  float* moved = states + 2 * rank;
+  float* scores = moved + rank;
+  int* places = reinterpret_cast<int*>(scores + count);
+  int before = last;
+  for (int i = 0; i < slots; ++i) {
+    const int row = text * slots + i;
+    const float* hidden = pass.own.stream.data() + area(row, width_);
+    rows.top(pass.shared.extra.data() + area(row, head_.columns()), head_.columns(), count, places,
+             scores);
+    float* state = states + (i % 2) * rank;
+    if (rank > 0) {
+      std::copy_n(pass.shared.context.data() + area(row, rank), rank, state);
+      rows.add(state, token_.data() + area(before, rank), rank);
+      if (i > 0) {
+        pass.own.operand.take(pass.kernel, precision_, states + ((i + 1) % 2) * rank, 1, rank, rank);
+        from_state_.multiply(pass.kernel, pass.own.operand, {0, from_state_.panels()}, moved, rank);
+        rows.add(state, moved, rank);
+      }
+      rows.tanh(state, rank);
+      for (int c = 0; c < count; ++c)
+        scores[c] += rows.dot(out_.data() + area(places[c], rank), state, rank);
+    }
+    int pick = 0;
+    if (choice.uniform != nullptr)
+      pick = draw(scores, count, choice.temperature, choice.uniform[i]);
+    else
+      for (int c = 1; c < count; ++c)
+        if (scores[c] > scores[pick]) pick = c;
+    std::int64_t* ids = out.ids + static_cast<std::ptrdiff_t>(i) * count;
+    for (int c = 0; c < count; ++c)
+      ids[c] = spec_.kept.empty() ? places[c] : spec_.kept[static_cast<std::size_t>(places[c])];
+    const bool told = choice.told != nullptr && choice.told[i] >= 0;
+    out.tokens[i] = told ? choice.told[i] : ids[pick];
+    before = static_cast<int>(out.tokens[i]);
+    float sure = rows.dot(confidence_.data(), hidden, width_) + confidence_bias_;
+    if (rank > 0) sure += rows.dot(confidence_.data() + width_, state, rank);
+    out.confidence[i] = 1.0f / (1.0f + std::exp(-sure));
+    float* probabilities = out.probabilities + static_cast<std::ptrdiff_t>(i) * count;
+    std::copy_n(scores, count, probabilities);
+    rows.softmax(probabilities, count, choice.temperature);
+  }
+}
+
+void Drafter::prepare(Shared& shared, Own& own, int rows) const {
+  const int tapped = tapped_width();
+  shared.wide.reserve(area(rows, 2 * width_));
+  shared.extra.reserve(area(rows, head_.columns()));
+  shared.context.reserve(area(rows, std::max(width_, spec_.rank)));
+  own.tapped.reserve(area(rows, tapped));
+  own.scores.reserve(static_cast<std::size_t>(3 * spec_.rank + 2 * candidates()));
+  own.operand.prepare(precision_, rows, std::max(tapped, spec_.rank));
+}
+
+std::size_t Drafter::bytes() const {
+  std::size_t total = stack_.bytes() + from_last_.bytes() + head_.bytes() + from_slot_.bytes() +
+                      from_state_.bytes();
+  for (const Matrix& inject : inject_) total += inject.bytes();
+  return total + sizeof(float) * (out_.size() + token_.size());
+}
+
+}  // namespace outrider

@@ -1,0 +1,60 @@
+// What differs between instruction sets, behind one pointer that is chosen when the program runs.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+namespace outrider {
+
+constexpr int kPanel = 16;        // output columns that lie together in a packed weight
+constexpr int kDepthStep = 64;    // inner dimension is padded to this: one row of an AMX tile
+
+enum class Activation { relu, gelu, silu };
+
+// Work on single rows of float32: plain C++ (rows.cpp), compiled once for each family of machines.
+// The result of a row depends on that row alone, and is the same in every family, bit for bit.
+struct RowFunctions {
+  // Writes x as bytes, zeros behind it up to `depth`; returns what one step of a byte is worth.
+  float (*quantise)(const float* x, int n, std::int8_t* bytes, int depth);
+  // out = sums * (scale * scales) + bias
+  void (*finish)(const std::int32_t* sums, int n, float scale, const float* scales,
+                 const float* bias, float* out);
+  // The float32 product: out[r][..] = x[r] times panels [depth][16], plus bias.
+  void (*multiply)(const float* const* x, int rows, int depth, const float* panel,
+                   const float* bias, int n, float* const* out);
+  void (*add)(float* x, const float* y, int n);
+  // Adds `scale` times y.
+  void (*add_scaled)(float* x, const float* y, float scale, int n);
+  void (*normalise)(const float* x, int n, const float* weight, const float* bias, float* out);
+  void (*activate)(Activation kind, float* x, int n);
+  // x[i] = f(x[i]) * x[n + i]
+  void (*gate)(Activation kind, float* x, int n);
+  // One query over `count` keys. Keys lie in blocks of 16, [block][width][16]; values [count][width].
+  void (*attend)(const float* query, const float* keys, const float* values, int count, int width,
+                 float scale, float* scores, float* out);
+  // Turns pairs (k, k + width / 2) by angles.
+  void (*rotate)(float* x, int width, const float* sines, const float* cosines);
+  void (*tanh)(float* x, int n);
+  float (*dot)(const float* x, const float* y, int n);
+  void (*softmax)(float* x, int n, float temperature);
+  // The `count` largest, largest first, the earlier of equals first.
+  void (*top)(const float* x, int n, int count, int* places, float* values);
+};
+
+struct Kernel {
+  const char* name;
+  // sums[r][c] = bytes[r] . column c, exactly. Weights [panel][depth / 4][16][4]; `offsets` holds
+  // 128 times the sum of each column, for machines that multiply unsigned by signed bytes.
+  void (*product)(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
+                  const std::int32_t* offsets, int panel_count, std::int32_t* sums);
+  const RowFunctions* rows;
+};
+
+// Names of the instruction sets this machine can run, best first; "portable" is always the last.
+std::vector<std::string> available_kernels();
+
+// Throws std::invalid_argument, naming those there are, if `name` is not one. Empty for the best.
+const Kernel& find_kernel(const std::string& name);
+
+}  // namespace outrider

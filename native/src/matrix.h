@@ -1,0 +1,76 @@
+// A weight of a linear layer, packed once, and products with it.
+//
+//     y = W x + b      int8:  W_ij ~ w_ij s_i,  x_j ~ q_j t   =>   y_i = t s_i sum_j w_ij q_j + b_i
+//
+// Each output column has a scale of its own, and each row of the input (one token) as well. So the
+// numbers of a token never depend on which other tokens are computed with it.
+#pragma once
+
+#include "kernel/kernel.h"
+#include "memory.h"
+#include "weights.h"
+
+#include <string>
+#include <vector>
+
+namespace outrider {
+
+enum class Precision { float32, int8 };
+
+struct Range {
+  int begin = 0, end = 0;
+};
+
+// Rows as a product wants them: bytes and their scales, or the numbers themselves.
+class Operand {
+ public:
+  // Makes room for so many rows of so many numbers, so that nothing after this can fail.
+  void prepare(Precision precision, int rows, int width);
+  // Takes in `rows` rows of `width` numbers each, `stride` apart.
+  void take(const Kernel& kernel, Precision precision, const float* x, int rows, int width,
+            int stride);
+
+ private:
+  friend class Matrix;
+  int rows_ = 0;
+  int depth_ = 0;
+  Buffer<std::int8_t> bytes_;
+  Buffer<float> scales_;
+  std::vector<const float*> pointers_;
+  Buffer<std::int32_t> sums_;
+  std::vector<float*> outputs_;
+};
+
+class Matrix {
+ public:
+  Matrix() = default;
+  // W is [columns][width]. `bias` may be null.
+  Matrix(const float* weight, const float* bias, int columns, int width, Precision precision);
+  // Reads NAME.weight and NAME.bias.
+  Matrix(const Weights& weights, const std::string& name, int columns, int width,
+         Precision precision, bool bias = true);
+
+  int columns() const { return columns_; }
+  int panels() const { return (columns_ + kPanel - 1) / kPanel; }
+
+  // Computes the columns of some panels for all rows of `x`; row r goes to out + place(r) * stride,
+  // place(r) being r where `places` is null.
+  void multiply(const Kernel& kernel, Operand& x, Range panels, float* out, std::ptrdiff_t stride,
+                const int* places = nullptr) const;
+
+  std::size_t bytes() const;
+
+ private:
+  void multiply_bytes(const Kernel& kernel, Operand& x, Range panels, float* out,
+                      std::ptrdiff_t stride, const int* places) const;
+  void multiply_floats(const Kernel& kernel, Operand& x, Range panels, float* out,
+                       std::ptrdiff_t stride, const int* places) const;
+
+  Precision precision_ = Precision::float32;
+  int columns_ = 0, width_ = 0, depth_ = 0;
+  Buffer<std::int8_t> packed_;
+  Buffer<std::int32_t> offsets_;
+  Buffer<float> floats_, scales_, bias_;
+};
+
+}  // namespace outrider

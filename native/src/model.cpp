@@ -1,0 +1,153 @@
+#include "model.h"
+
+#include "run.h"
+
+#include <algorithm>
+#include <stdexcept>
+
+namespace outrider {
+std::unique_ptr<Model::Scratch> Model::borrow() {
+  {
+    const std::lock_guard<std::mutex> lock(idle_mutex_);
+    if (!idle_.empty()) {
+      std::unique_ptr<Scratch> scratch = std::move(idle_.back());
+      idle_.pop_back();
+      return scratch;
+    }
+  }
+  auto scratch = std::make_unique<Scratch>();
+  scratch->shared.resize(static_cast<std::size_t>(team_.threads()));
+  scratch->own.resize(static_cast<std::size_t>(team_.threads()));
+  return scratch;
+}
+
+void Model::give_back(std::unique_ptr<Scratch> scratch) {
+  const std::lock_guard<std::mutex> lock(idle_mutex_);
+  idle_.push_back(std::move(scratch));
+}
+
+LayerShape Model::layer_shape() const {
+  LayerShape shape;
+  shape.width = spec_.width;
+  shape.heads = spec_.heads;
+  shape.kv_heads = spec_.kv_heads;
+  shape.inner = spec_.inner;
+  shape.pre_norm = spec_.pre_norm;
+  shape.gated = spec_.gated;
+  shape.rotary = spec_.position == Position::rotary;
+  shape.activation = spec_.activation;
+  shape.precision = spec_.precision;
+  return shape;
+}
+
+Model::Model(const Weights& weights, const ModelSpec& spec,
+             const std::optional<DrafterSpec>& drafter, const std::optional<CtcSpec>& ctc,
+             const std::string& instruction_set, int threads)
+    : spec_(spec),
+      kernel_(find_kernel(instruction_set)),
+      sines_(spec.width),
+      angles_(spec.width / spec.heads),
+      drafter_angles_(drafter ? spec.width / drafter->heads : 2),
+      team_(threads) {
+  const int words = spec.words, width = spec.width;
+  LayerShape shape = layer_shape();
+  if (spec.encoder_layers > 0) {
+    encoder_ = Stack(weights, "encoder", spec.encoder_layers, shape);
+    shape.cross = true;
+  }
+  decoder_ = Stack(weights, "decoder", spec.decoder_layers, shape);
+  tokens_ = weights.copy("tokens.weight", {words, width});
+  if (!spec.shared_embeddings)
+    source_tokens_ = weights.copy("source_tokens.weight", {words, width});
+  if (spec.position == Position::learned) {
+    places_ = weights.copy("decoder_position.table.weight", {spec.max_positions, width});
+    if (spec.encoder_layers > 0)
+      source_places_ = weights.copy("encoder_position.table.weight", {spec.max_positions, width});
+  }
+  const float* bias =
+      weights.has("logits_bias") ? weights.get("logits_bias", {words}) : nullptr;
+  const float* head = weights.has("head.weight") ? weights.get("head.weight", {words, width})
+                                                 : tokens_.data();
+  head_ = Matrix(head, bias, words, width, spec.precision);
+  if (drafter) drafter_.emplace(weights, *drafter, shape, words);
+  if (!ctc) return;
+  LayerShape parallel = layer_shape();
+  parallel.heads = parallel.kv_heads = ctc->heads;
+  parallel.inner = ctc->inner;
+  parallel.pre_norm = ctc->pre_norm;
+  parallel.gated = ctc->gated;
+  parallel.rotary = false;
+  parallel.activation = ctc->activation;
+  ctc_.emplace(Ctc{*ctc, Stack(weights, "ctc.decoder", ctc->layers, parallel),
+                   weights.copy("ctc.copies", {ctc->upsample, width}),
+                   Matrix(weights, "ctc.told", width, width, spec.precision, false),
+                   Matrix(head, weights.get("ctc.bias", {words}), words, width, spec.precision)});
+}
+
+Model::~Model() = default;
+
+std::size_t Model::bytes() const {
+  std::size_t total = encoder_.bytes() + decoder_.bytes() + head_.bytes();
+  total += sizeof(float) * (tokens_.size() + source_tokens_.size() + places_.size());
+  if (drafter_) total += drafter_->bytes();
+  if (ctc_) total += ctc_->stack.bytes() + ctc_->told.bytes() + ctc_->head.bytes();
+  return total;
+}
+
+void Model::check_state(const State& state) const {
+  if (state.owner != memory_) throw std::invalid_argument("this is a state of another model");
+}
+
+void Model::check_token(int token) const {
+  if (token < 0 || token >= spec_.words)
+    throw std::invalid_argument("token " + std::to_string(token) + " is not one of the " +
+                                std::to_string(spec_.words) + " this model has");
+}
+
+void Model::check_tokens(const std::vector<int>& tokens) const {
+  for (int token : tokens) check_token(token);
+}
+
+void Model::look_up(const std::vector<float>& table, int token, float* out) const {
+  const float* embedding = table.data() + area(token, spec_.width);
+  for (int k = 0; k < spec_.width; ++k) out[k] = embedding[k] * spec_.embedding_scale;
+}
+
+void Model::embed(Pass& pass, const std::vector<float>& table, const std::vector<float>& places,
+                  const SineTable& sines) const {
+  for (int r = 0; r < pass.count; ++r)
+    look_up(table, pass.rows[r].token, pass.own.stream.data() + area(r, spec_.width));
+  locate(pass, places, sines);
+}
+
+void Model::locate(Pass& pass, const std::vector<float>& places, const SineTable& sines) const {
+  const int width = spec_.width;
+  for (int r = 0; r < pass.count; ++r) {
+    float* x = pass.own.stream.data() + area(r, width);
+    const int place = pass.rows[r].place;
+    if (spec_.position == Position::sinusoidal)
+      kernel_.rows->add(x, sines.row(place), width);
+    else if (spec_.position == Position::learned)
+      kernel_.rows->add(x, places.data() + area(place, width), width);
+  }
+}
+
+Views Model::view_decoder(const State& state) {
+  Views views;
+  for (const auto& text : state.texts) {
+    views.caches.push_back(&text->decoder);
+    if (text->source) views.add(text->source->decoder, text->source->length);
+  }
+  return views;
+}
+
+Views Model::view_drafter(const State& state) {
+  Views views;
+  for (const auto& text : state.texts) {
+    views.caches.push_back(&text->drafter);
+    if (text->source) views.add(text->source->drafter, text->source->length);
+  }
+  return views;
+}
+
+}  // namespace outrider

@@ -1,0 +1,151 @@
+// A model: reads sources, takes in tokens, drafts. It does not change once it is built, so any number
+// of threads may call it at once, each with a state of its own.
+#pragma once
+
+#include "drafter.h"
+#include "layer.h"
+#include "state.h"
+#include "team.h"
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <optional>
+#include <string>
+#include <vector>
+
+namespace outrider {
+
+enum class Position { none, sinusoidal, learned, rotary };
+
+constexpr int kLongest = 1 << 20;  // tokens of a text that there can be room for
+
+struct ModelSpec {
+  int words = 0, width = 0, heads = 0, kv_heads = 0, inner = 0;
+  int encoder_layers = 0, decoder_layers = 0;  // no encoder layers: a language model
+  int max_positions = 0;
+  float embedding_scale = 1.0f;
+  bool pre_norm = false, gated = false, shared_embeddings = true;
+  Position position = Position::sinusoidal;
+  Activation activation = Activation::relu;
+  Precision precision = Precision::int8;
+};
+
+struct CtcSpec {
+  int layers = 0, heads = 0, inner = 0, upsample = 0;
+  bool pre_norm = false, gated = false;
+  Activation activation = Activation::relu;
+};
+
+// What the rows of a call look at: the memory of each text, and its source.
+struct Views {
+  std::vector<KeyValues*> caches;
+  std::vector<const KeyValues*> sources;
+  std::vector<int> lengths;
+  int longest = 0;  // of the sources
+
+  void add(const KeyValues& source, int length) {
+    sources.push_back(&source);
+    lengths.push_back(length);
+    if (length > longest) longest = length;
+  }
+  void show(Pass& pass, const SineTable* angles) {
+    pass.texts = &caches;
+    pass.sources = &sources;
+    pass.source_lengths = &lengths;
+    pass.angles = angles;
+  }
+};
+
+class Model {
+ public:
+  Model(const Weights& weights, const ModelSpec& spec, const std::optional<DrafterSpec>& drafter,
+        const std::optional<CtcSpec>& ctc, const std::string& instruction_set, int threads);
+  ~Model();
+
+  const ModelSpec& spec() const { return spec_; }
+  const char* instruction_set() const { return kernel_.name; }
+  int threads() const { return team_.threads(); }
+  int longest_draft() const { return drafter_ ? drafter_->spec().block : 0; }
+  int candidates() const { return drafter_ ? drafter_->candidates() : 0; }
+  bool has_ctc() const { return ctc_.has_value(); }
+  int upsample() const { return ctc_ ? ctc_->spec.upsample : 0; }
+  std::size_t bytes() const;
+  const std::shared_ptr<Recycler>& memory() const { return memory_; }
+
+  // Opens one text for each source; for a language model all sources are empty.
+  std::unique_ptr<State> encode(const std::vector<std::vector<int>>& sources, int capacity,
+                                bool drafting, bool parallel);
+
+  // Appends `counts[b]` of the `tokens` [texts][width] to text b. Writes logits [texts][width][words],
+  // or with `last` [texts][1][words], those after the last token of each.
+  void extend(State& state, const std::vector<int>& tokens, int width,
+              const std::vector<int>& counts, bool last, float* logits);
+
+  // Guesses `slots` tokens after `last`, which has not been taken in.
+  void draft(State& state, const std::vector<int>& last, int slots, const Choice& choice,
+             const Drafted& out);
+
+  // Scores the slots of whole texts, [texts][slots][words]; `told` is [texts][slots] or null. The
+  // slots of a text are its source's length times `upsample`.
+  void ctc(State& state, const std::int64_t* told, int texts, int slots, float* logits);
+
+ private:
+  struct Ctc {
+    CtcSpec spec;
+    Stack stack;
+    std::vector<float> copies;
+    Matrix told, head;
+  };
+  struct Plan;
+  struct Scratch;
+  class Lease;
+
+  LayerShape layer_shape() const;
+  void check_state(const State& state) const;
+  void check_token(int token) const;
+  void check_tokens(const std::vector<int>& tokens) const;
+  void look_up(const std::vector<float>& table, int token, float* out) const;
+  void embed(Pass& pass, const std::vector<float>& table, const std::vector<float>& places,
+             const SineTable& sines) const;
+  void locate(Pass& pass, const std::vector<float>& places, const SineTable& sines) const;
+  static Views view_decoder(const State& state);
+  static Views view_drafter(const State& state);
+
+  void check_sources(const std::vector<std::vector<int>>& sources, int capacity, bool drafting,
+                     bool parallel) const;
+  std::unique_ptr<State> open(const std::vector<std::vector<int>>& sources, int capacity,
+                              bool drafting, bool parallel);
+  void read(const std::vector<std::vector<int>>& sources, State& state);
+  Plan plan(const State& state, const std::vector<int>& tokens, int width,
+            const std::vector<int>& counts, bool last) const;
+  void score(Pass& pass, const Plan& plan, float* logits) const;
+  std::vector<Row> plan_slots(const State& state, const std::vector<int>& last, int slots,
+                              const Choice& choice) const;
+  void embed_slots(Pass& pass, int slots) const;
+  void tell(Pass& pass) const;
+  void spread_memory(Pass& pass, const State& state) const;
+
+  std::unique_ptr<Scratch> borrow();
+  void give_back(std::unique_ptr<Scratch> scratch);
+  // Shares rows out among the workers of the team and runs work(pass, first text, texts) on each.
+  // `prepare` makes room before; nothing may fail after it.
+  template <typename Prepare, typename Work>
+  void run(const std::vector<Row>& rows, int texts, const Prepare& prepare, const Work& work);
+
+  ModelSpec spec_;
+  const Kernel& kernel_;
+  Stack encoder_, decoder_;
+  std::vector<float> tokens_, source_tokens_;      // embeddings; the second empty where shared
+  std::vector<float> places_, source_places_;      // learned positions
+  Matrix head_;
+  std::optional<Drafter> drafter_;
+  std::optional<Ctc> ctc_;
+  SineTables sines_, angles_, drafter_angles_;
+  Team team_;
+  std::mutex idle_mutex_;
+  std::vector<std::unique_ptr<Scratch>> idle_;
+  std::shared_ptr<Recycler> memory_ = std::make_shared<Recycler>();
+};
+
+}  // namespace outrider

@@ -1,0 +1,60 @@
+// Sines and cosines of positions, computed in double precision and kept.
+#pragma once
+
+#include "memory.h"
+
+#include <cmath>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+namespace outrider {
+
+// Row p holds sin(p f_k) for all k, then cos(p f_k), with f_k = 10000^(-2k/width).
+class SineTable {
+ public:
+  SineTable(int width, int length)
+      : width_(width), length_(length), rows_(static_cast<std::size_t>(width) * length) {
+    const int half = width / 2;
+    for (int k = 0; k < half; ++k) {
+      const double frequency = std::pow(10000.0, -2.0 * k / width);
+      for (int p = 0; p < length; ++p) {
+        rows_[static_cast<std::size_t>(p) * width + k] = static_cast<float>(std::sin(p * frequency));
+        rows_[static_cast<std::size_t>(p) * width + half + k] =
+            static_cast<float>(std::cos(p * frequency));
+      }
+    }
+  }
+
+  int length() const { return length_; }
+  const float* row(int place) const { return rows_.data() + static_cast<std::size_t>(place) * width_; }
+  const float* sines(int place) const { return row(place); }
+  const float* cosines(int place) const { return row(place) + width_ / 2; }
+
+ private:
+  int width_, length_;
+  std::vector<float> rows_;
+};
+
+// Hands out a table that is long enough; whoever holds an older one keeps it.
+class SineTables {
+ public:
+  explicit SineTables(int width) : width_(width) {}
+
+  std::shared_ptr<const SineTable> upto(int length) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (!table_ || table_->length() < length) {
+      int size = 512;
+      while (size < length) size *= 2;
+      table_ = std::make_shared<const SineTable>(width_, size);
+    }
+    return table_;
+  }
+
+ private:
+  int width_;
+  std::mutex mutex_;
+  std::shared_ptr<const SineTable> table_;
+};
+
+}  // namespace outrider
