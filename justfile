@@ -44,4 +44,4 @@ serve-docs:
 # Measure training and decoding on this machine, against the engines people use today.
 bench:
     outrider bench train --quick --json bench-train.json
-    outrider bench decode --random base --quick --json bench-decode.json
+    outrider bench decode demo/en-de --quick --json bench-decode.json

@@ -24,7 +24,7 @@ PATTERNS = "<!-- every pattern -->"
 MEASURED = "<!-- every attention measured -->"
 TASKS = "<!-- every task -->"
 SETTINGS = "<!-- every setting of a task -->"
-COMPARED = "<!-- every comparison -->"
+COMPARED = re.compile(r"<!-- comparison ([\w-]+) -->")
 PRICED = 16_384  # length at which the attentions are compared
 RESULTS = Path(__file__).parent.parent / "results"
 RESULT = RESULTS / "attention.json"
@@ -56,10 +56,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace(PATTERNS, "\n".join(_patterns()))
     if MEASURED in markdown:
         markdown = markdown.replace(MEASURED, "\n".join(_measured()))
-    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings), (COMPARED, _compared)):
+    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings)):
         if mark in markdown:
             markdown = markdown.replace(mark, "\n".join(write()))
-    return markdown
+    return COMPARED.sub(lambda found: "\n".join(_compared(found[1])), markdown)
 
 
 def _commands(command: Any, path: str = "outrider") -> Iterator[str]:
@@ -191,24 +191,24 @@ def _settings() -> Iterator[str]:
     yield from _table(("setting", "of", "default", "meaning"), rows)
 
 
-def _compared() -> Iterator[str]:
-    """Write a table and show the picture of every comparison in results/."""
-    paths = sorted(RESULTS.glob("compare-*.json"))
-    if not paths:
+def _compared(name: str) -> Iterator[str]:
+    """Write the table and show the picture of a comparison in results/."""
+    path = RESULTS / f"compare-{name}.json"
+    if not path.is_file():
         yield "Not measured yet; `outrider compare` measures it on your machine.\n"
-    for path in paths:
-        result = json.loads(path.read_text(encoding="utf-8"))
-        machine = result["machine"]
-        yield f"## {title(result)}\n"
-        heads, rows = table(result)
-        yield from _table(heads, [tuple(map(_cell, row)) for row in rows])
-        yield from (f"- {_cell(line)}" for line in failures(result))
-        yield (
-            f"\n`results/{path.name}`: {machine['threads']} thread(s) of {machine['processor']}, "
-            f"torch {result['versions']['torch']}.\n"
-        )
-        if (IMAGES / f"{path.stem}.png").is_file():
-            yield f"![{title(result)}](images/{path.stem}.png)\n"
+        return
+    result = json.loads(path.read_text(encoding="utf-8"))
+    machine = result["machine"]
+    yield f"**{title(result)}**\n"
+    heads, rows = table(result)
+    yield from _table(heads, [tuple(map(_cell, row)) for row in rows])
+    yield from (f"- {_cell(line)}" for line in failures(result))
+    yield (
+        f"\n`results/{path.name}`: {machine['threads']} thread(s) of {machine['processor']}, "
+        f"torch {result['versions']['torch']}.\n"
+    )
+    if (IMAGES / f"{path.stem}.png").is_file():
+        yield f"![{title(result)}](images/{path.stem}.png)\n"
 
 
 def _figure(value: float | None, unit: str = "") -> str:

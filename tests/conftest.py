@@ -10,6 +10,8 @@ os.environ["HF_HUB_OFFLINE"] = "1"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# Tests compare with float32; those of the native core ask for it, whether or not it is installed.
+os.environ.setdefault("OUTRIDER_BACKEND", "torch")
 
 import pytest
 import torch

@@ -126,7 +126,8 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     for folder in ("configs", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     scripts = sysconfig.get_path("scripts")
-    environment = os.environ | {"PATH": f"{scripts}{os.pathsep}{os.environ['PATH']}"}
+    path = f"{scripts}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OUTRIDER_BACKEND": "auto"}  # as a user has it
 
     def run(*line: str) -> str:
         return subprocess.run(

@@ -199,10 +199,24 @@ nb::ndarray<nb::numpy, float> extend(Model& model, State& state, const Ids& toke
   Made<float> logits = make_logits(model, {texts, last ? 1 : width, words});
   {
     const nb::gil_scoped_release release;
-    if (counts && !last) std::fill_n(logits.data, texts * width * words, 0.0f);
+    if (counts) std::fill_n(logits.data, texts * (last ? 1 : width) * words, 0.0f);
     model.extend(state, ids, static_cast<int>(width), real, last, logits.data);
   }
   return logits.array;
+}
+
+nb::ndarray<nb::numpy, std::int64_t> likeliest(Model& model, State& state, const Ids& tokens,
+                                               const std::vector<int>& forbidden) {
+  const std::size_t texts = tokens.shape(0), width = tokens.shape(1);
+  if (static_cast<int>(texts) != state.size() || width == 0)
+    throw std::invalid_argument("likeliest: tokens must have one row for each of the state");
+  const std::vector<int> ids = to_ints(tokens.data(), texts * width);
+  auto best = make_array<std::int64_t>({texts, width});
+  {
+    const nb::gil_scoped_release release;
+    model.likeliest(state, ids, static_cast<int>(width), forbidden, best.data);
+  }
+  return best.array;
 }
 
 nb::tuple draft(Model& model, State& state, const Lengths& last, int slots, double temperature,
@@ -292,6 +306,7 @@ NB_MODULE(_core, module) {
       .def_prop_ro("bytes", &Model::bytes)
       .def("encode", &encode, "sources"_a, "capacity"_a, "drafting"_a, "parallel"_a)
       .def("extend", &extend, "state"_a, "tokens"_a, "counts"_a.none(), "last"_a)
+      .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a)
       .def("draft", &draft, "state"_a, "last"_a, "slots"_a, "temperature"_a, "uniform"_a.none(),
            "told"_a.none())
       .def("ctc", &ctc, "state"_a, "told"_a.none());

@@ -26,7 +26,7 @@ Model::Plan Model::plan(const State& state, const std::vector<int>& tokens, int 
   for (int b = 0; b < state.size(); ++b) {
     const int count = counts[static_cast<std::size_t>(b)];
     const int length = state.texts[static_cast<std::size_t>(b)]->length;
-    if (count < 0 || count > width || (last && count == 0))
+    if (count < 0 || count > width)
       throw std::invalid_argument("extend: a row has " + std::to_string(count) +
                                   " real tokens of " + std::to_string(width));
     if (length + count > state.capacity())
@@ -52,7 +52,25 @@ void Model::extend(State& state, const std::vector<int>& tokens, int width,
   const State::Use use(state);
   check_state(state);
   const Plan planned = plan(state, tokens, width, counts, last);
-  if (planned.rows.empty()) return;
+  take_in(state, planned, counts, [&](Pass& pass) { score(pass, planned, logits); });
+}
+
+void Model::likeliest(State& state, const std::vector<int>& tokens, int width,
+                      const std::vector<int>& forbidden, std::int64_t* best) {
+  const State::Use use(state);
+  check_state(state);
+  check_tokens(forbidden);
+  const std::vector<int> counts(state.texts.size(), width);
+  const Plan planned = plan(state, tokens, width, counts, false);
+  take_in(state, planned, counts, [&](Pass& pass) {
+    choose(pass, forbidden, best + (pass.rows - planned.rows.data()));
+  });
+}
+
+template <typename Score>
+void Model::take_in(State& state, const Plan& plan, const std::vector<int>& counts,
+                    const Score& score) {
+  if (plan.rows.empty()) return;
   Views views = view_decoder(state);
   std::vector<KeyValues*> drafter_caches;
   if (state.drafting()) {
@@ -60,9 +78,11 @@ void Model::extend(State& state, const std::vector<int>& tokens, int width,
     drafter_caches = view_drafter(state).caches;
   }
   run(
-      planned.rows, state.size(),
+      plan.rows, state.size(),
       [&](Shared& shared, Own& own, int count) {
-        prepare(shared, own, decoder_.shape(), count, std::max(planned.longest, views.longest));
+        prepare(shared, own, decoder_.shape(), count, std::max(plan.longest, views.longest));
+        shared.extra.reserve(area(count, spec_.words));
+        shared.context.reserve(area(count, std::max(spec_.width, 2 * team_.threads())));
         if (state.drafting()) drafter_->prepare(shared, own, count);
       },
       [&](Pass& pass, int, int) {
@@ -75,7 +95,7 @@ void Model::extend(State& state, const std::vector<int>& tokens, int width,
         } else {
           decoder_.run(pass);
         }
-        score(pass, planned, logits);
+        score(pass);
       });
   for (int b = 0; b < state.size(); ++b) {
     Text& text = *state.texts[static_cast<std::size_t>(b)];
@@ -96,6 +116,36 @@ void Model::score(Pass& pass, const Plan& plan, float* logits) const {
   pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), wanted, width, width);
   head_.multiply(kernel_, pass.own.operand, pass.worker.share(head_.panels()), logits, spec_.words,
                  plan.outputs.data() + (begin - plan.scored.begin()));
+}
+
+// Each worker finds the best of its own columns; the first then compares those.
+void Model::choose(Pass& pass, const std::vector<int>& forbidden, std::int64_t* best) const {
+  const int width = spec_.width, words = spec_.words, workers = pass.worker.count;
+  pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width, width);
+  const Range panels = pass.worker.share(head_.panels());
+  const int begin = panels.begin * kPanel, end = std::min(panels.end * kPanel, words);
+  float* logits = pass.shared.extra.data();
+  head_.multiply(kernel_, pass.own.operand, panels, logits, words);
+  // [row][worker][value, place]; others may still be reading `delta`, but not `context`.
+  float* found = pass.shared.context.data();
+  for (int r = 0; r < pass.count; ++r) {
+    float* row = logits + area(r, words);
+    for (int token : forbidden)
+      if (token >= begin && token < end) row[token] = -3e38f;
+    float* mine = found + 2 * area(r * workers + pass.worker.index, 1);
+    const int place = begin < end ? begin + kernel_.rows->largest(row + begin, end - begin) : 0;
+    mine[0] = begin < end ? row[place] : -3e38f;
+    mine[1] = static_cast<float>(place);
+  }
+  pass.worker.wait();
+  if (pass.worker.index != 0) return;
+  for (int r = 0; r < pass.count; ++r) {
+    const float* one = found + 2 * area(r * workers, 1);
+    int leader = 0;
+    for (int w = 1; w < workers; ++w)
+      if (one[2 * w] > one[2 * leader]) leader = w;
+    best[r] = static_cast<std::int64_t>(one[2 * leader + 1]);
+  }
 }
 
 }  // namespace outrider

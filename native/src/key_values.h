@@ -43,6 +43,7 @@ class KeyValues {
     KeyValues twin(layers_, heads_, width_, capacity_, data_.from());
     const std::size_t used =
         static_cast<std::size_t>(round_up(length, kPanel)) * static_cast<std::size_t>(width_);
+    if (used == 0) return twin;  // and there may be no memory at all
     for (int layer = 0; layer < layers_; ++layer)
       for (int head = 0; head < heads_; ++head) {
         std::memcpy(twin.keys(layer, head), keys(layer, head), used * sizeof(float));

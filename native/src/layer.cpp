@@ -62,13 +62,18 @@ void Layer::project(Pass& pass, const Matrix& matrix, const Buffer<float>& from,
   pass.worker.wait();
 }
 
+void Layer::attend(Pass& pass) const {
+  const float scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_width()));
+  pass.kernel.rows->attend(pass.own.sights.data(), static_cast<int>(pass.own.sights.size()),
+                           shape_.head_width(), scale, pass.own.scores.data());
+}
+
 void Layer::attend_self(Pass& pass, int index) const {
   enter(pass, attention_norm_);
   multiply(pass, qkv_, pass.shared.wide);
   pass.worker.wait();
 
   const int width = shape_.head_width(), group = shape_.heads / shape_.kv_heads;
-  const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   const RowFunctions& rows = *pass.kernel.rows;
   const Range heads = pass.worker.share(shape_.kv_heads);
   // All keys of a head first: in an encoder a token sees those after it, too.
@@ -83,6 +88,7 @@ void Layer::attend_self(Pass& pass, int index) const {
           index, head, row.place, key, qkv + (shape_.heads + shape_.kv_heads + head) * width);
     }
   }
+  pass.own.sights.clear();
   for (int head = heads.begin; head < heads.end; ++head)
     for (int r = 0; r < pass.count; ++r) {
       const Row& row = pass.rows[r];
@@ -91,11 +97,12 @@ void Layer::attend_self(Pass& pass, int index) const {
         float* query = row_of(pass.shared.wide, r, shape_.qkv_width()) + q * width;
         if (shape_.rotary)
           rows.rotate(query, width, pass.angles->sines(row.place), pass.angles->cosines(row.place));
-        rows.attend(query, text.keys(index, head), text.values(index, head), row.visible, width,
-                    scale, pass.own.scores.data(),
-                    row_of(pass.shared.context, r, shape_.width) + q * width);
+        pass.own.sights.push_back({query, text.keys(index, head), text.values(index, head),
+                                   row.visible,
+                                   row_of(pass.shared.context, r, shape_.width) + q * width});
       }
     }
+  attend(pass);
   pass.worker.wait();
   project(pass, out_, pass.shared.context, shape_.width);
   leave(pass, attention_norm_);
@@ -107,17 +114,18 @@ void Layer::attend_source(Pass& pass, int index) const {
   pass.worker.wait();
 
   const int width = shape_.head_width();
-  const float scale = 1.0f / std::sqrt(static_cast<float>(width));
   const Range heads = pass.worker.share(shape_.heads);
+  pass.own.sights.clear();
   for (int head = heads.begin; head < heads.end; ++head)
     for (int r = 0; r < pass.count; ++r) {
       const auto text = static_cast<std::size_t>(pass.rows[r].text);
       const KeyValues& source = *(*pass.sources)[text];
-      pass.kernel.rows->attend(row_of(pass.shared.wide, r, shape_.width) + head * width,
-                               source.keys(index, head), source.values(index, head),
-                               (*pass.source_lengths)[text], width, scale, pass.own.scores.data(),
-                               row_of(pass.shared.context, r, shape_.width) + head * width);
+      pass.own.sights.push_back({row_of(pass.shared.wide, r, shape_.width) + head * width,
+                                 source.keys(index, head), source.values(index, head),
+                                 (*pass.source_lengths)[text],
+                                 row_of(pass.shared.context, r, shape_.width) + head * width});
     }
+  attend(pass);
   pass.worker.wait();
   project(pass, cross_out_, pass.shared.context, shape_.width);
   leave(pass, cross_norm_);
@@ -216,7 +224,8 @@ void prepare(Shared& shared, Own& own, const LayerShape& shape, int rows, int ke
   own.stream.reserve(area(rows, width));
   own.normed.reserve(area(rows, width));
   own.bent.reserve(area(rows, shape.up_width()));
-  own.scores.reserve(static_cast<std::size_t>(round_up(keys, kPanel)));
+  own.scores.reserve(area(kTogether, round_up(keys, kPanel)));
+  own.sights.reserve(area(rows, shape.heads));
   own.operand.prepare(shape.precision, rows, std::max(width, shape.inner));
 }
 

@@ -33,6 +33,7 @@ struct Shared {
 struct Own {
   Buffer<float> stream, normed, bent, tapped, scores;
   Operand operand;
+  std::vector<Sight> sights;
 };
 
 // One way of some rows through some layers, as one worker sees it.
@@ -86,6 +87,7 @@ class Layer {
   std::size_t bytes() const;
 
  private:
+  void attend(Pass& pass) const;
   void attend_self(Pass& pass, int index) const;
   void attend_source(Pass& pass, int index) const;
   void feed_forward(Pass& pass) const;

@@ -78,9 +78,14 @@ class Model {
                                 bool drafting, bool parallel);
 
   // Appends `counts[b]` of the `tokens` [texts][width] to text b. Writes logits [texts][width][words],
-  // or with `last` [texts][1][words], those after the last token of each.
+  // or with `last` [texts][1][words], those after the last token of each; a text that is given no
+  // token has none.
   void extend(State& state, const std::vector<int>& tokens, int width,
               const std::vector<int>& counts, bool last, float* logits);
+
+  // The same, but only tells the likeliest token after each, [texts][width]; never a forbidden one.
+  void likeliest(State& state, const std::vector<int>& tokens, int width,
+                 const std::vector<int>& forbidden, std::int64_t* best);
 
   // Guesses `slots` tokens after `last`, which has not been taken in.
   void draft(State& state, const std::vector<int>& last, int slots, const Choice& choice,
@@ -119,7 +124,10 @@ class Model {
   void read(const std::vector<std::vector<int>>& sources, State& state);
   Plan plan(const State& state, const std::vector<int>& tokens, int width,
             const std::vector<int>& counts, bool last) const;
+  template <typename Score>
+  void take_in(State& state, const Plan& plan, const std::vector<int>& counts, const Score& score);
   void score(Pass& pass, const Plan& plan, float* logits) const;
+  void choose(Pass& pass, const std::vector<int>& forbidden, std::int64_t* best) const;
   std::vector<Row> plan_slots(const State& state, const std::vector<int>& last, int slots,
                               const Choice& choice) const;
   void embed_slots(Pass& pass, int slots) const;

@@ -5,6 +5,7 @@ import os
 import resource
 import subprocess
 import sys
+import warnings
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import typer
 
 from outrider import __version__
 from outrider.cli import main
-from outrider.errors import DataError
+from outrider.errors import DataError, FallbackWarning
 
 COMMANDS = [
     ["prepare"],
@@ -23,6 +24,7 @@ COMMANDS = [
     ["translate"],
     ["generate"],
     ["config"],
+    ["doctor"],
     ["bench"],
     ["bench", "train"],
     ["bench", "decode"],
@@ -147,6 +149,30 @@ def test_errors_are_one_line(
     command(raising(error))
     assert main.run(["act"]) == code
     assert capfd.readouterr().err.strip() == f"outrider: {line}"
+
+
+def test_a_fallback_is_one_line_and_said_once(
+    command: Callable[..., None], capsys: pytest.CaptureFixture[str]
+) -> None:
+    def act() -> None:
+        for _ in range(3):
+            warnings.warn("the core does not\n compute this", FallbackWarning, stacklevel=1)
+
+    command(act)
+    for _ in range(2):  # every command says it anew
+        assert main.run(["act"]) == 0
+        assert capsys.readouterr().err == "outrider: the core does not compute this\n"
+
+
+def test_other_warnings_are_left_alone(command: Callable[..., None]) -> None:
+    def act() -> None:
+        warnings.warn("something else", UserWarning, stacklevel=1)
+
+    command(act)
+    shown = warnings.showwarning
+    with pytest.warns(UserWarning, match="something else"):
+        assert main.run(["act"]) == 0
+    assert warnings.showwarning is shown
 
 
 @pytest.mark.parametrize("line", [["--debug", "act"], ["act", "--debug"]])

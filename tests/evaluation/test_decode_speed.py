@@ -1,135 +1,219 @@
-"""The decode benchmark at toy size: what it reports, and that it would notice a wrong token."""
+"""The race of the decode benchmark: who has a turn when, who is left out, who fails."""
 
-import json
+import os
+import time
+from contextlib import contextmanager
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import pytest
-import torch
-from typer.testing import CliRunner
 
-from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer_training import train_tokenizer
 from outrider.evaluation import decode_speed as module
-from outrider.evaluation.decode_speed import SENTENCES, Workload, decode_speed, random_workload
-from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.evaluation import decode_worker
+from outrider.evaluation.decode_engines import EnginePlan, Explained, Translated
+from outrider.evaluation.decode_plan import Missing, Setting, settings
+from outrider.evaluation.decode_speed import Limits, measure_speeds
+from outrider.evaluation.decode_worker import Answer, EngineError, Ready, Turn, Worker
 
-KEYS = ["engine", "mode", "batch", "sentences_per_second", "ratio_to_hf_generate", "identical"]
-
-
-def tiny(vocab_size: int = 50) -> Seq2Seq:
-    torch.manual_seed(0)
-    config = Seq2SeqConfig(
-        vocab_size=vocab_size,
-        hidden_size=16,
-        encoder_layers=1,
-        decoder_layers=1,
-        num_attention_heads=2,
-        intermediate_size=32,
-        norm="post",
-        logits_bias=True,
-    )
-    return Seq2Seq(config).eval()
+SOURCES = [f"line {number}" for number in range(40)]
+LENGTHS = [number * 7 % 40 for number in range(40)]
 
 
-def test_reports_both_engines_at_every_batch_size() -> None:
-    workload = random_workload(50, 1, rows=6, length=5)
-    result = decode_speed(tiny(), workload, batches=(1, 4), repeats=2)
-    assert [list(row) for row in result["rows"]] == [KEYS] * 4
-    assert [(row["engine"], row["batch"]) for row in result["rows"]] == [
-        ("outrider", 1),
-        ("transformers", 1),
-        ("outrider", 4),
-        ("transformers", 4),
-    ]
-    for ours, theirs in zip(result["rows"][::2], result["rows"][1::2], strict=True):
-        assert ours["identical"]
-        assert theirs["identical"]
-        assert theirs["ratio_to_hf_generate"] == 1.0
-        ratio = ours["sentences_per_second"] / theirs["sentences_per_second"]
-        assert ours["ratio_to_hf_generate"] == pytest.approx(ratio, rel=0.05)
-    assert result["machine"]["threads"] == torch.get_num_threads()
-    assert "transformers" in result["versions"]
+class PretendWorker:
+    """Takes `cost` seconds for a sentence without taking any time."""
 
+    def __init__(self, plan: EnginePlan, log: list[tuple[str, int]]) -> None:
+        self.plan = plan
+        self.log = log
+        self.cost = {"slow": 1.0}.get(plan.name, 0.01)
 
-def test_a_wrong_token_is_noticed(monkeypatch) -> None:
-    honest = module.to_marian
+    def wait(self) -> bool:
+        return True
 
-    def damaged(model):
-        twin = honest(model)
-        with torch.no_grad():
-            twin.final_logits_bias[0, 7] += 100.0
-        return twin
+    def load(self) -> Ready:
+        if self.plan.name == "absent":
+            raise EngineError("is not here")
+        modes = {"ar": None, "assisted": None, "tandem": "has no drafter"}
+        return Ready(0.5, modes, {"assisted": 1})
 
-    monkeypatch.setattr(module, "to_marian", damaged)
-    result = decode_speed(tiny(), random_workload(50, 1, rows=3, length=5), batches=(3,), repeats=1)
-    assert [row["identical"] for row in result["rows"]] == [False, False]
-    assert result["sentences_that_differ"] == {"3": "3 of 3"}
+    def translate(self, turn: Turn) -> Answer:
+        if self.plan.name == "fragile" and len(turn.batches[0]) > 1:
+            raise EngineError("out of memory")
+        self.log.append((self.plan.name, sum(map(len, turn.batches))))
+        done = []
+        for batch in turn.batches:
+            if sum(done) > turn.seconds:
+                break
+            done.append(self.cost * len(batch))
+        texts = [[text.upper() for text in batch] for batch in turn.batches[: len(done)]]
+        return Answer(done, texts, tokens=sum(map(len, texts)), peak_mib=10.0)
 
-
-def test_sentences_of_many_lengths_end_where_the_model_ends_them() -> None:
-    model = tiny()
-    with torch.no_grad():
-        model.logits_bias[1] = 1.0  # let some sentences end
-    sources = [[*range(4, 4 + n), 1] for n in (3, 9, 1, 6)]
-    result = decode_speed(model, Workload(sources), batches=(2, 8), repeats=1)
-    assert all(row["identical"] for row in result["rows"])
-
-
-def test_a_slow_machine_repeats_less() -> None:
-    calls = []
-    workload = random_workload(50, 1, rows=1, length=3)
-    decode_speed(
-        tiny(), workload, batches=(1,), repeats=9, seconds=0.0, advance=lambda: calls.append(1)
-    )
-    assert len(calls) == 3  # one to warm up, two that count
+    def explain(self, turn: Turn) -> Explained | None:
+        return None
 
 
 @pytest.fixture
-def run():
-    import typer
+def race(monkeypatch: pytest.MonkeyPatch) -> Any:
+    log: list[tuple[str, int]] = []
 
-    from outrider.cli.bench_decode import bench_decode
+    @contextmanager
+    def pretend(plans: list[EnginePlan]) -> Any:
+        yield [PretendWorker(plan, log) for plan in plans]
 
-    app = typer.Typer()
-    app.command()(bench_decode)
-    return lambda *arguments: CliRunner().invoke(app, [str(a) for a in arguments])
+    monkeypatch.setattr(module, "start_workers", pretend)
 
+    def run(names: list[str], *chosen: Setting, **options: Any) -> Any:
+        plans = [EnginePlan(name, "torch", Path(), modes=("ar",)) for name in names]
+        return measure_speeds(plans, SOURCES, LENGTHS, chosen, **options), log
 
-@pytest.fixture(scope="module")
-def folder(tmp_path_factory):
-    folder = tmp_path_factory.mktemp("model")
-    tokenizer = train_tokenizer(SENTENCES, TokenizerConfig(kind="char", vocab_size=64))
-    tokenizer.save(folder)
-    tiny(tokenizer.vocab_size).save_pretrained(folder)
-    return folder
+    return run
 
 
-def test_command_writes_json_and_a_table(run, folder, tmp_path) -> None:
-    source = tmp_path / "source.txt"
-    source.write_text("Hi.\n\nNo\n")
-    result = run(folder, "--source", source, "--json", tmp_path / "out.json", "--quick")
-    assert result.exit_code == 0, result.output
-    assert "transformers" in result.output
-    written = json.loads((tmp_path / "out.json").read_text())
-    assert [row["batch"] for row in written["rows"]] == [1, 1, 8, 8, 32, 32]
-    assert all(list(row) == KEYS and row["identical"] for row in written["rows"])
-    assert written["model"] == str(folder)
+def test_settings_name_what_is_measured() -> None:
+    both = ("sorted", "unsorted")
+    assert settings([1, 8], both, [1, 2], all_threads=False) == [
+        Setting(1, "unsorted", (1, 2)),
+        Setting(8, "sorted", (1,)),
+        Setting(8, "unsorted", (1,)),
+    ]
+    assert Setting(2, "sorted", (1,)).batches([5, 1, 4, 2, 3]) == [[1, 3], [4, 2], [0]]
+    assert Setting(2, "unsorted", (1,)).batches([5, 1, 4]) == [[0, 1], [2]]
 
 
-def test_command_names_mistakes(run, folder, tmp_path) -> None:
-    def error(*arguments) -> str:
-        return str(run(*arguments).exception)
+def test_engines_take_turns_and_the_first_one_changes(race, monkeypatch) -> None:
+    monkeypatch.setattr(module, "_TURN", 20)
+    found, log = race(["a", "b"], Setting(1, "unsorted", (1,)), repeats=2)
+    plain = [name for name, count in log if count == 20]
+    # Both do two modes; each pass takes two turns. The warm-up is one turn of 40.
+    assert plain == ["a", "a", "b", "b"] * 2 + ["a", "b", "b", "a"] * 2
+    assert [(one.plan.name, one.mode) for one in found.measured] == [
+        *[("a", "ar"), ("a", "assisted")],
+        *[("b", "ar"), ("b", "assisted")],
+    ]
+    for one in found.measured:
+        assert [len(repeat) for repeat in one.seconds] == [40, 40]
+        assert one.texts == {number: f"LINE {number}" for number in range(40)}
+        assert (one.load_seconds, one.peak_mib) == (0.5, 10.0)
 
-    assert error().startswith("MODEL: give a model folder, or --random base")
-    assert error(folder, "--random", "base").startswith("MODEL: give a model folder, or --random")
-    assert error("--random", "huge") == "--random: got 'huge', expected base"
-    assert error("--random", "base", "--source", "x").startswith("--source: has no effect with")
-    assert error(folder, "--source", tmp_path / "nothing").endswith("nothing: no such file")
-    (tmp_path / "empty").write_text("\n")
-    assert error(folder, "--source", tmp_path / "empty").endswith("holds no sentence")
 
-    other = tmp_path / "lm"
-    config = LanguageModelConfig(
-        vocab_size=9, hidden_size=8, layers=1, num_attention_heads=1, intermediate_size=8
+def test_what_cannot_be_measured_is_named_once(race) -> None:
+    chosen = [Setting(1, "unsorted", (1,)), Setting(8, "sorted", (1,))]
+    found, _ = race(["absent", "a", "fragile"], *chosen, repeats=1)
+    assert found.missing == [
+        Missing("absent", "is not here"),
+        Missing("a tandem", "has no drafter"),
+        Missing("fragile tandem", "has no drafter"),
+        Missing("a assisted", "only takes batches of up to 1"),
+        Missing("fragile assisted", "only takes batches of up to 1"),
+        Missing("fragile ar, 1 thread", "failed at batch 8, sorted: out of memory"),
+    ]
+    measured = {(one.plan.name, one.setting.batch, one.mode) for one in found.measured}
+    assert ("a", 8, "ar") in measured
+    assert ("fragile", 8, "ar") not in measured
+
+
+def test_slow_engines_decode_a_part_that_others_decode_too(race) -> None:
+    setting = Setting(1, "sorted", (1,))
+    found, _ = race(["slow", "a"], setting, repeats=1, limits=Limits(one_pass=10.5))
+    slow, fast = found.measured[0], found.measured[2]
+    assert sorted(fast.batches) == list(range(40))
+    assert sorted(slow.batches) == list(range(0, 40, 4))
+    assert slow.batches.items() <= fast.batches.items()
+    found, _ = race(["slow"], setting, repeats=1, limits=Limits(one_pass=0.1))
+    assert len(found.measured[0].batches) == 10  # never fewer than 8
+
+
+def test_late_settings_are_measured_once(race) -> None:
+    chosen = [Setting(1, "unsorted", (1,)), Setting(8, "unsorted", (1,))]
+    found, _ = race(["a"], *chosen, repeats=5, limits=Limits(whole=-1.0))
+    assert [len(one.seconds) for one in found.measured] == [1, 1, 1]
+
+
+def test_an_expected_turn_is_a_reported_turn(race) -> None:
+    turns, told = [], []
+    chosen = [Setting(1, "unsorted", (1,)), Setting(8, "unsorted", (1, 2))]
+    race(["a", "b"], *chosen, repeats=3, expect=turns.append, report=told.append)
+    assert len([text for text in told if text.startswith("batch")]) == turns[0]
+    assert "batch 8, unsorted: b ar, 1 thread (repeat 3 of 3)" in told
+
+
+def test_a_text_that_changes_is_noticed() -> None:
+    plan = EnginePlan("a", "torch", Path())
+    one = module.Measured(plan, "ar", Setting(2, "sorted", (1,)), 0.0, {0: [0, 1], 1: [2]})
+    one.add(0, [0, 1], Answer([0.1, 0.1], [["a", "b"], ["c"]], 3, 1.0))
+    one.add(1, [0, 1], Answer([0.1, 0.1], [["a", "x"], ["c"]], 3, 2.0))
+    assert (one.wavered, one.tokens, one.peak_mib) == ({1}, 6, 2.0)
+
+
+class _Dying:
+    modes: dict[str, str | None] = {"ar": None}  # noqa: RUF012
+    largest_batch: dict[str, int] = {}  # noqa: RUF012
+
+    def translate(self, texts: list[str], mode: str) -> Translated:
+        if texts == ["die"]:
+            os._exit(7)
+        if texts == ["raise"]:
+            raise RuntimeError("too\n  long")
+        return Translated([text[::-1] for text in texts], len(texts))
+
+    def explain(self, batches: Any, mode: str) -> None:
+        return None
+
+
+class _Pipe:
+    """The worker's end of a pipe, with what the parent says known from the start."""
+
+    def __init__(self, *said: Any) -> None:
+        self.said, self.heard = list(said), []
+
+    def recv(self) -> Any:
+        if not self.said:
+            raise EOFError
+        return self.said.pop(0)
+
+    def send(self, message: Any) -> None:
+        self.heard.append(message)
+
+
+def test_a_worker_answers_until_its_pipe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(decode_worker, "build_engine", lambda plan: _Dying())
+    monkeypatch.setattr(decode_worker.signal, "signal", lambda *_: None)
+    monkeypatch.setattr(decode_worker.warnings, "simplefilter", lambda *_: None)
+    monkeypatch.setenv("RAYON_NUM_THREADS", "1")
+    turns = [Turn("ar", [["abc", "de"], ["f"]]), Turn("ar", [["raise"]]), Turn("ar", [["a"]] * 9)]
+    pipe = _Pipe("load", *turns[:2], Turn("ar", [["a"]] * 9, seconds=-1.0))
+    decode_worker._work(EnginePlan("a", "ctranslate2", Path()), pipe)
+    imported, ready, first, second, third = pipe.heard
+    assert imported is True
+    assert (ready.modes, ready.largest_batch) == ({"ar": None}, {})
+    assert first.texts == [["cba", "ed"], ["f"]]
+    assert (first.tokens, len(first.seconds)) == (3, 2)
+    assert first.peak_mib > 1
+    assert second.reason == "RuntimeError: too long"
+    assert third.texts == []
+
+
+def test_a_process_that_dies_is_an_engine_that_failed() -> None:
+    worker = Worker(EnginePlan("nothing", "ctranslate2", Path("no such folder")))
+    try:
+        assert worker.wait() is True
+        worker._process.kill()
+        with pytest.raises(EngineError, match="its process ended with code -9"):
+            worker.load()
+    finally:
+        worker.stop()
+
+
+def test_settling_waits_for_threads_that_spin(monkeypatch: pytest.MonkeyPatch) -> None:
+    used = iter([0.0, 0.01, 0.01, 0.02, 0.02, 0.0201])  # before and after each look
+    looks: list[float] = []
+    clock = SimpleNamespace(
+        process_time=lambda: next(used), perf_counter=time.perf_counter, sleep=looks.append
     )
-    LanguageModel(config).save_pretrained(other)
-    assert error(other).endswith("is a language model; bench decode takes an encoder-decoder")
+    monkeypatch.setattr(decode_worker, "time", clock)
+    decode_worker._settle()
+    assert len(looks) == 3
+    clock.process_time = iter(range(10**9)).__next__  # never rests
+    monkeypatch.setattr(decode_worker, "_SETTLE", 0.02)
+    decode_worker._settle()

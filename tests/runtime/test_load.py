@@ -107,7 +107,10 @@ def test_padding_and_what_the_model_forbids_are_never_produced(tmp_path, echo) -
             {"device": "abacus"},
             r"^device: got 'abacus', which this machine does not have; try auto",
         ),
-        ({"dtype": "int3"}, r"^dtype: got 'int3', expected one of float32, bfloat16, float16, int8"),
+        (
+            {"dtype": "int3"},
+            r"^dtype: got 'int3', expected one of float32, bfloat16, float16, int8",
+        ),
         ({"threads": 0}, r"^threads: got 0, expected 1 or more"),
     ],
 )

@@ -89,6 +89,7 @@ def test_two_models_are_trained_and_the_others_are_named(
     run = pairs["runs"][0]
     assert run["steps"] == 3
     assert run["tokens"] > 0
+    assert run["cpu_seconds"] > 0
     assert [point["step"] for point in run["curve"]] == [1, 2, 3]
     assert [point["length"] for point in run["scores"]["points"]] == [5, 9]
     assert all(0 <= point["value"] <= 1 for point in run["scores"]["points"])
@@ -140,6 +141,13 @@ def test_an_interrupted_comparison_goes_on(
     peaks_found = [run["peak_bytes"] for run in result["models"][0]["runs"]]
     assert peaks_found == [15, 70], "memory is that of the start that trained"
     assert "seeds that learn" in table(result)[0]
+    for outcome in (tmp_path / "runs").rglob("comparison.json"):
+        outcome.unlink()  # as if killed after the last update
+    result = compare([configs["pairs"]], settings)
+    assert [run["peak_bytes"] for run in result["models"][0]["runs"]] == [None, None]
+    assert [run["cpu_seconds"] for run in result["models"][0]["runs"]] == [None, None]
+    assert table(result)[1][0][-1] == "-", "a start that trained nothing knows no memory"
+    draw_comparison(result, tmp_path / "a.png")
 
 
 @pytest.mark.slow
@@ -204,9 +212,11 @@ def test_corpora_of_ones_own(configs: dict[str, Path], tmp_path: Path) -> None:
         task="translation",
         budget=two,
         data=corpus,
-        settings={"vocab_size": 500},
+        settings={"vocab_size": 500, "root": str(tmp_path)},
     )
     result = compare(both, settings)
+    assert title(result) == "translation of corpus: 2 updates each, one seed"
+    assert str(tmp_path) not in json.dumps(result), "a result names no place of a machine"
     assert result["models"][0]["messages"] == []
     assert result["models"][0]["summary"]["metric"] == "bleu"
     assert table(result)[0][3] == "BLEU"
@@ -220,7 +230,9 @@ def test_two_configs_of_one_name_are_refused(configs: dict[str, Path], tmp_path:
         compare([tmp_path / "nothing.yaml"], comparison(tmp_path))
 
 
-def run(*values: float | None, ponder: float | None = None) -> dict[str, Any]:
+def run(
+    *values: float | None, ponder: float | None = None, cpu_seconds: float | None = None
+) -> dict[str, Any]:
     points = [{"length": 10 * (n + 1), "value": value} for n, value in enumerate(values)]
     if ponder is not None:
         points[0]["ponder"] = ponder
@@ -229,6 +241,7 @@ def run(*values: float | None, ponder: float | None = None) -> dict[str, Any]:
         "curve": [{"step": 1, "seconds": 2.0, "loss": 3.0}],
         "steps": 5,
         "seconds": 2.0,
+        "cpu_seconds": cpu_seconds,
         "tokens_per_second": 9.0,
         "peak_bytes": 2**20,
     }
@@ -242,3 +255,17 @@ def test_seeds_are_summed_up() -> None:
     assert found["learned"] == 0.5
     assert summarise([run(0.2, 0.95)], trained_length=20)["learned"] == 1.0
     assert summarise([run(0.2, 0.95)], trained_length=5)["learned"] == 0.0
+
+
+def test_the_time_of_the_processor_is_shown_if_all_have_it() -> None:
+    def model(*times: float | None) -> dict[str, Any]:
+        runs = [run(1.0, cpu_seconds=time) for time in times]
+        summary = summarise(runs, trained_length=10)
+        return {"name": "m", "parameters": 1, "status": "trained", "summary": summary, "runs": runs}
+
+    result = {"models": [model(1.0, 3.0), model(5.0, 5.0)], "seeds": 2}
+    heads, rows = table(result)
+    assert [row[heads.index("CPU time, s")] for row in rows] == ["2", "5"]
+    result["models"].append(model(5.0, None))
+    heads, rows = table(result)
+    assert [row[heads.index("time, s")] for row in rows] == ["2", "2", "2"]

@@ -63,6 +63,10 @@ class Model:
         last: bool,
     ) -> NDArray[np.float32]:
         """Append tokens [texts, width]; return logits [texts, width or 1, words]."""
+    def likeliest(
+        self, state: State, tokens: NDArray[np.int64], forbidden: Sequence[int]
+    ) -> NDArray[np.int64]:
+        """Append tokens [texts, width]; return the likeliest token after each."""
     def draft(
         self,
         state: State,

@@ -12,6 +12,17 @@ constexpr int kDepthStep = 64;    // inner dimension is padded to this: one row 
 
 enum class Activation { relu, gelu, silu };
 
+// One query, and what it sees: keys in blocks of 16, [block][width][16], and values [keys][width].
+struct Sight {
+  const float* query;
+  const float* keys;
+  const float* values;
+  int visible;
+  float* out;
+};
+
+constexpr int kTogether = 16;  // queries that go through attention side by side
+
 // Work on single rows of float32: plain C++ (rows.cpp), compiled once for each family of machines.
 // The result of a row depends on that row alone, and is the same in every family, bit for bit.
 struct RowFunctions {
@@ -30,14 +41,15 @@ struct RowFunctions {
   void (*activate)(Activation kind, float* x, int n);
   // x[i] = f(x[i]) * x[n + i]
   void (*gate)(Activation kind, float* x, int n);
-  // One query over `count` keys. Keys lie in blocks of 16, [block][width][16]; values [count][width].
-  void (*attend)(const float* query, const float* keys, const float* values, int count, int width,
-                 float scale, float* scores, float* out);
+  // Softmax attention of several queries. `scores` has room for kTogether of the longest.
+  void (*attend)(const Sight* sights, int count, int width, float scale, float* scores);
   // Turns pairs (k, k + width / 2) by angles.
   void (*rotate)(float* x, int width, const float* sines, const float* cosines);
   void (*tanh)(float* x, int n);
   float (*dot)(const float* x, const float* y, int n);
   void (*softmax)(float* x, int n, float temperature);
+  // The place of the largest, the first of equals.
+  int (*largest)(const float* x, int n);
   // The `count` largest, largest first, the earlier of equals first.
   void (*top)(const float* x, int n, int count, int* places, float* values);
 };

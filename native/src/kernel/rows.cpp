@@ -136,46 +136,60 @@ OUTRIDER_INLINE Lanes score_block(const float* query, const float* block, int wi
   return (sum[0] + sum[1]) + (sum[2] + sum[3]);
 }
 
-void attend(const float* query, const float* keys, const float* values, int count, int width,
-            float scale, float* scores, float* out) {
-  const float nothing = -1e30f;
-  Lanes most = spread(nothing);
-  for (int j = 0; j < count; j += kLanes) {
-    Lanes score = score_block(query, keys + j * width, width) * scale;
-    if (count - j < kLanes) {
-      float part[kLanes];
-      store(part, score);
-      score = load_part(part, count - j, nothing);
-    }
-    store(scores + j, score);
-    most = larger(most, score);
+// Writes the scores of all keys a query sees, and a score that counts nothing behind them.
+OUTRIDER_INLINE void score(const Sight& sight, int width, float scale, float* scores) {
+  for (int j = 0; j < sight.visible; j += kLanes) {
+    const Lanes found = score_block(sight.query, sight.keys + j * width, width) * scale;
+    store(scores + j, spread(-1e30f));
+    put(scores + j, found, sight.visible - j < kLanes ? sight.visible - j : kLanes);
   }
+}
+
+// Turns scores into weights that are not divided by their sum yet, and returns one over that.
+OUTRIDER_INLINE float weigh(float* scores, int count) {
+  Lanes most = spread(-1e30f);
+  for (int j = 0; j < count; j += kLanes) most = larger(most, load(scores + j));
   const float peak = largest_lane(most);
   Lanes total = spread(0.0f);
   for (int j = 0; j < count; j += kLanes) {
-    Lanes weight = exp_lanes(load(scores + j) - peak);
-    if (count - j < kLanes) {
-      float part[kLanes];
-      store(part, weight);
-      weight = load_part(part, count - j, 0.0f);
-    }
+    const Lanes weight = exp_lanes(load(scores + j) - peak);
     store(scores + j, weight);
-    total = total + weight;
+    total = total + (count - j < kLanes ? load_part(scores + j, count - j, 0.0f) : weight);
   }
-  const float inverse = 1.0f / sum_lanes(total);
+  return 1.0f / sum_lanes(total);
+}
+
+OUTRIDER_INLINE void mix(const Sight& sight, int width, const float* weights, float share) {
   int d = 0;
   for (; d + 4 * kLanes <= width; d += 4 * kLanes) {
     Lanes sum[4] = {spread(0.0f), spread(0.0f), spread(0.0f), spread(0.0f)};
-    for (int j = 0; j < count; ++j)
+    for (int j = 0; j < sight.visible; ++j)
       for (int i = 0; i < 4; ++i)
-        sum[i] = sum[i] + load(values + j * width + d + i * kLanes) * scores[j];
-    for (int i = 0; i < 4; ++i) store(out + d + i * kLanes, sum[i] * inverse);
+        sum[i] = sum[i] + load(sight.values + j * width + d + i * kLanes) * weights[j];
+    for (int i = 0; i < 4; ++i) store(sight.out + d + i * kLanes, sum[i] * share);
   }
   for_parts(width - d, [&](int i, int lanes) {
     Lanes sum = spread(0.0f);
-    for (int j = 0; j < count; ++j) sum = sum + take(values + j * width + d + i, lanes) * scores[j];
-    put(out + d + i, sum * inverse, lanes);
+    for (int j = 0; j < sight.visible; ++j)
+      sum = sum + take(sight.values + j * width + d + i, lanes) * weights[j];
+    put(sight.out + d + i, sum * share, lanes);
   });
+}
+
+// Step by step for several queries, not query by query: each step of one waits for the step before,
+// and meanwhile the machine works on the next.
+void attend(const Sight* sights, int count, int width, float scale, float* scores) {
+  for (int first = 0; first < count; first += kTogether) {
+    const int some = count - first < kTogether ? count - first : kTogether;
+    int stride = 0;
+    for (int n = 0; n < some; ++n)
+      stride = sights[first + n].visible > stride ? sights[first + n].visible : stride;
+    stride = (stride + kLanes - 1) / kLanes * kLanes;
+    float share[kTogether];
+    for (int n = 0; n < some; ++n) score(sights[first + n], width, scale, scores + n * stride);
+    for (int n = 0; n < some; ++n) share[n] = weigh(scores + n * stride, sights[first + n].visible);
+    for (int n = 0; n < some; ++n) mix(sights[first + n], width, scores + n * stride, share[n]);
+  }
 }
 
 void rotate(float* x, int width, const float* sines, const float* cosines) {
@@ -210,6 +224,15 @@ void softmax(float* x, int n, float temperature) {
   for_parts(n, [&](int i, int count) { put(x + i, take(x + i, count) * inverse, count); });
 }
 
+int largest(const float* x, int n) {
+  Lanes most = spread(-3e38f);
+  for_parts(n, [&](int i, int count) { most = larger(most, take(x + i, count, -3e38f)); });
+  const float wanted = largest_lane(most);
+  for (int i = 0; i < n; ++i)
+    if (x[i] == wanted) return i;
+  return 0;  // there is nothing but infinities below all numbers, or no number at all
+}
+
 OUTRIDER_INLINE float largest_of_64(const float* x) {
   const Lanes left = larger(load(x), load(x + kLanes));
   return largest_lane(larger(left, larger(load(x + 2 * kLanes), load(x + 3 * kLanes))));
@@ -241,7 +264,7 @@ void top(const float* x, int n, int count, int* places, float* values) {
 extern const RowFunctions OUTRIDER_FAMILY;
 const RowFunctions OUTRIDER_FAMILY = {
     quantise, finish, multiply, add,      add_scaled,  normalise, activate, gate,
-    attend,   rotate, tanh_row, dot,      softmax,     top,
+    attend,   rotate, tanh_row, dot,      softmax,     largest,   top,
 };
 
 }  // namespace outrider

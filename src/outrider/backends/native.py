@@ -19,6 +19,7 @@ from outrider.backends.native_parts import (
     weights,
 )
 from outrider.backends.special_tokens import special_tokens
+from outrider.decoding.ids import to_ids
 from outrider.decoding.protocol import Draft, State
 from outrider.errors import ConfigError, ModelError
 from outrider.models import Drafter, LanguageModel, Seq2Seq
@@ -45,6 +46,7 @@ __all__ = [
 ]
 
 DTYPES = ("int8", "float32")
+HOST = torch.device("cpu")
 INSTRUCTION_SET = "OUTRIDER_ISA"
 """Environment variable that forces an instruction set; by default the best of the machine."""
 
@@ -99,7 +101,7 @@ class NativeState:
     @property
     def length_B(self) -> Tensor:
         """Tokens each row has taken in."""
-        return torch.tensor(self.core.lengths)
+        return to_ids(self.core.lengths, HOST)
 
     @property
     def nbytes(self) -> int:
@@ -177,7 +179,7 @@ class NativeBackend:
     @property
     def device(self) -> torch.device:
         """Where the core computes."""
-        return torch.device("cpu")
+        return HOST
 
     @property
     def instruction_set(self) -> str:
@@ -209,6 +211,12 @@ class NativeBackend:
         counts = None if count_B is None else count_B.numpy()
         tokens = tokens_BT.contiguous().numpy()
         return torch.from_numpy(self.core.extend(state.core, tokens, counts, last))
+
+    def likeliest(self, tokens_BT: Tensor, state: State, forbidden: Sequence[int]) -> Tensor:
+        """Append tokens to every row and return the likeliest after each."""
+        assert isinstance(state, NativeState), "a state of another backend"
+        tokens = tokens_BT.contiguous().numpy()
+        return torch.from_numpy(self.core.likeliest(state.core, tokens, list(forbidden)))
 
     def draft(
         self,

@@ -1,108 +1,192 @@
-"""`outrider bench decode`: how fast a model decodes, beside transformers' own `generate`."""
+"""`outrider bench decode`: how fast a model translates, beside everything else that can run it."""
 
+import math
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
-from outrider.errors import ConfigError
-
-if TYPE_CHECKING:
-    from outrider.evaluation.decode_speed import Workload
-    from outrider.models import Seq2Seq
+from outrider.errors import ConfigError, nearest
 
 __all__ = ["bench_decode"]
 
+_FULL = {"sentences": 1000, "repeats": 5, "batches": "1,8,32,128", "one_pass": 60.0}
+_QUICK = {"sentences": 64, "repeats": 3, "batches": "1,8", "one_pass": 0.7, "whole": 140.0}
+
 
 def bench_decode(
-    model: Annotated[Path | None, typer.Argument(help="Folder of a trained model.")] = None,
-    json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
-    random: Annotated[
-        str | None, typer.Option(help="Build a model of random weights instead: base.")
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
+    source: Annotated[
+        Path | None, typer.Option(help="Sentences, one a line; by default 64 of our own.")
     ] = None,
-    source: Annotated[Path | None, typer.Option(help="Sentences to translate, one a line.")] = None,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of both.")] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Under a minute in all.")] = False,
+    reference: Annotated[
+        Path | None, typer.Option(help="Their translations by people, for BLEU and chrF.")
+    ] = None,
+    sentences: Annotated[
+        int | None, typer.Option(min=1, help="Translate at most so many; by default 1000.")
+    ] = None,
+    threads: Annotated[str, typer.Option(help="Numbers of CPU threads, with commas.")] = "1,2",
+    batches: Annotated[
+        str | None, typer.Option(help="Batch sizes, with commas; by default 1,8,32,128.")
+    ] = None,
+    orders: Annotated[
+        str, typer.Option(help="How batches are made: sorted by length, unsorted, or both.")
+    ] = "sorted,unsorted",
+    engines: Annotated[
+        str | None, typer.Option(help="Measure only these, with commas; a wrong name lists all.")
+    ] = None,
+    shallow: Annotated[
+        Path | None, typer.Option(help="Folder of a model with a shallow decoder, as a peer.")
+    ] = None,
+    repeats: Annotated[
+        int | None, typer.Option(min=1, help="Times everything is timed; by default 5.")
+    ] = None,
+    tokenize: Annotated[
+        str, typer.Option(help="SacreBLEU tokenizer: 13a for most languages, zh for Chinese.")
+    ] = "13a",
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Under four minutes: batch 1 and 8, 3 repeats.")
+    ] = False,
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw the speeds here.")] = None,
 ) -> None:
-    """Measure greedy decoding at batch 1, 8 and 32 and check that the output is the same."""
-    if (model is None) == (random is None):
-        raise ConfigError("MODEL", "give a model folder, or --random base to build one")
-    if random not in (None, "base"):
-        raise ConfigError("--random", f"got {random!r}, expected base")
-    if random is not None and source is not None:
-        raise ConfigError("--source", "has no effect with --random; leave one of them out")
-    result = _run(model, source, threads, quick)
-    _print_table(result)
-    if json is not None:
-        from outrider.evaluation.results import write_result
+    """Translate the same sentences with every engine, in turn, and compare speed and output."""
+    if reference is not None and source is None:
+        raise ConfigError("--reference", "has no effect without --source; give both")
+    usual: dict[str, Any] = _QUICK if quick else _FULL
+    counts = _numbers("--threads", threads, "1,2")
+    sizes = _numbers("--batches", batches or usual["batches"], "1,8,32,128")
+    chosen = _engines(engines)
+    ways = _orders(orders)
 
-        write_result(json, result)
+    from transformers.utils import logging
+
+    from outrider.evaluation.decode_bench import choose_sentences
+    from outrider.evaluation.decode_plan import settings
+    from outrider.evaluation.decode_speed import Limits
+    from outrider.evaluation.origin import origin
+
+    logging.disable_progress_bar()
+    found = choose_sentences(model, source, reference, most=sentences or usual["sentences"])
+    result = _measure(
+        model,
+        found,
+        settings(sizes, ways, counts, all_threads=not quick),
+        engines=chosen,
+        repeats=repeats or usual["repeats"],
+        shallow=shallow,
+        tokenize=tokenize,
+        slow_once=quick,
+        limits=Limits(usual["one_pass"], usual.get("whole", math.inf)),
+    )
+    result |= origin(model, source=source, reference=reference)
+    if shallow is not None:
+        result["shallow"] = origin(shallow)["weights_sha256"]
+    _print(result)
+    _write(result, json, markdown, png)
 
 
-def _run(
-    folder: Path | None, source: Path | None, threads: int | None, quick: bool
-) -> dict[str, Any]:
-    import torch
+def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
+    """Run the benchmark behind a progress bar."""
     from rich.console import Console
-    from rich.progress import Progress
+    from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from outrider.evaluation.decode_speed import decode_speed, random_base, random_workload
+    from outrider.evaluation.decode_bench import bench_model
 
-    if threads is not None:
-        torch.set_num_threads(threads)
-    if folder is None:
-        network = random_base()
-        workload = random_workload(network.config.vocab_size, 1, rows=32 if quick else 64)
-    else:
-        network, workload = _load(folder, source)
-    rounds, repeats, seconds = (2, 3, 9.0) if quick else (8, 7, 120.0)
     console = Console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
-        task = progress.add_task("decoding", total=3 * (repeats + 1))
-        result = decode_speed(
-            network,
-            workload,
-            rounds=rounds,
-            repeats=repeats,
-            seconds=seconds,
-            advance=lambda: progress.advance(task),
-        )
-    return {"model": str(folder) if folder else "random base", **result}
+    columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+    hidden = not console.is_terminal
+    doing = "nothing yet"
+    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+        task, counting = progress.add_task("starting", total=None), False
+
+        def expect(turns: int) -> None:
+            nonlocal counting
+            counting = True
+            progress.update(task, total=turns + 1, completed=0)
+
+        def report(text: str) -> None:
+            nonlocal doing
+            doing = text
+            progress.update(task, description=text, advance=1 if counting else 0)
+
+        try:
+            return bench_model(*arguments, expect=expect, report=report, **options)
+        except KeyboardInterrupt:
+            typer.echo(f"outrider: stopped ({doing}); no result was written", err=True)
+            raise typer.Exit(130) from None
 
 
-def _load(folder: Path, source: Path | None) -> "tuple[Seq2Seq, Workload]":
-    from outrider.data.tokenizer import load_tokenizer
-    from outrider.errors import DataError, ModelError
-    from outrider.evaluation.decode_speed import SENTENCES, Workload
-    from outrider.evaluation.evaluate import read_text
-    from outrider.models import Seq2Seq, load_model
-
-    network = load_model(folder)
-    if not isinstance(network, Seq2Seq):
-        raise ModelError(f"{folder}: is a language model; bench decode takes an encoder-decoder")
-    tokenizer = load_tokenizer(folder)
-    lines = list(SENTENCES)
-    if source is not None:
-        lines = [line for line in read_text(source).splitlines() if line.strip()]
-        if not lines:
-            raise DataError(f"{source}: holds no sentence")
-    rows = tokenizer.encode_batch(lines)
-    return network, Workload([[*ids[:255], tokenizer.eos_id] for ids in rows])
+def _numbers(option: str, text: str, example: str) -> list[int]:
+    try:
+        numbers = sorted({int(number) for number in text.split(",")})
+    except ValueError:
+        numbers = []
+    if not numbers or numbers[0] < 1:
+        raise ConfigError(option, f"got {text!r}, expected numbers such as {example}")
+    return numbers
 
 
-def _print_table(result: dict[str, Any]) -> None:
+def _orders(text: str) -> list[str]:
+    from outrider.evaluation.decode_plan import ORDERS
+
+    return _choose("--orders", text, ORDERS)
+
+
+def _engines(text: str | None) -> list[str]:
+    from outrider.evaluation.decode_plan import ENGINES
+
+    return list(ENGINES) if text is None else _choose("--engines", text, ENGINES)
+
+
+def _choose(option: str, text: str, choices: Sequence[str]) -> list[str]:
+    wanted = text.split(",")
+    for word in wanted:
+        if word not in choices:
+            hint, expected = nearest(word, choices), ", ".join(choices)
+            raise ConfigError(option, f"unknown {word!r}{hint}; expected some of {expected}")
+    return [word for word in choices if word in wanted]
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.box import SIMPLE_HEAD
     from rich.console import Console
     from rich.table import Table
 
-    table = Table(
-        "batch", "engine", "sentences/s", "ratio to generate", "identical", title=result["model"]
-    )
-    for row in result["rows"]:
-        table.add_row(
-            str(row["batch"]),
-            row["engine"],
-            f"{row['sentences_per_second']:,.2f}",
-            f"{row['ratio_to_hf_generate']:.2f}",
-            "yes" if row["identical"] else "no",
-        )
-    Console().print(table)
+    from outrider.evaluation.decode_table import NARROW, heading, shown_columns, shown_row
+
+    console = Console(highlight=False)
+    console.print(heading(result), markup=False)
+    columns = shown_columns(result, NARROW)
+    for batch, order in dict.fromkeys((row["batch"], row["order"]) for row in result["rows"]):
+        title = f"batch {batch}" + (f", {order}" if batch > 1 else "")
+        table = Table(*columns.values(), title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
+        table.columns[0].no_wrap = True
+        for row in result["rows"]:
+            if (row["batch"], row["order"]) == (batch, order):
+                table.add_row(*shown_row(row, columns))
+        console.print(table)
+    for one in result["missing"]:
+        console.print(f"not measured: {one['engine']}: {one['reason']}", markup=False)
+
+
+def _write(
+    result: dict[str, Any], json: Path | None, markdown: Path | None, png: Path | None
+) -> None:
+    from outrider.evaluation.decode_table import decode_markdown
+    from outrider.evaluation.results import write_result
+
+    if json is not None:
+        write_result(json, result)
+    if markdown is not None:
+        markdown.parent.mkdir(parents=True, exist_ok=True)
+        markdown.write_text(decode_markdown(result), encoding="utf-8")
+    if png is not None:
+        from outrider.evaluation.decode_picture import draw_decode_speed
+
+        draw_decode_speed(result, png)
+    for path in (json, markdown, png):
+        if path is not None:
+            typer.echo(f"wrote {path}", err=True)

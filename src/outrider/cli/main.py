@@ -1,14 +1,17 @@
 """The `outrider` command. Commands parse, call one library function, and print; nothing else.
 
-A user's mistake is one line on stderr and exit code 2; a bug keeps its traceback.
+A user's mistake is one line on stderr and exit code 2; a bug keeps its traceback. What another part
+does instead of the one asked for is one line on stderr as well.
 """
 
 import errno
 import os
 import sys
 import traceback
-from collections.abc import Sequence
-from typing import Annotated
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from typing import Annotated, Any
 
 import typer
 
@@ -20,6 +23,7 @@ from outrider.cli.bench_train import bench_train
 from outrider.cli.compare import compare
 from outrider.cli.config import config
 from outrider.cli.distill import distill
+from outrider.cli.doctor import doctor
 from outrider.cli.evaluate import evaluate
 from outrider.cli.export import export
 from outrider.cli.prepare import prepare
@@ -28,7 +32,7 @@ from outrider.cli.show_attention import show_attention
 from outrider.cli.show_pattern import show_pattern
 from outrider.cli.train import train
 from outrider.cli.translate import generate, translate
-from outrider.errors import OutriderError
+from outrider.errors import FallbackWarning, OutriderError
 
 __all__ = ["app", "main", "run"]
 
@@ -42,6 +46,7 @@ app.add_typer(show, name="show")
 
 for _command in (prepare, train, distill, evaluate, compare, translate, generate, export, config):
     app.command()(_command)
+app.command()(doctor)
 bench.command("train")(bench_train)
 bench.command("decode")(bench_decode)
 bench.command("attention")(bench_attention)
@@ -76,7 +81,8 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        code = app(arguments, standalone_mode=False, prog_name="outrider") or 0
+        with _fallbacks_in_one_line():
+            code = app(arguments, standalone_mode=False, prog_name="outrider") or 0
         sys.stdout.flush()
     except (OutriderError, OSError, MemoryError, typer.Abort, typer.TyperException) as error:
         if debug:
@@ -85,6 +91,22 @@ def run(arguments: Sequence[str]) -> int:
     if code == 130:
         _say("interrupted")
     return int(code)
+
+
+@contextmanager
+def _fallbacks_in_one_line() -> Iterator[None]:
+    with warnings.catch_warnings():
+        warnings.simplefilter("default", FallbackWarning)
+        usual = warnings.showwarning
+
+        def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
+            if issubclass(category, FallbackWarning):
+                _say(str(message), typer.colors.YELLOW)
+            else:
+                usual(message, category, *place, **more)
+
+        warnings.showwarning = show
+        yield
 
 
 def _report(error: BaseException) -> int:
@@ -115,9 +137,9 @@ def _say_usage(error: typer.TyperException) -> None:
         _say(f"{message.rstrip('.')}{hint}")
 
 
-def _say(message: str) -> None:
-    colour = None if os.environ.get("NO_COLOR") else typer.colors.RED
-    typer.secho(f"outrider: {' '.join(message.split())}", fg=colour, err=True)
+def _say(message: str, colour: str = typer.colors.RED) -> None:
+    shown = None if os.environ.get("NO_COLOR") else colour
+    typer.secho(f"outrider: {' '.join(message.split())}", fg=shown, err=True)
 
 
 def _close_stdout() -> int:

@@ -73,6 +73,11 @@ class MarianTokenizer:
             if (self._folder / name).is_file():
                 shutil.copyfile(self._folder / name, folder / name)
 
+    @property
+    def names(self) -> tuple[dict[str, int], dict[str, int]]:
+        """The vocabularies of the source and of the target: the id of every token."""
+        return self._source_ids, self._target_ids
+
     def _number(self, tokens: Sequence[str], ids: dict[str, int]) -> list[int]:
         return [ids.get(token, self.unk_id) for token in tokens]
 

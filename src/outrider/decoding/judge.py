@@ -28,7 +28,7 @@ from outrider.decoding.replay import Replay
 from outrider.decoding.row import Row
 from outrider.decoding.sample import distribution, invert
 
-__all__ = ["Drawn", "Judge", "Likeliest", "Verdict", "mix"]
+__all__ = ["Drawn", "Judge", "Likeliest", "Verdict", "compare", "mix"]
 
 
 class Verdict(NamedTuple):
@@ -82,7 +82,7 @@ class Likeliest:
             best = best_BT.tolist()
         else:
             best = self.replay.settle(rows, drafted, best_BT, logits_BTV)
-        return [_compare(*row) for row in zip(drafted, best, strict=True)]
+        return [compare(*row) for row in zip(drafted, best, strict=True)]
 
 
 class Drawn:
@@ -148,7 +148,8 @@ def mix(prob_BTV: Tensor, logits_BTV: Tensor, draft: Draft, gamma: float) -> Ten
     return torch.cat([mixed_BKV, prob_BTV[:, slots:]], dim=1)
 
 
-def _compare(drafted: Sequence[int], best: Sequence[int]) -> Verdict:
+def compare(drafted: Sequence[int], best: Sequence[int]) -> Verdict:
+    """Accept a draft while it is what comes out on top."""
     accepted = 0
     for guess, wanted in zip(drafted, best, strict=False):
         if guess != wanted:

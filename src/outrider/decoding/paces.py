@@ -13,10 +13,12 @@ __all__ = ["Paces"]
 
 TRIED = 3
 """Batches of each way before the faster one is known."""
-KEPT = 7
-"""Batches remembered of each way."""
-RETRY = 24
+KEPT = 25
+"""Batches remembered of each way: short texts take more time a token, so few would mislead."""
+RETRY = 48
 """Every so many batches the slower way is tried again."""
+OVERRULED = 1.1
+"""How much slower drafting must have been for plain steps to take over: it was foretold to pay."""
 
 
 class Paces:
@@ -41,5 +43,5 @@ class Paces:
         drafted, plain = (self._count[way] for way in ways)
         if min(drafted, plain) <= TRIED:
             return drafted <= plain
-        faster = median(self._seen[ways[0]]) <= median(self._seen[ways[1]])
-        return faster != ((drafted + plain) % RETRY == 0)
+        pays = median(self._seen[ways[0]]) <= OVERRULED * median(self._seen[ways[1]])
+        return pays != ((drafted + plain) % RETRY == 0)

@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self
 
 from torch import Tensor
 
-__all__ = ["Backend", "Draft", "State"]
+__all__ = ["Backend", "Chooser", "Draft", "State"]
 
 
 class Draft(NamedTuple):
@@ -131,5 +131,20 @@ class Backend(Protocol):
 
         A slot says a token or `pad`, the blank; equal neighbours are one token (see `nn.ctc`).
         `told_BU` holds tokens that slots are told, -1 elsewhere. The state stays as it is.
+        """
+        ...
+
+
+class Chooser(Protocol):
+    """A backend that can say which token is the likeliest without handing out all logits.
+
+    A loop that wants nothing else asks for it, if the backend has it: for a fast model, scores of
+    thousands of words take longer to hand over and to look through than to compute.
+    """
+
+    def likeliest(self, tokens_BT: Tensor, state: State, forbidden: Sequence[int]) -> Tensor:
+        """Append tokens to every row; return the likeliest token after each, [B, T].
+
+        Of equals it is the first; `forbidden` tokens are never named.
         """
         ...

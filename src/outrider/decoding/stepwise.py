@@ -11,6 +11,7 @@ from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.ids import to_ids
+from outrider.decoding.likeliest import Shortcut
 from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import prefill
 from outrider.decoding.protocol import Backend
@@ -27,9 +28,17 @@ Choose = Callable[[Tensor, Tensor, int], Tensor]
 
 
 def decode_stepwise(
-    backend: Backend, requests: Sequence[Request], config: DecodeConfig, choose: Choose
+    backend: Backend,
+    requests: Sequence[Request],
+    config: DecodeConfig,
+    choose: Choose,
+    *,
+    past_logits: Shortcut | None = None,
 ) -> list[Hypothesis]:
-    """Decode all requests together; the results are in the order of the requests."""
+    """Decode all requests together; the results are in the order of the requests.
+
+    `past_logits` does in one call what `choose` does with logits, after the first step.
+    """
     if not requests:
         return []
     eos = backend.eos
@@ -41,21 +50,25 @@ def decode_stepwise(
     mask = TokenMask(config, eos=eos, device=logits_B1V.device)
     row_B = torch.arange(len(requests), device=logits_B1V.device)
     rows, nearest_limit, step = list(range(len(requests))), min(limits), 0
-    ended: set[int] = set()
-    # Carried rows keep growing; only where all are equally long is there sure to be room for that.
-    carried = CARRIED if len({len(request.prompt) for request in requests}) == 1 else 0.0
-    while True:
+
+    def pick(logits_B1V: Tensor) -> Tensor:
         normaliser_B1 = logits_B1V.logsumexp(-1) if config.scores else None
         mask(logits_B1V, step)
         next_B1 = choose(logits_B1V, row_B, step)
-        ids = [token for (token,) in next_B1.tolist()]
-        for row, token in zip(rows, ids, strict=True):
-            tokens[row].append(token)
         if normaliser_B1 is not None:
             chosen_B1 = logits_B1V.gather(-1, next_B1[..., None])[..., 0] - normaliser_B1
             for row, log_prob in zip(rows, chosen_B1.flatten().tolist(), strict=True):
                 log_probs[row].append(log_prob)
+        return next_B1
 
+    next_B1 = pick(logits_B1V)
+    ended: set[int] = set()
+    # Carried rows keep growing; only where all are equally long is there sure to be room for that.
+    carried = CARRIED if len({len(request.prompt) for request in requests}) == 1 else 0.0
+    while True:
+        ids = [token for (token,) in next_B1.tolist()]
+        for row, token in zip(rows, ids, strict=True):
+            tokens[row].append(token)
         step += 1
         if eos in ids or step >= nearest_limit:
             ended.update(r for r, i in zip(rows, ids, strict=True) if i == eos or step >= limits[r])
@@ -68,7 +81,10 @@ def decode_stepwise(
                 next_B1, row_B = next_B1[open_N], row_B[open_N]
                 rows = [rows[n] for n in open_]
                 nearest_limit = min(limits[row] for row in rows)
-        logits_B1V = backend.extend(next_B1, state)
+        if past_logits is None:
+            next_B1 = pick(backend.extend(next_B1, state))
+        else:
+            next_B1 = past_logits(next_B1, state)
 
     finished = zip(tokens, log_probs, limits, strict=True)
     return [finish(*row, eos=eos, config=config) for row in finished]

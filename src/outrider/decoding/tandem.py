@@ -22,7 +22,8 @@ from torch import Tensor
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.greedy import greedy
 from outrider.decoding.ids import to_ids
-from outrider.decoding.judge import Drawn, Judge, Likeliest, Verdict
+from outrider.decoding.judge import Drawn, Judge, Likeliest, Verdict, compare
+from outrider.decoding.likeliest import Shortcut, shortcut
 from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import open_for_drafting
 from outrider.decoding.profile import Profile
@@ -168,6 +169,7 @@ class _Batch:
             for n, (request, limit) in enumerate(zip(requests, limits, strict=True))
         ]
         self.mask = TokenMask(config, eos=backend.eos, device=self.device)
+        self.past_logits: Shortcut | None = None
         self.judge: Judge
         if config.strategy == "sample":
             self.judge = Drawn(config, self.rows, block)
@@ -176,6 +178,8 @@ class _Batch:
             in_doubt = settles and backend.epsilon > 0
             replay = Replay(backend, config, stats) if in_doubt else None
             self.judge = Likeliest(config.gamma, replay)
+            if config.gamma == 0 and replay is None:
+                self.past_logits = shortcut(backend, config)
         self._lap("encode")
 
     def decode(self) -> list[Hypothesis]:
@@ -204,14 +208,7 @@ class _Batch:
             pairs = zip(self.rows, drafted, strict=True)
             tokens_BT = to_ids([[row.newest, *guesses] for row, guesses in pairs], self.device)
         self._lap("draft")
-        logits_BTV = self.backend.extend(tokens_BT, self.state)
-        self._lap("verify")
-        normaliser_BT = logits_BTV.logsumexp(-1) if self.config.scores else None
-        self.mask.block(logits_BTV, [len(row.tokens) for row in self.rows])
-        verdicts = self.judge(self.rows, drafted, draft, logits_BTV)
-        log_probs: list[list[float]] = [[]] * len(self.rows)
-        if normaliser_BT is not None:
-            log_probs = _log_probs(drafted, verdicts, logits_BTV, normaliser_BT)
+        verdicts, log_probs = self._verify(tokens_BT, draft, drafted)
         for row, guesses, verdict, scores in zip(
             self.rows, drafted, verdicts, log_probs, strict=True
         ):
@@ -219,6 +216,24 @@ class _Batch:
                 self._take(row, guesses, verdict, scores)
         self._forget()
         self._lap("loop")
+
+    def _verify(
+        self, tokens_BT: Tensor, draft: Draft | None, drafted: list[list[int]]
+    ) -> tuple[list[Verdict], list[list[float]]]:
+        """Let the model judge every row's draft; the second are log-probabilities, if asked for."""
+        log_probs: list[list[float]] = [[]] * len(self.rows)
+        if self.past_logits is not None:
+            best: list[list[int]] = self.past_logits(tokens_BT, self.state).tolist()
+            self._lap("verify")
+            return [compare(*row) for row in zip(drafted, best, strict=True)], log_probs
+        logits_BTV = self.backend.extend(tokens_BT, self.state)
+        self._lap("verify")
+        normaliser_BT = logits_BTV.logsumexp(-1) if self.config.scores else None
+        self.mask.block(logits_BTV, [len(row.tokens) for row in self.rows])
+        verdicts = self.judge(self.rows, drafted, draft, logits_BTV)
+        if normaliser_BT is not None:
+            log_probs = _log_probs(drafted, verdicts, logits_BTV, normaliser_BT)
+        return verdicts, log_probs
 
     def _draft(self, newest_B1: Tensor) -> tuple[Draft | None, list[list[int]]]:
         """Guess as many tokens as are worth it; return what is to be verified, too."""

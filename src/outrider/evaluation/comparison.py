@@ -8,7 +8,7 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-__all__ = ["LEARNED", "failures", "summarise", "table", "title"]
+__all__ = ["LEARNED", "failures", "summarise", "table", "time_key", "title"]
 
 LEARNED = 0.9
 """Share of test examples from which on a task counts as learned."""
@@ -33,8 +33,9 @@ def summarise(runs: Sequence[Run], *, trained_length: int | None) -> dict[str, A
         "loss": _mean([run["curve"][-1]["loss"] if run["curve"] else None for run in runs]),
         "steps": fmean(run["steps"] for run in runs),
         "seconds": fmean(run["seconds"] for run in runs),
+        "cpu_seconds": _mean_of_all([run.get("cpu_seconds") for run in runs]),
         "tokens_per_second": _mean([run["tokens_per_second"] for run in runs]),
-        "peak_bytes": max(run["peak_bytes"] for run in runs),
+        "peak_bytes": max((run["peak_bytes"] for run in runs if run["peak_bytes"]), default=None),
     }
 
 
@@ -55,20 +56,21 @@ def table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, .
         *(["seeds that learn"] if several and metric == "accuracy" else []),
         *(["steps of thought"] if pondered else []),
         "updates",
-        "time, s",
+        "CPU time, s" if time_key(trained) == "cpu_seconds" else "time, s",
         "memory, MiB",
     ]
-    rows = [_row(model, several=several, pondered=pondered) for model in trained]
+    rows = [_row(model, time_key(trained), several=several, pondered=pondered) for model in trained]
     return tuple(heads), rows
 
 
 def title(result: Mapping[str, Any]) -> str:
     """Say what was compared, and how the budget was made equal."""
     seeds = f"{result['seeds']} seeds" if result["seeds"] > 1 else "one seed"
-    budget = result["budget"]
+    task, budget = result["task"], result["budget"]
+    name = f"{task['name']} of {task['corpus']}" if "corpus" in task else task["name"]
     if budget["steps"] is not None:
-        return f"{result['task']['name']}: {budget['steps']:,} updates each, {seeds}"
-    return f"{result['task']['name']}: {budget['minutes']:g} minutes each, {seeds}"
+        return f"{name}: {budget['steps']:,} updates each, {seeds}"
+    return f"{name}: {budget['minutes']:g} minutes each, {seeds}"
 
 
 def failures(result: Mapping[str, Any]) -> list[str]:
@@ -82,7 +84,16 @@ def failures(result: Mapping[str, Any]) -> list[str]:
     ]
 
 
-def _row(model: Model, *, several: bool, pondered: bool) -> tuple[str, ...]:
+def time_key(models: Sequence[Model]) -> str:
+    """Name the time to show: that of the processor, which other programs cannot stretch, if known.
+
+    It is not known of a run that was interrupted.
+    """
+    known = all(model["summary"].get("cpu_seconds") is not None for model in models)
+    return "cpu_seconds" if known else "seconds"
+
+
+def _row(model: Model, time: str, *, several: bool, pondered: bool) -> tuple[str, ...]:
     summary = model["summary"]
     cells = [model["name"], f"{model['parameters']:,}", _show(summary["loss"], "loss")]
     cells += [_show_point(point, summary["metric"]) for point in summary["points"]]
@@ -94,8 +105,8 @@ def _row(model: Model, *, several: bool, pondered: bool) -> tuple[str, ...]:
     return (
         *cells,
         f"{summary['steps']:,.0f}",
-        f"{summary['seconds']:,.0f}",
-        f"{summary['peak_bytes'] / 2**20:,.0f}",
+        f"{summary[time]:,.0f}",
+        "-" if summary["peak_bytes"] is None else f"{summary['peak_bytes'] / 2**20:,.0f}",
     )
 
 
@@ -141,3 +152,8 @@ def _learned(runs: Sequence[Run], trained_length: int | None) -> float:
 def _mean(values: Sequence[float | None]) -> float | None:
     known = [value for value in values if value is not None]
     return fmean(known) if known else None
+
+
+def _mean_of_all(values: Sequence[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if len(known) == len(values) else None

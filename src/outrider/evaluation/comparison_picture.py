@@ -7,7 +7,7 @@ from typing import Any
 
 from outrider.errors import InputError
 from outrider.evaluation.attention_plot import COLOURS, GRID, INK, QUIET
-from outrider.evaluation.comparison import title
+from outrider.evaluation.comparison import time_key, title
 from outrider.evaluation.pyplot import load_pyplot
 
 __all__ = ["draw_comparison"]
@@ -33,7 +33,7 @@ def draw_comparison(result: dict[str, Any], path: Path) -> None:
     try:
         top, bottom = figure.subfigures(2, 1, height_ratios=heights)
         _draw_losses(top, models, (rows, columns), clock=result["budget"]["steps"] is None)
-        _draw_figures(bottom, models)
+        _draw_figures(bottom, models, result["task"].get("train_length"))
         figure.suptitle(title(result), x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=150, facecolor="white")
@@ -72,21 +72,23 @@ def _curve(run: dict[str, Any], *, clock: bool) -> tuple[list[float], list[float
     return along, [point["loss"] for point in points]
 
 
-def _draw_figures(figure: Any, models: Sequence[Model]) -> None:
+def _draw_figures(figure: Any, models: Sequence[Model], trained_length: int | None) -> None:
     """Draw one line of figures for each model, all in the same order."""
     points = models[0]["summary"]["points"]
     pondered = any("ponder" in point for model in models for point in model["summary"]["points"])
-    widths = [max(2.2, 0.9 * len(points)), 1.5, 1.5, 1.5, *([1.8] if pondered else [])]
+    widths = [max(2.2, len(points)), 1.7, 1.7, 1.7, *([1.8] if pondered else [])]
     panels = figure.subplots(1, len(widths), width_ratios=widths)
     if models[0]["summary"]["metric"] == "accuracy":
-        _draw_accuracy(panels[0], models)
+        _draw_accuracy(panels[0], models, trained_length)
     else:
         name = {"bleu": "BLEU", "bits_per_character": "bits per character"}
         metric = models[0]["summary"]["metric"]
         _draw_bars(panels[0], models, name[metric], _value)
     _name_rows(panels[0], models)
-    _draw_bars(panels[1], models, "minutes of training", lambda m: m["summary"]["seconds"] / 60)
-    memory = lambda m: m["summary"]["peak_bytes"] / 2**20  # noqa: E731 - as short as the others
+    spent = time_key(models)
+    label = "minutes of CPU" if spent == "cpu_seconds" else "minutes of training"
+    _draw_bars(panels[1], models, label, lambda m: m["summary"][spent] / 60)
+    memory = lambda m: (m["summary"]["peak_bytes"] or 0) / 2**20  # noqa: E731 - short as the others
     _draw_bars(panels[2], models, "peak memory, MiB", memory)
     _draw_bars(panels[3], models, "parameters, thousands", lambda m: m["parameters"] / 1000)
     if pondered:
@@ -97,21 +99,36 @@ def _value(model: Model) -> float:
     return float(model["summary"]["points"][0]["value"])
 
 
-def _draw_accuracy(axes: Any, models: Sequence[Model]) -> None:
+def _draw_accuracy(axes: Any, models: Sequence[Model], trained_length: int | None) -> None:
     """Draw a cell for each length, the darker the more is right."""
-    lengths = [str(point["length"]) for point in models[0]["summary"]["points"]]
+    lengths = [point["length"] for point in models[0]["summary"]["points"]]
     for row, model in enumerate(models):
         for column, point in enumerate(model["summary"]["points"]):
-            value = point["value"]
-            cell = _shade(0.0 if value is None else value)
-            axes.barh(row, 0.96, left=column - 0.48, height=0.86, color=cell, edgecolor=GRID)
-            ink = "white" if value is not None and value > 0.6 else INK
-            style = {"ha": "center", "va": "center", "color": ink}
-            axes.text(column, row, _show(point), fontsize=8 if value is None else 10, **style)
-    axes.set_xticks(range(len(lengths)), lengths)
+            _draw_cell(axes, row, column, point)
+    axes.set_xticks(range(len(lengths)), map(str, lengths))
     axes.set_xlim(-0.5, len(lengths) - 0.5)
-    _style_rows(axes, models, "exactly right, by length of the input")
+    label = "exactly right, by length of the input"
+    within = sum(length <= (trained_length or 0) for length in lengths)
+    if 0 < within < len(lengths):
+        axes.axvline(within - 0.5, color=INK, linewidth=1.5, linestyle=(0, (4, 3)))
+        label += f"; trained up to {trained_length}"
+    _style_rows(axes, models, label)
     axes.tick_params(labelbottom=True)
+
+
+def _draw_cell(axes: Any, row: int, column: int, point: dict[str, Any]) -> None:
+    """Write what is exactly right, and small below it how many symbols are, if that says more."""
+    value, symbols = point["value"], point.get("token_accuracy")
+    cell = _shade(0.0 if value is None else value)
+    axes.barh(row, 0.96, left=column - 0.48, height=0.86, color=cell, edgecolor=GRID)
+    ink = "white" if value is not None and value > 0.6 else INK
+    style = {"ha": "center", "va": "center", "color": ink}
+    size = 8 if value is None else 10
+    if value is None or symbols is None or abs(symbols - value) < 0.005:
+        axes.text(column, row, _show(point), fontsize=size, **style)
+    else:
+        axes.text(column, row - 0.14, _show(point), fontsize=size, **style)
+        axes.text(column, row + 0.24, f"symbols {100 * symbols:.0f} %", fontsize=6.5, **style)
 
 
 def _show(point: dict[str, Any]) -> str:
@@ -155,8 +172,11 @@ def _draw_ponder(axes: Any, models: Sequence[Model]) -> None:
         if known:
             at = [point["length"] for point in known], [point["ponder"] for point in known]
             axes.plot(*at, color=_colour(place), marker="o", markersize=4, linewidth=1.8)
-    axes.set_title("steps of thought, by length", loc="left", fontsize=10, color=INK)
+    axes.set_title("steps of thought", loc="left", fontsize=10, color=INK)
+    axes.set_xlabel("length of the input", color=QUIET, fontsize=9)
     axes.margins(y=0.2)
+    low, high = axes.get_ylim()
+    axes.set_ylim(min(low, 0.9), max(high, 2.1))  # less than one step is no difference
 
 
 def _name_rows(axes: Any, models: Sequence[Model]) -> None:

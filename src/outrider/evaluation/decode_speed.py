@@ -1,198 +1,273 @@
-"""Decode speed: our greedy loop against transformers' own `generate` on the same weights.
+"""How fast engines translate, in the spirit of Helcl et al. (2022, arXiv:2205.01966).
 
-Both engines run in one process with the same threads, on the same batches, in turn, so that
-whatever else the machine does hits both. Every repeat also compares the tokens: a speed counts only
-if the output is the same. The peer gets its best setting: cache, inference mode, no processors.
+One process per engine and number of threads. They take turns on the same batches, only ever one at
+a time, so that whatever else the machine does disturbs all of them alike. The first round warms up
+and is not counted. What every engine wrote is kept beside its times: a speed without a look at the
+output means nothing.
 """
 
+import math
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from functools import partial
 from statistics import median
-from typing import Any
+from typing import NamedTuple, TypeVar
 
-import torch
-from transformers import MarianMTModel
-
-from outrider.backends.torch import TorchBackend
-from outrider.decoding import Backend, DecodeConfig, Request, greedy
-from outrider.evaluation.results import machine, versions
-from outrider.models import Seq2Seq, Seq2SeqConfig
-from outrider.models.marian import to_marian
-
-__all__ = ["SENTENCES", "Workload", "decode_speed", "random_base", "random_workload"]
-
-Tokens = list[tuple[int, ...]]
-
-SENTENCES = (
-    "Two young men are playing football on the beach.",
-    "A woman in a red coat is waiting for the bus.",
-    "The children laughed when the dog ran into the water.",
-    "Where is the nearest station, please?",
-    "An old man sits on a bench and reads a newspaper.",
-    "The train to the coast leaves at a quarter past nine.",
-    "A group of people stand in front of a large white building.",
-    "He opened the window because it was very hot in the room.",
+from outrider.evaluation.decode_engines import EnginePlan, Explained
+from outrider.evaluation.decode_plan import Missing, Setting
+from outrider.evaluation.decode_worker import (
+    Answer,
+    EngineError,
+    Ready,
+    Turn,
+    Worker,
+    start_workers,
 )
-"""What a model translates when no source file is given."""
+
+__all__ = ["UNLIMITED", "Limits", "Measured", "Speeds", "measure_speeds"]
+
+Answered = TypeVar("Answered")
+_TURN = 128
+"""Sentences an engine translates before it is another one's turn."""
+_FEWEST = 8
+"""Sentences that even the slowest engine translates."""
 
 
-@dataclass(frozen=True)
-class Workload:
-    """What both engines decode."""
+@dataclass
+class Measured:
+    """One engine in one mode on one setting."""
 
-    sources: Sequence[Sequence[int]]
-    """Token ids, end token included."""
-    max_new_tokens: int | None = None
-    """Tokens each row gets at most; None allows 3 for each of the source and 30 more."""
+    plan: EnginePlan
+    mode: str
+    setting: Setting
+    load_seconds: float
+    batches: dict[int, list[int]]
+    """Those of the setting's batches that it decodes: the numbers of their sentences."""
+    seconds: list[dict[int, float]] = field(default_factory=list)
+    """For every repeat the time of each batch."""
+    texts: dict[int, str] = field(default_factory=dict)
+    """What was made of each sentence, by its number."""
+    tokens: int = 0
+    """Written in all repeats."""
+    peak_mib: float = 0.0
+    wavered: set[int] = field(default_factory=set)
+    """Sentences that were not translated alike in all repeats."""
+    explained: Explained | None = None
+
+    @property
+    def name(self) -> str:
+        """What a person reads."""
+        threads = f"{self.plan.threads} thread{'s' if self.plan.threads > 1 else ''}"
+        return f"{self.plan.name} {self.mode}, {threads}"
+
+    def add(self, repeat: int, batches: Sequence[int], answer: Answer) -> None:
+        """Take in what was done in one turn."""
+        if repeat == len(self.seconds):
+            self.seconds.append({})
+        self.seconds[repeat] |= dict(zip(batches, answer.seconds, strict=True))
+        self.tokens += answer.tokens
+        self.peak_mib = max(self.peak_mib, answer.peak_mib)
+        for batch, texts in zip(batches, answer.texts, strict=True):
+            for number, text in zip(self.batches[batch], texts, strict=True):
+                if self.texts.setdefault(number, text) != text:
+                    self.wavered.add(number)
 
 
-def random_base(seed: int = 0) -> Seq2Seq:
-    """Build a 6+6-layer Marian-shaped model, width 512, 16000 words, that never ends a sentence."""
-    torch.manual_seed(seed)
-    config = Seq2SeqConfig(
-        vocab_size=16_000, norm="post", activation="silu", logits_bias=True, dropout=0.0
-    )
-    model = Seq2Seq(config).eval()
-    assert model.logits_bias is not None
-    with torch.no_grad():
-        # At plain random weights every output is one word repeated; so that comparing tokens means
-        # something, let what tells positions and words apart outweigh what averages over them.
-        for name, weight in model.decoder.named_parameters():
-            if weight.dim() > 1:
-                weight.mul_(8.0 if ".feedforward." in name else 0.3)
-        model.logits_bias[[config.eos_token_id, config.pad_token_id]] = -1e4
-    return model
+@dataclass
+class Speeds:
+    """Everything that was measured, and what was not."""
+
+    measured: list[Measured] = field(default_factory=list)
+    missing: list[Missing] = field(default_factory=list)
+
+    def miss(self, engine: str, reason: str) -> None:
+        """Remember what cannot be measured, each thing once."""
+        if Missing(engine, reason) not in self.missing:
+            self.missing.append(Missing(engine, reason))
 
 
-def random_workload(vocab_size: int, eos: int, *, rows: int = 32, length: int = 32) -> Workload:
-    """Draw sources of `length` tokens; as many are to be written."""
-    numbers = torch.Generator().manual_seed(1)
-    words = torch.randint(4, vocab_size, (rows, length - 1), generator=numbers)
-    return Workload([[*row, eos] for row in words.tolist()], max_new_tokens=length)
+class Limits(NamedTuple):
+    """On the time in seconds that measuring may take."""
+
+    one_pass: float = math.inf
+    """An engine that needs longer for all sentences decodes only some of the batches."""
+    whole: float = math.inf
+    """After so long no setting is measured a second time."""
 
 
-def decode_speed(
-    model: Seq2Seq,
-    workload: Workload,
+UNLIMITED = Limits()
+
+
+class _Entry(NamedTuple):
+    worker: Worker
+    measured: Measured
+
+
+def measure_speeds(
+    plans: Sequence[EnginePlan],
+    sources: Sequence[str],
+    lengths: Sequence[int],
+    settings: Sequence[Setting],
     *,
-    batches: Sequence[int] = (1, 8, 32),
-    rounds: int = 8,
-    repeats: int = 7,
-    seconds: float = 60.0,
-    advance: Callable[[], None] = lambda: None,
-) -> dict[str, Any]:
-    """Measure both engines at every batch size; the median of the repeats counts.
+    repeats: int,
+    limits: Limits = UNLIMITED,
+    expect: Callable[[int], None] = lambda _: None,
+    report: Callable[[str], None] = lambda _: None,
+) -> Speeds:
+    """Let the engines take turns.
 
     Args:
-        model: An encoder-decoder that Marian's classes can hold.
-        workload: The sources.
-        batches: Batch sizes.
-        rounds: Batches decoded at each size, as far as there are sources for them.
-        repeats: Times each engine decodes everything, after one run to warm up.
-        seconds: Stop repeating a batch size after this long, but not before the second time.
-        advance: Called after each repeat, for a progress bar.
+        plans: The engines.
+        sources: Sentences.
+        lengths: Of the sentences in tokens, to sort by.
+        settings: Batch sizes, orders and threads.
+        repeats: Rounds that count, after one to warm up.
+        limits: On the time this may take.
+        expect: Told how many turns there will be, once that is known.
+        report: Told at the beginning of every turn what is measured.
     """
-    backend, twin = TorchBackend(model, frozen=True), to_marian(model)
-    rows, differing = [], {}
-    for size in batches:
-        chunks = _chunks(workload, size, rounds)
-        ours, theirs, wrong = _measure(backend, twin, chunks, repeats, seconds, advance)
-        count = sum(len(sources) for sources, _ in chunks)
-        for engine, spent in (("outrider", ours), ("transformers", theirs)):
-            rows.append(
-                {
-                    "engine": engine,
-                    "mode": "greedy",
-                    "batch": size,
-                    "sentences_per_second": round(count / spent, 3),
-                    "ratio_to_hf_generate": round(theirs / spent, 3),
-                    "identical": wrong == 0,
-                }
-            )
-        differing[str(size)] = f"{wrong} of {count}"
-    return {
-        "rows": rows,
-        "sentences_that_differ": differing,
-        "dtype": str(model.dtype).removeprefix("torch."),
-        "machine": machine(),
-        "versions": versions(),
-    }
+    speeds, began = Speeds(), time.monotonic()
+    with start_workers(plans) as workers:
+        crew = _load(workers, speeds, report)
+        races = [_Race(one, crew, sources, lengths, speeds, report) for one in settings]
+        expect(sum(race.turns(repeats) for race in races))
+        for race in races:
+            race.run(repeats, deadline=began + limits.whole, one_pass=limits.one_pass)
+    return speeds
 
 
-Chunk = tuple[list[Sequence[int]], int]
-"""The sources of one batch and the most tokens each may get."""
+def _load(
+    workers: Sequence[Worker], speeds: Speeds, report: Callable[[str], None]
+) -> list[tuple[Worker, Ready]]:
+    """Let all import together, then load one after another, so that loading is timed alone."""
+    report("starting one process per engine")
+    ready: list[tuple[Worker, Ready]] = []
+    started = [worker for worker in workers if _try(worker.wait, worker, speeds) is not None]
+    for worker in started:
+        report(f"loading {worker.plan.name}")
+        if (state := _try(worker.load, worker, speeds)) is not None:
+            ready.append((worker, state))
+    return ready
 
 
-def _chunks(workload: Workload, size: int, rounds: int) -> list[Chunk]:
-    """Cut the workload into batches of like lengths, repeating sources if there are too few."""
-    available = list(workload.sources)
-    while len(available) < size:
-        available += workload.sources
-    available = sorted(available[: rounds * size], key=len)
-    chunks: list[Chunk] = []
-    for start in range(0, len(available) - size + 1, size):
-        sources = available[start : start + size]
-        limit = workload.max_new_tokens or 3 * max(map(len, sources)) + 30
-        chunks.append((sources, limit))
-    return chunks
+def _try(act: Callable[[], Answered], worker: Worker, speeds: Speeds) -> Answered | None:
+    """Do it, or remember why it could not be done."""
+    try:
+        return act()
+    except EngineError as error:
+        speeds.miss(worker.plan.name, str(error))
+        return None
 
 
-def _measure(
-    backend: Backend,
-    twin: MarianMTModel,
-    chunks: list[Chunk],
-    repeats: int,
-    seconds: float,
-    advance: Callable[[], None],
-) -> tuple[float, float, int]:
-    """Return the median seconds of both engines, and on how many sentences they disagree."""
-    ours, theirs, wrong = [], [], 0
-    deadline = time.perf_counter() + seconds
-    for repeat in range(repeats + 1):
-        found, our_time = _timed(lambda: [_ours(backend, *chunk) for chunk in chunks])
-        wanted, their_time = _timed(lambda: [_theirs(twin, *chunk, backend) for chunk in chunks])
-        if repeat:  # the first is to warm up
-            ours.append(our_time)
-            theirs.append(their_time)
-        pairs = zip(_flat(found), _flat(wanted), strict=True)
-        wrong = max(wrong, sum(a != b for a, b in pairs))
-        advance()
-        if repeat >= 2 and time.perf_counter() > deadline:
-            break
-    return median(ours), median(theirs), wrong
+class _Race:
+    """All engines on one setting."""
 
+    def __init__(
+        self,
+        setting: Setting,
+        crew: Sequence[tuple[Worker, Ready]],
+        sources: Sequence[str],
+        lengths: Sequence[int],
+        speeds: Speeds,
+        report: Callable[[str], None],
+    ) -> None:
+        self.setting = setting
+        self.sources = sources
+        self.speeds = speeds
+        self.report = report
+        self.batches = setting.batches(lengths)
+        self.entries = [
+            _Entry(worker, self._measured(worker.plan, mode, ready))
+            for worker, ready in crew
+            if worker.plan.threads in setting.threads
+            for mode in self._modes(worker.plan, ready)
+        ]
 
-def _timed(run: Callable[[], list[Tokens]]) -> tuple[list[Tokens], float]:
-    start = time.perf_counter()
-    result = run()
-    return result, time.perf_counter() - start
+    def _modes(self, plan: EnginePlan, ready: Ready) -> list[str]:
+        """Return what this engine can do here; why it cannot do the rest is remembered."""
+        possible = []
+        for mode, hindrance in ready.modes.items():
+            bound = ready.largest_batch.get(mode)
+            if hindrance is None and bound is not None and self.setting.batch > bound:
+                hindrance = f"only takes batches of up to {bound}"
+            if hindrance is None:
+                possible.append(mode)
+            else:
+                self.speeds.miss(f"{plan.name} {mode}", hindrance)
+        return possible
 
+    def _measured(self, plan: EnginePlan, mode: str, ready: Ready) -> Measured:
+        return Measured(plan, mode, self.setting, ready.load_seconds, dict(enumerate(self.batches)))
 
-def _flat(chunks: list[Tokens]) -> Tokens:
-    return [tokens for chunk in chunks for tokens in chunk]
+    @property
+    def blocks(self) -> list[range]:
+        """The batches of each turn."""
+        step = max(1, _TURN // self.setting.batch)
+        return [range(at, at + step) for at in range(0, len(self.batches), step)]
 
+    def turns(self, repeats: int) -> int:
+        """Count the turns there will be if nothing fails."""
+        return len(self.entries) * (len(self.blocks) * repeats + 2)
 
-def _ours(backend: Backend, sources: list[Sequence[int]], limit: int) -> Tokens:
-    config = DecodeConfig(max_new_tokens=limit)
-    return [h.tokens for h in greedy(backend, [Request(source=ids) for ids in sources], config)]
+    def run(self, repeats: int, *, deadline: float, one_pass: float) -> None:
+        """Let everybody warm up, then have their turns, then say where the time went."""
+        for entry in list(self.entries):
+            self._let(entry, "warming up", partial(self._warm_up, entry, one_pass))
+        for repeat in range(repeats):
+            if repeat and time.monotonic() > deadline:
+                break
+            for block in self.blocks:
+                for entry in self._order(repeat):
+                    what = f"repeat {repeat + 1} of {repeats}"
+                    self._let(entry, what, partial(self._turn, entry, block, repeat))
+        for entry in list(self.entries):
+            self._let(entry, "time split", partial(self._explain, entry))
+        self.speeds.measured += [entry.measured for entry in self.entries]
 
+    def _order(self, repeat: int) -> list[_Entry]:
+        """Let another one begin each time, so that nobody always follows the same one."""
+        shift = repeat % max(1, len(self.entries))
+        return [*self.entries[shift:], *self.entries[:shift]]
 
-@torch.inference_mode()
-def _theirs(
-    twin: MarianMTModel, sources: list[Sequence[int]], limit: int, backend: Backend
-) -> Tokens:
-    longest = max(map(len, sources))
-    padded = [[*ids, *[backend.pad] * (longest - len(ids))] for ids in sources]
-    keep = [[1] * len(ids) + [0] * (longest - len(ids)) for ids in sources]
-    written = twin.generate(
-        input_ids=torch.tensor(padded, device=twin.device),
-        attention_mask=torch.tensor(keep, device=twin.device),
-        max_new_tokens=limit,
-        num_beams=1,
-        do_sample=False,
-        use_cache=True,
-    )
-    eos = backend.eos
-    rows = [row[1:] for row in written.tolist()]  # without the start token
-    return [tuple(row[: row.index(eos)] if eos in row else row) for row in rows]
+    def _warm_up(self, entry: _Entry, one_pass: float) -> None:
+        """Translate everything once; leave batches out where that takes too long.
+
+        One of 2, 4, 8, ... is kept, always with the one in the middle, so that of two engines one
+        decodes everything that the other does.
+        """
+        measured, middle = entry.measured, len(self.batches) // 2
+        first = Turn(measured.mode, self._texts(measured, [middle]))
+        entry.worker.translate(first)  # it may have to find out things, such as how far to draft
+        texts = self._texts(measured, range(len(self.batches)))
+        answer = entry.worker.translate(Turn(measured.mode, texts, seconds=one_pass))
+        needed, every = median(answer.seconds) * len(texts), 1
+        while needed > one_pass * every and len(self.sources) >= 2 * every * _FEWEST:
+            every *= 2
+        measured.batches = {
+            at: numbers for at, numbers in measured.batches.items() if (at - middle) % every == 0
+        }
+
+    def _let(self, entry: _Entry, what: str, act: Callable[[], None]) -> None:
+        """Do something with one engine; one that fails is out of the race."""
+        self.report(f"{self.setting.name}: {entry.measured.name} ({what})")
+        try:
+            act()
+        except EngineError as error:
+            self.speeds.miss(entry.measured.name, f"failed at {self.setting.name}: {error}")
+            self.entries.remove(entry)
+
+    def _turn(self, entry: _Entry, block: range, repeat: int) -> None:
+        measured = entry.measured
+        if batches := [at for at in block if at in measured.batches]:
+            answer = entry.worker.translate(Turn(measured.mode, self._texts(measured, batches)))
+            measured.add(repeat, batches, answer)
+
+    def _explain(self, entry: _Entry) -> None:
+        measured = entry.measured
+        batches = list(measured.batches)[: max(1, _TURN // self.setting.batch)]
+        turn = Turn(measured.mode, self._texts(measured, batches), explain=True)
+        measured.explained = entry.worker.explain(turn)
+
+    def _texts(self, measured: Measured, batches: Sequence[int]) -> list[list[str]]:
+        return [[self.sources[n] for n in measured.batches[at]] for at in batches]

@@ -12,8 +12,14 @@ from typing import Any
 
 __all__ = ["checksum", "machine", "show_score", "versions", "write_result"]
 
-_INSTRUCTIONS = ("avx2", "avx512f", "avx512_vnni", "avx512_bf16", "amx_bf16", "amx_int8", "asimddp")
-_PACKAGES = ("outrider", "torch", "transformers", "tokenizers", "safetensors", "sacrebleu", "numpy")
+_INSTRUCTIONS = (
+    *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16"),
+    *("amx_bf16", "amx_int8", "asimddp"),
+)
+_PACKAGES = (
+    *("outrider", "outrider-native", "torch", "transformers", "tokenizers", "safetensors"),
+    *("sacrebleu", "numpy", "ctranslate2"),
+)
 
 
 def versions() -> dict[str, str]:

@@ -8,15 +8,19 @@ from pathlib import Path
 
 from safetensors.torch import save_file
 
+from outrider.backends.torch import TorchBackend
+from outrider.data.marian_tokenizer import MarianTokenizer
 from outrider.data.sentencepiece_export import write_sentencepiece
-from outrider.data.tokenizer import SubwordTokenizer, load_tokenizer
+from outrider.data.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.models import Seq2Seq, load_model
+from outrider.models.ctranslate2 import Words, to_ctranslate2
 from outrider.models.folder import DTYPES, read_weights
 from outrider.models.marian import to_marian
 from outrider.runtime.folder import model_folder
+from outrider.runtime.options import model_defaults
 
-__all__ = ["export_copy", "export_marian"]
+__all__ = ["export_copy", "export_ctranslate2", "export_marian"]
 
 RIDERS = ("drafter", "ctc")
 """Subfolders of a model with weights of their own."""
@@ -38,6 +42,22 @@ def export_marian(model: str | Path, folder: str | Path) -> Path:
     return Path(folder)
 
 
+def export_ctranslate2(
+    model: str | Path, folder: str | Path, *, quantization: str = "float32"
+) -> Path:
+    """Write the model as a folder of CTranslate2; its tokenizer lies beside the weights."""
+    source = model_folder(model)
+    loaded, tokenizer = load_model(source), load_tokenizer(source)
+    if not isinstance(loaded, Seq2Seq):
+        raise ModelError(f"{source}: is a language model; only models that translate are exported")
+    suppress = model_defaults(source, TorchBackend(loaded))["suppress"]
+    spec = to_ctranslate2(loaded, _words(tokenizer), suppress=suppress, quantization=quantization)
+    with _new_folder(Path(folder)) as draft:
+        spec.save(str(draft))
+        tokenizer.save(draft)
+    return Path(folder)
+
+
 def export_copy(model: str | Path, folder: str | Path, *, dtype: str) -> Path:
     """Write the whole folder again, drafter and CTC decoder included, with weights as `dtype`."""
     source = model_folder(model)
@@ -49,6 +69,24 @@ def export_copy(model: str | Path, folder: str | Path, *, dtype: str) -> Path:
             if (source / part / "config.json").is_file():
                 _copy_part(source / part, draft / part, dtype)
     return Path(folder)
+
+
+def _words(tokenizer: Tokenizer) -> Words:
+    """List the names of the tokens of both sides."""
+    if isinstance(tokenizer, MarianTokenizer):
+        sides = tokenizer.names
+    elif isinstance(tokenizer, SubwordTokenizer):
+        ids = tokenizer.pipeline.get_vocab(with_added_tokens=True)
+        sides = (ids, ids)
+    else:
+        raise ModelError("a source with a tokenizer of its own cannot be exported")
+    source, target = ({index: name for name, index in ids.items()} for ids in sides)
+    places = range(tokenizer.vocab_size)
+    return Words(
+        [source.get(place, f"<unused {place}>") for place in places],
+        [target.get(place, f"<unused {place}>") for place in places],
+        tokenizer.unk_id,
+    )
 
 
 def _copy_part(source: Path, target: Path, dtype: str) -> None:

@@ -108,7 +108,7 @@ def compare(
         _say(console, f"{number} of {len(jobs)}: {model.name}, seed {job.config.seed}")
         model.run(job, comparison, console)
     return {
-        "task": {"name": task.name, **task.config.model_dump(mode="json")},
+        "task": _describe(task),
         "budget": {"steps": comparison.budget.steps, "minutes": comparison.budget.minutes},
         "seeds": comparison.seeds,
         "overrides": list(comparison.overrides),
@@ -285,6 +285,13 @@ def _digest(task: TaskBase) -> str:
     corpus = str(task.corpus.resolve()) if task.corpus else ""
     text = json.dumps([corpus, task.config.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _describe(task: TaskBase) -> dict[str, Any]:
+    """Name the task, its corpus and its settings; where the corpus lies is nobody's business."""
+    corpus = {} if task.corpus is None else {"corpus": task.corpus.stem}
+    settings = task.config.model_dump(mode="json", exclude={"root"})
+    return {"name": task.name, **corpus, **settings}
 
 
 def _without(run: Mapping[str, Any], *keys: str) -> dict[str, Any]:

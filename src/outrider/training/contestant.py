@@ -9,6 +9,7 @@ up; a schedule that does not look ahead to the end makes that the same as one ru
 
 import json
 import statistics
+import time
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -84,13 +85,20 @@ def run_contestant(contestant: Contestant, console: Console) -> dict[str, Any]:
     """Train, measure and score; what an interrupted start has trained is not trained again."""
     if contestant.threads is not None:
         torch.set_num_threads(contestant.threads)
-    before = _peak_bytes()
+    earlier = _read(contestant)
+    before, began = _peak_bytes(), time.process_time()
+    checkpoints = RunFolder(Path(contestant.config.folder)).checkpoints
+    found = checkpoints.latest()
     model = _train(contestant, console)
-    peak = max(_peak_bytes() - before, _read(contestant).get("peak_bytes", 0))
+    unknown = found is not None or torch.cuda.is_available()  # the processor then did only a part
+    spent = None if unknown else time.process_time() - began
+    trained = checkpoints.latest() != found
+    peak = _peak_bytes() - before if trained else None
     result = {
         "made_with": contestant.describe(),
         "seed": contestant.config.seed,
-        "peak_bytes": peak,
+        "peak_bytes": earlier.get("peak_bytes", peak),
+        "cpu_seconds": earlier.get("cpu_seconds", spent),
         **_facts(contestant, model),
     }
     write_result(contestant.outcome, result)

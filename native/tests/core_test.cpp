@@ -1,0 +1,35 @@
+// Tests of the core without Python, so that sanitizers see nothing else.
+//
+//     core_test [--seed N]                   every check, a few seconds
+//     core_test --fuzz SECONDS [--seed N]    random calls, right and wrong, for so long
+#include "check.h"
+#include "checks.h"
+
+#include <cstdlib>
+#include <cstring>
+
+int main(int count, char** values) {
+  double seconds = 0.0;
+  std::uint64_t seed = 0;
+  for (int i = 1; i < count; i += 2) {
+    const bool fuzz = std::strcmp(values[i], "--fuzz") == 0;
+    if ((!fuzz && std::strcmp(values[i], "--seed") != 0) || i + 1 == count) {
+      std::fprintf(stderr, "usage: core_test [--fuzz SECONDS] [--seed N]\n");
+      return 2;
+    }
+    if (fuzz)
+      seconds = std::atof(values[i + 1]);
+    else
+      seed = std::strtoull(values[i + 1], nullptr, 10);
+  }
+  if (seconds > 0.0) {
+    outrider::fuzz(seconds, seed);
+  } else {
+    outrider::check_kernels(seed);
+    outrider::check_teams(seed);
+    outrider::check_models(seed);
+  }
+  const outrider::Tally& tally = outrider::tally();
+  std::printf("%ld checks passed, %ld failed\n", tally.passed, tally.failed);
+  return tally.failed == 0 ? 0 : 1;
+}

@@ -1,0 +1,47 @@
+#!/usr/bin/env bash
+# Runs core_test under the sanitizers, and random calls for SECONDS (10 unless told) on top; then
+# once more compiled for ARM, where a cross-compiler and an emulator are installed.
+#
+#     native/tests/sanitize.sh [SECONDS] [SEED]
+set -euo pipefail
+
+seconds=${1:-10}
+seed=${2:-0}
+native=$(cd "$(dirname "$0")/.." && pwd)
+build=$(mktemp -d)
+trap 'rm -rf "$build"' EXIT
+
+# build_test NAME CMAKE-OPTIONS...
+build_test() {
+  local name=$1
+  shift
+  cmake -S "$native" -B "$build/$name" -DOUTRIDER_PYTHON=OFF -DOUTRIDER_TESTS=ON "$@" >/dev/null
+  cmake --build "$build/$name" --parallel "$(nproc)" >/dev/null
+}
+
+# ThreadSanitizer cannot place its memory where a new kernel scatters everything.
+still=()
+if setarch "$(uname -m)" -R true 2>/dev/null; then still=(setarch "$(uname -m)" -R); fi
+
+echo "== AddressSanitizer, UndefinedBehaviorSanitizer"
+build_test address -DOUTRIDER_SANITIZE=address,undefined,float-cast-overflow
+"$build/address/core_test" --seed "$seed"
+"$build/address/core_test" --fuzz "$seconds" --seed "$seed"
+
+echo "== ThreadSanitizer"
+build_test thread -DOUTRIDER_SANITIZE=thread
+"${still[@]}" "$build/thread/core_test" --seed "$seed"
+"${still[@]}" "$build/thread/core_test" --fuzz "$((seconds < 30 ? seconds : 30))" --seed "$seed"
+
+echo "== ARM"
+if ! command -v aarch64-linux-gnu-g++ >/dev/null; then
+  echo "skipped: there is no aarch64-linux-gnu-g++ (apt-get install g++-aarch64-linux-gnu)"
+else
+  build_test arm -DCMAKE_SYSTEM_NAME=Linux -DCMAKE_SYSTEM_PROCESSOR=aarch64 \
+    -DCMAKE_CXX_COMPILER=aarch64-linux-gnu-g++
+  if command -v qemu-aarch64 >/dev/null; then
+    qemu-aarch64 -L /usr/aarch64-linux-gnu "$build/arm/core_test" --seed "$seed"
+  else
+    echo "compiled; not run: there is no qemu-aarch64 (apt-get install qemu-user)"
+  fi
+fi

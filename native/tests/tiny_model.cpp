@@ -1,0 +1,202 @@
+#include "tiny_model.h"
+
+#include <cmath>
+
+namespace outrider {
+namespace {
+
+// Fills the arrays of a model with numbers about as large as trained ones.
+class Filler {
+ public:
+  Filler(TinyModel& model, Dice& dice) : model_(model), dice_(dice) {}
+
+  void array(const std::string& name, std::vector<int> shape, float width) {
+    std::size_t size = 1;
+    for (int n : shape) size *= static_cast<std::size_t>(n);
+    model_.arrays[name] = {std::move(shape), dice_.normals(size, width)};
+  }
+
+  void linear(const std::string& name, int columns, int width, bool bias = true) {
+    array(name + ".weight", {columns, width}, 1.0f / std::sqrt(static_cast<float>(width)));
+    if (bias) array(name + ".bias", {columns}, 0.1f);
+  }
+
+  void norm(const std::string& name) {
+    const int width = model_.spec.width;
+    array(name + ".weight", {width}, 0.1f);
+    for (float& x : model_.arrays[name + ".weight"].second) x += 1.0f;
+    array(name + ".bias", {width}, 0.1f);
+  }
+
+  void stack(const std::string& name, int layers, const LayerShape& shape) {
+    for (int layer = 0; layer < layers; ++layer) {
+      const std::string block = name + ".blocks." + std::to_string(layer);
+      linear(block + ".attention.qkv", shape.qkv_width(), shape.width);
+      linear(block + ".attention.out", shape.width, shape.width);
+      norm(block + ".attention_residual.norm");
+      linear(block + ".feedforward.up", shape.up_width(), shape.width);
+      linear(block + ".feedforward.down", shape.width, shape.inner);
+      norm(block + ".feedforward_residual.norm");
+      if (!shape.cross) continue;
+      linear(block + ".cross.q", shape.width, shape.width);
+      linear(block + ".cross.kv", 2 * shape.width, shape.width);
+      linear(block + ".cross.out", shape.width, shape.width);
+      norm(block + ".cross_residual.norm");
+    }
+    if (shape.pre_norm) norm(name + ".norm");
+  }
+
+ private:
+  TinyModel& model_;
+  Dice& dice_;
+};
+
+LayerShape shape_of(int width, int heads, int kv_heads, int inner, bool pre_norm, bool gated,
+                    bool cross) {
+  LayerShape shape;
+  shape.width = width;
+  shape.heads = heads;
+  shape.kv_heads = kv_heads;
+  shape.inner = inner;
+  shape.pre_norm = pre_norm;
+  shape.gated = gated;
+  shape.cross = cross;
+  return shape;
+}
+
+Activation random_activation(Dice& dice) {
+  return dice.one_of({Activation::relu, Activation::gelu, Activation::silu});
+}
+
+ModelSpec random_spec(Dice& dice, Precision precision) {
+  ModelSpec spec;
+  spec.words = dice.pick(5, 60);
+  spec.heads = dice.pick(1, 4);
+  spec.kv_heads = dice.chance(0.3) ? 1 : spec.heads;
+  spec.width = spec.heads * 2 * dice.pick(1, 9);
+  spec.inner = dice.pick(1, 80);
+  spec.encoder_layers = dice.chance(0.7) ? dice.pick(1, 2) : 0;
+  spec.decoder_layers = dice.pick(1, 3);
+  spec.max_positions = 64;
+  spec.embedding_scale = dice.chance(0.5) ? std::sqrt(static_cast<float>(spec.width)) : 1.0f;
+  spec.pre_norm = dice.chance(0.5);
+  spec.gated = dice.chance(0.3);
+  spec.shared_embeddings = spec.encoder_layers == 0 || dice.chance(0.7);
+  spec.position =
+      dice.one_of({Position::none, Position::sinusoidal, Position::learned, Position::rotary});
+  spec.activation = random_activation(dice);
+  spec.precision = precision;
+  return spec;
+}
+
+void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
+  const ModelSpec& spec = model.spec;
+  const int words = spec.words, width = spec.width;
+  LayerShape shape = shape_of(width, spec.heads, spec.kv_heads, spec.inner, spec.pre_norm,
+                              spec.gated, false);
+  if (model.reads()) filler.stack("encoder", spec.encoder_layers, shape);
+  shape.cross = model.reads();
+  filler.stack("decoder", spec.decoder_layers, shape);
+  filler.array("tokens.weight", {words, width}, 1.0f / spec.embedding_scale);
+  if (!spec.shared_embeddings) filler.array("source_tokens.weight", {words, width}, 1.0f);
+  if (dice.chance(0.5)) filler.array("head.weight", {words, width}, 0.5f);
+  if (dice.chance(0.5)) filler.array("logits_bias", {words}, 0.3f);
+  if (spec.position != Position::learned) return;
+  filler.array("decoder_position.table.weight", {spec.max_positions, width}, 0.3f);
+  filler.array("encoder_position.table.weight", {spec.max_positions, width}, 0.3f);
+}
+
+DrafterSpec random_drafter(Dice& dice, const ModelSpec& target) {
+  DrafterSpec spec;
+  spec.layers = dice.pick(1, 2);
+  spec.heads = target.heads;
+  spec.inner = dice.pick(1, 40);
+  spec.block = dice.pick(1, 8);
+  spec.rank = dice.chance(0.4) ? 0 : dice.pick(1, 20);
+  spec.candidates = dice.pick(1, 20);
+  spec.pre_norm = dice.chance(0.5);
+  spec.gated = dice.chance(0.3);
+  spec.activation = random_activation(dice);
+  spec.taps = {0};
+  if (target.decoder_layers > 1) spec.taps.push_back(target.decoder_layers - 1);
+  if (dice.chance(0.4))
+    for (int word = 0; word < target.words; word += 2) spec.kept.push_back(word);
+  return spec;
+}
+
+void fill_drafter(Filler& filler, const TinyModel& model) {
+  const DrafterSpec& spec = *model.drafter;
+  const int width = model.spec.width, words = model.spec.words, rank = spec.rank;
+  const int tapped = width * static_cast<int>(spec.taps.size());
+  const int kept = spec.kept.empty() ? words : static_cast<int>(spec.kept.size());
+  filler.stack("drafter", spec.layers,
+               shape_of(width, spec.heads, spec.heads, spec.inner, spec.pre_norm, spec.gated,
+                        model.reads()));
+  filler.norm("drafter.norm");
+  for (std::size_t tap = 0; tap < spec.taps.size(); ++tap)
+    filler.norm("drafter.state_norms." + std::to_string(tap));
+  for (int layer = 0; layer < spec.layers; ++layer)
+    filler.linear("drafter.inject." + std::to_string(layer), 2 * width, tapped);
+  filler.linear("drafter.from_last", width, tapped);
+  filler.array("drafter.mask", {width}, 1.0f);
+  filler.array("drafter.slot.weight", {spec.block, width}, 1.0f);
+  filler.linear("drafter.confidence", 1, width + rank);
+  filler.linear("drafter.head", kept, width);
+  if (rank == 0) return;
+  filler.linear("drafter.from_slot", rank, width);
+  filler.linear("drafter.from_state", rank, rank, false);
+  filler.array("drafter.out", {kept, rank}, 0.5f);
+  filler.array("drafter.token", {words, rank}, 0.5f);
+}
+
+CtcSpec random_ctc(Dice& dice, const ModelSpec& target) {
+  CtcSpec spec;
+  spec.layers = dice.pick(1, 2);
+  spec.heads = target.heads;
+  spec.inner = dice.pick(1, 40);
+  spec.upsample = dice.pick(1, 3);
+  spec.pre_norm = dice.chance(0.5);
+  spec.gated = dice.chance(0.3);
+  spec.activation = random_activation(dice);
+  return spec;
+}
+
+void fill_ctc(Filler& filler, const TinyModel& model) {
+  const CtcSpec& spec = *model.ctc;
+  const int width = model.spec.width;
+  filler.stack("ctc.decoder", spec.layers,
+               shape_of(width, spec.heads, spec.heads, spec.inner, spec.pre_norm, spec.gated,
+                        false));
+  filler.array("ctc.copies", {spec.upsample, width}, 0.3f);
+  filler.linear("ctc.told", width, width, false);
+  filler.array("ctc.bias", {model.spec.words}, 0.3f);
+}
+
+}  // namespace
+
+Weights TinyModel::weights() const {
+  Weights weights;
+  for (const auto& [name, array] : arrays)
+    weights.insert(name, {array.second.data(), array.first});
+  return weights;
+}
+
+std::unique_ptr<Model> TinyModel::build(const std::string& instruction_set, int threads) const {
+  return std::make_unique<Model>(weights(), spec, drafter, ctc, instruction_set, threads);
+}
+
+TinyModel random_model(Dice& dice, Precision precision) {
+  TinyModel model;
+  model.spec = random_spec(dice, precision);
+  Filler filler(model, dice);
+  fill_model(filler, dice, model);
+  model.drafter = random_drafter(dice, model.spec);
+  fill_drafter(filler, model);
+  if (model.reads()) {
+    model.ctc = random_ctc(dice, model.spec);
+    fill_ctc(filler, model);
+  }
+  return model;
+}
+
+}  // namespace outrider

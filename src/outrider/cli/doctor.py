@@ -1,0 +1,125 @@
+"""`outrider doctor`: what this installation has, and what it will use."""
+
+import json as _json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+__all__ = ["doctor"]
+
+Line = tuple[str, str]
+
+
+def doctor(
+    model: Annotated[
+        str | None,
+        typer.Argument(metavar="[MODEL]", help="Folder or Hub id of a model.", show_default=False),
+    ] = None,
+    json: Annotated[
+        Path | None, typer.Option("--json", help="Write what was found here; - for stdout.")
+    ] = None,
+) -> None:
+    """Show what is installed, what will compute, and what is wrong; with a model, how it will run.
+
+    Exits with 2 if something is wrong. What is missing but optional is not.
+    """
+    from outrider.evaluation.doctor import examine
+    from outrider.evaluation.results import write_result
+
+    found = examine(model)
+    if json == Path("-"):
+        typer.echo(_json.dumps(found, indent=2, ensure_ascii=False))
+    else:
+        _print(found)
+        if json is not None:
+            write_result(json, found)
+    for problem in found["problems"]:
+        typer.echo(f"outrider: {problem}", err=True)
+    if found["problems"]:
+        raise typer.Exit(2)
+
+
+def _print(found: dict[str, Any]) -> None:
+    lines = [*_machine(found), *_native(found), *_optional(found)]
+    if "model" in found:
+        lines += [("", ""), *_model(found["model"])]
+    width = max(len(name) for name, _ in lines)
+    for name, text in lines:
+        typer.echo(f"{name:<{width}}  {text}".rstrip())
+
+
+def _machine(found: dict[str, Any]) -> Iterator[Line]:
+    versions, machine = found["versions"], found["machine"]
+    yield "outrider", f"{versions['outrider']}, Python {versions['python']}, {machine['system']}"
+    yield (
+        "processor",
+        f"{machine['processor']}: {machine['cores']} cores, {machine['memory_gib']} GiB of memory",
+    )
+    gpus = ", ".join(found["gpus"]) or "no GPU"
+    yield "torch", f"{versions['torch']}, {machine['threads']} threads, {gpus}"
+
+
+def _native(found: dict[str, Any]) -> Iterator[Line]:
+    core, takes = found["native"], found["load"]
+    if "check" in core:
+        name = found["versions"].get("outrider-native", "not installed by pip")
+        others = ", ".join(core["instruction_sets"])
+        yield "native core", f"{name}, computes with {core['instruction_set']} (of {others})"
+        yield "self-check", _check(core["check"])
+    else:
+        yield "native core", core["reason"]
+    yield "load", _engine(takes)
+    for variable, value in found["environment"].items():
+        useless = variable == "OUTRIDER_ISA" and not core["installed"]
+        text = f"{value} (no effect without the native core)" if useless else value
+        yield variable, text if value else "not set"
+
+
+def _check(check: dict[str, Any]) -> str:
+    if check["fault"]:
+        return f"failed: {check['fault']}"
+    return (
+        f"ok ({check['seconds']:.1f} s): float32 within {check['float32_error']:.0e} of torch, "
+        "int8 tandem equals int8 greedy"
+    )
+
+
+def _engine(takes: dict[str, Any]) -> str:
+    """Who computes, with what, and why where that is PyTorch."""
+    if "backend" not in takes:
+        return f"fails: {takes['reason']}"
+    text = f"backend {takes['backend']} in {takes['dtype']}"
+    return f"{text}: {takes['reason']}" if takes.get("reason") else text
+
+
+def _optional(found: dict[str, Any]) -> Iterator[Line]:
+    from outrider.evaluation.doctor import OPTIONAL
+
+    for name, version in found["optional"].items():
+        extra, purpose = OPTIONAL[name]
+        yield name, version or f"not installed: pip install 'outrider[{extra}]' for {purpose}"
+
+
+def _model(model: dict[str, Any]) -> Iterator[Line]:
+    if "kind" not in model:
+        yield "model", f"{model['name']} does not load: {model['reason']}"
+        return
+    yield "model", f"{model['name']}: {model['kind']}, {_size(model['weights'])}"
+    yield "drafter", _size(model["drafter"])
+    yield "ctc", _size(model["ctc"])
+    if model["backend"] == "native":
+        memory = model["memory_bytes"] / 2**20
+        set_ = model["instruction_set"]
+        yield "load", f"{_engine(model)} with {set_}, {memory:,.1f} MiB of packed weights"
+        return
+    yield "load", _engine(model)
+    if model["lacking"]:
+        yield "native core", f"does not compute {model['lacking']}"
+
+
+def _size(part: dict[str, int] | None) -> str:
+    if part is None:
+        return "none"
+    return f"{part['parameters']:,} parameters, {part['bytes'] / 2**20:,.1f} MiB"

@@ -1,0 +1,303 @@
+"""Who decodes in `bench decode`: one class per engine, each at its best setting.
+
+Every engine is given texts and returns texts, so cutting into tokens and joining them again is part
+of what is timed. All of them decode greedily, from the same weights, with the same bound on the
+length and the same forbidden tokens. Nothing heavy is imported before an engine is built: each one
+lives in a process of its own, and its memory should be its own too.
+"""
+
+import json
+import time
+from collections import defaultdict
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
+
+from outrider.errors import ModelError
+
+if TYPE_CHECKING:
+    from outrider.data.tokenizer import Tokenizer
+    from outrider.runtime import Translator
+
+__all__ = [
+    "CTranslate2Engine",
+    "Engine",
+    "EnginePlan",
+    "Explained",
+    "OutriderEngine",
+    "TransformersEngine",
+    "Translated",
+    "build_engine",
+]
+
+Library = Literal["torch", "native", "ctranslate2", "transformers"]
+
+MODES = ("ar", "tandem", "parallel")
+_ONE_BATCH = 1 << 20
+"""Tokens a batch may hold: so many that what is called a batch here is decoded as one."""
+
+
+@dataclass(frozen=True)
+class EnginePlan:
+    """Which library computes what, with how many threads."""
+
+    name: str
+    """What `--engines` calls it."""
+    library: Library
+    folder: Path
+    """What it loads: a model folder of ours, or an exported one."""
+    dtype: str = "float32"
+    threads: int = 1
+    modes: tuple[str, ...] = ("ar",)
+    """What it is to be measured at."""
+    shallow: bool = False
+    """Whether the model is the one with a shallow decoder."""
+    assistant: Path | None = None
+    """An exported model that helps transformers by guessing."""
+
+
+class Translated(NamedTuple):
+    """What an engine made of a batch."""
+
+    texts: list[str]
+    tokens: int
+    """Target tokens written, without end tokens."""
+
+
+@dataclass
+class Explained:
+    """Where the time of some batches went, in seconds."""
+
+    wall: float = 0.0
+    text: float = 0.0
+    """Inside the tokenizer."""
+    core: dict[str, float] = field(default_factory=dict)
+    """Inside the backend, by the name of what was called."""
+    sentences: int = 0
+    statistics: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def ratio_to_bare_engine(self) -> float:
+        """Time of decoding over the part of it that was spent inside the core."""
+        return (self.wall - self.text) / sum(self.core.values())
+
+
+class Engine(Protocol):
+    """What the worker of an engine asks of it."""
+
+    modes: dict[str, str | None]
+    """Ways to decode that were asked for, each with the reason why it cannot be done, or None."""
+    largest_batch: dict[str, int]
+    """Most texts at once, for the ways that have such a bound."""
+
+    def translate(self, texts: Sequence[str], mode: str) -> Translated:
+        """Translate one batch."""
+        ...
+
+    def explain(self, batches: Sequence[Sequence[str]], mode: str) -> Explained | None:
+        """Translate batches again and say where the time goes; None where it cannot be known."""
+        ...
+
+
+def build_engine(plan: EnginePlan) -> Engine:
+    """Load the engine; raises an `OutriderError` where that cannot be done."""
+    builders: dict[Library, Callable[[EnginePlan], Engine]] = {
+        "torch": OutriderEngine,
+        "native": OutriderEngine,
+        "ctranslate2": CTranslate2Engine,
+        "transformers": TransformersEngine,
+    }
+    return builders[plan.library](plan)
+
+
+class _Watched:
+    """Stands before an object and adds up the time spent inside its methods."""
+
+    def __init__(self, watched: Any) -> None:
+        self._watched = watched
+        self.seconds: dict[str, float] = defaultdict(float)
+
+    def __getattr__(self, name: str) -> Any:
+        found = getattr(self._watched, name)
+        if not callable(found):
+            return found
+
+        def timed(*arguments: Any, **options: Any) -> Any:
+            began = time.perf_counter()
+            try:
+                return found(*arguments, **options)
+            finally:
+                self.seconds[name] += time.perf_counter() - began
+
+        return timed
+
+
+class OutriderEngine:
+    """Ours, on PyTorch or on the native core."""
+
+    def __init__(self, plan: EnginePlan) -> None:
+        from outrider.runtime import Translator, load
+
+        loaded = load(
+            plan.folder,
+            device="cpu",
+            backend=plan.library,
+            dtype=plan.dtype,
+            threads=plan.threads,
+        )
+        if not isinstance(loaded, Translator):
+            raise ModelError(f"{plan.folder}: is a language model; it translates nothing")
+        self.translator: Translator = loaded
+        self.modes = {mode: self._hindrance(mode) for mode in plan.modes}
+        self.largest_batch: dict[str, int] = {}
+
+    def _hindrance(self, mode: str) -> str | None:
+        from outrider.runtime.options import call_config
+
+        try:
+            call_config(self.translator.backend, self.translator.defaults, {"mode": mode})
+        except ModelError as error:
+            return str(error)
+        return None
+
+    def translate(self, texts: Sequence[str], mode: str) -> Translated:
+        """Translate one batch."""
+        found = self.translator.results(texts, batch_tokens=_ONE_BATCH, mode=mode)
+        best = [results[0] for results in found]
+        return Translated([one.text for one in best], sum(len(one.tokens) for one in best))
+
+    def explain(self, batches: Sequence[Sequence[str]], mode: str) -> Explained:
+        """Translate batches again with a watch on the backend and one on the tokenizer."""
+        from outrider.decoding.statistics import Statistics
+
+        backend, tokenizer = _Watched(self.translator.backend), _Watched(self.translator.tokenizer)
+        watched = self._like(backend, tokenizer)
+        if mode == "tandem":
+            watched.profile = self.translator.profile  # measured once, and not to be timed
+        seen, statistics = Explained(), Statistics()
+        for texts in batches:
+            began = time.perf_counter()
+            watched.results(texts, batch_tokens=_ONE_BATCH, stats=statistics, mode=mode)
+            seen.wall += time.perf_counter() - began
+            seen.sentences += len(texts)
+        seen.core, seen.text = dict(backend.seconds), sum(tokenizer.seconds.values())
+        seen.statistics = statistics.as_dict()
+        return seen
+
+    def _like(self, backend: Any, tokenizer: Any) -> "Translator":
+        ours = self.translator
+        return type(ours)(backend, tokenizer, longest=ours.longest, defaults=ours.defaults)
+
+
+class CTranslate2Engine:
+    """CTranslate2 on the exported weights."""
+
+    def __init__(self, plan: EnginePlan) -> None:
+        import ctranslate2
+
+        from outrider.data.tokenizer import load_tokenizer
+
+        self.tokenizer: Tokenizer = load_tokenizer(plan.folder)
+        self.translator = ctranslate2.Translator(
+            str(plan.folder),
+            device="cpu",
+            compute_type=plan.dtype,
+            inter_threads=1,
+            intra_threads=plan.threads,
+        )
+        self.source = _names(plan.folder, "source")
+        self.target = {name: index for index, name in enumerate(_names(plan.folder, "target"))}
+        self.modes: dict[str, str | None] = dict.fromkeys(plan.modes)
+        self.largest_batch: dict[str, int] = {}
+
+    def translate(self, texts: Sequence[str], mode: str) -> Translated:
+        """Translate one batch."""
+        rows = self.tokenizer.encode_batch(texts)
+        found = self.translator.translate_batch(
+            [[self.source[index] for index in row] for row in rows],
+            beam_size=1,
+            max_batch_size=len(rows),
+            max_decoding_length=max(map(_most_tokens, rows)),
+        )
+        return _join(
+            self.tokenizer,
+            [[self.target[name] for name in one.hypotheses[0]] for one in found],
+            rows,
+        )
+
+    def explain(self, batches: Sequence[Sequence[str]], mode: str) -> None:
+        """Say nothing: what happens inside is not told."""
+
+
+class TransformersEngine:
+    """`generate` of transformers on the same weights, alone or assisted by a smaller model."""
+
+    def __init__(self, plan: EnginePlan) -> None:
+        import torch
+        from transformers import MarianMTModel
+
+        from outrider.data.tokenizer import load_tokenizer
+
+        torch.set_num_threads(plan.threads)
+        self.tokenizer: Tokenizer = load_tokenizer(plan.folder)
+        self.model = MarianMTModel.from_pretrained(plan.folder).eval()
+        self.modes: dict[str, str | None] = dict.fromkeys(plan.modes)
+        self.largest_batch = {"assisted": 1}
+        self.assistant = None
+        if plan.assistant is not None:
+            self.assistant = MarianMTModel.from_pretrained(plan.assistant).eval()
+        elif "assisted" in self.modes:
+            self.modes["assisted"] = "it needs a smaller model to assist; give one with --shallow"
+
+    def translate(self, texts: Sequence[str], mode: str) -> Translated:
+        """Translate one batch."""
+        import torch
+
+        eos, pad = self.tokenizer.eos_id, self.tokenizer.pad_id
+        rows = self.tokenizer.encode_batch(texts)
+        longest = max(map(len, rows))
+        helper = {"assistant_model": self.assistant} if mode == "assisted" else {}
+        with torch.inference_mode():
+            written = self.model.generate(
+                input_ids=torch.tensor([[*r, eos, *[pad] * (longest - len(r))] for r in rows]),
+                attention_mask=torch.tensor(
+                    [[1] * (len(row) + 1) + [0] * (longest - len(row)) for row in rows]
+                ),
+                max_new_tokens=max(map(_most_tokens, rows)),
+                num_beams=1,
+                do_sample=False,
+                use_cache=True,
+                **helper,
+            )
+        ids = [_until(row[1:], eos) for row in written.tolist()]  # without the start token
+        return _join(self.tokenizer, ids, rows)
+
+    def explain(self, batches: Sequence[Sequence[str]], mode: str) -> None:
+        """Say nothing: what happens inside is not told."""
+
+
+def _most_tokens(row: Sequence[int]) -> int:
+    """Allow what our `Translator` allows: 3 tokens for each of the source and 30 more."""
+    return 3 * len(row) + 30
+
+
+def _until(row: list[int], end: int) -> list[int]:
+    return row[: row.index(end)] if end in row else row
+
+
+def _join(
+    tokenizer: "Tokenizer", rows: Sequence[list[int]], sources: Sequence[list[int]]
+) -> Translated:
+    """Make texts of tokens; a row that never ended is cut, for its neighbours let it grow on."""
+    ids = [row[: _most_tokens(source)] for row, source in zip(rows, sources, strict=True)]
+    texts = [text.strip() for text in tokenizer.decode_batch(ids)]
+    return Translated(texts, sum(map(len, ids)))
+
+
+def _names(folder: Path, side: str) -> list[str]:
+    """Read the names of the tokens of an exported model."""
+    paths = (folder / f"{name}_vocabulary.json" for name in (side, "shared"))
+    path = next(path for path in paths if path.is_file())
+    names: list[str] = json.loads(path.read_text(encoding="utf-8"))
+    return names

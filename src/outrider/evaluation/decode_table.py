@@ -1,0 +1,119 @@
+"""The result of `bench decode` as people read it: columns, headings and a page of Markdown."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+__all__ = ["COLUMNS", "NARROW", "decode_markdown", "heading", "shown_columns", "shown_row"]
+
+COLUMNS = {
+    "engine": "engine",
+    "mode": "mode",
+    "threads": "threads",
+    "sentences_per_second": "sentences/s",
+    "tokens_per_second": "tokens/s",
+    "latency_p50_ms": "p50 ms",
+    "latency_p95_ms": "p95 ms",
+    "ratio_to_ctranslate2_int8": "to CT2 int8",
+    "best_ratio_to_ctranslate2_int8": "best to best",
+    "ratio_to_hf_generate": "to generate",
+    "ratio_to_bare_engine": "to bare core",
+    "bleu": "BLEU",
+    "chrf": "chrF",
+    "identical_to_own_greedy": "own greedy",
+    "identical_to_reference": "reference",
+    "peak_rss_mib": "MiB",
+    "load_seconds": "load s",
+}
+"""Columns, each with its heading."""
+NARROW = {
+    "engine": "engine",
+    "mode": "mode",
+    "threads": "thr.",
+    "sentences_per_second": "sent./s",
+    "ratio_to_ctranslate2_int8": "to CT2",
+    "ratio_to_hf_generate": "to HF",
+    "bleu": "BLEU",
+    "identical_to_own_greedy": "greedy",
+}
+"""Those that fit on a screen."""
+
+
+def shown_columns(result: dict[str, Any], columns: dict[str, str] = COLUMNS) -> dict[str, str]:
+    """Keys and headings of the columns that say something in this result."""
+    return {
+        key: name
+        for key, name in columns.items()
+        if any(row[key] is not None for row in result["rows"])
+    }
+
+
+def shown_row(row: dict[str, Any], columns: dict[str, str]) -> list[str]:
+    """A row as people read it; a star marks the better number of threads."""
+    shown = [_shown(key, row[key]) for key in columns]
+    if row["best_threads"]:
+        shown[list(columns).index("threads")] += " *"
+    return shown
+
+
+def _shown(key: str, value: Any) -> str:
+    if value is None:
+        return ""
+    if key.startswith("identical"):
+        return f"{value:.1%}"
+    if not isinstance(value, float):
+        return str(value)
+    return f"{value:,.0f}" if value >= 1000 or key == "peak_rss_mib" else f"{value:.2f}"
+
+
+def heading(result: dict[str, Any]) -> str:
+    """What was measured, and on which machine, in a sentence."""
+    where, versions = result["machine"], result["versions"]
+    libraries = ("python", "torch", "transformers", "ctranslate2", "outrider-native")
+    named = ", ".join(f"{name} {versions[name]}" for name in libraries if name in versions)
+    return (
+        f"{result['model']} on {where['processor']} ({', '.join(where['instructions'])}; "
+        f"{where['cores']} cores): {result['sentences']} sentences, "
+        f"{result['repeats']} repeat{'s' if result['repeats'] > 1 else ''}; "
+        f"{named}."
+    )
+
+
+def decode_markdown(result: dict[str, Any]) -> str:
+    """The whole result as a page of Markdown."""
+    columns = shown_columns(result)
+    lines = [f"# Decoding speed of {result['model']}", "", heading(result), ""]
+    for batch, order in dict.fromkeys((row["batch"], row["order"]) for row in result["rows"]):
+        rows = [row for row in result["rows"] if (row["batch"], row["order"]) == (batch, order)]
+        lines += [f"## Batch {batch}" + (f", {order}" if batch > 1 else ""), ""]
+        lines += _table(columns.values(), [shown_row(row, columns) for row in rows])
+        lines += _split_table(rows)
+    if result["missing"]:
+        lines += ["## Not measured", ""]
+        lines += [f"- {one['engine']}: {one['reason']}" for one in result["missing"]]
+    return "\n".join(lines).rstrip() + "\n"
+
+
+def _split_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+    """Where the time of our own engines goes, at the threads that suit them best."""
+    rows = [row for row in rows if row["time_split_ms"] is not None and row["best_threads"]]
+    parts = list(dict.fromkeys(part for row in rows for part in row["time_split_ms"]))
+    parts.sort(key=lambda part: (part in ("loop", "text"), part))
+    cells = [
+        [
+            row["engine"],
+            row["mode"],
+            *(_shown(part, row["time_split_ms"].get(part)) for part in parts),
+            _shown("", row["tokens_per_round"]),
+        ]
+        for row in rows
+    ]
+    if not rows:
+        return []
+    names = ["engine", "mode", *(f"{part} ms" for part in parts), "tokens a round"]
+    return ["Milliseconds for a sentence:", "", *_table(names, cells)]
+
+
+def _table(names: Iterable[str], rows: Sequence[Sequence[str]]) -> list[str]:
+    names = list(names)
+    lines = [names, ["---"] * len(names), *rows]
+    return [*("| " + " | ".join(line) + " |" for line in lines), ""]

@@ -1,0 +1,162 @@
+"""What this installation has and will use, and what is wrong with it.
+
+Nothing is guessed: `load` itself is asked, and the core computes. What is missing but not needed is
+no problem; what would make a command fail is.
+"""
+
+import os
+import warnings
+from dataclasses import asdict
+from importlib.metadata import PackageNotFoundError, version
+from math import prod
+from pathlib import Path
+from typing import Any
+
+import torch
+from safetensors import safe_open
+
+from outrider.backends import native
+from outrider.backends.native import NativeBackend
+from outrider.backends.native_parts import missing
+from outrider.backends.torch import TorchBackend
+from outrider.errors import FallbackWarning, OutriderError
+from outrider.evaluation.results import machine, versions
+from outrider.evaluation.self_check import check_native
+from outrider.models.ctc import CTC
+from outrider.models.folder import DRAFTER
+from outrider.runtime.engine import VARIABLE, choose_device, choose_engine
+from outrider.runtime.folder import model_folder
+from outrider.runtime.load import load
+from outrider.runtime.translator import Translator
+
+__all__ = ["OPTIONAL", "examine"]
+
+OPTIONAL = {
+    "datasets": ("hub", "corpora from the Hugging Face Hub"),
+    "matplotlib": ("plot", "pictures"),
+    "tensorboard": ("plot", "train.tensorboard"),
+    "ctranslate2": ("peers", "export --to ctranslate2, and a peer in bench decode"),
+    "gymnasium": ("examples", "examples/memory-rl"),
+    "scikit-learn": ("examples", "examples/images"),
+}
+"""Packages some features need: the extra that brings each, and what it is for."""
+
+
+def examine(model: str | Path | None = None) -> dict[str, Any]:
+    """Return what was found, ready for JSON; `problems` lists what is wrong, a sentence each.
+
+    Args:
+        model: A model folder or Hub id, to learn in addition how `load` will compute it.
+    """
+    problems: list[str] = []
+    found: dict[str, Any] = {
+        "versions": versions(),
+        "machine": machine(),
+        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "environment": {name: os.environ.get(name) for name in (VARIABLE, native.INSTRUCTION_SET)},
+        "native": _examine_native(problems),
+        "load": _examine_load(problems),
+        "optional": {name: _version(name) for name in OPTIONAL},
+    }
+    if model is not None:
+        found["model"] = _examine_model(model, problems)
+    return {**found, "problems": list(dict.fromkeys(problems))}
+
+
+def _examine_native(problems: list[str]) -> dict[str, Any]:
+    found: dict[str, Any] = {"installed": native.is_installed()}
+    if (fault := native.fault()) is not None:
+        if native.is_damaged():
+            problems.append(f"outrider-native {fault}")
+        return {**found, "reason": fault}
+    try:
+        found["instruction_sets"] = native.instruction_sets()
+        found["instruction_set"] = native.choose_instruction_set()
+        check = check_native()
+    except OutriderError as error:
+        problems.append(str(error))
+        return {**found, "reason": str(error)}
+    if check.fault is not None:
+        problems.append(f"the native core computes wrongly here: {check.fault}")
+    return {**found, "check": {**asdict(check), "fault": check.fault}}
+
+
+def _examine_load(problems: list[str]) -> dict[str, Any]:
+    """Ask for whatever `load` takes by itself, for a model that the core can compute."""
+    place = choose_device("auto")
+    try:
+        engine = choose_engine(None, None, place)
+        if engine.native:
+            native.choose_instruction_set()
+    except OutriderError as error:
+        problems.append(str(error))
+        return {"reason": str(error)}
+    name = "native" if engine.native else "torch"
+    reason = None if engine.native else _why_torch(place)
+    return {"backend": name, "dtype": engine.dtype, "device": str(place), "reason": reason}
+
+
+def _why_torch(place: torch.device) -> str:
+    if os.environ.get(VARIABLE) == "torch":
+        return f"{VARIABLE} asks for it"
+    if place.type != "cpu":
+        return "the native core computes on a CPU only"
+    return f"the native core {'does not load' if native.is_damaged() else 'is not installed'}"
+
+
+def _examine_model(name: str | Path, problems: list[str]) -> dict[str, Any]:
+    try:
+        folder = model_folder(name)
+        with warnings.catch_warnings(record=True) as caught:
+            warnings.simplefilter("always", FallbackWarning)
+            loaded = load(folder)
+    except OutriderError as error:
+        problems.append(str(error))
+        return {"name": str(name), "reason": str(error)}
+    said = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
+    parts = {"weights": "", "drafter": DRAFTER, "ctc": CTC}
+    return {
+        "name": str(name),
+        "kind": "encoder-decoder" if isinstance(loaded, Translator) else "language model",
+        **{part: _measure_weights(folder / path) for part, path in parts.items()},
+        **_describe_backend(loaded.backend, said),
+    }
+
+
+def _describe_backend(backend: Any, said: list[str]) -> dict[str, Any]:
+    """Say who computes and, where that is PyTorch, why; `lacking` is what the core cannot do."""
+    if isinstance(backend, NativeBackend):
+        return {
+            "backend": "native",
+            "dtype": backend.dtype,
+            "instruction_set": backend.instruction_set,
+            "memory_bytes": backend.core.bytes,
+        }
+    assert isinstance(backend, TorchBackend)
+    lacking = missing(backend.model, backend.drafter, backend.ctc_decoder)
+    return {
+        "backend": "torch",
+        "dtype": str(backend.model.dtype).removeprefix("torch."),
+        "device": str(backend.device),
+        "reason": said[0] if said else _why_torch(backend.device),
+        "lacking": lacking,
+    }
+
+
+def _measure_weights(folder: Path) -> dict[str, int] | None:
+    """Count parameters by the headers of the files; None where there are none."""
+    files = sorted(folder.glob("*.safetensors"))
+    parameters = 0
+    for path in files:
+        with safe_open(path, framework="pt") as file:
+            slices = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
+        parameters += sum(prod(s.get_shape()) for s in slices if "F" in s.get_dtype())
+    size = sum(path.stat().st_size for path in files)
+    return {"parameters": parameters, "bytes": size} if files else None
+
+
+def _version(package: str) -> str | None:
+    try:
+        return version(package)
+    except PackageNotFoundError:
+        return None

@@ -1,0 +1,189 @@
+"""The native core in float32 is the torch backend, to rounding: logits, drafts and slots."""
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+import native_tiny
+from native_tiny import DRAFTERS, KINDS, SEQ2SEQ
+from outrider.backends.torch import TorchBackend
+from outrider.decoding import DecodeConfig, Request, decode
+
+pytest.importorskip("outrider_native", reason="outrider-native is not installed")
+
+from outrider.backends.native import NativeBackend
+
+LENGTHS = [5, 1, 9]
+
+
+def close(found: Tensor, expected: Tensor) -> None:
+    torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
+
+
+def both(model: Any, **parts: Any) -> tuple[NativeBackend, TorchBackend]:
+    return NativeBackend(model, dtype="float32", threads=1, **parts), TorchBackend(model, **parts)
+
+
+def ids(backend: Any, *shape: int) -> Tensor:
+    return torch.randint(backend.vocab_size, shape)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@torch.inference_mode()
+def test_logits_equal_those_of_torch(kind) -> None:
+    """Ragged prompts, blocks, single tokens; tokens taken back; rows dropped, moved and copied."""
+    model = native_tiny.build(kind)
+    backends = both(model)
+    source = native_tiny.rows(model, LENGTHS)
+    states = [backend.encode(source, capacity=30) for backend in backends]
+    count_B = torch.tensor([4, 1, 3])
+
+    def compare(tokens_BT: Tensor, **options: Any) -> None:
+        pairs = zip(backends, states, strict=True)
+        found, expected = (one.extend(tokens_BT, state, **options) for one, state in pairs)
+        real_B = options.get("count_B", torch.full((len(tokens_BT),), tokens_BT.shape[1]))
+        for row, real in enumerate([1] * len(real_B) if options.get("last") else real_B.tolist()):
+            close(found[row, :real], expected[row, :real])
+        assert torch.equal(states[0].length_B, states[1].length_B)
+
+    compare(ids(backends[0], 3, 4), count_B=count_B, last=True)
+    compare(ids(backends[0], 3, 6), count_B=torch.tensor([6, 2, 5]))
+    for state in states:
+        state.rollback(state.length_B - torch.tensor([5, 0, 2]))
+    compare(ids(backends[0], 3, 1))
+    for state in states:
+        state.select(torch.tensor([2, 0]))
+    compare(ids(backends[0], 2, 3))
+    states = [state.fan(3) for state in states]
+    compare(ids(backends[0], 6, 2))
+    for state in states:
+        state.select(torch.tensor([2, 2, 0, 3, 3, 4]))
+    compare(ids(backends[0], 6, 1))
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+@pytest.mark.parametrize("kind", ["marian", "silu", "learned", "text", "text rotary"])
+@torch.inference_mode()
+def test_drafts_equal_those_of_torch(kind, drafter) -> None:
+    model = native_tiny.build(kind)
+    backends = both(model, drafter=native_tiny.build_drafter(model, **DRAFTERS[drafter]))
+    source = native_tiny.rows(model, LENGTHS)
+    states = [backend.encode(source, capacity=30, drafting=True) for backend in backends]
+
+    def compare(**options: Any) -> None:
+        last_B1 = ids(backends[0], len(states[0].length_B), 1)
+        pairs = zip(backends, states, strict=True)
+        found, expected = (one.draft(last_B1, state, 4, **options) for one, state in pairs)
+        assert torch.equal(found.tokens_BK, expected.tokens_BK)
+        assert torch.equal(found.ids_BKC, expected.ids_BKC)
+        close(found.prob_BKC, expected.prob_BKC)
+        close(found.confidence_BK, expected.confidence_BK)
+
+    def extend(tokens_BT: Tensor, **options: Any) -> None:
+        for backend, state in zip(backends, states, strict=True):
+            backend.extend(tokens_BT, state, **options)
+
+    compare()  # before the first token there is no state to start from
+    extend(ids(backends[0], 3, 5), count_B=torch.tensor([5, 1, 3]))
+    compare(uniform_BK=torch.rand(3, 4), temperature=0.7)
+    for state in states:
+        state.rollback(torch.tensor([2, 0, 3]))
+    compare()
+    extend(ids(backends[0], 3, 2), count_B=torch.tensor([0, 2, 1]))
+    for state in states:
+        state.rollback(torch.tensor([2, 1, 3]))  # the first row is as it was two extends ago
+        state.select(torch.tensor([1, 0, 0]))
+    compare(uniform_BK=torch.rand(3, 4), temperature=3.0)
+
+
+@pytest.mark.parametrize("drafter", DRAFTERS)
+def test_blocks_that_are_partly_told_equal_those_of_torch(drafter) -> None:
+    model = native_tiny.build("marian")
+    backends = both(model, drafter=native_tiny.build_drafter(model, **DRAFTERS[drafter]))
+    source = native_tiny.rows(model, LENGTHS)
+    told_BK = ids(backends[0], 3, 12)  # longer than a block
+    told_BK[torch.rand(told_BK.shape) < 0.6] = -1
+    results = []
+    for backend in backends:
+        state = backend.encode(source, capacity=20, drafting=True)
+        results.append(backend.predict(torch.full((3, 1), backend.start), state, told_BK))
+    (token_BK, prob_BK), (expected_BK, expected_prob_BK) = results
+    assert torch.equal(token_BK, expected_BK)
+    close(prob_BK, expected_prob_BK)
+
+
+@pytest.mark.parametrize("parts", [{}, {"upsample": 3, "norm": "post", "gated": True}], ids=str)
+@pytest.mark.parametrize("kind", SEQ2SEQ)
+def test_slots_equal_those_of_torch(kind, parts) -> None:
+    model = native_tiny.build(kind)
+    backends = both(model, ctc=native_tiny.build_ctc(model, **parts))
+    source = native_tiny.rows(model, LENGTHS)
+    states = [backend.encode(source, capacity=0, parallel=True) for backend in backends]
+    told_BU = ids(backends[0], 3, 9 * parts.get("upsample", 2))
+    told_BU[torch.rand(told_BU.shape) < 0.5] = -1
+    for told in (None, told_BU):
+        results = [one.ctc(state, told) for one, state in zip(backends, states, strict=True)]
+        (logits_BUV, count_B), (expected_BUV, expected_B) = results
+        assert torch.equal(count_B, expected_B)
+        for row, real in enumerate(count_B.tolist()):
+            close(logits_BUV[row, :real], expected_BUV[row, :real])
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"beams": 4, "scores": True},
+        {"beams": 3, "n_best": 3, "length_penalty": 0.4},
+        {"strategy": "sample", "temperature": 1.3, "top_k": 9, "seed": 5},
+        {"mode": "tandem", "temperature": 0.8, "seed": 2},
+        {"mode": "tandem", "gamma": 0.5, "draft_tokens": 4},
+        {"mode": "parallel", "decoder": "ctc", "iterations": 2},
+        {"mode": "parallel", "decoder": "drafter", "iterations": 2},
+    ],
+    ids=str,
+)
+def test_every_loop_says_what_it_says_on_torch(options) -> None:
+    model = native_tiny.build("marian", seed=3)
+    parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
+    source = native_tiny.rows(model, [5, 2, 9])
+    requests = [Request(source=row, max_new_tokens=4 + 5 * n) for n, row in enumerate(source)]
+    config = DecodeConfig(max_new_tokens=14, **options)
+    found, expected = (decode(backend, requests, config) for backend in both(model, **parts))
+    for row, other in zip(found, expected, strict=True):
+        assert [one.tokens for one in row] == [one.tokens for one in other]
+        assert [one.score for one in row] == pytest.approx([one.score for one in other], abs=1e-3)
+
+
+def test_int8_is_near_float32() -> None:
+    for kind in KINDS:
+        model = native_tiny.build(kind)
+        source, tokens_BT = native_tiny.rows(model, LENGTHS), torch.randint(20, (3, 8))
+        results = []
+        for dtype in ("int8", "float32"):
+            backend = NativeBackend(model, dtype=dtype, threads=1)
+            results.append(backend.extend(tokens_BT, backend.encode(source, capacity=8)))
+        error = (results[0] - results[1]).norm() / results[1].norm()
+        assert 1e-5 < error < 0.05, (kind, error)
+
+
+def test_weights_of_other_dtypes_are_computed_in_the_cores_own() -> None:
+    model = native_tiny.build("marian").to(torch.bfloat16)
+    backend = NativeBackend(model, dtype="float32", threads=1)
+    expected = TorchBackend(model.float())
+    source, tokens_BT = native_tiny.rows(model, [4]), torch.tensor([[0, 5, 6]])
+    found = backend.extend(tokens_BT, backend.encode(source, capacity=3))
+    close(found, expected.extend(tokens_BT, expected.encode(source, capacity=3)))
+
+
+def test_what_a_loop_must_know() -> None:
+    model = native_tiny.build("learned")
+    backend = NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=2)
+    torch_backend = TorchBackend(model, drafter=native_tiny.build_drafter(model))
+    for name in ("vocab_size", "start", "eos", "pad", "max_length", "longest_draft", "has_ctc"):
+        assert getattr(backend, name) == getattr(torch_backend, name), name
+    assert (backend.epsilon, backend.device, backend.dtype) == (0.0, torch.device("cpu"), "int8")
+    state = backend.encode([[3, 4], [5]], capacity=10)
+    assert state.nbytes > 0
+    assert state.length_B.dtype == torch.int64
