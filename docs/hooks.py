@@ -15,6 +15,7 @@ from outrider.config import Field, explain
 from outrider.data.tasks import load_task, task_names
 from outrider.evaluation.attention_scaling import scaling_options
 from outrider.evaluation.comparison import failures, table, title
+from outrider.evaluation.decode_table import decode_markdown
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 
 COMMANDS = "<!-- every command -->"
@@ -24,6 +25,7 @@ PATTERNS = "<!-- every pattern -->"
 MEASURED = "<!-- every attention measured -->"
 TASKS = "<!-- every task -->"
 SETTINGS = "<!-- every setting of a task -->"
+DECODED = re.compile(r"<!-- decode table ([\w-]+) -->")
 COMPARED = re.compile(r"<!-- comparison ([\w-]+) -->")
 PRICED = 16_384  # length at which the attentions are compared
 RESULTS = Path(__file__).parent.parent / "results"
@@ -59,6 +61,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     for mark, write in ((TASKS, _tasks), (SETTINGS, _settings)):
         if mark in markdown:
             markdown = markdown.replace(mark, "\n".join(write()))
+    markdown = DECODED.sub(lambda found: "\n".join(_decoded(found[1])), markdown)
     return COMPARED.sub(lambda found: "\n".join(_compared(found[1])), markdown)
 
 
@@ -209,6 +212,18 @@ def _compared(name: str) -> Iterator[str]:
     )
     if (IMAGES / f"{path.stem}.png").is_file():
         yield f"![{title(result)}](images/{path.stem}.png)\n"
+
+
+def _decoded(name: str) -> Iterator[str]:
+    """Speeds of all engines from one result of `outrider bench decode`."""
+    path = RESULTS / f"{name}.json"
+    if not path.is_file():
+        yield "*Not measured yet.*"
+        return
+    if (IMAGES / f"{name}.png").is_file():
+        yield f"![Speed of every engine by batch size](images/{name}.png)\n"
+    page = decode_markdown(json.loads(path.read_text(encoding="utf-8")))
+    yield page.partition("\n")[2].replace("\n## ", "\n### ")  # below the headings of its page
 
 
 def _figure(value: float | None, unit: str = "") -> str:

@@ -51,14 +51,14 @@ def build(kind: str, *, seed: int = 0) -> Seq2Seq | LanguageModel:
     return rough(tiny.language_model(seed=seed, **LANGUAGE_MODELS[kind]), seed)
 
 
-def build_drafter(model: Any, *, seed: int = 0, **values: Any) -> Drafter:
+def build_drafter(model: Any, *, seed: int = 0, ahead: Ctc | None = None, **values: Any) -> Drafter:
     torch.manual_seed(seed)
     config = DrafterConfig.for_target(model.config, **DRAFTERS["rank"] | values)
     drafter = rough(Drafter(config), seed)
     if config.shortlist:
         ids_N = torch.randperm(config.vocab_size)[: config.shortlist]
         drafter.set_shortlist(ids_N)
-    return drafter.bind(model).eval()
+    return drafter.bind(model, ahead).eval()
 
 
 def build_ctc(model: Seq2Seq, *, seed: int = 0, **values: Any) -> Ctc:

@@ -191,10 +191,11 @@ nb::ndarray<nb::numpy, float> extend(Model& model, State& state, const Ids& toke
                                      const std::optional<Lengths>& counts, bool last) {
   const std::size_t texts = tokens.shape(0), width = tokens.shape(1);
   if (static_cast<int>(texts) != state.size() || (counts && counts->shape(0) != texts))
-    throw std::invalid_argument("extend: tokens and counts must have one row for each of the state");
+    throw std::invalid_argument(
+        "extend: tokens and counts must have one row for each of the state");
   const std::vector<int> ids = to_ints(tokens.data(), texts * width);
-  const std::vector<int> real = counts ? to_ints(counts->data(), texts)
-                                       : std::vector<int>(texts, static_cast<int>(width));
+  const std::vector<int> real =
+      counts ? to_ints(counts->data(), texts) : std::vector<int>(texts, static_cast<int>(width));
   const auto words = static_cast<std::size_t>(model.spec().words);
   Made<float> logits = make_logits(model, {texts, last ? 1 : width, words});
   {
@@ -223,7 +224,8 @@ nb::tuple draft(Model& model, State& state, const Lengths& last, int slots, doub
                 const std::optional<Numbers>& uniform, const std::optional<Ids>& told) {
   const std::size_t texts = last.shape(0);
   if (slots < 1 || slots > 1 << 20 || static_cast<int>(texts) != state.size())
-    throw std::invalid_argument("draft: one token for each row of the state, and at least one slot");
+    throw std::invalid_argument(
+        "draft: one token for each row of the state, and at least one slot");
   const auto wide = static_cast<std::size_t>(slots);
   if ((uniform && (uniform->shape(0) != texts || uniform->shape(1) != wide)) ||
       (told && (told->shape(0) != texts || told->shape(1) != wide)))
@@ -305,9 +307,10 @@ NB_MODULE(_core, module) {
       .def_prop_ro("threads", &Model::threads)
       .def_prop_ro("bytes", &Model::bytes)
       .def("encode", &encode, "sources"_a, "capacity"_a, "drafting"_a, "parallel"_a)
-      .def("extend", &extend, "state"_a, "tokens"_a, "counts"_a.none(), "last"_a)
-      .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a)
-      .def("draft", &draft, "state"_a, "last"_a, "slots"_a, "temperature"_a, "uniform"_a.none(),
-           "told"_a.none())
-      .def("ctc", &ctc, "state"_a, "told"_a.none());
+      .def("extend", &extend, "state"_a, "tokens"_a.noconvert(), "counts"_a.noconvert().none(),
+           "last"_a)
+      .def("likeliest", &likeliest, "state"_a, "tokens"_a.noconvert(), "forbidden"_a)
+      .def("draft", &draft, "state"_a, "last"_a.noconvert(), "slots"_a, "temperature"_a,
+           "uniform"_a.noconvert().none(), "told"_a.noconvert().none())
+      .def("ctc", &ctc, "state"_a, "told"_a.noconvert().none());
 }

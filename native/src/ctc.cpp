@@ -21,7 +21,8 @@ void Model::ctc(State& state, const std::int64_t* told, int texts, int slots, fl
   const LayerShape& shape = ctc_->stack.shape();
   seen.reserve(state.texts.size());
   for (int b = 0; b < state.size(); ++b) {
-    const int count = state.texts[static_cast<std::size_t>(b)]->source->length * ctc_->spec.upsample;
+    const int count =
+        state.texts[static_cast<std::size_t>(b)]->source->length * ctc_->spec.upsample;
     if (count > slots) throw std::invalid_argument("ctc: a text has more slots than there is room");
     for (int u = 0; u < count; ++u) {
       const std::ptrdiff_t place = static_cast<std::ptrdiff_t>(b) * slots + u;

@@ -87,7 +87,8 @@ void Drafter::make_room(State& state, const std::vector<int>& counts) const {
 
 void Drafter::take_in(Pass& pass, State& state, const std::vector<KeyValues*>& caches) const {
   const int tapped = tapped_width(), heads = stack_.shape().heads, width = width_ / heads;
-  pass.own.operand.take(pass.kernel, precision_, pass.own.tapped.data(), pass.count, tapped, tapped);
+  pass.own.operand.take(pass.kernel, precision_, pass.own.tapped.data(), pass.count, tapped,
+                        tapped);
   for (int layer = 0; layer < stack_.layers(); ++layer) {
     const Matrix& inject = inject_[static_cast<std::size_t>(layer)];
     inject.multiply(pass.kernel, pass.own.operand, pass.worker.share(inject.panels()),
@@ -143,7 +144,8 @@ void Drafter::choose(Pass& pass, const std::vector<int>& last, int first_text, i
     float* x = pass.own.stream.data() + area(r, width_);
     norm_.run(pass.kernel, x, x);
   }
-  pass.own.operand.take(pass.kernel, precision_, pass.own.stream.data(), pass.count, width_, width_);
+  pass.own.operand.take(pass.kernel, precision_, pass.own.stream.data(), pass.count, width_,
+                        width_);
   head_.multiply(pass.kernel, pass.own.operand, pass.worker.share(head_.panels()),
                  pass.shared.extra.data(), head_.columns());
   if (spec_.rank > 0)
@@ -183,7 +185,8 @@ void Drafter::walk(Pass& pass, int text, int last, int slots, const Choice& choi
       std::copy_n(pass.shared.context.data() + area(row, rank), rank, state);
       rows.add(state, token_.data() + area(before, rank), rank);
       if (i > 0) {
-        pass.own.operand.take(pass.kernel, precision_, states + ((i + 1) % 2) * rank, 1, rank, rank);
+        pass.own.operand.take(pass.kernel, precision_, states + ((i + 1) % 2) * rank, 1, rank,
+                              rank);
         from_state_.multiply(pass.kernel, pass.own.operand, {0, from_state_.panels()}, moved, rank);
         rows.add(state, moved, rank);
       }

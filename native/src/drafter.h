@@ -1,4 +1,5 @@
-// The block drafter: guesses the next k tokens in one pass (see models/drafter.py for the equations).
+// The block drafter: guesses the next k tokens in one pass (see models/drafter.py for the
+// equations).
 #pragma once
 
 #include "layer.h"
@@ -21,15 +22,15 @@ struct DrafterSpec {
 // How tokens are chosen: the likeliest, or drawn with `uniform` numbers; `told` ones stand.
 struct Choice {
   float temperature = 1.0f;
-  const double* uniform = nullptr;      // [texts][slots]
-  const std::int64_t* told = nullptr;   // [texts][slots], -1 where none is
+  const double* uniform = nullptr;     // [texts][slots]
+  const std::int64_t* told = nullptr;  // [texts][slots], -1 where none is
 };
 
 struct Drafted {
-  std::int64_t* tokens;   // [texts][slots]
-  std::int64_t* ids;      // [texts][slots][candidates]
-  float* probabilities;   // the same
-  float* confidence;      // [texts][slots]
+  std::int64_t* tokens;  // [texts][slots]
+  std::int64_t* ids;     // [texts][slots][candidates]
+  float* probabilities;  // the same
+  float* confidence;     // [texts][slots]
 };
 
 class Drafter {

@@ -16,8 +16,8 @@ std::unique_ptr<State> Model::encode(const std::vector<std::vector<int>>& source
   return state;
 }
 
-void Model::check_sources(const std::vector<std::vector<int>>& sources, int capacity,
-                          bool drafting, bool parallel) const {
+void Model::check_sources(const std::vector<std::vector<int>>& sources, int capacity, bool drafting,
+                          bool parallel) const {
   if (sources.empty()) throw std::invalid_argument("encode: there is no source");
   if (capacity < 0 || capacity > kLongest)
     throw std::invalid_argument("encode: there can be no capacity of " + std::to_string(capacity));
@@ -112,7 +112,8 @@ void Model::read(const std::vector<std::vector<int>>& sources, State& state) {
         if (!state.parallel() || pass.worker.index != 0) return;
         for (int r = 0; r < pass.count; ++r) {
           const Row& row = pass.rows[r];
-          auto& read = const_cast<Source&>(*state.texts[static_cast<std::size_t>(row.text)]->source);
+          auto& read =
+              const_cast<Source&>(*state.texts[static_cast<std::size_t>(row.text)]->source);
           std::copy_n(pass.own.stream.data() + area(r, width), width,
                       read.memory.data() + area(row.place, width));
         }

@@ -62,9 +62,8 @@ void Model::likeliest(State& state, const std::vector<int>& tokens, int width,
   check_tokens(forbidden);
   const std::vector<int> counts(state.texts.size(), width);
   const Plan planned = plan(state, tokens, width, counts, false);
-  take_in(state, planned, counts, [&](Pass& pass) {
-    choose(pass, forbidden, best + (pass.rows - planned.rows.data()));
-  });
+  take_in(state, planned, counts,
+          [&](Pass& pass) { choose(pass, forbidden, best + (pass.rows - planned.rows.data())); });
 }
 
 template <typename Score>

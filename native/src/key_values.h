@@ -1,7 +1,7 @@
 // What attention remembers of one text: keys and values of every layer and head.
 //
-// Keys lie in blocks of 16 places, [block][width][16], so that one instruction meets 16 of them. What
-// lies beyond a text's length means nothing; forgetting tokens is therefore free.
+// Keys lie in blocks of 16 places, [block][width][16], so that one instruction meets 16 of them.
+// What lies beyond a text's length means nothing; forgetting tokens is therefore free.
 #pragma once
 
 #include "kernel/kernel.h"
@@ -29,7 +29,8 @@ class KeyValues {
   const float* values(int layer, int head) const { return keys(layer, head) + part(); }
 
   void write(int layer, int head, int place, const float* key, const float* value) {
-    float* block = keys(layer, head) + static_cast<std::ptrdiff_t>(place / kPanel) * kPanel * width_;
+    float* block =
+        keys(layer, head) + static_cast<std::ptrdiff_t>(place / kPanel) * kPanel * width_;
     // Whole blocks are multiplied. Left as it came, memory holds numbers too small to be fast.
     if (place % kPanel == 0)
       std::memset(block, 0, static_cast<std::size_t>(kPanel * width_) * sizeof(float));

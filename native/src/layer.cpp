@@ -6,7 +6,9 @@
 namespace outrider {
 namespace {
 
-float* row_of(Buffer<float>& buffer, int row, int width) { return buffer.data() + area(row, width); }
+float* row_of(Buffer<float>& buffer, int row, int width) {
+  return buffer.data() + area(row, width);
+}
 
 }  // namespace
 
@@ -141,8 +143,7 @@ void Layer::feed_forward(Pass& pass) const {
   Buffer<float>& bent = pass.worker.count == 1 ? pass.shared.inner : pass.own.bent;
   for (int r = 0; r < pass.count; ++r) {
     float* x = row_of(bent, r, width);
-    if (pass.worker.count != 1)
-      std::copy_n(row_of(pass.shared.inner, r, width), width, x);
+    if (pass.worker.count != 1) std::copy_n(row_of(pass.shared.inner, r, width), width, x);
     if (shape_.gated)
       pass.kernel.rows->gate(shape_.activation, x, inner);
     else

@@ -20,8 +20,8 @@ inline std::size_t area(int rows, int width) {
 struct Row {
   int text = 0;
   int token = 0;
-  int place = 0;     // where it stands in its text, and where its key is kept
-  int visible = 0;   // how many keys it sees
+  int place = 0;    // where it stands in its text, and where its key is kept
+  int visible = 0;  // how many keys it sees
 };
 
 // Buffers that all workers of a pass write their columns to.
@@ -29,7 +29,8 @@ struct Shared {
   Buffer<float> wide, context, delta, inner, extra;
 };
 
-// Buffers of one worker. Each keeps the whole stream: computing a norm twice is cheaper than waiting.
+// Buffers of one worker. Each keeps the whole stream: computing a norm twice is cheaper than
+// waiting.
 struct Own {
   Buffer<float> stream, normed, bent, tapped, scores;
   Operand operand;

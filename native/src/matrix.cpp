@@ -7,8 +7,8 @@
 namespace outrider {
 namespace {
 
-constexpr int kRowBlock = 32;        // rows whose sums are held at once: two AMX tiles
-constexpr int kSums = 8192;          // sums held at once; 32 KiB, which the first cache keeps
+constexpr int kRowBlock = 32;  // rows whose sums are held at once: two AMX tiles
+constexpr int kSums = 8192;    // sums held at once; 32 KiB, which the first cache keeps
 
 float column_scale(const float* column, int width) {
   float most = 0.0f;
@@ -47,10 +47,7 @@ void Operand::take(const Kernel& kernel, Precision precision, const float* x, in
 }
 
 Matrix::Matrix(const float* weight, const float* bias, int columns, int width, Precision precision)
-    : precision_(precision),
-      columns_(columns),
-      width_(width),
-      depth_(round_up(width, kDepthStep)) {
+    : precision_(precision), columns_(columns), width_(width), depth_(round_up(width, kDepthStep)) {
   const int padded = round_up(columns, kPanel);
   bias_ = Buffer<float>(static_cast<std::size_t>(padded));
   std::fill_n(bias_.data(), padded, 0.0f);
@@ -66,7 +63,8 @@ Matrix::Matrix(const float* weight, const float* bias, int columns, int width, P
       }
     return;
   }
-  packed_ = Buffer<std::int8_t>(static_cast<std::size_t>(padded) * static_cast<std::size_t>(depth_));
+  packed_ =
+      Buffer<std::int8_t>(static_cast<std::size_t>(padded) * static_cast<std::size_t>(depth_));
   std::memset(packed_.data(), 0, packed_.size());
   scales_ = Buffer<float>(static_cast<std::size_t>(padded));
   offsets_ = Buffer<std::int32_t>(static_cast<std::size_t>(padded));
@@ -78,8 +76,8 @@ Matrix::Matrix(const float* weight, const float* bias, int columns, int width, P
     std::int32_t sum = 0;
     std::int8_t* panel = packed_.data() + static_cast<std::ptrdiff_t>(c / kPanel) * depth_ * kPanel;
     for (int k = 0; k < width; ++k) {
-      const auto byte = static_cast<std::int8_t>(
-          std::clamp(std::nearbyint(column[k] / scale), -127.0f, 127.0f));
+      const auto byte =
+          static_cast<std::int8_t>(std::clamp(std::nearbyint(column[k] / scale), -127.0f, 127.0f));
       panel[(k / 4 * kPanel + c % kPanel) * 4 + k % 4] = byte;
       sum += byte;
     }
@@ -118,9 +116,8 @@ void Matrix::multiply_bytes(const Kernel& kernel, Operand& x, Range panels, floa
       for (int r = 0; r < rows; ++r) {
         const int place = places == nullptr ? first + r : places[first + r];
         kernel.rows->finish(sums + r * count * kPanel, columns,
-                            x.scales_[static_cast<std::size_t>(first + r)],
-                            scales_.data() + column, bias_.data() + column,
-                            out + place * stride + column);
+                            x.scales_[static_cast<std::size_t>(first + r)], scales_.data() + column,
+                            bias_.data() + column, out + place * stride + column);
       }
     }
   }

@@ -64,10 +64,9 @@ Model::Model(const Weights& weights, const ModelSpec& spec,
     if (spec.encoder_layers > 0)
       source_places_ = weights.copy("encoder_position.table.weight", {spec.max_positions, width});
   }
-  const float* bias =
-      weights.has("logits_bias") ? weights.get("logits_bias", {words}) : nullptr;
-  const float* head = weights.has("head.weight") ? weights.get("head.weight", {words, width})
-                                                 : tokens_.data();
+  const float* bias = weights.has("logits_bias") ? weights.get("logits_bias", {words}) : nullptr;
+  const float* head =
+      weights.has("head.weight") ? weights.get("head.weight", {words, width}) : tokens_.data();
   head_ = Matrix(head, bias, words, width, spec.precision);
   if (drafter) drafter_.emplace(weights, *drafter, shape, words);
   if (!ctc) return;

@@ -1,5 +1,5 @@
-// A model: reads sources, takes in tokens, drafts. It does not change once it is built, so any number
-// of threads may call it at once, each with a state of its own.
+// A model: reads sources, takes in tokens, drafts. It does not change once it is built, so any
+// number of threads may call it at once, each with a state of its own.
 #pragma once
 
 #include "drafter.h"
@@ -77,9 +77,9 @@ class Model {
   std::unique_ptr<State> encode(const std::vector<std::vector<int>>& sources, int capacity,
                                 bool drafting, bool parallel);
 
-  // Appends `counts[b]` of the `tokens` [texts][width] to text b. Writes logits [texts][width][words],
-  // or with `last` [texts][1][words], those after the last token of each; a text that is given no
-  // token has none.
+  // Appends `counts[b]` of the `tokens` [texts][width] to text b. Writes logits
+  // [texts][width][words], or with `last` [texts][1][words], those after the last token of each; a
+  // text that is given no token has none.
   void extend(State& state, const std::vector<int>& tokens, int width,
               const std::vector<int>& counts, bool last, float* logits);
 
@@ -144,8 +144,8 @@ class Model {
   ModelSpec spec_;
   const Kernel& kernel_;
   Stack encoder_, decoder_;
-  std::vector<float> tokens_, source_tokens_;      // embeddings; the second empty where shared
-  std::vector<float> places_, source_places_;      // learned positions
+  std::vector<float> tokens_, source_tokens_;  // embeddings; the second empty where shared
+  std::vector<float> places_, source_places_;  // learned positions
   Matrix head_;
   std::optional<Drafter> drafter_;
   std::optional<Ctc> ctc_;

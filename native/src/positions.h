@@ -19,7 +19,8 @@ class SineTable {
     for (int k = 0; k < half; ++k) {
       const double frequency = std::pow(10000.0, -2.0 * k / width);
       for (int p = 0; p < length; ++p) {
-        rows_[static_cast<std::size_t>(p) * width + k] = static_cast<float>(std::sin(p * frequency));
+        rows_[static_cast<std::size_t>(p) * width + k] =
+            static_cast<float>(std::sin(p * frequency));
         rows_[static_cast<std::size_t>(p) * width + half + k] =
             static_cast<float>(std::cos(p * frequency));
       }
@@ -27,7 +28,9 @@ class SineTable {
   }
 
   int length() const { return length_; }
-  const float* row(int place) const { return rows_.data() + static_cast<std::size_t>(place) * width_; }
+  const float* row(int place) const {
+    return rows_.data() + static_cast<std::size_t>(place) * width_;
+  }
   const float* sines(int place) const { return row(place); }
   const float* cosines(int place) const { return row(place) + width_ / 2; }
 

@@ -42,8 +42,8 @@ class Recycler {
   Recycler() { idle_.reserve(kPieces); }
 
  private:
-  static constexpr std::size_t kStep = 1 << 12;    // sizes are rounded, so that they meet again
-  static constexpr std::size_t kMost = 16 << 20;   // numbers kept, 64 MiB
+  static constexpr std::size_t kStep = 1 << 12;   // sizes are rounded, so that they meet again
+  static constexpr std::size_t kMost = 16 << 20;  // numbers kept, 64 MiB
   static constexpr std::size_t kPieces = 1024;
 
   std::mutex mutex_;

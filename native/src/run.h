@@ -40,7 +40,8 @@ void Model::run(const std::vector<Row>& rows, int texts, const Prepare& prepare,
   };
   // The first text of a worker, so that all get about as many rows.
   const auto first_text = [&](int index, int workers) {
-    return index == workers ? texts : rows[area(index, count) / static_cast<std::size_t>(workers)].text;
+    return index == workers ? texts
+                            : rows[area(index, count) / static_cast<std::size_t>(workers)].text;
   };
   team_.run([&](const Worker& worker) {
     const auto index = static_cast<std::size_t>(worker.index);
@@ -54,7 +55,7 @@ void Model::run(const std::vector<Row>& rows, int texts, const Prepare& prepare,
     const auto begin = first_row(first);
     const int mine = static_cast<int>(first_row(end) - begin);
     if (mine == 0) return;
-    Pass pass{kernel_, Worker{}, rows.data() + begin, mine, scratch.shared[index],
+    Pass pass{kernel_,           Worker{}, rows.data() + begin, mine, scratch.shared[index],
               scratch.own[index]};
     work(pass, first, end - first);
   });

@@ -17,7 +17,8 @@ Text Text::copy() const {
 
 const float* Text::newest(int width) const {
   const int index = length - recent_start - 1;
-  if (index >= 0 && !recent.empty()) return recent.data() + static_cast<std::ptrdiff_t>(index) * width;
+  if (index >= 0 && !recent.empty())
+    return recent.data() + static_cast<std::ptrdiff_t>(index) * width;
   return earlier.empty() ? nullptr : earlier.data();
 }
 

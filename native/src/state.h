@@ -19,8 +19,8 @@ struct Source {
 };
 
 struct Text {
-  int length = 0;   // tokens taken in
-  int before = 0;   // tokens taken in before the last extend
+  int length = 0;  // tokens taken in
+  int before = 0;  // tokens taken in before the last extend
   std::shared_ptr<const Source> source;
   KeyValues decoder, drafter;
   // The model's states of the tokens of the last extend, as a drafter keeps them, and of the one

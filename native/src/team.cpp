@@ -3,8 +3,8 @@
 namespace outrider {
 namespace {
 
-constexpr int kLooks = 2000;        // some microseconds: longer than a share of a layer should take
-constexpr int kIdleLooks = 4000;    // longer than a caller needs between two calls
+constexpr int kLooks = 2000;      // some microseconds: longer than a share of a layer should take
+constexpr int kIdleLooks = 4000;  // longer than a caller needs between two calls
 
 inline void pause() {
 #if defined(__x86_64__)

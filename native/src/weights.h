@@ -20,8 +20,8 @@ class Weights {
 
   bool has(const std::string& name) const { return arrays_.count(name) != 0; }
 
-  // The array of this name and shape, all numbers finite; anything else is the caller's mistake, and
-  // named.
+  // The array of this name and shape, all numbers finite; anything else is the caller's mistake,
+  // and named.
   const float* get(const std::string& name, const std::vector<int>& shape) const {
     const auto found = arrays_.find(name);
     if (found == arrays_.end()) throw std::invalid_argument("the weights lack '" + name + "'");

@@ -4,6 +4,7 @@
 //     core_test --fuzz SECONDS [--seed N]    random calls, right and wrong, for so long
 #include "check.h"
 #include "checks.h"
+#include "kernel/kernel.h"
 
 #include <cstdlib>
 #include <cstring>
@@ -22,6 +23,9 @@ int main(int count, char** values) {
     else
       seed = std::strtoull(values[i + 1], nullptr, 10);
   }
+  std::printf("instruction sets:");
+  for (const std::string& name : outrider::available_kernels()) std::printf(" %s", name.c_str());
+  std::printf("\n");
   if (seconds > 0.0) {
     outrider::fuzz(seconds, seed);
   } else {

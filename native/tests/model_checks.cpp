@@ -53,26 +53,26 @@ std::vector<Story> random_stories(Dice& dice, const TinyModel& tiny, int count) 
   return stories;
 }
 
-// Tokens, candidates, probabilities and confidence of every text, as one row of numbers each.
+// Slot by slot the token, its candidates, their probabilities and the confidence; a row for each text.
 std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last,
-                                      const double* uniform = nullptr) {
+                                      int slots = kSlots, const double* uniform = nullptr) {
   const std::size_t texts = last.size(), count = static_cast<std::size_t>(model.candidates());
-  std::vector<std::int64_t> tokens(texts * kSlots), ids(tokens.size() * count);
+  const auto wide = static_cast<std::size_t>(slots);
+  std::vector<std::int64_t> tokens(texts * wide), ids(tokens.size() * count);
   std::vector<float> probabilities(ids.size()), confidence(tokens.size());
   Choice choice;
   choice.uniform = uniform;
-  model.draft(state, last, kSlots, choice,
+  model.draft(state, last, slots, choice,
               {tokens.data(), ids.data(), probabilities.data(), confidence.data()});
   std::vector<std::vector<float>> out(texts);
-  for (std::size_t b = 0; b < texts; ++b) {
-    const auto take = [&](const auto& from, std::size_t width) {
-      out[b].insert(out[b].end(), from.begin() + static_cast<std::ptrdiff_t>(b * width),
-                    from.begin() + static_cast<std::ptrdiff_t>((b + 1) * width));
-    };
-    take(tokens, kSlots);
-    take(ids, kSlots * count);
-    take(probabilities, kSlots * count);
-    take(confidence, kSlots);
+  for (std::size_t slot = 0; slot < tokens.size(); ++slot) {
+    std::vector<float>& row = out[slot / wide];
+    row.push_back(static_cast<float>(tokens[slot]));
+    for (std::size_t c = slot * count; c < (slot + 1) * count; ++c) {
+      row.push_back(static_cast<float>(ids[c]));
+      row.push_back(probabilities[c]);
+    }
+    row.push_back(confidence[slot]);
   }
   return out;
 }
@@ -257,9 +257,12 @@ void check_copies(Dice& dice) {
   }
   std::vector<double> uniform(kSlots * 3);
   for (double& u : uniform) u = dice.uniform();
-  const auto drawn = draft(*model, *state, next, uniform.data());
+  const auto drawn = draft(*model, *state, next, kSlots, uniform.data());
   state->select({2});
-  CHECK(same(draft(*model, *state, {next[2]}, uniform.data() + 2 * kSlots)[0], drawn[2]));
+  CHECK(same(draft(*model, *state, {next[2]}, kSlots, uniform.data() + 2 * kSlots)[0], drawn[2]));
+  const std::vector<float> longer = draft(*model, *state, {next[2]})[0];
+  const std::vector<float> shorter = draft(*model, *state, {next[2]}, 1)[0];
+  CHECK(std::equal(shorter.begin(), shorter.end(), longer.begin()));  // a slot sees none behind it
   state->select({});
   CHECK(state->size() == 0 && draft(*model, *state, {}).empty());
 }

@@ -2,7 +2,7 @@
 
 import pytest
 
-from outrider.decoding.paces import RETRY, Paces
+from outrider.decoding.paces import RETRY, TRIED, Paces
 
 SECONDS = {True: 2.0, False: 1.0}
 
@@ -22,7 +22,7 @@ def decode(paces: Paces, rows: int, batches: int, seconds: dict[bool, float]) ->
 def test_both_ways_are_tried_and_the_faster_one_stays(faster: bool) -> None:
     paces = Paces()
     seconds = {faster: 1.0, not faster: 1.3}
-    tried = decode(paces, 8, 8, seconds)
+    tried = decode(paces, 8, 2 * TRIED + 2, seconds)
     assert tried[:2] == [True, False]
     later = decode(paces, 8, 4 * RETRY, seconds)
     assert later.count(faster) == 4 * RETRY - 4
@@ -30,22 +30,22 @@ def test_both_ways_are_tried_and_the_faster_one_stays(faster: bool) -> None:
 
 def test_sizes_are_judged_apart() -> None:
     paces = Paces()
-    decode(paces, 8, 9, SECONDS)
+    decode(paces, 8, 2 * TRIED + 3, SECONDS)
     assert paces.drafting(1)
-    decode(paces, 1, 9, {True: 1.0, False: 2.0})
+    decode(paces, 1, 2 * TRIED + 3, {True: 1.0, False: 2.0})
     assert paces.drafting(1)
     assert not paces.drafting(8)
 
 
 def test_a_machine_that_changes_is_noticed() -> None:
     paces = Paces()
-    decode(paces, 8, 12, SECONDS)
-    later = decode(paces, 8, 8 * RETRY, {True: 0.5, False: 1.0})
+    decode(paces, 8, 2 * TRIED + 6, SECONDS)
+    later = decode(paces, 8, 16 * RETRY, {True: 0.5, False: 1.0})
     assert all(later[-5:])
 
 
 def test_a_disturbed_batch_does_not_decide() -> None:
     paces = Paces()
-    decode(paces, 8, 12, SECONDS)
+    decode(paces, 8, 2 * TRIED + 6, SECONDS)
     paces.note(8, drafting=False, tokens=10, seconds=90.0)
     assert not paces.drafting(8)

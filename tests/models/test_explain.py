@@ -4,6 +4,7 @@ import pytest
 
 import tiny
 from outrider.cli.main import run
+from outrider.models.config import Seq2SeqConfig
 from outrider.models.ctc import CtcConfig
 from outrider.models.drafter import DrafterConfig
 from outrider.models.explain import RIDERS, explain_models
@@ -32,3 +33,9 @@ def test_the_command_line_does_not_know_them_either(capsys: pytest.CaptureFixtur
 def test_they_are_not_saved(config_class: type[DrafterConfig | CtcConfig]) -> None:
     saved = config_class.for_target(tiny.seq2seq().config).to_dict()
     assert saved.keys().isdisjoint({"given", "ranges"})
+
+
+def test_a_whole_number_will_do_where_a_fraction_may_stand() -> None:
+    assert Seq2SeqConfig(dropout=0, attention_dropout=0).dropout == 0
+    kinds = {field.key: field.type for field in explain_models("model.")}
+    assert kinds["model.dropout"] == "float"

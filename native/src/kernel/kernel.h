@@ -7,8 +7,8 @@
 
 namespace outrider {
 
-constexpr int kPanel = 16;        // output columns that lie together in a packed weight
-constexpr int kDepthStep = 64;    // inner dimension is padded to this: one row of an AMX tile
+constexpr int kPanel = 16;      // output columns that lie together in a packed weight
+constexpr int kDepthStep = 64;  // inner dimension is padded to this: one row of an AMX tile
 
 enum class Activation { relu, gelu, silu };
 

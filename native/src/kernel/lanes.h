@@ -1,7 +1,8 @@
 // Sixteen numbers at a time, in plain C++: compilers turn these into whatever vectors they have.
 //
 // Sums are always formed in the same order, lane by lane and then along one tree, and nothing is
-// contracted to fused operations (see CMakeLists.txt). So every instruction set gives the same bits.
+// contracted to fused operations (see CMakeLists.txt). So every instruction set gives the same
+// bits.
 //
 // Everything here is static: files compiled for different machines must not share a function.
 #pragma once
@@ -44,10 +45,13 @@ OUTRIDER_INLINE Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
 OUTRIDER_INLINE Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
 
 // Every lane meets the one 8, 4, 2 and 1 places away: one tree, whatever the machine.
-#define OUTRIDER_FOLD(x, join)                                                                    \
-  x = join(x, __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
-  x = join(x, __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
-  x = join(x, __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
+#define OUTRIDER_FOLD(x, join)                                                                   \
+  x = join(x,                                                                                    \
+           __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
+  x = join(x,                                                                                    \
+           __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
+  x = join(x,                                                                                    \
+           __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
   x = join(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14))
 
 OUTRIDER_INLINE Lanes add_lanes(Lanes a, Lanes b) { return a + b; }
@@ -68,8 +72,8 @@ OUTRIDER_INLINE Lanes round_lanes(Lanes x) {
   return (x + big) - big;
 }
 
-// e^x as 2^n e^r with |r| <= ln(2)/2. The polynomial is that of the Cephes library (S. Moshier), two
-// units in the last place off at most; its terms are summed in pairs, which waits less.
+// e^x as 2^n e^r with |r| <= ln(2)/2. The polynomial is that of the Cephes library (S. Moshier),
+// two units in the last place off at most; its terms are summed in pairs, which waits less.
 OUTRIDER_INLINE Lanes exp_lanes(Lanes x) {
   x = larger(smaller(x, spread(88.0f)), spread(-87.0f));
   const Lanes n = round_lanes(x * 1.44269504f);

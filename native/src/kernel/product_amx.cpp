@@ -117,9 +117,8 @@ void product_amx(const std::int8_t* bytes, int rows, int depth, const std::int8_
     const int both = rows - r < 2 * kTileRows ? rows - r : 2 * kTileRows;
     configure(kTileRows, both - kTileRows);
     for (int p = 0; p < panel_count; p += 2)
-      two_by_two(bytes + r * depth, depth,
-                 panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel, columns * 4,
-                 sums + r * columns + p * kPanel, columns);
+      two_by_two(bytes + r * depth, depth, panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel,
+                 columns * 4, sums + r * columns + p * kPanel, columns);
     r += both;
   }
   for (; r < rows; r += kTileRows)

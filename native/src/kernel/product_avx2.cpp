@@ -1,7 +1,8 @@
 // The int8 product with AVX2.
 //
-// `maddubs` multiplies unsigned by signed bytes and adds neighbours in 16 bits. With |a| unsigned and
-// the sign of a moved over to the weight, two products are at most 2 * 127 * 127, which still fits.
+// `maddubs` multiplies unsigned by signed bytes and adds neighbours in 16 bits. With |a| unsigned
+// and the sign of a moved over to the weight, two products are at most 2 * 127 * 127, which still
+// fits.
 #include "kernel.h"
 
 #include <immintrin.h>

@@ -40,11 +40,11 @@ float quantise(const float* x, int n, std::int8_t* bytes, int depth) {
   for_parts(n, [&](int i, int count) {
     const Lanes scaled = usable ? take(x + i, count) * inverse : spread(0.0f);
     typedef std::int8_t Bytes __attribute__((vector_size(16)));
-    const Bytes small = __builtin_convertvector(
-        __builtin_convertvector(round_lanes(scaled), IntLanes), Bytes);
+    const Bytes small =
+        __builtin_convertvector(__builtin_convertvector(round_lanes(scaled), IntLanes), Bytes);
     std::memcpy(bytes + i, &small, static_cast<std::size_t>(count));
   });
-  std::memset(bytes + n, 0, static_cast<std::size_t>(depth - n));
+  if (depth > n) std::memset(bytes + n, 0, static_cast<std::size_t>(depth - n));
   return usable ? limit / 127.0f : 0.0f;
 }
 
@@ -79,7 +79,8 @@ void multiply(const float* const* x, int rows, int depth, const float* panel, co
 }
 
 void add(float* x, const float* y, int n) {
-  for_parts(n, [&](int i, int count) { put(x + i, take(x + i, count) + take(y + i, count), count); });
+  for_parts(n,
+            [&](int i, int count) { put(x + i, take(x + i, count) + take(y + i, count), count); });
 }
 
 void add_scaled(float* x, const float* y, float scale, int n) {
@@ -263,8 +264,8 @@ void top(const float* x, int n, int count, int* places, float* values) {
 
 extern const RowFunctions OUTRIDER_FAMILY;
 const RowFunctions OUTRIDER_FAMILY = {
-    quantise, finish, multiply, add,      add_scaled,  normalise, activate, gate,
-    attend,   rotate, tanh_row, dot,      softmax,     largest,   top,
+    quantise, finish, multiply, add, add_scaled, normalise, activate, gate,
+    attend,   rotate, tanh_row, dot, softmax,    largest,   top,
 };
 
 }  // namespace outrider

@@ -208,7 +208,7 @@ class NativeBackend:
     ) -> Tensor:
         """Append tokens to every row."""
         assert isinstance(state, NativeState), "a state of another backend"
-        counts = None if count_B is None else count_B.numpy()
+        counts = None if count_B is None else count_B.contiguous().numpy()
         tokens = tokens_BT.contiguous().numpy()
         return torch.from_numpy(self.core.extend(state.core, tokens, counts, last))
 
@@ -230,15 +230,15 @@ class NativeBackend:
         """Guess the tokens that follow `last_B1`."""
         assert isinstance(state, NativeState), "a state of another backend"
         uniform = None if uniform_BK is None else uniform_BK.double().contiguous().numpy()
-        last = last_B1[:, 0].numpy()
+        last = last_B1[:, 0].contiguous().numpy()
         found = self.core.draft(state.core, last, tokens, temperature, uniform, None)
         return Draft(*map(torch.from_numpy, found))
 
     def predict(self, last_B1: Tensor, state: State, told_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Guess a whole block of which some tokens are known."""
         assert isinstance(state, NativeState), "a state of another backend"
-        told = told_BK.contiguous().numpy()
-        found = self.core.draft(state.core, last_B1[:, 0].numpy(), told.shape[1], 1.0, None, told)
+        told, last = told_BK.contiguous().numpy(), last_B1[:, 0].contiguous().numpy()
+        found = self.core.draft(state.core, last, told.shape[1], 1.0, None, told)
         tokens_BK, ids_BKC, prob_BKC, _ = map(torch.from_numpy, found)
         prob_BK = (prob_BKC * (ids_BKC == tokens_BK[..., None])).sum(-1)
         return tokens_BK, prob_BK

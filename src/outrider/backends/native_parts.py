@@ -39,6 +39,8 @@ def missing(
         value = getattr(config, key, usual)
         if value != usual:
             return f"{key}: {value}"
+    if config.hidden_size % 2:
+        return f"hidden_size: {config.hidden_size}"
     if config.position not in POSITIONS:
         return f"position: {config.position}"
     for key, (layers, causal) in config.attention_keys.items():

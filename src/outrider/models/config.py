@@ -85,11 +85,11 @@ class _ModelConfig(PreTrainedConfig):
     none."""
     max_positions: int = 1024
     """Size of the table of learned positions; the others have no limit."""
-    dropout: float = 0.1
+    dropout: float | int = 0.1
     """On embeddings and on what each part adds."""
-    attention_dropout: float = 0.0
+    attention_dropout: float | int = 0.0
     """On attention weights; costs quadratic memory on long inputs."""
-    activation_dropout: float = 0.0
+    activation_dropout: float | int = 0.0
     """Inside the feed-forward."""
     scale_embedding: bool = True
     """Multiply embeddings by the square root of the width."""

@@ -59,11 +59,11 @@ class CtcConfig(RiderConfig):
     """Every layer also attends to the encoder's output."""
     joint: bool = False
     """Training: go on training the target too, so that its encoder serves both decoders."""
-    ar_weight: float = 1.0
+    ar_weight: float | int = 1.0
     """Training: weight of the target's own loss in a joint one."""
-    reveal_start: float = 0.5
+    reveal_start: float | int = 0.5
     """Training: slots told their token at first, as a share of those the model gets wrong."""
-    reveal_end: float = 0.3
+    reveal_end: float | int = 0.3
     """Training: the same share at the end."""
     reveal_steps: int = 10_000
     """Training: batches over which the share goes from one to the other."""

@@ -110,7 +110,7 @@ class DrafterConfig(RiderConfig):
     """Training: blocks cut from every row."""
     train_block: int = 8
     """Training: slots of each of these blocks."""
-    decay: float = 0.9
+    decay: float | int = 0.9
     """Training: weight of slot i + 1 over that of slot i."""
     whole: bool = True
     """Training: one more block over the whole target with random tokens told (mask-predict)."""

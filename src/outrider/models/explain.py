@@ -48,7 +48,7 @@ def _explain(config_class: type[PreTrainedConfig], prefix: str) -> Iterator[Fiel
             default = None if field.default is MISSING else field.default
             yield Field(
                 prefix + field.name,
-                show_type(field.type),
+                show_type(field.type).replace("float | int", "float"),  # a whole number will do
                 show_value(default),
                 texts[field.name],
             )

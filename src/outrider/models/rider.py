@@ -37,9 +37,9 @@ class RiderConfig(PreTrainedConfig):
     activation: str = "relu"
     gated: bool = False
     norm: str = "pre"
-    dropout: float = 0.1
-    attention_dropout: float = 0.0
-    activation_dropout: float = 0.0
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Mapping
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -29,8 +30,18 @@ _TRAIN = (
 
 
 def decode_config(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> DecodeConfig:
-    """Check the options of one call."""
-    return build_config(DecodeConfig, {**defaults, **options})
+    """Check the options of one call; those of the last calls are known already."""
+    values = {**defaults, **options}
+    try:
+        return _known_config(tuple((key, type(value), value) for key, value in values.items()))
+    except TypeError:  # a list, say, which cannot be looked up
+        return build_config(DecodeConfig, values)
+
+
+@lru_cache(maxsize=64)
+def _known_config(values: tuple[tuple[str, type, Any], ...]) -> DecodeConfig:
+    # The type is there because 1 is True, and 0 is 0.0, to whoever looks a value up.
+    return build_config(DecodeConfig, {key: value for key, _, value in values})
 
 
 def call_config(

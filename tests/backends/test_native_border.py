@@ -1,0 +1,352 @@
+"""Whatever the native core is given, it answers or says what is wrong, and goes on afterwards."""
+
+import gc
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+import native_tiny
+import tiny
+from outrider.decoding import DecodeConfig, Request, greedy
+from outrider.errors import ConfigError, ModelError
+
+core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
+
+from outrider.backends.native import INSTRUCTION_SET, NativeBackend, NativeState  # noqa: E402
+from outrider.backends.native_parts import model_shape, weights  # noqa: E402
+
+WORDS = 37
+SOURCE = [[4, 5, 1], [6, 1]]
+TOKENS_BT = torch.tensor([[0, 7, 8], [0, 9, 3]])
+
+
+@pytest.fixture(scope="module")
+def backend() -> NativeBackend:
+    model = native_tiny.build("marian")
+    parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
+    return NativeBackend(model, threads=2, **parts)
+
+
+def open_state(backend: NativeBackend) -> NativeState:
+    """Two rows of three tokens each, with room for 10."""
+    state = backend.encode(SOURCE, capacity=10, drafting=True, parallel=True)
+    backend.extend(TOKENS_BT, state)
+    return state
+
+
+Call = Callable[[NativeBackend, NativeState], Any]
+LAST_B1 = torch.tensor([[3], [4]])
+wrong_calls: dict[str, tuple[Call, str]] = {
+    "id too large": (
+        lambda b, s: b.extend(torch.tensor([[3], [WORDS]]), s),
+        "token 37 is not one of the 37 this model has",
+    ),
+    "id below zero": (lambda b, s: b.extend(torch.tensor([[3], [-1]]), s), "token -1 is not"),
+    "huge id": (lambda b, s: b.extend(torch.tensor([[3], [2**40]]), s), "is out of range"),
+    "too many tokens": (
+        lambda b, s: b.extend(torch.zeros(2, 8, dtype=torch.long), s),
+        "11 tokens do not fit a state opened for 10",
+    ),
+    "too few rows": (lambda b, s: b.extend(torch.tensor([[3]]), s), "one row for each"),
+    "too many rows": (lambda b, s: b.extend(torch.tensor([[3]] * 3), s), "one row for each"),
+    "no tokens": (lambda b, s: b.extend(torch.zeros(2, 0, dtype=torch.long), s), "extend: tokens"),
+    "count too large": (
+        lambda b, s: b.extend(LAST_B1, s, count_B=torch.tensor([2, 1])),
+        "a row has 2 real tokens of 1",
+    ),
+    "count below zero": (
+        lambda b, s: b.extend(LAST_B1, s, count_B=torch.tensor([-1, 1])),
+        "a row has -1 real tokens of 1",
+    ),
+    "counts of other rows": (
+        lambda b, s: b.extend(LAST_B1, s, count_B=torch.tensor([1, 1, 1])),
+        "one row for each",
+    ),
+    "forbidden id": (lambda b, s: b.likeliest(LAST_B1, s, [WORDS]), "token 37 is not"),
+    "likeliest of a wrong id": (
+        lambda b, s: b.likeliest(torch.tensor([[3], [-4]]), s, []),
+        "token -4 is not",
+    ),
+    "rollback too far": (
+        lambda b, s: (b.extend(LAST_B1, s), s.rollback(torch.tensor([2, 4]))),
+        "only undo tokens of the last extend",
+    ),
+    "rollback forward": (lambda b, s: s.rollback(torch.tensor([4, 3])), "only undo tokens"),
+    "rollback of other rows": (lambda b, s: s.rollback(torch.tensor([3])), "one length per row"),
+    "select out of range": (lambda b, s: s.select(torch.tensor([0, 2])), "no such row"),
+    "select below zero": (lambda b, s: s.select(torch.tensor([-1])), "no such row"),
+    "fan twice": (lambda b, s: s.fan(2).fan(2), "fanned out already"),
+    "no slots": (lambda b, s: b.draft(LAST_B1, s, 0), "at least one slot"),
+    "too many slots": (lambda b, s: b.draft(LAST_B1, s, 8), "a block of 8 tokens does not fit"),
+    "far too many slots": (lambda b, s: b.draft(LAST_B1, s, 2**21), "draft: "),
+    "draft after a wrong id": (
+        lambda b, s: b.draft(torch.tensor([[3], [WORDS]]), s, 2),
+        "token 37 is not",
+    ),
+    "draft of other rows": (lambda b, s: b.draft(LAST_B1[:1], s, 2), "for each row"),
+    "numbers of another shape": (
+        lambda b, s: b.draft(LAST_B1, s, 2, uniform_BK=torch.rand(2, 3)),
+        "must be",
+    ),
+    "temperature zero": (
+        lambda b, s: b.draft(LAST_B1, s, 2, temperature=0.0),
+        "temperature must be above zero",
+    ),
+    "temperature nan": (
+        lambda b, s: b.draft(LAST_B1, s, 2, temperature=float("nan")),
+        "temperature must be above zero",
+    ),
+    "told a wrong id": (
+        lambda b, s: b.predict(LAST_B1, s, torch.tensor([[-1, WORDS], [-1, -1]])),
+        "told token is not a word",
+    ),
+    "slots told a wrong id": (
+        lambda b, s: b.ctc(s, torch.full((2, 6), WORDS)),
+        "told token is not a word",
+    ),
+    "slots of another shape": (
+        lambda b, s: b.ctc(s, torch.full((2, 5), -1)),
+        r"ctc: told tokens must be \[rows, slots\]",
+    ),
+    "no sources": (lambda b, s: b.encode([], capacity=3), "there is no source"),
+    "empty source": (lambda b, s: b.encode([[3], []], capacity=3), "a source is empty"),
+    "source id": (lambda b, s: b.encode([[3, WORDS]], capacity=3), "token 37 is not"),
+    "capacity below zero": (lambda b, s: b.encode(SOURCE, capacity=-1), "no capacity of -1"),
+    "capacity too large": (lambda b, s: b.encode(SOURCE, capacity=2**31 - 1), "no capacity of"),
+}
+
+
+@pytest.mark.parametrize("name", wrong_calls)
+def test_a_wrong_call_is_refused_and_the_state_stays_usable(backend, name) -> None:
+    call, message = wrong_calls[name]
+    expected = backend.extend(LAST_B1, open_state(backend))
+    drafted = backend.draft(LAST_B1, open_state(backend), 3)
+    state = open_state(backend)
+    with pytest.raises(ValueError, match=message):
+        call(backend, state)
+    if len(state.length_B) != 2:
+        return  # what was right about the call has been done
+    state.rollback(torch.tensor([3, 3]))
+    for found, other in zip(backend.draft(LAST_B1, state, 3), drafted, strict=True):
+        assert torch.equal(found, other)
+    assert torch.equal(backend.extend(LAST_B1, state), expected)
+
+
+@pytest.mark.parametrize(
+    "tokens",
+    [np.array([[1.5], [2.5]]), np.array([["a"], ["b"]]), np.array([3, 4]), [[3], [4]], None],
+    ids=["fractions", "letters", "one axis", "lists", "nothing"],
+)
+def test_what_is_no_array_of_ids_is_refused(backend, tokens) -> None:
+    state = open_state(backend)
+    with pytest.raises(TypeError, match="incompatible function arguments"):
+        backend.core.extend(state.core, tokens, None, False)
+    assert state.length_B.tolist() == [3, 3]
+
+
+def test_strided_ids_are_read_as_they_stand(backend) -> None:
+    wide = torch.tensor([[7, 0, 8], [9, 0, 3]])[:, ::2]
+    state, other = open_state(backend), open_state(backend)
+    found = backend.extend(wide, state)
+    assert torch.equal(found, backend.extend(wide.contiguous(), other))
+
+
+def test_rows_may_take_in_nothing(backend) -> None:
+    """As a prefill does whose prompts differ in length; a row of no tokens has no logits."""
+    state, other = open_state(backend), open_state(backend)
+    nothing = torch.tensor([0, 0])
+    backend.extend(LAST_B1, state, count_B=nothing, last=True)
+    assert state.length_B.tolist() == [3, 3]
+    found = backend.extend(LAST_B1, state, count_B=torch.tensor([0, 1]), last=True)
+    assert torch.equal(found[1], backend.extend(LAST_B1, other)[1])
+    drafted = backend.draft(LAST_B1, open_state(backend), 3)
+    assert torch.equal(backend.draft(LAST_B1, state, 3).confidence_BK[0], drafted.confidence_BK[0])
+
+
+def test_what_a_state_was_not_opened_for_is_refused(backend) -> None:
+    state = backend.encode(SOURCE, capacity=10)
+    with pytest.raises(ValueError, match="was not opened for drafting"):
+        backend.draft(LAST_B1, state, 2)
+    with pytest.raises(ValueError, match="was not opened for parallel decoding"):
+        backend.ctc(state)
+    plain = NativeBackend(native_tiny.build("plain"), threads=1)
+    with pytest.raises(ValueError, match="has no drafter"):
+        plain.encode([[3]], capacity=2, drafting=True)
+    with pytest.raises(ValueError, match="has no CTC decoder"):
+        plain.encode([[3]], capacity=2, parallel=True)
+    text = NativeBackend(native_tiny.build("text"), threads=1)
+    with pytest.raises(ValueError, match="a language model has no source"):
+        text.encode([[3]], capacity=2)
+
+
+def test_learned_positions_end(backend) -> None:
+    learned = NativeBackend(native_tiny.build("learned"), threads=1)
+    with pytest.raises(ValueError, match="41 tokens are more than the 40 positions"):
+        learned.encode([[3]], capacity=41)
+    with pytest.raises(ValueError, match="41 tokens are more than the 40 positions"):
+        learned.encode([[3] * 41], capacity=4)
+
+
+def test_a_state_of_another_model_is_refused(backend) -> None:
+    """It may have other layers and widths: reading it would be reading anything."""
+    small = NativeBackend(native_tiny.build("plain"), threads=1)
+    state = small.encode(SOURCE, capacity=10)
+    with pytest.raises(ValueError, match="a state of another model"):
+        backend.extend(LAST_B1, state)
+    assert small.extend(LAST_B1, state).shape == (2, 1, tiny.VOCABULARY)
+
+
+def test_states_and_logits_outlive_their_model() -> None:
+    small = NativeBackend(native_tiny.build("plain"), threads=2)
+    state = small.encode(SOURCE, capacity=10)
+    logits = small.extend(LAST_B1, state)
+    expected = logits.clone()
+    del small
+    gc.collect()
+    state.select(torch.tensor([1, 0, 1]))
+    assert state.length_B.tolist() == [1, 1, 1]
+    assert torch.equal(logits, expected)
+
+
+def test_logits_are_the_callers_own(backend) -> None:
+    """Memory is used again, but only once nobody holds it."""
+    state = open_state(backend)
+    kept = [backend.extend(torch.tensor([[n], [n]]), state) for n in range(3, 8)]
+    copies = [logits.clone() for logits in kept]
+    state = open_state(backend)
+    again = [backend.extend(torch.tensor([[n], [n]]), state) for n in range(3, 8)]
+    for logits, copy, other in zip(kept, copies, again, strict=True):
+        assert torch.equal(logits, copy)
+        assert torch.equal(logits, other)
+
+
+def test_models_do_not_know_of_each_other() -> None:
+    kinds = ["marian", "text", "silu", "learned"]
+    models = [native_tiny.build(kind) for kind in kinds]
+    source = [native_tiny.rows(model, [4, 7]) for model in models]
+
+    def run(backend: NativeBackend, row: list[list[int]]) -> Tensor:
+        return backend.extend(TOKENS_BT, backend.encode(row, capacity=4))
+
+    alone = [run(NativeBackend(m, threads=1), row) for m, row in zip(models, source, strict=True)]
+    together = [NativeBackend(model, threads=2) for model in models]
+    states = [b.encode(row, capacity=4) for b, row in zip(together, source, strict=True)]
+    found = [b.extend(TOKENS_BT, s) for b, s in zip(together, states, strict=True)]
+    assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))
+
+
+def test_threads_with_states_of_their_own_do_not_disturb_each_other(backend) -> None:
+    requests = [Request(source=(4 + n, 5, 1), max_new_tokens=12) for n in range(6)]
+    config = DecodeConfig(scores=True)
+    expected = [greedy(backend, [request], config) for request in requests]
+    with ThreadPoolExecutor(4) as pool:
+        found = list(pool.map(lambda n: greedy(backend, [requests[n % 6]], config), range(24)))
+    assert found == expected * 4
+
+
+def test_two_threads_cannot_use_one_state() -> None:
+    model = tiny.seq2seq(hidden_size=128, intermediate_size=512, vocab_size=2000)
+    backend = NativeBackend(model, threads=1)
+    state = backend.encode([[3] * 5], capacity=400)
+    tokens_BT = torch.randint(2000, (1, 300))
+    done, messages = threading.Event(), set()
+
+    def disturb() -> None:
+        while not done.is_set():
+            try:
+                state.rollback(state.length_B)
+            except ValueError as error:
+                messages.add(str(error))
+
+    thread = threading.Thread(target=disturb)
+    thread.start()
+    extended = 0
+    for _ in range(1000):
+        try:
+            backend.extend(tokens_BT, state)
+            state.rollback(torch.tensor([0]))
+            extended += 1
+        except ValueError as error:
+            messages.add(str(error))
+            if state.length_B.item():  # the other thread was in its rollback when ours came
+                state = backend.encode([[3] * 5], capacity=400)
+        if messages and extended:
+            break
+    done.set()
+    thread.join()
+    # The other thread may also ask for a length that is no longer the state's.
+    late = "rollback may only undo tokens of the last extend"
+    assert "this state is in use by another thread" in messages
+    assert messages <= {"this state is in use by another thread", late}
+    state.rollback(torch.tensor([0]))
+    assert backend.extend(tokens_BT, state).shape == (1, 300, 2000)
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_weights_that_are_no_numbers_are_named(value) -> None:
+    model = native_tiny.build("marian")
+    with torch.no_grad():
+        model.decoder.blocks[1].feedforward.up.weight[3, 4] = value
+    message = r"^backend native: 'decoder.blocks.1.feedforward.up.weight' holds numbers that are"
+    with pytest.raises(ConfigError, match=message):
+        NativeBackend(model, threads=1)
+
+
+def test_weights_of_another_shape_are_named() -> None:
+    model = native_tiny.build("plain")
+    arrays, shape = weights(model), model_shape(model.config, "int8")
+
+    def build(**changes: Any) -> None:
+        values = {"model": shape, "weights": arrays, "drafter": None, "ctc": None}
+        core.Model(**values | changes, instruction_set="", threads=1)
+
+    build()
+    with pytest.raises(ValueError, match=r"'tokens.weight' is 23 x 16, expected 24 x 16"):
+        build(model=shape | {"words": 24})
+    with pytest.raises(ValueError, match=r"the weights lack 'decoder.blocks.2.attention"):
+        build(model=shape | {"decoder_layers": 3})
+    for key in ("words", "width", "heads", "kv_heads", "inner", "decoder_layers"):
+        with pytest.raises(ValueError, match=rf"{key} is 0"):
+            build(model=shape | {key: 0})
+    with pytest.raises(ValueError, match="encoder_layers is below zero"):
+        build(model=shape | {"encoder_layers": -1})
+    with pytest.raises(ValueError, match="heads do not divide"):
+        build(model=shape | {"heads": 3})
+    with pytest.raises(ValueError, match="position 'alibi' is not computed"):
+        build(model=shape | {"position": "alibi"})
+    with pytest.raises(ValueError, match="dtype 'int4' is not computed"):
+        build(model=shape | {"dtype": "int4"})
+
+
+def test_instruction_sets_are_chosen_by_name(monkeypatch) -> None:
+    model = native_tiny.build("plain")
+    names = core.instruction_sets()
+    assert names[-1] == "portable"
+    for name in names:
+        monkeypatch.setenv(INSTRUCTION_SET, name)
+        assert NativeBackend(model, threads=1).instruction_set == name
+    assert NativeBackend(model, threads=1, instruction_set=names[0]).instruction_set == names[0]
+    monkeypatch.setenv(INSTRUCTION_SET, "abacus")
+    with pytest.raises(ConfigError, match=r"^OUTRIDER_ISA: instruction set 'abacus' is not there;"):
+        NativeBackend(model, threads=1)
+    monkeypatch.delenv(INSTRUCTION_SET)
+    assert NativeBackend(model, threads=1).instruction_set == names[0]
+
+
+def test_wrong_options_are_named() -> None:
+    model = native_tiny.build("plain")
+    with pytest.raises(ConfigError, match=r"^dtype: got 'int4', expected one of int8, float32"):
+        NativeBackend(model, dtype="int4")
+    with pytest.raises(ConfigError, match=r"threads is 5000, expected 1 to 1024"):
+        NativeBackend(model, threads=5000)
+    with pytest.raises(ModelError, match=r"does not compute position: alibi; use backend torch"):
+        NativeBackend(tiny.seq2seq(position="alibi"))
+    unbound = native_tiny.Drafter(native_tiny.DrafterConfig.for_target(model.config))
+    with pytest.raises(ModelError, match="this drafter has no target yet"):
+        NativeBackend(model, drafter=unbound)

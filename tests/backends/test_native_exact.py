@@ -1,0 +1,197 @@
+"""A row's numbers are the same to the bit whatever is computed with it, so tandem is greedy."""
+
+from itertools import pairwise
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+import native_tiny
+from native_tiny import KINDS
+from outrider.decoding import DecodeConfig, Draft, Request, greedy
+from outrider.decoding.tandem import tandem
+
+core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
+
+from outrider.backends.native import NativeBackend  # noqa: E402
+
+SETS = core.instruction_sets()
+
+
+def one_by_one(backend: NativeBackend, source: list[int], tokens: list[int]) -> Tensor:
+    """Logits after every token of one text."""
+    state = backend.encode([source], capacity=len(tokens))
+    logits = [backend.extend(torch.tensor([[token]]), state) for token in tokens]
+    return torch.cat(logits, dim=1)[0]
+
+
+@settings(max_examples=80)
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**16),
+    dtype=st.sampled_from(["int8", "int8", "int8", "float32"]),
+    instruction_set=st.sampled_from(SETS),
+    threads=st.sampled_from([1, 1, 2, 3]),
+    lengths=st.lists(st.integers(1, 20), min_size=1, max_size=6),
+    cuts=st.lists(st.integers(1, 19), max_size=4),
+    wrong=st.integers(0, 5),
+)
+def test_a_row_is_the_same_in_any_company(
+    kind, seed, dtype, instruction_set, threads, lengths, cuts, wrong
+) -> None:
+    """One by one with plain C++, against blocks in a batch, some tokens of which are taken back."""
+    model = native_tiny.build(kind, seed=seed)
+    plain = NativeBackend(model, dtype=dtype, threads=1, instruction_set="portable")
+    backend = NativeBackend(model, dtype=dtype, threads=threads, instruction_set=instruction_set)
+    source = native_tiny.rows(model, lengths, seed)
+    tokens_BT = torch.randint(plain.vocab_size, (len(lengths), 20))
+    state = backend.encode(source, capacity=20)
+    found = []
+    for start, end in pairwise(sorted({0, 20, *cuts})):
+        taken = min(end + wrong, 20)
+        block_BT = tokens_BT[:, start:taken].clone()
+        block_BT[:, end - start :].random_(plain.vocab_size)
+        found.append(backend.extend(block_BT, state)[:, : end - start])
+        state.rollback(torch.full((len(lengths),), end))
+    found_BTV = torch.cat(found, dim=1)
+    row = seed % len(lengths)
+    expected_TV = one_by_one(plain, source[row], tokens_BT[row].tolist())
+    assert torch.equal(found_BTV[row], expected_TV)
+
+
+@settings(max_examples=20)
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**16),
+    threads=st.sampled_from([1, 2, 3]),
+    rows=st.integers(1, 9),
+    width=st.integers(1, 6),
+    forbidden=st.sets(st.integers(0, 22), max_size=22),
+)
+def test_the_likeliest_has_the_largest_logit(kind, seed, threads, rows, width, forbidden) -> None:
+    model = native_tiny.build(kind, seed=seed)
+    backend = NativeBackend(model, threads=threads)
+    source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
+    tokens_BT = torch.randint(backend.vocab_size, (rows, width))
+    found_BT = backend.likeliest(tokens_BT, backend.encode(source, capacity=6), sorted(forbidden))
+    logits_BTV = backend.extend(tokens_BT, backend.encode(source, capacity=6))
+    logits_BTV[..., sorted(forbidden)] = -torch.inf
+    assert torch.equal(found_BT, logits_BTV.argmax(-1))
+
+
+@settings(max_examples=25)
+@given(
+    kind=st.sampled_from(["marian", "silu", "learned", "text rotary"]),
+    drafter=st.sampled_from(list(native_tiny.DRAFTERS)),
+    seed=st.integers(0, 2**16),
+    instruction_set=st.sampled_from(SETS),
+    threads=st.sampled_from([1, 2]),
+    lengths=st.lists(st.integers(1, 9), min_size=1, max_size=12),
+)
+def test_a_draft_is_the_same_in_any_company(
+    kind, drafter, seed, instruction_set, threads, lengths
+) -> None:
+    model = native_tiny.build(kind, seed=seed)
+    rider = native_tiny.build_drafter(model, **native_tiny.DRAFTERS[drafter])
+    plain = NativeBackend(model, drafter=rider, threads=1, instruction_set="portable")
+    backend = NativeBackend(model, drafter=rider, threads=threads, instruction_set=instruction_set)
+    source = native_tiny.rows(model, lengths, seed)
+    tokens_BT = torch.randint(plain.vocab_size, (len(lengths), 10))
+    uniform_BK = torch.rand(len(lengths), 4)
+    state = backend.encode(source, capacity=16, drafting=True)
+    backend.extend(tokens_BT[:, :9], state, count_B=torch.tensor(lengths))
+    found = backend.draft(tokens_BT[:, 9:], state, 4, uniform_BK=uniform_BK)
+    row = seed % len(lengths)
+    one = slice(row, row + 1)
+    state = plain.encode(source[one], capacity=16, drafting=True)
+    for place in range(lengths[row]):
+        plain.extend(tokens_BT[one, place : place + 1], state)
+    expected = plain.draft(tokens_BT[one, 9:], state, 4, uniform_BK=uniform_BK[one])
+    for mine, other in zip(found, expected, strict=True):
+        assert torch.equal(mine[one], other)
+
+
+@pytest.mark.parametrize("instruction_set", SETS)
+def test_slots_are_the_same_in_any_company(instruction_set) -> None:
+    model = native_tiny.build("marian")
+    ctc = native_tiny.build_ctc(model)
+    plain = NativeBackend(model, ctc=ctc, threads=1, instruction_set="portable")
+    backend = NativeBackend(model, ctc=ctc, threads=2, instruction_set=instruction_set)
+    source = native_tiny.rows(model, [7, 2, 30, 11])
+    told_BU = torch.randint(-1, plain.vocab_size, (4, 60))
+    logits_BUV, _ = backend.ctc(backend.encode(source, capacity=0, parallel=True), told_BU)
+    for row, one in enumerate(source):
+        slots = 2 * len(one)
+        state = plain.encode([one], capacity=0, parallel=True)
+        alone_1UV, _ = plain.ctc(state, told_BU[row : row + 1, :slots])
+        assert torch.equal(logits_BUV[row, :slots], alone_1UV[0])
+
+
+class Oracle:
+    """A backend whose drafts are the model's own continuation, some of them spoilt."""
+
+    def __init__(self, inner: NativeBackend, skill: float, seed: int) -> None:
+        self.inner, self.skill = inner, skill
+        self.dice = torch.Generator().manual_seed(seed)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.inner, name)
+
+    def draft(self, last_B1: Tensor, state: Any, tokens: int) -> Draft:
+        heard = self.inner.draft(last_B1, state, tokens)
+        # Let copies of the rows go on by themselves, beside rows that take nothing in.
+        row_B = torch.arange(len(last_B1))
+        state.select(torch.cat([row_B, row_B]))
+        count = torch.cat([torch.zeros_like(row_B), torch.ones_like(row_B)])
+        chosen, token_B1 = [], last_B1
+        for _ in range(tokens):
+            logits = self.inner.extend(token_B1.repeat(2, 1), state, count_B=count)
+            token_B1 = logits[len(row_B) :].argmax(-1)
+            chosen.append(token_B1)
+        state.select(row_B)
+        tokens_BK = torch.cat(chosen, dim=1)
+        spoilt = torch.rand(tokens_BK.shape, generator=self.dice) > self.skill
+        noise = torch.randint(self.inner.vocab_size, tokens_BK.shape, generator=self.dice)
+        return heard._replace(tokens_BK=torch.where(spoilt, noise, tokens_BK))
+
+
+@settings(max_examples=60)
+@given(
+    kind=st.sampled_from(KINDS),
+    seed=st.integers(0, 2**16),
+    rows=st.integers(1, 6),
+    k=st.integers(1, 8),
+    skill=st.none() | st.sampled_from([0.6, 0.9, 1.0]),
+    instruction_set=st.sampled_from(SETS),
+    threads=st.sampled_from([1, 1, 2]),
+)
+def test_tandem_says_what_greedy_says(kind, seed, rows, k, skill, instruction_set, threads) -> None:
+    """Greedy alone with one instruction set, tandem in a batch with another."""
+    model = native_tiny.build(kind, seed=seed)
+    drafter = native_tiny.build_drafter(model, seed=seed)
+    plain = NativeBackend(model, threads=1, instruction_set="portable")
+    backend: Any = NativeBackend(
+        model, drafter=drafter, threads=threads, instruction_set=instruction_set
+    )
+    source = native_tiny.rows(model, [1 + seed % 5 + n for n in range(rows)], seed)
+    requests = [
+        Request(source=row, prompt=[3] * (n % 3), max_new_tokens=3 + 4 * n)
+        for n, row in enumerate(source)
+    ]
+    expected = [greedy(plain, [request], DecodeConfig())[0] for request in requests]
+    if skill is not None:
+        backend = Oracle(backend, skill, seed)
+    assert tandem(backend, requests, DecodeConfig(mode="tandem", draft_tokens=k)) == expected
+
+
+def test_blocks_of_good_drafts_are_taken() -> None:
+    """So that the test above is not about refused drafts alone."""
+    model = native_tiny.build("marian")
+    backend: Any = NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=1)
+    request = Request(source=(4, 5, 1), max_new_tokens=27)
+    config = DecodeConfig(mode="tandem", draft_tokens=8, min_new_tokens=27)
+    (best,) = tandem(Oracle(backend, 1.0, 0), [request], config)
+    assert [one.accepted for one in best.rounds] == [8, 8, 8]

@@ -1,0 +1,95 @@
+"""What the native core cannot compute is named by its key; nobody has to have it installed."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+import native_tiny
+import tiny
+from outrider.backends.native_parts import ctc_shape, drafter_shape, missing, model_shape, weights
+
+SEQ2SEQ: list[tuple[dict[str, Any], str]] = [
+    ({"position": "alibi"}, "position: alibi"),
+    ({"position": "relative"}, "position: relative"),
+    ({"position": "coordinate"}, "position: coordinate"),
+    ({"depth": "shared"}, "depth: shared"),
+    ({"residual": "gru"}, "residual: gru"),
+    ({"residual": "reversible"}, "residual: reversible"),
+    ({"position_correlation": 3}, "position_correlation: 3"),
+    ({"position_mlp": 2}, "position_mlp: 2"),
+    ({"skip": {"below": 0.1}}, "skip: {'below': 0.1}"),
+    ({"pair_attention": True}, "pair_attention: True"),
+    ({"decoder_core": "gru"}, "decoder_core: gru"),
+    (
+        {"decoder_attention": {"kind": "sliding", "window": 3}},
+        "decoder_attention: {'kind': 'sliding', 'window': 3}",
+    ),
+    (
+        {"encoder_attention": [{"kind": "full"}, {"kind": "full", "score": "additive"}]},
+        "encoder_attention: {'kind': 'full', 'score': 'additive'}",
+    ),
+    (
+        {"hidden_size": 15, "num_attention_heads": 3, "position": "learned"},
+        "hidden_size: 15",
+    ),
+]
+LANGUAGE_MODELS: list[tuple[dict[str, Any], str]] = [
+    ({"core": "gru"}, "core: gru"),
+    ({"memory": 4, "max_positions": 8, "position": "rotary"}, "memory: 4"),
+    (
+        {"attention": {"kind": "strided", "stride": 4}},
+        "attention: {'kind': 'strided', 'stride': 4}",
+    ),
+]
+
+
+@pytest.mark.parametrize(("parts", "expected"), SEQ2SEQ, ids=[text for _, text in SEQ2SEQ])
+def test_what_an_encoder_decoder_has_too_much_is_named(parts, expected) -> None:
+    assert missing(tiny.seq2seq(**parts)) == expected
+
+
+@pytest.mark.parametrize(
+    ("parts", "expected"), LANGUAGE_MODELS, ids=[text for _, text in LANGUAGE_MODELS]
+)
+def test_what_a_language_model_has_too_much_is_named(parts, expected) -> None:
+    assert missing(tiny.language_model(**parts)) == expected
+
+
+def test_what_a_rider_has_too_much_is_named() -> None:
+    model = tiny.seq2seq()
+    ctc = native_tiny.build_ctc(model)
+    assert missing(model, native_tiny.build_drafter(model), ctc) is None
+    lstm = native_tiny.build_drafter(model, core="lstm", rank=0)
+    assert missing(model, lstm) == "core: lstm (of the drafter)"
+    ahead = native_tiny.build_drafter(model, ahead=ctc, reads="ctc")
+    assert missing(model, ahead, ctc) == "reads: ctc (of the drafter)"
+    cross = native_tiny.build_ctc(model, cross=True)
+    assert missing(model, None, cross) == "cross: true (of the CTC decoder)"
+
+
+@pytest.mark.parametrize("kind", native_tiny.KINDS)
+def test_nothing_is_missing_of_what_the_core_computes(kind) -> None:
+    assert missing(native_tiny.build(kind)) is None
+
+
+def test_the_shape_is_that_of_the_config() -> None:
+    model = native_tiny.build("grouped")
+    shape = model_shape(model.config, "int8")
+    assert (shape["heads"], shape["kv_heads"], shape["width"]) == (4, 2, 16)
+    assert (shape["encoder_layers"], shape["decoder_layers"]) == (2, 2)
+    text = model_shape(native_tiny.build("text").config, "float32")
+    assert (text["encoder_layers"], text["decoder_layers"], text["dtype"]) == (0, 2, "float32")
+    assert text["kv_heads"] == text["heads"] == 2
+    drafter = native_tiny.build_drafter(model, shortlist=5)
+    assert drafter_shape(drafter)["kept"] == drafter.kept_V.tolist()
+    assert drafter_shape(native_tiny.build_drafter(model))["kept"] == []
+    assert ctc_shape(native_tiny.build_ctc(model, upsample=3))["upsample"] == 3
+
+
+def test_weights_are_float32_whatever_they_were() -> None:
+    model = native_tiny.build("marian").bfloat16()
+    drafter = native_tiny.build_drafter(model).bfloat16()
+    found = weights(model, drafter, native_tiny.build_ctc(model).bfloat16())
+    assert all(array.dtype == np.float32 for array in found.values())
+    assert {name.split(".")[0] for name in found} >= {"tokens", "encoder", "drafter", "ctc"}

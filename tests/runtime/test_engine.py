@@ -1,0 +1,162 @@
+"""Who computes: what was asked for, or the native core where it can, or PyTorch with a word."""
+
+import warnings
+
+import pytest
+import torch
+
+import drafted
+import native_tiny
+import tiny
+from outrider.backends import native
+from outrider.backends.torch import TorchBackend
+from outrider.errors import ConfigError, FallbackWarning, ModelError
+from outrider.runtime import load
+from outrider.runtime.engine import VARIABLE, Engine, build_backend, choose_engine
+
+CPU, META = torch.device("cpu"), torch.device("meta")
+needs_core = pytest.mark.skipif(
+    not native.is_installed(), reason="outrider-native is not installed"
+)
+
+
+@pytest.fixture(autouse=True)
+def _no_wish(monkeypatch) -> None:
+    """The other tests ask for torch in the environment."""
+    monkeypatch.delenv(VARIABLE, raising=False)
+    monkeypatch.delenv(native.INSTRUCTION_SET, raising=False)
+
+
+@pytest.fixture(params=[True, False], ids=["installed", "absent"])
+def installed(request, monkeypatch) -> bool:
+    monkeypatch.setattr(native, "is_installed", lambda: request.param)
+    monkeypatch.setattr(native, "fault", lambda: None if request.param else "is not installed: X")
+    return request.param
+
+
+def test_without_a_wish_the_core_computes_where_it_is_installed(installed) -> None:
+    expected = Engine(True, "int8", False) if installed else Engine(False, "float32", False)
+    assert choose_engine(None, None, CPU) == expected
+    assert choose_engine("auto", None, CPU) == expected
+    assert choose_engine(None, None, META) == Engine(False, "float32", False)
+
+
+def test_a_dtype_that_only_torch_has_means_torch(installed) -> None:
+    for dtype in ("bfloat16", "float16", "float32"):
+        assert choose_engine(None, dtype, CPU) == Engine(False, dtype, False)
+
+
+def test_torch_computes_what_it_is_asked_for(installed) -> None:
+    assert choose_engine("torch", None, CPU) == Engine(False, "float32", True)
+    assert choose_engine("torch", "bfloat16", META) == Engine(False, "bfloat16", True)
+    with pytest.raises(ConfigError, match=r"^dtype: int8 is for backend native; torch computes"):
+        choose_engine("torch", "int8", CPU)
+
+
+@pytest.mark.parametrize("backend", ["native", None])
+def test_asking_for_the_core_or_int8_needs_the_core(installed, backend) -> None:
+    dtype = None if backend else "int8"
+    if installed:
+        assert choose_engine(backend, dtype, CPU) == Engine(True, "int8", True)
+        return
+    message = r"^backend native: needs outrider-native, which is not installed"
+    with pytest.raises(ConfigError, match=message):
+        choose_engine(backend, dtype, CPU)
+
+
+def test_the_core_is_refused_what_it_cannot_do(monkeypatch) -> None:
+    monkeypatch.setattr(native, "fault", lambda: None)
+    assert choose_engine("native", "float32", CPU) == Engine(True, "float32", True)
+    with pytest.raises(ConfigError, match=r"^device: backend native computes on a CPU, not"):
+        choose_engine("native", None, META)
+    message = r"^dtype: got 'bfloat16'; backend native computes in int8 or float32"
+    with pytest.raises(ConfigError, match=message):
+        choose_engine("native", "bfloat16", CPU)
+
+
+def test_the_environment_says_what_auto_is(installed, monkeypatch) -> None:
+    monkeypatch.setenv(VARIABLE, "torch")
+    assert choose_engine(None, None, CPU) == Engine(False, "float32", True)
+    if installed:
+        assert choose_engine("native", None, CPU).native
+    monkeypatch.setenv(VARIABLE, "abacus")
+    with pytest.raises(ConfigError, match=r"^OUTRIDER_BACKEND: unknown 'abacus'; expected one of"):
+        choose_engine(None, None, CPU)
+
+
+def test_unknown_words_are_named() -> None:
+    with pytest.raises(ConfigError, match=r"^backend: unknown 'nativ' \(did you mean 'native'\?\)"):
+        choose_engine("nativ", None, CPU)
+    with pytest.raises(ConfigError, match=r"^dtype: got 'int3', expected one of float32, .*int8"):
+        choose_engine(None, "int3", CPU)
+
+
+def test_what_nobody_asked_for_gives_way_with_a_word() -> None:
+    model = tiny.seq2seq(position="alibi")
+    message = "the native core does not compute position: alibi; decoding with torch in float32"
+    with pytest.warns(FallbackWarning, match=message):
+        backend = build_backend(Engine(True, "int8", False), model)
+    assert isinstance(backend, TorchBackend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        assert isinstance(build_backend(Engine(False, "float32", False), model), TorchBackend)
+
+
+@needs_core
+def test_what_was_asked_for_does_not_give_way() -> None:
+    model = tiny.seq2seq(position="alibi")
+    with pytest.raises(ModelError, match="does not compute position: alibi; use backend torch"):
+        build_backend(Engine(True, "int8", True), model)
+
+
+@needs_core
+def test_the_core_is_given_all_parts_and_the_threads() -> None:
+    model = native_tiny.build("marian")
+    parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
+    backend = build_backend(Engine(True, "float32", True), model, threads=2, **parts)
+    assert isinstance(backend, native.NativeBackend)
+    assert (backend.dtype, backend.core.threads) == ("float32", 2)
+    assert (backend.has_ctc, backend.longest_draft) == (True, 8)
+
+
+@needs_core
+def test_a_folder_is_loaded_for_the_core(tmp_path) -> None:
+    folder = drafted.save_translator(tmp_path, ctc=True)
+    exact = load(folder, device="cpu", backend="native", dtype="float32")
+    usual, asked = load(folder, device="cpu"), load(folder, device="cpu", dtype="int8")
+    plain = load(folder, device="cpu", backend="torch")
+    assert [one.backend.dtype for one in (exact, usual, asked)] == ["float32", "int8", "int8"]
+    assert isinstance(plain.backend, TorchBackend)
+    texts = ["two men play", "a small dog runs. it is late", "where?"]
+    assert exact.translate(texts) == plain.translate(texts)
+    assert usual.translate(texts) == asked.translate(texts)
+    for translator in (exact, usual):
+        expected = translator.translate(texts)
+        assert translator.translate(texts, mode="tandem") == expected
+        assert [translator.translate(text) for text in texts] == expected
+    assert exact.translate(texts, mode="parallel") == plain.translate(texts, mode="parallel")
+
+
+@needs_core
+def test_a_language_model_is_loaded_for_the_core(tmp_path) -> None:
+    folder = drafted.save_language_model(tmp_path)
+    exact = load(folder, device="cpu", backend="native", dtype="float32")
+    plain = load(folder, device="cpu", backend="torch")
+    options = {"temperature": 1.0, "seed": 3, "max_new_tokens": 12}
+    prompts = ["two ", "a small dog", ""]
+    assert exact.generate(prompts, **options) == plain.generate(prompts, **options)
+    usual = load(folder, device="cpu")
+    assert usual.backend.dtype == "int8"
+    expected = usual.generate(prompts, max_new_tokens=12)
+    assert usual.generate(prompts, max_new_tokens=12, mode="tandem") == expected
+
+
+@needs_core
+def test_a_folder_the_core_cannot_compute_is_loaded_with_a_word(tmp_path) -> None:
+    folder = drafted.save_translator(tmp_path, drafter=False, position="alibi")
+    with pytest.warns(FallbackWarning, match="does not compute position: alibi") as seen:
+        translator = load(folder, device="cpu")
+    assert isinstance(translator.backend, TorchBackend)
+    assert seen[0].filename == __file__  # it points at the caller
+    with pytest.raises(ModelError, match="use backend torch"):
+        load(folder, device="cpu", backend="native")
