@@ -67,7 +67,7 @@ def beam(
     searches = [Search(limit) for limit in limits]
 
     state, logits_B1V = prefill(backend, requests, limits)
-    mask = TokenMask(config, eos=backend.eos, device=logits_B1V.device)
+    mask = TokenMask(config, eos=backend.eos)
     live, length = searches, 0
     while True:
         log_prob_BNV = logits_B1V.log_softmax(-1).view(len(live), -1, logits_B1V.shape[-1])

@@ -95,7 +95,5 @@ class Replay:
             token_11 = torch.tensor([[token]], device=walk.logits_11V.device)
             walk.logits_11V = self.backend.extend(token_11, walk.state)
         walk.fed = len(text)
-        TokenMask(self.config, eos=self.backend.eos, device=walk.logits_11V.device)(
-            walk.logits_11V, len(text)
-        )
+        TokenMask(self.config, eos=self.backend.eos)(walk.logits_11V, len(text))
         return int(likeliest(walk.logits_11V).item())

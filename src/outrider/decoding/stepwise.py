@@ -47,7 +47,7 @@ def decode_stepwise(
     log_probs: list[list[float]] = [[] for _ in requests]
 
     state, logits_B1V = prefill(backend, requests, limits)
-    mask = TokenMask(config, eos=eos, device=logits_B1V.device)
+    mask = TokenMask(config, eos=eos)
     row_B = torch.arange(len(requests), device=logits_B1V.device)
     rows, nearest_limit, step = list(range(len(requests))), min(limits), 0
 

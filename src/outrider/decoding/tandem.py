@@ -168,7 +168,7 @@ class _Batch:
             Row(n, request, limit, [backend.start, *request.prompt][-1], len(request.prompt))
             for n, (request, limit) in enumerate(zip(requests, limits, strict=True))
         ]
-        self.mask = TokenMask(config, eos=backend.eos, device=self.device)
+        self.mask = TokenMask(config, eos=backend.eos)
         self.past_logits: Shortcut | None = None
         self.judge: Judge
         if config.strategy == "sample":

@@ -16,6 +16,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outrider.decoding.config import DecodeConfig
+from outrider.decoding.likeliest import likeliest
+from outrider.decoding.mask import forbid
 from outrider.decoding.protocol import Backend, State
 from outrider.decoding.request import Request
 from outrider.nn.ctc import collapse
@@ -123,16 +125,17 @@ class CtcWriter(Writer):
         self.state = self.backend.encode(sources, capacity=capacity, parallel=True)
         # The blank is no token of a text, and a text ends with its slots.
         forbidden = {*self.config.suppress, self.backend.eos} - {self.backend.pad}
-        self.forbidden = torch.tensor(sorted(forbidden), device=self.state.length_B.device)
+        self.forbidden = sorted(forbidden)
 
     def _fill(self, told_BU: Tensor | None) -> tuple[Tensor, Tensor]:
         self.told_BU = told_BU
         self.logits_BUV, self.slots_B = self.backend.ctc(self.state, told_BU)
-        self.logits_BUV.index_fill_(-1, self.forbidden, -math.inf)
-        best = self.logits_BUV.max(-1)
+        forbid(self.logits_BUV, self.forbidden)
+        best_BU = likeliest(self.logits_BUV)
+        score_BU = self.logits_BUV.gather(-1, best_BU[..., None])[..., 0]
         if not self.config.iterations:
-            return best.indices, best.values  # nobody will ask how likely they are
-        return best.indices, (best.values - self.logits_BUV.logsumexp(-1)).exp()
+            return best_BU, score_BU  # nobody will ask how likely they are
+        return best_BU, (score_BU - self.logits_BUV.logsumexp(-1)).exp()
 
     def _used(self) -> Tensor:
         return self.slots_B

@@ -76,7 +76,8 @@ def _draw_figures(figure: Any, models: Sequence[Model], trained_length: int | No
     """Draw one line of figures for each model, all in the same order."""
     points = models[0]["summary"]["points"]
     pondered = any("ponder" in point for model in models for point in model["summary"]["points"])
-    widths = [max(2.2, len(points)), 1.7, 1.7, 1.7, *([1.8] if pondered else [])]
+    # Many lengths get narrower cells, so that the titles beside them still have room.
+    widths = [min(6.0, max(2.2, len(points))), 1.7, 1.7, 1.7, *([1.8] if pondered else [])]
     panels = figure.subplots(1, len(widths), width_ratios=widths)
     if models[0]["summary"]["metric"] == "accuracy":
         _draw_accuracy(panels[0], models, trained_length)
