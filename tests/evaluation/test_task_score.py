@@ -46,7 +46,7 @@ class Continuer(Generator):
 
 def score(monkeypatch: pytest.MonkeyPatch, model: Translator | Generator) -> list[dict[str, Any]]:
     task = build_task("reverse", SMALL)
-    monkeypatch.setattr(task_score, "load", lambda folder: model)
+    monkeypatch.setattr(task_score, "load", lambda folder, **_: model)
     result = score_task(task, Path("task"), Path("model"))
     assert result["metric"] == "accuracy"
     return result["points"]
@@ -75,7 +75,7 @@ def test_what_does_not_fit_the_positions_is_not_judged(
 def test_a_wrong_symbol_is_counted(monkeypatch: pytest.MonkeyPatch) -> None:
     task = build_task("copy", SMALL | {"test_lengths": [4]})
     assert isinstance(task, SequenceTask)
-    monkeypatch.setattr(task_score, "load", lambda folder: Reverser())
+    monkeypatch.setattr(task_score, "load", lambda folder, **_: Reverser())
     (point,) = score_task(task, Path("task"), Path("model"))["points"]
     words = [example.source for example in task.tests()[0].examples]
     assert point["value"] == sum(w == w[::-1] for w in words) / 10
