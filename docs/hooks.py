@@ -25,6 +25,7 @@ PATTERNS = "<!-- every pattern -->"
 MEASURED = "<!-- every attention measured -->"
 TASKS = "<!-- every task -->"
 SETTINGS = "<!-- every setting of a task -->"
+COSTS = "<!-- block costs -->"
 DECODED = re.compile(r"<!-- decode table ([\w-]+) -->")
 COMPARED = re.compile(r"<!-- comparison ([\w-]+) -->")
 PRICED = 16_384  # length at which the attentions are compared
@@ -58,7 +59,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace(PATTERNS, "\n".join(_patterns()))
     if MEASURED in markdown:
         markdown = markdown.replace(MEASURED, "\n".join(_measured()))
-    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings)):
+    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings), (COSTS, _costs)):
         if mark in markdown:
             markdown = markdown.replace(mark, "\n".join(write()))
     markdown = DECODED.sub(lambda found: "\n".join(_decoded(found[1])), markdown)
@@ -212,6 +213,22 @@ def _compared(name: str) -> Iterator[str]:
     )
     if (IMAGES / f"{path.stem}.png").is_file():
         yield f"![{title(result)}](images/{path.stem}.png)\n"
+
+
+def _costs() -> Iterator[str]:
+    """What a step, a block and a draft take, and how many tokens a round must bring."""
+    measured = json.loads((RESULTS / "block-costs.json").read_text(encoding="utf-8"))
+    head = ("backend", "threads", "step", "block of 9", "draft of 8", "tokens a round must bring")
+    rows = [
+        (
+            row["backend"],
+            str(row["threads"]),
+            *(f"{row[key]:.2f} ms" for key in ("step", "block", "draft")),
+            f"{row['even']:.1f}",
+        )
+        for row in measured["rows"]
+    ]
+    yield from _table(head, rows)
 
 
 def _decoded(name: str) -> Iterator[str]:

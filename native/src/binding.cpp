@@ -114,20 +114,24 @@ ModelSpec read_model(const nb::dict& values) {
   return spec;
 }
 
-DrafterSpec read_drafter(const nb::dict& values, const ModelSpec& target) {
-  DrafterSpec spec;
+void read_rider(const nb::dict& values, const ModelSpec& target, RiderSpec& spec) {
   spec.layers = positive(values, "layers");
   spec.heads = positive(values, "heads");
   spec.inner = positive(values, "inner");
-  spec.block = positive(values, "block");
-  spec.rank = nb::cast<int>(values["rank"]);
-  spec.candidates = positive(values, "candidates");
   spec.pre_norm = nb::cast<bool>(values["pre_norm"]);
   spec.gated = nb::cast<bool>(values["gated"]);
   spec.activation = to_activation(nb::cast<std::string>(values["activation"]));
+  check_heads(target.width, spec.heads, spec.heads);
+}
+
+DrafterSpec read_drafter(const nb::dict& values, const ModelSpec& target) {
+  DrafterSpec spec;
+  read_rider(values, target, spec);
+  spec.block = positive(values, "block");
+  spec.rank = nb::cast<int>(values["rank"]);
+  spec.candidates = positive(values, "candidates");
   spec.taps = nb::cast<std::vector<int>>(values["taps"]);
   spec.kept = nb::cast<std::vector<int>>(values["kept"]);
-  check_heads(target.width, spec.heads, spec.heads);
   if (spec.rank < 0) throw std::invalid_argument("rank is below zero");
   if (spec.taps.empty()) throw std::invalid_argument("taps are missing");
   for (int tap : spec.taps)
@@ -141,14 +145,8 @@ DrafterSpec read_drafter(const nb::dict& values, const ModelSpec& target) {
 
 CtcSpec read_ctc(const nb::dict& values, const ModelSpec& target) {
   CtcSpec spec;
-  spec.layers = positive(values, "layers");
-  spec.heads = positive(values, "heads");
-  spec.inner = positive(values, "inner");
+  read_rider(values, target, spec);
   spec.upsample = positive(values, "upsample");
-  spec.pre_norm = nb::cast<bool>(values["pre_norm"]);
-  spec.gated = nb::cast<bool>(values["gated"]);
-  spec.activation = to_activation(nb::cast<std::string>(values["activation"]));
-  check_heads(target.width, spec.heads, spec.heads);
   return spec;
 }
 

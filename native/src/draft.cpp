@@ -13,7 +13,7 @@ void Model::draft(State& state, const std::vector<int>& last, int slots, const C
   const State::Use use(state);
   check_state(state);
   const std::vector<Row> rows = plan_slots(state, last, slots, choice);
-  Views views = view_drafter(state);
+  Views views = view(state, &Remembered::drafter);
   int longest = views.longest;
   for (const Row& row : rows) longest = std::max(longest, row.visible);
   run(

@@ -20,22 +20,12 @@ int draw(const float* scores, int count, float temperature, double uniform) {
   return place;
 }
 
-LayerShape layer_shape(const DrafterSpec& spec, const LayerShape& target) {
-  LayerShape shape = target;
-  shape.heads = shape.kv_heads = spec.heads;
-  shape.inner = spec.inner;
-  shape.pre_norm = spec.pre_norm;
-  shape.gated = spec.gated;
-  shape.activation = spec.activation;
-  return shape;
-}
-
 }  // namespace
 
 Drafter::Drafter(const Weights& weights, const DrafterSpec& spec, const LayerShape& target,
                  int words)
     : spec_(spec), width_(target.width), words_(words), precision_(target.precision) {
-  stack_ = Stack(weights, "drafter", spec.layers, layer_shape(spec, target));
+  stack_ = Stack(weights, "drafter", spec.layers, spec.shape(target));
   const int tapped = tapped_width(), rank = spec.rank;
   const int kept = spec.kept.empty() ? words : static_cast<int>(spec.kept.size());
   for (std::size_t tap = 0; tap < spec.taps.size(); ++tap)

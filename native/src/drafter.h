@@ -11,10 +11,8 @@
 
 namespace outrider {
 
-struct DrafterSpec {
-  int layers = 0, heads = 0, inner = 0, block = 0, rank = 0, candidates = 0;
-  bool pre_norm = false, gated = false;
-  Activation activation = Activation::relu;
+struct DrafterSpec : RiderSpec {
+  int block = 0, rank = 0, candidates = 0;
   std::vector<int> taps;
   std::vector<int> kept;  // tokens that may be drafted, in order; empty for all
 };

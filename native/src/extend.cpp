@@ -70,11 +70,11 @@ template <typename Score>
 void Model::take_in(State& state, const Plan& plan, const std::vector<int>& counts,
                     const Score& score) {
   if (plan.rows.empty()) return;
-  Views views = view_decoder(state);
+  Views views = view(state, &Remembered::decoder);
   std::vector<KeyValues*> drafter_caches;
   if (state.drafting()) {
     drafter_->make_room(state, counts);
-    drafter_caches = view_drafter(state).caches;
+    drafter_caches = view(state, &Remembered::drafter).caches;
   }
   run(
       plan.rows, state.size(),

@@ -75,6 +75,23 @@ struct LayerShape {
   int up_width() const { return gated ? 2 * inner : inner; }
 };
 
+// The layers of a decoder that rides beside a model: a drafter's, or a CTC decoder's.
+struct RiderSpec {
+  int layers = 0, heads = 0, inner = 0;
+  bool pre_norm = false, gated = false;
+  Activation activation = Activation::relu;
+
+  // A layer of its own make, as wide as the target's.
+  LayerShape shape(LayerShape target) const {
+    target.heads = target.kv_heads = heads;
+    target.inner = inner;
+    target.pre_norm = pre_norm;
+    target.gated = gated;
+    target.activation = activation;
+    return target;
+  }
+};
+
 class Layer {
  public:
   Layer(const Weights& weights, const std::string& name, const LayerShape& shape);

@@ -70,13 +70,8 @@ Model::Model(const Weights& weights, const ModelSpec& spec,
   head_ = Matrix(head, bias, words, width, spec.precision);
   if (drafter) drafter_.emplace(weights, *drafter, shape, words);
   if (!ctc) return;
-  LayerShape parallel = layer_shape();
-  parallel.heads = parallel.kv_heads = ctc->heads;
-  parallel.inner = ctc->inner;
-  parallel.pre_norm = ctc->pre_norm;
-  parallel.gated = ctc->gated;
-  parallel.rotary = false;
-  parallel.activation = ctc->activation;
+  LayerShape parallel = ctc->shape(layer_shape());
+  parallel.rotary = false;  // it adds sines to its slots
   ctc_.emplace(Ctc{*ctc, Stack(weights, "ctc.decoder", ctc->layers, parallel),
                    weights.copy("ctc.copies", {ctc->upsample, width}),
                    Matrix(weights, "ctc.told", width, width, spec.precision, false),
@@ -131,20 +126,11 @@ void Model::locate(Pass& pass, const std::vector<float>& places, const SineTable
   }
 }
 
-Views Model::view_decoder(const State& state) {
+Views Model::view(const State& state, KeyValues Remembered::* part) {
   Views views;
   for (const auto& text : state.texts) {
-    views.caches.push_back(&text->decoder);
-    if (text->source) views.add(text->source->decoder, text->source->length);
-  }
-  return views;
-}
-
-Views Model::view_drafter(const State& state) {
-  Views views;
-  for (const auto& text : state.texts) {
-    views.caches.push_back(&text->drafter);
-    if (text->source) views.add(text->source->drafter, text->source->length);
+    views.caches.push_back(&((*text).*part));
+    if (text->source) views.add((*text->source).*part, text->source->length);
   }
   return views;
 }

@@ -31,10 +31,8 @@ struct ModelSpec {
   Precision precision = Precision::int8;
 };
 
-struct CtcSpec {
-  int layers = 0, heads = 0, inner = 0, upsample = 0;
-  bool pre_norm = false, gated = false;
-  Activation activation = Activation::relu;
+struct CtcSpec : RiderSpec {
+  int upsample = 0;
 };
 
 // What the rows of a call look at: the memory of each text, and its source.
@@ -66,9 +64,7 @@ class Model {
   const ModelSpec& spec() const { return spec_; }
   const char* instruction_set() const { return kernel_.name; }
   int threads() const { return team_.threads(); }
-  int longest_draft() const { return drafter_ ? drafter_->spec().block : 0; }
   int candidates() const { return drafter_ ? drafter_->candidates() : 0; }
-  bool has_ctc() const { return ctc_.has_value(); }
   int upsample() const { return ctc_ ? ctc_->spec.upsample : 0; }
   std::size_t bytes() const;
   const std::shared_ptr<Recycler>& memory() const { return memory_; }
@@ -114,8 +110,8 @@ class Model {
   void embed(Pass& pass, const std::vector<float>& table, const std::vector<float>& places,
              const SineTable& sines) const;
   void locate(Pass& pass, const std::vector<float>& places, const SineTable& sines) const;
-  static Views view_decoder(const State& state);
-  static Views view_drafter(const State& state);
+  // What the decoder remembers and reads, or the drafter.
+  static Views view(const State& state, KeyValues Remembered::* part);
 
   void check_sources(const std::vector<std::vector<int>>& sources, int capacity, bool drafting,
                      bool parallel) const;

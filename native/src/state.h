@@ -11,18 +11,21 @@
 
 namespace outrider {
 
-// What is read of one source; several texts may share it.
-struct Source {
-  int length = 0;
+// What attention remembers, for each of the two that attend.
+struct Remembered {
   KeyValues decoder, drafter;
+};
+
+// What is read of one source; several texts may share it.
+struct Source : Remembered {
+  int length = 0;
   std::vector<float> memory;  // the encoder's output, where someone still reads it
 };
 
-struct Text {
+struct Text : Remembered {
   int length = 0;  // tokens taken in
   int before = 0;  // tokens taken in before the last extend
   std::shared_ptr<const Source> source;
-  KeyValues decoder, drafter;
   // The model's states of the tokens of the last extend, as a drafter keeps them, and of the one
   // before them.
   std::vector<float> recent, earlier;

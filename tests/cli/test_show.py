@@ -145,7 +145,7 @@ def test_bench_exact_takes_prompts_too(command, language_model, tmp_path) -> Non
 @pytest.mark.parametrize(
     ("batch", "reference", "message"),
     [
-        ("1,x", "a\nb\n", "--batch: got '1,x', expected sizes such as 1,8,32"),
+        ("1,x", "a\nb\n", "--batch: got '1,x', expected numbers such as 1,8,32"),
         ("1", "a\n", "has 2 lines and"),
         ("1", "", "the file is empty"),
     ],

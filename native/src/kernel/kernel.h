@@ -35,8 +35,6 @@ struct RowFunctions {
   void (*multiply)(const float* const* x, int rows, int depth, const float* panel,
                    const float* bias, int n, float* const* out);
   void (*add)(float* x, const float* y, int n);
-  // Adds `scale` times y.
-  void (*add_scaled)(float* x, const float* y, float scale, int n);
   void (*normalise)(const float* x, int n, const float* weight, const float* bias, float* out);
   void (*activate)(Activation kind, float* x, int n);
   // x[i] = f(x[i]) * x[n + i]

@@ -83,12 +83,6 @@ void add(float* x, const float* y, int n) {
             [&](int i, int count) { put(x + i, take(x + i, count) + take(y + i, count), count); });
 }
 
-void add_scaled(float* x, const float* y, float scale, int n) {
-  for_parts(n, [&](int i, int count) {
-    put(x + i, take(x + i, count) + take(y + i, count) * scale, count);
-  });
-}
-
 void normalise(const float* x, int n, const float* weight, const float* bias, float* out) {
   Lanes sum = spread(0.0f);
   for_parts(n, [&](int i, int count) { sum = sum + take(x + i, count); });
@@ -264,8 +258,8 @@ void top(const float* x, int n, int count, int* places, float* values) {
 
 extern const RowFunctions OUTRIDER_FAMILY;
 const RowFunctions OUTRIDER_FAMILY = {
-    quantise, finish, multiply, add, add_scaled, normalise, activate, gate,
-    attend,   rotate, tanh_row, dot, softmax,    largest,   top,
+    quantise, finish, multiply, add, normalise, activate, gate,
+    attend,   rotate, tanh_row, dot, softmax,   largest,  top,
 };
 
 }  // namespace outrider

@@ -13,21 +13,11 @@ from torch import Tensor, nn
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
 from outrider.models.ctc import Ctc
+from outrider.models.plain import beyond_plain
 
 __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 
 POSITIONS = ("none", "sinusoidal", "learned", "rotary")
-USUAL: dict[str, Any] = {
-    "depth": "stacked",
-    "residual": "add",
-    "position_correlation": 0,
-    "position_mlp": 0,
-    "skip": None,
-    "encoder": None,
-    "pair_attention": False,
-    "memory": 0,
-}
-"""Keys of a model's config, and the only value the core computes."""
 
 
 def missing(
@@ -35,22 +25,13 @@ def missing(
 ) -> str | None:
     """Return what of a model the core cannot compute, as `key: value`; None where it can all."""
     config = model.config
-    for key, usual in USUAL.items():
-        value = getattr(config, key, usual)
-        if value != usual:
-            return f"{key}: {value}"
+    beyond = beyond_plain(config)
+    if beyond is not None:
+        return f"{beyond.key}: {beyond.value}"
     if config.hidden_size % 2:
         return f"hidden_size: {config.hidden_size}"
     if config.position not in POSITIONS:
         return f"position: {config.position}"
-    for key, (layers, causal) in config.attention_keys.items():
-        if config.is_recurrent(key):
-            return f"{config.core_keys[key]}: gru"
-        wanted = {"kind": "causal" if causal else "full"}
-        for layer in range(getattr(config, layers)):
-            found = config.layer_attention(key, layer)
-            if found != wanted:
-                return f"{key}: {found}"
     if drafter is not None:
         for key, usual in (("core", "transformer"), ("reads", "encoder")):
             if getattr(drafter.config, key) != usual:

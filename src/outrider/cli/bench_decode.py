@@ -7,6 +7,7 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.cli.bench_options import read_numbers, told_when_stopped
 from outrider.errors import ConfigError, nearest
 
 __all__ = ["bench_decode"]
@@ -56,8 +57,8 @@ def bench_decode(
     if reference is not None and source is None:
         raise ConfigError("--reference", "has no effect without --source; give both")
     usual: dict[str, Any] = _QUICK if quick else _FULL
-    counts = _numbers("--threads", threads, "1,2")
-    sizes = _numbers("--batches", batches or usual["batches"], "1,8,32,128")
+    counts = sorted({*read_numbers("--threads", threads, "1,2")})
+    sizes = sorted({*read_numbers("--batches", batches or usual["batches"], "1,8,32,128")})
     chosen = _engines(engines)
     ways = _orders(orders)
 
@@ -98,8 +99,11 @@ def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
     console = Console(stderr=True)
     columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
     hidden = not console.is_terminal
-    doing = "nothing yet"
-    with Progress(*columns, console=console, transient=True, disable=hidden) as progress:
+    doing = ["nothing yet"]
+    with (
+        told_when_stopped(doing),
+        Progress(*columns, console=console, transient=True, disable=hidden) as progress,
+    ):
         task, counting = progress.add_task("starting", total=None), False
 
         def expect(turns: int) -> None:
@@ -108,25 +112,13 @@ def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
             progress.update(task, total=turns + 1, completed=0)
 
         def report(text: str) -> None:
-            nonlocal doing
-            doing = text
+            stage = text.partition(":")[0]
+            if hidden and stage != doing[0].partition(":")[0]:
+                typer.echo(stage, err=True)
+            doing[0] = text
             progress.update(task, description=text, advance=1 if counting else 0)
 
-        try:
-            return bench_model(*arguments, expect=expect, report=report, **options)
-        except KeyboardInterrupt:
-            typer.echo(f"outrider: stopped ({doing}); no result was written", err=True)
-            raise typer.Exit(130) from None
-
-
-def _numbers(option: str, text: str, example: str) -> list[int]:
-    try:
-        numbers = sorted({int(number) for number in text.split(",")})
-    except ValueError:
-        numbers = []
-    if not numbers or numbers[0] < 1:
-        raise ConfigError(option, f"got {text!r}, expected numbers such as {example}")
-    return numbers
+        return bench_model(*arguments, expect=expect, report=report, **options)
 
 
 def _orders(text: str) -> list[str]:

@@ -1,12 +1,11 @@
 """`outrider bench modes` and `outrider bench exact`: what the ways to generate are worth."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.cli.bench_options import read_numbers, told_when_stopped
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -39,7 +38,7 @@ def bench_modes(
     quick: Annotated[bool, typer.Option("--quick", help="Few lines and repeats.")] = False,
 ) -> None:
     """Measure quality and speed of every way this model can generate, greedy beside them all."""
-    batches = _batches(batch)
+    batches = read_numbers("--batch", batch, "1,8,32")
     sources, references = _read(source), _read(reference)
     if len(sources) != len(references):
         raise ConfigError(
@@ -58,7 +57,7 @@ def bench_modes(
 
     translator = _load_translator(model, threads)
     doing = ["nothing yet"]
-    with _told_when_stopped(doing), Console(stderr=True).status("measuring") as status:
+    with told_when_stopped(doing), Console(stderr=True).status("measuring") as status:
 
         def report(text: str) -> None:
             doing[0] = text
@@ -115,7 +114,7 @@ def bench_exact(
     loaded = load(model, dtype=dtype, threads=threads)
     console, doing = Console(stderr=True), ["nothing yet"]
     with (
-        _told_when_stopped(doing),
+        told_when_stopped(doing),
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("decoding twice", total=len(texts))
@@ -137,26 +136,6 @@ def bench_exact(
     result = {"task": "exactness", "dtype": dtype, **result, **origin(model, source=source)}
     _print_exactness(result)
     _write(result, json)
-
-
-@contextmanager
-def _told_when_stopped(doing: list[str]) -> Iterator[None]:
-    """End cleanly on Ctrl-C: say what was being done, `doing[0]`, and that it is lost."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        typer.echo(f"outrider: stopped ({doing[0]}); no result was written", err=True)
-        raise typer.Exit(130) from None
-
-
-def _batches(text: str) -> list[int]:
-    try:
-        sizes = [int(size) for size in text.split(",")]
-    except ValueError:
-        sizes = []
-    if not sizes or min(sizes) < 1:
-        raise ConfigError("--batch", f"got {text!r}, expected sizes such as 1,8,32")
-    return sizes
 
 
 def _read(path: Path) -> list[str]:

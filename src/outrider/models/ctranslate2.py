@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from outrider.errors import ConfigError, MissingExtraError, ModelError
 from outrider.models.config import Seq2SeqConfig
+from outrider.models.plain import beyond_plain
 from outrider.models.seq2seq import Seq2Seq
 from outrider.nn.layer.block import Block
 from outrider.nn.position import LearnedPosition, Positions, SinusoidalPosition
@@ -26,19 +27,6 @@ FORBIDDEN = -1e9
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
 """Our name of an activation: theirs."""
 POSITIONS = ("sinusoidal", "learned")
-PLAIN: dict[str, Any] = {
-    "encoder_attention": {"kind": "full"},
-    "decoder_attention": {"kind": "causal"},
-    "encoder": None,
-    "decoder_core": "attention",
-    "depth": "stacked",
-    "residual": "add",
-    "skip": None,
-    "pair_attention": False,
-    "position_correlation": 0,
-    "position_mlp": 0,
-}
-"""What the library computes of the choices our config offers."""
 
 
 class Words(NamedTuple):
@@ -94,10 +82,10 @@ def _library() -> Any:
 
 
 def _check_exportable(config: Seq2SeqConfig) -> None:
-    for key, value in PLAIN.items():
-        if getattr(config, key) != value:
-            found = getattr(config, key)
-            raise ModelError(f"{key} is {found!r}; for CTranslate2 it must be {value!r}")
+    beyond = beyond_plain(config)
+    if beyond is not None:
+        key, found, plain = beyond
+        raise ModelError(f"{key} is {found!r}; for CTranslate2 it must be {plain!r}")
     if config.position not in POSITIONS:
         expected = " or ".join(map(repr, POSITIONS))
         raise ModelError(f"position is {config.position!r}; for CTranslate2 it must be {expected}")

@@ -12,6 +12,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from outrider.errors import ModelError
 from outrider.models.config import Seq2SeqConfig
+from outrider.models.plain import beyond_plain
 from outrider.models.seq2seq import Seq2Seq
 
 __all__ = ["MODEL_TYPE", "import_config", "import_weights", "to_marian"]
@@ -138,24 +139,13 @@ def _names(config: Seq2SeqConfig) -> Iterator[tuple[str, list[str]]]:
 
 
 def _check_exportable(config: Seq2SeqConfig) -> None:
-    wanted: dict[str, Any] = {
-        "norm": "post",
-        "position": "sinusoidal",
-        "gated": False,
-        "tie_word_embeddings": True,
-        "encoder_attention": {"kind": "full"},
-        "decoder_attention": {"kind": "causal"},
-        "encoder": None,
-        "decoder_core": "attention",
-        "depth": "stacked",
-        "residual": "add",
-        "skip": None,
-        "pair_attention": False,
-        "position_correlation": 0,
-        "position_mlp": 0,
-    }
-    for key, value in wanted.items():
+    usual = {"norm": "post", "position": "sinusoidal", "gated": False, "tie_word_embeddings": True}
+    for key, value in usual.items():
         if getattr(config, key) != value:
             raise ModelError(f"{key} is {getattr(config, key)!r}; a Marian model has {value!r}")
+    beyond = beyond_plain(config)
+    if beyond is not None:
+        key, found, plain = beyond
+        raise ModelError(f"{key} is {found!r}; a Marian model has {plain!r}")
     if config.num_key_value_heads not in (None, config.num_attention_heads):
         raise ModelError("num_key_value_heads: a Marian model has one per attention head")

@@ -1,0 +1,31 @@
+"""What the `bench` commands have in common: lists of numbers, and a clean end on Ctrl-C."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import typer
+
+from outrider.errors import ConfigError
+
+__all__ = ["read_numbers", "told_when_stopped"]
+
+
+def read_numbers(option: str, text: str, example: str) -> list[int]:
+    """Read whole numbers above zero, such as `1,8,32`, in their order."""
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(option, f"got {text!r}, expected numbers such as {example}")
+    return numbers
+
+
+@contextmanager
+def told_when_stopped(doing: list[str]) -> Iterator[None]:
+    """End cleanly on Ctrl-C: say what was being done, `doing[0]`, and that it is lost."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        typer.echo(f"outrider: stopped ({doing[0]}); no result was written", err=True)
+        raise typer.Exit(130) from None
