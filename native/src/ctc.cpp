@@ -45,8 +45,9 @@ void Model::ctc(State& state, const std::int64_t* told, int texts, int slots, fl
         ctc_->stack.run_whole(pass);
         pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width,
                               width);
-        ctc_->head.multiply(kernel_, pass.own.operand, pass.worker.share(ctc_->head.panels()),
-                            logits, spec_.words, outputs.data() + (pass.rows - rows.data()));
+        const Range mine = pass.worker.share(ctc_->head.panels());
+        ctc_->head.multiply(kernel_, pass.own.operand, mine, logits + mine.begin * kPanel,
+                            spec_.words, outputs.data() + (pass.rows - rows.data()));
       });
 }
 
@@ -56,8 +57,7 @@ void Model::tell(Pass& pass) const {
   for (int r = 0; r < pass.count; ++r)
     look_up(tokens_, std::max(0, pass.rows[r].token), pass.own.stream.data() + area(r, width));
   pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width, width);
-  ctc_->told.multiply(kernel_, pass.own.operand, pass.worker.share(ctc_->told.panels()),
-                      pass.shared.delta.data(), width);
+  pass.multiply(ctc_->told, pass.shared.delta.data());
   pass.worker.wait();
 }
 

@@ -49,6 +49,10 @@ Drafter::Drafter(const Weights& weights, const DrafterSpec& spec, const LayerSha
 
 int Drafter::candidates() const { return std::min(spec_.candidates, head_.columns()); }
 
+int Drafter::word(int column) const {
+  return spec_.kept.empty() ? column : spec_.kept[static_cast<std::size_t>(column)];
+}
+
 const float* Drafter::slot(int index) const {
   return slots_.data() + area(std::min(index, spec_.block - 1), width_);
 }
@@ -81,9 +85,7 @@ void Drafter::take_in(Pass& pass, State& state, const std::vector<KeyValues*>& c
                         tapped);
   for (int layer = 0; layer < stack_.layers(); ++layer) {
     const Matrix& inject = inject_[static_cast<std::size_t>(layer)];
-    inject.multiply(pass.kernel, pass.own.operand, pass.worker.share(inject.panels()),
-                    pass.shared.wide.data(), inject.columns());
-    pass.worker.wait();
+    pass.multiply_heads(inject, heads, {{0, width}, {width_, width}});
     const Range mine = pass.worker.share(heads);
     for (int r = 0; r < pass.count; ++r) {
       const Row& row = pass.rows[r];
@@ -119,8 +121,7 @@ void Drafter::add_newest(Pass& pass, const State& state, int first_text, int slo
       std::copy_n(newest, tapped, to);
   }
   pass.own.operand.take(pass.kernel, precision_, pass.own.tapped.data(), texts, tapped, tapped);
-  from_last_.multiply(pass.kernel, pass.own.operand, pass.worker.share(from_last_.panels()),
-                      pass.shared.delta.data(), width_);
+  pass.multiply(from_last_, pass.shared.delta.data());
   pass.worker.wait();
   for (int r = 0; r < pass.count; ++r)
     pass.kernel.rows->add(pass.own.stream.data() + area(r, width_),
@@ -136,11 +137,8 @@ void Drafter::choose(Pass& pass, const std::vector<int>& last, int first_text, i
   }
   pass.own.operand.take(pass.kernel, precision_, pass.own.stream.data(), pass.count, width_,
                         width_);
-  head_.multiply(pass.kernel, pass.own.operand, pass.worker.share(head_.panels()),
-                 pass.shared.extra.data(), head_.columns());
-  if (spec_.rank > 0)
-    from_slot_.multiply(pass.kernel, pass.own.operand, pass.worker.share(from_slot_.panels()),
-                        pass.shared.context.data(), spec_.rank);
+  pass.multiply(head_, pass.shared.extra.data());
+  if (spec_.rank > 0) pass.multiply(from_slot_, pass.shared.context.data());
   pass.worker.wait();
   const Range mine = pass.worker.share(pass.count / slots);
   for (int b = mine.begin; b < mine.end; ++b) {
@@ -149,9 +147,12 @@ void Drafter::choose(Pass& pass, const std::vector<int>& last, int first_text, i
     Choice one = choice;
     if (one.uniform != nullptr) one.uniform += at;
     if (one.told != nullptr) one.told += at;
-    walk(pass, b, last[text], slots, one,
-         {out.tokens + at, out.ids + at * candidates(), out.probabilities + at * candidates(),
-          out.confidence + at});
+    Drafted part{out.tokens + at, nullptr, nullptr, out.confidence + at};
+    if (out.ids != nullptr) {
+      part.ids = out.ids + at * candidates();
+      part.probabilities = out.probabilities + at * candidates();
+    }
+    walk(pass, b, last[text], slots, one, part);
   }
 }
 
@@ -190,15 +191,14 @@ void Drafter::walk(Pass& pass, int text, int last, int slots, const Choice& choi
     else
       for (int c = 1; c < count; ++c)
         if (scores[c] > scores[pick]) pick = c;
-    std::int64_t* ids = out.ids + static_cast<std::ptrdiff_t>(i) * count;
-    for (int c = 0; c < count; ++c)
-      ids[c] = spec_.kept.empty() ? places[c] : spec_.kept[static_cast<std::size_t>(places[c])];
     const bool told = choice.told != nullptr && choice.told[i] >= 0;
-    out.tokens[i] = told ? choice.told[i] : ids[pick];
+    out.tokens[i] = told ? choice.told[i] : word(places[pick]);
     before = static_cast<int>(out.tokens[i]);
     float sure = rows.dot(confidence_.data(), hidden, width_) + confidence_bias_;
     if (rank > 0) sure += rows.dot(confidence_.data() + width_, state, rank);
     out.confidence[i] = 1.0f / (1.0f + std::exp(-sure));
+    if (out.ids == nullptr) continue;
+    for (int c = 0; c < count; ++c) out.ids[i * count + c] = word(places[c]);
     float* probabilities = out.probabilities + static_cast<std::ptrdiff_t>(i) * count;
     std::copy_n(scores, count, probabilities);
     rows.softmax(probabilities, count, choice.temperature);

@@ -26,7 +26,7 @@ struct Choice {
 
 struct Drafted {
   std::int64_t* tokens;  // [texts][slots]
-  std::int64_t* ids;     // [texts][slots][candidates]
+  std::int64_t* ids;     // [texts][slots][candidates]; null where nobody asks, like the next
   float* probabilities;  // the same
   float* confidence;     // [texts][slots]
 };
@@ -58,6 +58,7 @@ class Drafter {
   std::size_t bytes() const;
 
  private:
+  int word(int column) const;  // the token that a column of the head stands for
   void walk(Pass& pass, int text, int last, int slots, const Choice& choice,
             const Drafted& out) const;
 

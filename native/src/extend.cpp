@@ -8,6 +8,11 @@
 
 namespace outrider {
 
+constexpr int kLogits = 8192;  // logits that are looked at together; the caches keep so many
+
+// Panels of the head that are computed at a time for so many rows.
+int head_panels(int rows) { return std::max(4, kLogits / (rows * kPanel)); }
+
 // The tokens of an extend as rows, and where their logits go.
 struct Model::Plan {
   std::vector<Row> rows;
@@ -80,7 +85,7 @@ void Model::take_in(State& state, const Plan& plan, const std::vector<int>& coun
       plan.rows, state.size(),
       [&](Shared& shared, Own& own, int count) {
         prepare(shared, own, decoder_.shape(), count, std::max(plan.longest, views.longest));
-        shared.extra.reserve(area(count, spec_.words));
+        own.logits.reserve(std::max<std::size_t>(kLogits, area(count, 4 * kPanel)));
         shared.context.reserve(area(count, std::max(spec_.width, 2 * team_.threads())));
         if (state.drafting()) drafter_->prepare(shared, own, count);
       },
@@ -113,28 +118,34 @@ void Model::score(Pass& pass, const Plan& plan, float* logits) const {
       std::copy_n(pass.own.stream.data() + area(begin[n] - first, width), width,
                   pass.own.stream.data() + area(n, width));
   pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), wanted, width, width);
-  head_.multiply(kernel_, pass.own.operand, pass.worker.share(head_.panels()), logits, spec_.words,
+  const Range mine = pass.worker.share(head_.panels());
+  head_.multiply(kernel_, pass.own.operand, mine, logits + mine.begin * kPanel, spec_.words,
                  plan.outputs.data() + (begin - plan.scored.begin()));
 }
 
-// Each worker finds the best of its own columns; the first then compares those.
+// Each worker finds the best of its own columns, some at a time so that their logits are never far;
+// the first worker then compares what they found.
 void Model::choose(Pass& pass, const std::vector<int>& forbidden, std::int64_t* best) const {
-  const int width = spec_.width, words = spec_.words, workers = pass.worker.count;
-  pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width, width);
-  const Range panels = pass.worker.share(head_.panels());
-  const int begin = panels.begin * kPanel, end = std::min(panels.end * kPanel, words);
-  float* logits = pass.shared.extra.data();
-  head_.multiply(kernel_, pass.own.operand, panels, logits, words);
+  const int width = spec_.width, workers = pass.worker.count, step = head_panels(pass.count);
+  const Range mine = pass.worker.share(head_.panels());
+  float* logits = pass.own.logits.data();
   // [row][worker][value, place]; others may still be reading `delta`, but not `context`.
   float* found = pass.shared.context.data();
-  for (int r = 0; r < pass.count; ++r) {
-    float* row = logits + area(r, words);
-    for (int token : forbidden)
-      if (token >= begin && token < end) row[token] = -3e38f;
-    float* mine = found + 2 * area(r * workers + pass.worker.index, 1);
-    const int place = begin < end ? begin + kernel_.rows->largest(row + begin, end - begin) : 0;
-    mine[0] = begin < end ? row[place] : -3e38f;
-    mine[1] = static_cast<float>(place);
+  const auto found_by = [&](int r) { return found + 2 * area(r * workers + pass.worker.index, 1); };
+  for (int r = 0; r < pass.count; ++r) found_by(r)[0] = -3e38f, found_by(r)[1] = 0.0f;
+  pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width, width);
+  for (int panel = mine.begin; panel < mine.end; panel += step) {
+    const Range some{panel, std::min(panel + step, mine.end)};
+    const int begin = some.begin * kPanel, columns = std::min(some.end * kPanel, spec_.words) - begin;
+    head_.multiply(kernel_, pass.own.operand, some, logits, step * kPanel);
+    for (int r = 0; r < pass.count; ++r) {
+      float* row = logits + area(r, step * kPanel);
+      for (int token : forbidden)
+        if (token >= begin && token < begin + columns) row[token - begin] = -3e38f;
+      const int place = kernel_.rows->largest(row, columns);
+      if (row[place] > found_by(r)[0])
+        found_by(r)[0] = row[place], found_by(r)[1] = static_cast<float>(begin + place);
+    }
   }
   pass.worker.wait();
   if (pass.worker.index != 0) return;

@@ -12,6 +12,30 @@ float* row_of(Buffer<float>& buffer, int row, int width) {
 
 }  // namespace
 
+void Pass::multiply(const Matrix& matrix, float* out) {
+  const Range mine = worker.share(matrix.panels());
+  matrix.multiply(kernel, own.operand, mine, out + mine.begin * kPanel, matrix.columns());
+}
+
+void Pass::multiply_heads(const Matrix& matrix, int heads,
+                          std::initializer_list<Section> sections) {
+  bool apart = heads % worker.count == 0;
+  for (const Section& section : sections)
+    apart = apart && section.start % kPanel == 0 && section.width % kPanel == 0;
+  if (worker.count == 1 || !apart) {
+    multiply(matrix, shared.wide.data());
+    worker.wait();
+    return;
+  }
+  const Range mine = worker.share(heads);
+  for (const Section& section : sections) {
+    const int begin = section.start + mine.begin * section.width;
+    const int end = section.start + mine.end * section.width;
+    matrix.multiply(kernel, own.operand, {begin / kPanel, end / kPanel}, shared.wide.data() + begin,
+                    matrix.columns());
+  }
+}
+
 Layer::Layer(const Weights& weights, const std::string& name, const LayerShape& shape)
     : shape_(shape),
       qkv_(weights, name + ".attention.qkv", shape.qkv_width(), shape.width, shape.precision),
@@ -53,14 +77,9 @@ void Layer::leave(Pass& pass, const Norm& norm) const {
   }
 }
 
-void Layer::multiply(Pass& pass, const Matrix& matrix, Buffer<float>& out) const {
-  matrix.multiply(pass.kernel, pass.own.operand, pass.worker.share(matrix.panels()), out.data(),
-                  matrix.columns());
-}
-
 void Layer::project(Pass& pass, const Matrix& matrix, const Buffer<float>& from, int width) const {
   pass.own.operand.take(pass.kernel, shape_.precision, from.data(), pass.count, width, width);
-  multiply(pass, matrix, pass.shared.delta);
+  pass.multiply(matrix, pass.shared.delta.data());
   pass.worker.wait();
 }
 
@@ -72,10 +91,12 @@ void Layer::attend(Pass& pass) const {
 
 void Layer::attend_self(Pass& pass, int index) const {
   enter(pass, attention_norm_);
-  multiply(pass, qkv_, pass.shared.wide);
-  pass.worker.wait();
-
   const int width = shape_.head_width(), group = shape_.heads / shape_.kv_heads;
+  pass.multiply_heads(qkv_, shape_.kv_heads,
+                      {{0, group * width},
+                       {shape_.heads * width, width},
+                       {(shape_.heads + shape_.kv_heads) * width, width}});
+
   const RowFunctions& rows = *pass.kernel.rows;
   const Range heads = pass.worker.share(shape_.kv_heads);
   // All keys of a head first: in an encoder a token sees those after it, too.
@@ -112,10 +133,9 @@ void Layer::attend_self(Pass& pass, int index) const {
 
 void Layer::attend_source(Pass& pass, int index) const {
   enter(pass, cross_norm_);
-  multiply(pass, cross_q_, pass.shared.wide);
-  pass.worker.wait();
-
   const int width = shape_.head_width();
+  pass.multiply_heads(cross_q_, shape_.heads, {{0, width}});
+
   const Range heads = pass.worker.share(shape_.heads);
   pass.own.sights.clear();
   for (int head = heads.begin; head < heads.end; ++head)
@@ -135,7 +155,7 @@ void Layer::attend_source(Pass& pass, int index) const {
 
 void Layer::feed_forward(Pass& pass) const {
   enter(pass, feedforward_norm_);
-  multiply(pass, up_, pass.shared.inner);
+  pass.multiply(up_, pass.shared.inner.data());
   pass.worker.wait();
 
   // Every worker bends all of the inner layer for itself: it needs all of it for its columns.
@@ -150,15 +170,14 @@ void Layer::feed_forward(Pass& pass) const {
       pass.kernel.rows->activate(shape_.activation, x, inner);
   }
   pass.own.operand.take(pass.kernel, shape_.precision, bent.data(), pass.count, inner, width);
-  multiply(pass, down_, pass.shared.delta);
+  pass.multiply(down_, pass.shared.delta.data());
   pass.worker.wait();
   leave(pass, feedforward_norm_);
 }
 
 void Layer::read_source(Pass& pass, int index, const std::vector<KeyValues*>& sources) const {
-  multiply(pass, cross_kv_, pass.shared.wide);
-  pass.worker.wait();
   const int width = shape_.head_width();
+  pass.multiply_heads(cross_kv_, shape_.heads, {{0, width}, {shape_.width, width}});
   const Range heads = pass.worker.share(shape_.heads);
   for (int r = 0; r < pass.count; ++r) {
     const float* kv = row_of(pass.shared.wide, r, 2 * shape_.width);

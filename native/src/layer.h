@@ -7,6 +7,7 @@
 #include "team.h"
 
 #include <functional>
+#include <initializer_list>
 #include <string>
 #include <vector>
 
@@ -32,9 +33,14 @@ struct Shared {
 // Buffers of one worker. Each keeps the whole stream: computing a norm twice is cheaper than
 // waiting.
 struct Own {
-  Buffer<float> stream, normed, bent, tapped, scores;
+  Buffer<float> stream, normed, bent, tapped, scores, logits;
   Operand operand;
   std::vector<Sight> sights;
+};
+
+// Columns of a product that belong to heads: `width` for each, one head after another.
+struct Section {
+  int start = 0, width = 0;
 };
 
 // One way of some rows through some layers, as one worker sees it.
@@ -49,6 +55,13 @@ struct Pass {
   const std::vector<const KeyValues*>* sources = nullptr;
   const std::vector<int>* source_lengths = nullptr;
   const SineTable* angles = nullptr;  // for rotary positions
+
+  // Multiplies what the operand holds and writes this worker's share of the columns.
+  void multiply(const Matrix& matrix, float* out);
+  // The same into `wide`, where the columns are those of heads and this worker will only look at
+  // its own: then nobody need wait for the others. Where the heads cannot be dealt out like that,
+  // all wait.
+  void multiply_heads(const Matrix& matrix, int heads, std::initializer_list<Section> sections);
 };
 
 struct Norm {
@@ -111,7 +124,6 @@ class Layer {
   void feed_forward(Pass& pass) const;
   void enter(Pass& pass, const Norm& norm) const;
   void leave(Pass& pass, const Norm& norm) const;
-  void multiply(Pass& pass, const Matrix& matrix, Buffer<float>& out) const;
   void project(Pass& pass, const Matrix& matrix, const Buffer<float>& from, int width) const;
 
   LayerShape shape_;

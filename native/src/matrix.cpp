@@ -117,7 +117,8 @@ void Matrix::multiply_bytes(const Kernel& kernel, Operand& x, Range panels, floa
         const int place = places == nullptr ? first + r : places[first + r];
         kernel.rows->finish(sums + r * count * kPanel, columns,
                             x.scales_[static_cast<std::size_t>(first + r)], scales_.data() + column,
-                            bias_.data() + column, out + place * stride + column);
+                            bias_.data() + column,
+                            out + place * stride + column - panels.begin * kPanel);
       }
     }
   }
@@ -130,7 +131,7 @@ void Matrix::multiply_floats(const Kernel& kernel, Operand& x, Range panels, flo
     const int column = p * kPanel, columns = std::min(kPanel, columns_ - column);
     for (int r = 0; r < x.rows_; ++r)
       x.outputs_[static_cast<std::size_t>(r)] =
-          out + (places == nullptr ? r : places[r]) * stride + column;
+          out + (places == nullptr ? r : places[r]) * stride + column - panels.begin * kPanel;
     kernel.rows->multiply(x.pointers_.data(), x.rows_, width_,
                           floats_.data() + static_cast<std::ptrdiff_t>(p) * width_ * kPanel,
                           bias_.data() + column, columns, x.outputs_.data());

@@ -53,8 +53,8 @@ class Matrix {
   int columns() const { return columns_; }
   int panels() const { return (columns_ + kPanel - 1) / kPanel; }
 
-  // Computes the columns of some panels for all rows of `x`; row r goes to out + place(r) * stride,
-  // place(r) being r where `places` is null.
+  // Computes the columns of some panels for all rows of `x`. The first of them goes to
+  // out + place(r) * stride for row r, place(r) being r where `places` is null.
   void multiply(const Kernel& kernel, Operand& x, Range panels, float* out, std::ptrdiff_t stride,
                 const int* places = nullptr) const;
 

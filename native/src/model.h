@@ -55,6 +55,13 @@ struct Views {
   }
 };
 
+// What a ride brought, for each text: the guesses that were checked, and the likeliest token after
+// the last one and after each guess.
+struct Ridden {
+  std::vector<std::vector<std::int64_t>> drafted, best;
+  double drafting_seconds = 0.0;
+};
+
 class Model {
  public:
   Model(const Weights& weights, const ModelSpec& spec, const std::optional<DrafterSpec>& drafter,
@@ -86,6 +93,12 @@ class Model {
   // Guesses `slots` tokens after `last`, which has not been taken in.
   void draft(State& state, const std::vector<int>& last, int slots, const Choice& choice,
              const Drafted& out);
+
+  // Guesses `slots` tokens after `last`, and takes in `last` and those of the guesses that are worth
+  // checking: those of which all before and with them hold with a chance of `worth`, in the mean
+  // over texts, and none behind the token `end`.
+  Ridden ride(State& state, const std::vector<int>& last, int slots, double worth, int end,
+              const std::vector<int>& forbidden);
 
   // Scores the slots of whole texts, [texts][slots][words]; `told` is [texts][slots] or null. The
   // slots of a text are its source's length times `upsample`.

@@ -38,7 +38,7 @@ class Target {
     const int place = dice_.pick(0, static_cast<int>(states_.size()) - 1);
     const std::unique_ptr<State>& state = states_[static_cast<std::size_t>(place)];
     Target& caller = dice_.chance(0.03) ? other : *this;  // a state of another model
-    const int kind = dice_.pick(0, 9);
+    const int kind = dice_.pick(0, 10);
     if (kind < 3)
       caller.extend(*state);
     else if (kind < 4)
@@ -51,6 +51,8 @@ class Target {
       rollback(*state);
     else if (kind < 9)
       select(*state);
+    else if (kind < 10)
+      caller.ride(*state);
     else
       states_.erase(states_.begin() + place);
   }
@@ -148,6 +150,13 @@ class Target {
       model_->draft(state, odd_ids(texts), slots, choice,
                     {tokens.data(), ids.data(), probabilities.data(), confidence.data()});
     });
+  }
+
+  void ride(State& state) {
+    const std::vector<int> last = odd_ids(state.size() + (dice_.chance(0.02) ? 1 : 0));
+    const std::vector<int> forbidden = odd_ids(dice_.pick(0, 3));
+    const double worth = dice_.one_of({0.0, 0.3, -1.0, 1e300, std::nan("")});
+    attempt([&] { model_->ride(state, last, odd(1, 9), worth, odd(0, words()), forbidden); });
   }
 
   void ctc(State& state) {

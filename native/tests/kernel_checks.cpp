@@ -130,7 +130,8 @@ std::vector<float> computed(const Kernel& kernel, Dice& dice, const Product& pro
     operand.take(kernel, precision, product.x.data() + first * product.width, rows, product.width,
                  product.width);
     for (const Range part : {Range{0, middle}, Range{middle, matrix.panels()}})
-      matrix.multiply(kernel, operand, part, out.data(), product.columns, places.data() + first);
+      matrix.multiply(kernel, operand, part, out.data() + part.begin * kPanel, product.columns,
+                      places.data() + first);
     first += rows;
   }
   return out;

@@ -295,6 +295,46 @@ void check_likeliest(Dice& dice) {
   }
 }
 
+// A ride is a draft, and then the likeliest tokens after as much of it as is worth checking.
+void check_ride(Dice& dice) {
+  const TinyModel tiny = random_model(dice, Precision::int8);
+  const std::vector<Story> stories = random_stories(dice, tiny, dice.pick(1, 5));
+  const int words = tiny.spec.words, texts = static_cast<int>(stories.size());
+  const std::vector<int> last = dice.ids(texts, words), forbidden = dice.ids(2, words);
+  const auto model = tiny.build("", dice.pick(1, 3));
+  const auto state = model->encode(sources_of(stories), kRoom, true, false);
+  const auto other = model->encode(sources_of(stories), kRoom, true, false);
+  const std::vector<std::vector<float>> drafted = draft(*model, *other, last);
+  const std::size_t numbers = 2 + 2 * static_cast<std::size_t>(model->candidates());
+  const int end = dice.chance(0.5) ? static_cast<int>(drafted[0][numbers]) : -1;
+  const double worth = dice.one_of({0.0, 0.1, 0.4, 2.0});
+  const Ridden ridden = model->ride(*state, last, kSlots, worth, end, forbidden);
+  const int kept = static_cast<int>(ridden.drafted[0].size()), width = kept + 1;
+  CHECK(kept >= 1 && kept <= kSlots && ridden.drafting_seconds >= 0.0);
+  CHECK(worth < 1.0 || kept == 1);
+  CHECK(worth > 0.0 || end >= 0 || kept == kSlots);
+  CHECK(texts > 1 || end < 0 || kept <= 2);  // the second guess was made the end
+  std::vector<int> tokens;
+  for (std::size_t b = 0; b < stories.size(); ++b) {
+    tokens.push_back(last[b]);
+    for (int i = 0; i < kept; ++i) {
+      const float token = drafted[b][static_cast<std::size_t>(i) * numbers];
+      CHECK(ridden.drafted[b][static_cast<std::size_t>(i)] == static_cast<std::int64_t>(token));
+      tokens.push_back(static_cast<int>(token));
+    }
+  }
+  std::vector<std::int64_t> best(tokens.size());
+  model->likeliest(*other, tokens, width, forbidden, best.data());
+  for (std::size_t b = 0; b < stories.size(); ++b)
+    for (int i = 0; i < width; ++i)
+      CHECK(ridden.best[b][static_cast<std::size_t>(i)] ==
+            best[area(static_cast<int>(b), width) + static_cast<std::size_t>(i)]);
+  CHECK(state->texts[0]->length == width);
+  CHECK(refuses([&] { model->ride(*state, last, 0, worth, end, forbidden); }));
+  CHECK(refuses([&] { model->ride(*state, last, kSlots, worth, end, {words}); }));
+  CHECK(refuses([&] { model->ride(*state, {}, kSlots, worth, end, forbidden); }));
+}
+
 // Several threads call one model, each with a state of its own.
 void check_callers(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
@@ -363,6 +403,7 @@ void check_models(std::uint64_t seed) {
     check_exactness(dice, round % 4 == 3 ? Precision::float32 : Precision::int8);
     check_copies(dice);
     check_likeliest(dice);
+    check_ride(dice);
     check_callers(dice);
     check_refusals(dice);
   }

@@ -40,6 +40,17 @@ def open_state(backend: NativeBackend) -> NativeState:
     return state
 
 
+def ride(
+    backend: NativeBackend,
+    state: NativeState,
+    newest: list[int],
+    *,
+    tokens: int = 2,
+    forbidden: tuple[int, ...] | list[int] = (),
+) -> Any:
+    return backend.ride(newest, state, tokens, worth=0.0, forbidden=list(forbidden))
+
+
 Call = Callable[[NativeBackend, NativeState], Any]
 LAST_B1 = torch.tensor([[3], [4]])
 wrong_calls: dict[str, tuple[Call, str]] = {
@@ -68,10 +79,18 @@ wrong_calls: dict[str, tuple[Call, str]] = {
         lambda b, s: b.extend(LAST_B1, s, count_B=torch.tensor([1, 1, 1])),
         "one row for each",
     ),
-    "forbidden id": (lambda b, s: b.likeliest(LAST_B1, s, [WORDS]), "token 37 is not"),
-    "likeliest of a wrong id": (
-        lambda b, s: b.likeliest(torch.tensor([[3], [-4]]), s, []),
-        "token -4 is not",
+    "forbidden id": (lambda b, s: b.likeliest([[3], [4]], s, [WORDS]), "token 37 is not"),
+    "likeliest of a wrong id": (lambda b, s: b.likeliest([[3], [-4]], s, []), "token -4 is not"),
+    "likeliest of other rows": (lambda b, s: b.likeliest([[3]], s, []), "one row for each"),
+    "likeliest of no tokens": (lambda b, s: b.likeliest([[], []], s, []), "one row for each"),
+    "likeliest of ragged rows": (lambda b, s: b.likeliest([[3], [4, 5]], s, []), "equally long"),
+    "ride of a wrong id": (lambda b, s: ride(b, s, [3, WORDS]), "token 37 is not"),
+    "ride of other rows": (lambda b, s: ride(b, s, [3]), "one token per row"),
+    "ride of no slots": (lambda b, s: ride(b, s, [3, 4], tokens=0), "nothing is to be guessed"),
+    "ride too far": (lambda b, s: ride(b, s, [3, 4], tokens=8), "does not fit"),
+    "ride with a forbidden id": (
+        lambda b, s: ride(b, s, [3, 4], forbidden=[WORDS]),
+        "token 37 is not",
     ),
     "rollback too far": (
         lambda b, s: (b.extend(LAST_B1, s), s.rollback(torch.tensor([2, 4]))),

@@ -12,7 +12,7 @@ from torch import Tensor
 import native_tiny
 from native_tiny import KINDS
 from outrider.decoding import DecodeConfig, Draft, Request, greedy
-from outrider.decoding.tandem import tandem
+from outrider.decoding.tandem import _survival, tandem
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
@@ -76,10 +76,46 @@ def test_the_likeliest_has_the_largest_logit(kind, seed, threads, rows, width, f
     backend = NativeBackend(model, threads=threads)
     source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
     tokens_BT = torch.randint(backend.vocab_size, (rows, width))
-    found_BT = backend.likeliest(tokens_BT, backend.encode(source, capacity=6), sorted(forbidden))
+    state = backend.encode(source, capacity=6)
+    found = backend.likeliest(tokens_BT.tolist(), state, sorted(forbidden))
     logits_BTV = backend.extend(tokens_BT, backend.encode(source, capacity=6))
     logits_BTV[..., sorted(forbidden)] = -torch.inf
-    assert torch.equal(found_BT, logits_BTV.argmax(-1))
+    assert found == logits_BTV.argmax(-1).tolist()
+
+
+@settings(max_examples=20)
+@given(
+    kind=st.sampled_from(["marian", "silu", "learned"]),
+    seed=st.integers(0, 2**16),
+    threads=st.sampled_from([1, 2]),
+    rows=st.integers(1, 5),
+    slots=st.integers(1, 5),
+    worth=st.floats(0, 1),
+    forbidden=st.sets(st.integers(0, 22), max_size=3),
+)
+def test_a_ride_drafts_and_then_verifies(
+    kind, seed, threads, rows, slots, worth, forbidden
+) -> None:
+    model = native_tiny.build(kind, seed=seed)
+    rider = native_tiny.build_drafter(model)
+    backend = NativeBackend(model, drafter=rider, threads=threads)
+    source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
+    newest = torch.randint(backend.vocab_size, (rows, 1), generator=torch.manual_seed(seed))
+    states = [backend.encode(source, capacity=12, drafting=True) for _ in range(2)]
+
+    draft = backend.draft(newest, states[0], slots)
+    guesses = draft.tokens_BK.tolist()
+    survival = _survival(guesses, draft.confidence_BK.tolist(), backend.eos)
+    kept = sum(chance >= worth and chance > 0 for chance in survival) or 1
+    tokens = [[*new, *some[:kept]] for new, some in zip(newest.tolist(), guesses, strict=True)]
+    best = backend.likeliest(tokens, states[0], sorted(forbidden))
+
+    found = backend.ride(
+        newest[:, 0].tolist(), states[1], slots, worth=worth, forbidden=sorted(forbidden)
+    )
+    assert found.drafted == [row[:kept] for row in guesses]
+    assert found.best == best
+    assert states[1].length_B.tolist() == states[0].length_B.tolist()
 
 
 @settings(max_examples=25)

@@ -64,9 +64,23 @@ class Model:
     ) -> NDArray[np.float32]:
         """Append tokens [texts, width]; return logits [texts, width or 1, words]."""
     def likeliest(
-        self, state: State, tokens: NDArray[np.int64], forbidden: Sequence[int]
-    ) -> NDArray[np.int64]:
+        self, state: State, tokens: Sequence[Sequence[int]], forbidden: Sequence[int]
+    ) -> list[list[int]]:
         """Append tokens [texts, width]; return the likeliest token after each."""
+    def ride(
+        self,
+        state: State,
+        last: Sequence[int],
+        slots: int,
+        worth: float,
+        end: int,
+        forbidden: Sequence[int],
+    ) -> tuple[list[list[int]], list[list[int]], float]:
+        """Guess tokens after `last`, and append `last` and the guesses that are worth checking.
+
+        Returns those guesses, the likeliest token after `last` and after each of them, and the
+        seconds that guessing took.
+        """
     def draft(
         self,
         state: State,

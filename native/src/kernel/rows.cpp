@@ -30,10 +30,20 @@ OUTRIDER_INLINE void put(float* x, Lanes value, int count) {
     store_part(x, value, count);
 }
 
+// Joins part(offset, count) over a row. Four chains, so that no step waits for the one before it.
+template <typename Join, typename Part>
+OUTRIDER_INLINE Lanes join_parts(int n, Join join, Lanes start, Part part) {
+  Lanes chain[4] = {start, start, start, start};
+  int i = 0;
+  for (; i + 4 * kLanes <= n; i += 4 * kLanes)
+    for (int c = 0; c < 4; ++c) chain[c] = join(chain[c], part(i + c * kLanes, kLanes));
+  for (; i < n; i += kLanes) chain[0] = join(chain[0], part(i, n - i < kLanes ? n - i : kLanes));
+  return join(join(chain[0], chain[1]), join(chain[2], chain[3]));
+}
+
 float quantise(const float* x, int n, std::int8_t* bytes, int depth) {
-  Lanes most = spread(0.0f);
-  for_parts(n, [&](int i, int count) { most = larger(most, absolute(take(x + i, count))); });
-  const float limit = largest_lane(most);
+  const auto size = [&](int i, int count) { return absolute(take(x + i, count)); };
+  const float limit = largest_lane(join_parts(n, larger, spread(0.0f), size));
   // A row of zeros, or of numbers too small to divide by, is zero; so is one with no limit at all.
   const bool usable = limit > 1e-30f && limit < 1e30f;
   const float inverse = usable ? 127.0f / limit : 0.0f;
@@ -84,15 +94,14 @@ void add(float* x, const float* y, int n) {
 }
 
 void normalise(const float* x, int n, const float* weight, const float* bias, float* out) {
-  Lanes sum = spread(0.0f);
-  for_parts(n, [&](int i, int count) { sum = sum + take(x + i, count); });
-  const float mean = sum_lanes(sum) / static_cast<float>(n);
-  Lanes squares = spread(0.0f);
-  for_parts(n, [&](int i, int count) {
+  const Lanes zero = spread(0.0f);
+  const auto value = [&](int i, int count) { return take(x + i, count); };
+  const float mean = sum_lanes(join_parts(n, add_lanes, zero, value)) / static_cast<float>(n);
+  const auto square = [&](int i, int count) {
     const Lanes off = take(x + i, count, mean) - mean;
-    squares = squares + off * off;
-  });
-  const float variance = sum_lanes(squares) / static_cast<float>(n);
+    return off * off;
+  };
+  const float variance = sum_lanes(join_parts(n, add_lanes, zero, square)) / static_cast<float>(n);
   const float inverse = 1.0f / std::sqrt(variance + kNormEpsilon);
   for_parts(n, [&](int i, int count) {
     const Lanes unit = (take(x + i, count) - mean) * inverse;
@@ -201,9 +210,8 @@ void tanh_row(float* x, int n) {
 }
 
 float dot(const float* x, const float* y, int n) {
-  Lanes sum = spread(0.0f);
-  for_parts(n, [&](int i, int count) { sum = sum + take(x + i, count) * take(y + i, count); });
-  return sum_lanes(sum);
+  const auto product = [&](int i, int count) { return take(x + i, count) * take(y + i, count); };
+  return sum_lanes(join_parts(n, add_lanes, spread(0.0f), product));
 }
 
 void softmax(float* x, int n, float temperature) {
@@ -219,18 +227,19 @@ void softmax(float* x, int n, float temperature) {
   for_parts(n, [&](int i, int count) { put(x + i, take(x + i, count) * inverse, count); });
 }
 
-int largest(const float* x, int n) {
-  Lanes most = spread(-3e38f);
-  for_parts(n, [&](int i, int count) { most = larger(most, take(x + i, count, -3e38f)); });
-  const float wanted = largest_lane(most);
-  for (int i = 0; i < n; ++i)
-    if (x[i] == wanted) return i;
-  return 0;  // there is nothing but infinities below all numbers, or no number at all
-}
-
 OUTRIDER_INLINE float largest_of_64(const float* x) {
   const Lanes left = larger(load(x), load(x + kLanes));
   return largest_lane(larger(left, larger(load(x + 2 * kLanes), load(x + 3 * kLanes))));
+}
+
+int largest(const float* x, int n) {
+  const auto value = [&](int i, int count) { return take(x + i, count, -3e38f); };
+  const float wanted = largest_lane(join_parts(n, larger, spread(-3e38f), value));
+  int i = 0;
+  while (i + 4 * kLanes <= n && largest_of_64(x + i) != wanted) i += 4 * kLanes;
+  for (; i < n; ++i)
+    if (x[i] == wanted) return i;
+  return 0;  // there is nothing but infinities below all numbers, or no number at all
 }
 
 // Keeps the best seen so far in order. 64 that are all below the worst of them cost one test.

@@ -20,7 +20,7 @@ from outrider.backends.native_parts import (
 )
 from outrider.backends.special_tokens import special_tokens
 from outrider.decoding.ids import to_ids
-from outrider.decoding.protocol import Draft, State
+from outrider.decoding.protocol import Draft, Ridden, State
 from outrider.errors import ConfigError, ModelError
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
@@ -212,11 +212,25 @@ class NativeBackend:
         tokens = tokens_BT.contiguous().numpy()
         return torch.from_numpy(self.core.extend(state.core, tokens, counts, last))
 
-    def likeliest(self, tokens_BT: Tensor, state: State, forbidden: Sequence[int]) -> Tensor:
+    def likeliest(
+        self, tokens: Sequence[Sequence[int]], state: State, forbidden: Sequence[int]
+    ) -> list[list[int]]:
         """Append tokens to every row and return the likeliest after each."""
         assert isinstance(state, NativeState), "a state of another backend"
-        tokens = tokens_BT.contiguous().numpy()
-        return torch.from_numpy(self.core.likeliest(state.core, tokens, list(forbidden)))
+        return self.core.likeliest(state.core, tokens, forbidden)
+
+    def ride(
+        self,
+        newest: Sequence[int],
+        state: State,
+        tokens: int,
+        *,
+        worth: float,
+        forbidden: Sequence[int],
+    ) -> Ridden:
+        """Draft after the newest tokens and append what is worth checking."""
+        assert isinstance(state, NativeState), "a state of another backend"
+        return Ridden(*self.core.ride(state.core, newest, tokens, worth, self.eos, forbidden))
 
     def draft(
         self,

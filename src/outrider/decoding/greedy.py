@@ -21,5 +21,5 @@ def greedy(backend: Backend, requests: Sequence[Request], config: DecodeConfig) 
     return decode_stepwise(backend, requests, config, _likeliest, past_logits=past_logits)
 
 
-def _likeliest(logits_B1V: Tensor, row_B: Tensor, step: int) -> Tensor:
+def _likeliest(logits_B1V: Tensor, rows: Sequence[int], step: int) -> Tensor:
     return likeliest(logits_B1V)

@@ -1,18 +1,30 @@
 """The index of the largest number of each row, the first where several are equal."""
 
-from collections.abc import Callable
-from typing import cast
+from collections.abc import Sequence
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
-from outrider.decoding.protocol import Backend, Chooser, State
+from outrider.decoding.protocol import Backend, Chooser, Ridden, State
 
 __all__ = ["Shortcut", "likeliest", "shortcut"]
 
-Shortcut = Callable[[Tensor, State], Tensor]
-"""Feeds tokens [B, T] and returns the likeliest after each, [B, T]."""
+
+class Shortcut(NamedTuple):
+    """A way past the logits: what a backend does in one call where nobody wants to see them."""
+
+    backend: Chooser
+    forbidden: list[int]
+
+    def likeliest(self, tokens: Sequence[Sequence[int]], state: State) -> list[list[int]]:
+        """Feed tokens [B, T] and return the likeliest after each, [B, T]."""
+        return self.backend.likeliest(tokens, state, self.forbidden)
+
+    def ride(self, newest: Sequence[int], state: State, tokens: int, worth: float) -> Ridden:
+        """Draft after the newest tokens, feed them and what is worth checking."""
+        return self.backend.ride(newest, state, tokens, worth=worth, forbidden=self.forbidden)
 
 
 def likeliest(scores: Tensor) -> Tensor:
@@ -29,5 +41,4 @@ def shortcut(backend: Backend, config: DecodeConfig) -> Shortcut | None:
     """Return a way past the logits, where the backend has one and nobody wants to see them."""
     if config.scores or config.min_new_tokens or not hasattr(backend, "likeliest"):
         return None
-    choose, forbidden = cast(Chooser, backend).likeliest, sorted(set(config.suppress))
-    return lambda tokens_BT, state: choose(tokens_BT, state, forbidden)
+    return Shortcut(cast(Chooser, backend), sorted(set(config.suppress)))

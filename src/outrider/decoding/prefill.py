@@ -8,15 +8,25 @@ from outrider.decoding.ids import to_ids
 from outrider.decoding.protocol import Backend, State
 from outrider.decoding.request import Request
 
-__all__ = ["open_for_drafting", "prefill"]
+__all__ = ["feed_prompts", "open_for_drafting", "open_rows", "prefill"]
 
 
 def prefill(
     backend: Backend, requests: Sequence[Request], limits: Sequence[int]
 ) -> tuple[State, Tensor]:
     """Open one row per request and return the logits for its first new token, [B, 1, V]."""
-    state = backend.encode([r.source for r in requests], capacity=_capacity(requests, limits))
-    return state, _feed(backend, state, [[backend.start, *r.prompt] for r in requests])
+    state = open_rows(backend, requests, limits)
+    return state, feed_prompts(backend, state, requests)
+
+
+def open_rows(backend: Backend, requests: Sequence[Request], limits: Sequence[int]) -> State:
+    """Open one row per request; its prompt is not fed yet."""
+    return backend.encode([r.source for r in requests], capacity=_capacity(requests, limits))
+
+
+def feed_prompts(backend: Backend, state: State, requests: Sequence[Request]) -> Tensor:
+    """Return the logits for the first new token of each row, [B, 1, V]."""
+    return _feed(backend, state, [[backend.start, *r.prompt] for r in requests])
 
 
 def open_for_drafting(

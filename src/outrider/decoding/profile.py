@@ -23,7 +23,7 @@ from torch import Tensor
 from outrider.decoding.paces import Paces
 from outrider.decoding.protocol import Backend, State
 
-__all__ = ["Costs", "Profile"]
+__all__ = ["Costs", "Plan", "Profile"]
 
 ROWS = (1, 8, 32, 2, 4, 16)
 """Numbers of rows that are measured, in this order while there is time; the first two always."""
@@ -63,6 +63,16 @@ class Costs(NamedTuple):
     """What opening rows for drafting takes more: the drafter reads the source too."""
 
 
+class Plan(NamedTuple):
+    """What a round should do."""
+
+    tokens: int
+    """How many to draft; 0 where a plain step is the better buy."""
+    worth: float
+    """Chance to stand that a drafted token must have to be verified: with a lower one it brings
+    fewer tokens in the time it takes than a round does."""
+
+
 class Profile:
     """What blocks cost, and how often drafts hold."""
 
@@ -94,8 +104,8 @@ class Profile:
             found = self._interpolated[rows] = self._interpolate(rows)
         return found
 
-    def plan(self, rows: int) -> int:
-        """Return how many tokens to draft, 0 where a plain step is the better buy."""
+    def plan(self, rows: int) -> Plan:
+        """Return how many tokens to draft, and which of them to verify."""
         costs = self.costs(rows)
         best, speed = 0, 1 / costs.extend[0]
         tokens = survival = 1.0
@@ -104,31 +114,21 @@ class Profile:
             tokens += survival
             if tokens > speed * (draft + costs.extend[k]):
                 best, speed = k, tokens / (draft + costs.extend[k])
-        return best
+        one_more = (costs.extend[-1] - costs.extend[0]) / (len(costs.extend) - 1)
+        return Plan(best, speed * one_more)
 
     def pays(self, rows: int, *, length: float) -> bool:
         """Whether a batch of so many rows should start with drafting at all.
 
         `length` is how many tokens a row is likely to have: opening is paid for once.
         """
-        k, costs = self.plan(rows), self.costs(rows)
+        k, costs = self.plan(rows).tokens, self.costs(rows)
         if not k:
             return False
         rounds = length / (1 + sum(accumulate(self.hold[:k], mul)))
         rounds *= 1 + SPREAD * math.log2(rows)
         drafting = costs.open + rounds * (costs.draft[k - 1] + costs.extend[k])
         return length * costs.plain > MARGIN * drafting
-
-    def choose(self, rows: int, survival_K: Sequence[float]) -> int:
-        """Return how many tokens of a draft to verify; at least one, so that it keeps learning."""
-        costs, drafted = self.costs(rows), len(survival_K)
-        draft = costs.draft[drafted - 1]
-        best, speed, tokens = 1, 0.0, 1.0
-        for k, survival in enumerate(survival_K, start=1):
-            tokens += survival
-            if tokens > speed * (draft + costs.extend[k]):
-                best, speed = k, tokens / (draft + costs.extend[k])
-        return best
 
     def learn(self, drafted: int, accepted: int) -> None:
         """Remember one block of one row."""

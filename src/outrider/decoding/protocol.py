@@ -11,7 +11,7 @@ from typing import NamedTuple, Protocol, Self
 
 from torch import Tensor
 
-__all__ = ["Backend", "Chooser", "Draft", "State"]
+__all__ = ["Backend", "Chooser", "Draft", "Ridden", "State"]
 
 
 class Draft(NamedTuple):
@@ -135,16 +135,47 @@ class Backend(Protocol):
         ...
 
 
+class Ridden(NamedTuple):
+    """What one call of `Chooser.ride` brought, row by row."""
+
+    drafted: list[list[int]]
+    """The drafts that were appended."""
+    best: list[list[int]]
+    """The likeliest token after the newest one, and after each draft."""
+    drafting: float
+    """Seconds that drafting took."""
+
+
 class Chooser(Protocol):
     """A backend that can say which token is the likeliest without handing out all logits.
 
     A loop that wants nothing else asks for it, if the backend has it: for a fast model, scores of
-    thousands of words take longer to hand over and to look through than to compute.
+    thousands of words take longer to hand over and to look through than to compute. For the same
+    reason it takes and returns lists: a handful of numbers is sooner read from those.
     """
 
-    def likeliest(self, tokens_BT: Tensor, state: State, forbidden: Sequence[int]) -> Tensor:
-        """Append tokens to every row; return the likeliest token after each, [B, T].
+    def likeliest(
+        self, tokens: Sequence[Sequence[int]], state: State, forbidden: Sequence[int]
+    ) -> list[list[int]]:
+        """Append tokens [B, T] to every row; return the likeliest token after each, [B, T].
 
         Of equals it is the first; `forbidden` tokens are never named.
+        """
+        ...
+
+    def ride(
+        self,
+        newest: Sequence[int],
+        state: State,
+        tokens: int,
+        *,
+        worth: float,
+        forbidden: Sequence[int],
+    ) -> Ridden:
+        """Draft `tokens` tokens after the newest ones and append what is worth checking.
+
+        That is the newest token of each row and then the drafts up to where, in the mean over
+        rows, all hold with a chance of `worth`, at least one; never any behind an end token. The
+        next step of a loop depends on nothing else, and between two calls a fast model waits.
         """
         ...

@@ -27,8 +27,8 @@ def sample(backend: Backend, requests: Sequence[Request], config: DecodeConfig) 
         seed = config.seed if request.seed is None else request.seed
         uniform_BT[row].uniform_(generator=torch.Generator().manual_seed(seed))
 
-    def choose(logits_B1V: Tensor, row_B: Tensor, step: int) -> Tensor:
-        uniform_B1 = uniform_BT[row_B.to(uniform_BT.device), step, None].to(logits_B1V.device)
+    def choose(logits_B1V: Tensor, rows: Sequence[int], step: int) -> Tensor:
+        uniform_B1 = uniform_BT[rows, step, None].to(logits_B1V.device)
         return draw(logits_B1V[:, 0], uniform_B1, config)
 
     return decode_stepwise(backend, requests, config, choose)

@@ -6,14 +6,13 @@ memory of all the others, which costs more than carrying a few along: they go to
 
 from collections.abc import Callable, Sequence
 
-import torch
 from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.ids import to_ids
 from outrider.decoding.likeliest import Shortcut
 from outrider.decoding.mask import TokenMask
-from outrider.decoding.prefill import prefill
+from outrider.decoding.prefill import feed_prompts, open_rows
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, token_limit
 from outrider.decoding.statistics import Round
@@ -23,8 +22,8 @@ __all__ = ["CARRIED", "Choose", "decode_stepwise", "finish"]
 CARRIED = 0.25
 """Share of finished rows in a batch that is carried along before they leave it."""
 
-Choose = Callable[[Tensor, Tensor, int], Tensor]
-"""(logits_B1V, row_B, step) -> next_B1; `row_B` says which requests the rows are."""
+Choose = Callable[[Tensor, Sequence[int], int], Tensor]
+"""(logits_B1V, rows, step) -> next_B1; `rows` says which requests they are."""
 
 
 def decode_stepwise(
@@ -37,7 +36,7 @@ def decode_stepwise(
 ) -> list[Hypothesis]:
     """Decode all requests together; the results are in the order of the requests.
 
-    `past_logits` does in one call what `choose` does with logits, after the first step.
+    `past_logits` does in one call what `choose` does with logits.
     """
     if not requests:
         return []
@@ -46,27 +45,35 @@ def decode_stepwise(
     tokens: list[list[int]] = [[] for _ in requests]
     log_probs: list[list[float]] = [[] for _ in requests]
 
-    state, logits_B1V = prefill(backend, requests, limits)
     mask = TokenMask(config, eos=eos)
-    row_B = torch.arange(len(requests), device=logits_B1V.device)
     rows, nearest_limit, step = list(range(len(requests))), min(limits), 0
 
-    def pick(logits_B1V: Tensor) -> Tensor:
+    def pick(logits_B1V: Tensor) -> list[int]:
         normaliser_B1 = logits_B1V.logsumexp(-1) if config.scores else None
         mask(logits_B1V, step)
-        next_B1 = choose(logits_B1V, row_B, step)
+        next_B1 = choose(logits_B1V, rows, step)
         if normaliser_B1 is not None:
             chosen_B1 = logits_B1V.gather(-1, next_B1[..., None])[..., 0] - normaliser_B1
             for row, log_prob in zip(rows, chosen_B1.flatten().tolist(), strict=True):
                 log_probs[row].append(log_prob)
-        return next_B1
+        return [token for (token,) in next_B1.tolist()]
 
-    next_B1 = pick(logits_B1V)
+    def feed(ids: list[int]) -> list[int]:
+        fed = [[token] for token in ids]
+        if past_logits is None:
+            return pick(backend.extend(to_ids(fed, device), state))
+        return [token for (token,) in past_logits.likeliest(fed, state)]
+
+    state = open_rows(backend, requests, limits)
+    device = state.length_B.device
+    if past_logits is None or any(request.prompt for request in requests):
+        ids = pick(feed_prompts(backend, state, requests))
+    else:
+        ids = feed([backend.start] * len(requests))
     ended: set[int] = set()
     # Carried rows keep growing; only where all are equally long is there sure to be room for that.
     carried = CARRIED if len({len(request.prompt) for request in requests}) == 1 else 0.0
     while True:
-        ids = [token for (token,) in next_B1.tolist()]
         for row, token in zip(rows, ids, strict=True):
             tokens[row].append(token)
         step += 1
@@ -76,15 +83,10 @@ def decode_stepwise(
             if not open_:
                 break
             if len(rows) - len(open_) > carried * len(rows):
-                open_N = to_ids(open_, row_B.device)
-                state.select(open_N)
-                next_B1, row_B = next_B1[open_N], row_B[open_N]
-                rows = [rows[n] for n in open_]
+                state.select(to_ids(open_, device))
+                rows, ids = [rows[n] for n in open_], [ids[n] for n in open_]
                 nearest_limit = min(limits[row] for row in rows)
-        if past_logits is None:
-            next_B1 = pick(backend.extend(next_B1, state))
-        else:
-            next_B1 = past_logits(next_B1, state)
+        ids = feed(ids)
 
     finished = zip(tokens, log_probs, limits, strict=True)
     return [finish(*row, eos=eos, config=config) for row in finished]

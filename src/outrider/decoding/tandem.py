@@ -26,7 +26,7 @@ from outrider.decoding.judge import Drawn, Judge, Likeliest, Verdict, compare
 from outrider.decoding.likeliest import Shortcut, shortcut
 from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import open_for_drafting
-from outrider.decoding.profile import Profile
+from outrider.decoding.profile import Plan, Profile
 from outrider.decoding.protocol import Backend, Draft, State
 from outrider.decoding.replay import FINE, Replay
 from outrider.decoding.request import Hypothesis, Request, token_limit
@@ -39,6 +39,8 @@ __all__ = ["tandem"]
 
 BLOCK = 8
 """Tokens drafted at once where neither the user nor a profile says."""
+PLANNED = 8
+"""Rounds after which a profile is asked again."""
 
 
 @torch.inference_mode()
@@ -161,6 +163,7 @@ class _Batch:
         self._since = perf_counter()
         self.backend, self.config, self.stats = backend, config, stats
         self.block, self.profile = block, profile
+        self._plan, self._planned_for, self._age = Plan(0, 0.0), 0, 0
         limits = [token_limit(backend, request, config) for request in requests]
         self.state: State = open_for_drafting(backend, requests, limits, block=block)
         self.device = self.state.length_B.device
@@ -201,14 +204,14 @@ class _Batch:
 
     def _round(self) -> None:
         """Draft, verify, accept, forget."""
-        newest_B1 = to_ids([[row.newest] for row in self.rows], self.device)
-        draft, drafted = self._draft(newest_B1)
-        tokens_BT = newest_B1
-        if draft is not None:
-            pairs = zip(self.rows, drafted, strict=True)
-            tokens_BT = to_ids([[row.newest, *guesses] for row, guesses in pairs], self.device)
-        self._lap("draft")
-        verdicts, log_probs = self._verify(tokens_BT, draft, drafted)
+        slots = self._slots()
+        log_probs: list[list[float]] = [[]] * len(self.rows)
+        if self.past_logits is not None:
+            drafted, verdicts = self._ride(self.past_logits, slots)
+        else:
+            newest_B1 = to_ids([[row.newest] for row in self.rows], self.device)
+            draft, drafted = self._draft(newest_B1, slots)
+            verdicts, log_probs = self._verify(draft, drafted)
         for row, guesses, verdict, scores in zip(
             self.rows, drafted, verdicts, log_probs, strict=True
         ):
@@ -217,15 +220,27 @@ class _Batch:
         self._forget()
         self._lap("loop")
 
+    def _ride(self, way: Shortcut, slots: int) -> tuple[list[list[int]], list[Verdict]]:
+        """Draft and verify in one call."""
+        newest = [row.newest for row in self.rows]
+        if slots:
+            drafted, best, drafting = way.ride(newest, self.state, slots, self._plan.worth)
+        else:
+            drafted, drafting = [[] for _ in newest], 0.0
+            best = way.likeliest([[token] for token in newest], self.state)
+        self._lap("verify")
+        self.stats.seconds["draft"] += drafting
+        self.stats.seconds["verify"] -= drafting
+        return drafted, list(map(compare, drafted, best))
+
     def _verify(
-        self, tokens_BT: Tensor, draft: Draft | None, drafted: list[list[int]]
+        self, draft: Draft | None, drafted: list[list[int]]
     ) -> tuple[list[Verdict], list[list[float]]]:
         """Let the model judge every row's draft; the second are log-probabilities, if asked for."""
         log_probs: list[list[float]] = [[]] * len(self.rows)
-        if self.past_logits is not None:
-            best: list[list[int]] = self.past_logits(tokens_BT, self.state).tolist()
-            self._lap("verify")
-            return [compare(*row) for row in zip(drafted, best, strict=True)], log_probs
+        pairs = zip(self.rows, drafted, strict=True)
+        tokens_BT = to_ids([[row.newest, *guesses] for row, guesses in pairs], self.device)
+        self._lap("draft")
         logits_BTV = self.backend.extend(tokens_BT, self.state)
         self._lap("verify")
         normaliser_BT = logits_BTV.logsumexp(-1) if self.config.scores else None
@@ -235,9 +250,8 @@ class _Batch:
             log_probs = _log_probs(drafted, verdicts, logits_BTV, normaliser_BT)
         return verdicts, log_probs
 
-    def _draft(self, newest_B1: Tensor) -> tuple[Draft | None, list[list[int]]]:
-        """Guess as many tokens as are worth it; return what is to be verified, too."""
-        slots = self._slots()
+    def _draft(self, newest_B1: Tensor, slots: int) -> tuple[Draft | None, list[list[int]]]:
+        """Guess tokens; return what is to be verified, too."""
         uniform_BK = self.judge.numbers(self.rows, slots)
         if not slots:
             return None, [[] for _ in self.rows]
@@ -255,7 +269,8 @@ class _Batch:
         if self.profile is None:
             return draft, drafted
         # With a profile gamma is 0: the judge looks at the tokens alone, so only they are cut.
-        kept = self.profile.choose(len(self.rows), _survival(draft.confidence_BK.tolist()))
+        survival = _survival(drafted, draft.confidence_BK.tolist(), self.backend.eos)
+        kept = sum(chance >= self._plan.worth for chance in survival) or 1
         return draft, [guesses[:kept] for guesses in drafted]
 
     def _slots(self) -> int:
@@ -263,13 +278,18 @@ class _Batch:
         slots = max(row.room for row in self.rows if not row.done)
         if self.backend.max_length is not None:
             slots = min(slots, self.backend.max_length - max(row.held for row in self.rows) - 1)
-        if self.profile is None:
-            return min(slots, self.block)
-        planned = self.profile.plan(len(self.rows))
-        if not planned:
-            self.profile.hope()
+        return min(slots, self.block if self.profile is None else self._planned(self.profile))
+
+    def _planned(self, profile: Profile) -> int:
+        """Return how many tokens the plan drafts; made anew now and then, and when rows left."""
+        rows = len(self.rows)
+        if not self._plan.tokens or rows != self._planned_for or self._age == PLANNED:
+            self._plan, self._planned_for, self._age = profile.plan(rows), rows, 0
+        self._age += 1
+        if not self._plan.tokens:
+            profile.hope()
             self.stats.note("drafts held too rarely: some steps were taken without drafting")
-        return min(slots, planned)
+        return self._plan.tokens
 
     def _take(self, row: Row, drafted: list[int], verdict: Verdict, log_probs: list[float]) -> None:
         """Let a row say what was decided, and remember how it went."""
@@ -297,9 +317,17 @@ class _Batch:
         self._since = now
 
 
-def _survival(confidence: Sequence[Sequence[float]]) -> list[float]:
-    """Return the mean chance, over rows, that the drafts up to each place all hold."""
-    products = [list(accumulate(row, mul)) for row in confidence]
+def _survival(
+    drafted: Sequence[Sequence[int]], confidence: Sequence[Sequence[float]], eos: int
+) -> list[float]:
+    """Return the mean chance, over rows, that the drafts up to each place all hold.
+
+    Nothing is said behind an end token, so nothing holds there.
+    """
+    products = []
+    for guesses, chances in zip(drafted, confidence, strict=True):
+        said = guesses.index(eos) + 1 if eos in guesses else len(guesses)
+        products.append([*accumulate(chances[:said], mul), *[0.0] * (len(guesses) - said)])
     return [sum(column) / len(products) for column in zip(*products, strict=True)]
 
 

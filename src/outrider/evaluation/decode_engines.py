@@ -130,6 +130,7 @@ class _Watched:
             finally:
                 self.seconds[name] += time.perf_counter() - began
 
+        setattr(self, name, timed)  # so that it is made once, and costs little of what is timed
         return timed
 
 

@@ -120,6 +120,10 @@ def _split(one: Measured) -> dict[str, Any]:
     for name, spent in sorted(seen.core.items()):
         takes_in = name in ("extend", "likeliest")
         named[_STEPS.get(one.mode, "step") if takes_in else name] += spent
+    if (ride := named.pop("ride", None)) is not None:  # drafting and checking in one call
+        drafting = seen.statistics["seconds"]["draft"]
+        named["draft"] += drafting
+        named["verify"] += ride - drafting
     loop = seen.wall - seen.text - sum(seen.core.values())
     split = {**named, "loop": loop, "text": seen.text}
     drafted = one.mode == "tandem" and seen.statistics["rounds"] > 0

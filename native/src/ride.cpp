@@ -1,0 +1,63 @@
+// A round of tandem decoding in one call: guess a block, check as much of it as is worth it.
+#include "model.h"
+
+#include <chrono>
+#include <stdexcept>
+
+namespace outrider {
+namespace {
+
+// How many of the guesses to check, at least one: those before the mean chance of the rows that all
+// up to here hold falls below `worth`. Nothing holds behind an end token.
+int worth_checking(const std::vector<std::int64_t>& tokens, const std::vector<float>& confidence,
+                   int texts, int slots, double worth, int end) {
+  std::vector<double> chance(static_cast<std::size_t>(texts), 1.0);
+  for (int i = 0; i < slots; ++i) {
+    double sum = 0.0;
+    for (int b = 0; b < texts; ++b) {
+      const std::size_t at = area(b, slots) + static_cast<std::size_t>(i);
+      double& mine = chance[static_cast<std::size_t>(b)];
+      mine *= i > 0 && tokens[at - 1] == end ? 0.0 : confidence[at];
+      sum += mine;
+    }
+    if (i > 0 && (sum == 0.0 || sum < worth * texts)) return i;
+  }
+  return slots;
+}
+
+}  // namespace
+
+Ridden Model::ride(State& state, const std::vector<int>& last, int slots, double worth, int end,
+                   const std::vector<int>& forbidden) {
+  const auto began = std::chrono::steady_clock::now();
+  if (slots < 1 || slots > kLongest) throw std::invalid_argument("ride: nothing is to be guessed");
+  check_tokens(forbidden);
+  const int texts = static_cast<int>(last.size());  // `draft` refuses any other number
+  std::vector<std::int64_t> guessed(area(texts, slots));
+  std::vector<float> confidence(area(texts, slots));
+  draft(state, last, slots, {}, {guessed.data(), nullptr, nullptr, confidence.data()});
+  const std::chrono::duration<double> drafting = std::chrono::steady_clock::now() - began;
+
+  const int kept = worth_checking(guessed, confidence, texts, slots, worth, end), width = kept + 1;
+  std::vector<int> tokens;
+  tokens.reserve(area(texts, width));
+  for (int b = 0; b < texts; ++b) {
+    tokens.push_back(last[static_cast<std::size_t>(b)]);
+    for (int i = 0; i < kept; ++i)
+      tokens.push_back(static_cast<int>(guessed[area(b, slots) + static_cast<std::size_t>(i)]));
+  }
+  std::vector<std::int64_t> best(area(texts, width));
+  likeliest(state, tokens, width, forbidden, best.data());
+
+  Ridden ridden;
+  ridden.drafting_seconds = drafting.count();
+  for (int b = 0; b < texts; ++b) {
+    const auto guess = guessed.begin() + static_cast<std::ptrdiff_t>(area(b, slots));
+    const auto found = best.begin() + static_cast<std::ptrdiff_t>(area(b, width));
+    ridden.drafted.emplace_back(guess, guess + kept);
+    ridden.best.emplace_back(found, found + width);
+  }
+  return ridden;
+}
+
+}  // namespace outrider
