@@ -85,8 +85,8 @@ void Drafter::take_in(Pass& pass, State& state, const std::vector<KeyValues*>& c
                         tapped);
   for (int layer = 0; layer < stack_.layers(); ++layer) {
     const Matrix& inject = inject_[static_cast<std::size_t>(layer)];
-    pass.multiply_heads(inject, heads, {{0, width}, {width_, width}});
-    const Range mine = pass.worker.share(heads);
+    const Range mine =
+        pass.multiply_parts(inject, heads, {{0, width}, {width_, width}}, pass.shared.wide.data());
     for (int r = 0; r < pass.count; ++r) {
       const Row& row = pass.rows[r];
       float* kv = pass.shared.wide.data() + area(r, 2 * width_);

@@ -136,7 +136,8 @@ void Model::choose(Pass& pass, const std::vector<int>& forbidden, std::int64_t* 
   pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width, width);
   for (int panel = mine.begin; panel < mine.end; panel += step) {
     const Range some{panel, std::min(panel + step, mine.end)};
-    const int begin = some.begin * kPanel, columns = std::min(some.end * kPanel, spec_.words) - begin;
+    const int begin = some.begin * kPanel,
+              columns = std::min(some.end * kPanel, spec_.words) - begin;
     head_.multiply(kernel_, pass.own.operand, some, logits, step * kPanel);
     for (int r = 0; r < pass.count; ++r) {
       float* row = logits + area(r, step * kPanel);

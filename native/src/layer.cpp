@@ -17,23 +17,24 @@ void Pass::multiply(const Matrix& matrix, float* out) {
   matrix.multiply(kernel, own.operand, mine, out + mine.begin * kPanel, matrix.columns());
 }
 
-void Pass::multiply_heads(const Matrix& matrix, int heads,
-                          std::initializer_list<Section> sections) {
-  bool apart = heads % worker.count == 0;
+Range Pass::multiply_parts(const Matrix& matrix, int parts, std::initializer_list<Section> sections,
+                           float* out) {
+  const Range mine = worker.share(parts);
+  bool apart = parts % worker.count == 0 || parts > 4 * worker.count;  // or some would idle
   for (const Section& section : sections)
     apart = apart && section.start % kPanel == 0 && section.width % kPanel == 0;
   if (worker.count == 1 || !apart) {
-    multiply(matrix, shared.wide.data());
+    multiply(matrix, out);
     worker.wait();
-    return;
+    return mine;
   }
-  const Range mine = worker.share(heads);
   for (const Section& section : sections) {
     const int begin = section.start + mine.begin * section.width;
     const int end = section.start + mine.end * section.width;
-    matrix.multiply(kernel, own.operand, {begin / kPanel, end / kPanel}, shared.wide.data() + begin,
+    matrix.multiply(kernel, own.operand, {begin / kPanel, end / kPanel}, out + begin,
                     matrix.columns());
   }
+  return mine;
 }
 
 Layer::Layer(const Weights& weights, const std::string& name, const LayerShape& shape)
@@ -92,13 +93,12 @@ void Layer::attend(Pass& pass) const {
 void Layer::attend_self(Pass& pass, int index) const {
   enter(pass, attention_norm_);
   const int width = shape_.head_width(), group = shape_.heads / shape_.kv_heads;
-  pass.multiply_heads(qkv_, shape_.kv_heads,
-                      {{0, group * width},
-                       {shape_.heads * width, width},
-                       {(shape_.heads + shape_.kv_heads) * width, width}});
-
+  const Range heads = pass.multiply_parts(qkv_, shape_.kv_heads,
+                                          {{0, group * width},
+                                           {shape_.heads * width, width},
+                                           {(shape_.heads + shape_.kv_heads) * width, width}},
+                                          pass.shared.wide.data());
   const RowFunctions& rows = *pass.kernel.rows;
-  const Range heads = pass.worker.share(shape_.kv_heads);
   // All keys of a head first: in an encoder a token sees those after it, too.
   for (int r = 0; r < pass.count; ++r) {
     const Row& row = pass.rows[r];
@@ -134,9 +134,8 @@ void Layer::attend_self(Pass& pass, int index) const {
 void Layer::attend_source(Pass& pass, int index) const {
   enter(pass, cross_norm_);
   const int width = shape_.head_width();
-  pass.multiply_heads(cross_q_, shape_.heads, {{0, width}});
-
-  const Range heads = pass.worker.share(shape_.heads);
+  const Range heads =
+      pass.multiply_parts(cross_q_, shape_.heads, {{0, width}}, pass.shared.wide.data());
   pass.own.sights.clear();
   for (int head = heads.begin; head < heads.end; ++head)
     for (int r = 0; r < pass.count; ++r) {
@@ -155,21 +154,23 @@ void Layer::attend_source(Pass& pass, int index) const {
 
 void Layer::feed_forward(Pass& pass) const {
   enter(pass, feedforward_norm_);
-  pass.multiply(up_, pass.shared.inner.data());
-  pass.worker.wait();
-
-  // Every worker bends all of the inner layer for itself: it needs all of it for its columns.
   const int width = shape_.up_width(), inner = shape_.inner;
-  Buffer<float>& bent = pass.worker.count == 1 ? pass.shared.inner : pass.own.bent;
+  const int some = inner % kPanel == 0 ? kPanel : 1;  // columns that stay together
+  const Section left{0, some}, right{inner, some};
+  float* out = pass.shared.inner.data();
+  Range mine = shape_.gated ? pass.multiply_parts(up_, inner / some, {left, right}, out)
+                            : pass.multiply_parts(up_, inner / some, {left}, out);
+  mine = {mine.begin * some, mine.end * some};
   for (int r = 0; r < pass.count; ++r) {
-    float* x = row_of(bent, r, width);
-    if (pass.worker.count != 1) std::copy_n(row_of(pass.shared.inner, r, width), width, x);
+    float* x = row_of(pass.shared.inner, r, width) + mine.begin;
     if (shape_.gated)
-      pass.kernel.rows->gate(shape_.activation, x, inner);
+      pass.kernel.rows->gate(shape_.activation, x, x + inner, mine.end - mine.begin);
     else
-      pass.kernel.rows->activate(shape_.activation, x, inner);
+      pass.kernel.rows->activate(shape_.activation, x, mine.end - mine.begin);
   }
-  pass.own.operand.take(pass.kernel, shape_.precision, bent.data(), pass.count, inner, width);
+  pass.worker.wait();
+  pass.own.operand.take(pass.kernel, shape_.precision, pass.shared.inner.data(), pass.count, inner,
+                        width);
   pass.multiply(down_, pass.shared.delta.data());
   pass.worker.wait();
   leave(pass, feedforward_norm_);
@@ -177,8 +178,8 @@ void Layer::feed_forward(Pass& pass) const {
 
 void Layer::read_source(Pass& pass, int index, const std::vector<KeyValues*>& sources) const {
   const int width = shape_.head_width();
-  pass.multiply_heads(cross_kv_, shape_.heads, {{0, width}, {shape_.width, width}});
-  const Range heads = pass.worker.share(shape_.heads);
+  const Range heads = pass.multiply_parts(
+      cross_kv_, shape_.heads, {{0, width}, {shape_.width, width}}, pass.shared.wide.data());
   for (int r = 0; r < pass.count; ++r) {
     const float* kv = row_of(pass.shared.wide, r, 2 * shape_.width);
     for (int head = heads.begin; head < heads.end; ++head)
@@ -243,7 +244,6 @@ void prepare(Shared& shared, Own& own, const LayerShape& shape, int rows, int ke
   shared.inner.reserve(area(rows, shape.up_width()));
   own.stream.reserve(area(rows, width));
   own.normed.reserve(area(rows, width));
-  own.bent.reserve(area(rows, shape.up_width()));
   own.scores.reserve(area(kTogether, round_up(keys, kPanel)));
   own.sights.reserve(area(rows, shape.heads));
   own.operand.prepare(shape.precision, rows, std::max(width, shape.inner));

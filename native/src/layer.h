@@ -33,12 +33,12 @@ struct Shared {
 // Buffers of one worker. Each keeps the whole stream: computing a norm twice is cheaper than
 // waiting.
 struct Own {
-  Buffer<float> stream, normed, bent, tapped, scores, logits;
+  Buffer<float> stream, normed, tapped, scores, logits;
   Operand operand;
   std::vector<Sight> sights;
 };
 
-// Columns of a product that belong to heads: `width` for each, one head after another.
+// Columns of a product that belong to parts, heads for one: `width` for each, one after another.
 struct Section {
   int start = 0, width = 0;
 };
@@ -58,10 +58,10 @@ struct Pass {
 
   // Multiplies what the operand holds and writes this worker's share of the columns.
   void multiply(const Matrix& matrix, float* out);
-  // The same into `wide`, where the columns are those of heads and this worker will only look at
-  // its own: then nobody need wait for the others. Where the heads cannot be dealt out like that,
-  // all wait.
-  void multiply_heads(const Matrix& matrix, int heads, std::initializer_list<Section> sections);
+  // The same where the columns belong to parts, and a worker goes on with its own parts alone: then
+  // nobody need wait. Where parts cannot be dealt out like that, all wait. Returns its parts.
+  Range multiply_parts(const Matrix& matrix, int parts, std::initializer_list<Section> sections,
+                       float* out);
 };
 
 struct Norm {

@@ -94,9 +94,9 @@ class Model {
   void draft(State& state, const std::vector<int>& last, int slots, const Choice& choice,
              const Drafted& out);
 
-  // Guesses `slots` tokens after `last`, and takes in `last` and those of the guesses that are worth
-  // checking: those of which all before and with them hold with a chance of `worth`, in the mean
-  // over texts, and none behind the token `end`.
+  // Guesses `slots` tokens after `last`, and takes in `last` and those of the guesses that are
+  // worth checking: those of which all before and with them hold with a chance of `worth`, in the
+  // mean over texts, and none behind the token `end`.
   Ridden ride(State& state, const std::vector<int>& last, int slots, double worth, int end,
               const std::vector<int>& forbidden);
 

@@ -1,5 +1,6 @@
-// Calls with random shapes, ids, lengths and counts, many of them wrong. Nothing may come of a wrong
-// one but std::invalid_argument; and whatever happened, a model still says what it said at first.
+// Calls with random shapes, ids, lengths and counts, many of them wrong. Nothing may come of a
+// wrong one but std::invalid_argument; and whatever happened, a model still says what it said at
+// first.
 #include "check.h"
 #include "checks.h"
 #include "tiny_model.h"
@@ -88,9 +89,9 @@ class Target {
     for (std::int64_t& token : out) {
       if (dice_.chance(0.3)) token = dice_.pick(0, words() - 1);
       if (dice_.chance(0.01))
-        token = dice_.one_of<std::int64_t>(
-            {words(), kLong, -kLong - 1, -(std::int64_t{1} << 32) + words() + 40'000'000,
-             std::int64_t{1} << 32});
+        token = dice_.one_of<std::int64_t>({words(), kLong, -kLong - 1,
+                                            -(std::int64_t{1} << 32) + words() + 40'000'000,
+                                            std::int64_t{1} << 32});
     }
     return out;
   }
@@ -104,9 +105,8 @@ class Target {
     }
     const bool parallel = tiny_.ctc.has_value() != dice_.chance(0.05);
     const int capacity = odd(0, 40);
-    attempt([&] {
-      states_.push_back(model_->encode(sources, capacity, dice_.chance(0.8), parallel));
-    });
+    attempt(
+        [&] { states_.push_back(model_->encode(sources, capacity, dice_.chance(0.8), parallel)); });
     if (states_.size() > 4) states_.erase(states_.begin());
   }
 
@@ -182,7 +182,8 @@ class Target {
   void select(State& state) {
     std::vector<int> rows;
     for (int n = dice_.pick(dice_.chance(0.03) ? 0 : 1, 8); n > 0; --n)
-      rows.push_back(dice_.chance(0.01) ? odd(-1, 9) : dice_.pick(0, std::max(0, state.size() - 1)));
+      rows.push_back(dice_.chance(0.01) ? odd(-1, 9)
+                                        : dice_.pick(0, std::max(0, state.size() - 1)));
     attempt([&] { state.select(rows); });
   }
 

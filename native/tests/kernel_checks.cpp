@@ -98,7 +98,8 @@ std::vector<float> plain_int8(const Product& product) {
   std::vector<int> a(static_cast<std::size_t>(product.width)), w(a);
   std::vector<float> out;
   for (int r = 0; r < product.rows; ++r) {
-    const float scale = plain_quantise(product.x.data() + r * product.width, product.width, a.data());
+    const float scale =
+        plain_quantise(product.x.data() + r * product.width, product.width, a.data());
     for (int c = 0; c < product.columns; ++c) {
       const float* column = product.weight.data() + c * product.width;
       float step = 0.0f;
@@ -203,10 +204,11 @@ void check_bends(Dice& dice, const RowFunctions& rows) {
   for (Activation kind : {Activation::relu, Activation::gelu, Activation::silu}) {
     std::vector<float> bent = x, gated = x;
     rows.activate(kind, bent.data(), n);
-    rows.gate(kind, gated.data(), n);
+    rows.gate(kind, gated.data(), gated.data() + n, n);
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
       CHECK(near(bent[i], plain_activation(kind, x[i]), 2e-6));
-      CHECK(near(gated[i], plain_activation(kind, x[i]) * x[i + static_cast<std::size_t>(n)], 1e-5));
+      CHECK(
+          near(gated[i], plain_activation(kind, x[i]) * x[i + static_cast<std::size_t>(n)], 1e-5));
     }
     CHECK(std::equal(x.begin() + n, x.end(), bent.begin() + n));
   }
@@ -260,8 +262,8 @@ void check_attend(Dice& dice, const RowFunctions& rows) {
   std::vector<float> scores(static_cast<std::size_t>(kTogether * padded)), out(queries.size());
   std::vector<Sight> sights;
   for (int n = 0; n < count; ++n)
-    sights.push_back({queries.data() + n * width, keys.data(), values.data(),
-                      dice.pick(1, longest), out.data() + n * width});
+    sights.push_back({queries.data() + n * width, keys.data(), values.data(), dice.pick(1, longest),
+                      out.data() + n * width});
   rows.attend(sights.data(), count, width, 0.3f, scores.data());
   for (const Sight& sight : sights) {
     const std::vector<double> expected =

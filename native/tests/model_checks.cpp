@@ -13,8 +13,8 @@
 namespace outrider {
 namespace {
 
-constexpr int kTokens = 20;                   // tokens of a text
-constexpr int kSlots = 3;                     // tokens of a draft
+constexpr int kTokens = 20;                  // tokens of a text
+constexpr int kSlots = 3;                    // tokens of a draft
 constexpr int kRoom = kTokens + 1 + kSlots;  // of a state
 
 struct Story {
@@ -53,7 +53,8 @@ std::vector<Story> random_stories(Dice& dice, const TinyModel& tiny, int count) 
   return stories;
 }
 
-// Slot by slot the token, its candidates, their probabilities and the confidence; a row for each text.
+// Slot by slot the token, its candidates, their probabilities and the confidence; a row for each
+// text.
 std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last,
                                       int slots = kSlots, const double* uniform = nullptr) {
   const std::size_t texts = last.size(), count = static_cast<std::size_t>(model.candidates());
@@ -84,7 +85,8 @@ std::vector<std::vector<float>> slots(Model& model, State& state, const TinyMode
   int width = 0;
   for (const auto& text : state.texts)
     width = std::max(width, text->source->length * model.upsample());
-  const auto wide = static_cast<std::size_t>(width), words = static_cast<std::size_t>(tiny.spec.words);
+  const auto wide = static_cast<std::size_t>(width),
+             words = static_cast<std::size_t>(tiny.spec.words);
   std::vector<std::int64_t> told(texts * wide, -1);
   for (std::size_t b = 0; b < texts; ++b) told[b * wide] = 1;
   std::vector<float> logits(texts * wide * words, -7.0f);
@@ -159,8 +161,9 @@ class Batch {
       counts.push_back(std::min(room, dice_.pick(right.back(), width)));
       lengths.push_back(done(n) + right.back());
       for (int t = 0; t < width; ++t)
-        tokens.push_back(t < right.back() ? stories_[n].tokens[static_cast<std::size_t>(done(n) + t)]
-                                          : dice_.pick(0, tiny_.spec.words - 1));
+        tokens.push_back(t < right.back()
+                             ? stories_[n].tokens[static_cast<std::size_t>(done(n) + t)]
+                             : dice_.pick(0, tiny_.spec.words - 1));
     }
     const auto words = static_cast<std::size_t>(tiny_.spec.words);
     std::vector<float> logits(tokens.size() * words, -7.0f);
@@ -186,7 +189,8 @@ class Batch {
     for (std::size_t b = 0; b < owner_.size(); ++b)
       if (left(owner_[b]) > 0 || dice_.chance(0.5)) rows.push_back(static_cast<int>(b));
     for (std::size_t b = rows.size(); b > 1; --b)
-      std::swap(rows[b - 1], rows[static_cast<std::size_t>(dice_.pick(0, static_cast<int>(b) - 1))]);
+      std::swap(rows[b - 1],
+                rows[static_cast<std::size_t>(dice_.pick(0, static_cast<int>(b) - 1))]);
     std::vector<std::size_t> owner;
     for (int row : rows) owner.push_back(owner_[static_cast<std::size_t>(row)]);
     state_->select(rows);
@@ -237,7 +241,7 @@ void check_copies(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const auto model = tiny.build("", dice.pick(1, 3));
   const std::vector<Story> one = random_stories(dice, tiny, 1);
-  const Story &story = one[0];
+  const Story& story = one[0];
   const int words = tiny.spec.words, beams = 3;
   const auto state = model->encode({story.source}, kRoom, true, false);
   const int length = static_cast<int>(story.tokens.size());

@@ -92,8 +92,8 @@ ModelSpec random_spec(Dice& dice, Precision precision) {
 void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
   const ModelSpec& spec = model.spec;
   const int words = spec.words, width = spec.width;
-  LayerShape shape = shape_of(width, spec.heads, spec.kv_heads, spec.inner, spec.pre_norm,
-                              spec.gated, false);
+  LayerShape shape =
+      shape_of(width, spec.heads, spec.kv_heads, spec.inner, spec.pre_norm, spec.gated, false);
   if (model.reads()) filler.stack("encoder", spec.encoder_layers, shape);
   shape.cross = model.reads();
   filler.stack("decoder", spec.decoder_layers, shape);
@@ -164,9 +164,9 @@ CtcSpec random_ctc(Dice& dice, const ModelSpec& target) {
 void fill_ctc(Filler& filler, const TinyModel& model) {
   const CtcSpec& spec = *model.ctc;
   const int width = model.spec.width;
-  filler.stack("ctc.decoder", spec.layers,
-               shape_of(width, spec.heads, spec.heads, spec.inner, spec.pre_norm, spec.gated,
-                        false));
+  filler.stack(
+      "ctc.decoder", spec.layers,
+      shape_of(width, spec.heads, spec.heads, spec.inner, spec.pre_norm, spec.gated, false));
   filler.array("ctc.copies", {spec.upsample, width}, 0.3f);
   filler.linear("ctc.told", width, width, false);
   filler.array("ctc.bias", {model.spec.words}, 0.3f);
@@ -176,8 +176,7 @@ void fill_ctc(Filler& filler, const TinyModel& model) {
 
 Weights TinyModel::weights() const {
   Weights weights;
-  for (const auto& [name, array] : arrays)
-    weights.insert(name, {array.second.data(), array.first});
+  for (const auto& [name, array] : arrays) weights.insert(name, {array.second.data(), array.first});
   return weights;
 }
 

@@ -37,8 +37,8 @@ struct RowFunctions {
   void (*add)(float* x, const float* y, int n);
   void (*normalise)(const float* x, int n, const float* weight, const float* bias, float* out);
   void (*activate)(Activation kind, float* x, int n);
-  // x[i] = f(x[i]) * x[n + i]
-  void (*gate)(Activation kind, float* x, int n);
+  // x[i] = f(x[i]) * y[i]
+  void (*gate)(Activation kind, float* x, const float* y, int n);
   // Softmax attention of several queries. `scores` has room for kTogether of the longest.
   void (*attend)(const Sight* sights, int count, int width, float scale, float* scores);
   // Turns pairs (k, k + width / 2) by angles.

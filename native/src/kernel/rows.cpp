@@ -124,9 +124,9 @@ void activate(Activation kind, float* x, int n) {
   for_parts(n, [&](int i, int count) { put(x + i, bend(kind, take(x + i, count)), count); });
 }
 
-void gate(Activation kind, float* x, int n) {
+void gate(Activation kind, float* x, const float* y, int n) {
   for_parts(n, [&](int i, int count) {
-    put(x + i, bend(kind, take(x + i, count)) * take(x + n + i, count), count);
+    put(x + i, bend(kind, take(x + i, count)) * take(y + i, count), count);
   });
 }
 

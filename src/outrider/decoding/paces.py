@@ -13,11 +13,11 @@ __all__ = ["Paces"]
 
 TRIED = 6
 """Batches of each way before the faster one is known."""
-KEPT = 15
+KEPT = 32
 """Batches remembered of each way: short texts take more time a token, so few would mislead."""
 RETRY = 24
 """Every so many batches the slower way is tried again."""
-OVERRULED = 1.15
+OVERRULED = 1.08
 """How much slower drafting must have been for plain steps to take over: it was foretold to pay."""
 
 

@@ -184,7 +184,7 @@ def distill(
         rows: Take only this many rows of each split.
         batch_tokens: Bound on the tokens held in memory at once.
         device: Where to compute, as in `load`.
-        dtype: float32, bfloat16 or float16.
+        dtype: float32, bfloat16, float16, or int8 on the native core.
         threads: CPU threads.
         progress: Show a bar for each split on stderr.
         **options: Fields of `DecodeConfig`, such as `temperature=0.8`; by default greedy.
