@@ -225,12 +225,13 @@ std::vector<std::vector<std::int64_t>> likeliest(Model& model, State& state,
   return rows;
 }
 
-nb::tuple ride(Model& model, State& state, const std::vector<int>& last, int slots, double worth,
-               int end, const std::vector<int>& forbidden) {
+nb::tuple ride(Model& model, State& state, const std::vector<int>& held,
+               const std::vector<int>& last, int slots, double worth, int end,
+               const std::vector<int>& forbidden) {
   Ridden ridden;
   {
     const nb::gil_scoped_release release;
-    ridden = model.ride(state, last, slots, worth, end, forbidden);
+    ridden = model.ride(state, held, last, slots, worth, end, forbidden);
   }
   return nb::make_tuple(ridden.drafted, ridden.best, ridden.drafting_seconds);
 }
@@ -325,7 +326,8 @@ NB_MODULE(_core, module) {
       .def("extend", &extend, "state"_a, "tokens"_a.noconvert(), "counts"_a.noconvert().none(),
            "last"_a)
       .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a)
-      .def("ride", &ride, "state"_a, "last"_a, "slots"_a, "worth"_a, "end"_a, "forbidden"_a)
+      .def("ride", &ride, "state"_a, "held"_a, "last"_a, "slots"_a, "worth"_a, "end"_a,
+           "forbidden"_a)
       .def("draft", &draft, "state"_a, "last"_a.noconvert(), "slots"_a, "temperature"_a,
            "uniform"_a.noconvert().none(), "told"_a.noconvert().none())
       .def("ctc", &ctc, "state"_a, "told"_a.noconvert().none());

@@ -94,11 +94,11 @@ class Model {
   void draft(State& state, const std::vector<int>& last, int slots, const Choice& choice,
              const Drafted& out);
 
-  // Guesses `slots` tokens after `last`, and takes in `last` and those of the guesses that are
-  // worth checking: those of which all before and with them hold with a chance of `worth`, in the
-  // mean over texts, and none behind the token `end`.
-  Ridden ride(State& state, const std::vector<int>& last, int slots, double worth, int end,
-              const std::vector<int>& forbidden);
+  // Forgets what texts hold beyond `held` tokens, guesses `slots` tokens after `last`, and takes in
+  // `last` and those of the guesses that are worth checking: those of which all before and with
+  // them hold with a chance of `worth`, in the mean over texts, and none behind the token `end`.
+  Ridden ride(State& state, const std::vector<int>& held, const std::vector<int>& last, int slots,
+              double worth, int end, const std::vector<int>& forbidden);
 
   // Scores the slots of whole texts, [texts][slots][words]; `told` is [texts][slots] or null. The
   // slots of a text are its source's length times `upsample`.

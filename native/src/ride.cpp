@@ -27,11 +27,15 @@ int worth_checking(const std::vector<std::int64_t>& tokens, const std::vector<fl
 
 }  // namespace
 
-Ridden Model::ride(State& state, const std::vector<int>& last, int slots, double worth, int end,
-                   const std::vector<int>& forbidden) {
+Ridden Model::ride(State& state, const std::vector<int>& held, const std::vector<int>& last,
+                   int slots, double worth, int end, const std::vector<int>& forbidden) {
   const auto began = std::chrono::steady_clock::now();
   if (slots < 1 || slots > kLongest) throw std::invalid_argument("ride: nothing is to be guessed");
   check_tokens(forbidden);
+  {
+    const State::Use use(state);
+    state.rollback(held);
+  }
   const int texts = static_cast<int>(last.size());  // `draft` refuses any other number
   std::vector<std::int64_t> guessed(area(texts, slots));
   std::vector<float> confidence(area(texts, slots));

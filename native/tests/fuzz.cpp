@@ -156,7 +156,10 @@ class Target {
     const std::vector<int> last = odd_ids(state.size() + (dice_.chance(0.02) ? 1 : 0));
     const std::vector<int> forbidden = odd_ids(dice_.pick(0, 3));
     const double worth = dice_.one_of({0.0, 0.3, -1.0, 1e300, std::nan("")});
-    attempt([&] { model_->ride(state, last, odd(1, 9), worth, odd(0, words()), forbidden); });
+    std::vector<int> held;
+    for (const auto& text : state.texts) held.push_back(odd(text->before, text->length));
+    const int slots = odd(1, 9), end = odd(0, words());
+    attempt([&] { model_->ride(state, held, last, slots, worth, end, forbidden); });
   }
 
   void ctc(State& state) {

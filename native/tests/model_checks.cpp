@@ -312,7 +312,10 @@ void check_ride(Dice& dice) {
   const std::size_t numbers = 2 + 2 * static_cast<std::size_t>(model->candidates());
   const int end = dice.chance(0.5) ? static_cast<int>(drafted[0][numbers]) : -1;
   const double worth = dice.one_of({0.0, 0.1, 0.4, 2.0});
-  const Ridden ridden = model->ride(*state, last, kSlots, worth, end, forbidden);
+  const std::vector<int> none(stories.size(), 0);
+  std::vector<std::int64_t> forgotten(stories.size());
+  model->likeliest(*state, last, 1, {}, forgotten.data());  // and to be taken back
+  const Ridden ridden = model->ride(*state, none, last, kSlots, worth, end, forbidden);
   const int kept = static_cast<int>(ridden.drafted[0].size()), width = kept + 1;
   CHECK(kept >= 1 && kept <= kSlots && ridden.drafting_seconds >= 0.0);
   CHECK(worth < 1.0 || kept == 1);
@@ -334,9 +337,9 @@ void check_ride(Dice& dice) {
       CHECK(ridden.best[b][static_cast<std::size_t>(i)] ==
             best[area(static_cast<int>(b), width) + static_cast<std::size_t>(i)]);
   CHECK(state->texts[0]->length == width);
-  CHECK(refuses([&] { model->ride(*state, last, 0, worth, end, forbidden); }));
-  CHECK(refuses([&] { model->ride(*state, last, kSlots, worth, end, {words}); }));
-  CHECK(refuses([&] { model->ride(*state, {}, kSlots, worth, end, forbidden); }));
+  CHECK(refuses([&] { model->ride(*state, none, last, 0, worth, end, forbidden); }));
+  CHECK(refuses([&] { model->ride(*state, none, last, kSlots, worth, end, {words}); }));
+  CHECK(refuses([&] { model->ride(*state, none, {}, kSlots, worth, end, forbidden); }));
 }
 
 // Several threads call one model, each with a state of its own.

@@ -46,9 +46,10 @@ def ride(
     newest: list[int],
     *,
     tokens: int = 2,
+    held: tuple[int, ...] = (3, 3),
     forbidden: tuple[int, ...] | list[int] = (),
 ) -> Any:
-    return backend.ride(newest, state, tokens, worth=0.0, forbidden=list(forbidden))
+    return backend.ride(newest, state, tokens, held=held, worth=0.0, forbidden=list(forbidden))
 
 
 Call = Callable[[NativeBackend, NativeState], Any]
@@ -86,6 +87,7 @@ wrong_calls: dict[str, tuple[Call, str]] = {
     "likeliest of ragged rows": (lambda b, s: b.likeliest([[3], [4, 5]], s, []), "equally long"),
     "ride of a wrong id": (lambda b, s: ride(b, s, [3, WORDS]), "token 37 is not"),
     "ride of other rows": (lambda b, s: ride(b, s, [3]), "one token per row"),
+    "ride back too far": (lambda b, s: ride(b, s, [3, 4], held=(3, 4)), "only undo tokens"),
     "ride of no slots": (lambda b, s: ride(b, s, [3, 4], tokens=0), "nothing is to be guessed"),
     "ride too far": (lambda b, s: ride(b, s, [3, 4], tokens=8), "does not fit"),
     "ride with a forbidden id": (

@@ -110,8 +110,14 @@ def test_a_ride_drafts_and_then_verifies(
     tokens = [[*new, *some[:kept]] for new, some in zip(newest.tolist(), guesses, strict=True)]
     best = backend.likeliest(tokens, states[0], sorted(forbidden))
 
+    backend.likeliest([[1]] * rows, states[1], [])
     found = backend.ride(
-        newest[:, 0].tolist(), states[1], slots, worth=worth, forbidden=sorted(forbidden)
+        newest[:, 0].tolist(),
+        states[1],
+        slots,
+        held=[0] * rows,
+        worth=worth,
+        forbidden=sorted(forbidden),
     )
     assert found.drafted == [row[:kept] for row in guesses]
     assert found.best == best

@@ -70,6 +70,7 @@ class Model:
     def ride(
         self,
         state: State,
+        held: Sequence[int],
         last: Sequence[int],
         slots: int,
         worth: float,
@@ -78,8 +79,8 @@ class Model:
     ) -> tuple[list[list[int]], list[list[int]], float]:
         """Guess tokens after `last`, and append `last` and the guesses that are worth checking.
 
-        Returns those guesses, the likeliest token after `last` and after each of them, and the
-        seconds that guessing took.
+        First, texts forget what they hold beyond `held` tokens. Returns those guesses, the
+        likeliest token after `last` and after each of them, and the seconds that guessing took.
         """
     def draft(
         self,

@@ -225,12 +225,14 @@ class NativeBackend:
         state: State,
         tokens: int,
         *,
+        held: Sequence[int],
         worth: float,
         forbidden: Sequence[int],
     ) -> Ridden:
         """Draft after the newest tokens and append what is worth checking."""
         assert isinstance(state, NativeState), "a state of another backend"
-        return Ridden(*self.core.ride(state.core, newest, tokens, worth, self.eos, forbidden))
+        found = self.core.ride(state.core, held, newest, tokens, worth, self.eos, forbidden)
+        return Ridden(*found)
 
     def draft(
         self,

@@ -18,7 +18,9 @@ def distill(
     seed: Annotated[int | None, typer.Option(help="Sampling: row i draws with seed + i.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens held at once.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16, float16, or int8 on the native core.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="float32, bfloat16, float16, or int8 on the native core.")
+    ] = "float32",
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no report.")] = False,
 ) -> None:

@@ -22,9 +22,19 @@ class Shortcut(NamedTuple):
         """Feed tokens [B, T] and return the likeliest after each, [B, T]."""
         return self.backend.likeliest(tokens, state, self.forbidden)
 
-    def ride(self, newest: Sequence[int], state: State, tokens: int, worth: float) -> Ridden:
-        """Draft after the newest tokens, feed them and what is worth checking."""
-        return self.backend.ride(newest, state, tokens, worth=worth, forbidden=self.forbidden)
+    def ride(
+        self,
+        newest: Sequence[int],
+        state: State,
+        tokens: int,
+        *,
+        held: Sequence[int],
+        worth: float,
+    ) -> Ridden:
+        """Forget beyond `held`, draft after the newest tokens, feed what is worth checking."""
+        return self.backend.ride(
+            newest, state, tokens, held=held, worth=worth, forbidden=self.forbidden
+        )
 
 
 def likeliest(scores: Tensor) -> Tensor:

@@ -17,6 +17,8 @@ KEPT = 32
 """Batches remembered of each way: short texts take more time a token, so few would mislead."""
 RETRY = 24
 """Every so many batches the slower way is tried again."""
+JUDGED = 8
+"""Batches after which they are compared again."""
 OVERRULED = 1.08
 """How much slower drafting must have been for plain steps to take over: it was foretold to pay."""
 
@@ -29,6 +31,7 @@ class Paces:
             lambda: deque(maxlen=KEPT)
         )
         self._count: Counter[tuple[int, bool]] = Counter()
+        self._pays: dict[int, bool] = {}
 
     def note(self, rows: int, *, drafting: bool, tokens: int, seconds: float) -> None:
         """Remember a batch; not the first of its kind, which prepares kernels."""
@@ -39,9 +42,12 @@ class Paces:
 
     def drafting(self, rows: int) -> bool:
         """Whether to draft for a batch of so many rows, by what was seen."""
-        ways = [(rows.bit_length(), drafting) for drafting in (True, False)]
-        drafted, plain = (self._count[way] for way in ways)
+        size = rows.bit_length()
+        drafted, plain = self._count[size, True], self._count[size, False]
         if min(drafted, plain) <= TRIED:
             return drafted <= plain
-        pays = median(self._seen[ways[0]]) <= OVERRULED * median(self._seen[ways[1]])
-        return pays != ((drafted + plain) % RETRY == 0)
+        number = drafted + plain
+        if size not in self._pays or number % JUDGED == 0:
+            seen = self._seen
+            self._pays[size] = median(seen[size, True]) <= OVERRULED * median(seen[size, False])
+        return self._pays[size] != (number % RETRY == 0)

@@ -169,12 +169,14 @@ class Chooser(Protocol):
         state: State,
         tokens: int,
         *,
+        held: Sequence[int],
         worth: float,
         forbidden: Sequence[int],
     ) -> Ridden:
         """Draft `tokens` tokens after the newest ones and append what is worth checking.
 
-        That is the newest token of each row and then the drafts up to where, in the mean over
+        First, rows forget what they hold beyond `held` tokens, as by `rollback`. What is appended
+        is the newest token of each row and then the drafts up to where, in the mean over
         rows, all hold with a chance of `worth`, at least one; never any behind an end token. The
         next step of a loop depends on nothing else, and between two calls a fast model waits.
         """

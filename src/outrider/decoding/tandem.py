@@ -171,7 +171,6 @@ class _Batch:
             Row(n, request, limit, [backend.start, *request.prompt][-1], len(request.prompt))
             for n, (request, limit) in enumerate(zip(requests, limits, strict=True))
         ]
-        self.mask = TokenMask(config, eos=backend.eos)
         self.past_logits: Shortcut | None = None
         self.judge: Judge
         if config.strategy == "sample":
@@ -203,12 +202,13 @@ class _Batch:
         ]
 
     def _round(self) -> None:
-        """Draft, verify, accept, forget."""
+        """Forget what was not accepted, draft, verify, accept."""
         slots = self._slots()
         log_probs: list[list[float]] = [[]] * len(self.rows)
         if self.past_logits is not None:
             drafted, verdicts = self._ride(self.past_logits, slots)
         else:
+            self._forget()
             newest_B1 = to_ids([[row.newest] for row in self.rows], self.device)
             draft, drafted = self._draft(newest_B1, slots)
             verdicts, log_probs = self._verify(draft, drafted)
@@ -217,16 +217,18 @@ class _Batch:
         ):
             if not row.done:
                 self._take(row, guesses, verdict, scores)
-        self._forget()
+        self._part()
         self._lap("loop")
 
     def _ride(self, way: Shortcut, slots: int) -> tuple[list[list[int]], list[Verdict]]:
         """Draft and verify in one call."""
-        newest = [row.newest for row in self.rows]
+        newest, held = [row.newest for row in self.rows], [row.held for row in self.rows]
         if slots:
-            drafted, best, drafting = way.ride(newest, self.state, slots, self._plan.worth)
+            worth = self._plan.worth
+            drafted, best, drafting = way.ride(newest, self.state, slots, held=held, worth=worth)
         else:
             drafted, drafting = [[] for _ in newest], 0.0
+            self._forget()
             best = way.likeliest([[token] for token in newest], self.state)
         self._lap("verify")
         self.stats.seconds["draft"] += drafting
@@ -244,7 +246,9 @@ class _Batch:
         logits_BTV = self.backend.extend(tokens_BT, self.state)
         self._lap("verify")
         normaliser_BT = logits_BTV.logsumexp(-1) if self.config.scores else None
-        self.mask.block(logits_BTV, [len(row.tokens) for row in self.rows])
+        TokenMask(self.config, eos=self.backend.eos).block(
+            logits_BTV, [len(row.tokens) for row in self.rows]
+        )
         verdicts = self.judge(self.rows, drafted, draft, logits_BTV)
         if normaliser_BT is not None:
             log_probs = _log_probs(drafted, verdicts, logits_BTV, normaliser_BT)
@@ -301,13 +305,16 @@ class _Batch:
             self.profile.learn(len(one.drafted), one.accepted)
 
     def _forget(self) -> None:
-        """Roll back what was not accepted; let finished rows leave once they are enough."""
+        """Roll back what the last round took in beyond what was accepted."""
+        if self.rows[0].rounds:
+            self.state.rollback(to_ids([row.held for row in self.rows], self.device))
+
+    def _part(self) -> None:
+        """Let finished rows leave once they are enough."""
         open_ = [n for n, row in enumerate(self.rows) if not row.done]
         if not open_:
             self.rows = []
-            return
-        self.state.rollback(to_ids([row.held for row in self.rows], self.device))
-        if len(self.rows) - len(open_) > CARRIED * len(self.rows):
+        elif len(self.rows) - len(open_) > CARRIED * len(self.rows):
             self.state.select(to_ids(open_, self.device))
             self.rows = [self.rows[n] for n in open_]
 
