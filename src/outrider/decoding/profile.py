@@ -15,13 +15,13 @@ from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
 from operator import mul
-from typing import NamedTuple
+from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from outrider.decoding.paces import Paces
-from outrider.decoding.protocol import Backend, State
+from outrider.decoding.protocol import Backend, Chooser, State
 
 __all__ = ["Costs", "Plan", "Profile"]
 
@@ -214,10 +214,15 @@ def _sizes(rows: int, sizes: Sequence[int]) -> list[int]:
 
 
 def _extend(backend: Backend, state: State, tokens_BT: Tensor) -> Callable[[], object]:
-    length_B = state.length_B
+    """Time what the loop will call: with logits only where there is no way past them."""
+    length_B, tokens = state.length_B, tokens_BT.tolist()
+    choose = cast(Chooser, backend).likeliest if hasattr(backend, "likeliest") else None
 
     def call() -> None:
-        backend.extend(tokens_BT, state)[0, 0, 0].item()  # waits for a device that runs ahead
+        if choose is not None:
+            choose(tokens, state, [])
+        else:
+            backend.extend(tokens_BT, state)[0, 0, 0].item()  # waits for a device that runs ahead
         state.rollback(length_B)
 
     return call
