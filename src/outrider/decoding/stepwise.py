@@ -61,11 +61,10 @@ def decode_stepwise(
     def feed(ids: list[int]) -> list[int]:
         fed = [[token] for token in ids]
         if past_logits is None:
-            return pick(backend.extend(to_ids(fed, device), state))
+            return pick(backend.extend(to_ids(fed, state.length_B.device), state))
         return [token for (token,) in past_logits.likeliest(fed, state)]
 
     state = open_rows(backend, requests, limits)
-    device = state.length_B.device
     if past_logits is None or any(request.prompt for request in requests):
         ids = pick(feed_prompts(backend, state, requests))
     else:
@@ -83,7 +82,7 @@ def decode_stepwise(
             if not open_:
                 break
             if len(rows) - len(open_) > carried * len(rows):
-                state.select(to_ids(open_, device))
+                state.select(to_ids(open_, state.length_B.device))
                 rows, ids = [rows[n] for n in open_], [ids[n] for n in open_]
                 nearest_limit = min(limits[row] for row in rows)
         ids = feed(ids)

@@ -12,6 +12,7 @@ alone, token for token (greedy) or in distribution (sampling): only the number o
 
 import math
 from collections.abc import Sequence
+from functools import cached_property
 from itertools import accumulate
 from operator import mul
 from time import perf_counter
@@ -166,7 +167,6 @@ class _Batch:
         self._plan, self._planned_for, self._age = Plan(0, 0.0), 0, 0
         limits = [token_limit(backend, request, config) for request in requests]
         self.state: State = open_for_drafting(backend, requests, limits, block=block)
-        self.device = self.state.length_B.device
         self.rows = [
             Row(n, request, limit, [backend.start, *request.prompt][-1], len(request.prompt))
             for n, (request, limit) in enumerate(zip(requests, limits, strict=True))
@@ -183,6 +183,11 @@ class _Batch:
             if config.gamma == 0 and replay is None:
                 self.past_logits = shortcut(backend, config)
         self._lap("encode")
+
+    @cached_property
+    def device(self) -> torch.device:
+        """Where the backend wants its tensors; a shortcut needs none."""
+        return self.state.length_B.device
 
     def decode(self) -> list[Hypothesis]:
         """Run rounds until every row is done."""
