@@ -307,14 +307,19 @@ def test_a_model_the_core_computes(command: Command, plain: Path) -> None:
 
 @needs_core
 def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
-    usual = NativeBackend.extend
+    """With a core whose rows depend on how many there are."""
+    extend, ride = NativeBackend.extend, NativeBackend.ride
 
-    def wrong(self: NativeBackend, tokens_BT, state, **options):  # type: ignore[no-untyped-def]
-        """A core whose rows depend on how many there are."""
-        logits = usual(self, tokens_BT, state, **options)
+    def wrong_extend(self: NativeBackend, tokens_BT, state, **options):  # type: ignore[no-untyped-def]
+        logits = extend(self, tokens_BT, state, **options)
         return logits.roll(tokens_BT.shape[1], -1)
 
-    monkeypatch.setattr(NativeBackend, "extend", wrong)
+    def wrong_ride(self: NativeBackend, *arguments, **options):  # type: ignore[no-untyped-def]
+        found = ride(self, *arguments, **options)
+        return found._replace(best=[[token + 1 for token in row] for row in found.best])
+
+    monkeypatch.setattr(NativeBackend, "extend", wrong_extend)
+    monkeypatch.setattr(NativeBackend, "ride", wrong_ride)
     found = self_check.check_native()
     assert found.float32_error > self_check.TOLERANCE
     assert found.differing > 0

@@ -136,7 +136,7 @@ def test_measures_a_model_in_about_a_second(maker, position) -> None:
     started = time.process_time()
     length = 0 if maker is tiny.language_model else 6
     found = Profile.measure(backend, source_length=length)
-    assert time.process_time() - started < 5
+    assert time.process_time() - started < 10
     for rows in (1, 3, 64):
         costs = found.costs(rows)
         assert len(costs.extend) == len(costs.draft) + 1 == len(found.hold) + 1
