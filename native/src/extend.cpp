@@ -127,25 +127,30 @@ void Model::score(Pass& pass, const Plan& plan, float* logits) const {
 // the first worker then compares what they found.
 void Model::choose(Pass& pass, const std::vector<int>& forbidden, std::int64_t* best) const {
   const int width = spec_.width, workers = pass.worker.count, step = head_panels(pass.count);
-  const Range mine = pass.worker.share(head_.panels());
+  const Range panels = pass.worker.share(head_.panels());
   float* logits = pass.own.logits.data();
   // [row][worker][value, place]; others may still be reading `delta`, but not `context`.
   float* found = pass.shared.context.data();
   const auto found_by = [&](int r) { return found + 2 * area(r * workers + pass.worker.index, 1); };
-  for (int r = 0; r < pass.count; ++r) found_by(r)[0] = -3e38f, found_by(r)[1] = 0.0f;
+  for (int r = 0; r < pass.count; ++r) {
+    found_by(r)[0] = -3e38f;
+    found_by(r)[1] = 0.0f;
+  }
   pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width, width);
-  for (int panel = mine.begin; panel < mine.end; panel += step) {
-    const Range some{panel, std::min(panel + step, mine.end)};
-    const int begin = some.begin * kPanel,
-              columns = std::min(some.end * kPanel, spec_.words) - begin;
+  for (int panel = panels.begin; panel < panels.end; panel += step) {
+    const Range some{panel, std::min(panel + step, panels.end)};
+    const int begin = panel * kPanel;
+    const int columns = std::min(some.end * kPanel, spec_.words) - begin;
     head_.multiply(kernel_, pass.own.operand, some, logits, step * kPanel);
     for (int r = 0; r < pass.count; ++r) {
       float* row = logits + area(r, step * kPanel);
       for (int token : forbidden)
         if (token >= begin && token < begin + columns) row[token - begin] = -3e38f;
       const int place = kernel_.rows->largest(row, columns);
-      if (row[place] > found_by(r)[0])
-        found_by(r)[0] = row[place], found_by(r)[1] = static_cast<float>(begin + place);
+      float* mine = found_by(r);
+      if (!(row[place] > mine[0])) continue;  // nor where it is no number
+      mine[0] = row[place];
+      mine[1] = static_cast<float>(begin + place);
     }
   }
   pass.worker.wait();

@@ -12,7 +12,7 @@ from torch import Tensor
 import native_tiny
 from native_tiny import KINDS
 from outrider.decoding import DecodeConfig, Draft, Request, greedy
-from outrider.decoding.tandem import _survival, tandem
+from outrider.decoding.tandem import tandem, worth_checking
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
@@ -105,8 +105,7 @@ def test_a_ride_drafts_and_then_verifies(
 
     draft = backend.draft(newest, states[0], slots)
     guesses = draft.tokens_BK.tolist()
-    survival = _survival(guesses, draft.confidence_BK.tolist(), backend.eos)
-    kept = sum(chance >= worth and chance > 0 for chance in survival) or 1
+    kept = worth_checking(guesses, draft.confidence_BK.tolist(), worth=worth, eos=backend.eos)
     tokens = [[*new, *some[:kept]] for new, some in zip(newest.tolist(), guesses, strict=True)]
     best = backend.likeliest(tokens, states[0], sorted(forbidden))
 

@@ -1,13 +1,12 @@
-"""The index of the largest number of each row, the first where several are equal."""
+"""The likeliest token: the index of the largest score, the first where several are equal."""
 
-from collections.abc import Sequence
 from typing import NamedTuple, cast
 
 import torch
 from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
-from outrider.decoding.protocol import Backend, Chooser, Ridden, State
+from outrider.decoding.protocol import Backend, Chooser
 
 __all__ = ["Shortcut", "likeliest", "shortcut"]
 
@@ -17,24 +16,7 @@ class Shortcut(NamedTuple):
 
     backend: Chooser
     forbidden: list[int]
-
-    def likeliest(self, tokens: Sequence[Sequence[int]], state: State) -> list[list[int]]:
-        """Feed tokens [B, T] and return the likeliest after each, [B, T]."""
-        return self.backend.likeliest(tokens, state, self.forbidden)
-
-    def ride(
-        self,
-        newest: Sequence[int],
-        state: State,
-        tokens: int,
-        *,
-        held: Sequence[int],
-        worth: float,
-    ) -> Ridden:
-        """Forget beyond `held`, draft after the newest tokens, feed what is worth checking."""
-        return self.backend.ride(
-            newest, state, tokens, held=held, worth=worth, forbidden=self.forbidden
-        )
+    """Tokens that are never named."""
 
 
 def likeliest(scores: Tensor) -> Tensor:

@@ -62,7 +62,8 @@ def decode_stepwise(
         fed = [[token] for token in ids]
         if past_logits is None:
             return pick(backend.extend(to_ids(fed, state.length_B.device), state))
-        return [token for (token,) in past_logits.likeliest(fed, state)]
+        best = past_logits.backend.likeliest(fed, state, past_logits.forbidden)
+        return [token for (token,) in best]
 
     state = open_rows(backend, requests, limits)
     if past_logits is None or any(request.prompt for request in requests):

@@ -36,7 +36,7 @@ from outrider.decoding.statistics import Statistics
 from outrider.decoding.stepwise import CARRIED, finish
 from outrider.errors import ConfigError, ModelError
 
-__all__ = ["tandem"]
+__all__ = ["tandem", "worth_checking"]
 
 BLOCK = 8
 """Tokens drafted at once where neither the user nor a profile says."""
@@ -189,6 +189,11 @@ class _Batch:
         """Where the backend wants its tensors; a shortcut needs none."""
         return self.state.length_B.device
 
+    @cached_property
+    def mask(self) -> TokenMask:
+        """What must not be said; a shortcut is told so itself."""
+        return TokenMask(self.config, eos=self.backend.eos)
+
     def decode(self) -> list[Hypothesis]:
         """Run rounds until every row is done."""
         rows = self.rows
@@ -227,14 +232,21 @@ class _Batch:
 
     def _ride(self, way: Shortcut, slots: int) -> tuple[list[list[int]], list[Verdict]]:
         """Draft and verify in one call."""
-        newest, held = [row.newest for row in self.rows], [row.held for row in self.rows]
+        newest = [row.newest for row in self.rows]
         if slots:
-            worth = self._plan.worth
-            drafted, best, drafting = way.ride(newest, self.state, slots, held=held, worth=worth)
+            drafted, best, drafting = way.backend.ride(
+                newest,
+                self.state,
+                slots,
+                held=[row.held for row in self.rows],
+                worth=self._plan.worth,
+                forbidden=way.forbidden,
+            )
         else:
             drafted, drafting = [[] for _ in newest], 0.0
             self._forget()
-            best = way.likeliest([[token] for token in newest], self.state)
+            fed = [[token] for token in newest]
+            best = way.backend.likeliest(fed, self.state, way.forbidden)
         self._lap("verify")
         self.stats.seconds["draft"] += drafting
         self.stats.seconds["verify"] -= drafting
@@ -251,9 +263,7 @@ class _Batch:
         logits_BTV = self.backend.extend(tokens_BT, self.state)
         self._lap("verify")
         normaliser_BT = logits_BTV.logsumexp(-1) if self.config.scores else None
-        TokenMask(self.config, eos=self.backend.eos).block(
-            logits_BTV, [len(row.tokens) for row in self.rows]
-        )
+        self.mask.block(logits_BTV, [len(row.tokens) for row in self.rows])
         verdicts = self.judge(self.rows, drafted, draft, logits_BTV)
         if normaliser_BT is not None:
             log_probs = _log_probs(drafted, verdicts, logits_BTV, normaliser_BT)
@@ -278,8 +288,8 @@ class _Batch:
         if self.profile is None:
             return draft, drafted
         # With a profile gamma is 0: the judge looks at the tokens alone, so only they are cut.
-        survival = _survival(drafted, draft.confidence_BK.tolist(), self.backend.eos)
-        kept = sum(chance >= self._plan.worth for chance in survival) or 1
+        confidence = draft.confidence_BK.tolist()
+        kept = worth_checking(drafted, confidence, worth=self._plan.worth, eos=self.backend.eos)
         return draft, [guesses[:kept] for guesses in drafted]
 
     def _slots(self) -> int:
@@ -329,18 +339,24 @@ class _Batch:
         self._since = now
 
 
-def _survival(
-    drafted: Sequence[Sequence[int]], confidence: Sequence[Sequence[float]], eos: int
-) -> list[float]:
-    """Return the mean chance, over rows, that the drafts up to each place all hold.
+def worth_checking(
+    drafted: Sequence[Sequence[int]],
+    confidence: Sequence[Sequence[float]],
+    *,
+    worth: float,
+    eos: int,
+) -> int:
+    """Return how many drafts to verify, at least one; `Chooser.ride` keeps as many.
 
-    Nothing is said behind an end token, so nothing holds there.
+    They are those up to which, in the mean over rows, all hold with a chance of `worth`. Nothing
+    is said behind an end token, so nothing holds there.
     """
     products = []
-    for guesses, chances in zip(drafted, confidence, strict=True):
+    for guesses, sure in zip(drafted, confidence, strict=True):
         said = guesses.index(eos) + 1 if eos in guesses else len(guesses)
-        products.append([*accumulate(chances[:said], mul), *[0.0] * (len(guesses) - said)])
-    return [sum(column) / len(products) for column in zip(*products, strict=True)]
+        products.append([*accumulate(sure[:said], mul), *[0.0] * (len(guesses) - said)])
+    chances = [sum(column) / len(products) for column in zip(*products, strict=True)]
+    return sum(chance > 0 and chance >= worth for chance in chances) or 1
 
 
 def _log_probs(
