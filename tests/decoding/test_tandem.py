@@ -16,7 +16,7 @@ from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Draft, Profile, Request, Statistics, decode, greedy
 from outrider.decoding import judge as judge_module
 from outrider.decoding.profile import Costs
-from outrider.decoding.tandem import tandem
+from outrider.decoding.tandem import tandem, worth_checking
 from outrider.errors import ConfigError, ModelError
 from outrider.models import Drafter, DrafterConfig, LanguageModel
 from outrider.nn.attention import attention_kinds, load_attention
@@ -443,3 +443,18 @@ def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
     stats = Statistics()
     assert tandem(Fine(skill=0.9), requests, config, stats=stats) == expected
     assert stats.rechecked > 0
+
+
+@pytest.mark.parametrize(
+    ("drafted", "confidence", "worth", "kept"),
+    [
+        ([[5, 6, 7]], [[0.9, 0.5, 0.5]], 0.0, 3),
+        ([[5, 6, 7]], [[0.9, 0.5, 0.5]], 0.4, 2),  # 0.9, 0.45, 0.225
+        ([[5, 6, 7]], [[0.1, 0.5, 0.5]], 0.4, 1),  # one always, or nothing would be learned
+        ([[5, 1, 7]], [[0.9, 0.9, 0.9]], 0.0, 2),  # 1 ends the text
+        ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.0, 3),
+        ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.4, 2),  # the rows' mean is 0.36 at last
+    ],
+)
+def test_a_draft_is_checked_as_far_as_it_is_worth(drafted, confidence, worth, kept) -> None:
+    assert worth_checking(drafted, confidence, worth=worth, eos=1) == kept
