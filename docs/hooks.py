@@ -1,6 +1,5 @@
 """Parts of the site that are written by the code itself, so that they cannot fall behind it."""
 
-import json
 import re
 from collections.abc import Iterable, Iterator
 from importlib import import_module
@@ -14,23 +13,15 @@ from outrider.cli.main import app
 from outrider.config import Field, explain
 from outrider.data.tasks import load_task, task_names
 from outrider.evaluation.attention_scaling import scaling_options
-from outrider.evaluation.comparison import failures, table, title
-from outrider.evaluation.decode_table import decode_markdown
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 
 COMMANDS = "<!-- every command -->"
 KEYS = "<!-- every key -->"
 ATTENTIONS = "<!-- every attention -->"
 PATTERNS = "<!-- every pattern -->"
-MEASURED = "<!-- every attention measured -->"
 TASKS = "<!-- every task -->"
 SETTINGS = "<!-- every setting of a task -->"
-COSTS = "<!-- block costs -->"
-DECODED = re.compile(r"<!-- decode table ([\w-]+) -->")
-COMPARED = re.compile(r"<!-- comparison ([\w-]+) -->")
 PRICED = 16_384  # length at which the attentions are compared
-RESULTS = Path(__file__).parent.parent / "results"
-RESULT = RESULTS / "attention.json"
 IMAGES = Path(__file__).parent / "images"
 
 
@@ -57,13 +48,10 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace(ATTENTIONS, "\n".join(_attentions()))
     if PATTERNS in markdown:
         markdown = markdown.replace(PATTERNS, "\n".join(_patterns()))
-    if MEASURED in markdown:
-        markdown = markdown.replace(MEASURED, "\n".join(_measured()))
-    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings), (COSTS, _costs)):
+    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings)):
         if mark in markdown:
             markdown = markdown.replace(mark, "\n".join(write()))
-    markdown = DECODED.sub(lambda found: "\n".join(_decoded(found[1])), markdown)
-    return COMPARED.sub(lambda found: "\n".join(_compared(found[1])), markdown)
+    return markdown
 
 
 def _commands(command: Any, path: str = "outrider") -> Iterator[str]:
@@ -143,32 +131,6 @@ def _patterns() -> Iterator[str]:
             yield f'[![The pattern of {kind}]({picture}){{ width="560" }}]({kind}.md)\n'
 
 
-def _measured() -> Iterator[str]:
-    if not RESULT.is_file():
-        yield "Not measured yet; `outrider bench attention` measures it on your machine.\n"
-        return
-    result = json.loads(RESULT.read_text(encoding="utf-8"))
-    rows = []
-    for kind, found in result["kinds"].items():
-        cache = found["cache_bytes_64k"]
-        figures = (
-            _figure(found["slope"]),
-            _figure(found["speedup_16k"], "x"),
-            _figure(found["memory_ratio_16k"], "x"),
-            "" if cache is None else f"{cache / 2**20:.2f} MiB",
-            "" if found["faster_from"] is None else f"{found['faster_from']:,}",
-        )
-        rows.append((f"[`{kind}`](attention/{kind}.md)", *figures))
-    head = ("kind", "slope of time", "speed at 16k", "memory at 16k", "cache at 64k", "faster from")
-    yield from _table(head, rows)
-    setting, machine = result["setting"], result["machine"]
-    yield (
-        f"{setting['heads']} heads of width {setting['width']}, {setting['dtype']}, forward and "
-        f"backward, {machine['threads']} thread(s) of {machine['processor']}, "
-        f"torch {result['versions']['torch']}."
-    )
-
-
 def _tasks() -> Iterator[str]:
     rows = []
     for name in task_names():
@@ -193,58 +155,6 @@ def _settings() -> Iterator[str]:
         who = whose.get(tuple(names), ", ".join(map(_code, names)))
         rows.append((key, who, default, text))
     yield from _table(("setting", "of", "default", "meaning"), rows)
-
-
-def _compared(name: str) -> Iterator[str]:
-    """Write the table and show the picture of a comparison in results/."""
-    path = RESULTS / f"compare-{name}.json"
-    if not path.is_file():
-        yield "Not measured yet; `outrider compare` measures it on your machine.\n"
-        return
-    result = json.loads(path.read_text(encoding="utf-8"))
-    machine = result["machine"]
-    yield f"**{title(result)}**\n"
-    heads, rows = table(result)
-    yield from _table(heads, [tuple(map(_cell, row)) for row in rows])
-    yield from (f"- {_cell(line)}" for line in failures(result))
-    yield (
-        f"\n`results/{path.name}`: {machine['threads']} thread(s) of {machine['processor']}, "
-        f"torch {result['versions']['torch']}.\n"
-    )
-    if (IMAGES / f"{path.stem}.png").is_file():
-        yield f"![{title(result)}](images/{path.stem}.png)\n"
-
-
-def _costs() -> Iterator[str]:
-    """What a step, a block and a draft take, and how many tokens a round must bring."""
-    measured = json.loads((RESULTS / "block-costs.json").read_text(encoding="utf-8"))
-    head = ("backend", "threads", "step", "block of 9", "draft of 8", "tokens a round must bring")
-    rows = [
-        (
-            row["backend"],
-            str(row["threads"]),
-            *(f"{row[key]:.2f} ms" for key in ("step", "block", "draft")),
-            f"{row['even']:.1f}",
-        )
-        for row in measured["rows"]
-    ]
-    yield from _table(head, rows)
-
-
-def _decoded(name: str) -> Iterator[str]:
-    """Speeds of all engines from one result of `outrider bench decode`."""
-    path = RESULTS / f"{name}.json"
-    if not path.is_file():
-        yield "*Not measured yet.*"
-        return
-    if (IMAGES / f"{name}.png").is_file():
-        yield f"![Speed of every engine by batch size](images/{name}.png)\n"
-    page = decode_markdown(json.loads(path.read_text(encoding="utf-8")))
-    yield page.partition("\n")[2].replace("\n## ", "\n### ")  # below the headings of its page
-
-
-def _figure(value: float | None, unit: str = "") -> str:
-    return "" if value is None else f"{value:.2f}{unit}"
 
 
 def _table(head: tuple[str, ...], rows: list[tuple[str, ...]]) -> Iterator[str]:

@@ -1,0 +1,120 @@
+"""The living parts of the first page: the rounds of one translation, and figures from results/."""
+
+import json
+import re
+from collections.abc import Iterator
+from html import escape
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROUNDS = "<!-- rounds -->"
+FIGURES = "<!-- three figures -->"
+DOCS = Path(__file__).parent
+RESULTS = DOCS.parent / "results"
+KINDS = {
+    "accepted": "drafted and accepted",
+    "refused": "drafted, refused",
+    "dropped": "dropped with it",
+    "correction": "the model's own token instead",
+    "bonus": "the model's own token after a whole draft",
+}
+ELEMENTS = {"refused": "del", "dropped": "del", "correction": "ins"}
+
+
+class Figure(NamedTuple):
+    """A number, what it counts, and the file it stands in."""
+
+    value: str
+    words: str
+    file: str
+    machine: str
+
+
+def on_page_markdown(markdown: str, **_: Any) -> str:
+    """Fill in the rounds and the figures where a page asks for them."""
+    if ROUNDS in markdown:
+        told = json.loads((DOCS / "rounds.json").read_text(encoding="utf-8"))
+        markdown = markdown.replace(ROUNDS, "".join(rounds(told)))
+    if FIGURES in markdown:
+        markdown = markdown.replace(FIGURES, "".join(map(_card, figures())))
+    return markdown
+
+
+def rounds(told: dict[str, Any]) -> Iterator[str]:
+    """Every round as a line of coloured tokens, with a legend; HTML of one piece for Markdown."""
+    found = {token["kind"] for line in told["rounds"] for token in line}
+    yield f'<div class="rounds"><p class="rounds-source">{escape(told["source"])}</p><ol>'
+    for line in told["rounds"]:
+        yield f"<li>{''.join(_token(token) for token in line)}</li>"
+    yield f'</ol><p class="rounds-text">{escape(told["text"])}</p><ul class="rounds-legend">'
+    for kind, words in KINDS.items():
+        if kind in found:
+            yield f'<li><i class="token {kind}"></i>{words}</li>'
+    yield "</ul></div>"
+
+
+def figures() -> list[Figure]:
+    """The three numbers of the first page, read from the files that hold them."""
+    decode, exact, attention = map(
+        _result, ("bench-decode-demo", "exact-newstest2014", "attention")
+    )
+    (tandem,) = (
+        row
+        for row in decode["rows"]
+        if (row["engine"], row["mode"]) == ("outrider-native-int8", "tandem")
+        and (row["batch"], row["threads"]) == (1, 1)
+    )
+    return [
+        Figure(
+            f"{tandem['ratio_to_ctranslate2_int8']:.1f}×",
+            "the speed of CTranslate2 int8: one sentence at a time, one thread each, the same "
+            "weights",
+            "bench-decode-demo.json",
+            machine_words(decode["machine"]),
+        ),
+        Figure(
+            f"{exact['identical']:,} of {exact['lines']:,}",
+            "lines of newstest2014 identical, token for token, to decoding without a drafter",
+            "exact-newstest2014.json",
+            machine_words(exact["machine"]),
+        ),
+        Figure(
+            f"{attention['kinds']['sliding']['speedup_16k']:.1f}×",
+            "the speed of PyTorch's causal attention: a sliding window over 16,384 tokens, "
+            "forward and backward",
+            "attention.json",
+            machine_words(attention["machine"]),
+        ),
+    ]
+
+
+def machine_words(machine: dict[str, Any]) -> str:
+    """Name a processor and the best instruction set that it has."""
+    name = re.sub(r"\((?:R|TM)\)| Processor| CPU|@.*", "", machine["processor"]).strip()
+    has = set(machine["instructions"])
+    if "amx_int8" in has:
+        sets = "AVX-512 and AMX"
+    elif "avx512f" in has:
+        sets = "AVX-512 VNNI, no AMX" if "avx512_vnni" in has else "AVX-512, no VNNI"
+    else:
+        sets = "AVX2" if "avx2" in has else "no vector set we know"
+    cores = machine["cores"]
+    return f"{name} ({sets}), {cores} shared core{'s' if cores > 1 else ''}"
+
+
+def _result(name: str) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((RESULTS / f"{name}.json").read_text(encoding="utf-8"))
+    return found
+
+
+def _token(token: dict[str, str]) -> str:
+    tag = ELEMENTS.get(token["kind"], "span")
+    words = escape(KINDS[token["kind"]])
+    return f'<{tag} class="token {token["kind"]}" title="{words}">{escape(token["text"])}</{tag}>'
+
+
+def _card(figure: Figure) -> str:
+    return (
+        f'<div class="figure"><strong>{figure.value}</strong><p>{escape(figure.words)}</p>'
+        f"<small>{escape(figure.machine)}<br><code>results/{figure.file}</code></small></div>"
+    )

@@ -1,0 +1,37 @@
+"""Draw the pictures of the docs anew from results/ and the demo: `python docs/pictures.py`.
+
+Nothing is measured; a picture changes only if its file or its drawing has changed.
+"""
+
+import json
+from dataclasses import replace
+from pathlib import Path
+
+from outrider.evaluation.attention_maps import read_maps
+from outrider.evaluation.attention_picture import draw_maps
+from outrider.evaluation.comparison_picture import draw_comparison
+from outrider.evaluation.decode_picture import draw_decode_speed
+from outrider.evaluation.tandem_picture import draw_tandem
+from outrider.evaluation.tandem_trace import trace_text
+from outrider.runtime import load
+
+ROOT = Path(__file__).resolve().parent.parent
+IMAGES = ROOT / "docs" / "images"
+SENTENCE = "Do you think that she will come to the party tonight?"
+
+
+def main() -> None:
+    """Draw comparisons, speeds of decoding, and the rounds and cross-attention of the demo."""
+    for path in sorted((ROOT / "results").glob("compare-*.json")):
+        draw_comparison(json.loads(path.read_text("utf-8")), IMAGES / f"{path.stem}.png")
+    for name in ("bench-decode-demo", "bench-decode-large"):
+        result = json.loads((ROOT / "results" / f"{name}.json").read_text("utf-8"))
+        draw_decode_speed(result, IMAGES / f"{name}.png")
+    maps = read_maps(load(ROOT / "demo" / "en-de", backend="torch"), SENTENCE)
+    draw_maps(replace(maps, parts=maps.parts[-1:]), IMAGES / "attention-heads.png")
+    native = load(ROOT / "demo" / "en-de", backend="native")
+    draw_tandem(trace_text(native, SENTENCE, {"mode": "tandem"}), IMAGES / "tandem-rounds.png")
+
+
+if __name__ == "__main__":
+    main()

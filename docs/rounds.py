@@ -1,0 +1,29 @@
+"""Write docs/rounds.json, the rounds that the first page shows: `python docs/rounds.py`."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+from outrider.evaluation.tandem_trace import trace_text
+from outrider.runtime import load
+
+ROOT = Path(__file__).resolve().parent.parent
+FILE = ROOT / "docs" / "rounds.json"
+TEXT = "Do you think that she will come to the party tonight?"
+
+
+def told_rounds() -> dict[str, Any]:
+    """Translate with the demo in int8, whose numbers are the same on every CPU."""
+    trace = trace_text(load(ROOT / "demo" / "en-de", backend="native"), TEXT, {"mode": "tandem"})
+    return {
+        "source": trace.source,
+        "text": trace.text,
+        "tokens": trace.statistics.tokens,
+        "rounds": [
+            [{"text": span.label, "kind": span.kind} for span in spans] for spans in trace.rounds
+        ],
+    }
+
+
+if __name__ == "__main__":
+    FILE.write_text(json.dumps(told_rounds(), ensure_ascii=False, indent=1) + "\n", "utf-8")
