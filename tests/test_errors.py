@@ -5,7 +5,7 @@ import inspect
 import pytest
 
 from outrider import errors
-from outrider.errors import ConfigError, MissingExtraError, OutriderError, nearest
+from outrider.errors import ConfigError, DataError, MissingExtraError, OutriderError, nearest
 
 
 def test_every_public_error_is_an_outrider_error_and_in_the_picture() -> None:
@@ -42,3 +42,10 @@ def test_missing_extra_says_how_to_install_it() -> None:
 )
 def test_nearest(word: str, hint: str) -> None:
     assert nearest(word, iter(["steps", "seed"])) == hint
+
+
+def test_a_message_is_one_line_and_a_long_key_is_cut() -> None:
+    assert str(DataError("x: damaged (first\n  second)")) == "x: damaged (first second)"
+    error = ConfigError("k" * 5000, "is wrong")
+    assert str(error) == f"{'k' * 200}...: is wrong"
+    assert error.key == "k" * 5000

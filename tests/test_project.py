@@ -1,6 +1,7 @@
 """The project as a whole: what is promised in one place is kept in another."""
 
-import importlib
+import importlib.util
+import json
 import os
 import pkgutil
 import re
@@ -10,6 +11,7 @@ import sys
 import sysconfig
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
@@ -77,6 +79,112 @@ def test_every_key_has_a_meaning() -> None:
 def test_every_attention_has_a_page_that_says_its_name(kind: str) -> None:
     page = ROOT / "docs" / "attention" / f"{kind}.md"
     assert f"kind: {kind}" in page.read_text(encoding="utf-8")
+
+
+def docs_part(name: str) -> Any:
+    """Import a script of the docs, which are no package."""
+    spec = importlib.util.spec_from_file_location(f"docs_{name}", ROOT / "docs" / f"{name}.py")
+    assert spec is not None
+    assert spec.loader is not None
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
+
+
+def test_every_page_stands_in_the_menu_once() -> None:
+    menu = (ROOT / "mkdocs.yml").read_text(encoding="utf-8").partition("\nnav:\n")[2]
+    named = re.findall(r"[\w/-]+\.md", menu)
+    assert len(named) == len(set(named))
+    pages = {path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")}
+    assert {page for page in pages if not page.startswith("attention/")} == set(named)
+
+
+def test_the_first_page_has_its_parts() -> None:
+    page = (ROOT / "docs" / "index.md").read_text(encoding="utf-8")
+    home = docs_part("home")
+    shown = home.on_page_markdown(page)
+    told = yaml12.parse((ROOT / "docs" / "rounds.json").read_text(encoding="utf-8"))
+    assert told["source"] in blocks(page, "console")[0]
+    assert blocks(page, "console")[0].splitlines()[-1] == told["text"]
+    for kind in ("accepted", "refused", "correction"):
+        assert f'class="token {kind}"' in shown
+    assert shown.count('class="figure"') == len(home.figures()) == 3
+    assert shown.count("AVX-512 and AMX") >= 3, "a figure does not name its instruction set"
+    assert "<!--" not in shown
+    assert (ROOT / "docs" / "images" / "logo.svg").is_file()
+
+
+def test_the_figures_of_the_first_page_are_those_of_the_readme() -> None:
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    speed, exact, attention = docs_part("home").figures()
+    assert (ROOT / "results" / speed.file).is_file()
+    assert f"tandem {speed.value.rstrip('×')} times" in readme
+    assert exact.value == "3,003 of 3,003"
+    assert f"`sliding` {attention.value.rstrip('×')} times as fast" in readme
+
+
+def test_the_rounds_of_the_first_page_are_those_of_the_demo() -> None:
+    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+    told = yaml12.parse((ROOT / "docs" / "rounds.json").read_text(encoding="utf-8"))
+    assert docs_part("rounds").told_rounds() == told, "run python docs/rounds.py"
+
+
+def test_a_machine_is_named_by_its_instruction_set() -> None:
+    name = docs_part("home").machine_words
+    machine = {"processor": "Intel(R) Xeon(R) Processor @ 2.50GHz", "cores": 2}
+    has = ["avx2", "avx512f", "avx512_vnni", "amx_int8"]
+    assert name(machine | {"instructions": has}) == "Intel Xeon (AVX-512 and AMX), 2 shared cores"
+    assert "AVX-512 VNNI, no AMX" in name(machine | {"instructions": has[:3]})
+    assert "AVX-512, no VNNI" in name(machine | {"instructions": has[:2]})
+    assert "(AVX2)" in name(machine | {"instructions": has[:1]})
+
+
+NO_MACHINE = {
+    *("adaptive-span", "halting", "lsh-duplication"),
+    *("multi30k-en-de", "shakespeare-char", "tatoeba-en-de"),
+}
+"""Results from before machines were recorded; results/README.md names them."""
+
+
+def test_every_new_result_names_its_machine() -> None:
+    told = (ROOT / "results" / "README.md").read_text(encoding="utf-8")
+    for path in sorted((ROOT / "results").glob("*.json")):
+        machine = json.loads(path.read_text(encoding="utf-8")).get("machine")
+        assert bool(machine) != (path.stem in NO_MACHINE), path
+        if machine:
+            assert machine["processor"], path
+            assert machine["instructions"], path
+    for name in NO_MACHINE:
+        assert f"`{name}`" in told
+
+
+@pytest.mark.parametrize("name", ["attention-heads", "bench-decode-demo", "compare-copy"])
+def test_pictures_can_be_read_at_the_width_of_a_page(name: str) -> None:
+    head = (ROOT / "docs" / "images" / f"{name}.png").read_bytes()[16:20]
+    assert int.from_bytes(head, "big") <= 1400  # a page shows 780 points of it
+
+
+def test_nothing_says_serve_before_something_serves() -> None:
+    described = [ROOT / "pyproject.toml", ROOT / "mkdocs.yml", ROOT / "README.md"]
+    described += [ROOT / "src" / "outrider" / name for name in ("__init__.py", "cli/main.py")]
+    for path in described:
+        assert not re.search(r"\bserves?\b", path.read_text(encoding="utf-8")), path
+
+
+def test_the_quickstart_is_promised_once() -> None:
+    pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
+    pages += [ROOT / "configs" / "quickstart.yaml"]
+    for path in pages:
+        text = path.read_text(encoding="utf-8")
+        assert not re.search(r"five minutes|under a minute on two", text), path
+    for path in (ROOT / "README.md", ROOT / "docs" / "quickstart.md", pages[-1]):
+        assert "about two minutes on a CPU" in path.read_text(encoding="utf-8")
+
+
+def test_the_citation_names_this_version() -> None:
+    cited = yaml12.parse((ROOT / "CITATION.cff").read_text(encoding="utf-8"))
+    assert str(cited["version"]) == outrider.__version__
+    assert f"version = {{{outrider.__version__}}}" in (ROOT / "docs" / "cite.md").read_text("utf-8")
 
 
 def test_the_changelog_knows_this_version() -> None:

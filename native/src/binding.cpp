@@ -8,6 +8,7 @@
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
 
+#include <cmath>
 #include <limits>
 
 namespace nb = nanobind;
@@ -147,6 +148,7 @@ CtcSpec read_ctc(const nb::dict& values, const ModelSpec& target) {
   CtcSpec spec;
   read_rider(values, target, spec);
   spec.upsample = positive(values, "upsample");
+  if (spec.upsample > 1024) throw std::invalid_argument("upsample is above 1024");
   return spec;
 }
 
@@ -226,12 +228,12 @@ std::vector<std::vector<std::int64_t>> likeliest(Model& model, State& state,
 }
 
 nb::tuple ride(Model& model, State& state, const std::vector<int>& held,
-               const std::vector<int>& last, int slots, double worth, int end,
-               const std::vector<int>& forbidden) {
+               const std::vector<int>& last, int slots, double worth,
+               const std::vector<int>& ends, const std::vector<int>& forbidden) {
   Ridden ridden;
   {
     const nb::gil_scoped_release release;
-    ridden = model.ride(state, held, last, slots, worth, end, forbidden);
+    ridden = model.ride(state, held, last, slots, worth, ends, forbidden);
   }
   return nb::make_tuple(ridden.drafted, ridden.best, ridden.drafting_seconds);
 }
@@ -246,7 +248,8 @@ nb::tuple draft(Model& model, State& state, const Lengths& last, int slots, doub
   if ((uniform && (uniform->shape(0) != texts || uniform->shape(1) != wide)) ||
       (told && (told->shape(0) != texts || told->shape(1) != wide)))
     throw std::invalid_argument("draft: numbers and told tokens must be [rows, slots]");
-  if (!(temperature > 0.0)) throw std::invalid_argument("temperature must be above zero");
+  if (!(static_cast<float>(temperature) > 0.0f) || !std::isfinite(static_cast<float>(temperature)))
+    throw std::invalid_argument("temperature must be above zero, and a number of 32 bits");
   const std::vector<int> ids = to_ints(last.data(), texts);
   const auto count = static_cast<std::size_t>(model.candidates());
   auto tokens = make_array<std::int64_t>({texts, wide});
@@ -326,7 +329,7 @@ NB_MODULE(_core, module) {
       .def("extend", &extend, "state"_a, "tokens"_a.noconvert(), "counts"_a.noconvert().none(),
            "last"_a)
       .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a)
-      .def("ride", &ride, "state"_a, "held"_a, "last"_a, "slots"_a, "worth"_a, "end"_a,
+      .def("ride", &ride, "state"_a, "held"_a, "last"_a, "slots"_a, "worth"_a, "ends"_a,
            "forbidden"_a)
       .def("draft", &draft, "state"_a, "last"_a.noconvert(), "slots"_a, "temperature"_a,
            "uniform"_a.noconvert().none(), "told"_a.noconvert().none())

@@ -36,9 +36,9 @@ void Model::ctc(State& state, const std::int64_t* told, int texts, int slots, fl
   }
   const int width = spec_.width;
   run(
-      rows, state.size(),
+      rows, state.size(), static_cast<int>(rows.size()),
       [&](Shared& shared, Own& own, int count) { prepare(shared, own, shape, count, slots); },
-      [&](Pass& pass, int, int) {
+      [&](Pass& pass, int) {
         pass.texts = &caches;
         if (told != nullptr) tell(pass);
         spread_memory(pass, state);

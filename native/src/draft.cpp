@@ -17,16 +17,17 @@ void Model::draft(State& state, const std::vector<int>& last, int slots, const C
   int longest = views.longest;
   for (const Row& row : rows) longest = std::max(longest, row.visible);
   run(
-      rows, state.size(),
+      rows, state.size(), static_cast<int>(rows.size()),
       [&](Shared& shared, Own& own, int count) {
         prepare(shared, own, drafter_->stack().shape(), count, longest);
         drafter_->prepare(shared, own, count);
+        drafter_->prepare_choice(shared, own, count);
       },
-      [&](Pass& pass, int first, int) {
+      [&](Pass& pass, int first) {
         views.show(pass, state.drafter_angles.get());
         embed_slots(pass, slots);
         drafter_->add_newest(pass, state, first, slots);
-        locate(pass, places_, *state.sines);
+        locate(pass, places_, state.sines.get());
         drafter_->stack().run(pass);
         drafter_->choose(pass, last, first, slots, choice, out);
       });

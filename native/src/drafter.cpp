@@ -8,16 +8,16 @@ namespace {
 
 // Inverts the cumulative distribution; 1 - u lies in (0, 1], so the place has mass.
 int draw(const float* scores, int count, float temperature, double uniform) {
-  std::vector<double> cumulative(static_cast<std::size_t>(count));
   const double most = *std::max_element(scores, scores + count);
-  double total = 0.0;
-  for (int c = 0; c < count; ++c)
-    cumulative[static_cast<std::size_t>(c)] = total +=
-        std::exp((static_cast<double>(scores[c]) - most) / temperature);
+  const auto mass = [&](int c) {
+    return std::exp((static_cast<double>(scores[c]) - most) / temperature);
+  };
+  double total = 0.0, below = 0.0;
+  for (int c = 0; c < count; ++c) total += mass(c);
   const double level = (1.0 - uniform) * total;
-  int place = 0;
-  while (place + 1 < count && cumulative[static_cast<std::size_t>(place)] < level) ++place;
-  return place;
+  for (int c = 0; c + 1 < count; ++c)
+    if (!((below += mass(c)) < level)) return c;
+  return count - 1;
 }
 
 }  // namespace
@@ -135,11 +135,7 @@ void Drafter::choose(Pass& pass, const std::vector<int>& last, int first_text, i
     float* x = pass.own.stream.data() + area(r, width_);
     norm_.run(pass.kernel, x, x);
   }
-  pass.own.operand.take(pass.kernel, precision_, pass.own.stream.data(), pass.count, width_,
-                        width_);
-  pass.multiply(head_, pass.shared.extra.data());
-  if (spec_.rank > 0) pass.multiply(from_slot_, pass.shared.context.data());
-  pass.worker.wait();
+  shortlist(pass);
   const Range mine = pass.worker.share(pass.count / slots);
   for (int b = mine.begin; b < mine.end; ++b) {
     const std::size_t text = static_cast<std::size_t>(first_text + b);
@@ -156,6 +152,26 @@ void Drafter::choose(Pass& pass, const std::vector<int>& last, int first_text, i
   }
 }
 
+void Drafter::shortlist(Pass& pass) const {
+  const int step = scored_at_once(), columns = head_.columns(), count = candidates();
+  for (int begin = 0; begin < pass.count; begin += step) {
+    const int rows = std::min(step, pass.count - begin);
+    pass.own.operand.take(pass.kernel, precision_, pass.own.stream.data() + area(begin, width_),
+                          rows, width_, width_);
+    pass.multiply(head_, pass.shared.extra.data());
+    if (spec_.rank > 0)
+      pass.multiply(from_slot_, pass.shared.context.data() + area(begin, spec_.rank));
+    pass.worker.wait();
+    const Range mine = pass.worker.share(rows);
+    for (int r = mine.begin; r < mine.end; ++r) {
+      const std::size_t at = area(begin + r, count);
+      pass.kernel.rows->top(pass.shared.extra.data() + area(r, columns), columns, count,
+                            pass.shared.best.data() + at, pass.shared.best_scores.data() + at);
+    }
+    pass.worker.wait();
+  }
+}
+
 void Drafter::walk(Pass& pass, int text, int last, int slots, const Choice& choice,
                    const Drafted& out) const {
   const RowFunctions& rows = *pass.kernel.rows;
@@ -164,13 +180,12 @@ void Drafter::walk(Pass& pass, int text, int last, int slots, const Choice& choi
   float* states = pass.own.scores.data();
   float* moved = states + 2 * rank;
   float* scores = moved + rank;
-  int* places = reinterpret_cast<int*>(scores + count);
   int before = last;
   for (int i = 0; i < slots; ++i) {
     const int row = text * slots + i;
     const float* hidden = pass.own.stream.data() + area(row, width_);
-    rows.top(pass.shared.extra.data() + area(row, head_.columns()), head_.columns(), count, places,
-             scores);
+    const int* places = pass.shared.best.data() + area(row, count);
+    std::copy_n(pass.shared.best_scores.data() + area(row, count), count, scores);
     float* state = states + (i % 2) * rank;
     if (rank > 0) {
       std::copy_n(pass.shared.context.data() + area(row, rank), rank, state);
@@ -208,11 +223,22 @@ void Drafter::walk(Pass& pass, int text, int last, int slots, const Choice& choi
 void Drafter::prepare(Shared& shared, Own& own, int rows) const {
   const int tapped = tapped_width();
   shared.wide.reserve(area(rows, 2 * width_));
-  shared.extra.reserve(area(rows, head_.columns()));
-  shared.context.reserve(area(rows, std::max(width_, spec_.rank)));
   own.tapped.reserve(area(rows, tapped));
-  own.scores.reserve(static_cast<std::size_t>(3 * spec_.rank + 2 * candidates()));
-  own.operand.prepare(precision_, rows, std::max(tapped, spec_.rank));
+  own.operand.prepare(precision_, rows, tapped);
+}
+
+void Drafter::prepare_choice(Shared& shared, Own& own, int rows) const {
+  shared.extra.reserve(area(std::min(rows, scored_at_once()), head_.columns()));
+  shared.context.reserve(area(rows, std::max(width_, spec_.rank)));
+  shared.best.reserve(area(rows, candidates()));
+  shared.best_scores.reserve(area(rows, candidates()));
+  own.scores.reserve(static_cast<std::size_t>(3 * spec_.rank + candidates()));
+  own.operand.prepare(precision_, rows, std::max(width_, spec_.rank));
+}
+
+int Drafter::scored_at_once() const {
+  constexpr int kScores = 1 << 22;  // numbers, 16 MiB
+  return std::max(16, kScores / head_.columns());
 }
 
 std::size_t Drafter::bytes() const {

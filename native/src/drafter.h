@@ -54,11 +54,16 @@ class Drafter {
   void choose(Pass& pass, const std::vector<int>& last, int first_text, int slots,
               const Choice& choice, const Drafted& out) const;
 
+  // Makes room to take in so many rows, and to choose tokens for so many.
   void prepare(Shared& shared, Own& own, int rows) const;
+  void prepare_choice(Shared& shared, Own& own, int rows) const;
   std::size_t bytes() const;
 
  private:
   int word(int column) const;  // the token that a column of the head stands for
+  int scored_at_once() const;  // rows whose scores of all words are there at a time
+  // Leaves the best columns of every row and their scores in `best`.
+  void shortlist(Pass& pass) const;
   void walk(Pass& pass, int text, int last, int slots, const Choice& choice,
             const Drafted& out) const;
 

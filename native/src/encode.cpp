@@ -66,7 +66,8 @@ std::unique_ptr<State> Model::open(const std::vector<std::vector<int>>& sources,
     state->texts.push_back(std::move(text));
   }
   state->owner = memory_;
-  state->sines = sines_.upto(reach);
+  // A CTC decoder tells its slots by sines whatever the model does.
+  if (parallel || spec_.position == Position::sinusoidal) state->sines = sines_.upto(reach);
   if (spec_.position == Position::rotary) {
     state->angles = angles_.upto(reach);
     if (drafting) state->drafter_angles = drafter_angles_.upto(reach);
@@ -95,15 +96,15 @@ void Model::read(const std::vector<std::vector<int>>& sources, State& state) {
   }
   const int width = spec_.width;
   run(
-      rows, state.size(),
+      rows, state.size(), static_cast<int>(rows.size()),  // a token sees all of its source
       [&](Shared& shared, Own& own, int count) {
         prepare(shared, own, encoder_.shape(), count, longest);
       },
-      [&](Pass& pass, int, int) {
+      [&](Pass& pass, int) {
         pass.texts = &texts;
         pass.angles = state.angles.get();
         embed(pass, spec_.shared_embeddings ? tokens_ : source_tokens_, source_places_,
-              *state.sines);
+              state.sines.get());
         encoder_.run_whole(pass);
         pass.own.operand.take(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width,
                               width);

@@ -9,6 +9,7 @@
 namespace outrider {
 
 constexpr int kLogits = 8192;  // logits that are looked at together; the caches keep so many
+constexpr int kRows = 1024;    // tokens of a long prompt that are on their way at a time
 
 // Panels of the head that are computed at a time for so many rows.
 int head_panels(int rows) { return std::max(4, kLogits / (rows * kPanel)); }
@@ -82,16 +83,16 @@ void Model::take_in(State& state, const Plan& plan, const std::vector<int>& coun
     drafter_caches = view(state, &Remembered::drafter).caches;
   }
   run(
-      plan.rows, state.size(),
+      plan.rows, state.size(), kRows,
       [&](Shared& shared, Own& own, int count) {
         prepare(shared, own, decoder_.shape(), count, std::max(plan.longest, views.longest));
         own.logits.reserve(std::max<std::size_t>(kLogits, area(count, 4 * kPanel)));
         shared.context.reserve(area(count, std::max(spec_.width, 2 * team_.threads())));
         if (state.drafting()) drafter_->prepare(shared, own, count);
       },
-      [&](Pass& pass, int, int) {
+      [&](Pass& pass, int) {
         views.show(pass, state.angles.get());
-        embed(pass, tokens_, places_, *state.sines);
+        embed(pass, tokens_, places_, state.sines.get());
         if (state.drafting()) {
           decoder_.run(pass, [&](int layer) { drafter_->tap(pass, layer); });
           pass.angles = state.drafter_angles.get();
@@ -113,6 +114,7 @@ void Model::score(Pass& pass, const Plan& plan, float* logits) const {
   const auto begin = std::lower_bound(plan.scored.begin(), plan.scored.end(), first);
   const auto end = std::lower_bound(begin, plan.scored.end(), first + pass.count);
   const int wanted = static_cast<int>(end - begin);
+  if (wanted == 0) return;
   if (wanted < pass.count)
     for (int n = 0; n < wanted; ++n)  // a row only ever moves to the front
       std::copy_n(pass.own.stream.data() + area(begin[n] - first, width), width,

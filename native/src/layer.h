@@ -27,7 +27,8 @@ struct Row {
 
 // Buffers that all workers of a pass write their columns to.
 struct Shared {
-  Buffer<float> wide, context, delta, inner, extra;
+  Buffer<float> wide, context, delta, inner, extra, best_scores;
+  Buffer<int> best;
 };
 
 // Buffers of one worker. Each keeps the whole stream: computing a norm twice is cheaper than

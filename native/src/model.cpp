@@ -8,7 +8,7 @@
 namespace outrider {
 std::unique_ptr<Model::Scratch> Model::borrow() {
   {
-    const std::lock_guard<std::mutex> lock(idle_mutex_);
+    const std::lock_guard<std::mutex> lock(records());
     if (!idle_.empty()) {
       std::unique_ptr<Scratch> scratch = std::move(idle_.back());
       idle_.pop_back();
@@ -22,7 +22,7 @@ std::unique_ptr<Model::Scratch> Model::borrow() {
 }
 
 void Model::give_back(std::unique_ptr<Scratch> scratch) {
-  const std::lock_guard<std::mutex> lock(idle_mutex_);
+  const std::lock_guard<std::mutex> lock(records());
   idle_.push_back(std::move(scratch));
 }
 
@@ -108,19 +108,19 @@ void Model::look_up(const std::vector<float>& table, int token, float* out) cons
 }
 
 void Model::embed(Pass& pass, const std::vector<float>& table, const std::vector<float>& places,
-                  const SineTable& sines) const {
+                  const SineTable* sines) const {
   for (int r = 0; r < pass.count; ++r)
     look_up(table, pass.rows[r].token, pass.own.stream.data() + area(r, spec_.width));
   locate(pass, places, sines);
 }
 
-void Model::locate(Pass& pass, const std::vector<float>& places, const SineTable& sines) const {
+void Model::locate(Pass& pass, const std::vector<float>& places, const SineTable* sines) const {
   const int width = spec_.width;
   for (int r = 0; r < pass.count; ++r) {
     float* x = pass.own.stream.data() + area(r, width);
     const int place = pass.rows[r].place;
     if (spec_.position == Position::sinusoidal)
-      kernel_.rows->add(x, sines.row(place), width);
+      kernel_.rows->add(x, sines->row(place), width);
     else if (spec_.position == Position::learned)
       kernel_.rows->add(x, places.data() + area(place, width), width);
   }

@@ -9,8 +9,8 @@
 
 #include <cstdint>
 #include <memory>
-#include <mutex>
 #include <optional>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -96,9 +96,9 @@ class Model {
 
   // Forgets what texts hold beyond `held` tokens, guesses `slots` tokens after `last`, and takes in
   // `last` and those of the guesses that are worth checking: those of which all before and with
-  // them hold with a chance of `worth`, in the mean over texts, and none behind the token `end`.
+  // them hold with a chance of `worth`, in the mean over texts, and none behind one of `ends`.
   Ridden ride(State& state, const std::vector<int>& held, const std::vector<int>& last, int slots,
-              double worth, int end, const std::vector<int>& forbidden);
+              double worth, const std::vector<int>& ends, const std::vector<int>& forbidden);
 
   // Scores the slots of whole texts, [texts][slots][words]; `told` is [texts][slots] or null. The
   // slots of a text are its source's length times `upsample`.
@@ -121,8 +121,9 @@ class Model {
   void check_tokens(const std::vector<int>& tokens) const;
   void look_up(const std::vector<float>& table, int token, float* out) const;
   void embed(Pass& pass, const std::vector<float>& table, const std::vector<float>& places,
-             const SineTable& sines) const;
-  void locate(Pass& pass, const std::vector<float>& places, const SineTable& sines) const;
+             const SineTable* sines) const;
+  // `sines` is only asked for where positions are told by them.
+  void locate(Pass& pass, const std::vector<float>& places, const SineTable* sines) const;
   // What the decoder remembers and reads, or the drafter.
   static Views view(const State& state, KeyValues Remembered::* part);
 
@@ -145,10 +146,12 @@ class Model {
 
   std::unique_ptr<Scratch> borrow();
   void give_back(std::unique_ptr<Scratch> scratch);
-  // Shares rows out among the workers of the team and runs work(pass, first text, texts) on each.
-  // `prepare` makes room before; nothing may fail after it.
+  // Shares rows out among the workers of the team, at most `most` of them at a time, and runs
+  // work(pass, first text) on each. `prepare` makes room for so many before; nothing may fail after
+  // it.
   template <typename Prepare, typename Work>
-  void run(const std::vector<Row>& rows, int texts, const Prepare& prepare, const Work& work);
+  void run(std::span<const Row> rows, int texts, int most, const Prepare& prepare,
+           const Work& work);
 
   ModelSpec spec_;
   const Kernel& kernel_;
@@ -160,7 +163,6 @@ class Model {
   std::optional<Ctc> ctc_;
   SineTables sines_, angles_, drafter_angles_;
   Team team_;
-  std::mutex idle_mutex_;
   std::vector<std::unique_ptr<Scratch>> idle_;
   std::shared_ptr<Recycler> memory_ = std::make_shared<Recycler>();
 };

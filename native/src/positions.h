@@ -1,7 +1,7 @@
 // Sines and cosines of positions, computed in double precision and kept.
 #pragma once
 
-#include "memory.h"
+#include "fork.h"
 
 #include <cmath>
 #include <memory>
@@ -45,18 +45,23 @@ class SineTables {
   explicit SineTables(int width) : width_(width) {}
 
   std::shared_ptr<const SineTable> upto(int length) {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    if (!table_ || table_->length() < length) {
-      int size = 512;
-      while (size < length) size *= 2;
-      table_ = std::make_shared<const SineTable>(width_, size);
-    }
-    return table_;
+    if (std::shared_ptr<const SineTable> table = newest(); table && table->length() >= length)
+      return table;
+    int size = 512;
+    while (size < length) size *= 2;
+    auto table = std::make_shared<const SineTable>(width_, size);
+    const std::lock_guard<std::mutex> lock(records());
+    if (!table_ || table_->length() < size) table_ = table;
+    return table;
   }
 
  private:
+  std::shared_ptr<const SineTable> newest() const {
+    const std::lock_guard<std::mutex> lock(records());
+    return table_;
+  }
+
   int width_;
-  std::mutex mutex_;
   std::shared_ptr<const SineTable> table_;
 };
 

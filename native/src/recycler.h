@@ -2,6 +2,7 @@
 // costs more than the work that is done in it.
 #pragma once
 
+#include "fork.h"
 #include "memory.h"
 
 #include <algorithm>
@@ -16,7 +17,7 @@ class Recycler {
  public:
   Buffer<float> take(std::size_t size) {
     {
-      const std::lock_guard<std::mutex> lock(mutex_);
+      const std::lock_guard<std::mutex> lock(records());
       auto best = idle_.end();
       for (auto one = idle_.begin(); one != idle_.end(); ++one)
         if (one->size() >= size && one->size() <= 2 * size + kStep &&
@@ -33,20 +34,22 @@ class Recycler {
   }
 
   void give(Buffer<float> buffer) noexcept {
-    const std::lock_guard<std::mutex> lock(mutex_);
+    const std::lock_guard<std::mutex> lock(records());
     if (held_ + buffer.size() > kMost || idle_.size() == idle_.capacity()) return;
     held_ += buffer.size();
     idle_.push_back(std::move(buffer));
   }
 
-  Recycler() { idle_.reserve(kPieces); }
+  Recycler() {
+    records();  // whose first use may fail, where `give` may not
+    idle_.reserve(kPieces);
+  }
 
  private:
   static constexpr std::size_t kStep = 1 << 12;   // sizes are rounded, so that they meet again
   static constexpr std::size_t kMost = 16 << 20;  // numbers kept, 64 MiB
   static constexpr std::size_t kPieces = 1024;
 
-  std::mutex mutex_;
   std::vector<Buffer<float>> idle_;
   std::size_t held_ = 0;
 };

@@ -1,6 +1,7 @@
 // A round of tandem decoding in one call: guess a block, check as much of it as is worth it.
 #include "model.h"
 
+#include <algorithm>
 #include <chrono>
 #include <stdexcept>
 
@@ -10,14 +11,17 @@ namespace {
 // How many of the guesses to check, at least one: those before the mean chance of the rows that all
 // up to here hold falls below `worth`. Nothing holds behind an end token.
 int worth_checking(const std::vector<std::int64_t>& tokens, const std::vector<float>& confidence,
-                   int texts, int slots, double worth, int end) {
+                   int texts, int slots, double worth, const std::vector<int>& ends) {
+  const auto is_end = [&](std::int64_t token) {
+    return std::find(ends.begin(), ends.end(), token) != ends.end();
+  };
   std::vector<double> chance(static_cast<std::size_t>(texts), 1.0);
   for (int i = 0; i < slots; ++i) {
     double sum = 0.0;
     for (int b = 0; b < texts; ++b) {
       const std::size_t at = area(b, slots) + static_cast<std::size_t>(i);
       double& mine = chance[static_cast<std::size_t>(b)];
-      mine *= i > 0 && tokens[at - 1] == end ? 0.0 : confidence[at];
+      mine *= i > 0 && is_end(tokens[at - 1]) ? 0.0 : confidence[at];
       sum += mine;
     }
     if (i > 0 && (sum == 0.0 || sum < worth * texts)) return i;
@@ -28,7 +32,8 @@ int worth_checking(const std::vector<std::int64_t>& tokens, const std::vector<fl
 }  // namespace
 
 Ridden Model::ride(State& state, const std::vector<int>& held, const std::vector<int>& last,
-                   int slots, double worth, int end, const std::vector<int>& forbidden) {
+                   int slots, double worth, const std::vector<int>& ends,
+                   const std::vector<int>& forbidden) {
   const auto began = std::chrono::steady_clock::now();
   if (slots < 1 || slots > kLongest) throw std::invalid_argument("ride: nothing is to be guessed");
   check_tokens(forbidden);
@@ -42,7 +47,7 @@ Ridden Model::ride(State& state, const std::vector<int>& held, const std::vector
   draft(state, last, slots, {}, {guessed.data(), nullptr, nullptr, confidence.data()});
   const std::chrono::duration<double> drafting = std::chrono::steady_clock::now() - began;
 
-  const int kept = worth_checking(guessed, confidence, texts, slots, worth, end), width = kept + 1;
+  const int kept = worth_checking(guessed, confidence, texts, slots, worth, ends), width = kept + 1;
   std::vector<int> tokens;
   tokens.reserve(area(texts, width));
   for (int b = 0; b < texts; ++b) {

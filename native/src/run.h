@@ -4,6 +4,7 @@
 #include "model.h"
 
 #include <algorithm>
+#include <span>
 
 namespace outrider {
 
@@ -26,39 +27,78 @@ class Model::Lease {
   std::unique_ptr<Scratch> scratch_;
 };
 
+// Which rows a worker takes where all work apart: whole texts, about as many rows for each.
+class Deal {
+ public:
+  Deal(std::span<const Row> rows, int texts, int workers)
+      : rows_(rows), texts_(texts), workers_(workers) {}
+
+  // Whether there is so much to do, and for each about the same, that nobody need wait for others.
+  bool pays() const {
+    constexpr std::size_t kApart = 32;
+    if (rows_.size() < kApart || texts_ < workers_) return false;
+    std::size_t most = 0;
+    for (int index = 0; index < workers_; ++index) most = std::max(most, part(index).size());
+    return 2 * most * static_cast<std::size_t>(workers_) <= 3 * rows_.size();
+  }
+  int first_text(int index) const {
+    if (index == 0) return 0;
+    if (index == workers_) return texts_;
+    return rows_[rows_.size() * static_cast<std::size_t>(index) /
+                 static_cast<std::size_t>(workers_)]
+        .text;
+  }
+  std::span<const Row> part(int index) const {
+    const std::size_t begin = first_row(first_text(index));
+    return rows_.subspan(begin, first_row(first_text(index + 1)) - begin);
+  }
+
+ private:
+  std::size_t first_row(int text) const {
+    const auto before = [](const Row& row, int wanted) { return row.text < wanted; };
+    const auto found = std::lower_bound(rows_.begin(), rows_.end(), text, before);
+    return static_cast<std::size_t>(found - rows_.begin());
+  }
+
+  std::span<const Row> rows_;
+  int texts_, workers_;
+};
+
 template <typename Prepare, typename Work>
-void Model::run(const std::vector<Row>& rows, int texts, const Prepare& prepare, const Work& work) {
-  constexpr int kApart = 32;  // rows from which threads take texts of their own
+void Model::run(std::span<const Row> rows, int texts, int most, const Prepare& prepare,
+                const Work& work) {
   Lease lease(*this);
   Scratch& scratch = *lease;
-  const int count = static_cast<int>(rows.size());
+  const std::size_t step = std::min(rows.size(), static_cast<std::size_t>(most));
   for (std::size_t worker = 0; worker < scratch.own.size(); ++worker)
-    prepare(scratch.shared[worker], scratch.own[worker], count);
-  const auto first_row = [&](int text) {
-    const auto before = [](const Row& row, int wanted) { return row.text < wanted; };
-    return std::lower_bound(rows.begin(), rows.end(), text, before) - rows.begin();
-  };
-  // The first text of a worker, so that all get about as many rows.
-  const auto first_text = [&](int index, int workers) {
-    return index == workers ? texts
-                            : rows[area(index, count) / static_cast<std::size_t>(workers)].text;
-  };
-  team_.run([&](const Worker& worker) {
-    const auto index = static_cast<std::size_t>(worker.index);
-    if (worker.count == 1 || count < kApart || texts < worker.count) {
-      Pass pass{kernel_, worker, rows.data(), count, scratch.shared[0], scratch.own[index]};
-      work(pass, 0, texts);
-      return;
-    }
-    const int first = worker.index == 0 ? 0 : first_text(worker.index, worker.count);
-    const int end = first_text(worker.index + 1, worker.count);
-    const auto begin = first_row(first);
-    const int mine = static_cast<int>(first_row(end) - begin);
-    if (mine == 0) return;
-    Pass pass{kernel_,           Worker{}, rows.data() + begin, mine, scratch.shared[index],
-              scratch.own[index]};
-    work(pass, first, end - first);
-  });
+    prepare(scratch.shared[worker], scratch.own[worker], static_cast<int>(step));
+  for (std::size_t begin = 0; begin < rows.size(); begin += step) {
+    const std::span<const Row> some = rows.subspan(begin, std::min(step, rows.size() - begin));
+    const Deal deal(some, texts, team_.threads());
+    const bool apart = deal.pays();
+    team_.run([&](const Worker& worker) {
+      const auto index = static_cast<std::size_t>(worker.index);
+      if (worker.count == 1 || !apart) {
+        Pass pass{kernel_,
+                  worker,
+                  some.data(),
+                  static_cast<int>(some.size()),
+                  scratch.shared[0],
+                  scratch.own[index]};
+        work(pass, 0);
+        return;
+      }
+      const std::span<const Row> mine = deal.part(worker.index);
+      if (mine.empty()) return;
+      Pass pass{kernel_,
+                Worker{},
+                mine.data(),
+                static_cast<int>(mine.size()),
+                scratch.shared[index],
+                scratch.own[index]};
+      work(pass, deal.first_text(worker.index));
+    });
+  }
 }
 
 }  // namespace outrider

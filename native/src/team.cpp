@@ -34,7 +34,7 @@ void Barrier::wait() {
 Team::Team(int threads) : threads_(threads), barrier_(threads) {
   try {
     for (int index = 1; index < threads; ++index)
-      others_.emplace_back([this, index] { serve(index); });
+      others_->emplace_back([this, index] { serve(index); });
   } catch (...) {  // the system gives no more threads; those there are must end
     close();
     throw;
@@ -44,15 +44,23 @@ Team::Team(int threads) : threads_(threads), barrier_(threads) {
 Team::~Team() { close(); }
 
 void Team::close() {
+  if (birthplace_.left()) {
+    static_cast<void>(others_.release());  // no such threads here: neither to join nor to let go
+    return;
+  }
   closing_.store(true, std::memory_order_release);
   called_.fetch_add(1, std::memory_order_acq_rel);
   called_.notify_all();
-  for (std::thread& other : others_) other.join();
+  for (std::thread& other : *others_) other.join();
 }
 
 void Team::run(const std::function<void(const Worker&)>& work) {
-  std::unique_lock<std::mutex> mine(busy_, std::try_to_lock);
-  if (threads_ == 1 || !mine.owns_lock()) {
+  if (threads_ == 1 || birthplace_.left()) {
+    work(Worker{});
+    return;
+  }
+  const std::unique_lock<std::mutex> mine(busy_, std::try_to_lock);
+  if (!mine.owns_lock()) {
     work(Worker{});
     return;
   }

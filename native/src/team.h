@@ -4,10 +4,12 @@
 // others at a barrier. Many tokens: every thread takes some of the texts and needs nobody.
 #pragma once
 
+#include "fork.h"
 #include "matrix.h"
 
 #include <atomic>
 #include <functional>
+#include <memory>
 #include <mutex>
 #include <thread>
 #include <vector>
@@ -51,8 +53,9 @@ class Team {
   int threads() const { return threads_; }
 
   // Runs work(worker) on every thread, the calling one among them, and returns when all are done.
-  // If the team is busy with another caller, the calling thread does all the work alone: the
-  // numbers are the same. `work` must not throw.
+  // If the team is busy with another caller, or this is a forked process, where its threads are
+  // not, the calling thread does all the work alone: the numbers are the same. `work` must not
+  // throw.
   void run(const std::function<void(const Worker&)>& work);
 
  private:
@@ -60,13 +63,14 @@ class Team {
   void close();
 
   const int threads_;
+  const Birthplace birthplace_;
   Barrier barrier_;
   std::mutex busy_;
   const std::function<void(const Worker&)>* work_ = nullptr;
   std::atomic<unsigned> called_{0};
   std::atomic<int> running_{0};
   std::atomic<bool> closing_{false};
-  std::vector<std::thread> others_;
+  std::unique_ptr<std::vector<std::thread>> others_ = std::make_unique<std::vector<std::thread>>();
 };
 
 }  // namespace outrider

@@ -158,8 +158,9 @@ class Target {
     const double worth = dice_.one_of({0.0, 0.3, -1.0, 1e300, std::nan("")});
     std::vector<int> held;
     for (const auto& text : state.texts) held.push_back(odd(text->before, text->length));
-    const int slots = odd(1, 9), end = odd(0, words());
-    attempt([&] { model_->ride(state, held, last, slots, worth, end, forbidden); });
+    const int slots = odd(1, 9);
+    const std::vector<int> ends = odd_ids(dice_.pick(0, 3));
+    attempt([&] { model_->ride(state, held, last, slots, worth, ends, forbidden); });
   }
 
   void ctc(State& state) {

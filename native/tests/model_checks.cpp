@@ -310,17 +310,18 @@ void check_ride(Dice& dice) {
   const auto other = model->encode(sources_of(stories), kRoom, true, false);
   const std::vector<std::vector<float>> drafted = draft(*model, *other, last);
   const std::size_t numbers = 2 + 2 * static_cast<std::size_t>(model->candidates());
-  const int end = dice.chance(0.5) ? static_cast<int>(drafted[0][numbers]) : -1;
+  std::vector<int> ends;
+  if (dice.chance(0.5)) ends = {words - 1, static_cast<int>(drafted[0][numbers])};
   const double worth = dice.one_of({0.0, 0.1, 0.4, 2.0});
   const std::vector<int> none(stories.size(), 0);
   std::vector<std::int64_t> forgotten(stories.size());
   model->likeliest(*state, last, 1, {}, forgotten.data());  // and to be taken back
-  const Ridden ridden = model->ride(*state, none, last, kSlots, worth, end, forbidden);
+  const Ridden ridden = model->ride(*state, none, last, kSlots, worth, ends, forbidden);
   const int kept = static_cast<int>(ridden.drafted[0].size()), width = kept + 1;
   CHECK(kept >= 1 && kept <= kSlots && ridden.drafting_seconds >= 0.0);
   CHECK(worth < 1.0 || kept == 1);
-  CHECK(worth > 0.0 || end >= 0 || kept == kSlots);
-  CHECK(texts > 1 || end < 0 || kept <= 2);  // the second guess was made the end
+  CHECK(worth > 0.0 || !ends.empty() || kept == kSlots);
+  CHECK(texts > 1 || ends.empty() || kept <= 2);  // the second guess was made an end
   std::vector<int> tokens;
   for (std::size_t b = 0; b < stories.size(); ++b) {
     tokens.push_back(last[b]);
@@ -337,9 +338,42 @@ void check_ride(Dice& dice) {
       CHECK(ridden.best[b][static_cast<std::size_t>(i)] ==
             best[area(static_cast<int>(b), width) + static_cast<std::size_t>(i)]);
   CHECK(state->texts[0]->length == width);
-  CHECK(refuses([&] { model->ride(*state, none, last, 0, worth, end, forbidden); }));
-  CHECK(refuses([&] { model->ride(*state, none, last, kSlots, worth, end, {words}); }));
-  CHECK(refuses([&] { model->ride(*state, none, {}, kSlots, worth, end, forbidden); }));
+  CHECK(refuses([&] { model->ride(*state, none, last, 0, worth, ends, forbidden); }));
+  CHECK(refuses([&] { model->ride(*state, none, last, kSlots, worth, ends, {words}); }));
+  CHECK(refuses([&] { model->ride(*state, none, {}, kSlots, worth, ends, forbidden); }));
+}
+
+// A prompt that is too long to be on its way at once, beside short ones, gives what blocks give.
+void check_long_prompts(Dice& dice) {
+  const TinyModel tiny = random_model(dice, Precision::int8);
+  if (tiny.spec.position == Position::learned) return;  // which has no room for it
+  const int width = dice.pick(1030, 2100), words = tiny.spec.words, block = 97;
+  const std::vector<int> counts = {dice.pick(0, 40), width, dice.pick(0, 3)};
+  const std::vector<int> tokens = dice.ids(3 * width, words), last = dice.ids(3, words);
+  const std::vector<Story> stories = random_stories(dice, tiny, 3);
+  const auto model = tiny.build("", dice.pick(1, 3));
+  const auto whole = model->encode(sources_of(stories), width + kSlots, true, false);
+  const auto pieces = model->encode(sources_of(stories), width + kSlots, true, false);
+  std::vector<float> logits(static_cast<std::size_t>(3 * words), 0.0f);
+  model->extend(*whole, tokens, width, counts, true, logits.data());
+  for (int begin = 0; begin < width; begin += block) {
+    std::vector<int> some, real;
+    for (int b = 0; b < 3; ++b) {
+      real.push_back(std::clamp(counts[static_cast<std::size_t>(b)] - begin, 0, block));
+      for (int t = 0; t < block; ++t)
+        some.push_back(t < real.back() ? tokens[area(b, width) + area(1, begin + t)] : 0);
+    }
+    std::vector<float> found(static_cast<std::size_t>(3 * words), 0.0f);
+    model->extend(*pieces, some, block, real, true, found.data());
+    for (int b = 0; b < 3; ++b) {
+      const int count = counts[static_cast<std::size_t>(b)];
+      if (count <= begin || count > begin + block) continue;
+      const auto at = b * words;
+      CHECK(std::equal(found.begin() + at, found.begin() + at + words, logits.begin() + at));
+    }
+  }
+  const auto drafted = draft(*model, *whole, last), expected = draft(*model, *pieces, last);
+  for (std::size_t b = 0; b < 3; ++b) CHECK(same(drafted[b], expected[b]));
 }
 
 // Several threads call one model, each with a state of its own.
@@ -411,6 +445,7 @@ void check_models(std::uint64_t seed) {
     check_copies(dice);
     check_likeliest(dice);
     check_ride(dice);
+    if (round % 3 == 0) check_long_prompts(dice);
     check_callers(dice);
     check_refusals(dice);
   }

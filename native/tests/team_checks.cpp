@@ -1,7 +1,10 @@
-// Barriers and teams: many rounds, and callers that come at once. ThreadSanitizer watches this.
+// Barriers and teams: many rounds, callers that come at once, and forks. ThreadSanitizer watches this.
 #include "check.h"
 #include "checks.h"
 #include "team.h"
+
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <numeric>
 
@@ -72,6 +75,22 @@ void check_shares(Dice& dice) {
   }
 }
 
+// A forked process has none of the team's threads: it works alone, and ends without them.
+void check_fork(int threads) {
+  auto team = std::make_unique<Team>(threads);
+  const std::vector<long> expected = steps(*team, 37, 9);
+  const pid_t child = fork();
+  if (child == 0) {
+    alarm(20);
+    const bool right = steps(*team, 37, 9) == expected;
+    team.reset();
+    _exit(right ? 0 : 1);
+  }
+  int status = -1;
+  CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+  CHECK(steps(*team, 37, 9) == expected);
+}
+
 }  // namespace
 
 void check_teams(std::uint64_t seed) {
@@ -80,6 +99,7 @@ void check_teams(std::uint64_t seed) {
   for (int threads : {2, 3, 4}) check_barrier(threads, 500);
   for (int threads : {1, 2, 4})
     for (int callers : {1, 3}) check_callers(threads, callers, 40);
+  for (int threads : {1, 3}) check_fork(threads);
   for (int round = 0; round < 20; ++round) {  // a team may end before its threads have begun
     Team team(dice.pick(1, 4));
     if (dice.chance(0.5)) CHECK(steps(team, 5, 2).size() == 5);

@@ -1,4 +1,4 @@
-"""Outrider: train, speed up and serve sequence-to-sequence and language models."""
+"""Outrider: train sequence-to-sequence and language models, and decode them fast."""
 
 from typing import TYPE_CHECKING, Any
 

@@ -23,6 +23,7 @@ __all__ = [
     "Field",
     "as_yaml",
     "build_config",
+    "completed",
     "explain",
     "load_config",
     "read_yaml",
@@ -94,6 +95,22 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 def as_yaml(config: Config) -> str:
     """Write a config as YAML that reads back to an equal one."""
     return yaml12.dump(config.model_dump(mode="json"))
+
+
+def completed(
+    saved: Mapping[str, Any], config: Config, leave_out: Iterable[str] = ()
+) -> dict[str, Any]:
+    """Add to values that were saved the keys that did not exist then, with their defaults."""
+    values = dict(saved)
+    for name, field in type(config).model_fields.items():
+        section = getattr(config, name)
+        if name in leave_out or (name not in values and field.is_required()):
+            continue
+        if name not in values:
+            values[name] = to_jsonable_python(field.default)
+        elif isinstance(section, Config) and isinstance(values[name], Mapping):
+            values[name] = completed(values[name], section)
+    return values
 
 
 def explain(cls: type[Config], prefix: str = "") -> Iterator[Field]:

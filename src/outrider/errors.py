@@ -12,7 +12,8 @@ OutriderError
 A message names the key as the user typed it, the value received, what is accepted, and the fix.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from difflib import get_close_matches
 
 __all__ = [
@@ -25,19 +26,41 @@ __all__ = [
     "OutriderError",
     "ResourceError",
     "UnsupportedError",
+    "is_out_of_memory",
     "nearest",
+    "within_memory",
 ]
+
+_NO_MEMORY = (
+    "out of memory",
+    "can't allocate memory",
+    "not enough memory",
+    "bad_alloc",
+    "storage size calculation overflowed",
+)
+"""How PyTorch and others say it in a RuntimeError, in small letters."""
+SMALLER = (
+    "give smaller batches (batch_tokens), shorter texts or fewer beams, or use a smaller model"
+)
+
+LONGEST_KEY = 200
+"""Characters of a key that a message repeats."""
 
 
 class OutriderError(Exception):
     """Base of all errors caused by a user's input; the command line prints it and exits with 2."""
+
+    def __init__(self, message: str) -> None:
+        # One line, also where it quotes a library that writes several.
+        super().__init__(" ".join(message.split()))
 
 
 class ConfigError(OutriderError):
     """A wrong key or value; `key` is spelled as the user typed it."""
 
     def __init__(self, key: str, message: str) -> None:
-        super().__init__(f"{key}: {message}")
+        shown = key if len(key) <= LONGEST_KEY else f"{key[:LONGEST_KEY]}..."
+        super().__init__(f"{shown}: {message}")
         self.key = key
 
 
@@ -78,3 +101,21 @@ def nearest(word: str, choices: Iterable[str]) -> str:
     """Return ` (did you mean 'x'?)` for the choice closest to `word`, or an empty string."""
     close = get_close_matches(word, list(choices), n=1, cutoff=0.6)
     return f" (did you mean {close[0]!r}?)" if close else ""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether Python, PyTorch (which has several ways to say it) or the core found no memory."""
+    text = str(error).lower()
+    found = isinstance(error, RuntimeError) and any(one in text for one in _NO_MEMORY)
+    return found or isinstance(error, MemoryError)
+
+
+@contextmanager
+def within_memory(doing: str, fix: str = SMALLER) -> Iterator[None]:
+    """Say in one sentence what could not be done for lack of memory, and what to do about it."""
+    try:
+        yield
+    except (MemoryError, RuntimeError) as error:
+        if not is_out_of_memory(error):
+            raise
+        raise ResourceError(f"{doing}: the machine ran out of memory; {fix}") from None

@@ -1,7 +1,8 @@
 """YAML as people mean it: plain words follow the core schema of YAML 1.2.
 
-PyYAML speaks YAML 1.1, where `no` (Norwegian) is false, `1e-4` a string, `12:30` a number and the
-second of two equal keys silently wins. Here these are a string, a float, a string and a mistake.
+PyYAML speaks YAML 1.1, where `no` (Norwegian) is false, `1e-4` a string, `12:30` a number, `010` is
+8 and the second of two equal keys silently wins. Here these are a string, a float, a string, 10 and
+a mistake.
 """
 
 import re
@@ -14,7 +15,7 @@ __all__ = ["dump", "parse"]
 _PLAIN_WORDS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",
-    "int": r"[-+]?(?:0|[1-9][0-9]*(?:_[0-9]+)*)",
+    "int": r"[-+]?[0-9]+|0o[0-7]+|0x[0-9a-fA-F]+",
     "float": r"[-+]?(?:[0-9]+\.[0-9]*|\.[0-9]+|[0-9]+(?=[eE]))(?:[eE][-+]?[0-9]+)?"
     r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN)",
     "merge": r"<<",
@@ -34,6 +35,15 @@ class _Loader(yaml.SafeLoader):
                     raise yaml.MarkedYAMLError(problem=message, problem_mark=key.start_mark)
                 seen.add(key.value)
         return node
+
+
+def _construct_int(loader: _Loader, node: yaml.ScalarNode) -> int:
+    text = loader.construct_scalar(node)
+    base = {"0o": 8, "0x": 16}.get(text[:2], 10)
+    return int(text[2:] if base != 10 else text, base)
+
+
+_Loader.add_constructor("tag:yaml.org,2002:int", _construct_int)
 
 
 class _Dumper(yaml.SafeDumper):

@@ -181,9 +181,37 @@ def test_what_a_loop_must_know() -> None:
     model = native_tiny.build("learned")
     backend = NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=2)
     torch_backend = TorchBackend(model, drafter=native_tiny.build_drafter(model))
-    for name in ("vocab_size", "start", "eos", "pad", "max_length", "longest_draft", "has_ctc"):
+    for name in (
+        "vocab_size",
+        "start",
+        "eos",
+        "ends",
+        "pad",
+        "max_length",
+        "longest_draft",
+        "has_ctc",
+    ):
         assert getattr(backend, name) == getattr(torch_backend, name), name
     assert (backend.epsilon, backend.device, backend.dtype) == (0.0, torch.device("cpu"), "int8")
     state = backend.encode([[3, 4], [5]], capacity=10)
     assert state.nbytes > 0
     assert state.length_B.dtype == torch.int64
+
+
+@pytest.mark.parametrize("kind", ["marian", "text rotary"])
+def test_next_to_no_temperature_drafts_the_likeliest_and_the_highest_all_alike(kind) -> None:
+    model = native_tiny.build(kind)
+    backend = NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=1)
+    source = native_tiny.rows(model, [3, 5, 1])
+    state = backend.encode(source, capacity=12, drafting=True)
+    newest = torch.tensor([[4], [5], [6]])
+    likeliest = backend.draft(newest, state, 4)
+    for uniform in (0.0, 0.4, 1 - 2**-53):
+        numbers = torch.full((3, 4), uniform, dtype=torch.float64)
+        cold = backend.draft(newest, state, 4, temperature=1e-6, uniform_BK=numbers)
+        assert torch.equal(cold.tokens_BK, likeliest.tokens_BK)
+        assert torch.equal(cold.prob_BKC.max(-1).values, torch.ones(3, 4))
+        hot = backend.draft(newest, state, 4, temperature=1e6, uniform_BK=numbers)
+        alike = torch.full_like(hot.prob_BKC, 1 / hot.prob_BKC.shape[-1])
+        torch.testing.assert_close(hot.prob_BKC, alike)
+        assert (hot.ids_BKC == hot.tokens_BK[..., None]).any(-1).all()

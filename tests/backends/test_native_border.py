@@ -14,7 +14,7 @@ from torch import Tensor
 import native_tiny
 import tiny
 from outrider.decoding import DecodeConfig, Request, greedy
-from outrider.errors import ConfigError, ModelError
+from outrider.errors import ConfigError, InputError, ModelError, ResourceError
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
@@ -102,7 +102,6 @@ wrong_calls: dict[str, tuple[Call, str]] = {
     "rollback of other rows": (lambda b, s: s.rollback(torch.tensor([3])), "one length per row"),
     "select out of range": (lambda b, s: s.select(torch.tensor([0, 2])), "no such row"),
     "select below zero": (lambda b, s: s.select(torch.tensor([-1])), "no such row"),
-    "fan twice": (lambda b, s: s.fan(2).fan(2), "fanned out already"),
     "no slots": (lambda b, s: b.draft(LAST_B1, s, 0), "at least one slot"),
     "too many slots": (lambda b, s: b.draft(LAST_B1, s, 8), "a block of 8 tokens does not fit"),
     "far too many slots": (lambda b, s: b.draft(LAST_B1, s, 2**21), "draft: "),
@@ -149,7 +148,7 @@ def test_a_wrong_call_is_refused_and_the_state_stays_usable(backend, name) -> No
     expected = backend.extend(LAST_B1, open_state(backend))
     drafted = backend.draft(LAST_B1, open_state(backend), 3)
     state = open_state(backend)
-    with pytest.raises(ValueError, match=message):
+    with pytest.raises(InputError, match=message):
         call(backend, state)
     if len(state.length_B) != 2:
         return  # what was right about the call has been done
@@ -192,25 +191,25 @@ def test_rows_may_take_in_nothing(backend) -> None:
 
 def test_what_a_state_was_not_opened_for_is_refused(backend) -> None:
     state = backend.encode(SOURCE, capacity=10)
-    with pytest.raises(ValueError, match="was not opened for drafting"):
+    with pytest.raises(InputError, match="was not opened for drafting"):
         backend.draft(LAST_B1, state, 2)
-    with pytest.raises(ValueError, match="was not opened for parallel decoding"):
+    with pytest.raises(InputError, match="was not opened for parallel decoding"):
         backend.ctc(state)
     plain = NativeBackend(native_tiny.build("plain"), threads=1)
-    with pytest.raises(ValueError, match="has no drafter"):
+    with pytest.raises(InputError, match="has no drafter"):
         plain.encode([[3]], capacity=2, drafting=True)
-    with pytest.raises(ValueError, match="has no CTC decoder"):
+    with pytest.raises(InputError, match="has no CTC decoder"):
         plain.encode([[3]], capacity=2, parallel=True)
     text = NativeBackend(native_tiny.build("text"), threads=1)
-    with pytest.raises(ValueError, match="a language model has no source"):
+    with pytest.raises(InputError, match="a language model has no source"):
         text.encode([[3]], capacity=2)
 
 
 def test_learned_positions_end(backend) -> None:
     learned = NativeBackend(native_tiny.build("learned"), threads=1)
-    with pytest.raises(ValueError, match="41 tokens are more than the 40 positions"):
+    with pytest.raises(InputError, match="41 tokens are more than the 40 positions"):
         learned.encode([[3]], capacity=41)
-    with pytest.raises(ValueError, match="41 tokens are more than the 40 positions"):
+    with pytest.raises(InputError, match="41 tokens are more than the 40 positions"):
         learned.encode([[3] * 41], capacity=4)
 
 
@@ -218,7 +217,7 @@ def test_a_state_of_another_model_is_refused(backend) -> None:
     """It may have other layers and widths: reading it would be reading anything."""
     small = NativeBackend(native_tiny.build("plain"), threads=1)
     state = small.encode(SOURCE, capacity=10)
-    with pytest.raises(ValueError, match="a state of another model"):
+    with pytest.raises(InputError, match="a state of another model"):
         backend.extend(LAST_B1, state)
     assert small.extend(LAST_B1, state).shape == (2, 1, tiny.VOCABULARY)
 
@@ -282,7 +281,7 @@ def test_two_threads_cannot_use_one_state() -> None:
         while not done.is_set():
             try:
                 state.rollback(state.length_B)
-            except ValueError as error:
+            except InputError as error:
                 messages.add(str(error))
 
     thread = threading.Thread(target=disturb)
@@ -293,7 +292,7 @@ def test_two_threads_cannot_use_one_state() -> None:
             backend.extend(tokens_BT, state)
             state.rollback(torch.tensor([0]))
             extended += 1
-        except ValueError as error:
+        except InputError as error:
             messages.add(str(error))
             if state.length_B.item():  # the other thread was in its rollback when ours came
                 state = backend.encode([[3] * 5], capacity=400)
@@ -302,9 +301,10 @@ def test_two_threads_cannot_use_one_state() -> None:
     done.set()
     thread.join()
     # The other thread may also ask for a length that is no longer the state's.
-    late = "rollback may only undo tokens of the last extend"
-    assert "this state is in use by another thread" in messages
-    assert messages <= {"this state is in use by another thread", late}
+    late = "backend native: rollback may only undo tokens of the last extend"
+    taken = "backend native: this state is in use by another thread"
+    assert taken in messages
+    assert messages <= {taken, late}
     state.rollback(torch.tensor([0]))
     assert backend.extend(tokens_BT, state).shape == (1, 300, 2000)
 
@@ -371,3 +371,50 @@ def test_wrong_options_are_named() -> None:
     unbound = native_tiny.Drafter(native_tiny.DrafterConfig.for_target(model.config))
     with pytest.raises(ModelError, match="this drafter has no target yet"):
         NativeBackend(model, drafter=unbound)
+
+
+class Poor:
+    """A core on a machine that has run out of something."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def encode(self, *_: Any) -> Any:
+        raise self.error
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (MemoryError("std::bad_alloc"), "backend native: the machine ran out of memory; give"),
+        (RuntimeError("Resource temporarily unavailable"), "unavailable; use fewer threads"),
+    ],
+)
+def test_what_the_machine_lacks_is_one_sentence(backend, monkeypatch, error, message) -> None:
+    monkeypatch.setattr(backend, "core", Poor(error))
+    with pytest.raises(ResourceError, match=message):
+        backend.encode(SOURCE, capacity=3)
+
+
+def test_more_memory_than_there_is_gives_one_sentence() -> None:
+    """A million places of many wide layers; nothing of it is ever touched."""
+    resource = pytest.importorskip("resource")
+    backend = NativeBackend(native_tiny.build("wide"), threads=1)
+    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
+    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, hard))
+    try:
+        with pytest.raises(ResourceError, match="the machine ran out of memory"):
+            backend.encode([[3]] * 64, capacity=1 << 20)
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
+
+
+def test_fanning_out_twice_is_our_own_mistake(backend) -> None:
+    with pytest.raises(ValueError, match="fanned out already"):
+        open_state(backend).fan(2).fan(2)
+
+
+def test_a_temperature_that_32_bits_cannot_hold_is_refused(backend) -> None:
+    for temperature in (1e-60, 1e300):
+        with pytest.raises(InputError, match="temperature must be above zero"):
+            backend.draft(LAST_B1, open_state(backend), 2, temperature=temperature)

@@ -92,20 +92,21 @@ def test_the_likeliest_has_the_largest_logit(kind, seed, threads, rows, width, f
     slots=st.integers(1, 5),
     worth=st.floats(0, 1),
     forbidden=st.sets(st.integers(0, 22), max_size=3),
+    ends=st.lists(st.integers(0, 22), max_size=8),
 )
 def test_a_ride_drafts_and_then_verifies(
-    kind, seed, threads, rows, slots, worth, forbidden
+    kind, seed, threads, rows, slots, worth, forbidden, ends
 ) -> None:
     model = native_tiny.build(kind, seed=seed)
     rider = native_tiny.build_drafter(model)
-    backend = NativeBackend(model, drafter=rider, threads=threads)
+    backend = NativeBackend(model, drafter=rider, threads=threads, ends=ends)
     source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
     newest = torch.randint(backend.vocab_size, (rows, 1), generator=torch.manual_seed(seed))
     states = [backend.encode(source, capacity=12, drafting=True) for _ in range(2)]
 
     draft = backend.draft(newest, states[0], slots)
     guesses = draft.tokens_BK.tolist()
-    kept = worth_checking(guesses, draft.confidence_BK.tolist(), worth=worth, eos=backend.eos)
+    kept = worth_checking(guesses, draft.confidence_BK.tolist(), worth=worth, ends=backend.ends)
     tokens = [[*new, *some[:kept]] for new, some in zip(newest.tolist(), guesses, strict=True)]
     best = backend.likeliest(tokens, states[0], sorted(forbidden))
 

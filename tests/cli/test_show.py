@@ -35,7 +35,7 @@ def printed(**console) -> str:
     def decode(ids) -> str:
         return "".join(WORDS[i] for i in ids).strip()
 
-    told = trace("Where is it?", "Wo ist?", ROUNDS, decode=decode, eos=0)
+    told = trace("Where is it?", "Wo ist?", ROUNDS, decode=decode, ends=[0])
     file = io.StringIO()
     print_tandem(told, Console(file=file, width=80, highlight=False, **console))
     return file.getvalue()

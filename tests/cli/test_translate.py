@@ -73,6 +73,14 @@ def test_standard_input(command, folder, expected, monkeypatch) -> None:
     assert (code, out) == (0, lines(expected))
 
 
+def test_lines_are_split_into_sentences_unless_they_must_stay_whole(command, folder) -> None:
+    text, translator = "it is late. we go home!", load(folder, device="cpu")
+    parts = translator.translate(["it is late.", "we go home!"])
+    whole = translator.translate(text, split=False)
+    assert command("translate", "--model", folder, text)[:2] == (0, f"{parts[0]} {parts[1]}\n")
+    assert command("translate", "--model", folder, "--no-split", text)[:2] == (0, f"{whole}\n")
+
+
 def test_n_best_lists_line_text_and_score(command, folder) -> None:
     code, out, _ = command("translate", "--model", folder, "--beams", 3, "--n-best", 2, *TEXT[:2])
     rows = [line.split(" ||| ") for line in out.splitlines()]
@@ -107,8 +115,10 @@ def test_generate_prints_prompt_and_continuation(command, language_model) -> Non
     [
         (("--strategy", "greedy", "--beams", 4), "--beams: 4 has no effect with strategy 'greedy'"),
         (("--beams", 2, "--n-best", 3), "--n-best: 3 is more than beams (2)"),
-        (("--in", "nowhere.txt"), "nowhere.txt: cannot be read (No such file or directory)"),
-        (("--out", "no/such/folder"), "no/such/folder: cannot be written (No such file"),
+        (("--in", "nowhere.txt"), "nowhere.txt: no such file"),
+        (("--in", "."), ".: cannot be read: Is a directory"),
+        (("--out", "."), ".: cannot be written: it is a folder"),
+        (("--out", "pyproject.toml/x"), "pyproject.toml/x: cannot be written: "),
         (("--in", "a", "--out", "a"), "--out: a is the input too and would be overwritten"),
         (("--batch-tokens", 0), "Invalid value for '--batch-tokens': Input should be greater"),
         (("--device", "abacus"), "device: got 'abacus', which this machine does not have"),

@@ -1,13 +1,23 @@
 """Lines of files: ends, limits, and files that are not what they seem."""
 
 import gzip
+import os
+import threading
 from pathlib import Path
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.data.lines import Line, decode, open_file, read_lines
+from outrider.data.lines import (
+    PATIENCE,
+    Line,
+    Lines,
+    decode,
+    open_file,
+    open_lines,
+    read_lines,
+)
 from outrider.errors import DataError
 
 
@@ -98,3 +108,104 @@ def test_a_missing_file_suggests_its_neighbour(tmp_path: Path) -> None:
 def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     with pytest.raises(DataError, match="cannot be read: Is a directory"):
         read(tmp_path)
+
+
+# --- lines as they come -------------------------------------------------------------------------
+
+
+@given(
+    pieces=st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\x1f", b"")), max_size=8),
+    limit=st.integers(60, 200),
+)
+def test_lines_are_the_text_whatever_the_pieces(pieces: list[bytes], limit: int) -> None:
+    text = b"x" + b"\n".join(pieces)
+    with Piped() as (pipe, write):
+        write(text, end=True)
+        lines = Lines(pipe, "pipe", limit=limit)
+        expected = text.split(b"\n")
+        if expected[-1] == b"":
+            expected.pop()
+        if max(map(len, expected)) > limit:
+            with pytest.raises(DataError, match=r"pipe, line \d+: is longer than \d+ bytes"):
+                list(lines)
+        else:
+            assert list(lines) == [line.removesuffix(b"\r") for line in expected]
+
+
+class Piped:
+    """A pipe to write to and to read from."""
+
+    def __enter__(self):
+        reader, self.writer = os.pipe()
+        self.pipe = os.fdopen(reader, "rb")
+        return self.pipe, self.write
+
+    def write(self, data: bytes, *, end: bool = False) -> None:
+        os.write(self.writer, data)
+        if end:
+            os.close(self.writer)
+            self.writer = -1
+
+    def __exit__(self, *_) -> None:
+        self.pipe.close()
+        if self.writer >= 0:
+            os.close(self.writer)
+
+
+def test_a_pipe_is_ready_only_when_a_whole_line_is_there() -> None:
+    with Piped() as (pipe, write):
+        lines = Lines(pipe, "pipe")
+        write(b"one\ntwo\nthr")
+        assert next(lines) == b"one"
+        assert lines.ready()
+        assert next(lines) == b"two"
+        assert not lines.ready()  # and does not wait for the rest
+        write(b"ee\n")
+        assert lines.ready()
+        assert next(lines) == b"three"
+        assert not lines.ready()
+        write(b"last", end=True)
+        assert lines.ready()
+        assert next(lines) == b"last"
+        assert lines.ready()  # for the end
+        assert list(lines) == []
+
+
+def test_a_drip_is_not_waited_for_again_and_again() -> None:
+    """A pipe that is dry for a moment before every line does not fill a window for minutes."""
+    with Piped() as (pipe, write):
+        lines, ready = Lines(pipe, "pipe"), 0
+        write(b"first\n")
+        assert next(lines) == b"first"
+        for _ in range(100):
+            timer = threading.Timer(PATIENCE / 2, write, [b"more\n"])
+            timer.start()
+            is_ready = lines.ready()
+            timer.join()
+            if not is_ready:
+                break
+            ready += 1
+            assert next(lines) == b"more"
+        assert ready <= 3
+
+
+def test_a_file_and_a_gzip_are_always_ready(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    for content in (b"one\ntwo", gzip.compress(b"one\ntwo")):
+        path.write_bytes(content)
+        with open_lines(path) as lines:
+            found = []
+            for line in lines:
+                assert lines.ready()
+                found.append(line)
+        assert found == [b"one", b"two"]
+    path.write_bytes(b"")
+    with open_lines(path) as lines:
+        assert list(lines) == []
+
+
+def test_an_error_of_whoever_reads_is_not_the_files(tmp_path: Path) -> None:
+    path = tmp_path / "text"
+    path.write_text("one\n")
+    with pytest.raises(PermissionError), open_file(path):
+        raise PermissionError(13, "Permission denied", "another file")

@@ -2,6 +2,7 @@
 
 import errno
 import json
+from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
@@ -341,8 +342,9 @@ def test_opening_checks_the_files(configure: Configure) -> None:
 @pytest.mark.parametrize(
     ("content", "message"),
     [
-        ("{", "manifest.json: damaged"),
-        ("{}", "manifest.json: damaged"),
+        ("{", "manifest.json: is not JSON"),
+        ("[]", "manifest.json: must hold one JSON object, not a list"),
+        ("{}", "manifest.json: has format None, this version reads 1"),
         ('{"format": 99}', "manifest.json: has format 99, this version reads 1"),
         ('{"format": 1}', "manifest.json: damaged at task"),
     ],
@@ -354,6 +356,46 @@ def test_a_damaged_manifest_is_named(configure: Configure, content: str, message
         open_prepared(folder)
 
 
+def edit_settings(folder: Path, change: Callable[[dict[str, Any]], object]) -> None:
+    path = folder / "manifest.json"
+    values = json.loads(path.read_text())
+    change(values["config"])
+    path.write_text(json.dumps(values))
+
+
+@pytest.mark.parametrize("key", ["shard_rows", "tokenizer", "clean.drop_equal", "train.split"])
+def test_a_key_that_did_not_exist_then_had_its_default(configure: Configure, key: str) -> None:
+    config = configure(tokenizer={"kind": "unigram"})
+    folder = run(config).folder
+    section, _, name = key.rpartition(".")
+    edit_settings(folder, lambda values: (values[section] if section else values).pop(name))
+    assert run(config).reused
+    changed = config.model_copy(
+        update={"shard_rows": 7, "clean": config.clean.model_copy(update={"drop_equal": True})}
+    )
+    with pytest.raises(DataError, match=r"was prepared differently .*is now"):
+        run(changed)
+
+
+def test_a_key_of_a_newer_version_is_a_difference(configure: Configure) -> None:
+    config = configure()
+    edit_settings(run(config).folder, lambda values: values.update(colour="red"))
+    with pytest.raises(DataError, match=r"data\.colour was 'red', which this version"):
+        run(config)
+
+
 def test_no_folder_at_all(tmp_path: Path) -> None:
     with pytest.raises(DataError, match=r"nowhere: not a prepared folder .no manifest.json.; run"):
         open_prepared(tmp_path / "nowhere")
+
+
+@pytest.mark.parametrize("task", ["translation", "language_model"])
+def test_a_saved_config_with_all_its_defaults_prepares_the_same(
+    configure: Configure, task: Task
+) -> None:
+    config = configure(shard_rows=50)
+    if task == "language_model":
+        config = configure(train={"target": "train.de"})
+    written = PrepareConfig.model_validate(config.model_dump(mode="json"))
+    assert run(config, task).manifest == run(written, task).manifest
+    assert run(written, task).reused

@@ -1,5 +1,6 @@
 """Segments go on where the batch before ended, and lose no token."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -100,3 +101,16 @@ def test_a_cursor_of_another_plan_is_refused(text: Prepared) -> None:
 def test_too_many_processes_are_refused(text: Prepared) -> None:
     with pytest.raises(DataError, match="too few segments of 7 for 500 processes"):
         stream(text, world_size=500)
+
+
+def test_what_is_held_is_as_narrow_as_the_vocabulary(text: Prepared) -> None:
+    found = stream(text)
+    next(iter(found))
+    assert {block.dtype for block in found._text._blocks.values()} == {np.dtype(np.uint8)}
+
+
+def test_a_token_outside_the_vocabulary_is_refused(text: Prepared) -> None:
+    tokenizer = {**text.manifest.tokenizer, "vocab_size": 8}
+    manifest = text.manifest.model_copy(update={"tokenizer": tokenizer})
+    with pytest.raises(DataError, match=r"prepared: block . holds a token outside its vocabulary"):
+        next(iter(stream(replace(text, manifest=manifest), seed=None)))

@@ -83,7 +83,7 @@ def test_only_unigram_can_be_written(tmp_path: Path) -> None:
     [
         ("target.spm", None, "target.spm: missing; a Marian tokenizer needs it"),
         ("target.spm", b"nonsense", "target.spm: is not a SentencePiece model"),
-        ("vocab.json", b"[1]", "vocab.json: is not a vocabulary"),
+        ("vocab.json", b"[1]", "vocab.json: must hold one JSON object, not a list"),
         ("vocab.json", b'{"<pad>": 0, "</s>": 1}', "vocab.json: has no <unk>"),
     ],
 )

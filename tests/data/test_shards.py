@@ -1,5 +1,6 @@
 """Shards: what is written is what is read, in whole blocks, under final names only."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -9,8 +10,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.data.shards import BlockReader, ShardWriter, file_sha256, ragged_column
+from outrider.data.manifest import Shard
+from outrider.data.shards import BlockReader, ShardWriter, ragged_column
 from outrider.errors import DataError
+from outrider.files import file_sha256
 
 
 def table(rows: list[list[int]]) -> pa.Table:
@@ -74,3 +77,30 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     (tmp_path / "train-00000.parquet").unlink()
     with pytest.raises(DataError, match=r"train-00000.parquet: damaged or missing .*--force"):
         reader.ids(0, "target_ids")
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda t: t.drop_columns(["target_ids"]), "has no column target_ids"),
+        (lambda t: t.slice(1), "a block has 4 rows, the manifest says 5"),
+        (lambda t: _with_ids(t, pa.array(["a"] * 5)), "column target_ids holds string"),
+        (lambda t: _with_ids(t, pa.array([[1.5]] * 5)), "column target_ids holds list<"),
+        (lambda t: _with_ids(t, pa.array([[1], None] + [[1]] * 3, IDS)), "or gaps"),
+    ],
+    ids=["no column", "fewer rows", "text", "fractions", "gaps"],
+)
+def test_a_shard_of_another_shape_is_one_sentence(
+    tmp_path: Path, change: Callable[[pa.Table], pa.Table], message: str
+) -> None:
+    pq.write_table(change(table([[1, 2]] * 5)), tmp_path / "train-00000.parquet")
+    shard = Shard(name="train-00000.parquet", rows=5, sha256="", source_tokens=0, target_tokens=10)
+    with pytest.raises(DataError, match=f"train-00000.parquet: damaged or missing .*{message}"):
+        BlockReader(tmp_path, [shard], block_rows=5).ids(0, "target_ids")
+
+
+IDS = pa.list_(pa.int32())
+
+
+def _with_ids(table: pa.Table, column: pa.Array) -> pa.Table:
+    return table.set_column(0, "target_ids", column)

@@ -38,7 +38,7 @@ class ToyState:
 
 
 class ToyBackend:
-    start, eos, pad = 0, 1, 0
+    start, eos, ends, pad = 0, 1, (1,), 0
 
     def __init__(self, vocab_size: int = 6, max_length: int | None = None, table: int = 0) -> None:
         self.vocab_size, self.max_length, self.table = vocab_size, max_length, table

@@ -13,20 +13,21 @@ from outrider.decoding import DecodeConfig, Hypothesis, Request, beam, decode, g
 def enumerate_all(backend, request: Request, config: DecodeConfig) -> list[Hypothesis]:
     """Score every sequence of at most `max_new_tokens`, best first, by the definition."""
     found = []
-    words = [token for token in range(backend.vocab_size) if token != backend.eos]
+    words = [token for token in range(backend.vocab_size) if token not in backend.ends]
     for length in range(config.max_new_tokens + 1):
         for tokens in product(words, repeat=length):
             ended = length < config.max_new_tokens
             if ended and length < config.min_new_tokens:
                 continue
-            whole = (*tokens, backend.eos) if ended else tokens
-            seen, total = (backend.start, *request.prompt), 0.0
-            for token in whole:
-                logits = torch.tensor(backend.logits(tuple(request.source), seen))
-                total += logits.log_softmax(-1)[token].item()
-                seen = (*seen, token)
-            score = total / len(whole) ** config.length_penalty
-            found.append(Hypothesis(tokens, "eos" if ended else "length", score))
+            for end in [(end,) for end in backend.ends] if ended else [()]:
+                whole = (*tokens, *end)
+                seen, total = (backend.start, *request.prompt), 0.0
+                for token in whole:
+                    logits = torch.tensor(backend.logits(tuple(request.source), seen))
+                    total += logits.log_softmax(-1)[token].item()
+                    seen = (*seen, token)
+                score = total / len(whole) ** config.length_penalty
+                found.append(Hypothesis(tokens, "eos" if ended else "length", score))
     return sorted(found, key=lambda h: -h.score)
 
 
@@ -37,11 +38,13 @@ def enumerate_all(backend, request: Request, config: DecodeConfig) -> list[Hypot
     length_penalty=st.sampled_from([-0.5, 0.0, 0.6, 1.0, 2.0]),
     min_new_tokens=st.integers(0, 2),
     source=st.lists(st.integers(0, 3), max_size=2).map(tuple),
+    ends=st.sampled_from([(1,), (1, 3)]),
 )
 def test_a_wide_beam_is_full_enumeration(
-    toy, table, length, length_penalty, min_new_tokens, source
+    toy, table, length, length_penalty, min_new_tokens, source, ends
 ) -> None:
     backend = toy(vocab_size=4, table=table)
+    backend.ends = ends
     config = DecodeConfig(
         beams=256,
         n_best=20,

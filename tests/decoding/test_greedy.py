@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.decoding import DecodeConfig, Hypothesis, Request, greedy
-from outrider.errors import InputError
+from outrider.errors import ConfigError, InputError
 
 requests = st.lists(
     st.builds(
@@ -26,7 +26,7 @@ def plain(backend, request: Request, limit: int) -> Hypothesis:
     while len(out) < limit:
         logits = backend.logits(tuple(request.source), seen)
         token = max(range(backend.vocab_size), key=logits.__getitem__)
-        if token == backend.eos:
+        if token in backend.ends:
             return Hypothesis(tuple(out), "eos")
         out.append(token)
         seen = (*seen, token)
@@ -34,12 +34,20 @@ def plain(backend, request: Request, limit: int) -> Hypothesis:
 
 
 @settings(max_examples=60, deadline=None)
-@given(requests=requests, table=st.integers(0, 99))
-def test_equals_its_definition_whatever_the_batch(toy, requests, table) -> None:
+@given(requests=requests, table=st.integers(0, 99), ends=st.sampled_from([(1,), (1, 4), (5, 1, 3)]))
+def test_equals_its_definition_whatever_the_batch(toy, requests, table, ends) -> None:
     backend = toy(table=table)
+    backend.ends = ends
     config = DecodeConfig(max_new_tokens=8)
     together = greedy(backend, requests, config)
     assert together == [plain(backend, r, r.max_new_tokens or 8) for r in requests]
+
+
+@pytest.mark.parametrize("asked", [0, -3])
+def test_no_tokens_at_all_cannot_be_asked_for(toy, asked: int) -> None:
+    message = rf"^max_new_tokens: got {asked}, expected 1 or more$"
+    with pytest.raises(ConfigError, match=message):
+        greedy(toy(), [Request(max_new_tokens=asked)], DecodeConfig())
 
 
 def test_no_requests_give_no_output(toy) -> None:

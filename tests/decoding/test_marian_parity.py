@@ -36,6 +36,7 @@ class UncachedMarian:
     """Runs transformers' model over the whole sequence at every step: slow and beyond doubt."""
 
     vocab_size, start, eos, pad, max_length = VOCAB, PAD, EOS, PAD, 64
+    ends = (EOS,)
 
     def __init__(self, model: MarianMTModel) -> None:
         self.model = model

@@ -49,3 +49,22 @@ def test_a_disturbed_batch_does_not_decide() -> None:
     decode(paces, 8, 2 * TRIED + 6, SECONDS)
     paces.note(8, drafting=False, tokens=10, seconds=90.0)
     assert not paces.drafting(8)
+
+
+def test_batches_that_say_nothing_are_no_evidence() -> None:
+    paces = Paces()
+    for _ in range(40):
+        paces.note(8, drafting=paces.drafting(8), tokens=0, seconds=1.0)
+    assert paces.drafting(8)
+    assert decode(paces, 8, 4 * RETRY, SECONDS).count(False) > 2 * RETRY
+
+
+def test_the_reason_is_what_was_seen() -> None:
+    paces = Paces()
+    reasons = []
+    for _ in range(2 * TRIED + 2):
+        reasons.append(paces.objection(8))
+        drafting = reasons[-1] is None
+        paces.note(8, drafting=drafting, tokens=10, seconds=SECONDS[drafting])
+    assert reasons[:4] == [None, "timed both ways, to compare"] * 2
+    assert paces.objection(8) == "drafting was slower"

@@ -317,3 +317,35 @@ def test_what_cannot_be_done_is_said() -> None:
         backend().ctc(plain)
     with pytest.raises(ModelError, match="was not opened for drafting"):
         backend().predict(torch.tensor([[PAD]]), plain, torch.tensor([[-1]]))
+
+
+@pytest.mark.parametrize("candidates", [1, 3])
+def test_a_drafter_that_saw_no_whole_texts_writes_no_longer_ones_than_its_blocks(
+    candidates, monkeypatch
+) -> None:
+    inner = backend()
+    monkeypatch.setattr(inner, "longest_text", 5)
+    asked: list[int] = []
+    predict, draft = inner.predict, inner.draft
+
+    def count_predicted(last: Tensor, state: DecoderState, told: Tensor) -> tuple[Tensor, Tensor]:
+        asked.append(told.shape[1])
+        return predict(last, state, told)
+
+    def count_drafted(last: Tensor, state: DecoderState, tokens: int, **more: Any) -> Any:
+        asked.append(tokens)
+        return draft(last, state, tokens, **more)
+
+    monkeypatch.setattr(inner, "predict", count_predicted)
+    monkeypatch.setattr(inner, "draft", count_drafted)
+    options = config("drafter", candidates=candidates)
+    ((found,),) = parallel(inner, [source(5, 6, 7, 8, 9, 10)], options)
+    assert set(asked) == {5}
+    assert len(found.tokens) < 5 or found.finish == "length"
+
+
+def test_who_was_trained_on_whole_texts_may_write_long_ones() -> None:
+    target = tiny.seq2seq().config
+    assert DrafterConfig.for_target(target, block=6, train_block=4).longest_text > 1000
+    short = DrafterConfig.for_target(target, block=6, train_block=4, whole=False)
+    assert short.longest_text == 6

@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 
 import tiny
 from outrider.backends.torch import TorchBackend
-from outrider.decoding import Profile
-from outrider.decoding.profile import HOPE, Costs, _smooth
+from outrider.decoding import DecodeConfig, Profile, Request, decode
+from outrider.decoding.costs import SIZES, STEPS, Costs, fit_costs, smooth
+from outrider.decoding.profile import HOPE
 from outrider.models import Drafter, DrafterConfig
 
 seconds = st.floats(1e-4, 1.0)
@@ -82,7 +83,7 @@ def test_disturbed_measurements_are_smoothed() -> None:
         1: Costs(9.0, (5.0, 2.0, 3.0), (1.0, 7.0)),
         2: Costs(4.0, (2.5, 9.0, 8.0), (6.0, 6.0)),
     }
-    assert _smooth(measured) == {
+    assert smooth(measured) == {
         1: Costs(2.0, (2.0, 2.0, 3.0), (1.0, 6.0)),
         2: Costs(2.5, (2.5, 8.0, 8.0), (6.0, 6.0)),
     }
@@ -127,6 +128,89 @@ def test_what_was_seen_moves_the_estimate() -> None:
     assert one.hold[5:] == [HOPE] * 3  # never judged
 
 
+@given(
+    rows=st.sampled_from([1, 8, 32]),
+    noise=st.lists(st.floats(1e-6, 1.0), min_size=20, max_size=20),
+    longest=st.integers(1, 12),
+    asked=st.integers(1, 500),
+)
+def test_no_disturbance_makes_a_cost_negative(rows, noise, longest, asked) -> None:
+    """Whatever was timed, followed as far as anybody asks."""
+    seconds = iter(noise)
+    drafts = sorted({*(k for k in SIZES if k < longest), longest})[: 2 if rows == 32 else 9]
+    least = {("plain", 1): next(seconds), ("extend", 1): next(seconds)}
+    least |= {("draft", k): next(seconds) for k in drafts}
+    least |= {("extend", k + 1): next(seconds) for k in drafts}
+    least |= {("open", 0): next(seconds), ("open for drafting", 0): next(seconds)}
+    one = fit_costs(least, longest)
+    other = one._replace(plain=next(seconds), open=next(seconds))
+    costs = Profile(smooth({1: one, rows + 1: other})).costs(asked)
+    assert min(costs.plain, *costs.extend, *costs.draft) > 0
+    assert costs.open >= 0
+    assert list(costs.extend) == sorted(costs.extend)
+    assert list(costs.draft) == sorted(costs.draft)
+
+
+def test_calls_are_timed_as_the_loops_make_them() -> None:
+    """A block right after its draft, a draft after a block, and plain steps in a row."""
+    model = tiny.seq2seq()
+    drafter = Drafter(DrafterConfig.for_target(model.config, rank=4, candidates=5))
+
+    class Listening(TorchBackend):
+        heard: list[tuple[str, int, bool]] = []  # noqa: RUF012 - one backend, one list
+
+        def extend(self, tokens_BT, state, **options):
+            self.heard.append(("extend", tokens_BT.shape[1], state.rider is not None))
+            return super().extend(tokens_BT, state, **options)
+
+        def draft(self, last_B1, state, tokens, **options):
+            self.heard.append(("draft", tokens, True))
+            return super().draft(last_B1, state, tokens, **options)
+
+    backend = Listening(model, drafter=drafter)
+    Profile.measure(backend)
+    heard = backend.heard
+    drafts = [place for place, call in enumerate(heard) if call[0] == "draft"]
+    assert {heard[place][1] for place in drafts} == {1, 2, 4, 8, 12}
+    for place in drafts:
+        assert heard[place + 1] == ("extend", heard[place][1] + 1, True)
+        assert heard[place - 1][0] == "extend"
+        assert heard[place - 1][2]
+    plain = ("extend", 1, False)
+    starts = [n for n, call in enumerate(heard) if call == plain and heard[n - 1] != plain]
+    assert len(starts) >= 6
+    assert all(heard[n : n + STEPS] == [plain] * STEPS for n in starts)
+
+
+@pytest.mark.parametrize("positions", [1, 2, 3, 5])
+@pytest.mark.parametrize("maker", [tiny.seq2seq, tiny.language_model])
+def test_models_of_few_positions_are_measured(maker, positions) -> None:
+    model = maker(position="learned", max_positions=positions)
+    drafter = Drafter(DrafterConfig.for_target(model.config, rank=4, candidates=5))
+    backend = TorchBackend(model, drafter=drafter)
+    length = 0 if maker is tiny.language_model else 24
+    found = Profile.measure(backend, longest_source=length)
+    assert found.plan(1).tokens <= max(0, positions - 1)
+    source = () if maker is tiny.language_model else (4, 1)[-positions:]
+    config = DecodeConfig(mode="tandem", min_new_tokens=9)
+    (row,) = decode(backend, [Request(source=source)], config, profile=found)
+    assert len(row[0].tokens) == positions
+
+
+def test_the_reason_not_to_draft_is_the_real_one() -> None:
+    busy = Costs(1.0, tuple(float(m) for m in range(1, 10)), (0.5,) * 8)
+    one = Profile({1: profile().costs(1), 32: busy})
+    assert one.objection(1, length=20) is None
+    assert one.objection(32, length=20) == "so many rows at once keep this machine busy"
+    assert profile(draft=50.0).objection(1, length=20) == "drafting costs more time than it saves"
+    assert profile(draft=50.0).objection(9, length=20) == "drafting costs more time than it saves"
+    for _ in range(400):
+        one.learn(8, 0)
+    assert one.objection(1, length=20) == "drafts held too rarely"
+    assert one.objection(4, length=20) == "drafts held too rarely"
+    assert one.objection(32, length=20) == "so many rows at once keep this machine busy"
+
+
 @pytest.mark.parametrize("maker", [tiny.seq2seq, tiny.language_model])
 @pytest.mark.parametrize("position", ["sinusoidal", "learned"])
 def test_measures_a_model_in_about_a_second(maker, position) -> None:
@@ -135,7 +219,7 @@ def test_measures_a_model_in_about_a_second(maker, position) -> None:
     backend = TorchBackend(model, drafter=drafter)
     started = time.process_time()
     length = 0 if maker is tiny.language_model else 6
-    found = Profile.measure(backend, source_length=length)
+    found = Profile.measure(backend, longest_source=length)
     assert time.process_time() - started < 10
     for rows in (1, 3, 64):
         costs = found.costs(rows)

@@ -83,3 +83,19 @@ def test_top_1_is_greedy(toy) -> None:
 
 def test_no_requests_give_no_output(toy) -> None:
     assert sample(toy(), [], DecodeConfig(strategy="sample")) == []
+
+
+@pytest.mark.parametrize("options", [{}, {"top_k": 3}, {"top_p": 0.9}], ids=str)
+def test_next_to_no_temperature_is_greedy_and_the_highest_stays_in_the_vocabulary(
+    toy, options
+) -> None:
+    requests = [Request(source=(n,), seed=n) for n in range(10)]
+    expected = greedy(toy(), requests, DecodeConfig(max_new_tokens=9))
+    cold = DecodeConfig(temperature=1e-6, max_new_tokens=9, **options)
+    assert sample(toy(), requests, cold) == expected
+    colder = cold.model_copy(update={"temperature": 1e-40})
+    assert sample(toy(), requests, colder) == expected
+    for temperature in (1e6, 1e300):
+        hot = cold.model_copy(update={"temperature": temperature, "suppress": (2,)})
+        said = {token for one in sample(toy(), requests, hot) for token in one.tokens}
+        assert said <= {0, 3, 4, 5}

@@ -15,7 +15,7 @@ import tiny
 from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Draft, Profile, Request, Statistics, decode, greedy
 from outrider.decoding import judge as judge_module
-from outrider.decoding.profile import Costs
+from outrider.decoding.costs import Costs
 from outrider.decoding.tandem import tandem, worth_checking
 from outrider.errors import ConfigError, ModelError
 from outrider.models import Drafter, DrafterConfig, LanguageModel
@@ -114,9 +114,13 @@ def tandem_config(values: dict[str, Any], **more: Any) -> DecodeConfig:
     skill=st.sampled_from([0.0, 0.5, 0.9, 1.0]),
     table=st.integers(0, 99),
     max_length=st.none() | st.integers(5, 14),
+    ends=st.sampled_from([(1,), (1, 4), (5, 1)]),
 )
-def test_says_what_greedy_says(drafting, requests, values, k, skill, table, max_length) -> None:
+def test_says_what_greedy_says(
+    drafting, requests, values, k, skill, table, max_length, ends
+) -> None:
     backend = drafting(table=table, skill=skill, max_length=max_length)
+    backend.ends, backend.eos = ends, ends[0]
     stats = Statistics()
     found = tandem(
         backend, requests, tandem_config(values, draft_tokens=k, scores=True), stats=stats
@@ -169,9 +173,9 @@ def test_a_profile_changes_the_blocks_but_not_the_text(
         assert (stats.plain_rows == 0) == bool(stats.rounds)
 
 
-def bad_drafter(target, seed: int) -> Drafter:
+def bad_drafter(target, seed: int, block: int = 8) -> Drafter:
     torch.manual_seed(seed)
-    config = DrafterConfig.for_target(target.config, rank=4, candidates=5, block=8, dropout=0.0)
+    config = DrafterConfig.for_target(target.config, rank=4, candidates=5, block=block, dropout=0.0)
     drafter = Drafter(config)
     with torch.no_grad():
         drafter.bias.normal_(std=0.5)
@@ -261,6 +265,27 @@ def test_equals_greedy_with_real_models(kind, seed, rows, k, skill) -> None:
     assert tandem(backend, requests, DecodeConfig(mode="tandem", draft_tokens=k)) == expected
 
 
+FORGETFUL: dict[str, Any] = {
+    **{kind: KINDS[kind] for kind in attention_kinds() if kind in tiny.SMALL and kind in KINDS},
+    "gru": lambda **o: tiny.language_model(core="gru", **o),
+    "position_mlp": lambda **o: tiny.language_model(position_mlp=3, **o),
+    "position_correlation": lambda **o: tiny.language_model(position_correlation=2, **o),
+}
+
+
+@pytest.mark.parametrize("kind", FORGETFUL)
+def test_blocks_longer_than_a_window_keeps_can_be_taken_back(kind) -> None:
+    """What forgets old tokens has room for a whole block of its drafter, and for its rollback."""
+    model = FORGETFUL[kind](seed=1)
+    backend: Any = TorchBackend(model, drafter=bad_drafter(model, 1, block=100))
+    lengths = (90, 67)
+    requests = [Request(prompt=(5, 6, 7)[: n % 4], max_new_tokens=n) for n in lengths]
+    expected = greedy(backend, requests, DecodeConfig(min_new_tokens=90))
+    backend = Oracle(backend, 0.97, 1)
+    config = DecodeConfig(mode="tandem", draft_tokens=80, min_new_tokens=90)
+    assert tandem(backend, requests, config) == expected
+
+
 def test_good_drafts_save_passes() -> None:
     model = tiny.seq2seq()
     backend: Any = Oracle(TorchBackend(model, drafter=bad_drafter(model, 0)), 1.0, 0)
@@ -297,6 +322,74 @@ def test_full_trust_takes_every_draft_that_is_allowed(drafting, requests, values
                     break
             at += one.accepted + (one.token is not None)
         assert not forbidden & set(hypothesis.tokens)
+
+
+@pytest.fixture(scope="session")
+def memoryless(drafting) -> type:
+    """A drafter that does not know where its block began: a place says the same in every block."""
+
+    class Memoryless(drafting):
+        def _row(self, source, seen, tokens, temperature, uniform) -> tuple[Tensor, ...]:
+            parts = []
+            for place in range(tokens):
+                number = None if uniform is None else uniform[place : place + 1]
+                logits = torch.tensor(self.logits(source, ("draft", *seen))) / temperature
+                score, ids = logits.topk(self.candidates)
+                prob = score.softmax(-1)
+                pick = 0
+                if number is not None:
+                    pick = int(
+                        torch.searchsorted(prob.double().cumsum(-1), 1 - number).clamp(max=3)
+                    )
+                parts.append((ids[pick], ids, prob, prob[pick]))
+                seen = (*seen, int(ids[pick]))
+            return tuple(torch.stack(part) for part in zip(*parts, strict=True))
+
+    return Memoryless
+
+
+@settings(max_examples=40)
+@given(
+    requests=requests,
+    values=options,
+    table=st.integers(0, 99),
+    max_length=st.sampled_from([None, 9]),
+)
+def test_with_full_trust_the_text_is_the_drafters_whatever_the_block(
+    memoryless, requests, values, table, max_length
+) -> None:
+    """Not one token is the model's own, so it does not matter where blocks end."""
+    backend = memoryless(table=table, max_length=max_length)
+    texts = [
+        [(h.tokens, h.finish) for h in tandem(backend, requests, config)]
+        for config in (tandem_config(values, gamma=1.0, draft_tokens=k) for k in (1, 2, 3, 6))
+    ]
+    assert texts[0] == texts[1] == texts[2] == texts[3]
+
+
+@pytest.mark.parametrize("gamma", [0.3, 0.7])
+def test_a_round_with_gamma_says_nothing_that_was_not_judged(memoryless, gamma) -> None:
+    """The same for every trust: each token is the best of the mixture, so blocks do not matter."""
+    requests = [Request(source=(n,)) for n in range(12)]
+    found = [
+        tandem(memoryless(), requests, DecodeConfig(gamma=gamma, draft_tokens=k, max_new_tokens=15))
+        for k in (1, 3, 6)
+    ]
+    assert found[0] == found[1] == found[2]
+    rounds = [one for hypothesis in found[2] for one in hypothesis.rounds]
+    assert all(one.token is None or one.accepted < len(one.drafted) for one in rounds)
+
+
+def test_full_trust_in_one_block_is_the_parallel_text() -> None:
+    model = tiny.seq2seq(dtype=torch.float64)
+    drafter = bad_drafter(model, 3).double()
+    with torch.no_grad():
+        drafter.bias[0], drafter.bias[1] = -50.0, 1.0
+    backend = TorchBackend(model, drafter=drafter)
+    requests = [Request(source=(4 + n, 9, 6, 1)) for n in range(8)]
+    parallel = decode(backend, requests, DecodeConfig(decoder="drafter", max_new_tokens=8))
+    trusting = DecodeConfig(gamma=1.0, draft_tokens=8, max_new_tokens=8)
+    assert decode(backend, requests, trusting) == parallel
 
 
 @settings(max_examples=40)
@@ -354,7 +447,7 @@ def test_drafting_switches_itself_off_and_says_so(drafting) -> None:
     found = tandem(backend, requests, config, profile=profile(plain=1, block=5), stats=stats)
     assert found == greedy(backend, requests, config)
     assert (stats.plain_rows, stats.rounds, backend.drafted) == (3, 0, 0)
-    assert stats.notes == ["so many rows at once keep this machine busy: decoded without drafting"]
+    assert stats.notes == ["drafting costs more time than it saves: decoded without drafting"]
     assert stats.seconds["plain"] > 0
 
 
@@ -427,8 +520,32 @@ def test_strict_gives_what_each_row_gives_alone(rounding) -> None:
     # Ties of a row share one walk: at most each row's tokens once more, on top of the rounds.
     walked = sum(len(h.tokens) + 1 for h in expected)
     assert backend.extended - passes <= passes + walked + 20
-    busy = profile(plain=1, block=9)
+    busy, drafted = profile(plain=1, block=9), backend.drafted
     assert tandem(backend, requests, strict, profile=busy, stats=stats) == expected
+    assert backend.drafted == drafted
+
+
+@pytest.mark.parametrize("epsilon", [1e-3, 1e-7])
+@pytest.mark.parametrize("strict", [False, True])
+def test_how_long_something_took_never_changes_the_text(rounding, epsilon, strict) -> None:
+    """Plain steps, short and long blocks: numbers that are not settled are always drafted."""
+
+    class Coarse(rounding):
+        pass
+
+    Coarse.epsilon = epsilon
+    requests = [Request(source=(n,), prompt=(2,) * (n % 3)) for n in range(40)]
+    config = DecodeConfig(mode="tandem", max_new_tokens=20, strict=strict)
+    profiles = [profile(plain=plain, block=block) for plain, block in ((1, 9), (9, 1), (3, 2))]
+    profiles.append(Profile({1: Costs(5.0, tuple(range(1, 8)), (1.0,) * 6)}))
+    found, ways = [], set()
+    for one in [None, *profiles]:
+        backend = Coarse(skill=0.9)
+        found.append(tandem(backend, requests, config, profile=one))
+        ways.add(bool(backend.drafted))
+    settled = strict or epsilon == 1e-7
+    assert ways == ({True, False} if settled else {True})
+    assert all(texts == found[0] for texts in found)
 
 
 def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
@@ -452,9 +569,10 @@ def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
         ([[5, 6, 7]], [[0.9, 0.5, 0.5]], 0.4, 2),  # 0.9, 0.45, 0.225
         ([[5, 6, 7]], [[0.1, 0.5, 0.5]], 0.4, 1),  # one always, or nothing would be learned
         ([[5, 1, 7]], [[0.9, 0.9, 0.9]], 0.0, 2),  # 1 ends the text
+        ([[9, 6, 7]], [[0.9, 0.9, 0.9]], 0.0, 1),  # and so does 9
         ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.0, 3),
         ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.4, 2),  # the rows' mean is 0.36 at last
     ],
 )
 def test_a_draft_is_checked_as_far_as_it_is_worth(drafted, confidence, worth, kept) -> None:
-    assert worth_checking(drafted, confidence, worth=worth, eos=1) == kept
+    assert worth_checking(drafted, confidence, worth=worth, ends=(1, 9)) == kept

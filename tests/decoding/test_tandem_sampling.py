@@ -45,6 +45,7 @@ class Tables:
     """
 
     vocab_size, start, eos, pad, max_length = VOCABULARY, 0, EOS, 0, None
+    ends = (EOS,)
     longest_draft, epsilon, seen_by_drafter = 3, 1e-7, 3
 
     def __init__(self, *, anchored: bool, seed: int = 0) -> None:
@@ -151,10 +152,12 @@ def test_without_gamma_outputs_are_drawn_from_the_model(options) -> None:
     assert abs(surprise(Tables(anchored=True), sampling(**options))) < 4
 
 
+@pytest.mark.parametrize("draft_tokens", [1, 2, 3])
 @pytest.mark.parametrize("gamma", [0.25, 0.5, 1.0])
-def test_with_gamma_every_token_is_drawn_from_the_mixture(gamma: float) -> None:
-    stats = Statistics()
-    assert abs(surprise(Tables(anchored=False), sampling(gamma=gamma), stats)) < 4
+def test_with_gamma_every_token_is_drawn_from_the_mixture(gamma: float, draft_tokens: int) -> None:
+    """Wherever blocks end: a token behind a block is none of the model's alone."""
+    stats, config = Statistics(), sampling(gamma=gamma, draft_tokens=draft_tokens)
+    assert abs(surprise(Tables(anchored=False), config, stats)) < 4
     assert stats.acceptance >= gamma
 
 

@@ -1,6 +1,7 @@
 """Maps of heads: right weights, right labels, likeness and habits as they are defined."""
 
 import math
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,6 +9,7 @@ import torch
 from drafted import TEXT, save_language_model, save_translator
 from outrider.errors import InputError
 from outrider.evaluation.attention_maps import END, START, habit, head_likeness, read_maps
+from outrider.evaluation.attention_picture import draw_maps
 from outrider.runtime import load
 
 
@@ -116,3 +118,16 @@ def test_what_has_no_map_says_so(parts, word, tmp_path) -> None:
     loaded = load(save(tmp_path, drafter=False, **parts), device="cpu")
     with pytest.raises(InputError, match=word):
         read_maps(loaded, TEXT[0])
+
+
+@pytest.mark.parametrize("heads", [2, 12])
+def test_a_picture_fits_a_page_at_any_number_of_heads(translator, tmp_path, heads: int) -> None:
+    pytest.importorskip("matplotlib")
+    maps = read_maps(translator, TEXT[0])
+    wide = tuple(
+        replace(part, weights_LHTS=part.weights_LHTS[:, :1].repeat(1, heads, 1, 1))
+        for part in maps.parts
+    )
+    draw_maps(replace(maps, parts=wide), tmp_path / "heads.png")
+    width = int.from_bytes((tmp_path / "heads.png").read_bytes()[16:20], "big")
+    assert width < 1100

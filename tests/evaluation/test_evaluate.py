@@ -11,7 +11,7 @@ import outrider
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.decoding import DecodeConfig
-from outrider.errors import DataError, ModelError
+from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 
@@ -46,6 +46,27 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
     source.write_bytes(gzip.compress("".join(f"{line}\n" for line in SOURCES).encode()))
     reference.write_text("".join(f"{line}\n" for line in REFERENCES))
     return source, reference
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_a_line_is_translated_as_translate_does_and_scored_whole(
+    folders: dict[str, Path], tmp_path: Path, split: bool
+) -> None:
+    source, reference = tmp_path / "two.en", tmp_path / "two.de"
+    source.write_text("ab! ba!\nbb\n")
+    reference.write_text("ba! ab!\nbb\n")
+    result = evaluate_translation(
+        folders["translator"],
+        source=source,
+        reference=reference,
+        decode=DecodeConfig(max_new_tokens=6),
+        split=split,
+        output=tmp_path / "out.txt",
+    )
+    translator = outrider.load(folders["translator"], dtype="float32")
+    said = translator.translate(["ab! ba!", "bb"], split=split, max_new_tokens=6)
+    assert (tmp_path / "out.txt").read_text().splitlines() == said
+    assert (result["split"], result["scores"]["sentences"]) == (split, 2)
 
 
 def test_scores_what_translate_gives(
@@ -110,3 +131,20 @@ def test_broken_text_is_named(folders: dict[str, Path], tmp_path: Path) -> None:
         )
     with pytest.raises(DataError, match="broken, line 2: is not UTF-8 text"):
         evaluate_text(folders["writer"], text=broken)
+
+
+def test_the_translations_never_take_the_place_of_the_test(
+    folders: dict[str, Path], files: tuple[Path, Path], tmp_path: Path
+) -> None:
+    source, reference = files
+    (tmp_path / "link").symlink_to(reference)
+    for output in (source, tmp_path / "link"):
+        with pytest.raises(ConfigError, match=rf"--output: {output} is .* itself; choose another"):
+            evaluate_translation(
+                folders["translator"],
+                source=source,
+                reference=reference,
+                decode=DecodeConfig(),
+                output=output,
+            )
+    assert reference.read_text().splitlines() == REFERENCES

@@ -113,6 +113,14 @@ def test_a_length_is_chosen_at_which_the_pattern_shows() -> None:
     assert find_pattern("full").place == "in an encoder, 64 tokens"
 
 
+def test_a_dense_pass_for_a_sparse_pattern_says_why() -> None:
+    short = find_pattern("lsh", length=64)
+    assert short.heads[0].computed > 2 * short.heads[0].seen
+    assert "one dense pass is faster here" in short.reason
+    assert find_pattern("sliding", {"window": 5}).reason == ""
+    assert find_pattern("causal", length=9).reason == find_pattern("full", length=9).reason == ""
+
+
 def test_a_wrong_length_is_refused() -> None:
     with pytest.raises(ConfigError, match="--length: got 0, expected 1 to"):
         find_pattern("causal", length=0)

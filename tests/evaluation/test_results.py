@@ -4,7 +4,8 @@ import hashlib
 import json
 from pathlib import Path
 
-from outrider.evaluation.results import checksum, machine, show_score, versions, write_result
+from outrider.evaluation.results import machine, show_score, versions, write_result
+from outrider.files import file_sha256
 
 
 def test_a_result_is_stamped_and_replaces_an_older_one(tmp_path: Path) -> None:
@@ -20,7 +21,7 @@ def test_a_result_is_stamped_and_replaces_an_older_one(tmp_path: Path) -> None:
 def test_checksum_is_sha256(tmp_path: Path) -> None:
     path = tmp_path / "file"
     path.write_bytes(b"outrider")
-    assert checksum(path) == hashlib.sha256(b"outrider").hexdigest()
+    assert file_sha256(path) == hashlib.sha256(b"outrider").hexdigest()
 
 
 def test_versions_and_machine_name_what_changes_numbers() -> None:

@@ -24,7 +24,7 @@ def decode(ids) -> str:
 
 def told(*rounds: Round, prompt=()) -> Trace:
     ids = [t for r in rounds for t in (*r.drafted[: r.accepted], r.token) if t]
-    return trace("Where?", decode(ids), rounds, decode=decode, eos=EOS, prompt=prompt)
+    return trace("Where?", decode(ids), rounds, decode=decode, ends=[EOS], prompt=prompt)
 
 
 def kinds(spans) -> list[tuple[str, str, int]]:
@@ -96,13 +96,13 @@ def test_a_token_that_changes_what_was_before_is_shown_alone() -> None:
     def swallowing(ids) -> str:
         return "x" if list(ids) == [WO, IST] else decode(ids)
 
-    found = trace("", "x", [Round((WO, IST), 2, None)], decode=swallowing, eos=EOS)
+    found = trace("", "x", [Round((WO, IST), 2, None)], decode=swallowing, ends=[EOS])
     assert [span.text for span in found.rounds[0]] == ["Wo", "ist"]
 
 
 def test_confidence_goes_with_the_drafts_it_was_about() -> None:
     rounds = (Round((), 0, WO), Round((IST, DAS), 1, DER))
-    found = trace("", "", rounds, decode=decode, eos=EOS, confidence=[[0.9, 0.2]])
+    found = trace("", "", rounds, decode=decode, ends=[EOS], confidence=[[0.9, 0.2]])
     assert [span.confidence for span in found.rounds[0]] == [None]
     assert [span.confidence for span in found.rounds[1]] == [0.9, 0.2, None]
 

@@ -25,11 +25,12 @@ class Reverser(Translator):
     def __init__(self, limit: int | None = None) -> None:
         self.backend: Any = SimpleNamespace(max_length=limit)
 
-    def requests(self, texts: Sequence[str], config: object) -> list[list[Any]]:
+    def requests(self, texts: Sequence[str], config: object, *, split: bool) -> list[list[Any]]:
+        assert not split
         return [[None] for _ in texts]
 
     def translate(self, texts: Sequence[str], **options: Any) -> Any:
-        assert options == {"max_new_tokens": len(texts[0]) + 1}
+        assert options == {"split": False, "max_new_tokens": len(texts[0]) + 1}
         return [text[::-1] if len(text) == 4 else f"{text[::-1]}0" for text in texts]
 
 

@@ -159,9 +159,9 @@ def test_an_index_without_a_map_is_refused(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("{", "cannot be read"),
+        ("{", "is not JSON"),
         ("[]", "must hold one JSON object"),
-        (" " * (1 << 24) + "{}", "larger than 16 MiB, not a config"),
+        (" " * (1 << 24) + "{}", "is larger than 16 MiB"),
     ],
     ids=["broken", "list", "huge"],
 )

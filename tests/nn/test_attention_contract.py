@@ -261,7 +261,7 @@ def test_a_wrong_option_names_the_nearest() -> None:
 @pytest.mark.parametrize("value", ["3", 2.5, True, None])
 def test_a_wrong_option_type_is_refused(value: object) -> None:
     spec = {"kind": "sliding", "window": value}
-    with pytest.raises(ConfigError, match=r"attention\.window: got .*, expected int"):
+    with pytest.raises(ConfigError, match=r"attention\.window: got .*, expected a whole number"):
         build_attention(spec, causal=True, shape=HeadShape(1, 1, 1))
 
 

@@ -1,6 +1,9 @@
 """Positions against their equations."""
 
+import copy
+import gc
 import math
+import pickle
 
 import pytest
 import torch
@@ -8,7 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.errors import InputError
-from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
+from outrider.nn.position import (
+    LearnedPosition,
+    Positions,
+    Rotary,
+    SineTable,
+    SinusoidalPosition,
+)
 from outrider.nn.position.coordinate import CoordinatePosition
 
 CPU = torch.device("cpu")
@@ -81,3 +90,28 @@ def test_coordinate_adds_place_and_depth() -> None:
             place, depth = (n / 10_000 ** (2 * k / 4) for n in (p, 2))
             assert out[p, k].item() == pytest.approx(math.sin(place) + math.sin(depth))
             assert out[p, k + 2].item() == pytest.approx(math.cos(place) + math.cos(depth))
+
+
+def test_sine_tables_are_in_float32_as_exact_as_that_can_be() -> None:
+    """MPS has no float64, and angles in float32 would be off by a thousandth at position 64k."""
+    table, like = SineTable(6), torch.zeros(1, 1, 6)
+    index = torch.tensor([[3, 511, 70_001]])
+    sin, cos = table.look_up(Positions(index, 70_002), like)
+    angle = index.double()[..., None] * 10_000 ** (-torch.arange(0, 6, 2).double() / 6)
+    assert torch.equal(sin, angle.sin().float())
+    assert torch.equal(cos, angle.cos().float())
+    kept = [rows for rows in table._rows.values() if rows.dtype != torch.float64]
+    assert [rows.dtype for rows in kept] == [torch.float32]
+    table.look_up(Positions(index, 70_002), like.bfloat16())
+    assert len([rows for rows in table._rows.values() if rows.dtype != torch.float64]) == 1
+
+
+def test_layers_share_one_table_and_so_do_their_copies() -> None:
+    first, second = Rotary(10), SinusoidalPosition(10)
+    assert first.table is second.table
+    assert copy.deepcopy(first).table is first.table
+    assert pickle.loads(pickle.dumps(first)).table is first.table
+    assert Rotary(12).table is not first.table
+    del first, second
+    gc.collect()
+    assert 10 not in SineTable._of_width  # it goes with the last model that needs it

@@ -45,7 +45,7 @@ class EchoState:
 class EchoBackend:
     """Says its source again; a language model (no source) says `b` forever."""
 
-    start, eos, pad = 0, 1, 0
+    start, eos, ends, pad = 0, 1, (1,), 0
     vocab_size = CharacterTokenizer.vocab_size
 
     def __init__(self, max_length: int | None = None) -> None:

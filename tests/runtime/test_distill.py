@@ -212,3 +212,43 @@ def test_the_command_line(folder: Path) -> None:
     assert result.stdout.strip() == f"{folder}/out"
     assert "did not end" in result.stderr or "kept" in result.stderr
     assert run([*line, "--rows=6", "-q"]) == 2
+
+
+def test_a_damaged_shard_is_not_distilled(folder: Path) -> None:
+    shard = folder / "prepared" / "train-00000.parquet"
+    raw = bytearray(shard.read_bytes())
+    raw[50] ^= 1
+    shard.write_bytes(raw)
+    with pytest.raises(DataError, match=r"train-00000\.parquet: changed since it was written"):
+        distilled(folder)
+
+
+@pytest.mark.parametrize("file", ["train-00000.parquet", "train-00001.done.json"])
+def test_a_finished_shard_that_is_damaged_is_written_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, file: str
+) -> None:
+    whole = distilled(folder, "whole")
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            distill_module, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder)
+    damaged = folder / "out.partial" / file
+    damaged.write_bytes(damaged.read_bytes()[:-5])
+    again = distilled(folder)
+    assert again.manifest.splits == whole.manifest.splits
+    open_prepared(again.folder, verify=True)
+
+
+def test_killed_as_it_is_published_nothing_is_decoded_again(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with monkeypatch.context() as patch:
+        patch.setattr(
+            distill_module, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
+        )
+        with pytest.raises(KeyboardInterrupt):
+            distilled(folder)
+    monkeypatch.setattr(distill_module, "decode_in_batches", None)
+    distilled(folder)

@@ -12,7 +12,7 @@ from outrider.cli.main import run
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError, ModelError
-from outrider.models.folder import read_weights
+from outrider.models.weights import read_weights
 from outrider.runtime import Translator, load
 from outrider.runtime.export import export_copy, export_marian
 

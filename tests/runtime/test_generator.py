@@ -1,5 +1,9 @@
 """Continuing prompts: of any length, in any company."""
 
+import pytest
+
+from outrider.decoding import DecodeConfig
+from outrider.errors import InputError
 from outrider.runtime import Generator
 
 
@@ -18,6 +22,37 @@ def test_new_tokens_stop_where_the_model_stops(echo, characters) -> None:
     (found,) = Generator(echo(max_length=16), characters).results(["abc"], max_new_tokens=99)
     assert found[0].finish == "length"
     assert 0 < len(found[0].text) <= 16
+
+
+@pytest.mark.parametrize(
+    ("asked", "prompt", "written"),
+    [(4, 12, 4), (6, 10, 6), (8, 8, 8), (15, 8, 8), (16, 8, 8), (1000, 8, 8), (None, 8, 8)],
+)
+def test_a_prompt_is_never_dropped_for_the_tokens_asked_for(
+    echo, characters, asked, prompt, written
+) -> None:
+    """Half of 16 positions are the prompt's; beyond them it gives way to what is asked for."""
+    generator, text = Generator(echo(max_length=16), characters), "abcdefghijklmnopqrst"
+    config = DecodeConfig(max_new_tokens=asked)
+    (request,) = generator.requests([text], config)
+    assert characters.decode(request.prompt) == text[-prompt:]
+    ((best,),) = generator.results([text], **({} if asked is None else {"max_new_tokens": asked}))
+    assert len(best.tokens) == written
+    (request,) = generator.requests(["abc"], config)
+    assert characters.decode(request.prompt) == "abc"
+
+
+@pytest.mark.parametrize("positions", [1, 2, 3])
+def test_models_of_few_positions_keep_the_end_of_a_prompt_or_say_why_not(
+    echo, characters, positions
+) -> None:
+    generator = Generator(echo(max_length=positions), characters)
+    if positions == 1:
+        with pytest.raises(InputError, match="a prompt of 1 tokens leaves no room to generate"):
+            generator.generate("abc")
+    else:
+        assert len(generator.requests(["abc"], DecodeConfig())[0].prompt) == positions - 1
+        assert generator.generate("abc")
 
 
 def test_prompt_number_i_draws_with_seed_plus_i(echo, characters) -> None:

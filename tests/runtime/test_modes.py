@@ -65,8 +65,8 @@ def test_statistics_add_up_over_a_stream(translator) -> None:
 
 
 def test_plain_decoding_has_statistics_too(plain) -> None:
-    texts, stats = plain.translate(TEXT, stats=True, max_new_tokens=4)
-    assert texts == plain.translate(TEXT, max_new_tokens=4)
+    texts, stats = plain.translate(TEXT, split=False, stats=True, max_new_tokens=4)
+    assert texts == plain.translate(TEXT, split=False, max_new_tokens=4)
     assert (stats.plain_rows, stats.rounds) == (len(TEXT), 0)
     assert stats.seconds["plain"] > 0
 

@@ -4,6 +4,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError
 from outrider.runtime import Result, Translator
 
@@ -41,12 +42,34 @@ def test_one_text_gives_one_text(echo, characters) -> None:
     assert translator.translate([]) == []
 
 
-def test_a_short_line_stays_whole_and_a_long_one_is_split(echo, characters) -> None:
+def test_every_sentence_of_a_line_is_a_row_of_its_own(echo, characters) -> None:
     backend = echo()
     translator = Translator(backend, characters, longest=512)
-    translator.translate("Ab. Ac.")
-    translator.translate("Ab. " * 40)
-    assert [rows for rows, *_ in backend.batches] == [1, 40]
+    assert translator.translate("Ab. Ac!  Ad?") == "Ab. Ac!  Ad?"
+    assert translator.translate("Ab.\n\nAc. Ad.") == "Ab.\n\nAc. Ad."
+    assert translator.translate("你好。你好！") == "你好。你好！"
+    assert [rows for rows, *_ in backend.batches] == [3, 3, 2]
+
+
+def test_a_line_stays_whole_where_that_is_asked_for(echo, characters) -> None:
+    backend = echo()
+    translator = Translator(backend, characters, longest=16)
+    assert translator.translate("Ab. Ac.", split=False) == "Ab. Ac."
+    assert translator.translate("Ab. Ac.\nAd.", split=False) == "Ab. Ac.\nAd."
+    # Longer than the model can take: then sentence by sentence.
+    assert translator.translate("Ab. Ac. Abcd abcd.", split=False) == "Ab. Ac. Abcd abcd."
+    assert list(translator.translate_iter(["Ab. Ac."], split=False)) == ["Ab. Ac."]
+    assert [rows for rows, *_ in backend.batches] == [1, 2, 3, 1]
+    config = DecodeConfig()
+    assert [len(r) for r in translator.requests(["Ab. Ac."], config, split=False)] == [1]
+    assert [len(r) for r in translator.requests(["Ab. Ac."], config)] == [2]
+
+
+@settings(max_examples=100, deadline=None)
+@given(text=st.text(alphabet="abA .!?。你\n", max_size=80), split=st.booleans())
+def test_nothing_is_lost_split_or_not(echo, characters, text, split) -> None:
+    said = Translator(echo(), characters, longest=200).translate(text, split=split)
+    assert "".join(said.split()) == "".join(text.split())
 
 
 def test_an_endless_line_does_not_take_the_others_down(echo, characters) -> None:
@@ -120,6 +143,30 @@ def test_a_window_of_one_answers_each_line_at_once(echo, characters) -> None:
     assert read == ["a"]
 
 
+def test_a_stream_answers_what_it_has_when_the_next_line_is_not_ready(echo, characters) -> None:
+    backend = echo()
+    ready = iter([True, False, True, True, True])
+    answers = Translator(backend, characters, longest=64).translate_iter(
+        ["a", "b", "aa", "ab", "ba"], ready=lambda: next(ready)
+    )
+    assert list(answers) == ["a", "b", "aa", "ab", "ba"]
+    assert [rows for rows, *_ in backend.batches] == [2, 3]
+
+
+def test_a_stream_of_huge_lines_reads_few_of_them_ahead(echo, characters, monkeypatch) -> None:
+    monkeypatch.setattr("outrider.runtime.translator.WINDOW_CHARACTERS", 10)
+    read = []
+
+    def lines():
+        for _ in range(9):
+            read.append("a" * 6)
+            yield read[-1]
+
+    answers = Translator(echo(), characters, longest=64).translate_iter(lines())
+    next(answers)
+    assert len(read) == 2
+
+
 def test_sampled_lines_do_not_depend_on_their_neighbours(echo, characters) -> None:
     translator = Translator(echo(), characters, longest=64)
     options = {"temperature": 8.0, "seed": 5, "max_new_tokens": 20}
@@ -134,7 +181,7 @@ def test_mistakes_are_named(echo, characters) -> None:
     translator = Translator(echo(), characters, longest=64)
     with pytest.raises(ConfigError, match=r"^beam: unknown key \(did you mean 'beams'\?\)"):
         translator.translate("a", beam=4)
-    with pytest.raises(ConfigError, match=r"^batch_tokens: got 0, expected 1 or more"):
+    with pytest.raises(ConfigError, match=r"^batch_tokens: got 0, expected 1 to 1099511627776"):
         translator.translate("a", batch_tokens=0)
-    with pytest.raises(ConfigError, match=r"^batch_tokens: got 0, expected 1 or more"):
+    with pytest.raises(ConfigError, match=r"^batch_tokens: got 0, expected 1 to 1099511627776"):
         list(translator.translate_iter(["a"], batch_tokens=0))

@@ -84,7 +84,7 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
     checkpoints = Checkpoints(tmp_path)
     found = save(checkpoints, 10)
     (found.folder / "progress.json").write_text("{")
-    with pytest.raises(ModelError, match=r"step-00000010: its progress\.json cannot be read"):
+    with pytest.raises(ModelError, match=r"step-00000010.progress\.json: is not JSON.*; delete"):
         checkpoints.latest()
 
 

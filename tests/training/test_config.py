@@ -22,6 +22,15 @@ from outrider.training.config import TrainConfig
             r"train\.accumulate: cannot split 3 tokens into 4 batches",
         ),
         ({"schedule": "invers_sqrt"}, r"train\.schedule: got 'invers_sqrt', expected"),
+        (
+            {"device": "cuda:1"},
+            r"train\.device: got 'cuda:1', expected auto, .*; choose .*CUDA_VISIBLE_DEVICES=1",
+        ),
+        (
+            {"device": "mps"},
+            r"train\.device: got 'mps', expected auto, which takes the accelerator",
+        ),
+        ({"device": "cup"}, r"train\.device: got 'cup', expected 'auto' or 'cpu'"),
         ({"lerning_rate": 1}, r"train\.lerning_rate: unknown key \(did you mean 'learning_rate'"),
     ],
 )

@@ -2,6 +2,9 @@
 
 from pathlib import Path
 
+import pytest
+
+from outrider.errors import DataError
 from outrider.training.log import Log, read_log
 
 
@@ -22,3 +25,13 @@ def test_a_log_that_does_not_exist_is_empty(tmp_path: Path) -> None:
     assert read_log(tmp_path / "log.jsonl") == []
     Log(tmp_path / "log.jsonl").rewind(0)
     assert (tmp_path / "log.jsonl").read_text() == ""
+
+
+@pytest.mark.parametrize("line", ["{", "[]", "null", '{"step": 1}', "[" * 5000])
+def test_a_damaged_line_is_named(tmp_path: Path, line: str) -> None:
+    log = Log(tmp_path / "log.jsonl")
+    log.write({"event": "update", "step": 1})
+    with log.path.open("a") as file:
+        file.write(f"{line}\n")
+    with pytest.raises(DataError, match=r"log\.jsonl, line 2: is not a record of a run; remove"):
+        log.rewind(5)

@@ -13,7 +13,7 @@ from safetensors.torch import load_file
 import outrider
 from bert import CLS, SEP, save_encoder
 from outrider.config import build_config
-from outrider.data.prepare import open_prepared
+from outrider.data.prepare import open_prepared, prepare
 from outrider.data.tokenizer_pair import SOURCE_FILE, PairTokenizer
 from outrider.errors import ConfigError, DataError
 from outrider.runtime.distill import distill
@@ -208,5 +208,10 @@ def test_prepared_data_of_the_other_kind_is_refused(home: Path, tmp_path: Path) 
     with pytest.raises(DataError, match="the pretrained encoder only 20; they do not belong"):
         train_run(build_config(RunConfig, {**values, "model": other}))
     (tmp_path / "prepared" / SOURCE_FILE).unlink()
+    with pytest.raises(DataError, match=r"source_ids holds the token 57, but the vocabulary ends"):
+        train_run(build_config(RunConfig, values))
+    plain = run(home, tmp_path, data_folder=str(tmp_path / "plain"), data_source_tokenizer=None)
+    prepare(plain.data, progress=False)
+    values["data"] = {"folder": str(tmp_path / "plain")}
     with pytest.raises(DataError, match=r"prepare it with data\.source_tokenizer"):
         train_run(build_config(RunConfig, values))

@@ -12,7 +12,9 @@ from rich.console import Console
 
 import outrider
 from outrider.config import build_config
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, DataError, ModelError
+from outrider.evaluation.quality import score_translations
+from outrider.runtime import Translator
 from outrider.training.folder import RunFolder
 from outrider.training.log import read_log
 from outrider.training.run import train_run
@@ -189,11 +191,31 @@ def test_another_number_of_processes_is_refused(corpus: Path) -> None:
         train_run(translation(corpus, train={"steps": 10}, evaluate=None))
 
 
-def test_a_lost_state_cannot_be_resumed(corpus: Path) -> None:
+@pytest.mark.parametrize("text", ["{", "{}", None])
+def test_a_lost_state_is_taken_from_the_checkpoint(corpus: Path, text: str | None) -> None:
     train_run(translation(corpus, train={"steps": 10}, evaluate=None))
-    (corpus / "run" / "state.json").write_text("{")
-    with pytest.raises(ConfigError, match=r"folder: .*state\.json cannot be read"):
-        train_run(translation(corpus, train={"steps": 10}, evaluate=None))
+    state = corpus / "run" / "state.json"
+    before = json.loads(state.read_text())
+    state.write_text(text) if text else state.unlink()
+    changed = translation(corpus, train={"steps": 20, "learning_rate": 0.02}, evaluate=None)
+    with pytest.raises(ConfigError, match=r"train\.learning_rate: differs from the run in"):
+        train_run(changed)
+    train_run(translation(corpus, train={"steps": 20}, evaluate=None))
+    before["config"]["train"]["steps"] = 20
+    assert json.loads(state.read_text()) == before
+
+
+def test_a_state_lost_everywhere_cannot_be_resumed(corpus: Path) -> None:
+    folder = RunFolder(Path(translation(corpus).folder))
+    train_run(translation(corpus, train={"steps": 10}, evaluate=None))
+    latest = folder.checkpoints.latest()
+    assert latest is not None
+    folder.checkpoints.prune(keep=1, average=1, by="last")
+    (latest.folder / "state.json").unlink()
+    (folder.path / "state.json").write_text("{")
+    with pytest.raises(ModelError, match=r"state\.json is missing, and there is no other"):
+        train_run(translation(corpus, train={"steps": 20}, evaluate=None))
+    assert latest.folder.is_dir()
 
 
 @pytest.mark.parametrize(
@@ -222,3 +244,55 @@ def test_evaluation_needs_a_validation_set(corpus: Path) -> None:
 def test_tensorboard_events_are_written_if_asked_for(corpus: Path) -> None:
     train_run(translation(corpus, train={"steps": 10, "tensorboard": True}, evaluate=None))
     assert list((corpus / "run" / "tensorboard").glob("events.*"))
+
+
+def test_a_damaged_shard_is_not_trained_on(corpus: Path) -> None:
+    config = translation(corpus, train={"steps": 10}, evaluate=None)
+    train_run(config)
+    shard = corpus / "prepared" / "train-00000.parquet"
+    raw = bytearray(shard.read_bytes())
+    raw[100] ^= 1
+    shard.write_bytes(raw)
+    with pytest.raises(DataError, match=r"train-00000\.parquet: changed since it was written"):
+        train_run(config, restart=True)
+
+
+@pytest.mark.parametrize(("given", "wanted"), [("auto", "zh"), ("char", "char")])
+def test_validation_counts_bleu_as_the_test_does(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, given: str, wanted: str
+) -> None:
+    for name in ("train", "test"):
+        english = (corpus / f"{name}.en").read_text()
+        spoken = {letter: "天地玄黄宇宙洪荒"[n] for n, letter in enumerate(LETTERS)} | {" ": ""}
+        (corpus / f"{name}.de").write_text(english.translate(str.maketrans(spoken)))
+    asked: list[str] = []
+
+    def score(*texts: Any, tokenize: str) -> Any:
+        asked.append(tokenize)
+        return score_translations(*texts, tokenize=tokenize)
+
+    monkeypatch.setattr("outrider.training.validation.score_translations", score)
+    evaluate = {"source": "test.en", "reference": "test.de", "tokenize": given}
+    folder = train_run(translation(corpus, train={"steps": 20}, evaluate=evaluate))
+    assert asked == [wanted]
+    result = json.loads((folder.parent / "results.json").read_text())
+    assert f"tok:{wanted}|" in result["scores"]["bleu_signature"]
+    assert result["training"]["bleu_tokenizer"] == wanted
+
+
+@pytest.mark.parametrize("split", [True, False])
+def test_validation_translates_lines_as_the_test_does(
+    corpus: Path, monkeypatch: pytest.MonkeyPatch, split: bool
+) -> None:
+    asked: list[bool] = []
+    translate = Translator.translate
+
+    def listen(self: Translator, texts: Any, *, split: bool = True, **options: Any) -> Any:
+        asked.append(split)
+        return translate(self, texts, split=split, **options)
+
+    monkeypatch.setattr(Translator, "translate", listen)
+    evaluate = {"source": "test.en", "reference": "test.de", "split": split}
+    folder = train_run(translation(corpus, train={"steps": 20}, evaluate=evaluate))
+    assert asked == [split, split]  # once in validation, once on the test set
+    assert json.loads((folder.parent / "results.json").read_text())["split"] is split

@@ -74,7 +74,7 @@ class Model:
         last: Sequence[int],
         slots: int,
         worth: float,
-        end: int,
+        ends: Sequence[int],
         forbidden: Sequence[int],
     ) -> tuple[list[list[int]], list[list[int]], float]:
         """Guess tokens after `last`, and append `last` and the guesses that are worth checking.

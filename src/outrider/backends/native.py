@@ -5,8 +5,8 @@ agree exactly, and no near-tie is ever in doubt (`epsilon` is 0).
 """
 
 import os
-from collections.abc import Sequence
-from typing import Self
+from collections.abc import Callable, Sequence
+from typing import ParamSpec, Self, TypeVar
 
 import torch
 from torch import Tensor
@@ -21,7 +21,7 @@ from outrider.backends.native_parts import (
 from outrider.backends.special_tokens import special_tokens
 from outrider.decoding.ids import to_ids
 from outrider.decoding.protocol import Draft, Ridden, State
-from outrider.errors import ConfigError, ModelError
+from outrider.errors import ConfigError, InputError, ModelError, ResourceError, within_memory
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
 
@@ -91,6 +91,21 @@ def choose_instruction_set(name: str | None = None) -> str:
     return name or known[0]
 
 
+_Given = ParamSpec("_Given")
+_Got = TypeVar("_Got")
+
+
+def _call(function: Callable[_Given, _Got], *given: _Given.args, **named: _Given.kwargs) -> _Got:
+    """Call the core; what it refuses or lacks becomes an error of our tree."""
+    try:
+        with within_memory("backend native"):
+            return function(*given, **named)
+    except (ValueError, TypeError, IndexError) as error:
+        raise InputError(f"backend native: {str(error).splitlines()[0]}") from None
+    except RuntimeError as error:  # threads that the system does not give, for one
+        raise ResourceError(f"backend native: {error}; use fewer threads") from None
+
+
 class NativeState:
     """Implements `decoding.protocol.State` for rows that the core remembers."""
 
@@ -110,17 +125,17 @@ class NativeState:
 
     def rollback(self, length_B: Tensor) -> None:
         """Forget the newest tokens of each row, at most those of the last extend."""
-        self.core.rollback(length_B.tolist())
+        _call(self.core.rollback, length_B.tolist())
 
     def select(self, row_N: Tensor) -> None:
         """Drop, reorder or copy rows."""
-        self.core.select(row_N.tolist())
+        _call(self.core.select, row_N.tolist())
 
     def fan(self, beams: int) -> Self:
         """Copy every row `beams` times; the copies read one source."""
         if self.beams != 1:
             raise ValueError("this state has fanned out already")
-        self.core.select([row for row in range(len(self.core)) for _ in range(beams)])
+        _call(self.core.select, [row for row in range(len(self.core)) for _ in range(beams)])
         self.beams = beams
         return self
 
@@ -139,6 +154,7 @@ class NativeBackend:
         dtype: str = "int8",
         threads: int | None = None,
         instruction_set: str | None = None,
+        ends: Sequence[int] = (),
     ) -> None:
         """Pack the weights of a model.
 
@@ -149,6 +165,7 @@ class NativeBackend:
             dtype: int8, or float32 to compare with.
             threads: CPU threads; None for as many as PyTorch uses.
             instruction_set: amx, vnni, avx2, neon or portable; None for `OUTRIDER_ISA` or the best.
+            ends: End tokens beside those of the model's config.
         """
         instruction_set = choose_instruction_set(instruction_set)
         if dtype not in DTYPES:
@@ -157,7 +174,8 @@ class NativeBackend:
         if lacking is not None:
             raise ModelError(f"backend native does not compute {lacking}; use backend torch")
         try:
-            self.core = outrider_native.Model(
+            self.core = _call(
+                outrider_native.Model,
                 model=model_shape(model.config, dtype),
                 weights=weights(model, drafter, ctc),
                 drafter=None if drafter is None else drafter_shape(drafter),
@@ -165,14 +183,17 @@ class NativeBackend:
                 instruction_set=instruction_set,
                 threads=threads or torch.get_num_threads(),
             )
-        except ValueError as error:
-            raise ConfigError("backend native", str(error)) from None
+        except InputError as error:
+            message = str(error).removeprefix("backend native: ")
+            raise ConfigError("backend native", message) from None
         config = model.config
         self.dtype = dtype
         self.vocab_size: int = config.vocab_size
-        self.start, self.eos, self.pad = special_tokens(config)
+        self.start, self.ends, self.pad = special_tokens(config, ends)
+        self.eos = self.ends[0]
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
         self.longest_draft: int = 0 if drafter is None else drafter.config.block
+        self.longest_text: int = 0 if drafter is None else drafter.config.longest_text
         self.has_ctc: bool = ctc is not None
         self._upsample = 0 if ctc is None else ctc.config.upsample
 
@@ -196,7 +217,7 @@ class NativeBackend:
     ) -> NativeState:
         """Open one row per source."""
         rows = [list(row) for row in source]
-        return NativeState(self.core.encode(rows, capacity, drafting, parallel))
+        return NativeState(_call(self.core.encode, rows, capacity, drafting, parallel))
 
     def extend(
         self,
@@ -210,14 +231,14 @@ class NativeBackend:
         assert isinstance(state, NativeState), "a state of another backend"
         counts = None if count_B is None else count_B.contiguous().numpy()
         tokens = tokens_BT.contiguous().numpy()
-        return torch.from_numpy(self.core.extend(state.core, tokens, counts, last))
+        return torch.from_numpy(_call(self.core.extend, state.core, tokens, counts, last))
 
     def likeliest(
         self, tokens: Sequence[Sequence[int]], state: State, forbidden: Sequence[int]
     ) -> list[list[int]]:
         """Append tokens to every row and return the likeliest after each."""
         assert isinstance(state, NativeState), "a state of another backend"
-        return self.core.likeliest(state.core, tokens, forbidden)
+        return _call(self.core.likeliest, state.core, tokens, forbidden)
 
     def ride(
         self,
@@ -231,7 +252,7 @@ class NativeBackend:
     ) -> Ridden:
         """Draft after the newest tokens and append what is worth checking."""
         assert isinstance(state, NativeState), "a state of another backend"
-        found = self.core.ride(state.core, held, newest, tokens, worth, self.eos, forbidden)
+        found = _call(self.core.ride, state.core, held, newest, tokens, worth, self.ends, forbidden)
         return Ridden(*found)
 
     def draft(
@@ -247,14 +268,14 @@ class NativeBackend:
         assert isinstance(state, NativeState), "a state of another backend"
         uniform = None if uniform_BK is None else uniform_BK.double().contiguous().numpy()
         last = last_B1[:, 0].contiguous().numpy()
-        found = self.core.draft(state.core, last, tokens, temperature, uniform, None)
+        found = _call(self.core.draft, state.core, last, tokens, temperature, uniform, None)
         return Draft(*map(torch.from_numpy, found))
 
     def predict(self, last_B1: Tensor, state: State, told_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Guess a whole block of which some tokens are known."""
         assert isinstance(state, NativeState), "a state of another backend"
         told, last = told_BK.contiguous().numpy(), last_B1[:, 0].contiguous().numpy()
-        found = self.core.draft(state.core, last, told.shape[1], 1.0, None, told)
+        found = _call(self.core.draft, state.core, last, told.shape[1], 1.0, None, told)
         tokens_BK, ids_BKC, prob_BKC, _ = map(torch.from_numpy, found)
         prob_BK = (prob_BKC * (ids_BKC == tokens_BK[..., None])).sum(-1)
         return tokens_BK, prob_BK
@@ -263,5 +284,5 @@ class NativeBackend:
         """Score the slots of whole texts."""
         assert isinstance(state, NativeState), "a state of another backend"
         told = None if told_BU is None else told_BU.contiguous().numpy()
-        logits_BUV = torch.from_numpy(self.core.ctc(state.core, told))
+        logits_BUV = torch.from_numpy(_call(self.core.ctc, state.core, told))
         return logits_BUV, torch.tensor(state.core.source_lengths) * self._upsample

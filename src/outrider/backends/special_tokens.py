@@ -1,5 +1,6 @@
 """The ids a decoding loop must know."""
 
+from collections.abc import Sequence
 from typing import NamedTuple
 
 from outrider.errors import ModelError
@@ -12,16 +13,23 @@ class SpecialTokens(NamedTuple):
     """See `decoding.protocol.Backend`."""
 
     start: int
-    eos: int
+    ends: tuple[int, ...]
     pad: int
 
 
-def special_tokens(config: Seq2SeqConfig | LanguageModelConfig) -> SpecialTokens:
-    """Read them from a config, which may come from anywhere."""
-    eos, pad, start = config.eos_token_id, config.pad_token_id, config.first_token
-    eos = eos[0] if isinstance(eos, list) else eos
-    ids: dict[str, int] = {"eos_token_id": eos, "pad_token_id": pad, "first token": start}
-    for name, value in ids.items():
+def special_tokens(
+    config: Seq2SeqConfig | LanguageModelConfig, more_ends: Sequence[int] = ()
+) -> SpecialTokens:
+    """Read them from a config, which may come from anywhere; other files may name further ends."""
+    ends = tuple(dict.fromkeys([*config.end_tokens, *more_ends]))
+    found = SpecialTokens(config.first_token, ends, config.pad_token_id)
+    if not config.end_tokens:
+        raise ModelError("eos_token_id in config.json is an empty list; it must name an end token")
+    ids = [("eos_token_id in config.json", end) for end in config.end_tokens]
+    ids += [("eos_token_id in generation_config.json", end) for end in more_ends]
+    ids += [("pad_token_id in config.json", found.pad)]
+    ids += [("first token in config.json", found.start)]
+    for name, value in ids:
         if not 0 <= value < config.vocab_size:
-            raise ModelError(f"{name} in config.json is {value}, not a token of this model")
-    return SpecialTokens(start, eos, pad)
+            raise ModelError(f"{name} is {value}, not a token of this model")
+    return found

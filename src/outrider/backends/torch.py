@@ -11,6 +11,7 @@ from outrider.errors import ModelError
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
 from outrider.models.state import DecoderState
+from outrider.nn.cache import SLACK
 
 __all__ = ["TorchBackend"]
 
@@ -27,10 +28,12 @@ class TorchBackend:
         drafter: Drafter | None = None,
         ctc: Ctc | None = None,
         frozen: bool = False,
+        ends: Sequence[int] = (),
     ) -> None:
         """Compute with `model`; `frozen` says that its weights will not change any more.
 
         Then weights of up to `PACK_UP_TO` bytes are kept a second time, laid out for this CPU.
+        `ends` are end tokens beside those of the model's config.
         """
         self.model = model.eval()
         self.ctc_decoder = _bind_ctc(ctc, model)
@@ -43,9 +46,11 @@ class TorchBackend:
                 ctc.pack_weights()
         config = model.config
         self.vocab_size: int = config.vocab_size
-        self.start, self.eos, self.pad = special_tokens(config)
+        self.start, self.ends, self.pad = special_tokens(config, ends)
+        self.eos = self.ends[0]
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
         self.longest_draft: int = 0 if drafter is None else drafter.config.block
+        self.longest_text: int = 0 if drafter is None else drafter.config.longest_text
         self.has_ctc: bool = ctc is not None
         self.epsilon: float = torch.finfo(model.dtype).eps
 
@@ -65,12 +70,14 @@ class TorchBackend:
     ) -> DecoderState:
         """Open one row per source."""
         memory_BSD = keep_BS = None
+        # A block is verified with the newest token before it, and may all be taken back.
+        slack = max(SLACK, self.longest_draft + 1) if drafting else SLACK
         if isinstance(self.model, LanguageModel):
-            state = self.model.open(len(source), capacity=capacity)
+            state = self.model.open(len(source), capacity=capacity, slack=slack)
         else:
             memory_BSD, keep_BS = self._encode(self.model, source)
             if capacity:
-                state = self.model.open(memory_BSD, keep_BS, capacity=capacity)
+                state = self.model.open(memory_BSD, keep_BS, capacity=capacity, slack=slack)
             else:  # nothing will be decoded token by token, so nothing is made ready for it
                 lengths = [0] * len(source)
                 state = DecoderState([], [], lengths=lengths, capacity=0, device=self.device)

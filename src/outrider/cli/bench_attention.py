@@ -5,6 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.bounds import MOST_THREADS
+from outrider.cli.console import new_console
+from outrider.cli.output import check_output
+
 __all__ = ["bench_attention"]
 
 
@@ -17,7 +21,9 @@ def bench_attention(
     quick: Annotated[
         bool, typer.Option("--quick", help="Few lengths: a minute or two for two kinds.")
     ] = False,
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.")
+    ] = None,
     keep: Annotated[
         bool, typer.Option("--keep", help="Keep what FILE of --json holds of other kinds.")
     ] = False,
@@ -27,7 +33,6 @@ def bench_attention(
     Each is compared with full causal attention. A point is a kind at a length, and runs in a
     process of its own; points that would take too long are left out.
     """
-    from rich.console import Console
 
     from outrider.evaluation.attention_scaling import (
         Grid,
@@ -37,9 +42,11 @@ def bench_attention(
     )
     from outrider.evaluation.results import write_result
 
+    check_output("--json", json)
+    check_output("--plot", plot, json)
     before = _read(json) if keep else None
     chosen = check_kinds([name.strip() for name in (kinds or "").split(",") if name.strip()])
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     result = measure_scaling(
         chosen,
         Grid.quick() if quick else Grid(),
@@ -74,7 +81,6 @@ def _read(path: Path | None) -> dict[str, Any]:
 
 
 def _print(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     heads = ("kind", "slope", "speedup 16k", "memory 16k", "cache 64k, MiB", "faster from")
@@ -89,7 +95,7 @@ def _print(result: dict[str, Any]) -> None:
             "-" if cache is None else f"{cache / 2**20:.2f}",
             "-" if found["faster_from"] is None else f"{found['faster_from']:,}",
         )
-    Console(highlight=False).print(table)
+    new_console(highlight=False).print(table)
 
 
 def _figure(value: float | None, unit: str = "") -> str:

@@ -7,7 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.bench_options import read_numbers, told_when_stopped
+from outrider.bounds import check_bound
+from outrider.cli.bench_options import Tokenize, read_numbers, told_when_stopped
+from outrider.cli.console import new_console
+from outrider.cli.output import check_output
 from outrider.errors import ConfigError, nearest
 
 __all__ = ["bench_decode"]
@@ -43,9 +46,7 @@ def bench_decode(
     repeats: Annotated[
         int | None, typer.Option(min=1, help="Times everything is timed; by default 5.")
     ] = None,
-    tokenize: Annotated[
-        str, typer.Option(help="SacreBLEU tokenizer: 13a for most languages, zh for Chinese.")
-    ] = "13a",
+    tokenize: Tokenize = "auto",
     quick: Annotated[
         bool, typer.Option("--quick", help="Under four minutes: batch 1 and 8, 3 repeats.")
     ] = False,
@@ -56,8 +57,11 @@ def bench_decode(
     """Translate the same sentences with every engine, in turn, and compare speed and output."""
     if reference is not None and source is None:
         raise ConfigError("--reference", "has no effect without --source; give both")
+    for option, path in (("--json", json), ("--markdown", markdown), ("--png", png)):
+        check_output(option, path, source, reference)
     usual: dict[str, Any] = _QUICK if quick else _FULL
-    counts = sorted({*read_numbers("--threads", threads, "1,2")})
+    numbers = read_numbers("--threads", threads, "1,2")
+    counts = sorted({check_bound("threads", number) for number in numbers})
     sizes = sorted({*read_numbers("--batches", batches or usual["batches"], "1,8,32,128")})
     chosen = _engines(engines)
     ways = _orders(orders)
@@ -91,13 +95,12 @@ def bench_decode(
 
 def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
     """Run the benchmark behind a progress bar."""
-    from rich.console import Console
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
     from outrider.evaluation.decode_bench import bench_model
 
-    console = Console(stderr=True)
-    columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}"))
+    console = new_console(stderr=True)
+    columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     hidden = not console.is_terminal
     doing = ["nothing yet"]
     with (
@@ -144,12 +147,11 @@ def _choose(option: str, text: str, choices: Sequence[str]) -> list[str]:
 
 def _print(result: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
-    from rich.console import Console
     from rich.table import Table
 
     from outrider.evaluation.decode_table import NARROW, heading, shown_columns, shown_row
 
-    console = Console(highlight=False)
+    console = new_console(highlight=False)
     console.print(heading(result), markup=False)
     columns = shown_columns(result, NARROW)
     for batch, order in dict.fromkeys((row["batch"], row["order"]) for row in result["rows"]):
@@ -169,12 +171,12 @@ def _write(
 ) -> None:
     from outrider.evaluation.decode_table import decode_markdown
     from outrider.evaluation.results import write_result
+    from outrider.files import write_text
 
     if json is not None:
         write_result(json, result)
     if markdown is not None:
-        markdown.parent.mkdir(parents=True, exist_ok=True)
-        markdown.write_text(decode_markdown(result), encoding="utf-8")
+        write_text(markdown, decode_markdown(result))
     if png is not None:
         from outrider.evaluation.decode_picture import draw_decode_speed
 

@@ -5,7 +5,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli.bench_options import read_numbers, told_when_stopped
+from outrider.bounds import MOST_THREADS
+from outrider.cli.bench_options import Tokenize, read_numbers, told_when_stopped
+from outrider.cli.console import new_console
+from outrider.cli.output import check_output
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -16,7 +19,7 @@ __all__ = ["bench_exact", "bench_modes"]
 Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")]
 Source = Annotated[Path, typer.Option(help="Lines to decode, plain or .gz.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]
-Threads = Annotated[int | None, typer.Option(min=1, help="CPU threads.")]
+Threads = Annotated[int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.")]
 Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first lines.")]
 
 _QUICK = {"lines": 200, "sentences": 32, "repeats": 3}
@@ -31,14 +34,14 @@ def bench_modes(
     batch: Annotated[str, typer.Option(help="Batch sizes to time, with commas.")] = "1,8,32",
     sentences: Annotated[int, typer.Option(min=1, help="Lines that speed is timed on.")] = 128,
     repeats: Annotated[int, typer.Option(min=1, help="Times each way is timed.")] = 5,
-    tokenize: Annotated[
-        str, typer.Option(help="SacreBLEU tokenizer: 13a for most languages, zh for Chinese.")
-    ] = "13a",
+    tokenize: Tokenize = "auto",
     threads: Threads = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few lines and repeats.")] = False,
 ) -> None:
     """Measure quality and speed of every way this model can generate, greedy beside them all."""
     batches = read_numbers("--batch", batch, "1,8,32")
+    for option, path in (("--json", json), ("--png", png)):
+        check_output(option, path, source, reference)
     sources, references = _read(source), _read(reference)
     if len(sources) != len(references):
         raise ConfigError(
@@ -50,14 +53,12 @@ def bench_modes(
         sources, references = sources[: _QUICK["lines"]], references[: _QUICK["lines"]]
         sentences, repeats = _QUICK["sentences"], _QUICK["repeats"]
 
-    from rich.console import Console
-
     from outrider.evaluation.modes import measure_modes
     from outrider.evaluation.origin import origin
 
     translator = _load_translator(model, threads)
     doing = ["nothing yet"]
-    with told_when_stopped(doing), Console(stderr=True).status("measuring") as status:
+    with told_when_stopped(doing), new_console(stderr=True).status("measuring") as status:
 
         def report(text: str) -> None:
             doing[0] = text
@@ -102,9 +103,9 @@ def bench_exact(
     threads: Threads = None,
 ) -> None:
     """Count the lines for which tandem writes the very tokens that greedy decoding writes."""
+    check_output("--json", json, source)
     texts = _read(source)[:lines]
 
-    from rich.console import Console
     from rich.progress import Progress
 
     from outrider.evaluation.exactness import compare_with_greedy
@@ -112,7 +113,7 @@ def bench_exact(
     from outrider.runtime import load
 
     loaded = load(model, dtype=dtype, threads=threads)
-    console, doing = Console(stderr=True), ["nothing yet"]
+    console, doing = new_console(stderr=True), ["nothing yet"]
     with (
         told_when_stopped(doing),
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
@@ -163,7 +164,6 @@ def _write(result: dict[str, Any], path: Path | None) -> None:
 
 
 def _print_modes(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     quality = Table(
@@ -185,15 +185,14 @@ def _print_modes(result: dict[str, Any]) -> None:
         shown = ["differs" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
         rounds = f"{mode['tokens_per_round']:.2f}" if mode["tokens_per_round"] else ""
         speed.add_row(mode["name"], rounds, *shown)
-    console = Console()
+    console = new_console()
     console.print(quality)
     console.print(speed)
 
 
 def _print_exactness(result: dict[str, Any]) -> None:
-    from rich.console import Console
 
-    console = Console(highlight=False)
+    console = new_console(highlight=False)
     statistics = result["statistics"]
     console.print(
         f"{result['identical']} of {result['lines']} lines are identical "

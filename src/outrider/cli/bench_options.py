@@ -1,13 +1,15 @@
-"""What the `bench` commands have in common: lists of numbers, and a clean end on Ctrl-C."""
+"""What commands that measure have in common: lists of numbers, and a clean end on Ctrl-C."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Annotated
 
 import typer
 
 from outrider.errors import ConfigError
+from outrider.evaluation.bleu_tokenizer import check_tokenizer
 
-__all__ = ["read_numbers", "told_when_stopped"]
+__all__ = ["Tokenize", "read_numbers", "told_when_stopped"]
 
 
 def read_numbers(option: str, text: str, example: str) -> list[int]:
@@ -19,6 +21,21 @@ def read_numbers(option: str, text: str, example: str) -> list[int]:
     if not numbers or min(numbers) < 1:
         raise ConfigError(option, f"got {text!r}, expected numbers such as {example}")
     return numbers
+
+
+def _known(name: str) -> str:
+    try:
+        return check_tokenizer(name)
+    except ValueError as error:
+        raise ConfigError("--tokenize", str(error)) from None
+
+
+Tokenize = Annotated[
+    str,
+    typer.Option(
+        help="SacreBLEU tokenizer; auto goes by the script of the references.", callback=_known
+    ),
+]
 
 
 @contextmanager

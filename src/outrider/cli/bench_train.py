@@ -5,6 +5,9 @@ from typing import Annotated
 
 import typer
 
+from outrider.bounds import MOST_THREADS
+from outrider.cli.console import new_console
+
 __all__ = ["bench_train"]
 
 
@@ -14,15 +17,16 @@ def bench_train(
         Path | None, typer.Option(help="Prepared folder of pairs; by default a made-up corpus.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Take under a minute.")] = False,
-    threads: Annotated[int | None, typer.Option(help="CPU threads of each engine.", min=1)] = None,
+    threads: Annotated[
+        int | None, typer.Option(help="CPU threads of each engine.", min=1, max=MOST_THREADS)
+    ] = None,
 ) -> None:
     """Measure training speed: engines take turns, each in a process of its own."""
-    from rich.console import Console
 
     from outrider.evaluation.results import write_result
     from outrider.training.speed import measure_training
 
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     result = measure_training(
         data=data,
         quick=quick,

@@ -5,6 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.bounds import MOST_THREADS
+from outrider.cli.console import new_console
+from outrider.cli.output import check_output
 from outrider.errors import ConfigError
 
 __all__ = ["compare"]
@@ -35,7 +38,9 @@ def compare(
     folder: Annotated[Path, typer.Option(help="Where runs are kept, to be resumed.")] = Path(
         "runs/compare"
     ),
-    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.")
+    ] = None,
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard these runs and train them again.")
     ] = False,
@@ -48,11 +53,11 @@ def compare(
     if (steps is None) == (minutes is None):
         raise ConfigError("--steps", "give either --steps or --minutes")
 
-    from rich.console import Console
-
     from outrider.training.compare import Budget, Comparison
     from outrider.training.compare import compare as compare_models
 
+    check_output("--json", json)
+    check_output("--png", png, json)
     settings, others = _divide(overrides or [])
     comparison = Comparison(
         task=task,
@@ -66,7 +71,7 @@ def compare(
         restart=restart,
     )
     try:
-        result = compare_models(configs, comparison, console=Console(stderr=True))
+        result = compare_models(configs, comparison, console=new_console(stderr=True))
     except KeyboardInterrupt:
         typer.echo("outrider: stopped; the same command goes on from here", err=True)
         raise typer.Exit(130) from None
@@ -90,12 +95,14 @@ def _divide(overrides: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
         if not equals:
             message = "is written key=value, for example task.train_length=10"
             raise ConfigError(override, message)
-        settings[key.removeprefix("task.")] = yaml12.parse(text)
+        try:
+            settings[key.removeprefix("task.")] = yaml12.parse(text)
+        except ValueError:
+            settings[key.removeprefix("task.")] = text
     return settings, tuple(others)
 
 
 def _print(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from outrider.evaluation.comparison import failures, table, title
@@ -106,9 +113,9 @@ def _print(result: dict[str, Any]) -> None:
         shown.add_column(head, justify="right" if place else "left", overflow="fold")
     for row in rows:
         shown.add_row(*row)
-    console = Console(highlight=False)
+    console = new_console(highlight=False)
     if not console.is_terminal:
-        console = Console(highlight=False, width=WIDE)
+        console = new_console(highlight=False, width=WIDE)
     console.print(shown)
     for line in failures(result):
         console.print(line, markup=False, soft_wrap=True)

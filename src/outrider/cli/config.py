@@ -37,10 +37,15 @@ def _print_resolved(path: str, *overrides: str) -> None:
     from outrider.config import as_yaml, load_config
     from outrider.models import check_keys
     from outrider.models.explain import TYPES
+    from outrider.training.build import check_model
+    from outrider.training.check import check_settings
     from outrider.training.run_config import RunConfig
 
     run = load_config(RunConfig, path, overrides)
     check_keys(TYPES[run.model.type], run.model.values, prefix="model.")
+    check_settings(run)
+    if not run.model.rides and "encoder" not in run.model.values:  # those need other folders
+        check_model(run)
     typer.echo(as_yaml(run), nl=False)
 
 

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.cli.console import new_console
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -115,7 +116,6 @@ def check(options: dict[str, Any]) -> None:
 
 def print_statistics(stats: "Statistics") -> None:
     """Print what happened while drafting to stderr."""
-    from rich.console import Console
     from rich.table import Table
 
     table = Table("measure", "value", title="statistics")
@@ -128,7 +128,7 @@ def print_statistics(stats: "Statistics") -> None:
         table.add_row("near-ties computed again", f"{stats.rechecked:,}")
     for part, seconds in stats.seconds.items():
         table.add_row(f"seconds in {part}", f"{seconds:.3f}")
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     console.print(table)
     for note in stats.notes:
         console.print(note, highlight=False)

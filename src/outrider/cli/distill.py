@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.console import new_console
+
 __all__ = ["distill"]
 
 
@@ -28,7 +30,6 @@ def distill(
 
     Killed runs resume at the first shard that is missing.
     """
-    from rich.console import Console
 
     from outrider.data.report import report
     from outrider.runtime.distill import DISTILL_TOKENS
@@ -52,5 +53,5 @@ def distill(
         typer.echo("outrider: the finished shards are kept; start again to go on", err=True)
         raise typer.Exit(130) from None
     if not quiet:
-        Console(stderr=True).print(report(prepared))
+        new_console(stderr=True).print(report(prepared))
     typer.echo(str(prepared.folder))

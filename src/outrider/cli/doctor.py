@@ -53,10 +53,8 @@ def _print(found: dict[str, Any]) -> None:
 def _machine(found: dict[str, Any]) -> Iterator[Line]:
     versions, machine = found["versions"], found["machine"]
     yield "outrider", f"{versions['outrider']}, Python {versions['python']}, {machine['system']}"
-    yield (
-        "processor",
-        f"{machine['processor']}: {machine['cores']} cores, {machine['memory_gib']} GiB of memory",
-    )
+    memory = f", {machine['memory_gib']} GiB of memory" if machine["memory_gib"] else ""
+    yield "processor", f"{machine['processor']}: {machine['cores']} cores{memory}"
     gpus = ", ".join(found["gpus"]) or "no GPU"
     yield "torch", f"{versions['torch']}, {machine['threads']} threads, {gpus}"
 

@@ -5,6 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
+from outrider.cli.bench_options import Tokenize
+from outrider.cli.console import new_console
+from outrider.cli.output import check_output
 from outrider.errors import ConfigError
 
 __all__ = ["evaluate"]
@@ -26,10 +29,13 @@ def evaluate(
     length_penalty: Annotated[
         float, typer.Option(help="Over 1 prefers longer translations, under 1 shorter ones.")
     ] = 1.0,
-    tokenize: Annotated[
-        str, typer.Option(help="SacreBLEU tokenizer: 13a for most languages, zh for Chinese.")
-    ] = "13a",
-    output: Annotated[Path | None, typer.Option(help="Write the translations here.")] = None,
+    tokenize: Tokenize = "auto",
+    whole: Annotated[
+        bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
+    ] = False,
+    output: Annotated[
+        Path | None, typer.Option(help="Write the translations here, when all are done.")
+    ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
 ) -> None:
     """Score a model: sacreBLEU and chrF of translations, or perplexity of a text."""
@@ -37,13 +43,21 @@ def evaluate(
         raise ConfigError("--source", "give --source and --reference, or --text")
     if (source is None) != (reference is None):
         raise ConfigError("--reference", "source and reference belong together; give both")
+    check_output("--output", output, source, reference)
+    check_output("--json", json, source, reference, text, output)
     if text is not None:
         result = _evaluate_text(model, text, tail)
     else:
         assert source is not None
         assert reference is not None
         result = _evaluate_translation(
-            model, source, reference, _decode(beams, length_penalty), tokenize, output
+            model,
+            source,
+            reference,
+            _decode(beams, length_penalty),
+            tokenize=tokenize,
+            split=not whole,
+            output=output,
         )
     _print_table(result)
     if json is not None:
@@ -71,10 +85,8 @@ def _evaluate_translation(
     source: Path,
     reference: Path,
     decode: dict[str, Any],
-    tokenize: str,
-    output: Path | None,
+    **options: Any,
 ) -> dict[str, Any]:
-    from rich.console import Console
     from rich.progress import Progress
 
     from outrider.config import build_config
@@ -82,7 +94,7 @@ def _evaluate_translation(
     from outrider.evaluation.evaluate import evaluate_translation
 
     config = build_config(DecodeConfig, decode, prefix="--")
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=None)
         return evaluate_translation(
@@ -90,14 +102,12 @@ def _evaluate_translation(
             source=source,
             reference=reference,
             decode=config,
-            tokenize=tokenize,
-            output=output,
+            **options,
             advance=lambda rows: progress.advance(task, rows),
         )
 
 
 def _print_table(result: dict[str, Any]) -> None:
-    from rich.console import Console
     from rich.table import Table
 
     from outrider.evaluation.results import show_score
@@ -106,4 +116,4 @@ def _print_table(result: dict[str, Any]) -> None:
     for name, value in result["scores"].items():
         table.add_row(name, show_score(value))
     table.add_row("seconds", f"{result['seconds']:,.1f}")
-    Console().print(table)
+    new_console().print(table)

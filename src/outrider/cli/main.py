@@ -4,13 +4,12 @@ A user's mistake is one line on stderr and exit code 2; a bug keeps its tracebac
 does instead of the one asked for is one line on stderr as well.
 """
 
-import errno
 import os
 import sys
 import traceback
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Annotated, Any
 
 import typer
@@ -26,17 +25,16 @@ from outrider.cli.distill import distill
 from outrider.cli.doctor import doctor
 from outrider.cli.evaluate import evaluate
 from outrider.cli.export import export
+from outrider.cli.output import Nowhere
 from outrider.cli.prepare import prepare
 from outrider.cli.show import show_tandem
 from outrider.cli.show_attention import show_attention
 from outrider.cli.show_pattern import show_pattern
 from outrider.cli.train import train
 from outrider.cli.translate import generate, translate
-from outrider.errors import FallbackWarning, OutriderError
+from outrider.errors import FallbackWarning, OutriderError, is_out_of_memory
 
 __all__ = ["app", "main", "run"]
-
-_SHORTAGES = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EMFILE)
 
 app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
 bench = typer.Typer(help="Measure speed, quality and exactness side by side.", no_args_is_help=True)
@@ -63,7 +61,7 @@ def outrider(
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
     debug: Annotated[bool, typer.Option("--debug", help="Show tracebacks of user errors.")] = False,
 ) -> None:
-    """Train, speed up and serve sequence-to-sequence and language models."""
+    """Train sequence-to-sequence and language models, and decode them fast."""
     if version:
         typer.echo(f"outrider {__version__}")
     elif context.invoked_subcommand is None:
@@ -72,6 +70,7 @@ def outrider(
 
 def main() -> None:
     """Entry point of the console script."""
+    _occupy_descriptors()
     sys.exit(run(sys.argv[1:]))
 
 
@@ -81,16 +80,43 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        with _fallbacks_in_one_line():
+        with _open_streams(), _fallbacks_in_one_line():
             code = app(arguments, standalone_mode=False, prog_name="outrider") or 0
-        sys.stdout.flush()
-    except (OutriderError, OSError, MemoryError, typer.Abort, typer.TyperException) as error:
+            sys.stdout.flush()
+    except KeyboardInterrupt:
+        code = 130
+    except Exception as error:
+        found = _report(error)
+        if found is None:
+            raise
         if debug:
             traceback.print_exc()
-        return _report(error)
+        return found
     if code == 130:
         _say("interrupted")
     return int(code)
+
+
+def _occupy_descriptors() -> None:
+    """Let no file that is opened later take the place of a closed stdin, stdout or stderr."""
+    for descriptor in range(3):
+        try:
+            os.fstat(descriptor)
+        except OSError:
+            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+
+
+@contextmanager
+def _open_streams() -> Iterator[None]:
+    """Write nowhere where stdout or stderr is closed."""
+    closed = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
+    for name in closed:
+        setattr(sys, name, Nowhere())
+    try:
+        yield
+    finally:
+        for name in closed:
+            setattr(sys, name, None)
 
 
 @contextmanager
@@ -109,23 +135,27 @@ def _fallbacks_in_one_line() -> Iterator[None]:
         yield
 
 
-def _report(error: BaseException) -> int:
-    """Say in one line what went wrong and return the exit code."""
+def _report(error: Exception) -> int | None:
+    """Say in one line what went wrong and return the exit code; None for a bug."""
     if isinstance(error, BrokenPipeError):
         return _close_stdout()
     if isinstance(error, OutriderError):
         _say(str(error))
-    elif isinstance(error, MemoryError):
+    elif is_out_of_memory(error):
         _say("the machine ran out of memory; try a smaller batch or a shorter input")
     elif isinstance(error, OSError):
-        if error.errno not in _SHORTAGES:
-            raise error
-        _close_stdout()
-        _say(": ".join(str(part) for part in (error.filename, error.strerror) if part))
+        try:
+            sys.stdout.flush()
+        except (OSError, AttributeError, ValueError):
+            _close_stdout()
+        reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
+        _say(": ".join(str(part) for part in (error.filename, reason) if part))
     elif isinstance(error, typer.TyperException):
         _say_usage(error)
-    else:
+    elif isinstance(error, typer.Abort):
         _say("stopped: no input")
+    else:
+        return None
     return 2
 
 
@@ -139,10 +169,12 @@ def _say_usage(error: typer.TyperException) -> None:
 
 def _say(message: str, colour: str = typer.colors.RED) -> None:
     shown = None if os.environ.get("NO_COLOR") else colour
-    typer.secho(f"outrider: {' '.join(message.split())}", fg=shown, err=True)
+    with suppress(OSError, AttributeError):  # a stderr that is full or closed hears nothing
+        typer.secho(f"outrider: {' '.join(message.split())}", fg=shown, err=True)
 
 
 def _close_stdout() -> int:
     """Let nothing more be written to a reader that has gone or a disk that is full."""
-    os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    with suppress(OSError, AttributeError):  # closed already
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1

@@ -5,6 +5,8 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.console import new_console
+
 __all__ = ["prepare"]
 
 
@@ -22,21 +24,17 @@ def prepare(
 
     Says what was dropped and why. Does nothing if the data are prepared already.
     """
-    from rich.console import Console
 
     from outrider.config import load_config
-    from outrider.data.config import Task
     from outrider.data.prepare import prepare as prepare_data
     from outrider.data.report import report
+    from outrider.training.build import run_task
+    from outrider.training.check import check_run
     from outrider.training.run_config import RunConfig
 
     run = load_config(RunConfig, config, overrides or [])
-    task: Task = "translation" if run.model.type == "seq2seq" else "language_model"
-    if run.model.rides:
-        from outrider.training.build import run_task
-
-        task = run_task(run)
-    prepared = prepare_data(run.data, task=task, progress=not quiet, force=force)
+    check_run(run)
+    prepared = prepare_data(run.data, task=run_task(run), progress=not quiet, force=force)
     if not quiet:
-        Console(stderr=True).print(report(prepared))
+        new_console(stderr=True).print(report(prepared))
     typer.echo(str(prepared.folder))

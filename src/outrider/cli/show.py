@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.cli.console import new_console
 from outrider.cli.decode_options import check
 from outrider.errors import ConfigError
 
@@ -54,13 +55,11 @@ def show_tandem(
         options["max_new_tokens"] = max_new_tokens
     check(options)
 
-    from rich.console import Console
-
     from outrider.evaluation.tandem_trace import trace_text
     from outrider.runtime import load
 
     trace = trace_text(load(_model(model)), text, options)
-    print_tandem(trace, Console(highlight=False))
+    print_tandem(trace, new_console(highlight=False))
     if png is not None:
         from outrider.evaluation.tandem_picture import draw_tandem
 

@@ -5,6 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from outrider.cli.console import new_console
+
 if TYPE_CHECKING:
     from rich.console import Console
 
@@ -24,13 +26,12 @@ def show_attention(
     An encoder-decoder reads the text and writes its translation, greedily; its encoder, its decoder
     and what the decoder sees of the source are shown. A language model only reads.
     """
-    from rich.console import Console
 
     from outrider.evaluation.attention_maps import read_maps
     from outrider.runtime import load
 
     maps = read_maps(load(model, backend="torch"), text)
-    print_maps(maps, Console(highlight=False))
+    print_maps(maps, new_console(highlight=False))
     if png is not None:
         from outrider.evaluation.attention_picture import draw_maps
 

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.cli.console import new_console
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,12 +42,10 @@ def show_pattern(
     """
     chosen = dict(_option(word) for word in options or [])
 
-    from rich.console import Console
-
     from outrider.evaluation.pattern import find_pattern
 
     pattern = find_pattern(kind, chosen, causal=False if encoder else None, length=length)
-    print_pattern(pattern, Console(highlight=False))
+    print_pattern(pattern, new_console(highlight=False))
     if png is not None:
         from outrider.evaluation.pattern_picture import draw_pattern
 
@@ -79,6 +78,8 @@ def print_pattern(pattern: "Pattern", console: "Console") -> None:
         for line in _lines(heads.seen_TT):
             console.print(Text(line, style="green"), no_wrap=True, crop=True)
         console.print(_figures(heads))
+    if pattern.reason:
+        console.print(Text(pattern.reason, style="bright_black"))
 
 
 def _lines(seen_TT: "Tensor") -> list[str]:

@@ -6,6 +6,8 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.console import new_console
+
 __all__ = ["train"]
 
 
@@ -26,13 +28,11 @@ def train(
     if "RANK" in os.environ:  # torchrun; PyTorch would warn of a DDP option we chose on purpose
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
-    from rich.console import Console
-
     from outrider.config import load_config
     from outrider.training.run import train_run
     from outrider.training.run_config import RunConfig
 
     run = load_config(RunConfig, config, overrides or [])
-    folder = train_run(run, restart=restart, console=Console(stderr=True, quiet=not main))
+    folder = train_run(run, restart=restart, console=new_console(stderr=True, quiet=not main))
     if main:
         typer.echo(str(folder))

@@ -1,6 +1,5 @@
 """`outrider translate` and `outrider generate`: a trained model at work."""
 
-import gzip
 import sys
 from collections.abc import Iterator
 from contextlib import ExitStack, contextmanager
@@ -9,8 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 import typer
 
+from outrider.cli.console import new_console
 from outrider.cli.decode_options import Model, check, decodes, print_statistics
-from outrider.errors import ConfigError, DataError, ModelError, ResourceError
+from outrider.cli.output import STDIN, check_output, check_stdout, is_straight, open_output
+from outrider.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
@@ -29,36 +30,47 @@ def translate(
     place: dict[str, Any],
     text: Annotated[list[str] | None, typer.Argument(help="Texts; else --in or stdin.")] = None,
     source: Annotated[Path | None, typer.Option("--in", help="Read lines from here.")] = None,
-    target: Annotated[Path | None, typer.Option("--out", help="Write lines here.")] = None,
+    target: Annotated[
+        Path | None,
+        typer.Option("--out", help="Write lines here: whole at the end, or not at all."),
+    ] = None,
     n_best: Annotated[
         int | None, typer.Option(help="Write `line ||| text ||| score` for the n best.")
     ] = None,
+    whole: Annotated[
+        bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
+    ] = False,
     batch_tokens: BatchTokens = None,
     stats: Stats = False,
 ) -> None:
-    """Translate: one output line per input line, in order, as soon as it is known."""
+    """Translate: one output line per input line, in order, as soon as it is known.
+
+    With --out the file appears when all lines are done: an error or Ctrl-C leaves what was there
+    before. A pipe or a device is written straight. Input may be gzipped.
+    """
     if n_best is not None:
         options["n_best"] = n_best
     if text and source is not None:
         raise ConfigError("--in", "texts were given too; leave out one of them")
-    if source is not None and target is not None and source.absolute() == target.absolute():
-        raise ConfigError("--out", f"{target} is the input too and would be overwritten")
+    check_output("--out", target, *([] if text else [source or STDIN]))
+    if target is None:
+        check_stdout("name a file with --out")
     check(options)
-    translator = _load_translator(model, place)
+    if whole:
+        options["split"] = False
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
     with ExitStack() as stack:
-        lines: Iterator[str]
-        if text:
-            lines = iter(text)
-        else:
-            lines = _lines(stack.enter_context(_reader(source)))
-            if source is None and sys.stdin.isatty():
-                options["window"] = 1
-        writer = stack.enter_context(_writer(target))
+        lines: Iterator[str] = iter(text or ())
+        if not text:
+            from outrider.data.lines import open_lines
+
+            raw = stack.enter_context(open_lines(source))
+            lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
+        translator = _load_translator(model, place)
         if stats:
             options["stats"] = stack.enter_context(_statistics())
-        _translate(translator, lines, writer, options)
+        _translate(translator, lines, target, options)
 
 
 @decodes
@@ -71,16 +83,33 @@ def generate(
     stats: Stats = False,
 ) -> None:
     """Continue prompts with a language model; each is printed with its continuation."""
+    check_stdout("redirect it to a file")
     check(options)
     generator = _load_generator(model, place)
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
-    prompts = prompt or [sys.stdin.read().rstrip("\n")]
+    prompts = prompt or [_read_prompt()]
     with ExitStack() as stack:
         if stats:
             options["stats"] = stack.enter_context(_statistics())
         for start, (best, *_) in zip(prompts, generator.results(prompts, **options), strict=True):
             typer.echo(start + best.text)
+
+
+def _read_prompt() -> str:
+    """Read all of standard input as one prompt; its last line end is none of it."""
+    from outrider.data.lines import LINE_BYTES, open_lines
+
+    lines: list[bytes] = []
+    size = 0
+    with open_lines(None) as raw:
+        for line in raw:
+            lines.append(line)
+            size += len(line) + 1
+            if size > LINE_BYTES:
+                message = f"a prompt of more than {LINE_BYTES:,} bytes; give a shorter one"
+                raise DataError(f"standard input: {message}")
+    return b"\n".join(lines).decode("utf-8", "replace").rstrip("\n")
 
 
 @contextmanager
@@ -113,18 +142,19 @@ def _load_generator(model: str, options: dict[str, Any]) -> "Generator":
 
 
 def _translate(
-    translator: "Translator", lines: Iterator[str], writer: TextIO, options: dict[str, Any]
+    translator: "Translator", lines: Iterator[str], target: Path | None, options: dict[str, Any]
 ) -> None:
     done = 0
     try:
-        with _progress(writer) as advance:
+        with open_output(target) as writer, _progress(writer) as advance:
             for results in translator.results_iter(lines, **options):
                 writer.write(_format(results, done, n_best=options.get("n_best", 1)))
                 writer.flush()
                 done += 1
                 advance()
     except KeyboardInterrupt:
-        typer.echo(f"outrider: {done} lines are done", err=True)
+        left = f"; {target} was not written" if target and not is_straight(target) else ""
+        typer.echo(f"outrider: {done} lines are done{left}", err=True)
         raise typer.Exit(130) from None
 
 
@@ -136,49 +166,12 @@ def _format(results: "list[Result]", line: int, *, n_best: int) -> str:
     return "".join(f"{line} ||| {text} ||| {result.score:.4f}\n" for text, result in rows)
 
 
-def _lines(reader: TextIO) -> Iterator[str]:
-    return (line.rstrip("\n") for line in reader)
-
-
-@contextmanager
-def _reader(path: Path | None) -> Iterator[TextIO]:
-    """Open the input; only a newline ends a line, and a bad byte costs one character."""
-    if path is None:
-        if hasattr(sys.stdin, "reconfigure"):
-            sys.stdin.reconfigure(encoding="utf-8", errors="replace", newline="\n")
-        yield sys.stdin
-        return
-    opened = gzip.open if path.suffix == ".gz" else open
-    try:
-        file = opened(path, "rt", encoding="utf-8", errors="replace", newline="\n")
-    except OSError as error:
-        raise DataError(f"{path}: cannot be read ({error.strerror})") from None
-    with file:
-        yield file
-
-
-@contextmanager
-def _writer(path: Path | None) -> Iterator[TextIO]:
-    if path is None:
-        if hasattr(sys.stdout, "reconfigure"):
-            sys.stdout.reconfigure(encoding="utf-8")
-        yield sys.stdout
-        return
-    try:
-        file = path.open("w", encoding="utf-8", newline="\n")
-    except OSError as error:
-        raise ResourceError(f"{path}: cannot be written ({error.strerror})") from None
-    with file:
-        yield file
-
-
 @contextmanager
 def _progress(writer: TextIO) -> Iterator[Any]:
     """Count lines on a terminal, unless the translations themselves appear there."""
-    from rich.console import Console
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 
-    console = Console(stderr=True)
+    console = new_console(stderr=True)
     shown = console.is_terminal and not writer.isatty()
     columns = (SpinnerColumn(), MofNCompleteColumn(), "lines", TimeElapsedColumn())
     with Progress(*columns, console=console, transient=True, disable=not shown) as progress:

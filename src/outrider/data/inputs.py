@@ -4,10 +4,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from outrider.config import completed
 from outrider.data.config import PrepareConfig
 from outrider.data.corpus import corpus_files
 from outrider.data.manifest import InputFile, Manifest
-from outrider.data.shards import file_sha256
+from outrider.files import file_sha256
 
 __all__ = ["describe_inputs", "difference", "settings"]
 
@@ -39,14 +40,18 @@ def difference(manifest: Manifest, config: PrepareConfig, task: str) -> str:
     """The first thing in which a prepared folder is not what `config` asks for, or ""."""
     if manifest.task != task:
         return f"task was {manifest.task}, is now {task}"
-    before, now = _flat(manifest.config), _flat(settings(config))
+    before = _flat(completed(manifest.config, config, leave_out=PLACES))
+    now = _flat(settings(config))
     for key in [*now, *before]:
-        if before.get(key) != now.get(key):
-            return f"data.{key} was {before.get(key)!r}, is now {now.get(key)!r}"
+        if key not in now:
+            return f"data.{key} was {before[key]!r}, which this version does not know"
+        if before.get(key) != now[key]:
+            return f"data.{key} was {before.get(key)!r}, is now {now[key]!r}"
     paths = _paths(config)
-    changed = (file.name for file in manifest.inputs if _changed(file, paths[file.name]))
-    name = next(changed, None)
-    return "" if name is None else f"{paths[name]} changed"
+    for file in manifest.inputs:
+        if file.name in paths and _changed(file, paths[file.name]):
+            return f"{paths[file.name]} changed"
+    return ""
 
 
 def _paths(config: PrepareConfig) -> dict[str, Path]:

@@ -1,20 +1,33 @@
-"""Lines of plain and gzipped text files, held one at a time and never longer than a limit.
+"""Lines of plain and gzipped text files and of pipes, never longer than a limit.
 
 Lines end at a newline byte and nowhere else: editors and Python disagree about form feeds and
-Unicode separators, and one disagreement shifts every pair after it.
+Unicode separators, and one disagreement shifts every pair after it. Whatever is wrong with a file
+becomes one sentence, where it is read and not where what was read is used.
 """
 
 import gzip
 import io
+import os
+import select
+import stat
+import sys
+import time
 import zlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import cached_property
 from pathlib import Path
-from typing import BinaryIO, NamedTuple, cast
+from typing import Any, BinaryIO, NamedTuple, cast
 
 from outrider.errors import DataError, nearest
 
-__all__ = ["Line", "decode", "open_file", "read_lines"]
+__all__ = ["LINE_BYTES", "Line", "Lines", "decode", "open_file", "open_lines", "read_lines"]
+
+LINE_BYTES = 1 << 24
+"""Longest line of what is translated or scored: a shelf of books, or a small file gone wrong."""
+PATIENCE = 0.02
+"""Seconds that a pipe may stand dry before it counts as slow."""
+_PIECE = 1 << 16
 
 
 class Line(NamedTuple):
@@ -24,21 +37,175 @@ class Line(NamedTuple):
     whole: bool = True
 
 
+class _Explained(io.RawIOBase):
+    """The bytes of a stream; an error while reading them is one sentence with the file's name."""
+
+    def __init__(self, stream: BinaryIO, name: str) -> None:
+        self.stream, self.name = stream, name
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        view = memoryview(buffer)
+        with _one_sentence(self.name):
+            piece = self.stream.read1(len(view))  # type: ignore[attr-defined]
+        view[: len(piece)] = piece
+        return len(piece)
+
+
+@contextmanager
+def _one_sentence(name: str) -> Iterator[None]:
+    try:
+        yield
+    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+        raise DataError(f"{name}: damaged gzip file ({error})") from None
+    except (OSError, ValueError) as error:  # a name with a NUL byte is a ValueError
+        reason = getattr(error, "strerror", None) or error
+        raise DataError(f"{name}: cannot be read: {reason}") from None
+
+
+def _unzipped(stream: io.BufferedReader, name: str) -> tuple[io.BufferedReader, bool]:
+    """Look at the first bytes, not at the name; also return whether it is gzipped."""
+    with _one_sentence(name):
+        zipped = stream.peek(2)[:2] == b"\x1f\x8b"
+    plain = gzip.GzipFile(fileobj=stream) if zipped else stream
+    return io.BufferedReader(_Explained(cast(BinaryIO, plain), name), _PIECE), zipped
+
+
+@contextmanager
+def _opened(path: Path) -> Iterator[io.BufferedReader]:
+    with _one_sentence(str(path)):
+        try:
+            stream = path.open("rb")
+        except FileNotFoundError:
+            siblings = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
+            raise DataError(f"{path}: no such file{nearest(path.name, siblings)}") from None
+    with stream:
+        yield stream
+
+
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
     """Open a plain or gzipped file; whatever is wrong with it becomes one sentence."""
+    with _opened(path) as stream:
+        yield _unzipped(stream, str(path))[0]
+
+
+@contextmanager
+def open_lines(path: Path | None, *, limit: int = LINE_BYTES) -> Iterator["Lines"]:
+    """Open the lines of a file, or of standard input; plain or gzipped."""
+    if path is None:
+        yield Lines(_standard_input(), "standard input", limit=limit)
+        return
+    with _opened(path) as stream:
+        yield Lines(stream, str(path), limit=limit)
+
+
+def _standard_input() -> io.BufferedReader:
+    if sys.stdin is None or sys.stdin.closed:
+        raise DataError("standard input is closed; give a text or a file")
+    stream = getattr(sys.stdin, "buffer", None) or io.BytesIO(sys.stdin.read().encode())
+    return stream if isinstance(stream, io.BufferedReader) else io.BufferedReader(stream)
+
+
+class Lines:
+    """Lines as bytes, without their end; `ready` says whether one more can be had at once."""
+
+    def __init__(self, stream: io.BufferedReader, name: str, *, limit: int = LINE_BYTES) -> None:
+        """Read what `stream` holds; a line of more than `limit` bytes is refused."""
+        self.name, self.limit = name, limit
+        self._unopened, self._pipe = stream, _pipe(stream)
+        self._held, self._searched, self._ended = bytearray(), 0, False
+        self._number = 0
+        self._patience, self._asked = PATIENCE, False
+
+    def __iter__(self) -> "Lines":
+        return self
+
+    def __next__(self) -> bytes:
+        if not self._asked:
+            self._patience = PATIENCE
+        self._asked = False
+        while not self._ended and not self._whole():
+            self._read()
+        if self._ended and not self._held:
+            raise StopIteration
+        return self._take()
+
+    def ready(self) -> bool:
+        """Whether the next line, or the end, is there without waiting for whoever writes it.
+
+        A pipe may stand dry for a moment, but not for long in all between two answers of False.
+        """
+        self._asked = True
+        while not self._ended and not self._whole():
+            if self._pipe is None:
+                return True
+            if not self._flows(self._pipe):
+                self._patience = PATIENCE
+                return False
+            self._read()
+        return True
+
+    def _flows(self, pipe: int) -> bool:
+        if os.name == "nt":  # Windows cannot ask a pipe
+            return False
+        began = time.monotonic()
+        readable, _, _ = select.select([pipe], [], [], self._patience)
+        self._patience = max(0.0, self._patience - (time.monotonic() - began))
+        return bool(readable)
+
+    @cached_property
+    def _stream(self) -> io.BufferedReader:
+        # Not before the first line is asked for: whoever writes a pipe may take long to begin.
+        stream, zipped = _unzipped(self._unopened, self.name)
+        if zipped:
+            self._pipe = None
+        return stream
+
+    def _read(self) -> None:
+        piece = self._stream.read1(_PIECE)
+        self._held += piece
+        self._ended = not piece
+
+    def _whole(self) -> bool:
+        """Whether a line is held whole, or more than a line may have."""
+        end = self._held.find(b"\n", self._searched)
+        self._searched = len(self._held) if end < 0 else end
+        return end >= 0 or len(self._held) > self.limit
+
+    def _take(self) -> bytes:
+        self._number += 1
+        end = self._held.find(b"\n", self._searched)
+        end = len(self._held) if end < 0 else end
+        if end > self.limit:
+            raise DataError(
+                f"{self.name}, line {self._number}: is longer than {self.limit:,} bytes; "
+                "break it into lines"
+            )
+        line = bytes(self._held[:end])
+        del self._held[: end + 1]
+        self._searched = 0
+        if self._number == 1:
+            line = _without_mark(line, self.name)
+        return line.removesuffix(b"\r")
+
+
+def _pipe(stream: io.BufferedReader) -> int | None:
+    """Return the descriptor of what may make us wait; a regular file never does."""
     try:
-        with path.open("rb") as plain:
-            zipped = plain.peek(2)[:2] == b"\x1f\x8b"
-            stream = io.BufferedReader(gzip.GzipFile(fileobj=plain)) if zipped else plain
-            yield cast(BinaryIO, stream)
-    except FileNotFoundError:
-        siblings = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
-        raise DataError(f"{path}: no such file{nearest(path.name, siblings)}") from None
-    except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{path}: damaged gzip file ({error})") from None
-    except (PermissionError, IsADirectoryError, NotADirectoryError) as error:
-        raise DataError(f"{path}: cannot be read: {error.strerror}") from None
+        descriptor = stream.fileno()
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except (OSError, ValueError):
+        return None
+    return None if regular else descriptor
+
+
+def _without_mark(line: bytes, name: str) -> bytes:
+    if line.startswith((b"\xff\xfe", b"\xfe\xff")):
+        raise DataError(f"{name}: is UTF-16, expected UTF-8; convert it, for example with iconv")
+    return line.removeprefix(b"\xef\xbb\xbf")
 
 
 def read_lines(stream: BinaryIO, path: Path, limit: int) -> Iterator[Line]:
@@ -46,9 +213,7 @@ def read_lines(stream: BinaryIO, path: Path, limit: int) -> Iterator[Line]:
     raw = stream.readline(limit + 1)
     if not raw:
         raise DataError(f"{path}: the file is empty")
-    if raw.startswith((b"\xff\xfe", b"\xfe\xff")):
-        raise DataError(f"{path}: is UTF-16, expected UTF-8; convert it, for example with iconv")
-    raw = raw.removeprefix(b"\xef\xbb\xbf")
+    raw = _without_mark(raw, str(path))
     while raw:
         whole = raw.endswith(b"\n") or len(raw) <= limit
         yield Line(raw.rstrip(b"\r\n"), whole)

@@ -1,14 +1,14 @@
 """The manifest of a prepared folder: what is in it, what it was made from, what was left out."""
 
-import json
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
+from pydantic import Field, ValidationError
 
 from outrider.config import Config
 from outrider.data.config import Task
 from outrider.errors import DataError
+from outrider.files import read_json, write_json
 
 __all__ = ["Dropped", "InputFile", "Manifest", "Shard", "Split", "read_manifest"]
 
@@ -20,10 +20,10 @@ class Shard(Config):
     """One Parquet file."""
 
     name: str
-    rows: int
+    rows: int = Field(ge=0)
     sha256: str
-    source_tokens: int
-    target_tokens: int
+    source_tokens: int = Field(ge=0)
+    target_tokens: int = Field(ge=0)
 
 
 class Dropped(Config):
@@ -75,7 +75,7 @@ class Manifest(Config):
     inputs: tuple[InputFile, ...]
     tokenizer: dict[str, Any]
     """Kind, size and special ids."""
-    block_rows: int
+    block_rows: int = Field(ge=1)
     """Rows of a Parquet row group; only the last one of a shard has fewer."""
     splits: dict[str, Split]
     origin: dict[str, Any] | None = None
@@ -83,28 +83,25 @@ class Manifest(Config):
 
     def write(self, folder: Path) -> None:
         """Write it last of all files: a folder without a manifest is not a prepared one."""
-        text = json.dumps(self.model_dump(mode="json"), ensure_ascii=False, indent=2)
-        (folder / NAME).write_text(text + "\n", encoding="utf-8")
+        write_json(folder / NAME, self.model_dump(mode="json"))
 
 
 def read_manifest(folder: Path) -> Manifest:
     """Read and check the manifest of a prepared folder."""
     path = folder / NAME
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        found = values["format"]
-    except FileNotFoundError:
-        raise DataError(
-            f"{folder}: not a prepared folder (no {NAME}); run outrider prepare"
-        ) from None
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise DataError(f"{path}: damaged ({error}); run outrider prepare --force") from None
+    if not path.exists():
+        raise DataError(f"{folder}: not a prepared folder (no {NAME}); run outrider prepare")
+    values = read_json(path, error=DataError, fix="run outrider prepare --force")
+    found = values.get("format")
     if found != FORMAT:
         raise DataError(
             f"{path}: has format {found}, this version reads {FORMAT}; run outrider prepare --force"
         )
     try:
-        return Manifest.model_validate(values)
+        manifest = Manifest.model_validate(values)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"])
         raise DataError(f"{path}: damaged at {place}; run outrider prepare --force") from None
+    if "train" not in manifest.splits:
+        raise DataError(f"{path}: damaged, it has no split train; run outrider prepare --force")
+    return manifest

@@ -5,7 +5,6 @@ files mean nothing here). A leading `>>xxx<<`, with which multilingual models ch
 translate to, is one token. Marian has no begin-of-text; its decoder starts with the padding token.
 """
 
-import json
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,10 +12,13 @@ from pathlib import Path
 import sentencepiece
 
 from outrider.errors import ModelError
+from outrider.files import read_json, read_limited
 
 __all__ = ["MarianTokenizer"]
 
 FILES = ("source.spm", "target.spm", "vocab.json")
+LARGEST_MODEL = 64 << 20
+"""Bytes of a SentencePiece model or a vocabulary; those in use have a few million."""
 OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json")
 
 
@@ -82,17 +84,18 @@ class MarianTokenizer:
         return [ids.get(token, self.unk_id) for token in tokens]
 
     def _pieces(self, name: str) -> sentencepiece.SentencePieceProcessor:
+        raw = read_limited(self._folder / name, limit=LARGEST_MODEL)
         try:
-            return sentencepiece.SentencePieceProcessor(model_file=str(self._folder / name))
+            return sentencepiece.SentencePieceProcessor(model_proto=raw)
         except (RuntimeError, OSError):
             raise ModelError(f"{self._folder / name}: is not a SentencePiece model") from None
 
     def _vocabulary(self, name: str) -> dict[str, int]:
         path = self._folder / name
-        try:
-            ids = {str(t): int(i) for t, i in json.loads(path.read_text(encoding="utf-8")).items()}
-        except (OSError, ValueError, AttributeError) as error:
-            raise ModelError(f"{path}: is not a vocabulary ({error})") from None
+        ids: dict[str, int] = read_json(path, limit=LARGEST_MODEL)
+        for token, index in ids.items():
+            if type(index) is not int or index < 0:
+                raise ModelError(f"{path}: {token[:80]!r} has the number {index!r}, expected an id")
         missing = [token for token in ("<pad>", "</s>", "<unk>") if token not in ids]
         if missing:
             raise ModelError(f"{path}: has no {missing[0]}")

@@ -13,6 +13,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from outrider.config import Config
 from outrider.data.config import PrepareConfig, Task
 from outrider.data.inputs import describe_inputs, difference, settings
 from outrider.data.manifest import Manifest, read_manifest
@@ -23,8 +24,8 @@ from outrider.data.progress import Stages, show_stages
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.tokenizer_pair import PairTokenizer, SourceTokenizer
 from outrider.data.tokenizer_training import train_tokenizer
-from outrider.data.working_folder import working_folder
 from outrider.errors import ConfigError, DataError
+from outrider.files import working_folder
 
 __all__ = ["Prepared", "open_prepared", "prepare"]
 
@@ -102,8 +103,8 @@ def _build(config: PrepareConfig, task: Task, work: Path, stages: Stages) -> Non
     ).write(work)
 
 
-def _with_source(tokenizer: Tokenizer, config: PrepareConfig, name: str) -> PairTokenizer:
-    """Let the tokenizer of a pretrained encoder, a folder or a Hub name, read the sources."""
+def find_source_tokenizer(config: PrepareConfig, name: str) -> Path:
+    """Find the tokenizer of a pretrained encoder, which is a folder or a Hub name."""
     folder = config.path(name)
     if not folder.is_dir():
         from outrider.models.place import model_folder
@@ -113,6 +114,12 @@ def _with_source(tokenizer: Tokenizer, config: PrepareConfig, name: str) -> Pair
     if not file.is_file():
         message = f"{folder} has no tokenizer.json; write one with AutoTokenizer's save_pretrained"
         raise ConfigError("data.source_tokenizer.folder", message)
+    return file
+
+
+def _with_source(tokenizer: Tokenizer, config: PrepareConfig, name: str) -> PairTokenizer:
+    """Let the tokenizer of a pretrained encoder read the sources."""
+    file = find_source_tokenizer(config, name)
     target = tokenizer.target if isinstance(tokenizer, PairTokenizer) else tokenizer
     return PairTokenizer(SourceTokenizer(file), target)
 
@@ -124,7 +131,7 @@ def _check_settings(config: PrepareConfig, task: Task) -> None:
         for key, corpus in corpora.items():
             if corpus is not None and corpus.target and not corpus.source:
                 raise ConfigError(f"{key}.source", "is required to translate; only target is given")
-        if "sequence_length" in config.model_fields_set:
+        if "sequence_length" in _changed(config):
             raise ConfigError("data.sequence_length", "has no effect on translation")
         return
     if config.source_tokenizer is not None:
@@ -134,8 +141,14 @@ def _check_settings(config: PrepareConfig, task: Task) -> None:
             raise ConfigError(f"{key}.source", "a language model has only target text; remove it")
     if config.valid_rows is not None:
         raise ConfigError("data.valid_rows", "counts pairs; give valid_fraction for running text")
-    for name in sorted(config.clean.model_fields_set - {"on_bad_text"}):
+    for name in sorted(_changed(config.clean) - {"on_bad_text"}):
         raise ConfigError(f"data.clean.{name}", "has no effect on a language model's running text")
+
+
+def _changed(config: Config) -> set[str]:
+    """Keys that differ from their default: one written out, as in a saved config, is no wish."""
+    fields = type(config).model_fields
+    return {name for name in fields if getattr(config, name) != fields[name].default}
 
 
 def _counted(lines: Iterator[str], advance: Callable[[int], None]) -> Iterator[str]:

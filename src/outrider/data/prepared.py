@@ -5,8 +5,9 @@ from functools import cached_property
 from pathlib import Path
 
 from outrider.data.manifest import Manifest, read_manifest
-from outrider.data.shards import BlockReader, file_sha256
+from outrider.data.shards import BlockReader
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
+from outrider.data.verify import verify_shards
 from outrider.errors import DataError
 
 __all__ = ["Prepared", "open_prepared"]
@@ -25,6 +26,10 @@ class Prepared:
     def tokenizer(self) -> Tokenizer:
         """The tokenizer its ids were made with."""
         return load_tokenizer(self.folder)
+
+    def verify(self) -> None:
+        """Check that no shard changed since it was written, and that its ids exist."""
+        verify_shards(self.folder, self.manifest, self.tokenizer)
 
     def reader(self, split: str) -> BlockReader:
         """Reads the blocks of `train` or `valid`."""
@@ -46,8 +51,7 @@ def open_prepared(folder: str | Path, *, verify: bool = False) -> Prepared:
             path = folder / shard.name
             if not path.is_file():
                 raise DataError(f"{path}: missing; run outrider prepare --force")
-            if verify and file_sha256(path) != shard.sha256:
-                raise DataError(
-                    f"{path}: changed since it was written; run outrider prepare --force"
-                )
-    return Prepared(folder, manifest)
+    prepared = Prepared(folder, manifest)
+    if verify:
+        prepared.verify()
+    return prepared

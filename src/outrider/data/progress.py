@@ -43,11 +43,13 @@ class Stages:
 def show_stages(visible: bool) -> Iterator[Stages]:
     """Show bars on stderr while the block runs; invisible ones cost nothing."""
     columns = (
-        TextColumn("{task.description:<16}"),
+        TextColumn("{task.description:<16}", markup=False),
         BarColumn(),
         TextColumn("{task.completed:>12,.0f} rows"),
         _Speed(),
         TimeElapsedColumn(),
     )
-    with Progress(*columns, console=Console(stderr=True), disable=not visible) as progress:
+    with Progress(
+        *columns, console=Console(stderr=True, markup=False), disable=not visible
+    ) as progress:
         yield Stages(progress)

@@ -14,6 +14,7 @@ is how a model knows that a row begins anew. Lanes are dealt to the ranks in tur
 
 from collections import OrderedDict
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import torch
@@ -105,8 +106,11 @@ class _Text:
 
     def __init__(self, prepared: Prepared, split: str, *, held: int) -> None:
         self._reader = prepared.reader(split)
-        self._held = held
-        self._blocks: OrderedDict[int, IntArray] = OrderedDict()
+        self._folder, self._held = prepared.folder, held
+        self._blocks: OrderedDict[int, NDArray[np.integer[Any]]] = OrderedDict()
+        # Every lane reads in a block of its own: what is held is as narrow as the vocabulary.
+        self._words = int(prepared.manifest.tokenizer["vocab_size"])
+        self._type = np.min_scalar_type(max(self._words - 1, 0))
         self.tokens = int(prepared.manifest.splits[split].tokens)
         # All rows are of one length, but for the very last.
         length = int(self._reader.ids(0, "target_ids").lengths[0])
@@ -118,7 +122,7 @@ class _Text:
             )
 
     def read(self, start: int, count: int) -> IntArray:
-        """Read `count` tokens from `start` on, round and round."""
+        """Read `count` tokens from `start` on, round and round, into an array of its own."""
         parts = []
         while count:
             start %= self.tokens
@@ -126,11 +130,17 @@ class _Text:
             ids = self._block(block)[start - self._starts[block] :][:count]
             parts.append(ids)
             start, count = start + len(ids), count - len(ids)
-        return np.concatenate(parts)
+        return np.concatenate(parts, dtype=np.int64)
 
-    def _block(self, block: int) -> IntArray:
+    def _block(self, block: int) -> NDArray[np.integer[Any]]:
         if block not in self._blocks:
-            self._blocks[block] = self._reader.ids(block, "target_ids").flat.astype(np.int64)
+            flat = self._reader.ids(block, "target_ids").flat
+            if flat.min(initial=0) < 0 or flat.max(initial=0) >= self._words:
+                raise DataError(
+                    f"{self._folder}: block {block} holds a token outside its vocabulary of "
+                    f"{self._words}; run outrider prepare --force"
+                )
+            self._blocks[block] = flat.astype(self._type)
             if len(self._blocks) > self._held:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(block)

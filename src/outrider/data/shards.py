@@ -5,7 +5,6 @@ and renamed, and known by their sha256. Readers take single blocks, and of those
 they need, as two flat arrays without a Python object per row.
 """
 
-import hashlib
 import os
 from collections.abc import Sequence
 from contextlib import AbstractContextManager, suppress
@@ -21,8 +20,9 @@ from numpy.typing import NDArray
 
 from outrider.data.manifest import Shard
 from outrider.errors import DataError
+from outrider.files import file_sha256
 
-__all__ = ["BlockReader", "Ragged", "ShardWriter", "file_sha256", "ragged_column"]
+__all__ = ["BlockReader", "Ragged", "ShardWriter", "ragged_column"]
 
 
 IntArray = NDArray[np.int64]
@@ -154,29 +154,49 @@ class BlockReader:
 
     def lengths(self, blocks: IntArray) -> tuple[IntArray, IntArray]:
         """Source and target lengths of the rows of some blocks; a text without source has zeros."""
-        tables = [self.table(block, ["source_length", "target_length"]) for block in blocks]
+        tables = [self._lengths(block) for block in blocks]
         target = np.concatenate([t["target_length"].to_numpy() for t in tables]).astype(np.int64)
         if "source_length" not in tables[0].column_names:
             return np.zeros_like(target), target
         source = np.concatenate([t["source_length"].to_numpy() for t in tables])
         return source.astype(np.int64), target
 
+    def _lengths(self, block: int) -> pa.Table:
+        return self.table(block, ["source_length", "target_length"], "target_length")
+
     def ids(self, block: int, column: str) -> Ragged:
         """Token ids of a block: `column` is `source_ids` or `target_ids`."""
-        array = self.table(block, [column])[column].combine_chunks()
+        array = self.table(block, [column], column)[column].combine_chunks()
         return Ragged(array.values.to_numpy(), array.offsets.to_numpy().astype(np.int64))
 
-    def table(self, block: int, columns: list[str]) -> pa.Table:
-        """Those of the columns that a block has."""
+    def table(self, block: int, columns: list[str], required: str | None = None) -> pa.Table:
+        """Those of the columns that a block has; `required` is the one it must have."""
         name, group = self._place[block]
         try:
             with pq.ParquetFile(self._folder / name) as file:
                 present = [c for c in columns if c in file.schema_arrow.names]
-                return file.read_row_group(group, columns=present)
-        except (OSError, ValueError, IndexError) as error:
+                table = file.read_row_group(group, columns=present)
+            if required not in (None, *present):
+                raise ValueError(f"it has no column {required}")
+            _check(table, int(self.block_rows[block]))
+        except (OSError, ValueError, IndexError, pa.ArrowException) as error:
             raise DataError(
                 f"{self._folder / name}: damaged or missing ({error}); run outrider prepare --force"
             ) from None
+        return table
+
+
+def _check(table: pa.Table, rows: int) -> None:
+    """Refuse a block that is not what `ShardWriter` writes: other types, gaps, other rows."""
+    if table.num_rows != rows:
+        raise ValueError(f"a block has {table.num_rows} rows, the manifest says {rows}")
+    for field, column in zip(table.schema, table.columns, strict=True):
+        ids = field.name.endswith("_ids") and field.type == pa.list_(pa.int32())
+        length = field.name.endswith("_length") and pa.types.is_integer(field.type)
+        text = not field.name.endswith(("_ids", "_length")) and pa.types.is_string(field.type)
+        if column.null_count or not (ids or length or text):
+            raise ValueError(f"column {field.name} holds {field.type}, or gaps")
+        column.validate(full=True)
 
 
 def ragged_column(rows: Sequence[Sequence[int]]) -> Any:
@@ -185,9 +205,3 @@ def ragged_column(rows: Sequence[Sequence[int]]) -> Any:
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     flat = np.concatenate([np.asarray(row, np.int32) for row in rows] or [np.zeros(0, np.int32)])
     return pa.ListArray.from_arrays(pa.array(offsets), pa.array(flat))
-
-
-def file_sha256(path: Path) -> str:
-    """Checksum of a file, read in pieces."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -12,9 +12,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Protocol
 
-import tokenizers
-
+from outrider.data.pipeline import guarded, largest_id, read_pipeline
 from outrider.errors import ModelError
+from outrider.files import read_json
 
 __all__ = ["SPECIAL_TOKENS", "SubwordTokenizer", "Tokenizer", "load_tokenizer"]
 
@@ -25,6 +25,10 @@ SPECIAL_TOKENS = {
     "bos_token": "<s>",
 }
 """Special tokens of our tokenizers in the order of their ids, 0 to 3."""
+
+
+CANNOT_ENCODE = "tokenizer.json: cannot read this text"
+CANNOT_DECODE = "tokenizer.json: cannot write these tokens"
 
 
 class Tokenizer(Protocol):
@@ -68,7 +72,7 @@ class SubwordTokenizer:
         self.pipeline = pipeline
         self.pipeline.encode_special_tokens = True
         self.special = special
-        self.vocab_size: int = pipeline.get_vocab_size()
+        self.vocab_size = largest_id(pipeline) + 1
         self.pad_id = self._id("pad_token")
         self.eos_id = self._id("eos_token")
         self.unk_id = self._id("unk_token", self.pad_id)
@@ -76,12 +80,13 @@ class SubwordTokenizer:
 
     def encode(self, text: str) -> list[int]:
         """Ids of one text."""
-        return self.pipeline.encode(text, add_special_tokens=False).ids
+        return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, in parallel."""
-        rows = self.pipeline.encode_batch_fast(list(texts), add_special_tokens=False)
-        return [row.ids for row in rows]
+        with guarded(CANNOT_ENCODE):
+            rows = self.pipeline.encode_batch_fast(list(texts), add_special_tokens=False)
+            return [row.ids for row in rows]
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many target texts: the same, for the vocabulary is shared."""
@@ -89,11 +94,12 @@ class SubwordTokenizer:
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of ids, special tokens left out."""
-        return self.pipeline.decode(list(ids), skip_special_tokens=True)
+        return self.decode_batch([ids])[0]
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of many rows of ids."""
-        return self.pipeline.decode_batch([list(row) for row in rows], skip_special_tokens=True)
+        with guarded(CANNOT_DECODE):
+            return self.pipeline.decode_batch([list(row) for row in rows], skip_special_tokens=True)
 
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json` and the `tokenizer_config.json` that `AutoTokenizer` wants."""
@@ -143,21 +149,18 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
 
 
 def _load_subword(folder: Path) -> SubwordTokenizer:
-    try:
-        pipeline = tokenizers.Tokenizer.from_file(str(folder / "tokenizer.json"))
-    except Exception as error:  # the library raises plain Exception
-        raise ModelError(f"{folder / 'tokenizer.json'} cannot be read: {error}") from None
+    pipeline = read_pipeline(folder / "tokenizer.json")
     config_file = folder / "tokenizer_config.json"
-    if not config_file.is_file():
+    if not config_file.exists():
         return SubwordTokenizer(pipeline)
-    try:
-        config = json.loads(config_file.read_text(encoding="utf-8"))
-        special = {name: _content(config[name]) for name in SPECIAL_TOKENS if config.get(name)}
-    except (OSError, ValueError, KeyError) as error:
-        raise ModelError(f"{config_file} cannot be read: {error}") from None
-    return SubwordTokenizer(pipeline, special)
+    config = read_json(config_file)
+    special = {name: config[name] for name in SPECIAL_TOKENS if config.get(name)}
+    return SubwordTokenizer(pipeline, {n: _content(config_file, n, special[n]) for n in special})
 
 
-def _content(token: str | dict[str, Any]) -> str:
+def _content(file: Path, name: str, token: Any) -> str:
     """Transformers writes a token as text or as a dictionary around it."""
-    return token if isinstance(token, str) else str(token["content"])
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        raise ModelError(f"{file}: {name} is {str(token)[:80]!r}, expected a token")
+    return text

@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-import tokenizers
-
+from outrider.data.pipeline import guarded, largest_id, read_pipeline
 from outrider.data.tokenizer import Tokenizer
 from outrider.errors import ModelError
 
@@ -24,16 +23,11 @@ class SourceTokenizer:
     """A pipeline of the `tokenizers` library that adds the special tokens of an encoder."""
 
     def __init__(self, file: str | Path) -> None:
-        try:
-            pipeline: Any = tokenizers.Tokenizer.from_file(str(file))
-        except Exception as error:  # the library raises plain Exception
-            raise ModelError(f"{file} cannot be read: {error}") from None
-        pipeline.no_truncation()
-        pipeline.no_padding()
-        pipeline.encode_special_tokens = True  # a text that says [SEP] does not end there
+        pipeline: Any = read_pipeline(Path(file))
         self.pipeline = pipeline
-        self.vocab_size: int = max(pipeline.get_vocab().values(), default=-1) + 1
-        around, letter = (pipeline.encode(text).ids for text in ("", "a"))
+        self.vocab_size = largest_id(pipeline) + 1
+        with guarded(f"{file}: cannot read a text"):
+            around, letter = (pipeline.encode(text).ids for text in ("", "a"))
         self._before: list[int] = around[:-1]
         if not around or letter[-1] != around[-1] or letter[: len(self._before)] != self._before:
             raise ModelError(
@@ -43,7 +37,8 @@ class SourceTokenizer:
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, in parallel, without the end token; none where there is no text."""
-        rows = (row.ids[:-1] for row in self.pipeline.encode_batch_fast(list(texts)))
+        with guarded(f"{SOURCE_FILE}: cannot read this text"):
+            rows = [row.ids[:-1] for row in self.pipeline.encode_batch_fast(list(texts))]
         return [[] if ids == self._before else ids for ids in rows]
 
     def save(self, file: Path) -> None:

@@ -2,9 +2,10 @@
 
     score(y) = log p(y | x) / |y| ** length_penalty          |y| counts the end token
 
-Each step ranks the best 2N continuations of a row's N beams. Those among the first N that end
-become finished hypotheses; the best N that do not end are the next beams. A row stops when it holds
-N finished ones and its best open beam, were it to end now, would not displace the worst of them.
+Each step ranks the best 2N continuations of a row's N beams, with E end tokens (1 + E) N of them.
+Those among the first N that end become finished hypotheses; the best N that do not end are the next
+beams. A row stops when it holds N finished ones and its best open beam, were it to end now, would
+not displace the worst of them.
 These are the rules of `generate(num_beams=N)` in transformers with its default
 `early_stopping=False`, and the output is the same, token for token.
 """
@@ -67,14 +68,14 @@ def beam(
     searches = [Search(limit) for limit in limits]
 
     state, logits_B1V = prefill(backend, requests, limits)
-    mask = TokenMask(config, eos=backend.eos)
+    mask, ranked = TokenMask(config, ends=backend.ends), _ranked(config, backend)
     live, length = searches, 0
     while True:
         log_prob_BNV = logits_B1V.log_softmax(-1).view(len(live), -1, logits_B1V.shape[-1])
         mask(log_prob_BNV, length)
         length += 1
         _force_end(log_prob_BNV, live, length, config, backend.eos)
-        for search, candidates in zip(live, _rank(log_prob_BNV, live, config), strict=True):
+        for search, candidates in zip(live, _rank(log_prob_BNV, live, ranked), strict=True):
             _advance(search, candidates, length, config, backend)
 
         if all(search.done for search in live):
@@ -98,14 +99,19 @@ def _force_end(
             log_prob_BNV[row, :, eos] = 0.0
 
 
-def _rank(log_prob_BNV: Tensor, live: list[Search], config: DecodeConfig) -> list[list[Candidate]]:
-    """Return the best 2N continuations of each search, best first."""
+def _ranked(config: DecodeConfig, backend: Backend) -> int:
+    """Count what must be ranked so that N are left that do not end."""
+    return (1 + len(backend.ends)) * config.beams
+
+
+def _rank(log_prob_BNV: Tensor, live: list[Search], ranked: int) -> list[list[Candidate]]:
+    """Return the best continuations of each search, best first."""
     vocab = log_prob_BNV.shape[-1]
     if live[0].beams:
         so_far = [[open_.log_prob for open_ in search.beams] for search in live]
         log_prob_BNV = log_prob_BNV + torch.tensor(so_far, device=log_prob_BNV.device)[:, :, None]
     flat = log_prob_BNV.flatten(1)
-    best, place = flat.topk(min(2 * config.beams, flat.shape[1]))
+    best, place = flat.topk(min(ranked, flat.shape[1]))
     return [
         [
             Candidate(value, *divmod(index, vocab))
@@ -131,9 +137,9 @@ def _advance(
             break
         before = search.beams[parent] if search.beams else None
         prefix = (before.prefix, before.token) if before else None
-        if token == backend.eos or at_limit:
+        if token in backend.ends or at_limit:
             if rank < config.beams:
-                ended = token == backend.eos
+                ended = token in backend.ends
                 finish: Finish = "length" if at_limit and (config.force_eos or not ended) else "eos"
                 words = _unwind(prefix if ended else (prefix, token))
                 search.finished.append(Hypothesis(words, finish, log_prob / penalty))

@@ -16,6 +16,7 @@ from pydantic import (
     model_validator,
 )
 
+from outrider.bounds import BOUNDS, broken_bound
 from outrider.config import Config
 
 __all__ = ["DecodeConfig", "Mode", "Strategy"]
@@ -49,6 +50,12 @@ _MODE_OWNER: dict[str, Mode] = {
 }
 
 
+def _bounded(key: str, default: Any) -> Any:
+    """Return a field with the bounds of its key, which `outrider config --explain` shows."""
+    least, most = BOUNDS[key]
+    return Field(default=default, ge=least, le=most)
+
+
 def _says_something(value: Any) -> bool:
     return value is not None and value is not False
 
@@ -61,26 +68,28 @@ class DecodeConfig(Config):
     the same result; parallel writes the whole text at once."""
     strategy: Strategy = "greedy"
     """greedy takes the likeliest token, sample draws one, beam keeps the likeliest sequences."""
-    max_new_tokens: int | None = Field(default=None, ge=1)
+    max_new_tokens: int | None = _bounded("max_new_tokens", None)
     """Tokens to add at most, the end token included. null: a translation may take 3 tokens for
-    each of the source and 30 more, a continuation 256; never more than the model can count to."""
-    min_new_tokens: int = Field(default=0, ge=0)
+    each of the source and 30 more, a continuation 256; never more than the model can count to. Of a
+    prompt that leaves too little room the beginning is dropped, down to half of the model's
+    positions; what is asked for beyond that is not written."""
+    min_new_tokens: int = _bounded("min_new_tokens", 0)
     """The end token is forbidden before this many tokens."""
-    beams: int = Field(default=4, ge=1)
+    beams: int = _bounded("beams", 4)
     """Sequences kept in flight for each input. Only for beam."""
-    length_penalty: float = 1.0
+    length_penalty: float = _bounded("length_penalty", 1.0)
     """A finished sequence of n tokens scores (sum of log-probabilities) / n ** length_penalty.
     Only for beam."""
-    n_best: int = Field(default=1, ge=1)
+    n_best: int = _bounded("n_best", 1)
     """Sequences returned for each input, best first; at most `beams`. Only for beam."""
-    temperature: float = Field(default=1.0, gt=0)
+    temperature: float = _bounded("temperature", 1.0)
     """Logits are divided by it: under 1 is more cautious, over 1 more adventurous. Only for
     sample."""
-    top_k: int | None = Field(default=None, ge=1)
+    top_k: int | None = _bounded("top_k", None)
     """Draw from the k likeliest tokens only. Only for sample."""
-    top_p: float | None = Field(default=None, gt=0, le=1)
+    top_p: float | None = _bounded("top_p", None)
     """Draw from the fewest tokens that hold this much probability. Only for sample."""
-    seed: int = Field(default=0, ge=0)
+    seed: int = _bounded("seed", 0)
     """Each row draws from its own random stream, so neighbours never change it. Only for sample."""
     scores: bool = False
     """Report the log-probability of greedy and sampled output too (costs a softmax a step); beam
@@ -90,10 +99,10 @@ class DecodeConfig(Config):
     force_eos: bool = False
     """The last token a row may have is the end token, as Marian's generation configs ask."""
 
-    gamma: float = Field(default=0.0, ge=0, le=1)
+    gamma: float = _bounded("gamma", 0.0)
     """Trust in the drafter: a token is judged by (1 - gamma) p + gamma q, with p the model's and q
     the drafter's distribution. 0 is exactly the model, 1 takes every draft. Only for tandem."""
-    draft_tokens: int | None = Field(default=None, ge=1)
+    draft_tokens: int | None = _bounded("draft_tokens", None)
     """Tokens guessed at once. null: chosen as it goes from what a block costs on this machine and
     how sure the drafter is. Only for tandem."""
     strict: bool = False
@@ -103,10 +112,10 @@ class DecodeConfig(Config):
     """Who writes in parallel. null: for one pass the CTC decoder where the model has one; with
     `iterations` the drafter, which was trained to look again, where it has one. Only for
     parallel."""
-    iterations: int = Field(default=0, ge=0)
+    iterations: int = _bounded("iterations", 0)
     """Further passes that write the least certain tokens again (mask-predict). A CTC decoder is
     told few of its own tokens in between, so they hardly change its text. Only for parallel."""
-    candidates: int = Field(default=1, ge=1)
+    candidates: int = _bounded("candidates", 1)
     """Texts written for each input, of which the one the model finds likeliest is taken. Only for
     parallel."""
 
@@ -125,6 +134,14 @@ class DecodeConfig(Config):
         if strategies and (mode not in list(_STRATEGIES) or strategies[0] in _STRATEGIES[mode]):
             filled.setdefault("strategy", strategies[0])
         return filled
+
+    @field_validator(*_OWNER, *_MODE_OWNER, "max_new_tokens", "min_new_tokens", mode="before")
+    @classmethod
+    def _keeps_its_bounds(cls, value: Any, info: ValidationInfo) -> Any:
+        wrong = broken_bound(str(info.field_name), value) if info.field_name in BOUNDS else None
+        if wrong is not None:
+            raise ValueError(wrong)
+        return value
 
     @field_validator("strategy")
     @classmethod

@@ -5,6 +5,8 @@ from collections.abc import Sequence
 from outrider.decoding.beam import beam
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.greedy import greedy
+from outrider.decoding.mask import check_suppress
+from outrider.decoding.memory import enough_memory
 from outrider.decoding.parallel import parallel
 from outrider.decoding.profile import Profile
 from outrider.decoding.protocol import Backend
@@ -33,12 +35,15 @@ def decode(
         profile: What blocks cost on this machine; lets tandem decoding choose their size.
         stats: Told how tandem and parallel decoding went.
     """
-    if config.mode == "parallel":
-        return parallel(backend, requests, config, stats=stats)
-    if config.mode == "tandem":
-        found = tandem(backend, requests, config, profile=profile, stats=stats)
+    check_suppress(config, backend.vocab_size, backend.ends)
+    with enough_memory(config, rows=len(requests)):
+        if config.mode == "parallel":
+            return parallel(backend, requests, config, stats=stats)
+        if config.strategy == "beam":
+            return beam(backend, requests, config)
+        if config.mode == "tandem":
+            found = tandem(backend, requests, config, profile=profile, stats=stats)
+        else:
+            loop = greedy if config.strategy == "greedy" else sample
+            found = loop(backend, requests, config)
         return [[hypothesis] for hypothesis in found]
-    if config.strategy == "beam":
-        return beam(backend, requests, config)
-    loop = greedy if config.strategy == "greedy" else sample
-    return [[hypothesis] for hypothesis in loop(backend, requests, config)]

@@ -7,14 +7,19 @@ what greedy decoding says, token for token, and no distribution is computed at a
 
 Sampling (Leviathan et al., 2023, arXiv:2211.17192): a token x drawn from q stands with probability
 min(1, p(x) / q(x)); the first that does not is drawn again from the normalised excess (p - q)+.
-What is said is then distributed as p, whatever q is. Since p >= gamma q, a token stands with
-probability gamma at least. Where nothing was drafted any more, the next token is drawn from p_AR.
+What is said is then distributed as p, whatever q is. Since p >= gamma q, an allowed token stands
+with probability gamma at least. Greedy decoding has no such floor: there gamma is only a lean.
+
+Behind a draft that all stands the model's own token comes next, if gamma is 0. With gamma above 0
+nothing was drafted for that place, so there is no q to mix, and the round ends with its draft: then
+every token is judged by the mixture, and with gamma 1 every one is the drafter's.
 
 Forbidden tokens have probability zero in p, whoever wanted them.
 """
 
 import math
 from collections.abc import Sequence
+from time import perf_counter
 from typing import NamedTuple, Protocol
 
 import torch
@@ -25,8 +30,11 @@ from outrider.decoding.config import DecodeConfig
 from outrider.decoding.likeliest import likeliest
 from outrider.decoding.protocol import Draft
 from outrider.decoding.replay import Replay
+from outrider.decoding.request import row_seed
 from outrider.decoding.row import Row
-from outrider.decoding.sample import distribution, invert
+from outrider.decoding.sample import distribution
+from outrider.decoding.stream import Stream
+from outrider.nn.draw import invert
 
 __all__ = ["Drawn", "Judge", "Likeliest", "Verdict", "compare", "mix"]
 
@@ -35,8 +43,8 @@ class Verdict(NamedTuple):
     """The judgement on one row's draft."""
 
     accepted: int
-    token: int
-    """What follows the accepted tokens."""
+    token: int | None
+    """What follows the accepted tokens; None where all stand and nothing was scored behind them."""
 
 
 class Judge(Protocol):
@@ -53,7 +61,7 @@ class Judge(Protocol):
         draft: Draft | None,
         logits_BTV: Tensor,
     ) -> list[Verdict]:
-        """Compare drafts with masked logits; place T - 1 has none drafted."""
+        """Compare drafts with masked logits, T of them; place T - 1 may have none drafted."""
         ...
 
 
@@ -81,7 +89,11 @@ class Likeliest:
         if self.replay is None:
             best = best_BT.tolist()
         else:
+            started, seconds = perf_counter(), self.replay.stats.seconds
             best = self.replay.settle(rows, drafted, best_BT, logits_BTV)
+            spent = perf_counter() - started
+            seconds["verify"] += spent
+            seconds["loop"] -= spent  # whoever calls counts all its time as the loop's
         return [compare(*row) for row in zip(drafted, best, strict=True)]
 
 
@@ -95,19 +107,15 @@ class Drawn:
     def __init__(self, config: DecodeConfig, rows: Sequence[Row], block: int) -> None:
         self.config = config
         self.block = block
-        self._streams = [torch.Generator() for _ in rows]
-        for row in rows:
-            seed = config.seed if row.request.seed is None else row.request.seed
-            self._streams[row.index].manual_seed(seed)
+        self._streams = {row.index: Stream(row_seed(row.request, config)) for row in rows}
         self._uniform_BN = torch.empty(0)
 
     def numbers(self, rows: Sequence[Row], slots: int) -> Tensor:
         """Draw the numbers of a round; the first are for drafting."""
-        uniform_BN = torch.empty(len(rows), 2 * self.block + 1, dtype=torch.float64)
-        for one_N, row in zip(uniform_BN, rows, strict=True):
-            one_N.uniform_(generator=self._streams[row.index])
-        self._uniform_BN = uniform_BN
-        return uniform_BN[:, :slots]
+        count = 2 * self.block + 1
+        drawn = [self._streams[row.index].draw(count) for row in rows]
+        self._uniform_BN = torch.stack(drawn)
+        return self._uniform_BN[:, :slots]
 
     def __call__(
         self,
@@ -126,9 +134,11 @@ class Drawn:
                 prob_BTV = mix(prob_BTV, logits_BTV, draft, self.config.gamma)
             accept_BK = uniform_BN[:, self.block : self.block + slots]
             accepted_B = _accept(prob_BTV, draft, accept_BK)
-        token_B1 = invert(_excess(prob_BTV, draft, accepted_B), uniform_BN[:, -1:])
+        scored = logits_BTV.shape[1]
+        next_B = accepted_B.clamp(max=scored - 1)
+        token_B1 = invert(_excess(prob_BTV, draft, next_B), uniform_BN[:, -1:])
         pairs = torch.cat([accepted_B[:, None], token_B1], dim=1).tolist()
-        return [Verdict(*pair) for pair in pairs]
+        return [Verdict(count, token if count < scored else None) for count, token in pairs]
 
 
 def mix(prob_BTV: Tensor, logits_BTV: Tensor, draft: Draft, gamma: float) -> Tensor:
@@ -155,13 +165,13 @@ def compare(drafted: Sequence[int], best: Sequence[int]) -> Verdict:
         if guess != wanted:
             break
         accepted += 1
-    return Verdict(accepted, best[accepted])
+    return Verdict(accepted, best[accepted] if accepted < len(best) else None)
 
 
 def _accept(prob_BTV: Tensor, draft: Draft, uniform_BK: Tensor) -> Tensor:
     """Return how many tokens of each draft stand: u < p(x) / q(x), up to the first that fails."""
     tokens_BK1 = draft.tokens_BK[..., None]
-    p_BK = prob_BTV[:, :-1].gather(-1, tokens_BK1)[..., 0]
+    p_BK = prob_BTV[:, : tokens_BK1.shape[1]].gather(-1, tokens_BK1)[..., 0]
     q_BK = (draft.prob_BKC * (draft.ids_BKC == tokens_BK1)).sum(-1)
     stands_BK = uniform_BK * q_BK < p_BK
     return stands_BK.long().cumprod(dim=1).sum(dim=1)

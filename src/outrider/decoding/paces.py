@@ -3,7 +3,8 @@
 A profile foretells what rounds cost from calls timed one by one. A batch has costs that no such
 call shows: rows that wait for the unluckiest one, caches that are cold, a machine that is shared.
 So what batches took is remembered, and where the foretelling was wrong it is overruled. Either way
-gives the same text, so trying the other one now and then costs nothing but a little time.
+gives the same text (`tandem.may_choose`), so trying the other one now and then costs nothing but a
+little time.
 """
 
 from collections import Counter, defaultdict, deque
@@ -34,10 +35,15 @@ class Paces:
         self._pays: dict[int, bool] = {}
 
     def note(self, rows: int, *, drafting: bool, tokens: int, seconds: float) -> None:
-        """Remember a batch; not the first of its kind, which prepares kernels."""
+        """Remember a batch; not the first of its kind, which prepares kernels.
+
+        One that said nothing has no pace, and does not count.
+        """
+        if not tokens:
+            return
         way = rows.bit_length(), drafting
         self._count[way] += 1
-        if self._count[way] > 1 and tokens:
+        if self._count[way] > 1:
             self._seen[way].append(seconds / tokens)
 
     def drafting(self, rows: int) -> bool:
@@ -51,3 +57,10 @@ class Paces:
             seen = self._seen
             self._pays[size] = median(seen[size, True]) <= OVERRULED * median(seen[size, False])
         return self._pays[size] != (number % RETRY == 0)
+
+    def objection(self, rows: int) -> str | None:
+        """Return why not to draft for a batch of so many rows; None where to draft."""
+        if self.drafting(rows):
+            return None
+        slower = self._pays.get(rows.bit_length()) is False
+        return "drafting was slower" if slower else "timed both ways, to compare"

@@ -11,34 +11,25 @@ is almost free; many rows keep it busy, and then plain decoding wins.
 
 import math
 import time
-from bisect import bisect_left
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from operator import mul
-from typing import NamedTuple, cast
+from typing import NamedTuple
 
 import torch
-from torch import Tensor
 
+from outrider.decoding.costs import Costs, follow, measure_costs, smooth
 from outrider.decoding.paces import Paces
-from outrider.decoding.protocol import Backend, Chooser, State
+from outrider.decoding.protocol import Backend
 
-__all__ = ["Costs", "Plan", "Profile"]
+__all__ = ["Plan", "Profile"]
 
 ROWS = (1, 8, 32, 2, 4, 16)
 """Numbers of rows that are measured, in this order while there is time; the first two always."""
-LONGEST = 12
-"""Most tokens that are drafted where nobody asks for more."""
-WIDE = 160
-"""Blocks of more tokens than this, over all rows, are extrapolated: nobody will want them."""
-TURNS = (3, 9)
-"""How often everything is timed at least and at most; the first time does not count."""
-PATIENCE = 0.2
-"""Seconds after which the least must do, for each number of rows."""
 SECONDS = 1.0
 """Measuring stops about here; what is missing is interpolated."""
-HELD = 12
-"""Tokens the rows hold while they are measured."""
+SOURCE = 24
+"""Tokens of a source that rows are opened with, if the model can read so many."""
 HOPE = 0.8
 """Chance of a draft to hold before anything was seen: 4.3 tokens a round with 8 drafted. Rather too
 high than too low: what is not tried is not learned."""
@@ -48,19 +39,6 @@ SPREAD = 0.1
 """More rounds for every doubling of rows: the batch goes on until its unluckiest row is done."""
 MARGIN = 1.05
 """How much faster drafting must look for a batch to start with it."""
-
-
-class Costs(NamedTuple):
-    """Seconds of one call for some number of rows."""
-
-    plain: float
-    """A step of one token in a state without a drafter, rows equally long."""
-    extend: tuple[float, ...]
-    """Verifying 1, 2, ... tokens."""
-    draft: tuple[float, ...]
-    """Drafting 1, 2, ... tokens."""
-    open: float = 0.0
-    """What opening rows for drafting takes more: the drafter reads the source too."""
 
 
 class Plan(NamedTuple):
@@ -87,15 +65,20 @@ class Profile:
 
     @classmethod
     @torch.inference_mode()
-    def measure(cls, backend: Backend, *, source_length: int = 24) -> "Profile":
-        """Time a model and its drafter; a language model has a source length of 0."""
+    def measure(cls, backend: Backend, *, longest_source: int = SOURCE) -> "Profile":
+        """Time a model and its drafter; a language model reads sources of 0 tokens."""
         costs: dict[int, Costs] = {}
+        source_length = min(longest_source, SOURCE)
+        if backend.max_length is not None:
+            source_length = min(source_length, backend.max_length)
+            if backend.max_length < 2:  # no place for a draft: let plain steps win
+                return cls({1: Costs(1.0, (1.0, 2.0), (1.0,))})
         started = time.perf_counter()
         for rows in ROWS:
             if len(costs) >= 2 and time.perf_counter() - started > SECONDS:
                 break
-            costs[rows] = _measure(backend, rows, source_length)
-        return cls(_smooth(costs))
+            costs[rows] = measure_costs(backend, rows, source_length)
+        return cls(smooth(costs))
 
     def costs(self, rows: int) -> Costs:
         """Return the seconds of each call for so many rows."""
@@ -106,10 +89,31 @@ class Profile:
 
     def plan(self, rows: int) -> Plan:
         """Return how many tokens to draft, and which of them to verify."""
+        return self._plan(rows, self.hold)
+
+    def pays(self, rows: int, *, length: float) -> bool:
+        """Whether a batch of so many rows should start with drafting at all.
+
+        `length` is how many tokens a row is likely to have: opening is paid for once.
+        """
+        return self._pays(rows, length, self.hold)
+
+    def objection(self, rows: int, *, length: float) -> str | None:
+        """Return why a batch should not start with drafting; None where it should."""
+        if self.pays(rows, length=length):
+            return None
+        usual = [max(HOPE, hold) for hold in self.hold]
+        if self._pays(rows, length, usual):
+            return "drafts held too rarely"
+        if rows > 1 and self._pays(1, length, usual):
+            return "so many rows at once keep this machine busy"
+        return "drafting costs more time than it saves"
+
+    def _plan(self, rows: int, holds: Sequence[float]) -> Plan:
         costs = self.costs(rows)
         best, speed = 0, 1 / costs.extend[0]
         tokens = survival = 1.0
-        for k, (hold, draft) in enumerate(zip(self.hold, costs.draft, strict=True), start=1):
+        for k, (hold, draft) in enumerate(zip(holds, costs.draft, strict=True), start=1):
             survival *= hold
             tokens += survival
             if tokens > speed * (draft + costs.extend[k]):
@@ -117,15 +121,11 @@ class Profile:
         one_more = (costs.extend[-1] - costs.extend[0]) / (len(costs.extend) - 1)
         return Plan(best, speed * one_more)
 
-    def pays(self, rows: int, *, length: float) -> bool:
-        """Whether a batch of so many rows should start with drafting at all.
-
-        `length` is how many tokens a row is likely to have: opening is paid for once.
-        """
-        k, costs = self.plan(rows).tokens, self.costs(rows)
+    def _pays(self, rows: int, length: float, holds: Sequence[float]) -> bool:
+        k, costs = self._plan(rows, holds).tokens, self.costs(rows)
         if not k:
             return False
-        rounds = length / (1 + sum(accumulate(self.hold[:k], mul)))
+        rounds = length / (1 + sum(accumulate(holds[:k], mul)))
         rounds *= 1 + SPREAD * math.log2(rows)
         drafting = costs.open + rounds * (costs.draft[k - 1] + costs.extend[k])
         return length * costs.plain > MARGIN * drafting
@@ -143,11 +143,11 @@ class Profile:
 
     def _interpolate(self, rows: int) -> Costs:
         known = self._costs
-        plain = _line({n: costs.plain for n, costs in known.items()}, rows)
-        open_ = _line({n: costs.open for n, costs in known.items()}, rows)
+        plain = follow({n: costs.plain for n, costs in known.items()}, rows)
+        open_ = follow({n: costs.open for n, costs in known.items()}, rows)
         extend, draft = (
             tuple(
-                _line(dict(zip(known, seconds, strict=True)), rows)
+                follow(dict(zip(known, seconds, strict=True)), rows)
                 for seconds in zip(*parts, strict=True)
             )
             for parts in (
@@ -156,112 +156,3 @@ class Profile:
             )
         )
         return Costs(plain, extend, draft, open_)
-
-
-def _line(known: Mapping[int, float], x: int) -> float:
-    """Interpolate between neighbours; beyond the last follow the last two, or the origin."""
-    points = [(0, 0.0), *known.items()] if len(known) == 1 else list(known.items())
-    right = min(max(bisect_left([point for point, _ in points], x), 1), len(points) - 1)
-    (x0, y0), (x1, y1) = points[right - 1 : right + 1]
-    return y0 + (y1 - y0) * (x - x0) / (x1 - x0)
-
-
-def _measure(backend: Backend, rows: int, source_length: int) -> Costs:
-    held, longest = HELD, min(backend.longest_draft, LONGEST)
-    if backend.max_length is not None:
-        held = min(held, backend.max_length // 2)
-        longest = min(longest, backend.max_length - held - 1)
-    source, capacity = [[backend.eos] * source_length] * rows, held + longest + 1
-
-    plain = backend.encode(source, capacity=capacity)
-    tokens_BT = torch.full((rows, capacity), backend.eos, device=plain.length_B.device)
-    backend.extend(tokens_BT[:, :held], plain, last=True)
-    state = backend.encode(source, capacity=capacity, drafting=True)
-    backend.extend(tokens_BT[:, :held], state, last=True)
-    # Rows that accept different numbers of tokens are differently long.
-    state.rollback(held - torch.arange(rows, device=tokens_BT.device) % min(4, held))
-
-    calls = {("plain", 1): _extend(backend, plain, tokens_BT[:, :1])}
-    for m in _sizes(rows, (1, 2, 3, 5, 9, longest + 1)):
-        calls["extend", m] = _extend(backend, state, tokens_BT[:, :m])
-    for k in _sizes(rows, (1, 2, 4, longest)):
-        calls["draft", k] = _draft(backend, state, tokens_BT[:, :1], k)
-    for drafting in (False, True):
-        calls["open", drafting] = _open(backend, source, capacity, drafting)
-    taken = _time(calls)
-    extend, draft = (
-        {size: seconds for (kind, size), seconds in taken.items() if kind == wanted}
-        for wanted in ("extend", "draft")
-    )
-    return Costs(
-        taken["plain", 1],
-        tuple(_line(extend, m) for m in range(1, longest + 2)),
-        tuple(_line(draft, k) for k in range(1, longest + 1)),
-        max(0.0, taken["open", True] - taken["open", False]),
-    )
-
-
-def _open(
-    backend: Backend, source: Sequence[Sequence[int]], capacity: int, drafting: bool
-) -> Callable[[], object]:
-    return lambda: backend.encode(source, capacity=capacity, drafting=drafting).length_B.tolist()
-
-
-def _sizes(rows: int, sizes: Sequence[int]) -> list[int]:
-    """Return the sizes worth timing, in order: none above the last, few where rows are many."""
-    possible = sorted({min(size, sizes[-1]) for size in sizes})
-    return [size for n, size in enumerate(possible) if n < 2 or rows * size <= WIDE]
-
-
-def _extend(backend: Backend, state: State, tokens_BT: Tensor) -> Callable[[], object]:
-    """Time what the loop will call: with logits only where there is no way past them."""
-    length_B, tokens = state.length_B, tokens_BT.tolist()
-    choose = cast(Chooser, backend).likeliest if hasattr(backend, "likeliest") else None
-
-    def call() -> None:
-        if choose is not None:
-            choose(tokens, state, [])
-        else:
-            backend.extend(tokens_BT, state)[0, 0, 0].item()  # waits for a device that runs ahead
-        state.rollback(length_B)
-
-    return call
-
-
-def _draft(backend: Backend, state: State, newest_B1: Tensor, k: int) -> Callable[[], object]:
-    return lambda: backend.draft(newest_B1, state, k).tokens_BK.tolist()
-
-
-def _time(calls: Mapping[tuple[str, int], Callable[[], object]]) -> dict[tuple[str, int], float]:
-    """Return the least seconds of each call; in turns, so that a disturbance does not hit one."""
-    taken = dict.fromkeys(calls, math.inf)
-    least, most = TURNS
-    begun = time.perf_counter()
-    for turn in range(most):
-        for name, call in calls.items():
-            started = time.perf_counter()
-            call()
-            if turn:  # the first use of a shape prepares kernels
-                taken[name] = min(taken[name], time.perf_counter() - started)
-        if turn + 1 >= least and time.perf_counter() - begun > PATIENCE:
-            break
-    return taken
-
-
-def _smooth(costs: Mapping[int, Costs]) -> dict[int, Costs]:
-    """Let nothing cost more than a larger one of its kind: disturbances only ever add time.
-
-    A plain step is the least of all.
-    """
-    found: dict[int, Costs] = {}
-    above = costs[max(costs)]
-    for rows, measured in sorted(costs.items(), reverse=True):
-        extend = _least_from_here(map(min, measured.extend, above.extend))
-        draft = _least_from_here(map(min, measured.draft, above.draft))
-        plain = min(measured.plain, above.plain, extend[0])
-        above = found[rows] = Costs(plain, extend, draft, measured.open)
-    return dict(reversed(found.items()))
-
-
-def _least_from_here(seconds: Iterable[float]) -> tuple[float, ...]:
-    return tuple(accumulate(reversed(list(seconds)), min))[::-1]

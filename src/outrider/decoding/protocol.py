@@ -57,11 +57,17 @@ class Backend(Protocol):
     start: int
     """Fed first to the decoder of an encoder-decoder; a language model's begin-of-text."""
     eos: int
+    """The end token that is written and forced: the first of `ends`."""
+    ends: tuple[int, ...]
+    """Tokens that end a text."""
     pad: int
     max_length: int | None
     """Positions the model can count to; None where there is no such limit."""
     longest_draft: int
     """Most tokens one `draft` may ask for; 0 where there is no drafter."""
+    longest_text: int
+    """Most tokens that the drafter can write as one block from nothing, by `draft` or `predict`:
+    more than `longest_draft` where it was trained on whole texts; 0 where there is no drafter."""
     has_ctc: bool
     """Whether it has a CTC decoder."""
     epsilon: float

@@ -8,20 +8,22 @@ of the row goes on from there: no token is fed more than twice.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from time import perf_counter
 
 import torch
 from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
+from outrider.decoding.ids import to_ids
 from outrider.decoding.likeliest import likeliest
 from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import prefill
 from outrider.decoding.protocol import Backend, State
+from outrider.decoding.request import Hypothesis, Request, token_limit
 from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
+from outrider.decoding.stepwise import decode_stepwise
 
-__all__ = ["FINE", "Replay"]
+__all__ = ["FINE", "Replay", "settled_greedy"]
 
 FINE = 1e-6
 """Numbers that round no more coarsely than this have so few near-ties that all are settled."""
@@ -42,7 +44,10 @@ class Walk:
 
 
 class Replay:
-    """Settles the near-ties of greedy decoding."""
+    """Settles the near-ties of greedy decoding.
+
+    What comes out is then the text of each row alone, whichever way the others were computed.
+    """
 
     def __init__(self, backend: Backend, config: DecodeConfig, stats: Statistics) -> None:
         self.backend = backend
@@ -58,14 +63,10 @@ class Replay:
         logits_BTV: Tensor,
     ) -> list[list[int]]:
         """Return the likeliest tokens, corrected at every near-tie that is reached."""
-        started = perf_counter()
         best, near = best_BT.tolist(), self._near(best_BT, logits_BTV).tolist()
         for row, guesses, wanted, ties in zip(rows, drafted, best, near, strict=True):
             if any(ties) and not row.done:
                 self._settle_row(row, guesses, wanted, ties)
-        spent = perf_counter() - started
-        self.stats.seconds["verify"] += spent
-        self.stats.seconds["loop"] -= spent  # whoever calls counts all its time as the loop's
         return best
 
     def _settle_row(
@@ -76,7 +77,7 @@ class Replay:
                 wanted[place] = self._next(row, [*row.tokens, *guesses[:place]])
                 self.stats.rechecked += 1
             refused = place == len(guesses) or guesses[place] != wanted[place]
-            if refused or wanted[place] == self.backend.eos:
+            if refused or wanted[place] in self.backend.ends:
                 break
 
     def _near(self, best_BT: Tensor, logits_BTV: Tensor) -> Tensor:
@@ -95,5 +96,27 @@ class Replay:
             token_11 = torch.tensor([[token]], device=walk.logits_11V.device)
             walk.logits_11V = self.backend.extend(token_11, walk.state)
         walk.fed = len(text)
-        TokenMask(self.config, eos=self.backend.eos)(walk.logits_11V, len(text))
+        TokenMask(self.config, ends=self.backend.ends)(walk.logits_11V, len(text))
         return int(likeliest(walk.logits_11V).item())
+
+
+def settled_greedy(
+    backend: Backend, requests: Sequence[Request], config: DecodeConfig, stats: Statistics
+) -> list[Hypothesis]:
+    """Decode greedily, one token at a time; near-ties as each row alone decides them."""
+    replay = Replay(backend, config, stats)
+    texts = [
+        Row(n, request, token_limit(backend, request, config), newest=backend.start, held=0)
+        for n, request in enumerate(requests)
+    ]
+
+    def choose(logits_B1V: Tensor, rows: Sequence[int], step: int) -> Tensor:
+        chosen = [texts[row] for row in rows]
+        best_B1 = likeliest(logits_B1V)
+        best = replay.settle(chosen, [[]] * len(rows), best_B1, logits_B1V)
+        for text, (token,) in zip(chosen, best, strict=True):
+            if not text.done:
+                text.take([], 0, token, ends=backend.ends)
+        return to_ids(best, logits_B1V.device)
+
+    return decode_stepwise(backend, requests, config, choose)

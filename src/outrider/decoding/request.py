@@ -1,15 +1,15 @@
 """What goes into a decoding loop, and what comes out."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.protocol import Backend
 from outrider.decoding.statistics import Round
-from outrider.errors import InputError
+from outrider.errors import ConfigError, InputError
 
-__all__ = ["Finish", "Hypothesis", "Request", "token_limit"]
+__all__ = ["Finish", "Hypothesis", "Request", "row_seed", "token_limit", "up_to_end"]
 
 Finish = Literal["eos", "length"]
 
@@ -43,9 +43,26 @@ class Hypothesis:
     """How tandem decoding came to it; no part of what it is."""
 
 
+def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:
+    """Count the tokens of a text up to its first end token, that one included."""
+    for count, token in enumerate(tokens, start=1):
+        if token in ends:
+            return count
+    return len(tokens)
+
+
+def row_seed(request: Request, config: DecodeConfig) -> int:
+    """Return what this row's random numbers come from."""
+    return config.seed if request.seed is None else request.seed
+
+
 def token_limit(backend: Backend, request: Request, config: DecodeConfig) -> int:
     """Return how many tokens, end token included, may be added to this row."""
-    wanted = request.max_new_tokens or config.max_new_tokens or DEFAULT_NEW_TOKENS
+    wanted = config.max_new_tokens or DEFAULT_NEW_TOKENS
+    if request.max_new_tokens is not None:
+        wanted = request.max_new_tokens
+        if wanted < 1:
+            raise ConfigError("max_new_tokens", f"got {wanted}, expected 1 or more")
     if backend.max_length is None:
         return wanted
     # The start token and the prompt take positions; the last token is never fed back.

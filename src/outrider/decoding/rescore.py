@@ -37,7 +37,11 @@ def _scores(backend: Backend, state: State, texts: list[Hypothesis]) -> list[flo
     fed_BT[:, 0] = backend.start
 
     logits_BTV = backend.extend(fed_BT, state, count_B=length_B.clamp(min=1))
-    log_prob_BT = logits_BTV.gather(-1, said_BT1)[..., 0] - logits_BTV.logsumexp(-1)
+    score_BT = logits_BTV.gather(-1, said_BT1)[..., 0]
+    if len(backend.ends) > 1:  # whichever of them ended the text, it is the end of it
+        end_BT = logits_BTV[..., list(backend.ends)].logsumexp(-1)
+        score_BT = torch.where(said_BT1[..., 0] == backend.eos, end_BT, score_BT)
+    log_prob_BT = score_BT - logits_BTV.logsumexp(-1)
     outside_BT = torch.arange(longest, device=device) >= length_B[:, None]
     total_B = log_prob_BT.masked_fill(outside_BT, 0.0).sum(1, dtype=torch.float64)
     means: list[float] = (total_B / length_B.clamp(min=1)).tolist()

@@ -1,9 +1,9 @@
 """One request on its way through tandem decoding."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 
-from outrider.decoding.request import Request
+from outrider.decoding.request import Request, up_to_end
 from outrider.decoding.statistics import Round
 
 __all__ = ["Row"]
@@ -32,24 +32,26 @@ class Row:
         """Tokens it may still say."""
         return self.limit - len(self.tokens)
 
-    def take(self, drafted: Sequence[int], accepted: int, token: int, *, eos: int) -> int:
-        """Say `accepted` tokens of a draft and then `token`; return how many found a place.
+    def take(
+        self, drafted: Sequence[int], accepted: int, token: int | None, *, ends: Collection[int]
+    ) -> int:
+        """Say `accepted` tokens of a draft and then `token`, if any; return how many found a place.
 
-        The end token and the limit end a row exactly where token-by-token decoding stops, be it in
+        An end token and the limit end a row exactly where token-by-token decoding stops, be it in
         the middle of a draft. A row that is done keeps what the state holds of it as it is.
         """
         room = self.room
         drafted = drafted[:room]
-        said = [*drafted[:accepted], token][:room]
-        if eos in said:
-            said = said[: said.index(eos) + 1]
-        count = len(said)
+        own = [] if token is None else [token]
+        said = [*drafted[:accepted], *own][:room]
+        count = up_to_end(said, ends)
+        said = said[:count]
         if count <= accepted:
             self.rounds.append(Round(tuple(said), count, None))
         else:
             self.rounds.append(Round(tuple(drafted), accepted, token))
         self.tokens += said
-        self.done = said[-1] == eos or count == room
+        self.done = said[-1] in ends or count == room
         if not self.done:
             self.held += count
             self.newest = said[-1]

@@ -12,10 +12,12 @@ from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.protocol import Backend
-from outrider.decoding.request import Hypothesis, Request, token_limit
+from outrider.decoding.request import Hypothesis, Request, row_seed, token_limit
 from outrider.decoding.stepwise import decode_stepwise
+from outrider.decoding.stream import Stream
+from outrider.nn.draw import invert, masses
 
-__all__ = ["distribution", "draw", "invert", "sample"]
+__all__ = ["distribution", "draw", "sample"]
 
 
 @torch.inference_mode()
@@ -24,8 +26,7 @@ def sample(backend: Backend, requests: Sequence[Request], config: DecodeConfig) 
     longest = max((token_limit(backend, request, config) for request in requests), default=0)
     uniform_BT = torch.empty(len(requests), longest, dtype=torch.float64)
     for row, request in enumerate(requests):
-        seed = config.seed if request.seed is None else request.seed
-        uniform_BT[row].uniform_(generator=torch.Generator().manual_seed(seed))
+        uniform_BT[row] = Stream(row_seed(request, config)).draw(longest)
 
     def choose(logits_B1V: Tensor, rows: Sequence[int], step: int) -> Tensor:
         uniform_B1 = uniform_BT[rows, step, None].to(logits_B1V.device)
@@ -36,35 +37,30 @@ def sample(backend: Backend, requests: Sequence[Request], config: DecodeConfig) 
 
 def draw(logits_BV: Tensor, uniform_B1: Tensor, config: DecodeConfig) -> Tensor:
     """Turn a uniform number in [0, 1) into a token id, [B, 1], by the inverse distribution."""
-    prob_BV, ids_BV = _truncate(logits_BV, config)
-    place_B1 = invert(prob_BV, uniform_B1)
+    mass_BV, ids_BV = _truncate(logits_BV, config)
+    place_B1 = invert(mass_BV, uniform_B1)
     return place_B1 if ids_BV is None else ids_BV.gather(-1, place_B1)
 
 
 def distribution(logits: Tensor, config: DecodeConfig) -> Tensor:
     """Return the probability of every token, [..., V] in float64, under the config's settings."""
-    prob, ids = _truncate(logits, config)
-    if ids is None:
-        return prob
-    return torch.zeros_like(logits, dtype=prob.dtype).scatter_(-1, ids, prob / prob.sum(-1, True))
-
-
-def invert(mass_BV: Tensor, uniform_B1: Tensor) -> Tensor:
-    """Return the place, [B, 1], that a uniform number in [0, 1) falls on; any total will do."""
-    cumulative_BV = mass_BV.cumsum(-1)
-    # 1 - u lies in (0, 1], so the first entry to reach it always has probability above zero.
-    return torch.searchsorted(cumulative_BV, (1 - uniform_B1) * cumulative_BV[:, -1:])
+    mass, ids = _truncate(logits, config)
+    prob = mass / mass.sum(-1, keepdim=True)
+    return (
+        prob if ids is None else torch.zeros_like(logits, dtype=prob.dtype).scatter_(-1, ids, prob)
+    )
 
 
 def _truncate(logits: Tensor, config: DecodeConfig) -> tuple[Tensor, Tensor | None]:
     """Return what is left to draw from, not normalised, and its token ids if not all in order."""
-    logits, ids = logits / config.temperature, None
+    ids = None
     if config.top_k is not None:
         logits, ids = logits.topk(min(config.top_k, logits.shape[-1]))
     elif config.top_p is not None:
         logits, ids = logits.sort(descending=True)
-    prob = logits.softmax(-1, dtype=torch.float64)
+    mass = masses(logits, config.temperature)
     if config.top_p is not None:
         # The token that crosses top_p is still in: what counts is the mass before it.
-        prob = prob.masked_fill(prob.cumsum(-1) - prob >= config.top_p, 0.0)
-    return prob, ids
+        prob = mass / mass.sum(-1, keepdim=True)
+        mass = mass.masked_fill(prob.cumsum(-1) - prob >= config.top_p, 0.0)
+    return mass, ids

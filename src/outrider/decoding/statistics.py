@@ -16,7 +16,7 @@ class Round(NamedTuple):
     """Tokens of the draft that stand in the text."""
     token: int | None
     """The model's own next token: a correction where a draft was refused, else a bonus; None where
-    the row ended inside its draft."""
+    the row ended inside its draft or, with gamma above 0, all of the draft stands."""
 
 
 @dataclass

@@ -4,7 +4,7 @@ Rows that have finished leave the batch, so that little is computed for nothing.
 memory of all the others, which costs more than carrying a few along: they go together.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 from torch import Tensor
 
@@ -14,7 +14,7 @@ from outrider.decoding.likeliest import Shortcut
 from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import feed_prompts, open_rows
 from outrider.decoding.protocol import Backend
-from outrider.decoding.request import Hypothesis, Request, token_limit
+from outrider.decoding.request import Hypothesis, Request, token_limit, up_to_end
 from outrider.decoding.statistics import Round
 
 __all__ = ["CARRIED", "Choose", "decode_stepwise", "finish"]
@@ -40,12 +40,12 @@ def decode_stepwise(
     """
     if not requests:
         return []
-    eos = backend.eos
+    ends = frozenset(backend.ends)
     limits = [token_limit(backend, request, config) for request in requests]
     tokens: list[list[int]] = [[] for _ in requests]
     log_probs: list[list[float]] = [[] for _ in requests]
 
-    mask = TokenMask(config, eos=eos)
+    mask = TokenMask(config, ends=backend.ends)
     rows, nearest_limit, step = list(range(len(requests))), min(limits), 0
 
     def pick(logits_B1V: Tensor) -> list[int]:
@@ -77,8 +77,9 @@ def decode_stepwise(
         for row, token in zip(rows, ids, strict=True):
             tokens[row].append(token)
         step += 1
-        if eos in ids or step >= nearest_limit:
-            ended.update(r for r, i in zip(rows, ids, strict=True) if i == eos or step >= limits[r])
+        if step >= nearest_limit or not ends.isdisjoint(ids):
+            pairs = zip(rows, ids, strict=True)
+            ended.update(row for row, token in pairs if token in ends or step >= limits[row])
             open_ = [n for n, row in enumerate(rows) if row not in ended]
             if not open_:
                 break
@@ -89,7 +90,7 @@ def decode_stepwise(
         ids = feed(ids)
 
     finished = zip(tokens, log_probs, limits, strict=True)
-    return [finish(*row, eos=eos, config=config) for row in finished]
+    return [finish(*row, ends=ends, config=config) for row in finished]
 
 
 def finish(
@@ -97,14 +98,14 @@ def finish(
     log_probs: list[float],
     limit: int,
     *,
-    eos: int,
+    ends: Collection[int],
     config: DecodeConfig,
     rounds: Sequence[Round] = (),
 ) -> Hypothesis:
     """Cut off what a row said while it was carried along, and the end token."""
-    length = min(limit, tokens.index(eos) + 1 if eos in tokens else limit)
+    length = min(limit, up_to_end(tokens, ends))
     tokens, log_probs = tokens[:length], log_probs[:length]
-    ended = tokens[-1] == eos
+    ended = tokens[-1] in ends
     if not ended and config.force_eos:
         log_probs = log_probs[:-1]  # a forced end token is certain
     score = sum(log_probs) if config.scores else None

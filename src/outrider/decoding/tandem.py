@@ -8,10 +8,16 @@
 Each row advances by what it accepted; nobody waits. With gamma = 0 the text is that of the model
 alone, token for token (greedy) or in distribution (sampling): only the number of passes drops. See
 `judge.py` for the rule, `profile.py` for the choice of k.
+
+The text never depends on how fast something was. Block sizes, and whether to draft at all, are
+chosen by measured time only where every choice writes the same: greedy with gamma 0, where nothing
+is rounded differently (`epsilon` 0) or near-ties are settled, in blocks and in plain steps alike
+(`replay.py`): in float32 always, in lower precision with `strict`. There, without `strict`, near-
+ties are too many to settle unasked, so every batch is drafted in blocks of one size.
 """
 
 import math
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import cached_property
 from itertools import accumulate
 from operator import mul
@@ -29,14 +35,14 @@ from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import open_for_drafting
 from outrider.decoding.profile import Plan, Profile
 from outrider.decoding.protocol import Backend, Draft, State
-from outrider.decoding.replay import FINE, Replay
-from outrider.decoding.request import Hypothesis, Request, token_limit
+from outrider.decoding.replay import FINE, Replay, settled_greedy
+from outrider.decoding.request import Hypothesis, Request, token_limit, up_to_end
 from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
 from outrider.decoding.stepwise import CARRIED, finish
 from outrider.errors import ConfigError, ModelError
 
-__all__ = ["tandem", "worth_checking"]
+__all__ = ["may_choose", "tandem", "worth_checking"]
 
 BLOCK = 8
 """Tokens drafted at once where neither the user nor a profile says."""
@@ -55,8 +61,8 @@ def tandem(
 ) -> list[Hypothesis]:
     """Return one hypothesis per request, in order, and add to `stats` what happened.
 
-    A profile chooses the size of the blocks, and whether to draft at all, where the text does not
-    depend on it: greedy with gamma 0 and no `draft_tokens`.
+    A profile chooses the size of the blocks, and whether to draft at all, where that is free
+    (`may_choose`).
     """
     if not requests:
         return []
@@ -64,20 +70,36 @@ def tandem(
     block = _block(backend, config)
     if config.strategy == "sample" or config.gamma > 0:
         return _free(backend, requests, config, block, stats)
-    if profile is None or config.draft_tokens is not None:
+    if profile is None or not may_choose(backend, config):
         return _Batch(backend, requests, config, block=block, stats=stats).decode()
     rows, length = len(requests), _likely_length(backend, requests, config)
-    drafting = config.strict or (profile.pays(rows, length=length) and profile.paces.drafting(rows))
+    objection = profile.objection(rows, length=length) or profile.paces.objection(rows)
     started = perf_counter()
-    if drafting:
+    if objection is None:
         block = len(profile.hold)
         batch = _Batch(backend, requests, config, block=block, profile=profile, stats=stats)
         found = batch.decode()
     else:
-        found = _without_drafting(backend, requests, config, profile, stats)
+        found = _without_drafting(backend, requests, config, stats)
+        profile.hope()
+        stats.note(f"{objection}: decoded without drafting")
     tokens, seconds = sum(len(one.tokens) for one in found), perf_counter() - started
-    profile.paces.note(rows, drafting=drafting, tokens=tokens, seconds=seconds)
+    profile.paces.note(rows, drafting=objection is None, tokens=tokens, seconds=seconds)
     return found
+
+
+def may_choose(backend: Backend, config: DecodeConfig) -> bool:
+    """Whether blocks of any size, and plain steps too, write the same text.
+
+    Then a profile may choose between them, unless the user has.
+    """
+    exact = config.strategy == "greedy" and config.gamma == 0
+    return exact and config.draft_tokens is None and _settles(backend, config)
+
+
+def _settles(backend: Backend, config: DecodeConfig) -> bool:
+    """Whether near-ties are computed again; where nothing is rounded there are none."""
+    return config.strict or backend.epsilon <= FINE
 
 
 def _likely_length(backend: Backend, requests: Sequence[Request], config: DecodeConfig) -> float:
@@ -135,16 +157,16 @@ def _without_drafting(
     backend: Backend,
     requests: Sequence[Request],
     config: DecodeConfig,
-    profile: Profile,
     stats: Statistics,
 ) -> list[Hypothesis]:
-    started, rows = perf_counter(), len(requests)
-    found = greedy(backend, requests, config)
-    profile.hope()
+    """Decode greedily, near-ties settled as drafting settles them."""
+    started = perf_counter()
+    if backend.epsilon > 0:
+        found = settled_greedy(backend, requests, config, stats)
+    else:
+        found = greedy(backend, requests, config)
     stats.seconds["plain"] += perf_counter() - started
-    stats.plain_rows += rows
-    reason = "so many rows at once keep this machine busy" if rows > 1 else "drafts cost too much"
-    stats.note(f"{reason}: decoded without drafting")
+    stats.plain_rows += len(requests)
     return found
 
 
@@ -176,8 +198,7 @@ class _Batch:
         if config.strategy == "sample":
             self.judge = Drawn(config, self.rows, block)
         else:
-            settles = config.strict or (config.gamma == 0 and backend.epsilon <= FINE)
-            in_doubt = settles and backend.epsilon > 0
+            in_doubt = backend.epsilon > 0 and config.gamma == 0 and _settles(backend, config)
             replay = Replay(backend, config, stats) if in_doubt else None
             self.judge = Likeliest(config.gamma, replay)
             if config.gamma == 0 and replay is None:
@@ -192,7 +213,7 @@ class _Batch:
     @cached_property
     def mask(self) -> TokenMask:
         """What must not be said; a shortcut is told so itself."""
-        return TokenMask(self.config, eos=self.backend.eos)
+        return TokenMask(self.config, ends=self.backend.ends)
 
     def decode(self) -> list[Hypothesis]:
         """Run rounds until every row is done."""
@@ -204,7 +225,7 @@ class _Batch:
                 row.tokens,
                 row.log_probs,
                 row.limit,
-                eos=self.backend.eos,
+                ends=self.backend.ends,
                 config=self.config,
                 rounds=row.rounds,
             )
@@ -255,10 +276,15 @@ class _Batch:
     def _verify(
         self, draft: Draft | None, drafted: list[list[int]]
     ) -> tuple[list[Verdict], list[list[float]]]:
-        """Let the model judge every row's draft; the second are log-probabilities, if asked for."""
+        """Let the model judge every row's draft; the second are log-probabilities, if asked for.
+
+        Where no token of its own follows a whole draft, the last guess need not be fed.
+        """
         log_probs: list[list[float]] = [[]] * len(self.rows)
-        pairs = zip(self.rows, drafted, strict=True)
-        tokens_BT = to_ids([[row.newest, *guesses] for row, guesses in pairs], self.device)
+        fed = [[row.newest, *guesses] for row, guesses in zip(self.rows, drafted, strict=True)]
+        if self.config.gamma and draft is not None:
+            fed = [tokens[:-1] for tokens in fed]
+        tokens_BT = to_ids(fed, self.device)
         self._lap("draft")
         logits_BTV = self.backend.extend(tokens_BT, self.state)
         self._lap("verify")
@@ -289,14 +315,15 @@ class _Batch:
             return draft, drafted
         # With a profile gamma is 0: the judge looks at the tokens alone, so only they are cut.
         confidence = draft.confidence_BK.tolist()
-        kept = worth_checking(drafted, confidence, worth=self._plan.worth, eos=self.backend.eos)
+        kept = worth_checking(drafted, confidence, worth=self._plan.worth, ends=self.backend.ends)
         return draft, [guesses[:kept] for guesses in drafted]
 
     def _slots(self) -> int:
         """Return how many tokens to draft: none that could not be said or counted to."""
         slots = max(row.room for row in self.rows if not row.done)
         if self.backend.max_length is not None:
-            slots = min(slots, self.backend.max_length - max(row.held for row in self.rows) - 1)
+            longest = max(row.held for row in self.rows) + (self.config.gamma == 0)
+            slots = min(slots, self.backend.max_length - longest)
         return min(slots, self.block if self.profile is None else self._planned(self.profile))
 
     def _planned(self, profile: Profile) -> int:
@@ -312,7 +339,7 @@ class _Batch:
 
     def _take(self, row: Row, drafted: list[int], verdict: Verdict, log_probs: list[float]) -> None:
         """Let a row say what was decided, and remember how it went."""
-        count = row.take(drafted, *verdict, eos=self.backend.eos)
+        count = row.take(drafted, *verdict, ends=self.backend.ends)
         row.log_probs += log_probs[:count]
         one = row.rounds[-1]
         self.stats.count(one, count)
@@ -344,7 +371,7 @@ def worth_checking(
     confidence: Sequence[Sequence[float]],
     *,
     worth: float,
-    eos: int,
+    ends: Collection[int],
 ) -> int:
     """Return how many drafts to verify, at least one; `Chooser.ride` keeps as many.
 
@@ -353,7 +380,7 @@ def worth_checking(
     """
     products = []
     for guesses, sure in zip(drafted, confidence, strict=True):
-        said = guesses.index(eos) + 1 if eos in guesses else len(guesses)
+        said = up_to_end(guesses, ends)
         products.append([*accumulate(sure[:said], mul), *[0.0] * (len(guesses) - said)])
     chances = [sum(column) / len(products) for column in zip(*products, strict=True)]
     return sum(chance > 0 and chance >= worth for chance in chances) or 1
@@ -367,9 +394,10 @@ def _log_probs(
 ) -> list[list[float]]:
     """Return the model's log-probability of what each row would say if its room allowed."""
     said = [
-        [*row[:accepted], token, *row[accepted:]][: logits_BTV.shape[1]]
+        [*row[:accepted], *([] if token is None else [token]), *row[accepted:]]
         for row, (accepted, token) in zip(drafted, verdicts, strict=True)
     ]
+    said = [tokens[: logits_BTV.shape[1]] for tokens in said]
     said_BT1 = torch.tensor(said, device=logits_BTV.device)[..., None]
     log_probs: list[list[float]] = (
         logits_BTV.gather(-1, said_BT1)[..., 0] - normaliser_BT

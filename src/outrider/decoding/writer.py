@@ -19,8 +19,10 @@ from outrider.decoding.config import DecodeConfig
 from outrider.decoding.likeliest import likeliest
 from outrider.decoding.mask import forbid
 from outrider.decoding.protocol import Backend, State
-from outrider.decoding.request import Request
+from outrider.decoding.request import Request, row_seed, up_to_end
+from outrider.decoding.stream import Stream
 from outrider.nn.ctc import collapse
+from outrider.nn.draw import invert, masses
 
 __all__ = ["BlockWriter", "CtcWriter", "Text", "Writer"]
 
@@ -99,11 +101,8 @@ class Writer:
         others = self.config.candidates - 1
         uniform_BNU = torch.zeros(len(slots), others, max(slots), dtype=torch.float64)
         for row, (request, count) in enumerate(zip(self.requests, slots, strict=True)):
-            seed = self.config.seed if request.seed is None else request.seed
-            draws = torch.Generator().manual_seed(seed)
-            uniform_BNU[row, :, :count] = torch.rand(
-                others, count, generator=draws, dtype=torch.float64
-            )
+            stream = Stream(row_seed(request, self.config))
+            uniform_BNU[row, :, :count] = stream.draw(others, count)
         return uniform_BNU
 
 
@@ -124,7 +123,7 @@ class CtcWriter(Writer):
         capacity = max(limits) if scored else 0
         self.state = self.backend.encode(sources, capacity=capacity, parallel=True)
         # The blank is no token of a text, and a text ends with its slots.
-        forbidden = {*self.config.suppress, self.backend.eos} - {self.backend.pad}
+        forbidden = {*self.config.suppress, *self.backend.ends} - {self.backend.pad}
         self.forbidden = sorted(forbidden)
 
     def _fill(self, told_BU: Tensor | None) -> tuple[Tensor, Tensor]:
@@ -146,10 +145,7 @@ class CtcWriter(Writer):
     def _draw(self, uniform_BNU: Tensor) -> Tensor:
         """Draw paths from the last pass; slots that it was told stand."""
         top = self.logits_BUV.topk(min(DRAWN_FROM, self.logits_BUV.shape[-1]))
-        cumulative_BUC = top.values.softmax(-1, dtype=torch.float64).cumsum(-1)
-        # 1 - u lies in (0, 1], so the first entry to reach it always has probability above zero.
-        level_BUN = (1 - uniform_BNU).transpose(1, 2) * cumulative_BUC[..., -1:]
-        place_BUN = torch.searchsorted(cumulative_BUC, level_BUN.contiguous())
+        place_BUN = invert(masses(top.values), uniform_BNU.transpose(1, 2))
         path_BNU = top.indices.gather(-1, place_BUN).transpose(1, 2)
         if self.told_BU is None:
             return path_BNU
@@ -170,8 +166,9 @@ class BlockWriter(Writer):
 
     def _open(self, sources: list[Sequence[int]], limits: Sequence[int], scored: bool) -> None:
         # A place depends on those before it only, so a longer neighbour does not change a row.
+        most = self.backend.longest_text
         self.slots = [
-            min(limit, math.ceil(SLOTS_PER_TOKEN * len(source)) + SPARE_SLOTS)
+            min(limit, most, math.ceil(SLOTS_PER_TOKEN * len(source)) + SPARE_SLOTS)
             for source, limit in zip(sources, limits, strict=True)
         ]
         capacity = max(limits) if scored else max(self.slots)
@@ -187,7 +184,8 @@ class BlockWriter(Writer):
 
     def _used(self) -> Tensor:
         """A text is made of everything up to its end token, that one included."""
-        before_BU = (self.tokens_BU == self.backend.eos).cumsum(1) == 0
+        ends = torch.tensor(self.backend.ends, device=self.tokens_BU.device)
+        before_BU = torch.isin(self.tokens_BU, ends).cumsum(1) == 0
         return (before_BU.sum(1) + 1).minimum(self.slots_B)
 
     def _draw(self, candidates: int) -> Tensor:
@@ -204,8 +202,9 @@ class BlockWriter(Writer):
 
     def _read(self, tokens: list[int]) -> Text:
         forbidden = {*self.config.suppress, self.backend.pad}
-        ended = self.backend.eos in tokens
-        words = tokens[: tokens.index(self.backend.eos)] if ended else tokens
+        tokens = tokens[: up_to_end(tokens, self.backend.ends)]
+        ended = tokens[-1] in self.backend.ends
+        words = tokens[:-1] if ended else tokens
         return Text([token for token in words if token not in forbidden], ended)
 
 

@@ -110,11 +110,11 @@ def habit(weights_TS: Tensor, *, own: bool) -> str:
 
 @torch.inference_mode()
 def _translate(loaded: Translator, backend: TorchBackend, text: str) -> AttentionMaps:
-    pieces = loaded.requests([text], DecodeConfig())[0]
+    pieces = loaded.requests([text], DecodeConfig(), split=False)[0]
     if len(pieces) != 1:
         what = "nothing to read" if not pieces else f"cut into {len(pieces)} pieces"
         raise InputError(f"this text is {what}; give one sentence")
-    result = loaded.results([text], mode="ar", strategy="greedy")[0][0]
+    result = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0]
     source, written = list(pieces[0].source), list(result.tokens)
     _check_length(source, written)
     model = backend.model
@@ -201,7 +201,7 @@ def _listen(stack: Stack) -> Iterator[_Ear]:
 
 def _labels(ids: Sequence[int], tokenizer: Tokenizer, backend: TorchBackend) -> tuple[str, ...]:
     """What each token adds to the text; signs where there is nothing to see."""
-    special = {backend.start: START, backend.eos: END}
+    special = {backend.start: START, **dict.fromkeys(backend.ends, END)}
     return tuple(
         special.get(token) or _label(ids[:place], token, tokenizer.decode)
         for place, token in enumerate(ids)

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.evaluation.attention_maps import AttentionMaps, Maps
+from outrider.files import write_text
 
 __all__ = ["attention_page", "write_attention_page"]
 
@@ -261,8 +262,7 @@ choose(part);
 
 def write_attention_page(maps: AttentionMaps, path: Path) -> None:
     """Write the page of a text's attention maps to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(attention_page(maps), encoding="utf-8")
+    write_text(path, attention_page(maps))
 
 
 def attention_page(maps: AttentionMaps) -> str:

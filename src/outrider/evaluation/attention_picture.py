@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.evaluation.attention_maps import AttentionMaps, Maps
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_maps"]
 
@@ -14,33 +14,31 @@ WEIGHTS = ("#f6f8f9", "#bfe5de", "#2a9d8f", "#0b5c52", "#04231f")
 LIKENESS = ("#f6f8f9", "#c5cdf2", "#4a5fc1", "#1f2c6e")
 GAMMA = 0.6
 """Small weights are lifted, or one strong weight would leave all others white."""
-SIDE, LABELS = 1.35, 0.7
+SIDE, LABELS = 1.5, 0.85
 """Inches of a map, and of the words beside it."""
+GAP, UNDER = 0.12, 0.36
+"""Inches between maps, and of the line under one."""
 MOST_LABELS = 40
 """Of longer texts only every few words are written."""
 LONGEST_LINE = 150
 """Letters of the text that are written above the maps."""
-BESIDE = 4
-"""Parts of a model with up to this many heads stand side by side."""
+ABREAST = 4
+"""Heads that stand side by side; more go on below, so that a picture fits a page at any number."""
 
 
 def draw_maps(maps: AttentionMaps, path: Path) -> None:
     """Draw where all heads look to a PNG."""
     pyplot = load_pyplot("the picture of the heads")
-    sizes = [_size(part) for part in maps.parts]
-    beside = max(part.weights_LHTS.shape[1] for part in maps.parts) <= BESIDE
-    widths, heights = zip(*sizes, strict=True)
-    size = (sum(widths), max(heights)) if beside else (max(widths), sum(heights))
-    head = 0.75
-    figure = pyplot.figure(figsize=(size[0], size[1] + head), layout=None, facecolor="white")
+    widths, heights = zip(*(_size(part) for part in maps.parts), strict=True)
+    top = 0.8
+    size = (max(widths), sum(heights) + top)
+    figure = pyplot.figure(figsize=size, layout=None, facecolor="white")
     try:
         _write_head(figure, maps)
-        left, top = 0.0, head
-        for part, (wide, high) in zip(maps.parts, sizes, strict=True):
-            _draw_part(figure, part, left, top)
-            left, top = (left + wide, top) if beside else (left, top + high)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110, pil_kwargs={"optimize": True})
+        for part, high in zip(maps.parts, heights, strict=True):
+            _draw_part(figure, part, top)
+            top += high
+        save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
     finally:
         pyplot.close(figure)
 
@@ -48,8 +46,8 @@ def draw_maps(maps: AttentionMaps, path: Path) -> None:
 def _size(part: Maps) -> tuple[float, float]:
     """Inches that a part takes: maps, the words beside them, titles and room around."""
     layers, heads, *_ = part.weights_LHTS.shape
-    wide = LABELS + 0.35 + heads * (SIDE + 0.12) + SIDE * 0.85 + 0.3
-    return wide, 0.95 + LABELS + layers * (SIDE + 0.3)
+    wide = LABELS + 0.4 + min(heads, ABREAST) * (SIDE + GAP) + SIDE * 0.8 + 0.35
+    return wide, 0.95 + LABELS + layers * -(-heads // ABREAST) * (SIDE + UNDER)
 
 
 def _write_head(figure: Any, maps: AttentionMaps) -> None:
@@ -62,25 +60,35 @@ def _write_head(figure: Any, maps: AttentionMaps) -> None:
         _write(figure, 0.25, 0.28 + 0.3 * row, shown, size=12, weight=weight, color=colour)
 
 
-def _draw_part(figure: Any, part: Maps, left: float, top: float) -> None:
+def _draw_part(figure: Any, part: Maps, top: float) -> None:
     layers, heads, *_ = part.weights_LHTS.shape
-    _write(figure, left + 0.25, top + 0.22, part.name, size=12, weight="bold", color=INK)
-    _write(figure, left + 0.25, top + 0.45, part.title, size=9, color=QUIET)
-    x0, y0 = left + LABELS + 0.35, top + 0.6 + LABELS
-    habits, likeness_LHH = part.habits, part.likeness_LHH
+    _write(figure, 0.25, top + 0.22, part.name, size=13, weight="bold", color=INK)
+    _write(figure, 0.25, top + 0.47, part.title, size=10, color=QUIET)
+    x0, y0 = LABELS + 0.4, top + 0.65 + LABELS
+    abreast = min(heads, ABREAST)
+    likeness_LHH = part.likeness_LHH
     for layer in range(layers):
-        y = y0 + layer * (SIDE + 0.3)
+        y = y0 + layer * -(-heads // abreast) * (SIDE + UNDER)
         for head in range(heads):
-            x = x0 + head * (SIDE + 0.12)
-            axes = _axes(figure, x, y, SIDE)
-            _draw_map(axes, part.weights_LHTS[layer, head], WEIGHTS, GAMMA)
-            _write_words(axes, part, rows=head == 0, columns=layer == 0)
-            words = f"{head + 1}  {habits[layer][head]}"
-            _write(figure, x, y + SIDE + 0.09, words, size=6.5, color=QUIET)
-            if head == 0:
-                axes.set_ylabel(f"layer {layer + 1}", color=INK, fontsize=8, labelpad=3)
-        axes = _axes(figure, x0 + heads * (SIDE + 0.12) + 0.1, y, SIDE * 0.75)
+            row, column = divmod(head, abreast)
+            corner = (x0 + column * (SIDE + GAP), y + row * (SIDE + UNDER))
+            _draw_head(figure, part, (layer, head), corner)
+        axes = _axes(figure, x0 + abreast * (SIDE + GAP) + 0.1, y, SIDE * 0.75)
         _draw_likeness(axes, likeness_LHH[layer], first=layer == 0)
+
+
+def _draw_head(
+    figure: Any, part: Maps, which: tuple[int, int], corner: tuple[float, float]
+) -> None:
+    """Draw one map, with words above the first layer and beside the first head of a line."""
+    (layer, head), (x, y) = which, corner
+    axes = _axes(figure, x, y, SIDE)
+    _draw_map(axes, part.weights_LHTS[layer, head], WEIGHTS, GAMMA)
+    _write_words(axes, part, rows=head % ABREAST == 0, columns=layer == 0 and head < ABREAST)
+    words = f"{head + 1}  {part.habits[layer][head]}"
+    _write(figure, x, y + SIDE + 0.12, words, size=9, color=QUIET)
+    if head == 0:
+        axes.set_ylabel(f"layer {layer + 1}", color=INK, fontsize=10, labelpad=3)
 
 
 def _write(figure: Any, x: float, y: float, text: str, **style: Any) -> None:
@@ -134,7 +142,7 @@ def _places(words: Sequence[str]) -> range:
 
 def _letter(words: Sequence[str]) -> float:
     """Size of a letter so that the words of one side do not touch."""
-    return max(3.0, min(7.5, 0.92 * 72 * SIDE / len(_places(words))))
+    return max(3.0, min(9.0, 0.95 * 72 * SIDE / len(_places(words))))
 
 
 def _short(word: str) -> str:
@@ -148,15 +156,15 @@ def _draw_likeness(axes: Any, likeness_HH: Any, *, first: bool) -> None:
     axes.set_xticks(range(heads), range(1, heads + 1))
     axes.set_yticks(range(heads), range(1, heads + 1))
     axes.yaxis.tick_right()
-    axes.tick_params(labelsize=6, colors=QUIET, pad=1, length=0)
+    axes.tick_params(labelsize=8, colors=QUIET, pad=1, length=0)
     if first:
-        axes.set_title("heads alike", fontsize=8, color=INK, loc="left", pad=4)
-    if heads > BESIDE:
+        axes.set_title("heads alike", fontsize=9.5, color=INK, loc="left", pad=4)
+    if heads > ABREAST:
         return
     for row in range(heads):
         for column in range(heads):
             value = float(likeness_HH[row, column])
             colour = "white" if value > 0.55 else INK
             if row != column:
-                style = {"ha": "center", "va": "center", "fontsize": 6, "color": colour}
+                style = {"ha": "center", "va": "center", "fontsize": 8, "color": colour}
                 axes.text(column, row, f"{value:.2f}"[1:], **style)

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_scaling"]
 
@@ -39,8 +39,7 @@ def draw_scaling(result: dict[str, Any], path: Path) -> None:
             frameon=False,
             labelcolor=INK,
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150)
+        save_figure(figure, path, dpi=150)
     finally:
         pyplot.close(figure)
 

@@ -4,7 +4,6 @@ Runs in a process of its own (`attention_scaling`), because memory that an earli
 would hide what a later one needs. Memory is measured first, before the peer has run.
 """
 
-import resource
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from outrider.errors import UnsupportedError
 from outrider.evaluation.attention_trace import runs_dense
 from outrider.nn.attention import AttentionBase, HeadShape, build_attention
 
@@ -85,6 +85,11 @@ def peak_bytes() -> int:
     held = _status("VmHWM")
     if held is not None:
         return held
+    try:
+        import resource
+    except ImportError:  # Windows
+        message = "measuring memory needs getrusage, which this system does not have"
+        raise UnsupportedError(message) from None
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 

@@ -1,4 +1,7 @@
-"""A comparison as one picture: the loss of every model, and below what it reached and cost."""
+"""A comparison as one picture: every model's loss, below it what it reached, below that its cost.
+
+As wide as a page, so that the figures can be read where the picture is shown.
+"""
 
 from collections.abc import Callable, Sequence
 from itertools import compress
@@ -8,11 +11,13 @@ from typing import Any
 from outrider.errors import InputError
 from outrider.evaluation.attention_plot import COLOURS, GRID, INK, QUIET
 from outrider.evaluation.comparison import time_key, title
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_comparison"]
 
-COLUMNS = 6
+WIDTH = 9.0
+"""Inches."""
+COLUMNS = 4
 FAINT = "#cbd2d9"
 LOW, HIGH = (1.0, 1.0, 1.0), (0.043, 0.541, 0.478)
 """Colours of none right and all right."""
@@ -28,15 +33,15 @@ def draw_comparison(result: dict[str, Any], path: Path) -> None:
     pyplot = load_pyplot("the picture of a comparison")
     columns = min(COLUMNS, len(models))
     rows = -(-len(models) // columns)
-    heights = [2.1 * rows + 0.5, 0.42 * len(models) + 1.1]
-    figure = pyplot.figure(figsize=(13, sum(heights) + 0.5), layout="constrained")
+    heights = [1.9 * rows + 0.5, 0.44 * len(models) + 0.9, 0.34 * len(models) + 0.8]
+    figure = pyplot.figure(figsize=(WIDTH, sum(heights) + 0.5), layout="constrained")
     try:
-        top, bottom = figure.subfigures(2, 1, height_ratios=heights)
+        top, middle, bottom = figure.subfigures(3, 1, height_ratios=heights)
         _draw_losses(top, models, (rows, columns), clock=result["budget"]["steps"] is None)
-        _draw_figures(bottom, models, result["task"].get("train_length"))
+        _draw_quality(middle, models, result["task"].get("train_length"))
+        _draw_costs(bottom, models)
         figure.suptitle(title(result), x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, facecolor="white")
+        save_figure(figure, path, dpi=150, facecolor="white", pil_kwargs={"optimize": True})
     finally:
         pyplot.close(figure)
 
@@ -72,28 +77,31 @@ def _curve(run: dict[str, Any], *, clock: bool) -> tuple[list[float], list[float
     return along, [point["loss"] for point in points]
 
 
-def _draw_figures(figure: Any, models: Sequence[Model], trained_length: int | None) -> None:
-    """Draw one line of figures for each model, all in the same order."""
-    points = models[0]["summary"]["points"]
-    pondered = any("ponder" in point for model in models for point in model["summary"]["points"])
-    # Many lengths get narrower cells, so that the titles beside them still have room.
-    widths = [min(6.0, max(2.2, len(points))), 1.7, 1.7, 1.7, *([1.8] if pondered else [])]
-    panels = figure.subplots(1, len(widths), width_ratios=widths)
+def _draw_quality(figure: Any, models: Sequence[Model], trained_length: int | None) -> None:
+    """Draw a line for each model: what is right at each length, or its one score."""
+    axes = figure.subplots()
     if models[0]["summary"]["metric"] == "accuracy":
-        _draw_accuracy(panels[0], models, trained_length)
+        _draw_accuracy(axes, models, trained_length)
     else:
         name = {"bleu": "BLEU", "bits_per_character": "bits per character"}
         metric = models[0]["summary"]["metric"]
-        _draw_bars(panels[0], models, name[metric], _value)
-    _name_rows(panels[0], models)
+        _draw_bars(axes, models, name[metric], _value)
+    _name_rows(axes, models)
+
+
+def _draw_costs(figure: Any, models: Sequence[Model]) -> None:
+    """Draw time, memory and parameters, all in the same order."""
+    pondered = any("ponder" in point for model in models for point in model["summary"]["points"])
+    panels = figure.subplots(1, 4 if pondered else 3)
     spent = time_key(models)
     label = "minutes of CPU" if spent == "cpu_seconds" else "minutes of training"
-    _draw_bars(panels[1], models, label, lambda m: m["summary"][spent] / 60)
+    _draw_bars(panels[0], models, label, lambda m: m["summary"][spent] / 60)
     memory = lambda m: (m["summary"]["peak_bytes"] or 0) / 2**20  # noqa: E731 - short as the others
-    _draw_bars(panels[2], models, "peak memory, MiB", memory)
-    _draw_bars(panels[3], models, "parameters, thousands", lambda m: m["parameters"] / 1000)
+    _draw_bars(panels[1], models, "peak memory, MiB", memory)
+    _draw_bars(panels[2], models, "parameters, k", lambda m: m["parameters"] / 1000)
+    _name_rows(panels[0], models)
     if pondered:
-        _draw_ponder(panels[4], models)
+        _draw_ponder(panels[3], models)
 
 
 def _value(model: Model) -> float:
@@ -124,12 +132,12 @@ def _draw_cell(axes: Any, row: int, column: int, point: dict[str, Any]) -> None:
     axes.barh(row, 0.96, left=column - 0.48, height=0.86, color=cell, edgecolor=GRID)
     ink = "white" if value is not None and value > 0.6 else INK
     style = {"ha": "center", "va": "center", "color": ink}
-    size = 8 if value is None else 10
+    size = 9 if value is None else 10
     if value is None or symbols is None or abs(symbols - value) < 0.005:
         axes.text(column, row, _show(point), fontsize=size, **style)
     else:
-        axes.text(column, row - 0.14, _show(point), fontsize=size, **style)
-        axes.text(column, row + 0.24, f"symbols {100 * symbols:.0f} %", fontsize=6.5, **style)
+        axes.text(column, row - 0.17, _show(point), fontsize=size, **style)
+        axes.text(column, row + 0.24, f"symbols {100 * symbols:.0f} %", fontsize=8, **style)
 
 
 def _show(point: dict[str, Any]) -> str:

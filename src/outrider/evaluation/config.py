@@ -1,11 +1,18 @@
 """The `evaluate` section of a run config."""
 
-from typing import Self
+from typing import Annotated, Any, Self
 
-from pydantic import Field, model_validator
+from pydantic import (
+    AfterValidator,
+    Field,
+    SerializerFunctionWrapHandler,
+    model_serializer,
+    model_validator,
+)
 
 from outrider.config import Config
 from outrider.decoding.config import DecodeConfig
+from outrider.evaluation.bleu_tokenizer import check_tokenizer
 
 __all__ = ["EvaluateConfig"]
 
@@ -23,8 +30,18 @@ class EvaluateConfig(Config):
     """Predict only this last share of the text, counted in characters."""
     decode: DecodeConfig = DecodeConfig(strategy="beam", beams=5)
     """How translations are searched for."""
-    tokenize: str = "13a"
-    """SacreBLEU's tokenizer: 13a for most languages, zh for Chinese."""
+    tokenize: Annotated[str, AfterValidator(check_tokenizer)] = "auto"
+    """SacreBLEU's tokenizer: auto takes the one for the script of the references, 13a for most
+    languages, zh for Chinese, char for Japanese, Korean and Thai (or ja-mecab, ko-mecab where
+    installed). Validation counts the same way."""
+    split: bool = True
+    """Translate a line sentence by sentence; false shows it whole to a model trained on that.
+    Validation does the same."""
+
+    @model_serializer(mode="wrap")
+    def _without_usual_split(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)  # runs from before this key are the same runs
+        return {key: value for key, value in values.items() if (key, value) != ("split", True)}
 
     @model_validator(mode="after")
     def _one_test(self) -> Self:

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InputError
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_curve"]
 
@@ -32,7 +32,7 @@ def draw_curve(records: Sequence[dict[str, Any]], path: Path, *, title: str) -> 
         _draw_loss(top, updates, evaluations)
         _draw_rate(bottom, updates)
         figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=_INK)
-        figure.savefig(path, dpi=150, facecolor="white")
+        save_figure(figure, path, dpi=150, facecolor="white")
     finally:
         pyplot.close(figure)
 

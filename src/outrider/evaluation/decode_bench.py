@@ -12,10 +12,12 @@ from outrider.evaluation.decode_sentences import SENTENCES
 from outrider.evaluation.decode_speed import UNLIMITED, Limits, measure_speeds
 from outrider.evaluation.evaluate import read_lines
 from outrider.models import Seq2Seq, load_model
-from outrider.runtime.folder import model_folder
-from outrider.runtime.translator import SPLIT_ABOVE
+from outrider.models.place import model_folder
 
 __all__ = ["Sentences", "bench_model", "choose_sentences"]
+
+LONGEST = 128
+"""Tokens of the longest line that is translated; few models have seen longer ones."""
 
 
 class Sentences(NamedTuple):
@@ -32,7 +34,7 @@ def choose_sentences(
 ) -> Sentences:
     """Read sentences, or take our own, and keep at most so many, spread evenly over the file.
 
-    Lines too long to be translated as they stand are left out: we split them, others do not.
+    Very long lines are left out; all others are translated as they stand, by every engine.
     """
     sources = list(SENTENCES) if source is None else read_lines(source)
     references = None if reference is None else read_lines(reference)
@@ -42,9 +44,9 @@ def choose_sentences(
             "line n of one must be the translation of line n of the other"
         )
     lengths = list(map(len, load_tokenizer(model).encode_batch(sources)))
-    fit = [n for n, length in enumerate(lengths) if 0 < length <= SPLIT_ABOVE]
+    fit = [n for n, length in enumerate(lengths) if 0 < length <= LONGEST]
     if not fit:
-        raise DataError(f"{source}: holds no sentence of 1 to {SPLIT_ABOVE} tokens")
+        raise DataError(f"{source}: holds no sentence of 1 to {LONGEST} tokens")
     kept = fit if len(fit) <= most else [fit[at * len(fit) // most] for at in range(most)]
     return Sentences(
         [sources[n] for n in kept],
@@ -61,7 +63,7 @@ def bench_model(
     engines: Sequence[str],
     repeats: int,
     shallow: Path | None = None,
-    tokenize: str = "13a",
+    tokenize: str = "auto",
     slow_once: bool = False,
     limits: Limits = UNLIMITED,
     expect: Callable[[int], None] = lambda _: None,
@@ -76,7 +78,7 @@ def bench_model(
         engines: Names, as in `decode_plan.ENGINES`.
         repeats: Rounds that count.
         shallow: Folder of a model with a shallow decoder, to be measured beside it.
-        tokenize: SacreBLEU's tokenizer.
+        tokenize: SacreBLEU's tokenizer; `auto` takes the one for the script of the references.
         slow_once: Whether slow engines are measured at the first number of threads only.
         limits: On the time this may take.
         expect: Told how many turns there will be.

@@ -164,7 +164,8 @@ class OutriderEngine:
 
     def translate(self, texts: Sequence[str], mode: str) -> Translated:
         """Translate one batch."""
-        found = self.translator.results(texts, batch_tokens=_ONE_BATCH, mode=mode)
+        # Lines whole: the other engines split nothing.
+        found = self.translator.results(texts, split=False, batch_tokens=_ONE_BATCH, mode=mode)
         best = [results[0] for results in found]
         return Translated([one.text for one in best], sum(len(one.tokens) for one in best))
 
@@ -179,7 +180,9 @@ class OutriderEngine:
         seen, statistics = Explained(), Statistics()
         for texts in batches:
             began = time.perf_counter()
-            watched.results(texts, batch_tokens=_ONE_BATCH, stats=statistics, mode=mode)
+            watched.results(
+                texts, split=False, batch_tokens=_ONE_BATCH, stats=statistics, mode=mode
+            )
             seen.wall += time.perf_counter() - began
             seen.sentences += len(texts)
         seen.core, seen.text = dict(backend.seconds), sum(tokenizer.seconds.values())

@@ -1,10 +1,13 @@
-"""The result of `bench decode` as a picture: sentences a second, a panel for each batch size."""
+"""The result of `bench decode` as a picture: sentences a second, a panel for each batch size.
+
+As wide as a page: panels stand in lines of two.
+"""
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_decode_speed"]
 
@@ -24,27 +27,29 @@ def draw_decode_speed(result: dict[str, Any], path: Path) -> None:
     pyplot = load_pyplot("the picture of decoding speeds")
     batches = list(dict.fromkeys(row["batch"] for row in result["rows"]))
     names = list(dict.fromkeys(_name(row) for row in result["rows"]))
-    height = 1.6 + 0.34 * len(names)
-    figure, panels = pyplot.subplots(
-        *(1, max(1, len(batches))),
-        figsize=(3.2 + 3.0 * len(batches), height),
+    lines = max(1, -(-len(batches) // 2))
+    figure, grid = pyplot.subplots(
+        *(lines, min(2, max(1, len(batches)))),
+        figsize=(9.0, 1.0 + lines * (0.7 + 0.34 * len(names))),
         layout="constrained",
         sharey=True,
         squeeze=False,
     )
+    panels = [axes for line in grid for axes in line]
     try:
-        for batch, axes in zip(batches, panels[0], strict=False):
+        for batch, axes in zip(batches, panels, strict=False):
             _draw_panel(axes, [row for row in result["rows"] if row["batch"] == batch], names)
             axes.set_title(f"batch {batch}", loc="left", fontsize=11, color=_INK)
-        title = f"{result['model']}: sentences a second, {result['machine']['processor']}"
+        for axes in panels[max(1, len(batches)) :]:
+            axes.set_visible(False)
+        title = f"{result['model']}: sentences a second, {_machine(result['machine'])}"
         style = {"x": 0.01, "ha": "left", "fontweight": "bold", "color": _INK}
         figure.suptitle(title, fontsize=13, **style)
         figure.supxlabel(
             "x: against CTranslate2 int8, both at the number of threads that suits them best",
             **{"x": 0.01, "ha": "left", "fontsize": 8.5, "color": _QUIET},
         )
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, facecolor="white")
+        save_figure(figure, path, dpi=150, facecolor="white", pil_kwargs={"optimize": True})
     finally:
         pyplot.close(figure)
 
@@ -78,6 +83,14 @@ def _draw_panel(axes: Any, rows: Sequence[dict[str, Any]], names: Sequence[str])
 
 
 _TEXT: dict[str, Any] = {"fontsize": 8.5, "color": _INK}
+
+
+def _machine(machine: dict[str, Any]) -> str:
+    """The processor, and the set that our products use on it."""
+    name = machine["processor"].replace("(R)", "").replace(" Processor", "")
+    sets = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx2": "AVX2"}
+    best = next((word for key, word in sets.items() if key in machine["instructions"]), None)
+    return name if best is None else f"{name} with {best}"
 
 
 def _name(row: dict[str, Any]) -> str:

@@ -20,7 +20,7 @@ _STEPS = {"tandem": "verify"}
 
 
 def decode_rows(
-    speeds: Speeds, references: Sequence[str] | None = None, *, tokenize: str = "13a"
+    speeds: Speeds, references: Sequence[str] | None = None, *, tokenize: str = "auto"
 ) -> list[dict[str, Any]]:
     """One row for each engine, mode, number of threads, batch size and order."""
     quality = _Quality(references, tokenize)

@@ -3,7 +3,15 @@
 from collections.abc import Iterable, Sequence
 from typing import Any
 
-__all__ = ["COLUMNS", "NARROW", "decode_markdown", "heading", "shown_columns", "shown_row"]
+__all__ = [
+    "COLUMNS",
+    "NARROW",
+    "decode_markdown",
+    "heading",
+    "shown_columns",
+    "shown_row",
+    "split_table",
+]
 
 COLUMNS = {
     "engine": "engine",
@@ -86,14 +94,14 @@ def decode_markdown(result: dict[str, Any]) -> str:
         rows = [row for row in result["rows"] if (row["batch"], row["order"]) == (batch, order)]
         lines += [f"## Batch {batch}" + (f", {order}" if batch > 1 else ""), ""]
         lines += _table(columns.values(), [shown_row(row, columns) for row in rows])
-        lines += _split_table(rows)
+        lines += split_table(rows)
     if result["missing"]:
         lines += ["## Not measured", ""]
         lines += [f"- {one['engine']}: {one['reason']}" for one in result["missing"]]
     return "\n".join(lines).rstrip() + "\n"
 
 
-def _split_table(rows: Sequence[dict[str, Any]]) -> list[str]:
+def split_table(rows: Sequence[dict[str, Any]]) -> list[str]:
     """Where the time of our own engines goes, at the threads that suit them best."""
     rows = [row for row in rows if row["time_split_ms"] is not None and row["best_threads"]]
     parts = list(dict.fromkeys(part for row in rows for part in row["time_split_ms"]))

@@ -6,12 +6,13 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from outrider.data.lines import open_file
+from outrider.data.lines import open_file, open_lines
 from outrider.data.tokenizer import load_tokenizer
 from outrider.decoding import DecodeConfig
-from outrider.errors import DataError, ModelError
+from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.origin import origin
 from outrider.evaluation.quality import score_segments, score_text, score_translations
+from outrider.files import write_text
 from outrider.models import LanguageModel, load_model
 from outrider.runtime.load import load
 from outrider.runtime.translator import Translator
@@ -28,11 +29,20 @@ def evaluate_translation(
     source: Path,
     reference: Path,
     decode: DecodeConfig,
-    tokenize: str = "13a",
+    tokenize: str = "auto",
+    split: bool = True,
     output: Path | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Translate `source` line by line and score it against `reference`; keep it in `output`."""
+    """Translate `source` line by line and score it against `reference`; keep it in `output`.
+
+    Translated as `Translator.translate` does: a line of several sentences sentence by sentence,
+    unless `split` is False. A line is scored whole either way.
+    """
+    if output is not None and output.exists():
+        for path in (source, reference):
+            if path.exists() and output.samefile(path):
+                raise ConfigError("--output", f"{output} is {path} itself; choose another file")
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise DataError(
@@ -45,16 +55,18 @@ def evaluate_translation(
     began = time.monotonic()
     translations = []
     for start in range(0, len(sources), _WINDOW):
-        translations += translator.translate(sources[start : start + _WINDOW], **_options(decode))
+        window = sources[start : start + _WINDOW]
+        translations += translator.translate(window, split=split, **_options(decode))
         advance(min(_WINDOW, len(sources) - start))
     seconds = time.monotonic() - began
     if output is not None:
-        output.write_text("".join(f"{line}\n" for line in translations), encoding="utf-8")
+        write_text(output, "".join(f"{_one_line(text)}\n" for text in translations))
     score = score_translations(translations, references, tokenize=tokenize)
     return {
         "task": "translation",
         "scores": asdict(score),
         "decode": _options(decode),
+        "split": split,
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(sources) / max(seconds, 1e-9), 2),
         **origin(folder, source=source, reference=reference),
@@ -110,7 +122,18 @@ def _options(decode: DecodeConfig) -> dict[str, Any]:
 
 def read_lines(path: Path) -> list[str]:
     """The lines of a plain or gzipped UTF-8 file, which must hold some."""
-    lines = read_text(path).removesuffix("\n").split("\n")
-    if lines == [""]:
+    lines = []
+    with open_lines(path) as raw:
+        for number, line in enumerate(raw, 1):
+            try:
+                lines.append(line.decode("utf-8"))
+            except UnicodeDecodeError:
+                message = "is not UTF-8 text; convert the file"
+                raise DataError(f"{path}, line {number}: {message}") from None
+    if not lines:
         raise DataError(f"{path}: the file is empty")
-    return [line.removesuffix("\r") for line in lines]
+    return lines
+
+
+def _one_line(text: str) -> str:
+    return text.replace("\n", " ")

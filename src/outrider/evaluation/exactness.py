@@ -79,7 +79,9 @@ def _decode(
     options: dict[str, Any],
 ) -> list[Result]:
     # A budget of one token gives every piece a batch of its own.
-    together = {"batch_tokens": 1 if alone else 1 << 40}
+    together: dict[str, Any] = {"batch_tokens": 1 if alone else 1 << 40}
+    if isinstance(loaded, Translator):
+        together["split"] = False  # a line is a row
     return [best for best, *_ in loaded.results(chunk, stats=stats, **together, **options)]
 
 

@@ -86,7 +86,7 @@ def measure_modes(
     batches: Sequence[int] = (1, 8, 32),
     sentences: int = 128,
     repeats: int = 5,
-    tokenize: str = "13a",
+    tokenize: str = "auto",
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Measure quality and speed of every way.
@@ -98,7 +98,7 @@ def measure_modes(
         batches: Batch sizes at which speed is measured.
         sentences: Lines that speed is measured on, spread evenly over the sources.
         repeats: Times each way decodes them, after one run to warm up; the median counts.
-        tokenize: SacreBLEU's tokenizer.
+        tokenize: SacreBLEU's tokenizer; `auto` takes the one for the script of the references.
         report: Told what is being done.
     """
     chosen = ways(translator.backend)
@@ -163,7 +163,7 @@ def _translate(
     for start in range(0, len(sources), _WINDOW):
         report(f"{place}: {start} of {len(sources)} lines")
         window = sources[start : start + _WINDOW]
-        for best, *_ in translator.results(window, stats=stats, **options):
+        for best, *_ in translator.results(window, split=False, stats=stats, **options):
             texts.append(best.text)
             tokens.append(best.tokens)
     return texts, tokens, stats
@@ -172,7 +172,8 @@ def _translate(
 def _sample(translator: Translator, sources: Sequence[str], sentences: int) -> list[Request]:
     """Take lines spread over the test set, without those of several pieces, shortest first."""
     config = build_config(DecodeConfig, translator.defaults)
-    whole = [r[0] for r in translator.requests(sources, config) if len(r) == 1]
+    pieces = translator.requests(sources, config, split=False)
+    whole = [found[0] for found in pieces if len(found) == 1]
     step = max(1, len(whole) // sentences)
     return sorted(whole[::step][:sentences], key=lambda request: len(request.source))
 
@@ -231,7 +232,7 @@ def _take_turns(
     for turn in range(len(clocks)):
         place = (first + turn) % len(clocks)
         clock = clocks[place]
-        profile = translator.profile if needs_profile(clock.config) else None
+        profile = translator.profile if needs_profile(translator.backend, clock.config) else None
         began = time.perf_counter()
         found = decode(translator.backend, chunk, clock.config, profile=profile, stats=clock.stats)
         clock.seconds[-1] += time.perf_counter() - began

@@ -3,7 +3,8 @@
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.results import checksum, machine, versions
+from outrider.evaluation.results import machine, versions
+from outrider.files import file_sha256
 
 __all__ = ["origin"]
 
@@ -15,9 +16,9 @@ def origin(folder: Path, **files: Path | None) -> dict[str, Any]:
     weights = {name: folder / name for name in _WEIGHTS if (folder / name).is_file()}
     return {
         "model": "/".join(folder.resolve().parts[-2:]),
-        "weights_sha256": {name: checksum(path) for name, path in weights.items()},
+        "weights_sha256": {name: file_sha256(path) for name, path in weights.items()},
         "data": {
-            name: {"file": path.name, "sha256": checksum(path)}
+            name: {"file": path.name, "sha256": file_sha256(path)}
             for name, path in files.items()
             if path is not None
         },

@@ -54,6 +54,8 @@ class Pattern:
     length: int
     example: bool
     """The pattern depends on what is said, and this is one random example."""
+    dense: bool
+    """All pairs are computed in one pass, although the pattern sees fewer."""
     heads: tuple[HeadPattern, ...]
 
     @property
@@ -67,6 +69,13 @@ class Pattern:
         place = "in a decoder" if self.causal else "in an encoder"
         example = ", a random example" if self.example else ""
         return f"{place}, {self.length:,} tokens{example}"
+
+    @property
+    def reason(self) -> str:
+        """Why more is computed than seen, where that needs a word."""
+        if not self.dense:
+            return ""
+        return "one dense pass is faster here; a longer text or smaller options show the sparse way"
 
 
 def find_pattern(
@@ -99,7 +108,17 @@ def find_pattern(
     heads = tuple(_alike(seen_HTT, computed_HTT))
     if not attention.positional:
         heads = heads[:1]  # every head is another example
-    return Pattern(kind, options, causal, length, not attention.positional, heads)
+    pairs = length * (length + 1) // 2 if causal else length**2
+    sparse = int(seen_HTT.sum()) < len(seen_HTT) * pairs
+    return Pattern(
+        kind,
+        options,
+        causal,
+        length,
+        example=not attention.positional,
+        dense=sparse and runs_dense(attention, length),
+        heads=heads,
+    )
 
 
 def pooled(pairs_TT: Tensor, cells: int) -> Tensor:

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outrider.evaluation.pattern import HeadPattern, Pattern, pooled
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_pattern"]
 
@@ -28,21 +28,23 @@ def draw_pattern(pattern: Pattern, path: Path) -> None:
     """Draw a pattern to a PNG: a line of two panels for every group of heads that share one."""
     pyplot = load_pyplot("the picture of a pattern")
     rows = len(pattern.heads)
-    size = (2 * PANEL + 0.5, rows * (PANEL + 0.3) + 0.9)
+    size = (2 * PANEL + 0.5, rows * (PANEL + 0.3) + 0.9 + (0.25 if pattern.reason else 0))
     figure = pyplot.figure(figsize=size, layout="constrained", facecolor="white")
     try:
         figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
         grid = figure.subplots(rows, 2, squeeze=False)
         for axes, heads in zip(grid, pattern.heads, strict=True):
             _draw_heads(axes, heads, pattern)
-        title = f"{pattern.kind}\n"
+        title = f"{pattern.kind}\n" + ("\n" if pattern.reason else "")
         figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
         line = "    ".join(filter(None, [pattern.place, pattern.settings]))
         line = line if len(line) <= LINE else f"{line[: LINE - 1]}…"
         figure.text(0.02, 1 - 0.45 / size[1], line, fontsize=9, color=QUIET)
+        if pattern.reason:
+            why = f"Computed: {pattern.reason}."
+            figure.text(0.02, 1 - 0.68 / size[1], why, fontsize=9, color=INK)
         _draw_legend(figure)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=110, pil_kwargs={"optimize": True})
+        save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
     finally:
         pyplot.close(figure)
 

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_plane"]
 
@@ -34,8 +34,7 @@ def draw_plane(result: dict[str, Any], path: Path, *, title: str) -> None:
         _draw_acceptance(figure.add_subplot(grid[0, 1]), result["modes"])
         _draw_batches(figure.add_subplot(grid[1, 1]), result["modes"])
         figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=_INK)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        figure.savefig(path, dpi=150, facecolor="white")
+        save_figure(figure, path, dpi=150, facecolor="white")
     finally:
         pyplot.close(figure)
 

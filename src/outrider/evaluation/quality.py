@@ -9,6 +9,7 @@ from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor, nn
 
 from outrider.errors import InputError
+from outrider.evaluation.bleu_tokenizer import check_installed, tokenizer_for
 from outrider.models import LanguageModel
 
 __all__ = [
@@ -47,14 +48,20 @@ class LikelihoodScore:
 
 
 def score_translations(
-    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "13a"
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "auto"
 ) -> TranslationScore:
-    """SacreBLEU and chrF of a corpus against one reference per sentence."""
+    """SacreBLEU and chrF of a corpus against one reference per sentence.
+
+    `auto` takes the tokenizer that fits the script of the references; the signature names it.
+    """
     if len(hypotheses) != len(references):
         raise InputError(
             f"{len(hypotheses)} translations against {len(references)} references; "
             "source and reference must have the same number of lines"
         )
+    if tokenize == "auto":
+        tokenize = tokenizer_for(references)
+    check_installed(tokenize)
     bleu, chrf = BLEU(tokenize=tokenize), CHRF()
     return TranslationScore(
         bleu=bleu.corpus_score(list(hypotheses), [list(references)]).score,

@@ -1,7 +1,5 @@
 """Results that can be reproduced: what was measured, on which machine, versions and data."""
 
-import hashlib
-import json
 import os
 import platform
 import subprocess
@@ -10,7 +8,9 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-__all__ = ["checksum", "machine", "show_score", "versions", "write_result"]
+from outrider.files import write_json
+
+__all__ = ["machine", "show_score", "versions", "write_result"]
 
 _INSTRUCTIONS = (
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16"),
@@ -45,14 +45,14 @@ def machine() -> dict[str, Any]:
         "instructions": [name for name in _INSTRUCTIONS if name in _cpuinfo("flags").split()],
         "cores": os.cpu_count(),
         "threads": torch.get_num_threads(),
-        "memory_gib": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1),
+        "memory_gib": _memory_gib(),
     }
 
 
-def checksum(path: Path) -> str:
-    """The sha256 of a file."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
+def _memory_gib() -> float | None:
+    if not hasattr(os, "sysconf"):  # Windows
+        return None
+    return round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 2**30, 1)
 
 
 def show_score(value: float | str) -> str:
@@ -63,10 +63,7 @@ def show_score(value: float | str) -> str:
 def write_result(path: Path, result: dict[str, Any]) -> None:
     """Write a result as JSON, whole or not at all, with the moment it was made."""
     stamped = {**result, "date": datetime.now(UTC).isoformat(timespec="seconds")}
-    path.parent.mkdir(parents=True, exist_ok=True)
-    staging = path.with_name(f".{path.name}.unfinished")
-    staging.write_text(json.dumps(stamped, indent=2, ensure_ascii=False) + "\n", encoding="utf-8")
-    staging.replace(path)
+    write_json(path, stamped)
 
 
 def _cpuinfo(key: str) -> str:

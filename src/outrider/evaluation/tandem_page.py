@@ -5,6 +5,7 @@ from html import escape
 from pathlib import Path
 
 from outrider.evaluation.tandem_trace import KINDS, Kind, Span, Trace
+from outrider.files import write_text
 
 __all__ = ["tandem_page", "write_page"]
 
@@ -99,8 +100,7 @@ main {
 
 def write_page(trace: Trace, path: Path) -> None:
     """Write the page of a tandem decoding to a file."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_text(tandem_page(trace), encoding="utf-8")
+    write_text(path, tandem_page(trace))
 
 
 def tandem_page(trace: Trace) -> str:

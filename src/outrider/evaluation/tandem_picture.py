@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pyplot import load_pyplot, save_figure
 from outrider.evaluation.tandem_trace import KINDS, Kind, Span, Trace
 
 __all__ = ["draw_tandem"]
@@ -169,8 +169,7 @@ class _Page:
         self.axes.set_xlim(0, WIDTH)
         self.axes.set_ylim(height, 0)
         self.figure.set_size_inches(WIDTH / 72, height / 72)
-        path.parent.mkdir(parents=True, exist_ok=True)
-        self.figure.savefig(path, facecolor="white")
+        save_figure(self.figure, path, facecolor="white")
 
 
 def _place(spans: Sequence[Span], y: float, width: Measure) -> tuple[list[Chip], float]:

@@ -3,7 +3,7 @@
 The text of a token is what it adds to the text before it, so that spaces stand where they will.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, Literal, cast
@@ -99,7 +99,7 @@ class _Listener:
 
 def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, Any]) -> Trace:
     """Decode one text in tandem and tell how it went; drafts have a fixed length."""
-    tokenizer, eos = loaded.tokenizer, loaded.backend.eos
+    tokenizer, ends = loaded.tokenizer, loaded.backend.ends
     chosen = dict(options)
     longest = loaded.backend.longest_draft
     chosen["draft_tokens"] = chosen.get("draft_tokens") or min(DRAFT_TOKENS, longest)
@@ -117,7 +117,7 @@ def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, 
         best.text,
         best.rounds,
         decode=tokenizer.decode,
-        eos=eos,
+        ends=ends,
         prompt=prompt,
         confidence=listener.heard if alone else (),
     )
@@ -129,7 +129,7 @@ def trace(
     rounds: Sequence[Round],
     *,
     decode: Decode,
-    eos: int,
+    ends: Collection[int],
     prompt: Sequence[int] = (),
     confidence: Sequence[Sequence[float]] = (),
 ) -> Trace:
@@ -140,14 +140,14 @@ def trace(
         text: What came out.
         rounds: As the decoding loop reports them.
         decode: Turns tokens into text.
-        eos: The end token.
+        ends: The tokens that end a text.
         prompt: Tokens that stood before the first round.
         confidence: How sure the drafter was of each token of each draft, if that is known.
     """
     statistics, told = Statistics(), []
     prefix, sure = list(prompt), iter(confidence)
     for one in rounds:
-        spans = _spans(one, prefix, decode, eos, next(sure, ()) if one.drafted else ())
+        spans = _spans(one, prefix, decode, ends, next(sure, ()) if one.drafted else ())
         emitted = [span for span in spans if span.stands]
         statistics.count(one, len(emitted))
         told.append(spans)
@@ -158,12 +158,16 @@ def trace(
 
 
 def _spans(
-    one: Round, prefix: list[int], decode: Decode, eos: int, confidence: Sequence[float]
+    one: Round,
+    prefix: list[int],
+    decode: Decode,
+    ends: Collection[int],
+    confidence: Sequence[float],
 ) -> tuple[Span, ...]:
     def span(kind: Kind, token: int, place: int, before: Sequence[int]) -> Span:
-        text = _added_text([*prefix, *before], token, decode, eos)
+        text = _added_text([*prefix, *before], token, decode, ends)
         sure = confidence[place - 1] if 0 < place <= len(confidence) else None
-        return Span(text, kind, token, place, token == eos, sure)
+        return Span(text, kind, token, place, token in ends, sure)
 
     spans = [
         span(_fate(one, place), token, place, one.drafted[: place - 1])
@@ -186,10 +190,10 @@ def _own(one: Round) -> Kind:
     return "correction" if one.accepted < len(one.drafted) else "bonus"
 
 
-def _added_text(before: Sequence[int], token: int, decode: Decode, eos: int) -> str:
+def _added_text(before: Sequence[int], token: int, decode: Decode, ends: Collection[int]) -> str:
     """What the token adds; a token that changes the text before it is shown on its own."""
-    if token == eos:
+    if token in ends:
         return ""
-    head = [earlier for earlier in before if earlier != eos]
+    head = [earlier for earlier in before if earlier not in ends]
     start, whole = decode(head), decode([*head, token])
     return whole[len(start) :] if whole.startswith(start) else decode([token])

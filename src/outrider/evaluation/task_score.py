@@ -73,7 +73,7 @@ def _answers(task: SequenceTask, loaded: Translator | Generator, test: Exam) -> 
     """Decode greedily; an answer that goes on past the right length is wrong, and is cut there."""
     room, asked = _room(test), _asked(task, loaded, test)
     if isinstance(loaded, Translator):
-        return loaded.translate(asked, max_new_tokens=room)
+        return loaded.translate(asked, split=False, max_new_tokens=room)
     lines = [text.partition("\n") for text in loaded.generate(asked, max_new_tokens=room)]
     # A line without its end is not finished: it says more than the answer.
     return [line if end else f"{line}\n" for line, end, _ in lines]
@@ -84,7 +84,7 @@ def _reaches(task: SequenceTask, loaded: Translator | Generator, test: Exam) -> 
     room, asked = _room(test), _asked(task, loaded, test)
     limit = loaded.backend.max_length
     if isinstance(loaded, Translator):
-        pieces = loaded.requests(asked, DecodeConfig())
+        pieces = loaded.requests(asked, DecodeConfig(), split=False)
         whole = all(len(found) == 1 for found in pieces)
         return whole and (limit is None or room <= limit)
     return limit is None or max(map(len, asked)) + room < limit

@@ -225,6 +225,7 @@ class Model(PreTrainedModel, GenerationMixin):
                 width=weight.shape[1],
                 dtype=weight.dtype,
                 device=weight.device,
+                slack=state.slack,
             )
         return state.ring
 

@@ -111,9 +111,14 @@ class _ModelConfig(PreTrainedConfig):
         self._check_sizes()
         self._check_choices()
         self._check_depth()
+        self._check_tokens()
         for key, (layers, causal) in self.attention_keys.items():
+            checked: list[dict[str, Any]] = []  # a thousand layers have few different attentions
             for index in range(0 if self.is_recurrent(key) else getattr(self, layers)):
                 spec = self.layer_attention(key, index)
+                if spec in checked[-2:]:
+                    continue
+                checked.append(spec)
                 attention = build_attention(spec, causal=causal, shape=self.head_shape, key=key)
                 self._check_columns(key, attention)
                 self._check_spans(key, attention)
@@ -124,6 +129,12 @@ class _ModelConfig(PreTrainedConfig):
         if self.halting is None:
             return None
         return build_config(HaltingConfig, self.halting, prefix="halting.")
+
+    @property
+    def end_tokens(self) -> tuple[int, ...]:
+        """Tokens that end a text, each once; the first is the one that training puts there."""
+        ends = self.eos_token_id
+        return tuple(dict.fromkeys(ends if isinstance(ends, list) else [ends]))
 
     def is_recurrent(self, key: str) -> bool:
         """Whether the layers whose attention would stand under `key` have a GRU in its place."""
@@ -256,6 +267,18 @@ class _ModelConfig(PreTrainedConfig):
         if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
             message = f"got {kv_heads}, which does not divide num_attention_heads {heads}"
             raise ConfigError("num_key_value_heads", message)
+
+    def _check_tokens(self) -> None:
+        """Refuse special tokens that there is no embedding for."""
+        for key in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):
+            value = getattr(self, key, None)
+            ids = [] if value is None else value if isinstance(value, list) else [value]
+            if isinstance(value, list) and not value:
+                raise ConfigError(key, "is an empty list; give at least one token")
+            for token in ids:
+                if not 0 <= token < self.vocab_size:
+                    message = f"got {token}, but the vocabulary has {self.vocab_size} tokens"
+                    raise ConfigError(key, message)
 
     def _check_codes(self) -> None:
         codes = self.relative_codes

@@ -40,6 +40,7 @@ __all__ = ["CTC", "Ctc", "CtcConfig", "load_ctc", "split_weights"]
 
 CTC = "ctc"
 """Subfolder of a model that holds its parallel decoder."""
+WEIGHT_LIMIT = 1e6
 
 
 @strict
@@ -72,8 +73,9 @@ class CtcConfig(RiderConfig):
         super().__post_init__(**kwargs)
         for key in ("reveal_start", "reveal_end"):
             check_share(key, getattr(self, key))
-        if self.ar_weight < 0:
-            raise ConfigError("ar_weight", f"got {self.ar_weight}, expected 0 or more")
+        if not 0 <= self.ar_weight <= WEIGHT_LIMIT:
+            message = f"got {self.ar_weight}, expected 0 to {WEIGHT_LIMIT:g}"
+            raise ConfigError("ar_weight", message)
         if not 0 <= self.blank < self.vocab_size:
             raise ConfigError("blank", f"got {self.blank}, not a token of {self.vocab_size}")
 
@@ -201,9 +203,9 @@ class Ctc(PreTrainedModel):
 
     def lengths(self, labels_BT: Tensor) -> Tensor:
         """Count the labels of each row without the end token, which no slot says."""
-        eos = self.target.config.eos_token_id
-        eos = eos[0] if isinstance(eos, list) else eos
-        return ((labels_BT != IGNORED) & (labels_BT != eos)).sum(1)
+        ends = self.target.config.end_tokens
+        unsaid = torch.tensor([IGNORED, *ends], device=labels_BT.device)
+        return (~torch.isin(labels_BT, unsaid)).sum(1)
 
     def forward(
         self,
@@ -298,4 +300,7 @@ def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:
         return None
     if not isinstance(target, Seq2Seq):
         raise ModelError(f"{folder}: a language model has no source for a CTC decoder to read")
-    return load_rider(folder, CtcConfig, Ctc, target).bind(target)
+    ctc = load_rider(folder, CtcConfig, Ctc, target).bind(target)
+    if int(ctc.steps) < 0:
+        raise ModelError(f"{folder}: 'steps' is {int(ctc.steps)}, expected 0 or more")
+    return ctc

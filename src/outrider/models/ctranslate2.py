@@ -91,6 +91,9 @@ def _check_exportable(config: Seq2SeqConfig) -> None:
         raise ModelError(f"position is {config.position!r}; for CTranslate2 it must be {expected}")
     if config.num_key_value_heads not in (None, config.num_attention_heads):
         raise ModelError("num_key_value_heads: for CTranslate2 it must be one per attention head")
+    if len(config.end_tokens) > 1:
+        ends = ", ".join(map(str, config.end_tokens))
+        raise ModelError(f"eos_token_id lists {ends}; a folder of CTranslate2 holds one end token")
 
 
 def _fill_words(spec: Any, config: Seq2SeqConfig, words: Words) -> None:
@@ -101,8 +104,7 @@ def _fill_words(spec: Any, config: Seq2SeqConfig, words: Words) -> None:
     )
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
-    eos = config.eos_token_id
-    spec.config.eos_token = target[eos[0] if isinstance(eos, list) else eos]
+    spec.config.eos_token = target[config.end_tokens[0]]
     spec.config.unk_token = target[words.unknown]
     spec.config.decoder_start_token = target[config.decoder_start_token_id]
     spec.config.add_source_eos = True

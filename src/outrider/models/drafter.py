@@ -52,6 +52,7 @@ from outrider.models.walk import Candidates, Choice, Steps, choose_all, walk
 from outrider.nn.allocation import StepAllocation, StepTable
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.cache import LayerCache, Step
+from outrider.nn.draw import masses
 from outrider.nn.dropout import dropout
 from outrider.nn.kernel.dense import attend
 from outrider.nn.layer.block import Block
@@ -66,6 +67,7 @@ __all__ = ["BlockDraft", "Drafter", "DrafterConfig", "Slots", "Tables"]
 Target = Seq2Seq | LanguageModel
 CORES = ("transformer", "lstm")
 READS = ("encoder", "ctc")
+WHOLE_LIMIT = 1 << 20
 
 
 @strict
@@ -135,6 +137,11 @@ class DrafterConfig(RiderConfig):
             self.taps = sorted({max(0, last // 2), last})
         if not self.taps or not all(0 <= tap <= last for tap in self.taps):
             raise ConfigError("taps", f"got {self.taps}, expected layers from 0 to {last}")
+
+    @property
+    def longest_text(self) -> int:
+        """Most tokens that it can write as one block: any number if trained on whole texts."""
+        return WHOLE_LIMIT if self.whole else self.block
 
     @classmethod
     def for_target(
@@ -256,6 +263,7 @@ class Drafter(PreTrainedModel):
             "cross": isinstance(target, Seq2Seq),
         }
         check_fits("drafter", config, expected)
+        self._check_shortlist()
         if config.reads == "ctc":
             if ahead is None:
                 raise ModelError("the drafter reads a CTC decoder, and this model has none")
@@ -263,6 +271,17 @@ class Drafter(PreTrainedModel):
         self._target = [target]
         self._tables = None
         return self
+
+    def _check_shortlist(self) -> None:
+        kept_V, words = self.kept_V, self.config.vocab_size
+        if kept_V is None:
+            return
+        in_order = bool((kept_V[1:] > kept_V[:-1]).all())
+        if not in_order or int(kept_V[0]) < 0 or int(kept_V[-1]) >= words:
+            raise ModelError(
+                f"kept_V, the drafter's shortlist, must hold token ids from 0 to {words - 1}, in "
+                "order and each once"
+            )
 
     def place_target(self) -> None:
         """Bring what it is bound to where it is itself, switched to inference."""
@@ -355,8 +374,7 @@ class Drafter(PreTrainedModel):
             return found.tokens_BK, prob_BK
         place_BK = state.length_B[:, None] + torch.arange(slots, device=last_B1.device)
         over_BK = (place_BK >= table.end_B[:, None]) & (told_BK < 0)
-        eos = self.target.config.eos_token_id
-        eos = eos[0] if isinstance(eos, list) else eos
+        eos = self.target.config.end_tokens[0]
         return found.tokens_BK.masked_fill(over_BK, eos), prob_BK.masked_fill(over_BK, 1.0)
 
     def pack_weights(self) -> None:
@@ -417,7 +435,8 @@ class Drafter(PreTrainedModel):
         else:
             tokens_BK = choose_all(candidates, choice)
         confidence_BK = self.confidence(hidden_BKD)[..., 0].float().sigmoid()
-        prob_BKC = (score_BKC / choice.temperature).softmax(-1)
+        mass_BKC = masses(score_BKC, choice.temperature)
+        prob_BKC = (mass_BKC / mass_BKC.sum(-1, keepdim=True)).float()
         return BlockDraft(tokens_BK, ids_BKC, prob_BKC, confidence_BK)
 
     # Training: many blocks of a row at once.

@@ -4,19 +4,18 @@ A folder is untrusted input. Nothing in it is executed: weights are read from sa
 `config.json` can name no code, and every name and shape must be exactly what the config implies.
 """
 
-import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 import torch
 from huggingface_hub.errors import StrictDataclassError
-from safetensors import SafetensorError, safe_open
 from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
-from outrider.errors import ModelError, OutriderError
+from outrider.errors import ConfigError, ModelError, OutriderError, within_memory
+from outrider.files import read_json
 from outrider.models import marian
 from outrider.models.base import Model
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig, check_keys
@@ -24,6 +23,7 @@ from outrider.models.drafter import Ahead, Drafter, DrafterConfig
 from outrider.models.language_model import LanguageModel
 from outrider.models.pretrained import PretrainedEncoder, import_encoder
 from outrider.models.seq2seq import Seq2Seq
+from outrider.models.weights import DTYPES, check_weights, read_weights
 
 __all__ = [
     "DRAFTER",
@@ -33,7 +33,6 @@ __all__ = [
     "load_model",
     "load_rider",
     "read_encoder",
-    "read_weights",
 ]
 
 DRAFTER = "drafter"
@@ -41,12 +40,19 @@ DRAFTER = "drafter"
 
 _Rider = TypeVar("_Rider", bound=PreTrainedModel)
 
-DTYPES = {"float32": torch.float32, "bfloat16": torch.bfloat16, "float16": torch.float16}
 OWN = {
     Seq2SeqConfig.model_type: (Seq2SeqConfig, Seq2Seq),
     LanguageModelConfig.model_type: (LanguageModelConfig, LanguageModel),
 }
-CONFIG_BYTES = 1 << 24
+CONFIG_DTYPES = (*DTYPES, "float64")
+"""What a config may say its weights are stored in."""
+GENERAL = {
+    *("architectures", "chunk_size_feed_forward", "id2label", "label2id", "output_hidden_states"),
+    *("problem_type", "return_dict", "transformers_version"),
+}
+"""Keys that Hugging Face gives every config, and that say nothing of how ours compute."""
+WORDS = 400
+"""Letters of a value or a foreign message that an error repeats."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Ends of names in the first files of BERT and its kin: what they are called now."""
 
@@ -58,14 +64,16 @@ def load_model(
     folder = Path(folder)
     if dtype not in DTYPES:
         raise ModelError(f"dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}")
-    values = _read_json(folder / "config.json")
-    foreign = values.get("model_type") == marian.MODEL_TYPE
-    config = load_config(folder)
+    path = folder / "config.json"
+    values = _read_config(path)
+    config = _build_config(path, _own_config(path, values), values)
     weights = read_weights(folder)
-    if foreign:
-        weights = marian.import_weights(weights, config)
+    _check_depth(path, config, weights)
+    if values["model_type"] == marian.MODEL_TYPE:
+        with _naming(folder):
+            weights = marian.import_weights(weights, config)
     model_class = OWN[config.model_type][1]
-    with torch.device("meta"):
+    with torch.device("meta"), _naming(path):
         model = model_class(config)
     _fill(model, weights, folder, DTYPES[dtype], device)
     if isinstance(model, Seq2Seq) and model.pretrained is not None:
@@ -76,7 +84,7 @@ def load_model(
 def read_encoder(folder: str | Path) -> dict[str, Any]:
     """Read the config of a pretrained encoder, reduced to what says how it computes."""
     path = Path(folder) / "config.json"
-    values = _read_json(path)
+    values = _read_config(path)
     with _naming(path):
         return import_encoder(values)
 
@@ -84,7 +92,7 @@ def read_encoder(folder: str | Path) -> dict[str, Any]:
 def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
     """Give an encoder the weights it was pretrained to; heads on top of it are left out."""
     folder, model = Path(folder), encoder.model
-    expected = {name: tensor.shape for name, tensor in model.state_dict().items()}
+    expected = model.state_dict()
     weights = {}
     for name, tensor in read_weights(folder).items():
         name = name.removeprefix(f"{model.base_model_prefix}.")
@@ -92,7 +100,7 @@ def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
             name = name.removesuffix(old) + new if name.endswith(old) else name
         if name in expected:
             weights[name] = tensor
-    _check_weights(folder, weights, expected)
+    check_weights(folder, weights, expected)
     model.load_state_dict(weights)
 
 
@@ -107,7 +115,8 @@ def load_drafter(
     if not folder.is_dir():
         return None
     drafter = load_rider(folder, DrafterConfig, Drafter, target)
-    return drafter.bind(target, ahead)
+    with _naming(folder):
+        return drafter.bind(target, ahead)
 
 
 def load_rider(
@@ -115,12 +124,10 @@ def load_rider(
 ) -> _Rider:
     """Load a small model that belongs to `target`, in its number type and on its device."""
     path = folder / "config.json"
-    values = _read_json(path)
+    values = _read_config(path)
     if values.get("model_type") != config_class.model_type:
-        raise ModelError(
-            f"{path}: model_type is {values.get('model_type')!r}, "
-            f"expected {config_class.model_type!r}"
-        )
+        kind = repr(values.get("model_type"))[:WORDS]
+        raise ModelError(f"{path}: model_type is {kind}, expected {config_class.model_type!r}")
     config = _build_config(path, config_class, values)
     with torch.device("meta"):
         model = model_class(config)
@@ -136,23 +143,39 @@ def _fill(
     device: str | torch.device,
 ) -> None:
     """Give a model on the meta device its weights, which must be exactly those it asks for."""
-    _check_weights(folder, weights, {name: t.shape for name, t in model.state_dict().items()})
-    weights = {
-        name: tensor.to(device, dtype if tensor.is_floating_point() else tensor.dtype, copy=True)
-        for name, tensor in weights.items()
-    }
+    check_weights(folder, weights, model.state_dict())
+    with within_memory(str(folder)):
+        weights = {
+            name: tensor.to(
+                device, dtype if tensor.is_floating_point() else tensor.dtype, copy=True
+            )
+            for name, tensor in weights.items()
+        }
     model.load_state_dict(weights, assign=True)
 
 
 def load_config(folder: str | Path) -> Seq2SeqConfig | LanguageModelConfig:
     """Read and check `config.json`."""
     path = Path(folder) / "config.json"
-    values = _read_json(path)
+    values = _read_config(path)
+    return _build_config(path, _own_config(path, values), values)
+
+
+def _read_config(path: Path) -> dict[str, Any]:
+    if not path.exists():
+        raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}")
+    return read_json(path)
+
+
+def _own_config(path: Path, values: Mapping[str, Any]) -> type[PreTrainedConfig] | None:
+    """Return the class of a config of ours, None if it is Marian's."""
     kind = values.get("model_type")
-    if kind != marian.MODEL_TYPE and kind not in OWN:
-        known = ", ".join([*OWN, marian.MODEL_TYPE])
-        raise ModelError(f"{path}: model_type is {kind!r}; Outrider can load: {known}")
-    return _build_config(path, None if kind == marian.MODEL_TYPE else OWN[kind][0], values)
+    if kind == marian.MODEL_TYPE:
+        return None
+    if isinstance(kind, str) and kind in OWN:
+        return OWN[kind][0]
+    known = ", ".join([*OWN, marian.MODEL_TYPE])
+    raise ModelError(f"{path}: model_type is {repr(kind)[:WORDS]}; Outrider can load: {known}")
 
 
 def _build_config(
@@ -160,10 +183,29 @@ def _build_config(
 ) -> Any:
     """Check every key; without a class the config is Marian's."""
     with _naming(path):
+        dtype = values.get("dtype")
+        if dtype is not None and dtype not in CONFIG_DTYPES:
+            raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(CONFIG_DTYPES)}")
         if config_class is None:
             return marian.import_config(values)
-        check_keys(config_class, {k: v for k, v in values.items() if k != "transformers_version"})
+        # Names with an underscore are transformers' own, and one of them names code to fetch.
+        values = {k: v for k, v in values.items() if k not in GENERAL and not k.startswith("_")}
+        check_keys(config_class, values)
         return config_class.from_dict(values)
+
+
+def _check_depth(
+    path: Path, config: Seq2SeqConfig | LanguageModelConfig, weights: Mapping[str, Tensor]
+) -> None:
+    """Refuse more layers than there are weights for, before any layer is built."""
+    if config.depth == "shared":
+        return
+    layers = {key: getattr(config, key) for key in config.layer_keys}
+    if isinstance(config, Seq2SeqConfig) and config.encoder is not None:
+        layers["encoder_layers"] = config.encoder["config"].get("num_hidden_layers", 0)
+    if sum(layers.values()) > len(weights):
+        counts = ", ".join(f"{key} {count}" for key, count in layers.items())
+        raise ModelError(f"{path}: has {counts}, but there are only {len(weights)} weights")
 
 
 @contextmanager
@@ -171,66 +213,12 @@ def _naming(path: Path) -> Iterator[None]:
     """Say which file it is that is wrong."""
     try:
         yield
-    except OutriderError as error:
-        raise ModelError(f"{path}: {error}") from None
-    except (TypeError, ValueError, StrictDataclassError) as error:
-        raise ModelError(f"{path}: {' '.join(str(error).split())}") from None
+    except (ArithmeticError, LookupError, OutriderError, StrictDataclassError) as error:
+        raise ModelError(f"{path}: {_short(error)}") from None
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: {_short(error)}") from None
 
 
-def read_weights(folder: Path) -> dict[str, Tensor]:
-    """Read `model.safetensors`, or its shards where there is an index."""
-    index = folder / "model.safetensors.index.json"
-    names = ["model.safetensors"]
-    if index.exists():
-        shards = _read_json(index).get("weight_map")
-        if not isinstance(shards, dict):
-            raise ModelError(f"{index}: has no weight_map")
-        names = sorted({str(name) for name in shards.values()})
-        if any(Path(name).name != name for name in names):
-            raise ModelError(f"{index}: a shard lies outside the folder")
-    weights: dict[str, Tensor] = {}
-    for name in names:
-        weights |= _read_file(folder / name)
-    return weights
-
-
-def _read_file(path: Path) -> dict[str, Tensor]:
-    if not path.exists():
-        pickled = sorted(p.name for p in path.parent.glob("*.bin"))
-        fix = f" (only {pickled[0]}; pickled weights are never read: convert it)" if pickled else ""
-        raise ModelError(f"{path.parent}: has no {path.name}{fix}")
-    try:
-        with safe_open(path, framework="pt") as file:
-            return {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-    except (SafetensorError, OSError) as error:
-        raise ModelError(f"{path}: damaged or not safetensors ({error})") from None
-
-
-def _check_weights(
-    folder: Path, weights: dict[str, Tensor], expected: dict[str, torch.Size]
-) -> None:
-    missing, extra = sorted(expected.keys() - weights), sorted(weights.keys() - expected)
-    if missing or extra:
-        word, name = ("lack", missing[0]) if missing else ("have an unknown", extra[0])
-        count = len(missing) + len(extra)
-        raise ModelError(
-            f"{folder}: the weights {word} {name!r} ({count} names differ from config.json)"
-        )
-    for name, shape in expected.items():
-        if weights[name].shape != shape:
-            got, wanted = list(weights[name].shape), list(shape)
-            raise ModelError(f"{folder}: {name!r} has shape {got}, config.json implies {wanted}")
-
-
-def _read_json(path: Path) -> dict[str, Any]:
-    try:
-        if path.stat().st_size > CONFIG_BYTES:
-            raise ModelError(f"{path}: larger than {CONFIG_BYTES >> 20} MiB, not a config")
-        values = json.loads(path.read_text(encoding="utf-8"))
-    except FileNotFoundError:
-        raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}") from None
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error})") from None
-    if not isinstance(values, dict):
-        raise ModelError(f"{path}: must hold one JSON object")
-    return values
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= WORDS else f"{text[:WORDS]}..."

@@ -22,6 +22,7 @@ from outrider.errors import InputError
 from outrider.models.base import Model, build_stack, right_padding
 from outrider.models.config import LanguageModelConfig
 from outrider.models.state import DecoderState
+from outrider.nn.cache import SLACK
 from outrider.nn.loss import IGNORED
 from outrider.nn.next_tokens import FURTHER_WEIGHT, NextTokens, layer_weights
 from outrider.nn.position import Positions
@@ -74,14 +75,15 @@ class LanguageModel(Model):
         x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions)
         return run_segment(self.decoder, x_BTD, tokens_BT == self.config.bos_token_id, memory)
 
-    def open(self, rows: int, *, capacity: int) -> DecoderState:
+    def open(self, rows: int, *, capacity: int, slack: int = SLACK) -> DecoderState:
         """Start `rows` empty rows with room for `capacity` tokens."""
         return DecoderState(
-            self.decoder.new_caches(rows, capacity),
+            self.decoder.new_caches(rows, capacity, slack),
             [None] * len(self.decoder.blocks),
             lengths=[0] * rows,
             capacity=capacity,
             device=self.tokens.weight.device,
+            slack=slack,
         )
 
     def forward(

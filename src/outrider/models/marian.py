@@ -57,18 +57,22 @@ CONFIG = {
 }
 """Our key: theirs."""
 
+TWINS = {
+    "decoder_attention_heads": "encoder_attention_heads",
+    "decoder_ffn_dim": "encoder_ffn_dim",
+    "decoder_vocab_size": "vocab_size",
+}
+"""Their keys that must say what another says; all further ones say nothing of how ours compute."""
+
 ACTIVATIONS = {"swish": "silu"}
 """Their name of an activation where it differs from ours."""
 
 
 def import_config(values: Mapping[str, Any]) -> Seq2SeqConfig:
     """Read a Marian `config.json`."""
-    theirs = MarianConfig.from_dict(dict(values))
-    for key, twin in (
-        ("decoder_attention_heads", "encoder_attention_heads"),
-        ("decoder_ffn_dim", "encoder_ffn_dim"),
-        ("decoder_vocab_size", "vocab_size"),
-    ):
+    known = {*CONFIG.values(), *TWINS, "activation_function"}
+    theirs = MarianConfig.from_dict({key: values[key] for key in values.keys() & known})
+    for key, twin in TWINS.items():
         if getattr(theirs, key) != getattr(theirs, twin):
             raise ModelError(f"{key} {getattr(theirs, key)} differs from {twin}: not supported")
     if not theirs.tie_word_embeddings:

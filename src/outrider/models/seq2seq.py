@@ -14,6 +14,7 @@ from outrider.models.base import Model, build_position, build_stack, right_paddi
 from outrider.models.config import Seq2SeqConfig
 from outrider.models.pretrained import PretrainedEncoder
 from outrider.models.state import DecoderState
+from outrider.nn.cache import SLACK
 from outrider.nn.loss import IGNORED
 from outrider.nn.pair import PairAttention
 from outrider.nn.position import Positions
@@ -105,15 +106,18 @@ class Seq2Seq(Model):
         keep_BT = self.real_tokens(tokens_BT)
         return self.decoder(x_BTD, positions, keep_BT, sources, seen)
 
-    def open(self, memory_BSD: Tensor, keep_BS: Tensor | None, *, capacity: int) -> DecoderState:
+    def open(
+        self, memory_BSD: Tensor, keep_BS: Tensor | None, *, capacity: int, slack: int = SLACK
+    ) -> DecoderState:
         """Start decoding one row per source, with room for `capacity` tokens."""
         rows = memory_BSD.shape[0]
         return DecoderState(
-            self.decoder.new_caches(rows, capacity),
+            self.decoder.new_caches(rows, capacity, slack),
             self.decoder.sources(memory_BSD, keep_BS),
             lengths=[0] * rows,
             capacity=capacity,
             device=memory_BSD.device,
+            slack=slack,
         )
 
     def forward(

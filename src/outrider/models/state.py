@@ -67,12 +67,15 @@ class DecoderState:
         capacity: int,
         device: torch.device,
         beams: int = 1,
+        slack: int = SLACK,
     ) -> None:
         self.caches = caches
         self.sources = list(sources)
         self.capacity = capacity
         self.device = device
         self.beams = beams
+        self.slack = slack
+        """Tokens that one extend may add whatever the caches, and that can be rolled back."""
         self.rider: Rider | None = None
         self.rider_caches: list[Cache] = []
         self.rider_sources: list[Source | None] = []
@@ -112,7 +115,8 @@ class DecoderState:
         if not any(self._lengths):
             return self.capacity
         wraps = self.ring is not None and self.ring.wraps
-        return SLACK if wraps or any(cache.wraps for cache in self.caches) else MASKED_BLOCK
+        wraps = wraps or any(cache.wraps for cache in self.caches)
+        return self.slack if wraps else max(self.slack, MASKED_BLOCK)
 
     def step(self, tokens: int, counts: Sequence[int]) -> Step:
         """Plan an extend by `tokens` tokens, of which `counts` are real."""

@@ -9,12 +9,13 @@ most of the time. So a few rows on a CPU are walked in numpy, whose calls cost l
 the same.
 """
 
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import Tensor
+
+from outrider.nn.draw import invert, masses
 
 __all__ = ["Candidates", "Choice", "Steps", "Walked", "choose_all", "walk"]
 
@@ -69,7 +70,8 @@ def choose_all(candidates: Candidates, choice: Choice) -> Tensor:
     if uniform_BK is None:
         pick_BK1 = score_BKC.argmax(-1, keepdim=True)
     else:
-        pick_BK1 = _draw(score_BKC / choice.temperature, uniform_BK[..., None])
+        mass_BKC = masses(score_BKC, choice.temperature)
+        pick_BK1 = invert(mass_BKC, uniform_BK[..., None].to(mass_BKC))
     token_BK = candidates.ids_BKC.gather(-1, pick_BK1)[..., 0]
     told_BK = choice.told_BK
     return token_BK if told_BK is None else torch.where(told_BK >= 0, told_BK, token_BK)
@@ -121,26 +123,12 @@ def _walk_in_numpy(candidates: Candidates, steps: Steps, last_B: Tensor, choice:
         if uniform is None:
             pick = score[:, i].argmax(-1)
         else:
-            pick = _draw_in_numpy(score[:, i] / choice.temperature, uniform[:, i : i + 1])
+            pick = invert(masses(score[:, i], choice.temperature), uniform[:, i : i + 1])[:, 0]
         token = ids[rows, i, pick]
         if told is not None:
             token = np.where(told[:, i] >= 0, told[:, i], token)
         tokens[:, i] = token
     return Walked(*(torch.from_numpy(each) for each in (tokens, score, state)))
-
-
-def _draw(score: Tensor, uniform: Tensor) -> Tensor:
-    """Invert the cumulative distribution; 1 - u lies in (0, 1], so the place has mass."""
-    cumulative = score.softmax(-1, dtype=torch.float64).cumsum(-1)
-    return torch.searchsorted(cumulative, (1 - uniform.to(cumulative)) * cumulative[..., -1:])
-
-
-def _draw_in_numpy(score_BC: NDArray[Any], uniform_B1: NDArray[Any]) -> NDArray[Any]:
-    score_BC = score_BC.astype(np.float64)
-    cumulative_BC = np.exp(score_BC - score_BC.max(-1, keepdims=True)).cumsum(-1)
-    level_B1 = (1 - uniform_B1.astype(np.float64)) * cumulative_BC[:, -1:]
-    pick_B: NDArray[Any] = (cumulative_BC < level_B1).sum(-1)
-    return pick_B
 
 
 def _for_numpy(tensor: Tensor) -> bool:

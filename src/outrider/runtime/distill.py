@@ -15,18 +15,27 @@ from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
+from pydantic import ValidationError
 
 from outrider import __version__
-from outrider.data.durable import flush, lock
 from outrider.data.manifest import Dropped, Manifest, Shard, Split, read_manifest
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import show_stages
-from outrider.data.shards import ShardWriter, file_sha256, ragged_column
+from outrider.data.shards import ShardWriter, ragged_column
 from outrider.data.tokenizer_match import check_same_tokenizer
 from outrider.decoding import DecodeConfig, Hypothesis, Request
-from outrider.errors import ConfigError, DataError
+from outrider.errors import ConfigError, DataError, ResourceError
+from outrider.files import (
+    explained,
+    file_sha256,
+    locked,
+    publish,
+    read_json,
+    write_json,
+    write_text,
+)
+from outrider.models.place import model_folder
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.folder import model_folder
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
 from outrider.runtime.options import check_batch_tokens, decode_config
@@ -189,7 +198,7 @@ def distill(
         progress: Show a bar for each split on stderr.
         **options: Fields of `DecodeConfig`, such as `temperature=0.8`; by default greedy.
     """
-    out, prepared = Path(out), open_prepared(data)
+    out, prepared = Path(out), open_prepared(data, verify=True)
     if rows is not None and rows < 1:
         raise ConfigError("rows", f"got {rows}, expected 1 or more")
     loaded = load(model, device=device, dtype=dtype, threads=threads)
@@ -215,7 +224,7 @@ def _distill_splits(
     with show_stages(progress) as stages:
         for name in prepared.manifest.splits:
             reader, units = prepared.reader(name), _units(prepared, name, rows)
-            missing = [unit for unit in units if not _record(work, unit).is_file()]
+            missing = [unit for unit in units if not _is_done(work, unit)]
             if missing:
                 advance = stages.start(f"distil {name}", sum(unit.rows for unit in missing))
             for unit in missing:
@@ -258,11 +267,28 @@ def _write(work: Path, unit: _Unit, found: _Rows, block_rows: int) -> None:
             writer.add(found.table)
         shards = writer.close()
     split = Split(shards=shards, rows_read=unit.rows, dropped=found.dropped)
-    _write_whole(_record(work, unit), split.model_dump_json())
+    write_text(_record(work, unit), split.model_dump_json() + "\n")
+
+
+def _is_done(work: Path, unit: _Unit) -> bool:
+    """Whether a shard was finished, and is still what was written."""
+    try:
+        shards = _read_record(work, unit).shards
+        return all(file_sha256(work / shard.name) == shard.sha256 for shard in shards)
+    except (DataError, OSError):
+        return False
+
+
+def _read_record(work: Path, unit: _Unit) -> Split:
+    path = _record(work, unit)
+    try:
+        return Split.model_validate(read_json(path, error=DataError))
+    except ValidationError:
+        raise DataError(f"{path}: damaged; start again to write it anew") from None
 
 
 def _read_split(work: Path, units: Sequence[_Unit]) -> Split:
-    parts = [Split.model_validate_json(_record(work, unit).read_text()) for unit in units]
+    parts = [_read_record(work, unit) for unit in units]
     shards: list[Shard] = [shard for part in parts for shard in part.shards]
     dropped: dict[str, Dropped] = {}
     for part in parts:
@@ -290,42 +316,40 @@ def _finish(
         splits=splits,
         origin=origin,
     ).write(work)
-    for path in [*work.glob("*.done.json"), work / "origin.json", work / ".lock"]:
+    publish(work, out)
+    # Only now: killed before, a run still knows which shards are finished.
+    for path in [*out.glob("*.done.json"), out / "origin.json", out / ".lock"]:
         path.unlink(missing_ok=True)
-    for path in work.iterdir():
-        flush(path)
-    flush(work)
-    work.rename(out)
-    flush(out.parent)
 
 
 @contextmanager
 def _partial(out: Path, origin: dict[str, Any]) -> Iterator[Path]:
     """Open the folder of finished shards, if it was begun in the same way, or a new one."""
     work = out.with_name(f"{out.name}.partial")
-    work.mkdir(parents=True, exist_ok=True)
-    with (work / ".lock").open("w") as file:
-        if not lock(file):
-            raise DataError(f"{work}: another process is distilling into it; wait for it")
-        begun = work / "origin.json"
-        if begun.is_file():
-            _check_origin(work, json.loads(begun.read_text()), origin)
-        else:
-            _write_whole(begun, json.dumps(origin))
-        for leftover in work.glob("*.tmp"):
-            leftover.unlink()
-        yield work
+    busy = DataError(f"{work}: another process is distilling into it; wait for it")
+    kept = f"finished shards are kept in {work}"
+    try:
+        with explained(out, kept):
+            work.mkdir(parents=True, exist_ok=True)
+            with locked(work / ".lock", busy):
+                _begin(work, origin)
+                yield work
+    except ResourceError as error:
+        raise error if kept in str(error) else ResourceError(f"{error}; {kept}") from None
+
+
+def _begin(work: Path, origin: dict[str, Any]) -> None:
+    begun = work / "origin.json"
+    if begun.is_file():
+        _check_origin(work, read_json(begun, error=DataError), origin)
+    else:
+        write_json(begun, origin)
+    for leftover in work.glob("*.tmp"):
+        leftover.unlink()
 
 
 def _record(work: Path, unit: _Unit) -> Path:
     return work / f"{unit.name}.done.json"
-
-
-def _write_whole(path: Path, text: str) -> None:
-    staging = path.with_suffix(".tmp")
-    staging.write_text(text + "\n", encoding="utf-8")
-    flush(staging)
-    staging.replace(path)
 
 
 # --- where it comes from ------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 import os
 import warnings
+from collections.abc import Sequence
 from typing import NamedTuple
 
 import torch
@@ -13,7 +14,7 @@ from outrider.backends.torch import TorchBackend
 from outrider.errors import ConfigError, FallbackWarning, nearest
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
-from outrider.models.folder import DTYPES
+from outrider.models.weights import DTYPES
 
 __all__ = ["BACKENDS", "VARIABLE", "Engine", "build_backend", "choose_device", "choose_engine"]
 
@@ -79,20 +80,21 @@ def build_backend(
     drafter: Drafter | None = None,
     ctc: Ctc | None = None,
     threads: int | None = None,
+    ends: Sequence[int] = (),
 ) -> TorchBackend | NativeBackend:
     """Let an engine compute a model; what nobody asked for gives way where it cannot."""
     if engine.native:
         lacking = None if engine.asked else missing(model, drafter, ctc)
         if lacking is None:
             return NativeBackend(
-                model, drafter=drafter, ctc=ctc, dtype=engine.dtype, threads=threads
+                model, drafter=drafter, ctc=ctc, dtype=engine.dtype, threads=threads, ends=ends
             )
         warnings.warn(
             f"the native core does not compute {lacking}; decoding with torch in float32",
             FallbackWarning,
             stacklevel=3,
         )
-    return TorchBackend(model, drafter=drafter, ctc=ctc, frozen=True)
+    return TorchBackend(model, drafter=drafter, ctc=ctc, frozen=True, ends=ends)
 
 
 def _check_native(dtype: str | None, device: torch.device) -> None:

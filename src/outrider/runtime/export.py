@@ -1,7 +1,6 @@
 """Write a model again: for another engine, weight for weight, or smaller, for this one."""
 
 import shutil
-import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -13,11 +12,12 @@ from outrider.data.marian_tokenizer import MarianTokenizer
 from outrider.data.sentencepiece_export import write_sentencepiece
 from outrider.data.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
 from outrider.errors import ConfigError, ModelError
+from outrider.files import working_folder
 from outrider.models import Seq2Seq, load_model
 from outrider.models.ctranslate2 import Words, to_ctranslate2
-from outrider.models.folder import DTYPES, read_weights
 from outrider.models.marian import to_marian
-from outrider.runtime.folder import model_folder
+from outrider.models.place import model_folder
+from outrider.models.weights import DTYPES, read_weights
 from outrider.runtime.options import model_defaults
 
 __all__ = ["export_copy", "export_ctranslate2", "export_marian"]
@@ -106,9 +106,5 @@ def _new_folder(target: Path) -> Iterator[Path]:
     """Give a place to write to; what is written appears under its name when it is complete."""
     if target.exists():
         raise ModelError(f"{target}: exists already; name a new folder")
-    target.parent.mkdir(parents=True, exist_ok=True)
-    with tempfile.TemporaryDirectory(dir=target.parent) as working:
-        draft = Path(working) / "model"
-        draft.mkdir()
+    with working_folder(target) as draft:
         yield draft
-        draft.rename(target)

@@ -69,7 +69,8 @@ class Generator:
         """Return the continuation of one prompt, or of many; the prompt itself is not repeated.
 
         Args:
-            prompts: What to continue. Of a prompt too long for the model the end is kept.
+            prompts: What to continue. Where a model counts its positions, the end of a prompt is
+                kept that leaves room for `max_new_tokens`, but half of the positions always.
             batch_tokens: Bound on the tokens held in memory at once.
             stats: Return `(continuation, statistics)`: rounds, acceptance, where the time went.
             **options: Fields of `DecodeConfig`, such as `mode="tandem"` or `temperature=0.8`.
@@ -101,7 +102,7 @@ class Generator:
             requests,
             config,
             batch_tokens=check_batch_tokens(batch_tokens),
-            profile=self.profile if needs_profile(config) else None,
+            profile=self.profile if needs_profile(self.backend, config) else None,
             stats=stats,
         )
         pairs = zip(requests, found, strict=True)
@@ -118,20 +119,23 @@ class Generator:
     @cached_property
     def profile(self) -> Profile:
         """What drafting and checking cost on this machine; measured when first needed."""
-        return Profile.measure(self.backend, source_length=0)
+        return Profile.measure(self.backend, longest_source=0)
 
     def _result(self, prompt: Sequence[int], found: Hypothesis) -> Result:
         text = self._continuation(prompt, found.tokens)
         return Result(text, found.score, found.finish, found.tokens, found.rounds)
 
     def _fit(self, ids: list[int], config: DecodeConfig) -> list[int]:
-        """Keep the end of a prompt that would leave no room for the new tokens."""
+        """Keep the end of a prompt that leaves too little room for the new tokens.
+
+        Up to half of the positions are the prompt's whatever is asked for: it is what the new
+        tokens continue, and `max_new_tokens` is a bound. Beyond that the prompt gives way.
+        """
         limit = self.backend.max_length
         if limit is None:
             return ids
-        new_tokens = min(config.max_new_tokens or DEFAULT_NEW_TOKENS, limit)
-        room = limit - new_tokens
-        return ids[max(0, len(ids) - room) :]
+        new_tokens = min(config.max_new_tokens or DEFAULT_NEW_TOKENS, limit // 2)
+        return ids[max(0, len(ids) - (limit - new_tokens)) :]
 
     def _continuation(self, prompt: Sequence[int], tokens: Sequence[int]) -> str:
         """Decode in context: a tokenizer may drop the space before the first word it sees."""

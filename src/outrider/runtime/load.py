@@ -4,16 +4,17 @@ from pathlib import Path
 
 import torch
 
+from outrider.bounds import check_bound
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.tokenizer_pair import SOURCE_FILE, PairTokenizer
-from outrider.errors import ConfigError, ModelError
+from outrider.errors import ModelError
 from outrider.models import LanguageModel, Seq2Seq, load_model
 from outrider.models.ctc import load_ctc
 from outrider.models.folder import load_drafter
+from outrider.models.place import model_folder
 from outrider.runtime.engine import build_backend, choose_device, choose_engine
-from outrider.runtime.folder import model_folder
 from outrider.runtime.generator import Generator
-from outrider.runtime.options import model_defaults
+from outrider.runtime.options import model_defaults, model_ends
 from outrider.runtime.translator import Translator
 
 __all__ = ["load"]
@@ -43,9 +44,7 @@ def load(
     place = choose_device(device)
     engine = choose_engine(backend, dtype, place)
     if threads is not None:
-        if threads < 1:
-            raise ConfigError("threads", f"got {threads}, expected 1 or more")
-        torch.set_num_threads(threads)
+        torch.set_num_threads(check_bound("threads", threads))
     folder = model_folder(name)
     model = load_model(folder, dtype="float32" if engine.native else engine.dtype, device=place)
     tokenizer = load_tokenizer(folder)
@@ -58,7 +57,8 @@ def load(
         _check_source(folder, model, tokenizer)
     ctc = load_ctc(folder, model)
     drafter = load_drafter(folder, model, ctc)
-    computer = build_backend(engine, model, drafter=drafter, ctc=ctc, threads=threads)
+    ends = model_ends(folder)
+    computer = build_backend(engine, model, drafter=drafter, ctc=ctc, threads=threads, ends=ends)
     defaults = model_defaults(folder, computer)
     if isinstance(model, LanguageModel):
         return Generator(computer, tokenizer, defaults=defaults)

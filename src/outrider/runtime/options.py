@@ -1,14 +1,16 @@
 """Options of a call: what the user gave, on top of what the model asks for."""
 
-import json
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
+from outrider.bounds import check_bound
 from outrider.config import build_config
 from outrider.decoding import Backend, DecodeConfig
+from outrider.decoding.tandem import may_choose
 from outrider.errors import ConfigError, ModelError
+from outrider.files import read_json
 
 __all__ = [
     "BATCH_TOKENS",
@@ -17,6 +19,7 @@ __all__ = [
     "check_mode",
     "decode_config",
     "model_defaults",
+    "model_ends",
     "needs_profile",
 ]
 
@@ -80,45 +83,50 @@ def _check_drafter(backend: Backend, config: DecodeConfig) -> None:
         )
 
 
-def needs_profile(config: DecodeConfig) -> bool:
+def needs_profile(backend: Backend, config: DecodeConfig) -> bool:
     """Whether the length of drafts is to be chosen from what they cost on this machine."""
-    exact = config.strategy == "greedy" and config.gamma == 0
-    return config.mode == "tandem" and config.draft_tokens is None and exact
+    return config.mode == "tandem" and may_choose(backend, config)
 
 
 def check_batch_tokens(batch_tokens: int) -> int:
     """Return the budget, or say what is wrong with it."""
-    if batch_tokens < 1:
-        raise ConfigError("batch_tokens", f"got {batch_tokens}, expected 1 or more")
-    return batch_tokens
+    return check_bound("batch_tokens", batch_tokens)
 
 
 def model_defaults(folder: Path, backend: Backend) -> dict[str, Any]:
     """Read what `generation_config.json` forbids or forces; padding is never produced."""
-    suppress = set() if backend.pad == backend.eos else {backend.pad}
-    force_eos = False
-    path = folder / "generation_config.json"
-    if path.is_file():
-        values = _read(path)
-        suppress |= _single_words(path, values.get("bad_words_ids") or [], backend.vocab_size)
-        force_eos = values.get("forced_eos_token_id") == backend.eos
+    path, values = _generation_config(folder)
+    suppress = set() if backend.pad in backend.ends else {backend.pad}
+    suppress |= _single_words(path, values.get("bad_words_ids") or [], backend.vocab_size)
+    forced = _token_ids(path, "forced_eos_token_id", values)
+    force_eos = not set(backend.ends).isdisjoint(forced)
     return {"suppress": tuple(sorted(suppress)), "force_eos": force_eos}
+
+
+def model_ends(folder: Path) -> list[int]:
+    """Read the end tokens that `generation_config.json` names; those of the model count too."""
+    path, values = _generation_config(folder)
+    return _token_ids(path, "eos_token_id", values)
 
 
 def _single_words(path: Path, words: Any, vocab_size: int) -> set[int]:
     """Return the forbidden words of one token; longer ones the loops do not look for."""
     try:
         singles = {int(word[0]) for word in words if len(word) == 1}
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):  # int() of infinity overflows
         raise ModelError(f"{path}: bad_words_ids must be a list of lists of token ids") from None
     return {token for token in singles if 0 <= token < vocab_size}
 
 
-def _read(path: Path) -> dict[str, Any]:
-    try:
-        values = json.loads(path.read_text(encoding="utf-8"))
-        if not isinstance(values, dict):
-            raise ValueError("it must hold one JSON object")
-    except (OSError, ValueError) as error:
-        raise ModelError(f"{path}: cannot be read ({error})") from None
-    return values
+def _token_ids(path: Path, key: str, values: Mapping[str, Any]) -> list[int]:
+    """Return one token id or a list of them as a list; nothing where the key is missing."""
+    found = values.get(key)
+    ids = [] if found is None else found if isinstance(found, list) else [found]
+    if not all(type(token) is int for token in ids):
+        raise ModelError(f"{path}: {key} must be a token id or a list of them")
+    return ids
+
+
+def _generation_config(folder: Path) -> tuple[Path, dict[str, Any]]:
+    path = folder / "generation_config.json"
+    return path, read_json(path) if path.exists() else {}

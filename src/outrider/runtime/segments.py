@@ -1,8 +1,8 @@
 """Texts of any length to pieces a model can take, and their translations back to texts.
 
-A line break always parts two pieces. A line longer than `split_above` tokens is split into its
-sentences; a sentence longer than the model can take is cut. A short line stays whole, because
-models are trained on lines and see more context that way.
+A line break always parts two pieces, and so does the end of a sentence: a model that was trained on
+sentences says one, and drops what else stood on the line. Without splitting, a line stays whole as
+long as the model can take it. A sentence longer than that is cut.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -37,9 +37,9 @@ class Segments:
 
 
 def segment(
-    texts: Sequence[str], tokenizer: Tokenizer, *, split_above: int, longest: int
+    texts: Sequence[str], tokenizer: Tokenizer, *, longest: int, split: bool = True
 ) -> list[Segments]:
-    """Divide every text into pieces of at most `longest` tokens."""
+    """Divide every text into sentences, or lines, of at most `longest` tokens."""
 
     def fits(text: str) -> bool:
         return len(tokenizer.encode(normalise(text))) <= longest
@@ -47,15 +47,20 @@ def segment(
     def cut(text: str) -> list[str]:
         return sentences.cut(text, fits)
 
-    lines = [well_formed(text).splitlines(keepends=True) for text in texts]
-    encoded = iter(_encode([line for row in lines for line in row], tokenizer))
+    rows = [_divide_lines(well_formed(text), split) for text in texts]
+    encoded = iter(_encode([part for row in rows for part in row], tokenizer))
     segmented = []
-    for row in lines:
+    for row in rows:
         pieces = [next(encoded) for _ in row]
-        pieces = _divide(pieces, tokenizer, above=split_above, into=sentences.split)
+        if not split:
+            pieces = _divide(pieces, tokenizer, above=longest, into=sentences.split)
         pieces = _divide(pieces, tokenizer, above=longest, into=cut)
         segmented.append(_without_blanks(pieces, longest))
     return segmented
+
+
+def _divide_lines(text: str, split: bool) -> list[str]:
+    return sentences.split(text) if split else text.splitlines(keepends=True)
 
 
 def _encode(texts: Iterable[str], tokenizer: Tokenizer) -> list[Piece]:

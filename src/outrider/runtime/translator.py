@@ -1,8 +1,7 @@
 """The object a user holds to translate: a tokenizer, a backend, and the loops between them."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cached_property
-from itertools import islice
 from typing import Any, Literal, overload
 
 from outrider.data.tokenizer import Tokenizer
@@ -16,10 +15,10 @@ from outrider.runtime.segments import Segments, segment
 
 __all__ = ["Translator"]
 
-SPLIT_ABOVE = 128
-"""Lines of more tokens than this are split into sentences; few models have seen longer ones."""
 FIRST_WINDOW, LAST_WINDOW = 32, 2048
 """Lines a stream reads ahead: few at first, so that output starts early, more later for speed."""
+WINDOW_CHARACTERS = 1 << 22
+"""Characters after which a stream reads no further line ahead, however few they are."""
 
 
 class Translator:
@@ -41,29 +40,49 @@ class Translator:
 
     @overload
     def translate(
-        self, texts: str, *, batch_tokens: int = ..., stats: Literal[False] = ..., **options: Any
+        self,
+        texts: str,
+        *,
+        split: bool = ...,
+        batch_tokens: int = ...,
+        stats: Literal[False] = ...,
+        **options: Any,
     ) -> str: ...
     @overload
     def translate(
         self,
         texts: Sequence[str],
         *,
+        split: bool = ...,
         batch_tokens: int = ...,
         stats: Literal[False] = ...,
         **options: Any,
     ) -> list[str]: ...
     @overload
     def translate(
-        self, texts: str, *, batch_tokens: int = ..., stats: Literal[True], **options: Any
+        self,
+        texts: str,
+        *,
+        split: bool = ...,
+        batch_tokens: int = ...,
+        stats: Literal[True],
+        **options: Any,
     ) -> tuple[str, Statistics]: ...
     @overload
     def translate(
-        self, texts: Sequence[str], *, batch_tokens: int = ..., stats: Literal[True], **options: Any
+        self,
+        texts: Sequence[str],
+        *,
+        split: bool = ...,
+        batch_tokens: int = ...,
+        stats: Literal[True],
+        **options: Any,
     ) -> tuple[list[str], Statistics]: ...
     def translate(
         self,
         texts: str | Sequence[str],
         *,
+        split: bool = True,
         batch_tokens: int = BATCH_TOKENS,
         stats: bool = False,
         **options: Any,
@@ -72,6 +91,8 @@ class Translator:
 
         Args:
             texts: Sentences, lines or whole documents.
+            split: Translate sentence by sentence, as most models were trained; False shows a model
+                that was trained on more than sentences each line whole, as far as it fits.
             batch_tokens: Bound on the tokens held in memory at once.
             stats: Return `(translation, statistics)`: rounds, acceptance, and where the time went.
             **options: Fields of `DecodeConfig`, such as `mode="tandem"`, `beams=5` or
@@ -80,7 +101,7 @@ class Translator:
         """
         many = [texts] if isinstance(texts, str) else texts
         seen = Statistics()
-        results = self.results(many, batch_tokens=batch_tokens, stats=seen, **options)
+        results = self.results(many, split=split, batch_tokens=batch_tokens, stats=seen, **options)
         found = [best.text for best, *_ in results]
         answer = found[0] if isinstance(texts, str) else found
         return (answer, seen) if stats else answer
@@ -89,6 +110,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
+        split: bool = True,
         batch_tokens: int = BATCH_TOKENS,
         stats: Statistics | None = None,
         **options: Any,
@@ -98,27 +120,33 @@ class Translator:
         What happened while drafting is added to `stats`.
         """
         config = call_config(self.backend, self.defaults, options)
-        return self._results(texts, config, check_batch_tokens(batch_tokens), stats, first=0)
+        check_batch_tokens(batch_tokens)
+        return self._results(self._segment(texts, split), config, batch_tokens, stats, first=0)
 
     def translate_iter(
         self,
         lines: Iterable[str],
         *,
+        split: bool = True,
         batch_tokens: int = BATCH_TOKENS,
         window: int | None = None,
+        ready: Callable[[], bool] | None = None,
         **options: Any,
     ) -> Iterator[str]:
         """Translate a stream line by line, in order, with bounded memory.
 
         Args:
             lines: Any source of lines.
+            split: As in `translate`.
             batch_tokens: Bound on the tokens held in memory at once.
             window: Lines to read and translate together: 1 answers each line at once; by default
                 32 at first, then more and more up to 2048.
+            ready: Whether another line can be had without waiting; if not, what was read is
+                answered at once.
             **options: Fields of `DecodeConfig`.
         """
         for results in self.results_iter(
-            lines, batch_tokens=batch_tokens, window=window, **options
+            lines, split=split, batch_tokens=batch_tokens, window=window, ready=ready, **options
         ):
             yield results[0].text
 
@@ -126,8 +154,10 @@ class Translator:
         self,
         lines: Iterable[str],
         *,
+        split: bool = True,
         batch_tokens: int = BATCH_TOKENS,
         window: int | None = None,
+        ready: Callable[[], bool] | None = None,
         stats: Statistics | None = None,
         **options: Any,
     ) -> Iterator[list[Result]]:
@@ -135,32 +165,34 @@ class Translator:
         config = call_config(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
         source, size, first = iter(lines), window or FIRST_WINDOW, 0
-        while chunk := list(islice(source, size)):
-            yield from self._results(chunk, config, batch_tokens, stats, first=first)
+        while chunk := _read_ahead(source, size, ready):
+            segmented = self._segment(chunk, split)
+            yield from self._results(segmented, config, batch_tokens, stats, first=first)
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
-    def requests(self, texts: Sequence[str], config: DecodeConfig) -> list[list[Request]]:
+    def requests(
+        self, texts: Sequence[str], config: DecodeConfig, *, split: bool = True
+    ) -> list[list[Request]]:
         """Return what a decoding loop is given for each text: a request for every piece of it."""
         return [
             [self._request(ids, config, seed=config.seed + row) for ids in text.ids]
-            for row, text in enumerate(self._segment(texts))
+            for row, text in enumerate(self._segment(texts, split))
         ]
 
     @cached_property
     def profile(self) -> Profile:
         """What drafting and checking cost on this machine; measured when first needed."""
-        return Profile.measure(self.backend)
+        return Profile.measure(self.backend, longest_source=self.longest)
 
     def _results(
         self,
-        texts: Sequence[str],
+        segmented: Sequence[Segments],
         config: DecodeConfig,
         batch_tokens: int,
         stats: Statistics | None,
         *,
         first: int,
     ) -> list[list[Result]]:
-        segmented = self._segment(texts)
         requests = [
             self._request(ids, config, seed=config.seed + row)
             for row, text in enumerate(segmented, first)
@@ -172,17 +204,14 @@ class Translator:
                 requests,
                 config,
                 batch_tokens=batch_tokens,
-                profile=self.profile if needs_profile(config) else None,
+                profile=self.profile if needs_profile(self.backend, config) else None,
                 stats=stats,
             )
         )
         return [self._join(text, [next(found) for _ in text.ids]) for text in segmented]
 
-    def _segment(self, texts: Sequence[str]) -> list[Segments]:
-        longest = self.longest - 1
-        return segment(
-            texts, self.tokenizer, split_above=min(SPLIT_ABOVE, longest), longest=longest
-        )
+    def _segment(self, texts: Sequence[str], split: bool) -> list[Segments]:
+        return segment(texts, self.tokenizer, longest=self.longest - 1, split=split)
 
     def _request(self, ids: Sequence[int], config: DecodeConfig, *, seed: int) -> Request:
         """Allow 3 target tokens for each of the source and 30 more, unless told otherwise."""
@@ -209,3 +238,15 @@ class Translator:
                 )
             )
         return results
+
+
+def _read_ahead(lines: Iterator[str], size: int, ready: Callable[[], bool] | None) -> list[str]:
+    """Take up to `size` lines, fewer if they are huge or the next is not ready."""
+    chunk: list[str] = []
+    characters = 0
+    for line in lines:
+        chunk.append(line)
+        characters += len(line)
+        if len(chunk) == size or characters > WINDOW_CHARACTERS or (ready and not ready()):
+            break
+    return chunk

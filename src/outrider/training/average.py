@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from torch import Tensor
 
 from outrider.errors import ModelError
@@ -20,7 +20,7 @@ __all__ = ["average_weights"]
 
 def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
     """Average the `model.safetensors` of the folders, one tensor at a time, in float64."""
-    files: list[Any] = [safe_open(_weights(folder), framework="pt") for folder in folders]
+    files = [_open(folder / "model.safetensors") for folder in folders]
     names = list(files[0].keys())
     for file, folder in zip(files, folders, strict=True):
         if set(file.keys()) != set(names):
@@ -38,8 +38,10 @@ def _mean(tensors: list[Tensor]) -> Tensor:
     return (total / len(tensors)).to(first.dtype)
 
 
-def _weights(folder: Path) -> str:
-    path = folder / "model.safetensors"
+def _open(path: Path) -> Any:
     if not path.is_file():
         raise ModelError(f"{path}: no such file; a checkpoint to average holds its weights there")
-    return str(path)
+    try:
+        return safe_open(str(path), framework="pt")
+    except SafetensorError as error:
+        raise ModelError(f"{path}: damaged or not safetensors ({error})") from None

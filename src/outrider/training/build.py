@@ -28,7 +28,7 @@ from outrider.models import (
 )
 from outrider.models.ctc import Ctc, CtcConfig, load_ctc
 from outrider.models.folder import load_encoder
-from outrider.runtime.folder import model_folder
+from outrider.models.place import model_folder
 from outrider.training.encoder import (
     check_encoder_data,
     check_encoder_settings,

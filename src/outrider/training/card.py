@@ -7,6 +7,7 @@ from typing import Any
 import yaml
 
 from outrider.evaluation.results import show_score
+from outrider.files import write_text
 from outrider.training.run_config import RunConfig
 
 __all__ = ["add_rider_section", "write_card"]
@@ -74,7 +75,7 @@ def write_card(
         training=_training(config, provenance),
         scores=_scores(scores),
     )
-    (folder / "README.md").write_text(card, encoding="utf-8")
+    write_text(folder / "README.md", card)
 
 
 _RIDERS = {
@@ -115,7 +116,7 @@ def add_rider_section(
     card = path.read_text(encoding="utf-8") if path.is_file() else f"# {config.name}\n"
     # An older section of this kind goes: up to the next heading, or to the end.
     card = re.sub(rf"\n## {title}\n.*?(?=\n## |\Z)", "", card, flags=re.DOTALL)
-    path.write_text(f"{card.rstrip()}\n\n" + "\n\n".join(parts) + "\n", encoding="utf-8")
+    write_text(path, f"{card.rstrip()}\n\n" + "\n\n".join(parts) + "\n")
 
 
 def _voice(provenance: dict[str, Any]) -> str:
@@ -149,7 +150,8 @@ def _training(config: RunConfig, provenance: dict[str, Any]) -> str:
     summary = (
         f"{done['steps']:,} updates, {done['tokens']:,} target tokens, "
         f"{done['seconds'] / 60:.0f} minutes; the weights are the mean of "
-        f"{len(done['averaged'])} checkpoint(s). Seed {config.seed}."
+        f"{len(done['averaged'])} checkpoint(s), trained in {done['precision']}. "
+        f"Seed {config.seed}."
     )
     return f"{summary}\n\n```yaml\n{recipe}```"
 

@@ -3,24 +3,31 @@
 A checkpoint is written under a hidden name, flushed to disk and renamed: a folder called `step-...`
 is complete. What a killed process left behind is removed at the next start. Checkpoints that are
 too old to resume from keep their weights while averaging still wants them, and nothing else.
+
+`progress.json` holds the checksum of every other file, and its own. A checkpoint that is not what
+was written is renamed to `damaged-step-...`, and the one before it is taken instead.
 """
 
+import hashlib
 import json
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
 
-from outrider.data.durable import flush
-from outrider.errors import ModelError
+from pydantic import TypeAdapter, ValidationError
 
-__all__ = ["Checkpoint", "Checkpoints", "Progress", "publish", "select"]
+from outrider.errors import ModelError
+from outrider.files import explained, file_sha256, publish, read_json, write_json
+
+__all__ = ["Checkpoint", "Checkpoints", "Progress", "select"]
 
 _NAME = "step-{:08d}"
 _HIDDEN = ".unfinished-"
 _PROGRESS = "progress.json"
 _OPTIMIZER = "optimizer.pt"
+_WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
@@ -52,29 +59,48 @@ class Progress:
         return replace(self, score=score, stale=stale, stopped=0 < patience <= stale)
 
 
+_TYPES = TypeAdapter(Progress)
+
+
 @dataclass(frozen=True)
 class Checkpoint:
     """One complete checkpoint on disk."""
 
     folder: Path
     progress: Progress
+    files: Mapping[str, str] | None = None
+    """Checksums of its files; None where it was written by a version that took none."""
 
     @property
     def resumable(self) -> bool:
         """Whether the optimizer is still there, or only the weights."""
-        return (self.folder / _OPTIMIZER).exists()
+        if self.files is None:
+            return (self.folder / _OPTIMIZER).exists()
+        return _OPTIMIZER in self.files
+
+    def fault(self, *names: str) -> str:
+        """Say in which file it is not what was written, or ""; looks at all, or at some files."""
+        for name, checksum in (self.files or {}).items():
+            path = self.folder / name
+            if names and name not in names:
+                continue
+            if not path.is_file():
+                return f"{name} is missing"
+            if file_sha256(path) != checksum:
+                return f"{name} changed since it was written"
+        return ""
 
 
 class Checkpoints:
     """The checkpoints of one run."""
 
-    def __init__(self, folder: Path) -> None:
-        self.folder = folder
+    def __init__(self, folder: Path, *, state: Path | None = None) -> None:
+        """Open those in `folder`; each gets a copy of `state`, which says how the run began."""
+        self.folder, self.state = folder, state
 
     def all(self) -> list[Checkpoint]:
         """Every complete checkpoint, oldest first."""
-        folders = sorted(self.folder.glob(_NAME.format(0)[:-8] + "*"))
-        return [Checkpoint(folder, _read_progress(folder)) for folder in folders]
+        return [_read(folder) for folder in self._folders()]
 
     def latest(self) -> Checkpoint | None:
         """The newest checkpoint a run can resume from."""
@@ -82,21 +108,61 @@ class Checkpoints:
 
     def clean(self) -> None:
         """Remove what a killed process left half-written or half-deleted."""
-        for leftover in self.folder.glob(f"{_HIDDEN}*"):
-            shutil.rmtree(leftover)
+        with explained(self.folder):
+            for old in self.folder.glob(f"{_HIDDEN}{_NAME.format(0)[:-8]}*-old"):
+                name = old.name.removeprefix(_HIDDEN).removesuffix("-old")
+                if not (self.folder / name).exists():  # killed between the two renames of `publish`
+                    old.rename(self.folder / name)
+            for leftover in self.folder.glob(f"{_HIDDEN}*"):
+                shutil.rmtree(leftover)
+
+    def set_aside_damaged(self) -> list[str]:
+        """Rename every checkpoint that is not what was written, and say why, a sentence each.
+
+        Nothing is touched if none would be left to resume from.
+        """
+        faults = {folder: fault for folder in self._folders() if (fault := _fault(folder))}
+        sound = [_read(folder) for folder in self._folders() if folder not in faults]
+        if faults and not any(found.resumable for found in sound):
+            folder, fault = list(faults.items())[-1]
+            raise ModelError(
+                f"{folder}: {fault}, and there is no other checkpoint to resume from; put back a "
+                "copy of it, choose another folder, or pass --restart to start over"
+            )
+        return [self._set_aside(folder, fault) for folder, fault in faults.items()]
+
+    def choose(
+        self, count: int, by: Literal["last", "lowest", "highest"]
+    ) -> tuple[list[Checkpoint], list[str]]:
+        """Choose the checkpoints to average among those whose weights are what was written.
+
+        Also returns a sentence about each that was left out and renamed.
+        """
+        found = self.all()
+        faults = {one.folder: fault for one in found if (fault := one.fault(_WEIGHTS))}
+        sound = [one for one in found if one.folder not in faults]
+        if not sound:
+            said = "; ".join(f"{folder}: {fault}" for folder, fault in faults.items())
+            raise ModelError(said or f"{self.folder}: holds no checkpoint to average")
+        notes = [self._set_aside(folder, fault) for folder, fault in faults.items()]
+        return select(sound, count, by), notes
 
     def stage(self, step: int) -> Path:
         """Return a folder to write into; it counts for nothing before `commit`."""
         staging = self.folder / (_HIDDEN + _NAME.format(step))
-        staging.mkdir(parents=True, exist_ok=True)
+        with explained(staging):
+            staging.mkdir(parents=True, exist_ok=True)
         return staging
 
     def commit(self, staging: Path, progress: Progress) -> Checkpoint:
-        """Flush a staged checkpoint to disk and give it its name."""
-        (staging / _PROGRESS).write_text(json.dumps(asdict(progress), indent=2) + "\n")
+        """Take the checksums of a staged checkpoint, flush it to disk and give it its name."""
+        if self.state is not None:
+            shutil.copyfile(self.state, staging / self.state.name)
+        files = {path.name: file_sha256(path) for path in sorted(staging.iterdir())}
+        _write_progress(staging, progress, files)
         final = self.folder / _NAME.format(progress.step)
         publish(staging, final)
-        return Checkpoint(final, progress)
+        return Checkpoint(final, progress, files)
 
     def prune(self, *, keep: int, average: int, by: Literal["last", "lowest", "highest"]) -> None:
         """Keep `keep` checkpoints to resume from, and the weights of those that get averaged."""
@@ -106,7 +172,21 @@ class Checkpoints:
             if old.folder not in wanted:
                 _discard(old.folder)
             elif old.resumable:
-                (old.folder / _OPTIMIZER).unlink()
+                if old.files is not None:
+                    files = {name: sum_ for name, sum_ in old.files.items() if name != _OPTIMIZER}
+                    _write_progress(old.folder, old.progress, files)
+                (old.folder / _OPTIMIZER).unlink(missing_ok=True)
+
+    def _folders(self) -> list[Path]:
+        return sorted(self.folder.glob(_NAME.format(0)[:-8] + "*"))
+
+    def _set_aside(self, folder: Path, fault: str) -> str:
+        aside = folder.with_name(f"damaged-{folder.name}")
+        with explained(folder):
+            if aside.exists():
+                shutil.rmtree(aside)
+            folder.rename(aside)
+        return f"{folder}: {fault}; it is not used, and kept as {aside.name}"
 
 
 def select(
@@ -121,30 +201,40 @@ def select(
     return sorted(scored[:count], key=lambda one: one.progress.step) or list(found[-1:])
 
 
-def publish(staging: Path, final: Path) -> None:
-    """Flush every file of `staging`, then make it `final` in one rename, replacing an older one."""
-    for path in sorted(staging.rglob("*")):
-        flush(path)
-    flush(staging)
-    if final.exists():
-        _discard(final)
-    staging.rename(final)
-    flush(final.parent)
-
-
 def _discard(folder: Path) -> None:
     hidden = folder.with_name(f"{_HIDDEN}old-{folder.name}")
-    if hidden.exists():
-        shutil.rmtree(hidden)
-    folder.rename(hidden)
-    shutil.rmtree(hidden)
+    with explained(folder):
+        if hidden.exists():
+            shutil.rmtree(hidden)
+        folder.rename(hidden)
+    shutil.rmtree(hidden, ignore_errors=True)  # or at the next start
 
 
-def _read_progress(folder: Path) -> Progress:
+def _fault(folder: Path) -> str:
     try:
-        return Progress(**json.loads((folder / _PROGRESS).read_text()))
-    except (OSError, ValueError, TypeError) as error:
-        raise ModelError(
-            f"{folder}: its {_PROGRESS} cannot be read ({error}); delete the folder to resume from "
-            "the checkpoint before it"
-        ) from None
+        return _read(folder).fault()
+    except ModelError as error:
+        return str(error).removeprefix(f"{folder / _PROGRESS}: ")
+
+
+def _read(folder: Path) -> Checkpoint:
+    path = folder / _PROGRESS
+    values = read_json(path, fix="delete the folder to resume from the checkpoint before it")
+    files, checksum = values.pop("files", None), values.pop("sha256", None)
+    if files is not None and checksum != _checksum(values, files):
+        raise ModelError(f"{path}: {_PROGRESS} changed since it was written")
+    try:
+        progress = _TYPES.validate_python(asdict(Progress(**values)))
+        return Checkpoint(folder, progress, files)
+    except (TypeError, ValidationError) as error:
+        raise ModelError(f"{path}: is not of this version ({error})") from None
+
+
+def _write_progress(folder: Path, progress: Progress, files: Mapping[str, str]) -> None:
+    values = asdict(progress)
+    sums = {"files": files, "sha256": _checksum(values, files)}
+    write_json(folder / _PROGRESS, {**values, **sums})
+
+
+def _checksum(values: Mapping[str, Any], files: Mapping[str, str]) -> str:
+    return hashlib.sha256(json.dumps([values, files], sort_keys=True).encode()).hexdigest()

@@ -256,7 +256,7 @@ def _run_alone(job: Contestant, *, quiet: bool) -> dict[str, Any]:
 
 def _serve(job: Contestant, quiet: bool, pipe: Connection) -> None:
     try:
-        pipe.send(run_contestant(job, Console(stderr=True, quiet=quiet)))
+        pipe.send(run_contestant(job, Console(stderr=True, quiet=quiet, markup=False)))
     except KeyboardInterrupt:
         return
     except OutriderError as error:

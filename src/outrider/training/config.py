@@ -1,13 +1,26 @@
 """The `train` section of a run config."""
 
-from typing import Literal
+from typing import Annotated, Any, Literal
 
-from pydantic import Field, model_validator
+from pydantic import BeforeValidator, Field, model_validator
 
 from outrider.config import Config
 from outrider.errors import ConfigError
 
 __all__ = ["TrainConfig"]
+
+Beta = Annotated[float, Field(ge=0, lt=1)]
+
+
+def _choose_gpu_outside(value: Any) -> Any:
+    """Say where a GPU is chosen: accelerate takes the first that it sees, or one a process."""
+    kind, _, number = value.partition(":") if isinstance(value, str) else ("", "", "")
+    if kind in ("cuda", "gpu", "mps", "xpu"):
+        chosen = f"; choose one with CUDA_VISIBLE_DEVICES={number} outrider train" if number else ""
+        raise ValueError(
+            f"got {value!r}, expected auto, which takes the accelerator, or cpu{chosen}"
+        )
+    return value
 
 
 class TrainConfig(Config):
@@ -16,7 +29,8 @@ class TrainConfig(Config):
     steps: int = Field(default=10_000, ge=1)
     """Updates of the weights, at most; early stopping may end the run before."""
     batch_tokens: int = Field(default=4096, ge=1)
-    """Target tokens in one update, counted over all processes and accumulated batches."""
+    """Tokens in one update over all processes and accumulated batches: its rows times their longest
+    side, source or target, with padding. A row longer than its share is a batch of its own."""
     accumulate: int = Field(default=1, ge=1)
     """Batches whose gradients are summed before the weights move; raise it to save memory."""
     learning_rate: float = Field(default=5e-4, gt=0)
@@ -27,7 +41,7 @@ class TrainConfig(Config):
     """How the learning rate falls after the warmup."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decay of the weight matrices; biases and norms are left alone."""
-    adam_betas: tuple[float, float] = (0.9, 0.98)
+    adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
     """How long AdamW remembers the mean and the square of the gradient."""
     adam_epsilon: float = Field(default=1e-9, gt=0)
     """Added to AdamW's denominator."""
@@ -38,10 +52,12 @@ class TrainConfig(Config):
     intermediate_loss: bool = False
     """Layers below the last predict too, layer l of n until l / 2n of the steps are done. Only for
     a language_model without memory."""
-    precision: Literal["float32", "bfloat16"] = "float32"
-    """bfloat16 computes matrix products in half the width; weights and loss stay float32."""
-    device: Literal["auto", "cpu"] = "auto"
-    """auto takes the accelerator that is there; cpu ignores it."""
+    precision: Literal["auto", "float32", "bfloat16"] = "float32"
+    """bfloat16 computes matrix products in half the width; weights and loss stay float32. auto
+    times a few batches in both when a run begins and keeps the faster one to its end."""
+    device: Annotated[Literal["auto", "cpu"], BeforeValidator(_choose_gpu_outside)] = "auto"
+    """auto takes the accelerator that is visible, under torchrun one for each process; cpu ignores
+    it. CUDA_VISIBLE_DEVICES=1 makes the second GPU the visible one."""
     save_every: int = Field(default=500, ge=1)
     """Updates between two checkpoints."""
     keep: int = Field(default=2, ge=1)

@@ -9,8 +9,8 @@ from outrider.data.tokenizer_pair import PairTokenizer
 from outrider.errors import ConfigError, DataError
 from outrider.models import Seq2SeqConfig
 from outrider.models.folder import read_encoder
+from outrider.models.place import model_folder
 from outrider.models.pretrained import longest_row
-from outrider.runtime.folder import model_folder
 from outrider.training.run_config import RunConfig
 
 __all__ = ["check_encoder_data", "check_encoder_settings", "describe_encoder", "encoder_folder"]

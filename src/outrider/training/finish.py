@@ -1,6 +1,5 @@
 """The end of a run: averaged weights, a model folder that explains itself, scores, a picture."""
 
-import shutil
 from pathlib import Path
 from typing import Any
 
@@ -12,12 +11,13 @@ from outrider.errors import MissingExtraError
 from outrider.evaluation.curve import draw_curve
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
 from outrider.evaluation.results import show_score, versions, write_result
+from outrider.files import working_folder, write_text
 from outrider.models import LanguageModel, Seq2Seq
 from outrider.runtime.distill import weights_of
 from outrider.training.average import average_weights
 from outrider.training.build import Trained, target_folder
 from outrider.training.card import add_rider_section, write_card
-from outrider.training.checkpoint import Progress, publish, select
+from outrider.training.checkpoint import Progress
 from outrider.training.encoder import encoder_folder
 from outrider.training.folder import RunFolder
 from outrider.training.log import read_log
@@ -36,10 +36,13 @@ def finish_run(
     console: Console,
 ) -> None:
     """Write the finished model and everything that is known about it."""
-    averaged = select(folder.checkpoints.all(), config.train.average, config.train.averaged_by)
+    averaged, notes = folder.checkpoints.choose(config.train.average, config.train.averaged_by)
+    for left_out in notes:
+        console.print(left_out, highlight=False, soft_wrap=True)
     model.load_state_dict(average_weights([one.folder for one in averaged]))
     steps = [one.progress.step for one in averaged]
     provenance = _provenance(config, prepared, progress, steps)
+    provenance["training"] |= {name: value for name, value in folder.chosen.items() if value}
     encoder = encoder_folder(config)
     if encoder is not None:
         name = config.model.values["encoder"]["pretrained"]
@@ -64,20 +67,17 @@ def _write_model(
 ) -> str:
     """Write the model folder; return what people should know about it, or ""."""
     final = folder.model
-    staging = final.with_name(f".unfinished-{final.name}")
-    shutil.rmtree(staging, ignore_errors=True)
-    staging.mkdir(parents=True)
     note = ""
-    if isinstance(model, Seq2Seq | LanguageModel):
-        model.save_pretrained(staging)
-        prepared.tokenizer.save(staging)
-    else:
-        note = write_rider(model, target_folder(config), staging)
-    beside = staging / folder.written(config).relative_to(final)
-    (beside / "run.yaml").write_text(as_yaml(config), encoding="utf-8")
-    write_result(beside / "provenance.json", provenance)
-    _write_card(staging, config, model, provenance)
-    publish(staging, final)
+    with working_folder(final) as work:
+        if isinstance(model, Seq2Seq | LanguageModel):
+            model.save_pretrained(work)
+            prepared.tokenizer.save(work)
+        else:
+            note = write_rider(model, target_folder(config), work)
+        beside = work / folder.written(config).relative_to(final)
+        write_text(beside / "run.yaml", as_yaml(config))
+        write_result(beside / "provenance.json", provenance)
+        _write_card(work, config, model, provenance)
     return note
 
 
@@ -115,6 +115,7 @@ def _score(
             reference=config.data.path(test.reference),
             decode=test.decode,
             tokenize=test.tokenize,
+            split=test.split,
         )
     write_result(folder.results, {"name": config.name, **result, **provenance})
     _write_card(folder.model, config, model, provenance, result["scores"])
@@ -126,7 +127,7 @@ def _draw(config: RunConfig, folder: RunFolder, console: Console) -> None:
     try:
         draw_curve(read_log(folder.log.path), folder.curve, title=config.name)
     except MissingExtraError as error:
-        console.print(f"no learning curve: {error}", highlight=False)
+        console.print(f"no learning curve: {error}", highlight=False, markup=False)
 
 
 def _provenance(

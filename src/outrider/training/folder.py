@@ -6,7 +6,6 @@ log.jsonl       one line per log step        curve.png       the learning curve
 results.json    scores on the test set       tensorboard/    events, if asked for
 """
 
-import json
 import shutil
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -14,10 +13,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from outrider.config import as_yaml
-from outrider.data.durable import lock
-from outrider.errors import ConfigError
-from outrider.evaluation.results import checksum
+from outrider.config import as_yaml, completed
+from outrider.errors import ConfigError, ModelError
+from outrider.files import (
+    file_sha256,
+    locked,
+    read_json,
+    remove_leftovers,
+    write_json,
+    write_text,
+)
 from outrider.runtime.distill import weights_of
 from outrider.training.build import target_folder
 from outrider.training.checkpoint import Checkpoint, Checkpoints
@@ -25,6 +30,9 @@ from outrider.training.log import Log
 from outrider.training.run_config import RunConfig, changed_key
 
 __all__ = ["RunFolder"]
+
+_STATE = {"config", "processes", "data"}
+"""Keys of `state.json` without which nothing can be resumed."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +44,7 @@ class RunFolder:
     @property
     def checkpoints(self) -> Checkpoints:
         """Where the run can be resumed from."""
-        return Checkpoints(self.path / "checkpoints")
+        return Checkpoints(self.path / "checkpoints", state=self._state)
 
     @property
     def log(self) -> Log:
@@ -67,10 +75,8 @@ class RunFolder:
     def locked(self) -> Iterator[None]:
         """Keep a second process from training in this folder while the block runs."""
         self.path.mkdir(parents=True, exist_ok=True)
-        with (self.path / ".lock").open("w") as file:
-            if not lock(file):
-                message = f"another process is training in {self.path}; wait for it or stop it"
-                raise ConfigError("folder", message)
+        message = f"another process is training in {self.path}; wait for it or stop it"
+        with locked(self.path / ".lock", ConfigError("folder", message)):
             yield
 
     def is_finished(self, config: RunConfig) -> bool:
@@ -91,32 +97,57 @@ class RunFolder:
         for file in (self.log.path, self.curve, self.results, self._state, self.path / "run.yaml"):
             file.unlink(missing_ok=True)
 
-    def open(self, config: RunConfig, *, prepared: Path, processes: int) -> Checkpoint | None:
-        """Get ready to train: return the checkpoint to resume from, or None to start."""
+    def open(
+        self, config: RunConfig, *, prepared: Path, processes: int, bleu_tokenizer: str | None
+    ) -> tuple[Checkpoint | None, list[str]]:
+        """Get ready to train: return the checkpoint to resume from, or None to start.
+
+        Also returns what people should know about checkpoints that are damaged.
+        """
         self.checkpoints.clean()
+        remove_leftovers(self.model)
+        # What is trained already reads its checkpoints no more.
+        notes = [] if self.is_finished(config) else self.checkpoints.set_aside_damaged()
         resume = self.checkpoints.latest()
         state = _state(config, prepared, processes)
+        state["chosen"] = {"precision": config.train.precision, "bleu_tokenizer": bleu_tokenizer}
         if resume:
-            self._check_unchanged(state)
-        self.log.rewind(resume.progress.step if resume else 0)
-        _write_whole(self._state, json.dumps(state, indent=2) + "\n")
-        _write_whole(self.path / "run.yaml", as_yaml(config))
-        return resume
+            before = self._read_state(resume)
+            before["config"] = completed(before["config"], config)
+            _keep_chosen(before, state)
+            self._check_unchanged(before, state)
+        self.log.rewind(resume.progress.step if resume else -1)
+        write_json(self._state, state)
+        write_text(self.path / "run.yaml", as_yaml(config))
+        return resume, notes
+
+    @property
+    def chosen(self) -> dict[str, Any]:
+        """What each `auto` of the config came to; a resumed run keeps it."""
+        chosen: dict[str, Any] = read_json(self._state)["chosen"]
+        return chosen
+
+    def choose(self, **chosen: str) -> None:
+        """Record what an `auto` came to."""
+        state = read_json(self._state)
+        write_json(self._state, {**state, "chosen": {**state["chosen"], **chosen}})
 
     @property
     def _state(self) -> Path:
         return self.path / "state.json"
 
-    def _read_state(self) -> dict[str, Any]:
+    def _read_state(self, resume: Checkpoint) -> dict[str, Any]:
+        """Read what the run was started with; each checkpoint holds a copy."""
+        fix = f"put back a copy of it, or choose another folder: {self.path} cannot be resumed"
         try:
-            state: dict[str, Any] = json.loads(self._state.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            message = f"{self._state} cannot be read, so nothing here can be resumed; use --restart"
-            raise ConfigError("folder", message) from None
+            state = read_json(self._state, fix=fix)
+        except ModelError:
+            state = {}
+        if not state.keys() >= _STATE:
+            state = read_json(resume.folder / self._state.name, fix=fix)
         return state
 
-    def _check_unchanged(self, state: dict[str, Any]) -> None:
-        before = self._read_state()
+    def _check_unchanged(self, before: dict[str, Any], state: dict[str, Any]) -> None:
         remedy = "change it back, choose another folder, or pass --restart to start over"
         if before["processes"] != state["processes"]:
             raise ConfigError(
@@ -124,7 +155,7 @@ class RunFolder:
                 f"{self.path} was trained on {before['processes']} process(es), not "
                 f"{state['processes']}, which would change its batches; {remedy}",
             )
-        key = changed_key(before["config"], state["config"])
+        key = changed_key(_settled(before), _settled(state))
         if key is not None:
             raise ConfigError(
                 key, f"differs from the run in {self.path} that this resumes; {remedy}"
@@ -139,17 +170,31 @@ class RunFolder:
             )
 
 
-def _write_whole(path: Path, text: str) -> None:
-    staging = path.with_name(f".unfinished-{path.name}")
-    staging.write_text(text, encoding="utf-8")
-    staging.replace(path)
+def _keep_chosen(before: dict[str, Any], state: dict[str, Any]) -> None:
+    """Go on with what `auto` came to before, whatever it would come to today."""
+    train = before["config"]["train"]
+    chosen = before.setdefault("chosen", {"precision": train["precision"]})
+    asked = {
+        "precision": state["config"]["train"]["precision"],
+        "bleu_tokenizer": (state["config"]["evaluate"] or {"tokenize": "auto"})["tokenize"],
+    }
+    for name, value in asked.items():
+        if value in ("auto", None):
+            state["chosen"][name] = chosen.get(name) or state["chosen"][name]
+
+
+def _settled(state: dict[str, Any]) -> dict[str, Any]:
+    """The config of a run, with the precision that `auto` came to."""
+    config: dict[str, Any] = state["config"]
+    precision = state["chosen"]["precision"]
+    return {**config, "train": {**config["train"], "precision": precision}}
 
 
 def _state(config: RunConfig, prepared: Path, processes: int) -> dict[str, Any]:
     state = {
         "config": config.model_dump(mode="json"),
         "processes": processes,
-        "data": checksum(prepared / "manifest.json"),
+        "data": file_sha256(prepared / "manifest.json"),
     }
     if config.model.rides:
         state["target"] = weights_of(target_folder(config))

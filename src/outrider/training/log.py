@@ -1,9 +1,11 @@
 """The log of a run: one JSON object per line, each step once, also after a crash and a resume."""
 
 import json
-import os
 from pathlib import Path
 from typing import Any
+
+from outrider.errors import DataError
+from outrider.files import explained, open_regular, write_text
 
 __all__ = ["Log", "read_log"]
 
@@ -17,16 +19,14 @@ class Log:
     def rewind(self, step: int) -> None:
         """Drop every record past `step` and a last line cut short: training writes them again."""
         kept = [record for record in read_log(self.path) if record["step"] <= step]
-        staging = self.path.with_name(f".{self.path.name}")
-        with staging.open("w", encoding="utf-8") as file:
-            file.writelines(json.dumps(record) + "\n" for record in kept)
-            file.flush()
-            os.fsync(file.fileno())
-        staging.replace(self.path)
+        write_text(self.path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def write(self, record: dict[str, Any]) -> None:
         """Append one record; it must name its step."""
-        with self.path.open("a", encoding="utf-8") as file:
+        with (
+            explained(self.path, "the checkpoints are kept"),
+            self.path.open("a", encoding="utf-8") as file,
+        ):
             file.write(json.dumps(record) + "\n")
 
 
@@ -35,9 +35,19 @@ def read_log(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     records = []
-    with path.open(encoding="utf-8") as file:
-        for line in file:
-            if not line.endswith("\n"):
+    with open_regular(path, error=DataError) as file:
+        for number, line in enumerate(file, start=1):
+            if not line.endswith(b"\n"):
                 break
-            records.append(json.loads(line))
+            records.append(_record(line, path, number))
     return records
+
+
+def _record(line: bytes, path: Path, number: int) -> dict[str, Any]:
+    try:
+        record: dict[str, Any] = json.loads(line)
+        if {"event", "step"} <= record.keys():
+            return record
+    except (ValueError, AttributeError, RecursionError):
+        pass
+    raise DataError(f"{path}, line {number}: is not a record of a run; remove the line")

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from outrider.models import Drafter
 from outrider.models.ctc import Ctc, split_weights
-from outrider.runtime.folder import SAFE_FILES
+from outrider.models.place import SAFE_FILES
 
 __all__ = ["write_rider"]
 

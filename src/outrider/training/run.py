@@ -2,8 +2,10 @@
 
 from collections.abc import Iterable
 from contextlib import closing, nullcontext
+from dataclasses import asdict
 from pathlib import Path
 
+import torch.distributed as dist
 from rich.console import Console
 from torch import nn
 from transformers import TrainerCallback, TrainingArguments, set_seed
@@ -15,6 +17,7 @@ from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.segments import SegmentStream
 from outrider.errors import ConfigError
+from outrider.evaluation.bleu_tokenizer import tokenizer_for
 from outrider.models import Drafter, LanguageModel
 from outrider.models.ctc import Ctc
 from outrider.runtime.distill import weights_of
@@ -22,12 +25,12 @@ from outrider.training.allocator import keep_memory
 from outrider.training.arguments import training_arguments
 from outrider.training.build import (
     build_model,
-    check_model,
     context_length,
     run_task,
     target_folder,
 )
 from outrider.training.callbacks import LogFile, TensorBoard
+from outrider.training.check import check_run
 from outrider.training.checkpoint import Checkpoint
 from outrider.training.finish import finish_run
 from outrider.training.folder import RunFolder
@@ -40,10 +43,11 @@ from outrider.training.objectives import (
     TranslationObjective,
 )
 from outrider.training.objectives.auxiliary import IntermediateObjective
+from outrider.training.precision import choose_precision
 from outrider.training.progress import ProgressBar
 from outrider.training.run_config import RunConfig
 from outrider.training.trainer import Trainer
-from outrider.training.validation import Validation
+from outrider.training.validation import Validation, valid_texts
 
 __all__ = ["train_run"]
 
@@ -57,7 +61,7 @@ def train_run(config: RunConfig, *, restart: bool = False, console: Console | No
         console: Where to report; by default nowhere.
     """
     console = console or Console(quiet=True)
-    check_model(config)
+    check_run(config)
     keep_memory()
     transformers_logging.disable_progress_bar()
     folder = RunFolder(Path(config.folder))
@@ -71,7 +75,7 @@ def train_run(config: RunConfig, *, restart: bool = False, console: Console | No
                 prepared = open_prepared(config.data.folder)
         resume = folder.checkpoints.latest()
         bar = ProgressBar(console)
-        trainer = _build_trainer(config, arguments, folder, prepared, resume, bar)
+        trainer = _build_trainer(config, arguments, folder, prepared, resume, bar, console)
         with closing(bar):
             progress = trainer.run(resume)
         trained = resume is None or progress.step > resume.progress.step
@@ -88,10 +92,18 @@ def _open(
     if restart:
         folder.clear()
     prepared = prepare(config.data, task=run_task(config), progress=console.is_terminal)
+    prepared.verify()
     _check_validation(config, prepared)
     if config.model.rides:
         _compare_voices(config, prepared, console)
-    resume = folder.open(config, prepared=prepared.folder, processes=processes)
+    resume, notes = folder.open(
+        config,
+        prepared=prepared.folder,
+        processes=processes,
+        bleu_tokenizer=_bleu_tokenizer(config, prepared),
+    )
+    for note in notes:
+        console.print(note, highlight=False, soft_wrap=True)
     if folder.is_finished(config):
         message = f"{folder.path} is trained already; --restart would start over"
     else:
@@ -107,15 +119,14 @@ def _check_validation(config: RunConfig, prepared: Prepared) -> None:
             f"got {config.train.evaluate_every}, but {prepared.folder} has no validation set; name "
             "data.valid, data.valid_rows or data.valid_fraction, or set it to 0",
         )
-    metric, kind = config.train.stop_metric, config.model.type
-    if metric == "bleu" and kind in ("language_model", "drafter"):
-        other = "perplexity" if kind == "language_model" else "tokens_per_round"
-        raise ConfigError(
-            "train.stop_metric",
-            f"a {kind.replace('_', ' ')} has no bleu; expected {other} or loss",
-        )
-    if metric == "tokens_per_round" and kind != "drafter":
-        raise ConfigError("train.stop_metric", f"only a drafter has tokens_per_round, not a {kind}")
+
+
+def _bleu_tokenizer(config: RunConfig, prepared: Prepared) -> str | None:
+    """Name the tokenizer that validation counts BLEU with; None where it counts none."""
+    if config.train.stop_metric != "bleu" or not config.train.evaluate_every:
+        return None
+    tokenize = config.evaluate.tokenize if config.evaluate else "auto"
+    return tokenizer_for(valid_texts(prepared)[1]) if tokenize == "auto" else tokenize
 
 
 def _compare_voices(config: RunConfig, prepared: Prepared, console: Console) -> None:
@@ -142,6 +153,7 @@ def _build_trainer(
     prepared: Prepared,
     resume: Checkpoint | None,
     bar: ProgressBar,
+    console: Console,
 ) -> Trainer:
     set_seed(config.seed)
     model = build_model(config, prepared)
@@ -150,19 +162,21 @@ def _build_trainer(
     rank, world_size = arguments.process_index, arguments.world_size
     share = config.train.batch_tokens // (config.train.accumulate * world_size)
     segment = _segment(model)
+    precision = _settle_precision(config, arguments, folder, prepared, model, console)
     validation = Validation(
         prepared,
         _objective(config, segment),
         batch_tokens=share,
         max_length=context_length(prepared),
-        bleu=config.train.stop_metric == "bleu",
+        bleu=folder.chosen["bleu_tokenizer"],
+        split=config.evaluate is None or config.evaluate.split,
         segment=segment,
         rank=rank,
         world_size=world_size,
     )
     return Trainer(
         model,
-        config.train,
+        config.train.model_copy(update={"precision": precision}),
         stream=_stream(config, arguments, prepared, resume, segment),
         objective=_training_objective(config, segment),
         checkpoints=folder.checkpoints,
@@ -170,6 +184,32 @@ def _build_trainer(
         validate=validation,
         callbacks=_callbacks(config, folder, resume, bar) if rank == 0 else (),
     )
+
+
+def _settle_precision(
+    config: RunConfig,
+    arguments: TrainingArguments,
+    folder: RunFolder,
+    prepared: Prepared,
+    model: nn.Module,
+    console: Console,
+) -> str:
+    """Return what the run computes in; `auto` is measured once, and all processes agree."""
+    precision = str(folder.chosen["precision"])
+    if precision != "auto":
+        return precision
+    model.to(arguments.device)
+    segment = _segment(model)
+    batch = next(iter(_stream(config, arguments, prepared, None, segment)))
+    choice = choose_precision(model, lambda: _training_objective(config, segment), batch.tensors)
+    agreed = [choice.precision]
+    if arguments.world_size > 1:
+        dist.broadcast_object_list(agreed)
+    if arguments.process_index == 0:
+        folder.choose(precision=agreed[0])
+        folder.log.write({"event": "precision", "step": 0, **asdict(choice)})
+        console.print(str(choice), highlight=False, soft_wrap=True)
+    return agreed[0]
 
 
 def _segment(model: nn.Module) -> int | None:

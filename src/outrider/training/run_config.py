@@ -4,6 +4,7 @@ from typing import Any, Literal
 
 from pydantic import (
     ConfigDict,
+    Field,
     SerializerFunctionWrapHandler,
     model_serializer,
     model_validator,
@@ -55,7 +56,7 @@ class RunConfig(Config):
     """What the model is called, for example in its card."""
     folder: str
     """Where the run writes: checkpoints, log, curve, and at the end `model`."""
-    seed: int = 0
+    seed: int = Field(default=0, ge=0, lt=1 << 32)
     """Of the initial weights, the order of the data and dropout."""
     attribution: str | None = None
     """Origin and licence of the data, for the model card."""

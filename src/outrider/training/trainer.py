@@ -6,33 +6,30 @@ checkpoint, says which batch comes next.
 """
 
 import math
-import shutil
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import torch
 import transformers
-from safetensors import SafetensorError
 from torch import Tensor, nn
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, set_seed
 
 from outrider.data.batches import PlannedBatch
-from outrider.errors import ConfigError, ResourceError
+from outrider.errors import ConfigError, ModelError
+from outrider.files import explained
 from outrider.training.allocator import return_memory
 from outrider.training.callbacks import Cadence
 from outrider.training.checkpoint import Checkpoint, Checkpoints, Progress
 from outrider.training.config import TrainConfig
 from outrider.training.objectives import Carries, Objective
 from outrider.training.objectives.auxiliary import Paced
+from outrider.training.precision import autocast
 
 __all__ = ["Trainer", "Validate"]
-
-_LITTLE = 2**24
-"""Bytes free on a disk that is as good as full."""
 
 Validate = Callable[[nn.Module], dict[str, float]]
 """Measures a model on the validation set; must hold the stop metric under its name."""
@@ -56,6 +53,7 @@ class Trainer(transformers.Trainer):
         validate: Validate | None = None,
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
+        assert config.precision != "auto", "measured before"
         self.config = config
         self.stream = stream
         self.objective = objective
@@ -82,6 +80,8 @@ class Trainer(transformers.Trainer):
             if isinstance(self.objective, Carries):
                 self.objective.load(resume.folder, process=self.args.process_index)
         if not self.finished:
+            if resume:
+                _check_origin(resume)
             self.started = time.monotonic() - self.progress.seconds
             self._logged = (self.progress.tokens, time.monotonic())
             self.train(resume_from_checkpoint=str(resume.folder) if resume else None)
@@ -138,9 +138,7 @@ class Trainer(transformers.Trainer):
 
     def compute_loss_context_manager(self) -> AbstractContextManager[None]:
         """Autocast of our own: accelerate's would copy all logits to float32."""
-        if self.config.precision == "float32":
-            return nullcontext()
-        return torch.autocast(self.args.device.type, dtype=torch.bfloat16)
+        return autocast(self.config.precision, self.args.device)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted: walking all modules at every step is not free."""
@@ -205,7 +203,7 @@ class Trainer(transformers.Trainer):
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         staging = self.checkpoints.stage(self.progress.step)
-        with _full_disk_explained(staging):
+        with explained(staging, "the checkpoints before it are kept"):
             self._write_checkpoint(staging)
         return_memory()
         self._logged = (self.progress.tokens, time.monotonic())
@@ -229,15 +227,10 @@ class Trainer(transformers.Trainer):
         self.accelerator.wait_for_everyone()
 
 
-@contextmanager
-def _full_disk_explained(folder: Path) -> Iterator[None]:
-    """PyTorch and safetensors report a full disk each in their own words, if at all."""
-    try:
-        yield
-    except (OSError, RuntimeError, SafetensorError) as error:
-        if shutil.disk_usage(folder).free > _LITTLE:
-            raise
-        raise ResourceError(
-            f"{folder}: the disk is full; free some space and start again, the run then resumes "
-            "from the checkpoint before"
-        ) from error
+def _check_origin(resume: Checkpoint) -> None:
+    """Optimizer and random state are pickles: only our own are read, and those have checksums."""
+    if resume.files is None:
+        raise ModelError(
+            f"{resume.folder}: was written by a version of Outrider that kept no checksums, so its "
+            "optimizer is not read; finish the run with that version, or pass --restart"
+        )

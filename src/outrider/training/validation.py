@@ -22,7 +22,7 @@ from outrider.runtime.translator import Translator
 from outrider.training.objectives import Objective
 from outrider.training.rounds import count_rounds
 
-__all__ = ["Validation"]
+__all__ = ["Validation", "valid_texts"]
 
 ROUND_BATCHES = 8
 """Batches of the validation set whose rounds are counted."""
@@ -36,7 +36,10 @@ class Validation:
     objective: Objective
     batch_tokens: int
     max_length: int
-    bleu: bool
+    bleu: str | None
+    """SacreBLEU's tokenizer; None where BLEU is not asked for."""
+    split: bool = True
+    """Whether BLEU is that of lines translated sentence by sentence."""
     segment: int | None = None
     """Tokens of a segment, where the model remembers from one to the next."""
     rank: int = 0
@@ -51,8 +54,8 @@ class Validation:
         shared = self._gather((nats, tokens))
         loss = sum(part[0] for part in shared) / max(1, sum(part[1] for part in shared))
         metrics = {"loss": loss, "perplexity": math.exp(min(loss, 700.0))}
-        if self.bleu:
-            metrics["bleu"] = self._bleu(model)
+        if self.bleu is not None:
+            metrics["bleu"] = self._bleu(model, self.bleu)
         if isinstance(model, Drafter):
             metrics["tokens_per_round"] = self._tokens_per_round(model)
         return metrics
@@ -96,7 +99,7 @@ class Validation:
         batches = valid_batches(self.prepared, tokens=self.batch_tokens, max_length=self.max_length)
         return islice(batches, self.rank, count, self.world_size)
 
-    def _bleu(self, model: nn.Module) -> float:
+    def _bleu(self, model: nn.Module, tokenize: str) -> float:
         options: dict[str, Any] = {}
         if isinstance(model, Ctc):
             backend, options = TorchBackend(model.target, ctc=model), {"mode": "parallel"}
@@ -105,25 +108,15 @@ class Validation:
             backend = TorchBackend(model)
         config = backend.model.config
         translator = Translator(backend, self.prepared.tokenizer, longest=config.longest_source)
-        sources, references = self._texts()
+        sources, references = valid_texts(self.prepared)
         mine = slice(self.rank, None, self.world_size)
         translations = translator.translate(
-            sources[mine], suppress=(config.pad_token_id,), **options
+            sources[mine], split=self.split, suppress=(config.pad_token_id,), **options
         )
         shared = self._gather((translations, references[mine]))
         hypotheses = [text for part in shared for text in part[0]]
         wanted = [text for part in shared for text in part[1]]
-        return score_translations(hypotheses, wanted).bleu
-
-    def _texts(self) -> tuple[list[str], list[str]]:
-        tables = [
-            pyarrow.parquet.read_table(
-                self.prepared.folder / shard.name, columns=["source", "target"]
-            )
-            for shard in self.prepared.manifest.splits["valid"].shards
-        ]
-        sources = [text for table in tables for text in table["source"].to_pylist()]
-        return sources, [text for table in tables for text in table["target"].to_pylist()]
+        return score_translations(hypotheses, wanted, tokenize=tokenize).bleu
 
     def _gather(self, part: Any) -> list[Any]:
         if self.world_size == 1:
@@ -131,3 +124,13 @@ class Validation:
         parts: list[Any] = [None] * self.world_size
         dist.all_gather_object(parts, part)
         return parts
+
+
+def valid_texts(prepared: Prepared) -> tuple[list[str], list[str]]:
+    """Sources of the validation set and their translations."""
+    tables = [
+        pyarrow.parquet.read_table(prepared.folder / shard.name, columns=["source", "target"])
+        for shard in prepared.manifest.splits["valid"].shards
+    ]
+    sources = [text for table in tables for text in table["source"].to_pylist()]
+    return sources, [text for table in tables for text in table["target"].to_pylist()]

@@ -17,8 +17,8 @@ from typing import Any, ClassVar, NamedTuple
 from pydantic import Field
 
 from outrider.config import Config
-from outrider.data.working_folder import working_folder
 from outrider.errors import ConfigError
+from outrider.files import working_folder
 
 __all__ = ["Exam", "Example", "SequenceConfig", "SequenceTask", "TaskBase", "TaskConfig"]
 

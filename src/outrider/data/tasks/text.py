@@ -11,8 +11,8 @@ from pydantic import Field
 
 from outrider.data.lines import open_file
 from outrider.data.tasks.base import TaskBase, TaskConfig
-from outrider.data.working_folder import working_folder
 from outrider.errors import ConfigError, DataError
+from outrider.files import working_folder
 
 __all__ = ["Config", "Task"]
 

@@ -83,7 +83,7 @@ class Task(TaskBase):
             source, target = found[split]
             section[split] = {"source": source, "target": target}
         tested, reference = (folder / name for name in found["test"])
-        return section, HeldOut(tested, reference, "zh" if endings[1] == "zh" else "13a")
+        return section, HeldOut(tested, reference, "auto")
 
     def _from_run(self, path: Path) -> tuple[dict[str, Any], HeldOut]:
         values = read_yaml(path)
@@ -96,7 +96,7 @@ class Task(TaskBase):
         pair = HeldOut(
             config.path(str(test["source"])),
             config.path(str(test.get("reference"))),
-            str(test.get("tokenize", "13a")),
+            str(test.get("tokenize", "auto")),
         )
         return {key: value for key, value in section.items() if key != "folder"}, pair
 

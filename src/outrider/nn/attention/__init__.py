@@ -8,8 +8,8 @@ from collections.abc import Mapping
 from dataclasses import fields
 from importlib import import_module
 from pkgutil import iter_modules
-from types import ModuleType
-from typing import Any
+from types import ModuleType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
 
 from outrider.errors import ConfigError, nearest
 from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
@@ -50,19 +50,7 @@ def build_attention(
     options = dict(spec)
     kind = options.pop("kind", None)
     variant = load_attention(kind, key=f"{key}.kind")
-    known = {field.name: field for field in fields(variant.Config)}
-    for name, value in options.items():
-        if name not in known:
-            accepted = ", ".join(sorted(known)) or "no options"
-            hint = nearest(name, known)
-            raise ConfigError(
-                f"{key}.{name}", f"unknown option of {kind!r}{hint}; accepted: {accepted}"
-            )
-        wanted = known[name].type
-        if isinstance(wanted, type) and (
-            not isinstance(value, wanted) or isinstance(value, bool) != (wanted is bool)
-        ):
-            raise ConfigError(f"{key}.{name}", f"got {value!r}, expected {wanted.__name__}")
+    _check_options(variant.Config, options, kind=kind, key=key)
     side, able = ("a decoder", "causal_ok") if causal else ("an encoder", "two_sided_ok")
     if not getattr(variant.Attention, able):
         able_kinds = [k for k in attention_kinds() if getattr(load_attention(k).Attention, able)]
@@ -77,3 +65,50 @@ def build_attention(
         message = str(error).removeprefix(f"{error.key}: ")
         raise ConfigError(key + error.key.removeprefix("attention"), message) from None
     return attention
+
+
+def _check_options(
+    config: type[AttentionConfig], options: dict[str, Any], *, kind: str, key: str
+) -> None:
+    """Refuse an unknown option or a value of another type; a whole number may stand for a float."""
+    hints = get_type_hints(config)  # resolved, also where the module postpones its annotations
+    known = {field.name: hints[field.name] for field in fields(config)}
+    for name, value in options.items():
+        if name not in known:
+            accepted = ", ".join(sorted(known)) or "no options"
+            hint = nearest(name, known)
+            raise ConfigError(
+                f"{key}.{name}", f"unknown option of {kind!r}{hint}; accepted: {accepted}"
+            )
+        if not _suits(value, known[name]):
+            raise ConfigError(f"{key}.{name}", f"got {value!r}, expected {_named(known[name])}")
+        if known[name] is float and isinstance(value, int):
+            options[name] = float(value)
+
+
+def _suits(value: Any, wanted: Any) -> bool:
+    if wanted is Any:
+        return True
+    if get_origin(wanted) in (Union, UnionType):
+        return any(_suits(value, one) for one in get_args(wanted))
+    if get_origin(wanted) is Literal:
+        return any(type(value) is type(one) and value == one for one in get_args(wanted))
+    if wanted is float:
+        return isinstance(value, float) or (_suits(value, int) and abs(value) < 1 << 1023)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(wanted, type):
+        return isinstance(value, wanted)
+    return True  # lists and the like are the variant's own to check
+
+
+def _named(wanted: Any) -> str:
+    if get_origin(wanted) in (Union, UnionType):
+        return " or ".join(_named(one) for one in get_args(wanted))
+    if get_origin(wanted) is Literal:
+        return " or ".join(repr(one) for one in get_args(wanted))
+    if wanted is type(None):
+        return "null"
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(
+        wanted, getattr(wanted, "__name__", str(wanted))
+    )

@@ -219,7 +219,7 @@ class SpanCache:
 
     def __init__(self, room: Room, parts: "Iterable[_CachePart]") -> None:
         self.rings = [
-            (part, LayerCache(room._replace(heads=len(part.kv_heads)), part.slots))
+            (part, LayerCache(room._replace(heads=len(part.kv_heads)), room.widen(part.slots)))
             for part in parts
         ]
 

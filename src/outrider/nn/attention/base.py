@@ -162,7 +162,7 @@ class AttentionBase(nn.Module):
 
     def new_cache(self, room: Room) -> Cache:
         """Return an empty cache; a variant that does not remember in one line makes its own."""
-        return LayerCache(room, self.slots(room.capacity))
+        return LayerCache(room, room.widen(self.slots(room.capacity)))
 
     def penalty(self) -> Tensor | None:
         """Return what training should add to the loss, once per update."""

@@ -166,7 +166,7 @@ class Attention(FactoredAttention):
         if (
             self.halves is None
             and self.config.factor != 1
-            and self.slots(room.capacity) < (room.capacity)
+            and room.widen(self.slots(room.capacity)) < room.capacity
         ):
             return SummaryCache(room, self)
         return super().new_cache(room)
@@ -180,28 +180,30 @@ class Attention(FactoredAttention):
         if step.fresh:
             cache.fill(k_BGTK, v_BGTK, step)
             return self(q_BHTK, k_BGTK, v_BGTK)
-        slots = step.plan((self.key, "summaries"), lambda: self._slots(step, len(q_BHTK)))
+        slots = step.plan(
+            (self.key, "summaries", cache.ring), lambda: self._slots(step, len(q_BHTK), cache.ring)
+        )
         # A token that is no summary is written twice into the ring.
         k_twice, v_twice = (torch.cat([x, x], dim=2) for x in (k_BGTK, v_BGTK))
         k_BGCK, v_BGCK = cache.write(k_twice, v_twice, slots)
         return attend(q_BHTK, k_BGCK, v_BGCK, keep=slots.keep)
 
-    def _slots(self, step: Step, rows: int) -> Slots:
+    def _slots(self, step: Step, rows: int, ring: int) -> Slots:
         """Where new tokens go in a `SummaryCache`, and which of its slots they see."""
         stride, summary = self.config.stride, self.config.summary
         at_BT = step.positions.index_BT
-        ring_BT = at_BT % self.ring
-        summary_BT = self.ring + at_BT // stride * summary + at_BT % stride - self._before
+        ring_BT = at_BT % ring
+        summary_BT = ring + at_BT // stride * summary + at_BT % stride - self._before
         write = torch.cat([ring_BT, torch.where(self.summarises(at_BT), summary_BT, ring_BT)], 1)
         cell_C = self._cells(step.positions.end, step.device)
-        i, ring_j, cell_j = at_BT[:, :, None], step.held(self.ring)[:, None], cell_C[None, None]
+        i, ring_j, cell_j = at_BT[:, :, None], step.held(ring)[:, None], cell_C[None, None]
         if self.config.factor == 2:
             near, far = ring_j == i, cell_j < i
         else:
             near, far = self.near(i, ring_j), cell_j // stride < i // stride
         near = near & (ring_j >= 0) & (ring_j <= i)
         keep = torch.cat([near, far], dim=2)[:, None]
-        return Slots(write.expand(rows, -1), self.ring + len(cell_C), keep)
+        return Slots(write.expand(rows, -1), ring + len(cell_C), keep)
 
     def _cells(self, length: int, device: torch.device) -> Tensor:
         """Positions of the summary tokens among the first `length`."""
@@ -218,14 +220,16 @@ class SummaryCache(LayerCache):
     """
 
     def __init__(self, room: Room, attention: Attention) -> None:
-        super().__init__(room, attention.slots(room.capacity))
+        super().__init__(room, room.widen(attention.slots(room.capacity)))
         self.attention = attention
+        self.ring = attention.ring + room.slack - SLACK
+        """Slots for the newest tokens."""
 
     def fill(self, k_BGTK: Tensor, v_BGTK: Tensor, step: Step) -> None:
         """Store a first pass: the newest tokens of each row, and its summaries."""
         batch, heads, tokens, width = k_BGTK.shape
         cell_C = self.attention._cells(tokens, step.device)
-        newest_BC = step.newest(self.attention.ring).clamp(min=0)
+        newest_BC = step.newest(self.ring).clamp(min=0)
         index_BC = torch.cat([newest_BC, cell_C.expand(batch, -1)], dim=1)
         index = index_BC[:, None, :, None].expand(-1, heads, -1, width)
         self.k_BGCK[:, :, : index.shape[2]] = k_BGTK.gather(2, index)
@@ -233,4 +237,4 @@ class SummaryCache(LayerCache):
 
     def select(self, row_N: Tensor, used: int) -> None:
         """Reorder, drop or copy rows; `used` tokens lie in the ring and their summaries."""
-        super().select(row_N, self.attention.ring + self.attention.summaries(used))
+        super().select(row_N, self.ring + self.attention.summaries(used))

@@ -7,7 +7,7 @@ over a window of W tokens asks for C = W - 1 + `SLACK` slots and wraps around.
 
 Why `SLACK`: token p overwrites token p - C. An extend of m <= SLACK tokens from length L reaches
 p = L + m - 1, so it overwrites tokens up to L - W at most, and those no later query sees, not even
-after all m are rolled back.
+after all m are rolled back. Whoever will extend by longer blocks asks for more (`Room.slack`).
 """
 
 from collections.abc import Callable, Sequence
@@ -21,7 +21,8 @@ from outrider.nn.position import Positions
 __all__ = ["SLACK", "Cache", "LayerCache", "Pattern", "Room", "Slots", "Step"]
 
 SLACK = 64
-"""Most tokens one extend may add to a cache that wraps, and so the longest rollback."""
+"""Most tokens one extend may add to a cache that wraps, and so the longest rollback, unless its
+room has more."""
 
 
 class Room(NamedTuple):
@@ -36,6 +37,12 @@ class Room(NamedTuple):
     """Numbers in a key or value."""
     dtype: torch.dtype
     device: torch.device
+    slack: int = SLACK
+    """Most tokens one extend may add where the cache wraps."""
+
+    def widen(self, slots: int) -> int:
+        """Return the slots of a cache that needs so many with a slack of `SLACK`."""
+        return min(self.capacity, slots + self.slack - SLACK)
 
 
 class Cache(Protocol):
@@ -43,7 +50,7 @@ class Cache(Protocol):
 
     @property
     def wraps(self) -> bool:
-        """Old tokens are overwritten: no extend may be longer than `SLACK`."""
+        """Old tokens are overwritten: no extend may be longer than the slack of its room."""
         ...
 
     @property

@@ -1,6 +1,6 @@
 """The newest vectors of every row: what a short look back needs while decoding.
 
-Rows are ragged and may be rolled back, as in `nn.cache`, and for the same reason a ring has `SLACK`
+Rows are ragged and may be rolled back, as in `nn.cache`, and for the same reason a ring has `slack`
 more slots than it looks back: what one extend overwrites is never needed again, even if all of that
 extend is taken back.
 """
@@ -25,10 +25,11 @@ class Ring:
         width: int,
         dtype: torch.dtype,
         device: torch.device,
+        slack: int = SLACK,
     ) -> None:
         """Make an empty ring from which the last `back` vectors can be read."""
         self.back = back
-        size = min(capacity, back + SLACK)
+        size = min(capacity, back + slack)
         self.wraps = size < capacity
         self.x_BCD = torch.zeros(rows, size, width, dtype=dtype, device=device)
 

@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outrider.nn.attention.base import AttentionBase
-from outrider.nn.cache import Cache, Room, Step
+from outrider.nn.cache import SLACK, Cache, Room, Step
 from outrider.nn.cache.ring import Ring
 from outrider.nn.kernel.dense import attend
 from outrider.nn.linear import Linear
@@ -106,11 +106,11 @@ class SelfAttention(nn.Module):
         q, k, v = self.project(x_BTD, step.positions, recall=recall)
         return self.merge(self.attention.extend(q, k, v, cache, step), x_BTD)
 
-    def new_cache(self, rows: int, capacity: int) -> Cache:
+    def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> Cache:
         """Room for `capacity` tokens a row, as far as the pattern needs them."""
         weight = self.qkv.weight
         width = self.head_width + (self.columns.extra if self.columns is not None else 0)
-        room = Room(rows, capacity, self.kv_heads, width, weight.dtype, weight.device)
+        room = Room(rows, capacity, self.kv_heads, width, weight.dtype, weight.device, slack)
         cache = self.attention.new_cache(room)
         if self.correlation is None:
             return cache
@@ -122,6 +122,7 @@ class SelfAttention(nn.Module):
             width=channels,
             dtype=weight.dtype,
             device=weight.device,
+            slack=slack,
         )
         return CorrelatedCache(cache, ring)
 

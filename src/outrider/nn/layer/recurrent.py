@@ -18,7 +18,7 @@ from itertools import groupby
 import torch
 from torch import Tensor, nn
 
-from outrider.nn.cache import Cache, Step
+from outrider.nn.cache import SLACK, Cache, Step
 from outrider.nn.cache.ring import Ring
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions
@@ -61,7 +61,7 @@ class Gru(nn.Module):
         cache.remember(h_BTD, step)
         return self.out(h_BTD)
 
-    def new_cache(self, rows: int, capacity: int) -> StateRing:
+    def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> StateRing:
         """Return room for the newest states, whatever the `capacity`."""
         weight = self.out.weight
         return StateRing(
@@ -71,6 +71,7 @@ class Gru(nn.Module):
             width=weight.shape[0],
             dtype=weight.dtype,
             device=weight.device,
+            slack=slack,
         )
 
     def _run(self, x_BTD: Tensor, before_BD: Tensor) -> Tensor:

@@ -8,7 +8,8 @@
 batch every row counts its own tokens.
 """
 
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple
+from weakref import WeakValueDictionary
 
 import torch
 from torch import Tensor, nn
@@ -16,6 +17,9 @@ from torch import Tensor, nn
 from outrider.errors import InputError
 
 __all__ = ["LearnedPosition", "Positions", "Rotary", "SineTable", "SinusoidalPosition"]
+
+PART = 8192
+"""Rows of a table that are in float64 at a time."""
 
 
 class Positions(NamedTuple):
@@ -36,30 +40,50 @@ class SineTable:
     """Rows of cosines and sines, computed once and as far as they are asked for.
 
     Neither a parameter nor a buffer: it follows from the width alone, is never stored, and is made
-    on whatever device asks for it.
+    on whatever device asks for it. All tables of a width are one: a copy for every layer would
+    take a gigabyte at 60,000 positions.
     """
 
-    def __init__(self, width: int) -> None:
-        self.width = width
-        self._rows: Tensor | None = None
+    _of_width: ClassVar["WeakValueDictionary[int, SineTable]"] = WeakValueDictionary()
+    width: int
+    _rows: dict[tuple[torch.device, torch.dtype], Tensor]
+
+    def __new__(cls, width: int) -> "SineTable":
+        """Return the table of this width."""
+        table = cls._of_width.get(width)
+        if table is None:
+            table = super().__new__(cls)
+            table.width, table._rows = width, {}
+            table = cls._of_width.setdefault(width, table)
+        return table
+
+    def __reduce__(self) -> tuple[type["SineTable"], tuple[int]]:
+        """Copies and pickles of a module find the table again."""
+        return SineTable, (self.width,)
 
     def look_up(self, positions: Positions, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return (sin, cos) of every angle, [B, T, width / 2] each."""
-        rows = self._rows
-        if rows is None or len(rows) < positions.end or rows.device != like.device:
-            rows = self._rows = self._compute(positions.end, like.device)
+        # Float64 is for those who compute in it: some devices have none.
+        dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
+        rows = self._rows.get((like.device, dtype))
+        if rows is None or len(rows) < positions.end:
+            rows = self._rows[like.device, dtype] = self._compute(positions.end, like.device, dtype)
         sin, cos = rows[positions.index_BT].to(like.dtype).chunk(2, dim=-1)
         return sin, cos
 
-    def _compute(self, end: int, device: torch.device) -> Tensor:
+    def _compute(self, end: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         length = max(512, 1 << (end - 1).bit_length())
         # A table made while decoding must still serve a later backward.
         with torch.inference_mode(False):
-            # In float64: an angle at position 64k would lose three digits in float32.
+            # Angles in float64: at position 64k one would lose three digits in float32.
             place = torch.arange(0, self.width, 2, dtype=torch.float64, device="cpu")
             frequency = 10_000.0 ** (-place / self.width)
-            angle = torch.arange(length, dtype=torch.float64, device="cpu")[:, None] * frequency
-            return torch.cat([angle.sin(), angle.cos()], dim=1).to(device)
+            parts = []
+            for start in range(0, length, PART):
+                index = torch.arange(start, min(start + PART, length), device="cpu")
+                angle = index.double()[:, None] * frequency
+                parts.append(torch.cat([angle.sin(), angle.cos()], dim=1).to(dtype))
+            return torch.cat(parts).to(device)
 
 
 class SinusoidalPosition(nn.Module):

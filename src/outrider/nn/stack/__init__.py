@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from torch import Tensor, nn
 
-from outrider.nn.cache import Cache, Step
+from outrider.nn.cache import SLACK, Cache, Step
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source
 from outrider.nn.position import Positions
@@ -81,6 +81,6 @@ class Stack(nn.Module):
         """Project the encoder's output for the cross-attention of every layer."""
         return [block.cross.source(memory_BSD, keep_BS) for block in self.blocks if block.cross]
 
-    def new_caches(self, rows: int, capacity: int) -> list[Cache]:
-        """Return an empty cache per layer."""
-        return [block.attention.new_cache(rows, capacity) for block in self.path]
+    def new_caches(self, rows: int, capacity: int, slack: int = SLACK) -> list[Cache]:
+        """Return an empty cache per layer, to be extended by up to `slack` tokens at once."""
+        return [block.attention.new_cache(rows, capacity, slack) for block in self.path]

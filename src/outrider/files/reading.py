@@ -1,0 +1,108 @@
+"""Reading files that anybody may have written: a model folder is untrusted input.
+
+A file is read only if it is a regular one (a named pipe would wait for ever, a device has no end),
+is no larger than its kind can be, and is nested no deeper than its kind can be.
+"""
+
+import hashlib
+import json
+import os
+import stat
+from pathlib import Path
+from typing import Any, BinaryIO, NoReturn
+
+from outrider.errors import ModelError, OutriderError
+
+__all__ = ["file_sha256", "open_regular", "parse_json", "read_json", "read_limited"]
+
+JSON_BYTES = 16 << 20
+"""Largest JSON file that is read, unless a reader allows more: configs have a few kilobytes."""
+DEPTH = 64
+"""Deepest nesting of lists and objects; whoever walks through them may recurse."""
+
+
+def read_json(
+    path: Path, *, limit: int = JSON_BYTES, error: type[OutriderError] = ModelError, fix: str = ""
+) -> dict[str, Any]:
+    """Read a file that holds one JSON object.
+
+    Args:
+        path: A regular file, or a link to one.
+        limit: Most bytes it may have.
+        error: Raised, with one sentence, for whatever is wrong with it.
+        fix: What the sentence ends with: how to mend it.
+    """
+    return parse_json(read_limited(path, limit=limit, error=error, fix=fix), path, error, fix)
+
+
+def parse_json(
+    raw: bytes | str, path: Path, error: type[OutriderError] = ModelError, fix: str = ""
+) -> dict[str, Any]:
+    """Parse the text of `path`, which must be one JSON object."""
+    try:
+        values = json.loads(raw if isinstance(raw, str) else raw.decode("utf-8"))
+    except RecursionError:
+        _refuse(path, f"is nested deeper than {DEPTH} levels", error, fix)
+    except UnicodeDecodeError as problem:
+        _refuse(path, f"is not UTF-8 text: {problem.reason} at byte {problem.start}", error, fix)
+    except ValueError as problem:
+        _refuse(path, f"is not JSON: {problem}", error, fix)
+    if not isinstance(values, dict):
+        _refuse(path, f"must hold one JSON object, not {_kind(values)}", error, fix)
+    _check_depth(values, path, error, fix)
+    return values
+
+
+def read_limited(
+    path: Path, *, limit: int, error: type[OutriderError] = ModelError, fix: str = ""
+) -> bytes:
+    """Read a regular file of at most `limit` bytes."""
+    with open_regular(path, error=error, fix=fix) as file:
+        raw = file.read(limit + 1)
+    if len(raw) > limit:
+        _refuse(path, f"is larger than {limit >> 20} MiB", error, fix)
+    return raw
+
+
+def open_regular(path: Path, *, error: type[OutriderError] = ModelError, fix: str = "") -> BinaryIO:
+    """Open a regular file to read; what is none (a pipe, a device, a folder) is refused unread."""
+    try:
+        # Opened first and looked at then: a name can mean another file a moment later. Without
+        # O_NONBLOCK the opening itself waits where the name is a pipe's.
+        flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
+        descriptor = os.open(path, flags)
+        regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
+    except FileNotFoundError:
+        _refuse(path, "no such file", error, fix)
+    except (OSError, ValueError) as problem:  # a name with a NUL byte is a ValueError
+        reason = getattr(problem, "strerror", None) or problem
+        _refuse(path, f"cannot be read: {reason}", error, fix)
+    if not regular:
+        os.close(descriptor)
+        _refuse(path, "is not a regular file", error, fix)
+    return os.fdopen(descriptor, "rb")
+
+
+def file_sha256(path: Path) -> str:
+    """Checksum of a file, read in pieces."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _check_depth(values: Any, path: Path, error: type[OutriderError], fix: str) -> None:
+    level, depth = [values], 0
+    while level:
+        depth += 1
+        if depth > DEPTH:
+            _refuse(path, f"is nested deeper than {DEPTH} levels", error, fix)
+        inner = (v.values() if isinstance(v, dict) else v for v in level)
+        level = [value for values in inner for value in values if isinstance(value, dict | list)]
+
+
+def _kind(value: Any) -> str:
+    names = {list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    return names.get(type(value), "a number")
+
+
+def _refuse(path: Path, what: str, error: type[OutriderError], fix: str) -> NoReturn:
+    raise error(f"{path}: {what}" + (f"; {fix}" if fix else "")) from None

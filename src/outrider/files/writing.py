@@ -1,0 +1,143 @@
+"""Writing files that are whole or not there, whatever happens: a kill, a power cut, a full disk.
+
+A file is written beside its place under a name of its own, flushed, renamed, and then its folder is
+flushed too, for a rename is only as durable as the folder that records it.
+"""
+
+import errno
+import json
+import os
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+from typing import Any, TextIO
+
+from outrider.errors import ResourceError
+
+__all__ = ["explained", "flush", "replacing", "write_bytes", "write_json", "write_text"]
+
+OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
+NOT_ALLOWED = {
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),
+    *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTEMPTY),
+}
+_OS_ERROR = re.compile(r"os error (\d+)|\[Errno (\d+)\]")
+"""How libraries that do not raise OSError (safetensors, pyarrow) write the number of one."""
+_TORCH_WRITER = re.compile(r"PytorchStreamWriter failed writing|inline_container.*unexpected pos")
+"""What torch.save says where the disk took less than it was given."""
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write a text file, whole or not at all."""
+    with replacing(path) as file:
+        file.write(text)
+
+
+def write_json(path: Path, values: Any) -> None:
+    """Write values as a JSON file that people can read, whole or not at all."""
+    write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write a file of bytes, such as a picture, whole or not at all."""
+    with _staged(path) as descriptor, os.fdopen(descriptor, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def replacing(path: Path) -> Iterator[TextIO]:
+    """Yield a text file to write; it takes the place of `path` at the end, or vanishes.
+
+    A link is followed: what it points to is replaced, and the link stays.
+    """
+    with (
+        _staged(path) as descriptor,
+        os.fdopen(descriptor, "w", encoding="utf-8", newline="\n") as file,
+    ):
+        yield file
+        file.flush()
+        os.fsync(file.fileno())
+
+
+@contextmanager
+def _staged(path: Path) -> Iterator[int]:
+    """Yield the descriptor of a new file, to be written and closed; it then becomes `path`."""
+    with explained(path):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        place = path.resolve()
+        descriptor, name = tempfile.mkstemp(prefix=f".{place.name[:64]}.", dir=place.parent)
+        staging = Path(name)
+        try:
+            yield descriptor
+            _copy_mode(place, staging)
+            staging.replace(place)
+        except BaseException:
+            with suppress(OSError):
+                staging.unlink()
+            raise
+        flush(place.parent)
+
+
+@contextmanager
+def explained(path: Path, left: str = "") -> Iterator[None]:
+    """Say in one sentence which file could not be written, why, and what is left of it."""
+    try:
+        yield
+    except (OSError, RuntimeError) as error:
+        code = _code(error)
+        there = os.path.lexists(path)
+        left = left or (f"{path} is as it was" if there else "nothing was written")
+        if code in OUT_OF_SPACE:
+            raise ResourceError(
+                f"{path}: the disk is full or a quota is reached; {left}; free some space and "
+                "run the command again"
+            ) from None
+        if code in NOT_ALLOWED:
+            raise ResourceError(f"{path}: cannot be written: {os.strerror(code)}; {left}") from None
+        raise
+    except Exception as error:
+        # Libraries in Rust have error types of their own around what the system said.
+        if _code(error) not in OUT_OF_SPACE | NOT_ALLOWED:
+            raise
+        with explained(path, left):
+            raise OSError(_code(error), str(error)) from None
+
+
+def flush(path: Path) -> None:
+    """Make a file, or the names in a folder, survive a power cut."""
+    try:
+        descriptor = os.open(path, os.O_RDONLY)
+    except PermissionError:
+        if os.name == "nt":  # Windows opens no folders, and needs no flush of them
+            return
+        raise
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
+def _code(error: BaseException) -> int:
+    """Return the number of the system's error behind an exception, or 0."""
+    if isinstance(error, OSError) and error.errno is not None:
+        return error.errno
+    text = str(error)
+    if _TORCH_WRITER.search(text):
+        return errno.ENOSPC
+    found = _OS_ERROR.search(text)
+    return int(found[1] or found[2]) if found else 0
+
+
+def _copy_mode(place: Path, staging: Path) -> None:
+    """Give a new file the rights of the one it replaces, or those any new file gets."""
+    try:
+        mode = place.stat().st_mode & 0o7777
+    except FileNotFoundError:
+        mask = os.umask(0)
+        os.umask(mask)
+        mode = 0o666 & ~mask
+    staging.chmod(mode)

@@ -1,0 +1,58 @@
+"""Small whole models to attack, and copies of them to spoil."""
+
+import shutil
+from collections.abc import Callable
+from itertools import count
+from pathlib import Path
+
+import pytest
+
+import drafted
+import forked
+
+
+@pytest.fixture(scope="session")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with every part: drafter and CTC decoder."""
+    return drafted.save_translator(tmp_path_factory.mktemp("whole") / "model", ctc=True)
+
+
+@pytest.fixture(scope="session")
+def language_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model with a drafter."""
+    return drafted.save_language_model(tmp_path_factory.mktemp("whole") / "text")
+
+
+@pytest.fixture
+def copy(tmp_path: Path) -> Callable[[Path], Path]:
+    """Copy a model folder to where it may be damaged."""
+
+    def make(model: Path) -> Path:
+        return Path(shutil.copytree(model, tmp_path / "model"))
+
+    return make
+
+
+@pytest.fixture
+def dress(tmp_path: Path) -> Callable[[Path, str, str], Path]:
+    """Return a folder like a model's in all but one file, which has another text."""
+
+    def make(model: Path, name: str, text: str) -> Path:
+        folder = tmp_path / f"model-{next(numbers)}"
+        place = folder / name
+        place.parent.mkdir(parents=True)
+        place.write_text(text)
+        for inner in dict.fromkeys([folder, place.parent]):
+            for path in (model / inner.relative_to(folder)).iterdir():
+                if not (inner / path.name).exists():
+                    (inner / path.name).symlink_to(path)
+        return folder
+
+    numbers = count()
+    return make
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many commands were tried."""
+    if forked.tried:
+        terminalreporter.write_line(f"{forked.tried} attacks in {forked.seconds:.0f} s of commands")

@@ -1,0 +1,44 @@
+"""What Windows does not have is asked for only where it is needed, and then in one sentence."""
+
+import subprocess
+import sys
+
+import pytest
+
+from outrider.errors import UnsupportedError
+from outrider.evaluation import attention_point, results
+
+IMPORT_ALL = """
+import builtins, importlib, pkgutil
+usual = builtins.__import__
+
+def guarded(name, globals=None, *more, **named):
+    ours = (globals or {}).get("__name__", "").startswith("outrider")
+    if ours and name in ("resource", "fcntl", "termios", "pwd", "grp"):
+        raise ImportError(f"{globals['__name__']} imports {name}")
+    return usual(name, globals, *more, **named)
+
+builtins.__import__ = guarded
+import outrider
+for module in pkgutil.walk_packages(outrider.__path__, "outrider."):
+    importlib.import_module(module.name)
+"""
+
+
+def test_every_module_imports_without_what_only_unix_has() -> None:
+    done = subprocess.run([sys.executable, "-c", IMPORT_ALL], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+
+
+def test_memory_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(attention_point, "_status", lambda _: None)
+    monkeypatch.setitem(sys.modules, "resource", None)
+    with pytest.raises(UnsupportedError, match="measuring memory needs getrusage"):
+        attention_point.peak_bytes()
+
+
+def test_a_machine_that_tells_no_memory_is_described_without(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.delattr("os.sysconf")
+    assert results.machine()["memory_gib"] is None
