@@ -7,6 +7,7 @@ has failed. Run as a script, this file is the process that forks: requests in, a
 
 import atexit
 import contextlib
+import gc
 import io
 import json
 import os
@@ -182,6 +183,9 @@ def _import_everything() -> None:
     import outrider.training.run  # noqa: F401
 
     torch.set_num_threads(1)
+    outrider.cli.main.commands()
+    gc.collect()
+    gc.freeze()  # a collection in the child would touch, and so copy, every page it was forked with
 
 
 def _run(request: dict[str, Any]) -> None:

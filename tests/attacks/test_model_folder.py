@@ -16,6 +16,8 @@ from forked import attack, attack_each
 Copy = Callable[[Path], Path]
 Dress = Callable[[Path, str, str], Path]
 TEXT = "a small dog runs"
+TRANSLATE = ("translate", "--max-new-tokens", "8", "--model")
+"""The model of these tests never stops by itself."""
 
 FILES = (
     *("config.json", "model.safetensors", "generation_config.json"),
@@ -69,7 +71,7 @@ def test_a_file_that_is_not_what_it_should_be(
         (model / name).unlink()
         REPLACEMENTS[kind](model / name, raw)
     mode = "parallel" if name.startswith("ctc") else "tandem"
-    lines = [("translate", "-m", model, "--mode", mode, TEXT) for model in models.values()]
+    lines = [(*TRANSLATE, model, "--mode", mode, TEXT) for model in models.values()]
     outcomes = dict(zip(models, attack_each(lines, tmp_path), strict=True))
     if name == "config.json":
         for kind in REPLACEMENTS.keys() - {"flipped head", "flipped middle"}:
@@ -97,7 +99,7 @@ def test_wrong_values_in_the_config(
     config = json.loads((translator / "config.json").read_text())
     changed = [json.dumps({**config, key: value}) for value in WRONG]
     models = [dress(translator, "config.json", text) for text in changed]
-    attack_each([("translate", "--model", model, TEXT) for model in models], tmp_path)
+    attack_each([(*TRANSLATE, model, TEXT) for model in models], tmp_path)
 
 
 @pytest.mark.parametrize("part", ["drafter", "ctc"])
@@ -110,7 +112,7 @@ def test_wrong_values_in_the_config_of_a_part(
     wrong = (None, -1, 10**9)
     changed = [json.dumps({**config, key: value}) for key in config for value in wrong]
     models = [dress(translator, name, text) for text in changed]
-    attack_each([("translate", "-m", model, "--mode", mode, TEXT) for model in models], tmp_path)
+    attack_each([(*TRANSLATE, model, "--mode", mode, TEXT) for model in models], tmp_path)
 
 
 def safetensors(tensors: dict[str, tuple[str, list[int]]], data: bytes) -> bytes:
@@ -142,7 +144,7 @@ def test_weights_with_a_strange_header(
 ) -> None:
     model = copy(translator)
     (model / "model.safetensors").write_bytes(HEADERS[header])
-    assert attack("translate", "--model", model, TEXT, folder=tmp_path).code == 2
+    assert attack(*TRANSLATE, model, TEXT, folder=tmp_path).code == 2
 
 
 TYPES = {
@@ -163,7 +165,7 @@ def test_weights_of_another_type(dress: Dress, translator: Path, tmp_path: Path,
                 tensors[key] = tensor.to(TYPES[dtype])
         save_file(tensors, model / name)
     mode = {".": "ar", "drafter": "tandem", "ctc": "parallel"}[part]
-    lines = [("translate", "-m", model, "--mode", mode, TEXT) for model in models.values()]
+    lines = [(*TRANSLATE, model, "--mode", mode, TEXT) for model in models.values()]
     for dtype, outcome in zip(models, attack_each(lines, tmp_path), strict=True):
         assert outcome.code == (0 if "F" in dtype else 2), f"{dtype}: {outcome.err}"
 
@@ -177,7 +179,7 @@ def test_weights_that_are_no_numbers(
     save_file({n: t.fill_(float(fill)) for n, t in tensors.items()}, model / "model.safetensors")
     ways = [("--mode", mode) for mode in ("ar", "tandem", "parallel")]
     ways += [("--strategy", strategy) for strategy in ("sample", "beam")]
-    attack_each([("translate", "-m", model, *way, TEXT) for way in ways], tmp_path)
+    attack_each([(*TRANSLATE, model, *way, TEXT) for way in ways], tmp_path)
 
 
 INDEXES = {
@@ -198,7 +200,7 @@ INDEXES = {
 def test_an_index_of_shards(copy: Copy, translator: Path, tmp_path: Path, index: str) -> None:
     model = copy(translator)
     (model / "model.safetensors.index.json").write_text(json.dumps(INDEXES[index]))
-    assert attack("translate", "--model", model, TEXT, folder=tmp_path).code == 2
+    assert attack(*TRANSLATE, model, TEXT, folder=tmp_path).code == 2
 
 
 @pytest.mark.parametrize("backend", ["torch", "native"])
@@ -213,4 +215,4 @@ def test_weights_on_both_engines(
     raw = path.read_bytes()
     path.unlink()
     REPLACEMENTS[replacement](path, raw)
-    attack("translate", "--model", model, "--backend", backend, TEXT, folder=tmp_path)
+    attack(*TRANSLATE, model, "--backend", backend, TEXT, folder=tmp_path)
