@@ -2,8 +2,10 @@
 
 import os
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 # Read by libraries when they are imported, and by the processes tests start.
 os.environ["HF_HUB_OFFLINE"] = "1"
@@ -16,6 +18,8 @@ os.environ.setdefault("OUTRIDER_BACKEND", "torch")
 import pytest
 import torch
 from hypothesis import settings
+
+import forked
 
 torch.set_num_threads(1)
 
@@ -67,3 +71,27 @@ def corpora() -> Path:
     if not folder:
         pytest.skip("set OUTRIDER_DATA to the folder of shared corpora to run this test")
     return Path(folder)
+
+
+attacks: Counter[str] = Counter()
+"""Commands tried and the seconds they took, here and in pytest-xdist's workers."""
+
+
+def pytest_sessionfinish(session: pytest.Session) -> None:
+    """Count the commands of this process; a worker hands its counts to the controller."""
+    attacks.update(commands=forked.tried, seconds=round(forked.seconds))
+    if hasattr(session.config, "workeroutput"):
+        session.config.workeroutput["attacks"] = dict(attacks)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_testnodedown(node: Any) -> None:
+    """Add the counts of a worker."""
+    attacks.update(getattr(node, "workeroutput", {}).get("attacks", {}))
+
+
+def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
+    """Say how many commands were tried."""
+    if attacks["commands"]:
+        told = f"{attacks['commands']} attacks in {attacks['seconds']} s of commands"
+        terminalreporter.write_line(told)

@@ -8,7 +8,6 @@ from pathlib import Path
 import pytest
 
 import drafted
-import forked
 
 
 @pytest.fixture(scope="session")
@@ -50,9 +49,3 @@ def dress(tmp_path: Path) -> Callable[[Path, str, str], Path]:
 
     numbers = count()
     return make
-
-
-def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    """Say how many commands were tried."""
-    if forked.tried:
-        terminalreporter.write_line(f"{forked.tried} attacks in {forked.seconds:.0f} s of commands")
