@@ -26,7 +26,7 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from outrider.evaluation.attention_point import peak_bytes
+from outrider.bench.attention.point import peak_bytes
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models.base import build_stack
 from outrider.models.config import LanguageModelConfig

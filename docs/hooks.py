@@ -8,11 +8,11 @@ from typing import Any
 
 import typer.main
 
+from outrider.bench.attention.scaling import scaling_options
 from outrider.cli.config import run_fields
 from outrider.cli.main import app
 from outrider.config import Field, explain
 from outrider.data.tasks import load_task, task_names
-from outrider.evaluation.attention_scaling import scaling_options
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 
 COMMANDS = "<!-- every command -->"

@@ -8,8 +8,8 @@ from typing import Any
 
 from home import RESULTS, machine_words
 
-from outrider.evaluation.comparison import failures, table, title
-from outrider.evaluation.decode_table import heading, shown_columns, shown_row, split_table
+from outrider.bench.compare.summary import failures, table, title
+from outrider.bench.decode.table import heading, shown_columns, shown_row, split_table
 
 MEASURED = "<!-- every attention measured -->"
 COSTS = "<!-- block costs -->"

@@ -7,12 +7,12 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.evaluation.attention_maps import read_maps
-from outrider.evaluation.attention_picture import draw_maps
-from outrider.evaluation.comparison_picture import draw_comparison
-from outrider.evaluation.decode_picture import draw_decode_speed
-from outrider.evaluation.tandem_picture import draw_tandem
-from outrider.evaluation.tandem_trace import trace_text
+from outrider.bench.compare.picture import draw_comparison
+from outrider.bench.decode.picture import draw_decode_speed
+from outrider.evaluation.inspect.attention_maps import read_maps
+from outrider.evaluation.inspect.tandem_trace import trace_text
+from outrider.evaluation.pictures.attention import draw_maps
+from outrider.evaluation.pictures.tandem import draw_tandem
 from outrider.runtime import load
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.tandem_trace import trace_text
+from outrider.evaluation.inspect.tandem_trace import trace_text
 from outrider.runtime import load
 
 ROOT = Path(__file__).resolve().parent.parent

@@ -180,7 +180,7 @@ def _import_everything() -> None:
     import outrider.cli.main
     import outrider.evaluation.evaluate
     import outrider.runtime
-    import outrider.training.run  # noqa: F401
+    import outrider.training.run
 
     torch.set_num_threads(1)
     outrider.cli.main.commands()

@@ -9,7 +9,7 @@ from concurrent.futures import ProcessPoolExecutor
 
 import torch
 
-from outrider.evaluation.attention_point import PointSetting, measure_memory
+from outrider.bench.attention.point import PointSetting, measure_memory
 from outrider.nn.attention.causal import Attention as Causal
 
 

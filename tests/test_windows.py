@@ -5,8 +5,9 @@ import sys
 
 import pytest
 
+from outrider.bench.attention import point
 from outrider.errors import UnsupportedError
-from outrider.evaluation import attention_point, results
+from outrider.evaluation import results
 
 IMPORT_ALL = """
 import builtins, importlib, pkgutil
@@ -31,10 +32,10 @@ def test_every_module_imports_without_what_only_unix_has() -> None:
 
 
 def test_memory_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(attention_point, "_status", lambda _: None)
+    monkeypatch.setattr(point, "_status", lambda _: None)
     monkeypatch.setitem(sys.modules, "resource", None)
     with pytest.raises(UnsupportedError, match="measuring memory needs getrusage"):
-        attention_point.peak_bytes()
+        point.peak_bytes()
 
 
 def test_a_machine_that_tells_no_memory_is_described_without(

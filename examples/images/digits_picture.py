@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pictures.pyplot import load_pyplot
 
 INK, QUIET, MISSING, PAPER = "#1f2933", "#7b8794", "#b8bcc2", "#f4f2ee"
 HAND = (PAPER, "#b8bcc2", "#6b7280", "#23272e")

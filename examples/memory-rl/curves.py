@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider.evaluation.pyplot import load_pyplot
+from outrider.evaluation.pictures.pyplot import load_pyplot
 
 __all__ = ["draw"]
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from outrider.evaluation.attention_scaling import Grid
+from outrider.bench.attention.scaling import Grid
 
 TINY = Grid(lengths=(64, 128), short=(32,), peer_up_to=128, repeats=1, heads=2, width=8)
 

@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 import drafted
+from outrider.bench.decode.sentences import SENTENCES
 from outrider.cli.main import run
-from outrider.evaluation.decode_sentences import SENTENCES
 
 
 @pytest.fixture(scope="module")

@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from outrider.bench.compare import run as compare_module
 from outrider.cli import compare as compare_command
-from outrider.training import compare as compare_module
 
 YAML = """
 name: any

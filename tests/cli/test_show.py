@@ -9,7 +9,7 @@ from rich.console import Console
 from drafted import TEXT, save_language_model, save_translator
 from outrider.cli.show import print_tandem
 from outrider.decoding.statistics import Round
-from outrider.evaluation.tandem_trace import trace
+from outrider.evaluation.inspect.tandem_trace import trace
 from outrider.runtime import load
 
 WORDS = ["", " Wo", " ist", " das", "?"]
@@ -175,7 +175,7 @@ def test_an_interrupt_says_how_far_it_was(command, folder, tmp_path, monkeypatch
         raise KeyboardInterrupt
 
     monkeypatch.setattr("outrider.evaluation.exactness.compare_with_greedy", compare)
-    monkeypatch.setattr("outrider.evaluation.modes.measure_modes", measure)
+    monkeypatch.setattr("outrider.bench.modes.measure.measure_modes", measure)
     options = ("--source", source, "--json", result)
     code, out, err = command("bench", "exact", folder, *options)
     assert (code, out) == (130, "")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from drafted import TEXT, save_language_model, save_translator
-from outrider.evaluation.attention_maps import read_maps
+from outrider.evaluation.inspect.attention_maps import read_maps
 from outrider.runtime import load
 
 PNG = b"\x89PNG"

@@ -34,7 +34,7 @@ def bench_attention(
     process of its own; points that would take too long are left out.
     """
 
-    from outrider.evaluation.attention_scaling import (
+    from outrider.bench.attention.scaling import (
         Grid,
         check_kinds,
         keep_others,
@@ -60,7 +60,7 @@ def bench_attention(
         write_result(json, result)
         typer.echo(f"wrote {json}", err=True)
     if plot is not None:
-        from outrider.evaluation.attention_plot import draw_scaling
+        from outrider.bench.attention.picture import draw_scaling
 
         draw_scaling(result, plot)
         typer.echo(f"wrote {plot}", err=True)

@@ -68,9 +68,9 @@ def bench_decode(
 
     from transformers.utils import logging
 
-    from outrider.evaluation.decode_bench import choose_sentences
-    from outrider.evaluation.decode_plan import settings
-    from outrider.evaluation.decode_speed import Limits
+    from outrider.bench.decode.plan import settings
+    from outrider.bench.decode.run import choose_sentences
+    from outrider.bench.decode.speed import Limits
     from outrider.evaluation.origin import origin
 
     logging.disable_progress_bar()
@@ -97,7 +97,7 @@ def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
     """Run the benchmark behind a progress bar."""
     from rich.progress import BarColumn, Progress, TextColumn, TimeElapsedColumn
 
-    from outrider.evaluation.decode_bench import bench_model
+    from outrider.bench.decode.run import bench_model
 
     console = new_console(stderr=True)
     columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
@@ -125,13 +125,13 @@ def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
 
 
 def _orders(text: str) -> list[str]:
-    from outrider.evaluation.decode_plan import ORDERS
+    from outrider.bench.decode.plan import ORDERS
 
     return _choose("--orders", text, ORDERS)
 
 
 def _engines(text: str | None) -> list[str]:
-    from outrider.evaluation.decode_plan import ENGINES
+    from outrider.bench.decode.plan import ENGINES
 
     return list(ENGINES) if text is None else _choose("--engines", text, ENGINES)
 
@@ -149,7 +149,7 @@ def _print(result: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from outrider.evaluation.decode_table import NARROW, heading, shown_columns, shown_row
+    from outrider.bench.decode.table import NARROW, heading, shown_columns, shown_row
 
     console = new_console(highlight=False)
     console.print(heading(result), markup=False)
@@ -169,7 +169,7 @@ def _print(result: dict[str, Any]) -> None:
 def _write(
     result: dict[str, Any], json: Path | None, markdown: Path | None, png: Path | None
 ) -> None:
-    from outrider.evaluation.decode_table import decode_markdown
+    from outrider.bench.decode.table import decode_markdown
     from outrider.evaluation.results import write_result
     from outrider.files import write_text
 
@@ -178,7 +178,7 @@ def _write(
     if markdown is not None:
         write_text(markdown, decode_markdown(result))
     if png is not None:
-        from outrider.evaluation.decode_picture import draw_decode_speed
+        from outrider.bench.decode.picture import draw_decode_speed
 
         draw_decode_speed(result, png)
     for path in (json, markdown, png):

@@ -53,7 +53,7 @@ def bench_modes(
         sources, references = sources[: _QUICK["lines"]], references[: _QUICK["lines"]]
         sentences, repeats = _QUICK["sentences"], _QUICK["repeats"]
 
-    from outrider.evaluation.modes import measure_modes
+    from outrider.bench.modes.measure import measure_modes
     from outrider.evaluation.origin import origin
 
     translator = _load_translator(model, threads)
@@ -78,7 +78,7 @@ def bench_modes(
     _print_modes(result)
     _write(result, json)
     if png is not None:
-        from outrider.evaluation.plane import draw_plane
+        from outrider.bench.modes.picture import draw_plane
 
         draw_plane(result, png, title=f"{result['model']}: quality against speed")
         typer.echo(f"wrote {png}", err=True)

@@ -23,8 +23,8 @@ def bench_train(
 ) -> None:
     """Measure training speed: engines take turns, each in a process of its own."""
 
+    from outrider.bench.train.speed import measure_training
     from outrider.evaluation.results import write_result
-    from outrider.training.speed import measure_training
 
     console = new_console(stderr=True)
     result = measure_training(

@@ -53,8 +53,8 @@ def compare(
     if (steps is None) == (minutes is None):
         raise ConfigError("--steps", "give either --steps or --minutes")
 
-    from outrider.training.compare import Budget, Comparison
-    from outrider.training.compare import compare as compare_models
+    from outrider.bench.compare.run import Budget, Comparison
+    from outrider.bench.compare.run import compare as compare_models
 
     check_output("--json", json)
     check_output("--png", png, json)
@@ -105,7 +105,7 @@ def _divide(overrides: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
 def _print(result: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from outrider.evaluation.comparison import failures, table, title
+    from outrider.bench.compare.summary import failures, table, title
 
     heads, rows = table(result)
     shown = Table(title=title(result))
@@ -128,7 +128,7 @@ def _write(result: dict[str, Any], json: Path | None, png: Path | None) -> None:
         write_result(json, result)
         typer.echo(f"wrote {json}", err=True)
     if png is not None:
-        from outrider.evaluation.comparison_picture import draw_comparison
+        from outrider.bench.compare.picture import draw_comparison
 
         draw_comparison(result, png)
         typer.echo(f"wrote {png}", err=True)

@@ -10,7 +10,7 @@ from outrider.cli.console import new_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from outrider.evaluation.attention_maps import AttentionMaps
+    from outrider.evaluation.inspect.attention_maps import AttentionMaps
 
 __all__ = ["print_maps", "show_attention"]
 
@@ -27,18 +27,18 @@ def show_attention(
     and what the decoder sees of the source are shown. A language model only reads.
     """
 
-    from outrider.evaluation.attention_maps import read_maps
+    from outrider.evaluation.inspect.attention_maps import read_maps
     from outrider.runtime import load
 
     maps = read_maps(load(model, backend="torch"), text)
     print_maps(maps, new_console(highlight=False))
     if png is not None:
-        from outrider.evaluation.attention_picture import draw_maps
+        from outrider.evaluation.pictures.attention import draw_maps
 
         draw_maps(maps, png)
         typer.echo(f"wrote {png}", err=True)
     if html is not None:
-        from outrider.evaluation.attention_page import write_attention_page
+        from outrider.evaluation.inspect.attention_page import write_attention_page
 
         write_attention_page(maps, html)
         typer.echo(f"wrote {html}", err=True)

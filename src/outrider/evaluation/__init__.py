@@ -1,1 +1,1 @@
-"""Evaluation: how good a model is, how fast it is, and records that can be reproduced."""
+"""Evaluation: how good a model is, whether it is exact, and results that can be reproduced."""

@@ -8,8 +8,8 @@ from rich.console import Console
 from outrider.config import as_yaml
 from outrider.data.prepared import Prepared
 from outrider.errors import MissingExtraError
-from outrider.evaluation.curve import draw_curve
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
+from outrider.evaluation.pictures.curve import draw_curve
 from outrider.evaluation.results import show_score, versions, write_result
 from outrider.files import working_folder, write_text
 from outrider.models import LanguageModel, Seq2Seq

@@ -1,0 +1,184 @@
+"""One attention at one length: its time beside its peer's, and the memory it needs.
+
+Runs in a process of its own (`attention_scaling`), because memory that an earlier point has freed
+would hide what a later one needs. Memory is measured first, before the peer has run.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from outrider.errors import UnsupportedError
+from outrider.evaluation.inspect.attention_trace import runs_dense
+from outrider.nn.attention import AttentionBase, HeadShape, build_attention
+
+__all__ = ["PointSetting", "measure_memory", "measure_point", "peak_bytes"]
+
+PEER = "causal"
+"""Dense attention under the triangle, by PyTorch's own kernel."""
+WARM = 256
+"""Tokens of the first passes, which load kernels and are not counted."""
+TRACED = HeadShape(heads=4, kv_heads=4, width=16)
+
+
+@dataclass(frozen=True)
+class PointSetting:
+    """What a process is to measure."""
+
+    kind: str
+    options: Mapping[str, Any]
+    causal: bool
+    length: int
+    heads: int = 4
+    width: int = 64
+    peer: bool = True
+    """Let the peer take turns with it."""
+    repeats: int = 5
+    seconds: float = 60.0
+    """No further turn is begun after this long."""
+    threads: int | None = None
+
+    def build(self) -> AttentionBase:
+        """Return the attention, in training mode."""
+        shape = HeadShape(self.heads, self.heads, self.width)
+        spec = {"kind": self.kind, **self.options}
+        return build_attention(spec, causal=self.causal, shape=shape).train()
+
+
+def measure_point(setting: PointSetting) -> dict[str, Any]:
+    """Return times in seconds and memory in bytes of a forward pass and of one with backward."""
+    if setting.threads is not None:
+        torch.set_num_threads(setting.threads)
+    torch.manual_seed(0)
+    attention = setting.build()
+    result: dict[str, Any] = {"length": setting.length, "options": dict(setting.options)}
+    result |= measure_memory(attention, setting)
+    result |= _times(attention, setting)
+    result["dense"] = runs_dense(_narrow(setting), setting.length)
+    return result
+
+
+def measure_memory(attention: AttentionBase, setting: PointSetting) -> dict[str, Any]:
+    """Return by how much one pass raises the memory of this process at its peak."""
+    _warm_up(setting)
+    inputs = _inputs(setting, setting.length)
+    before = _resident_bytes()
+    found = {}
+    for name, run in _PASSES.items():
+        _reset_peak()
+        outputs = run(attention, inputs)
+        if not all(bool(x.isfinite().all()) for x in outputs):
+            raise FloatingPointError(f"{setting.kind} gave numbers that are not finite")
+        del outputs
+        found[f"{name}_peak_bytes"] = max(0, peak_bytes() - before)
+    return found
+
+
+def peak_bytes() -> int:
+    """Return the most memory this process has held, since the last reset where that is possible."""
+    held = _status("VmHWM")
+    if held is not None:
+        return held
+    try:
+        import resource
+    except ImportError:  # Windows
+        message = "measuring memory needs getrusage, which this system does not have"
+        raise UnsupportedError(message) from None
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def _times(attention: AttentionBase, setting: PointSetting) -> dict[str, Any]:
+    """Let the attention and its peer take turns; all times are kept, the least counts."""
+    rivals = {"": attention}
+    if setting.peer:
+        shape = attention.shape
+        rivals["peer_"] = build_attention({"kind": PEER}, causal=True, shape=shape).train()
+    inputs = _inputs(setting, setting.length)
+    times: dict[str, list[float]] = {f"{who}{name}": [] for who in rivals for name in _PASSES}
+    began = time.perf_counter()
+    for turn in range(setting.repeats):
+        if turn and time.perf_counter() - began > setting.seconds:
+            break
+        for name, run in _PASSES.items():
+            for who, rival in rivals.items():
+                times[f"{who}{name}"].append(_seconds(run, rival, inputs))
+    found: dict[str, Any] = {f"{name}_seconds": min(taken) for name, taken in times.items()}
+    return {**found, "turns": len(times["forward"])}
+
+
+def _forward(attention: AttentionBase, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    with torch.no_grad():
+        return [attention(*inputs)]
+
+
+def _training(attention: AttentionBase, inputs: tuple[Tensor, ...]) -> list[Tensor]:
+    wanted = [*inputs, *attention.parameters()]
+    loss = attention(*inputs).sum()
+    grads: tuple[Tensor | None, ...] = torch.autograd.grad(loss, wanted, allow_unused=True)
+    return [grad for grad in grads if grad is not None]
+
+
+_PASSES: dict[str, Callable[[AttentionBase, tuple[Tensor, ...]], list[Tensor]]] = {
+    "forward": _forward,
+    "training": _training,
+}
+"""A forward pass without gradients, and one with its backward pass."""
+
+
+def _seconds(
+    run: Callable[[AttentionBase, tuple[Tensor, ...]], list[Tensor]],
+    attention: AttentionBase,
+    inputs: tuple[Tensor, ...],
+) -> float:
+    start = time.perf_counter()
+    run(attention, inputs)
+    return time.perf_counter() - start
+
+
+def _warm_up(setting: PointSetting) -> None:
+    short = min(WARM, setting.length)
+    for run in _PASSES.values():
+        run(setting.build(), _inputs(setting, short))
+
+
+def _narrow(setting: PointSetting) -> AttentionBase:
+    """Return the same attention with narrow heads: enough to see which way it takes."""
+    spec = {"kind": setting.kind, **setting.options}
+    shape = TRACED._replace(heads=setting.heads, kv_heads=setting.heads)
+    return build_attention(spec, causal=setting.causal, shape=shape).double().eval()
+
+
+def _inputs(setting: PointSetting, length: int) -> tuple[Tensor, ...]:
+    generator = torch.Generator().manual_seed(0)
+    shape = (1, setting.heads, length, setting.width)
+    return tuple(torch.randn(shape, generator=generator).requires_grad_() for _ in "qkv")
+
+
+def _resident_bytes() -> int:
+    held = _status("VmRSS")
+    return peak_bytes() if held is None else held
+
+
+def _status(name: str) -> int | None:
+    """What Linux says of this process; None elsewhere."""
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return next(found, None)
+
+
+def _reset_peak() -> None:
+    """Let the peak start from what is held now, where the system can do that."""
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
+    except OSError:
+        return

@@ -1,0 +1,1 @@
+"""`outrider compare`: models trained for an equal budget on one task."""

@@ -1,0 +1,302 @@
+"""Any set of models, trained for an equal budget on one task: one result for all of them.
+
+Every model and seed is trained in a process of its own: its peak memory is then its own, and a
+model that fails takes no other with it. All is kept below one folder,
+
+    FOLDER/TASK-DIGEST/task            the examples           the digest is that of the settings
+                      /data-TYPE       prepared for a type    BUDGET is steps-500 or minutes-5
+                      /BUDGET/MODEL/seed-1                    an ordinary run
+
+so the same command goes on where it was interrupted.
+"""
+
+import hashlib
+import json
+import multiprocessing
+import shutil
+import traceback
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from outrider.bench.compare.contestant import Contestant, check_schedule, finished, run_contestant
+from outrider.bench.compare.summary import summarise
+from outrider.config import load_config, read_yaml
+from outrider.data.prepare import prepare
+from outrider.data.tasks import SequenceTask, TaskBase, build_task
+from outrider.errors import ConfigError, OutriderError
+from outrider.evaluation.results import machine, versions
+from outrider.training.build import check_model, run_task
+from outrider.training.run_config import RunConfig
+
+__all__ = ["Budget", "Comparison", "compare"]
+
+EVALUATIONS, LOGS = 10, 50
+"""Points of a loss curve, and lines of a log, if the number of updates is known."""
+EVERY = 50
+"""Updates between two checkpoints if only the time is known."""
+
+
+@dataclass(frozen=True)
+class Budget:
+    """What every model may use: so many updates, or so many minutes."""
+
+    steps: int | None = None
+    minutes: float | None = None
+
+    @property
+    def label(self) -> str:
+        """The name of its folder."""
+        return f"steps-{self.steps}" if self.minutes is None else f"minutes-{self.minutes:g}"
+
+    def overrides(self) -> list[str]:
+        """How a run config is told; nothing may end a run early."""
+        steps = self.steps or EVERY
+        every = -(-steps // EVALUATIONS) if self.minutes is None else EVERY
+        logs = max(1, steps // LOGS) if self.minutes is None else EVERY // 5
+        return [
+            f"train.steps={steps}",
+            f"train.save_every={every}",
+            f"train.evaluate_every={every}",
+            f"train.log_every={logs}",
+            "train.patience=0",
+            "train.stop_metric=loss",
+        ]
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """What is compared, and where it is kept."""
+
+    task: str
+    budget: Budget
+    settings: dict[str, Any]
+    """Settings of the task."""
+    overrides: tuple[str, ...] = ()
+    """`key=value` for the run config of every model."""
+    data: Path | None = None
+    seeds: int = 1
+    folder: Path = Path("runs/compare")
+    threads: int | None = None
+    restart: bool = False
+    apart: bool = True
+    """Train every model in a process of its own; else in this one, where peak memory is shared."""
+
+
+def compare(
+    configs: Sequence[Path], comparison: Comparison, *, console: Console | None = None
+) -> dict[str, Any]:
+    """Train and test every config with every seed; a model that fails is named in the result."""
+    console = console or Console(quiet=True)
+    task = build_task(comparison.task, comparison.settings, data=comparison.data)
+    place = comparison.folder / f"{task.name}-{_digest(task)}"
+    models = [_Model(name, path) for name, path in _names(configs).items()]
+    task.write(place / "task")
+    for model in models:
+        model.prepare(task, comparison, place, console)
+    jobs = [
+        (model, model.jobs[seed])
+        for seed in range(comparison.seeds)
+        for model in models
+        if model.jobs
+    ]
+    for number, (model, job) in enumerate(jobs, start=1):
+        _say(console, f"{number} of {len(jobs)}: {model.name}, seed {job.config.seed}")
+        model.run(job, comparison, console)
+    return {
+        "task": _describe(task),
+        "budget": {"steps": comparison.budget.steps, "minutes": comparison.budget.minutes},
+        "seeds": comparison.seeds,
+        "overrides": list(comparison.overrides),
+        "models": [model.result(task) for model in models],
+        "machine": machine(),
+        "versions": versions(),
+    }
+
+
+class _Model:
+    """One config on its way through the comparison."""
+
+    def __init__(self, name: str, path: Path) -> None:
+        self.name, self.path = name, path
+        self.type = str((read_yaml(path).get("model") or {}).get("type", "seq2seq"))
+        self.status = "failed"
+        self.messages: list[str] = []
+        self.jobs: list[Contestant] = []
+        self.runs: list[dict[str, Any]] = []
+
+    def prepare(
+        self, task: TaskBase, comparison: Comparison, place: Path, console: Console
+    ) -> None:
+        """Check the config and prepare its data, or note why that cannot be."""
+        if self.type not in task.model_types:
+            expected = " or ".join(task.model_types)
+            self.status = "left out"
+            self.messages.append(f"{task.name} is for a {expected}, not for a {self.type}")
+            return
+        try:
+            jobs = [
+                self._contestant(task, comparison, place, seed + 1)
+                for seed in range(comparison.seeds)
+            ]
+            first = jobs[0].config
+            check_model(first)
+            prepare(first.data, task=run_task(first), progress=console.is_terminal)
+        except OutriderError as error:
+            self._fail(str(error), console)
+            return
+        if comparison.budget.minutes is not None:
+            check_schedule(first, self.name)
+        self.jobs = jobs
+
+    def run(self, job: Contestant, comparison: Comparison, console: Console) -> None:
+        """Train and test one seed, unless that is done already."""
+        if comparison.restart:
+            shutil.rmtree(job.config.folder, ignore_errors=True)
+        try:
+            run = finished(job)
+            if run is not None:
+                _say(console, f"{job.config.folder} is done already")
+            elif comparison.apart:
+                run = _run_alone(job, quiet=console.quiet)
+            else:
+                run = run_contestant(job, console)
+        except _FAILURES as error:
+            self._fail(f"seed {job.config.seed}: {error}", console)
+            return
+        self.runs.append(run)
+        self.status = "trained"
+
+    def result(self, task: TaskBase) -> dict[str, Any]:
+        """Return what was found."""
+        found: dict[str, Any] = {
+            "name": self.name,
+            "config": self.path.name,
+            "type": self.type,
+            "status": self.status,
+            "messages": self.messages,
+        }
+        if self.status != "trained":
+            return found
+        length = task.config.train_length if isinstance(task, SequenceTask) else None
+        return found | {
+            "parameters": self.runs[0]["parameters"],
+            "summary": summarise(self.runs, trained_length=length),
+            "settings": self.runs[0]["made_with"]["config"],
+            "runs": [_without(run, "made_with", "date") for run in self.runs],
+        }
+
+    def _contestant(
+        self, task: TaskBase, comparison: Comparison, place: Path, seed: int
+    ) -> Contestant:
+        budget = comparison.budget
+        folder = place / budget.label / self.name / f"seed-{seed}"
+        section = task.section(place / "task", self.type)
+        section |= {"folder": str(place / f"data-{self.type}")}
+        overrides = [
+            f"name={json.dumps(self.name)}",
+            f"folder={json.dumps(str(folder))}",
+            f"seed={seed}",
+            f"data={json.dumps(section)}",
+            "evaluate=null",
+            *budget.overrides(),
+            *comparison.overrides,
+        ]
+        return Contestant(
+            name=self.name,
+            config=load_config(RunConfig, self.path, overrides),
+            task=comparison.task,
+            settings=comparison.settings,
+            data=comparison.data,
+            task_folder=place / "task",
+            minutes=budget.minutes,
+            threads=comparison.threads,
+        )
+
+    def _fail(self, message: str, console: Console) -> None:
+        self.messages.append(message)
+        _say(console, f"{self.name} failed: {message}")
+
+
+class _ProcessError(Exception):
+    """What ended the process of a model."""
+
+
+_FAILURES = (OutriderError, _ProcessError, OSError, RuntimeError, ValueError, MemoryError)
+
+
+def _run_alone(job: Contestant, *, quiet: bool) -> dict[str, Any]:
+    """Train and test in a process of its own, which writes to this terminal."""
+    methods = multiprocessing.get_all_start_methods()
+    # A server that has loaded PyTorch once starts a clean process in no time.
+    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
+    if "forkserver" in methods:
+        context.set_forkserver_preload([run_contestant.__module__])
+    ours, theirs = context.Pipe(duplex=False)
+    process = context.Process(target=_serve, args=(job, quiet, theirs), daemon=True)
+    process.start()
+    theirs.close()
+    try:
+        answer = ours.recv()
+        process.join(timeout=10)
+    except EOFError:
+        process.join()
+        raise _ProcessError(f"its process ended with code {process.exitcode}") from None
+    finally:
+        process.kill()  # checkpoints are whole or not there, whatever happens
+        process.join()
+    if isinstance(answer, str):
+        raise _ProcessError(answer)
+    return dict(answer)
+
+
+def _serve(job: Contestant, quiet: bool, pipe: Connection) -> None:
+    try:
+        pipe.send(run_contestant(job, Console(stderr=True, quiet=quiet, markup=False)))
+    except KeyboardInterrupt:
+        return
+    except OutriderError as error:
+        pipe.send(str(error))
+    except Exception as error:
+        trace = Path(job.config.folder) / "failure.txt"
+        trace.parent.mkdir(parents=True, exist_ok=True)
+        trace.write_text(traceback.format_exc(), encoding="utf-8")
+        reason = " ".join(str(error).split()) or type(error).__name__
+        pipe.send(f"{reason[:300]} (see {trace})")
+
+
+def _names(configs: Sequence[Path]) -> dict[str, Path]:
+    """Call every model after its file."""
+    names: dict[str, Path] = {}
+    for path in configs:
+        if path.stem in names:
+            message = f"{names[path.stem]} and {path} have the same name; rename one"
+            raise ConfigError(str(path), message)
+        names[path.stem] = path
+    return names
+
+
+def _digest(task: TaskBase) -> str:
+    """Tell apart the folders of a task with other settings or another corpus."""
+    corpus = str(task.corpus.resolve()) if task.corpus else ""
+    text = json.dumps([corpus, task.config.model_dump(mode="json")], sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()[:8]
+
+
+def _describe(task: TaskBase) -> dict[str, Any]:
+    """Name the task, its corpus and its settings; where the corpus lies is nobody's business."""
+    corpus = {} if task.corpus is None else {"corpus": task.corpus.stem}
+    settings = task.config.model_dump(mode="json", exclude={"root"})
+    return {"name": task.name, **corpus, **settings}
+
+
+def _without(run: Mapping[str, Any], *keys: str) -> dict[str, Any]:
+    return {key: value for key, value in run.items() if key not in keys}
+
+
+def _say(console: Console, text: str) -> None:
+    console.print(text, highlight=False, markup=False, soft_wrap=True)

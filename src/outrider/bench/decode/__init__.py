@@ -1,0 +1,1 @@
+"""`outrider bench decode`: engines that translate the same sentences, in turn."""

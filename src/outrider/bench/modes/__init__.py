@@ -1,0 +1,1 @@
+"""`outrider bench modes`: quality and speed of every decoding mode of one model."""

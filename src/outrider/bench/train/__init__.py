@@ -1,0 +1,1 @@
+"""`outrider bench train`: training speed beside a bare loop and transformers."""

@@ -1,0 +1,214 @@
+"""Where every head of a model looks while it reads and writes one text.
+
+    likeness of two heads = 1 - mean over queries of sqrt(JS(p, q))
+
+JS is the Jensen-Shannon divergence of their weights in bits, so that two heads that look at the
+same tokens are 1 alike, and two that share no token 0.
+"""
+
+import math
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outrider.backends.torch import TorchBackend
+from outrider.data.tokenizer import Tokenizer
+from outrider.decoding import DecodeConfig
+from outrider.errors import InputError
+from outrider.evaluation.inspect.attention_weights import cross_weights, self_weights
+from outrider.models import LanguageModel
+from outrider.nn.layer.heads import SelfAttention
+from outrider.nn.stack import Stack
+from outrider.runtime import Generator, Translator
+
+__all__ = ["AttentionMaps", "Maps", "habit", "head_likeness", "read_maps"]
+
+START, END, SPACE, BREAK = "▸", "■", "␣", "↵"
+LONGEST = 256
+"""Most tokens of a text: the maps of a longer one can neither be drawn nor read."""
+HABIT = 0.4
+"""Share of its weight above which a head is said to look at one place."""
+
+
+@dataclass(frozen=True)
+class Maps:
+    """All heads and layers of one stack."""
+
+    name: str
+    title: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    weights_LHTS: Tensor
+
+    @property
+    def likeness_LHH(self) -> Tensor:
+        """How alike the heads of every layer are."""
+        return torch.stack([head_likeness(layer_HTS) for layer_HTS in self.weights_LHTS])
+
+    @property
+    def habits(self) -> list[list[str]]:
+        """What each head of each layer does, in a few words."""
+        own = self.queries == self.keys
+        return [[habit(w_TS, own=own) for w_TS in layer_HTS] for layer_HTS in self.weights_LHTS]
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Everything that is looked at, for one text."""
+
+    text: str
+    output: str | None
+    """What the model wrote; None where it only read."""
+    parts: tuple[Maps, ...]
+
+
+def read_maps(loaded: Translator | Generator, text: str) -> AttentionMaps:
+    """Run one text through a model; an encoder-decoder also writes, greedily."""
+    assert isinstance(loaded.backend, TorchBackend)
+    if isinstance(loaded, Generator):
+        return _read(loaded, loaded.backend, text)
+    return _translate(loaded, loaded.backend, text)
+
+
+def head_likeness(weights_HTS: Tensor) -> Tensor:
+    """Return how alike heads are, [H, H]; queries with nothing to choose do not count."""
+    p_HTS = weights_HTS.double().abs()
+    p_HTS = p_HTS / p_HTS.sum(-1, keepdim=True).clamp(min=1e-30)
+    chosen_T = (p_HTS > 0).any(0).sum(-1) > 1
+    if not chosen_T.any():
+        return torch.ones(len(p_HTS), len(p_HTS), dtype=torch.float64)
+    p_HTS = p_HTS[:, chosen_T]
+    middle_HHTS = (p_HTS[:, None] + p_HTS[None]) / 2
+    bits_HT = torch.special.entr(p_HTS).sum(-1)
+    bits_HHT = torch.special.entr(middle_HHTS).sum(-1)
+    divergence_HHT = (bits_HHT - (bits_HT[:, None] + bits_HT[None]) / 2) / math.log(2)
+    return 1 - divergence_HHT.clamp(0, 1).sqrt().mean(-1)
+
+
+def habit(weights_TS: Tensor, *, own: bool) -> str:
+    """Say in a few words where a head looks, or at how many tokens (exp of the entropy).
+
+    `own` says that queries and keys are the same tokens.
+    """
+    w_TS = weights_TS.double()
+    total = max(float(w_TS.sum()), 1e-30)
+    shares = {"first token": w_TS[:, 0].sum(), "last token": w_TS[:, -1].sum()}
+    if own:
+        shares["itself"] = w_TS.diagonal().sum()
+        shares["token before"] = w_TS.diagonal(-1).sum()
+        shares["token after"] = w_TS.diagonal(1).sum()
+    name, share = max(((n, float(s) / total) for n, s in shares.items()), key=lambda pair: pair[1])
+    if share >= HABIT:
+        return f"{name} {share:.0%}"
+    spread = torch.special.entr(w_TS.clamp(min=0)).sum(-1).exp().mean()
+    return f"{float(spread):.1f} tokens"
+
+
+@torch.inference_mode()
+def _translate(loaded: Translator, backend: TorchBackend, text: str) -> AttentionMaps:
+    pieces = loaded.requests([text], DecodeConfig(), split=False)[0]
+    if len(pieces) != 1:
+        what = "nothing to read" if not pieces else f"cut into {len(pieces)} pieces"
+        raise InputError(f"this text is {what}; give one sentence")
+    result = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0]
+    source, written = list(pieces[0].source), list(result.tokens)
+    _check_length(source, written)
+    model = backend.model
+    assert not isinstance(model, LanguageModel)
+    if model.pretrained is not None:
+        raise InputError("this model reads with a pretrained encoder; only our own can be drawn")
+    if model.router is not None:
+        raise InputError("this model's encoder leaves tokens out (skip), so it has no whole map")
+    fed = [backend.start, *written]
+    with _listen(model.encoder) as encoder, _listen(model.decoder) as decoder:
+        memory_BSD = model.encode(torch.tensor([source], device=backend.device))
+        model.decode(torch.tensor([fed], device=backend.device), memory_BSD)
+    read = _labels(source, loaded.tokenizer, backend)
+    given = _labels(fed, loaded.tokenizer, backend)
+    written_next = (*given[1:], END)
+    parts = [Maps("encoder", "the source looks at itself", read, read, encoder.seen())]
+    if decoder.within:  # a recurrent decoder does not look back
+        title = "the output looks back at itself"
+        parts.append(Maps("decoder", title, given, given, decoder.seen()))
+    title = "the next word looks at the source"
+    parts.append(Maps("cross", title, written_next, read, decoder.across()))
+    return AttentionMaps(text, result.text, tuple(parts))
+
+
+@torch.inference_mode()
+def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
+    prompt = list(loaded.requests([text], DecodeConfig(max_new_tokens=1))[0].prompt)
+    _check_length(prompt)
+    model = backend.model
+    assert isinstance(model, LanguageModel)
+    with _listen(model.decoder) as decoder:
+        model.hidden(torch.tensor([[backend.start, *prompt]], device=backend.device))
+    if not decoder.within:
+        raise InputError("this model's layers are recurrent (core: gru): it has no attention")
+    labels = _labels([backend.start, *prompt], loaded.tokenizer, backend)
+    title = "the text looks back at itself"
+    return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.seen()),))
+
+
+def _check_length(*rows: Sequence[int]) -> None:
+    if max(map(len, rows)) > LONGEST:
+        raise InputError(
+            f"{max(map(len, rows))} tokens are too many for a map; give at most {LONGEST}"
+        )
+
+
+class _Ear:
+    """Weights of every layer, filled in while a model runs."""
+
+    def __init__(self) -> None:
+        self.within: list[Tensor] = []
+        self.beyond: list[Tensor] = []
+
+    def seen(self) -> Tensor:
+        return torch.cat(self.within).float().cpu()
+
+    def across(self) -> Tensor:
+        return torch.cat(self.beyond).float().cpu()
+
+
+@contextmanager
+def _listen(stack: Stack) -> Iterator[_Ear]:
+    ear = _Ear()
+
+    def within(module: Any, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        ear.within.append(self_weights(module, *inputs[:2], keep_BT=options.get("keep_BT")))
+
+    def across(module: Any, inputs: tuple[Any, ...]) -> None:
+        ear.beyond.append(cross_weights(module, *inputs))
+
+    hooks = []
+    for block in stack.blocks:
+        if isinstance(block.attention, SelfAttention):
+            attention: nn.Module = block.attention.attention
+            hooks.append(attention.register_forward_pre_hook(within, with_kwargs=True))
+        if block.cross is not None:
+            hooks.append(block.cross.register_forward_pre_hook(across))
+    try:
+        yield ear
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def _labels(ids: Sequence[int], tokenizer: Tokenizer, backend: TorchBackend) -> tuple[str, ...]:
+    """What each token adds to the text; signs where there is nothing to see."""
+    special = {backend.start: START, **dict.fromkeys(backend.ends, END)}
+    return tuple(
+        special.get(token) or _label(ids[:place], token, tokenizer.decode)
+        for place, token in enumerate(ids)
+    )
+
+
+def _label(before: Sequence[int], token: int, decode: Callable[[Sequence[int]], str]) -> str:
+    start, whole = decode(before), decode([*before, token])
+    added = whole[len(start) :] if whole.startswith(start) else decode([token])
+    return added.strip() or (BREAK if "\n" in added else SPACE)

@@ -1,0 +1,1 @@
+"""Pictures of evaluations as PNG, all in one palette."""

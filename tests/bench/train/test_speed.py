@@ -1,0 +1,75 @@
+"""The benchmark compares like with like."""
+
+import threading
+from multiprocessing import Pipe
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from outrider.bench.train.corpus import made_up_corpus
+from outrider.bench.train.engines import ENGINES, SpeedSetting, run_engine
+from outrider.bench.train.speed import Turn, summarise
+
+
+def test_ratios_are_medians_within_rounds() -> None:
+    rounds = [
+        {"bare": Turn(1.0, 10), "outrider": Turn(1.1, 10), "transformers": Turn(1.0, 5)},
+        {"bare": Turn(2.0, 10), "outrider": Turn(2.0, 10)},
+        {"bare": Turn(1.0, 10), "outrider": Turn(9.0, 10)},
+    ]
+    summary = summarise(rounds)
+    assert summary["ratio_to_bare"] == 1.1
+    assert summary["ratio_to_hf_trainer"] == pytest.approx(10 / 1.1 / 5, abs=1e-3)
+    assert summary["tokens_per_second"] == 5.0
+
+
+def test_the_made_up_corpus_has_the_lengths_of_captions(tmp_path: Path) -> None:
+    prepared = made_up_corpus(tmp_path / "corpus", rows=2000, vocab_size=100)
+    reader = prepared.reader("train")
+    source, target = reader.lengths(np.array([0]))
+    assert 14 <= np.median(source) <= 17
+    assert 30 <= source.max() <= 100
+    assert np.corrcoef(source, target)[0, 1] > 0.8
+    ids = reader.ids(0, "source_ids").flat
+    assert (ids.min(), ids.max()) == (4, 99)
+    assert (ids == 4).sum() > 10 * (ids == 50).sum()
+
+
+@pytest.mark.parametrize("name", sorted(ENGINES))
+def test_an_engine_works_only_when_it_is_its_turn(tmp_path: Path, name: str) -> None:
+    data = made_up_corpus(tmp_path / "corpus", rows=200, vocab_size=50).folder
+    setting = SpeedSetting(
+        data=data, batch_tokens=256, width=8, layers=1, heads=2, feedforward=16, precision="float32"
+    )
+    ours, theirs = Pipe()
+    engine = threading.Thread(target=run_engine, args=(name, setting, theirs))
+    engine.start()
+    ours.recv()
+    assert not ours.poll(0.2)
+    ours.send(2)
+    seconds, tokens = ours.recv()
+    assert seconds > 0
+    assert 150 < tokens < 600
+    ours.send(0)
+    engine.join(timeout=60)
+    assert not engine.is_alive()
+
+
+def test_the_bare_loop_and_our_trainer_see_the_same_batches(tmp_path: Path) -> None:
+    data = made_up_corpus(tmp_path / "corpus", rows=200, vocab_size=50).folder
+    setting = SpeedSetting(data=data, batch_tokens=256, width=8, layers=1, heads=2, feedforward=16)
+    counted = {}
+    for name in ("bare", "outrider"):
+        ours, theirs = Pipe()
+        engine = threading.Thread(target=run_engine, args=(name, setting, theirs))
+        engine.start()
+        ours.recv()
+        counts = []
+        for steps in (1, 1, 3, 0):
+            ours.send(steps)
+            if steps:
+                counts.append(ours.recv()[1])
+        engine.join(timeout=60)
+        counted[name] = counts
+    assert counted["bare"] == counted["outrider"]
