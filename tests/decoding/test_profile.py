@@ -12,6 +12,7 @@ from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Profile, Request, decode
 from outrider.decoding.costs import SIZES, STEPS, Costs, fit_costs, smooth
 from outrider.decoding.profile import HOPE
+from outrider.errors import ResourceError
 from outrider.models import Drafter, DrafterConfig
 
 seconds = st.floats(1e-4, 1.0)
@@ -236,3 +237,12 @@ def test_plans_stay_within_what_was_measured() -> None:
     one = profile(slope=0.0)
     one.hold = [1.0] * 8
     assert one.plan(1) == (8, 0.0)
+
+
+def test_too_little_memory_to_measure_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fails(*_: object) -> Costs:
+        raise MemoryError
+
+    monkeypatch.setattr("outrider.decoding.profile.measure_costs", fails)
+    with pytest.raises(ResourceError, match="measuring what drafts cost: .* mode ar"):
+        Profile.measure(TorchBackend(tiny.seq2seq()))

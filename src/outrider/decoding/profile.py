@@ -21,6 +21,7 @@ import torch
 from outrider.decoding.costs import Costs, follow, measure_costs, smooth
 from outrider.decoding.paces import Paces
 from outrider.decoding.protocol import Backend
+from outrider.errors import within_memory
 
 __all__ = ["Plan", "Profile"]
 
@@ -77,7 +78,8 @@ class Profile:
         for rows in ROWS:
             if len(costs) >= 2 and time.perf_counter() - started > SECONDS:
                 break
-            costs[rows] = measure_costs(backend, rows, source_length)
+            with within_memory("measuring what drafts cost", "decode with mode ar"):
+                costs[rows] = measure_costs(backend, rows, source_length)
         return cls(smooth(costs))
 
     def costs(self, rows: int) -> Costs:
