@@ -244,5 +244,5 @@ def test_too_little_memory_to_measure_is_one_sentence(monkeypatch: pytest.Monkey
         raise MemoryError
 
     monkeypatch.setattr("outrider.decoding.profile.measure_costs", fails)
-    with pytest.raises(ResourceError, match="measuring what drafts cost: .* mode ar"):
+    with pytest.raises(ResourceError, match=r"measuring what drafts cost: .* mode ar"):
         Profile.measure(TorchBackend(tiny.seq2seq()))
