@@ -14,11 +14,11 @@ from typing import Any
 
 import torch
 
+from outrider.evaluation.pictures.palette import GRID, INK
 from outrider.evaluation.pictures.pyplot import load_pyplot
 from outrider.models import load_model
 from outrider.nn.attention.adaptive_span import Attention
 
-INK, GRID = "#1f2933", "#e4e7eb"
 LAYER = ("#9fb3c8", "#5b9bc8", "#0b69a3", "#c65d21", "#8a3b0f", "#4a1d04")
 CONTEXT = 65_536
 """Tokens for which the bytes of decoding state are told."""

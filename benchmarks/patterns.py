@@ -26,6 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outrider.config import load_config
+from outrider.evaluation.pictures.palette import GRID, ORANGE, TEAL
 from outrider.evaluation.pictures.pyplot import load_pyplot
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models import LanguageModel, LanguageModelConfig
@@ -186,7 +187,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
     axes[0].set_title("a texture", loc="left", fontsize=11)
     axes[0].set_axis_off()
     for panel, task in zip(axes[1:], ("image", "text"), strict=True):
-        for kind, colour in (("strided", "#0b8a7a"), ("fixed", "#c65d21")):
+        for kind, colour in (("strided", TEAL), ("fixed", ORANGE)):
             found = named(result["runs"], task, kind)
             for number, run in enumerate(found):
                 steps = [int(step) for step in run["curve"]]
@@ -195,7 +196,7 @@ def draw(result: dict[str, Any], path: Path) -> None:
         panel.set_title({"image": "textures", "text": "text"}[task], loc="left", fontsize=11)
         panel.set_xlabel("step")
         panel.set_ylabel("held-out loss, nats a token")
-        panel.grid(color="#e4e7eb")
+        panel.grid(color=GRID)
         panel.spines[["top", "right"]].set_visible(False)
         panel.legend(frameon=False)
     path.parent.mkdir(parents=True, exist_ok=True)

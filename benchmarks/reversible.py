@@ -11,14 +11,13 @@ plain autograd over the same equations, because what is computed backwards is ro
 
 import argparse
 import ctypes
-import multiprocessing
 import platform
 import statistics
 import time
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
 from contextlib import nullcontext
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest import mock
@@ -26,7 +25,8 @@ from unittest import mock
 import torch
 from torch import Tensor, nn
 
-from outrider.bench.attention.point import peak_bytes
+from outrider.bench.memory import peak_bytes, reset_peak
+from outrider.bench.process import run_alone
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models.base import build_stack
 from outrider.models.config import LanguageModelConfig
@@ -151,7 +151,7 @@ def measure_rounding() -> list[dict[str, Any]]:
 def peak_of(module: nn.Module, step: Callable[[], None]) -> int:
     """Return the peak of the first step above what is held before it and the gradients after it."""
     gradients = sum(one.numel() * one.element_size() for one in module.parameters())
-    Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")  # the peak starts from here
+    reset_peak()
     before = peak_bytes()
     step()
     return peak_bytes() - before - gradients
@@ -197,12 +197,7 @@ def slope(points: list[dict[str, Any]]) -> float:
 
 def measure(base: Setting, depths: list[int]) -> dict[str, Any]:
     """Measure all ways at all depths, each in a process that is new."""
-    context = multiprocessing.get_context("forkserver")
-
-    def apart(function: Callable[..., Any], *given: Any) -> Any:
-        with ProcessPoolExecutor(1, mp_context=context) as pool:
-            return pool.submit(function, *given).result()
-
+    apart = partial(run_alone, preload=())
     points = []
     for layers in depths:
         seconds = apart(measure_time, replace(base, layers=layers))

@@ -3,10 +3,6 @@
 A process that has worked before holds freed memory, and would use it again unnoticed.
 """
 
-import multiprocessing
-from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
-
 import torch
 
 from outrider.bench.attention.point import PointSetting, measure_memory
@@ -20,11 +16,6 @@ class Quadratic(Causal):
         scores = q @ k.transpose(-1, -2) / q.shape[-1] ** 0.5
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool).triu(1)
         return scores.masked_fill(mask, float("-inf")).softmax(-1) @ v
-
-
-def apart(function: Callable[[PointSetting], dict], one: PointSetting) -> dict:
-    with ProcessPoolExecutor(1, mp_context=multiprocessing.get_context("spawn")) as pool:
-        return pool.submit(function, one).result()
 
 
 def measure_quadratic(one: PointSetting) -> dict:

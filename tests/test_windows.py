@@ -5,7 +5,7 @@ import sys
 
 import pytest
 
-from outrider.bench.attention import point
+from outrider.bench import memory
 from outrider.errors import UnsupportedError
 from outrider.evaluation import results
 
@@ -32,10 +32,10 @@ def test_every_module_imports_without_what_only_unix_has() -> None:
 
 
 def test_memory_is_refused_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(point, "_status", lambda _: None)
+    monkeypatch.setattr(memory, "_read_status", lambda _: None)
     monkeypatch.setitem(sys.modules, "resource", None)
     with pytest.raises(UnsupportedError, match="measuring memory needs getrusage"):
-        point.peak_bytes()
+        memory.peak_bytes()
 
 
 def test_a_machine_that_tells_no_memory_is_described_without(

@@ -9,9 +9,10 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
+from outrider.evaluation.pictures.palette import INK, QUIET
 from outrider.evaluation.pictures.pyplot import load_pyplot
 
-INK, QUIET, MISSING, PAPER = "#1f2933", "#7b8794", "#b8bcc2", "#f4f2ee"
+MISSING, PAPER = "#b8bcc2", "#f4f2ee"
 HAND = (PAPER, "#b8bcc2", "#6b7280", "#23272e")
 MODEL = (PAPER, "#9fd0cb", "#2a9d8f", "#0a443e")
 SEEN = (PAPER, "#f6c9a8", "#e9a06c", "#c8672c")

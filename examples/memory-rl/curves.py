@@ -5,11 +5,11 @@ from typing import Any
 
 import numpy as np
 
+from outrider.evaluation.pictures.palette import GRID, INK, QUIET
 from outrider.evaluation.pictures.pyplot import load_pyplot
 
 __all__ = ["draw"]
 
-INK, QUIET, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 COLOURS = ("#7b8794", "#2a9d8f", "#e76f51", "#264653")
 SMOOTH = 5
 """Updates that a point of a curve is the mean of."""

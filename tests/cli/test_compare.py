@@ -28,7 +28,7 @@ SMALL = ("examples=40", "valid_examples=3", "test_examples=2", "train_length=4",
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         compare_module,
-        "_run_alone",
+        "_train_alone",
         lambda job, quiet: compare_module.run_contestant(job, compare_module.Console(quiet=True)),
     )
     path = tmp_path / "tiny.yaml"
@@ -90,7 +90,7 @@ def test_an_interrupt_says_how_to_go_on(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compare_module, "_run_alone", interrupted)
+    monkeypatch.setattr(compare_module, "_train_alone", interrupted)
     code, _, err = command(
         *("compare", config, "--task=copy", "--steps=2", f"--folder={tmp_path}/runs"),
         *(f"--set=task.{setting}" for setting in SMALL),

@@ -15,10 +15,11 @@ from outrider.bench.attention.scaling import (
     scaling_options,
     summarise,
 )
+from outrider.bench.process import run_alone
 from outrider.errors import ConfigError
 from outrider.nn.attention import attention_kinds, load_attention
 from outrider.nn.attention.causal import Attention as Causal
-from peak_memory import apart, measure_quadratic, measure_right, quadratic_bytes
+from peak_memory import measure_quadratic, measure_right, quadratic_bytes
 
 TINY = Grid(lengths=(64, 128), short=(32,), peer_up_to=64, repeats=1, heads=2, width=8)
 
@@ -112,15 +113,15 @@ def test_kinds_are_checked() -> None:
 
 def test_memory_gives_a_quadratic_path_away() -> None:
     one = setting("causal", 4096, heads=1, width=16)
-    assert min(apart(measure_quadratic, one).values()) > 0.9 * quadratic_bytes(one)
-    assert max(apart(measure_right, one).values()) < quadratic_bytes(one) / 4
+    assert min(run_alone(measure_quadratic, one).values()) > 0.9 * quadratic_bytes(one)
+    assert max(run_alone(measure_right, one).values()) < quadratic_bytes(one) / 4
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("kind", attention_kinds())
 def test_no_kind_is_quadratic_in_memory(kind: str) -> None:
     one = setting(kind, 8192, width=16)
-    assert max(apart(measure_right, one).values()) < quadratic_bytes(one) / 4
+    assert max(run_alone(measure_right, one).values()) < quadratic_bytes(one) / 4
 
 
 def test_numbers_that_are_not_finite_are_refused() -> None:

@@ -14,7 +14,8 @@ from outrider.bench.decode import worker as decode_worker
 from outrider.bench.decode.engines import EnginePlan, Explained, Translated
 from outrider.bench.decode.plan import Missing, Setting, settings
 from outrider.bench.decode.speed import Limits, measure_speeds
-from outrider.bench.decode.worker import Answer, EngineError, Ready, Turn, Worker
+from outrider.bench.decode.worker import Answer, Ready, Turn, Worker
+from outrider.bench.process import JobError
 
 SOURCES = [f"line {number}" for number in range(40)]
 LENGTHS = [number * 7 % 40 for number in range(40)]
@@ -33,13 +34,13 @@ class PretendWorker:
 
     def load(self) -> Ready:
         if self.plan.name == "absent":
-            raise EngineError("is not here")
+            raise JobError("is not here")
         modes = {"ar": None, "assisted": None, "tandem": "has no drafter"}
         return Ready(0.5, modes, {"assisted": 1})
 
     def translate(self, turn: Turn) -> Answer:
         if self.plan.name == "fragile" and len(turn.batches[0]) > 1:
-            raise EngineError("out of memory")
+            raise JobError("out of memory")
         self.log.append((self.plan.name, sum(map(len, turn.batches))))
         done = []
         for batch in turn.batches:
@@ -178,12 +179,12 @@ class _Pipe:
 
 def test_a_worker_answers_until_its_pipe_is_closed(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(decode_worker, "build_engine", lambda plan: _Dying())
-    monkeypatch.setattr(decode_worker.signal, "signal", lambda *_: None)
     monkeypatch.setattr(decode_worker.warnings, "simplefilter", lambda *_: None)
     monkeypatch.setenv("RAYON_NUM_THREADS", "1")
     turns = [Turn("ar", [["abc", "de"], ["f"]]), Turn("ar", [["raise"]]), Turn("ar", [["a"]] * 9)]
     pipe = _Pipe("load", *turns[:2], Turn("ar", [["a"]] * 9, seconds=-1.0))
-    decode_worker._work(EnginePlan("a", "ctranslate2", Path()), pipe)
+    with pytest.raises(EOFError):
+        decode_worker._work(pipe, EnginePlan("a", "ctranslate2", Path()))
     imported, ready, first, second, third = pipe.heard
     assert imported is True
     assert (ready.modes, ready.largest_batch) == ({"ar": None}, {})
@@ -198,8 +199,8 @@ def test_a_process_that_dies_is_an_engine_that_failed() -> None:
     worker = Worker(EnginePlan("nothing", "ctranslate2", Path("no such folder")))
     try:
         assert worker.wait() is True
-        worker._process.kill()
-        with pytest.raises(EngineError, match="its process ended with code -9"):
+        worker._job._process.kill()
+        with pytest.raises(JobError, match="its process ended with code -9"):
             worker.load()
     finally:
         worker.stop()

@@ -43,7 +43,7 @@ def test_an_engine_works_only_when_it_is_its_turn(tmp_path: Path, name: str) -> 
         data=data, batch_tokens=256, width=8, layers=1, heads=2, feedforward=16, precision="float32"
     )
     ours, theirs = Pipe()
-    engine = threading.Thread(target=run_engine, args=(name, setting, theirs))
+    engine = threading.Thread(target=run_engine, args=(theirs, name, setting))
     engine.start()
     ours.recv()
     assert not ours.poll(0.2)
@@ -62,7 +62,7 @@ def test_the_bare_loop_and_our_trainer_see_the_same_batches(tmp_path: Path) -> N
     counted = {}
     for name in ("bare", "outrider"):
         ours, theirs = Pipe()
-        engine = threading.Thread(target=run_engine, args=(name, setting, theirs))
+        engine = threading.Thread(target=run_engine, args=(theirs, name, setting))
         engine.start()
         ours.recv()
         counts = []

@@ -4,16 +4,11 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
+from outrider.evaluation.pictures.palette import INK, QUIET, SERIES
+from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_scaling"]
 
-INK, QUIET, GRID = "#1f2933", "#7b8794", "#e4e7eb"
-PEER = "#1f2933"
-COLOURS = (
-    *("#0b8a7a", "#c65d21", "#4a5fc1", "#b08900", "#8a3b8f", "#2f7fb8", "#6a8f1f", "#c23b5a"),
-    *("#5c6f7f", "#7a5230"),
-)
 MEASURES = (
     ("training_seconds", "seconds, forward and backward", 1.0),
     ("training_peak_bytes", "peak memory, MiB, forward and backward", 2.0**20),
@@ -47,8 +42,8 @@ def draw_scaling(result: dict[str, Any], path: Path) -> None:
 def _colours(result: dict[str, Any]) -> dict[str, str]:
     others = [kind for kind in result["kinds"] if kind != result["peer"]]
     return {
-        result["peer"]: PEER,
-        **{kind: COLOURS[rank % len(COLOURS)] for rank, kind in enumerate(others)},
+        result["peer"]: INK,
+        **{kind: SERIES[rank % len(SERIES)] for rank, kind in enumerate(others)},
     }
 
 
@@ -73,8 +68,5 @@ def _style(axes: Any, label: str, result: dict[str, Any]) -> None:
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.set_title(label, loc="left", fontsize=11, color=INK)
     axes.set_xlabel("tokens (hollow: computed densely)", color=QUIET)
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(colors=INK, length=0)
+    style_axes(axes)
     axes.minorticks_off()

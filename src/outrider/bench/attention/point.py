@@ -4,21 +4,19 @@ Runs in a process of its own (`attention_scaling`), because memory that an earli
 would hide what a later one needs. Memory is measured first, before the peer has run.
 """
 
-import sys
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from outrider.errors import UnsupportedError
+from outrider.bench.memory import peak_bytes, reset_peak, resident_bytes
 from outrider.evaluation.inspect.attention_trace import runs_dense
 from outrider.nn.attention import AttentionBase, HeadShape, build_attention
 
-__all__ = ["PointSetting", "measure_memory", "measure_point", "peak_bytes"]
+__all__ = ["PEER", "PointSetting", "measure_memory", "measure_point"]
 
 PEER = "causal"
 """Dense attention under the triangle, by PyTorch's own kernel."""
@@ -68,30 +66,16 @@ def measure_memory(attention: AttentionBase, setting: PointSetting) -> dict[str,
     """Return by how much one pass raises the memory of this process at its peak."""
     _warm_up(setting)
     inputs = _inputs(setting, setting.length)
-    before = _resident_bytes()
+    before = resident_bytes()
     found = {}
     for name, run in _PASSES.items():
-        _reset_peak()
+        reset_peak()
         outputs = run(attention, inputs)
         if not all(bool(x.isfinite().all()) for x in outputs):
             raise FloatingPointError(f"{setting.kind} gave numbers that are not finite")
         del outputs
         found[f"{name}_peak_bytes"] = max(0, peak_bytes() - before)
     return found
-
-
-def peak_bytes() -> int:
-    """Return the most memory this process has held, since the last reset where that is possible."""
-    held = _status("VmHWM")
-    if held is not None:
-        return held
-    try:
-        import resource
-    except ImportError:  # Windows
-        message = "measuring memory needs getrusage, which this system does not have"
-        raise UnsupportedError(message) from None
-    unit = 1 if sys.platform == "darwin" else 1024
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def _times(attention: AttentionBase, setting: PointSetting) -> dict[str, Any]:
@@ -159,26 +143,3 @@ def _inputs(setting: PointSetting, length: int) -> tuple[Tensor, ...]:
     generator = torch.Generator().manual_seed(0)
     shape = (1, setting.heads, length, setting.width)
     return tuple(torch.randn(shape, generator=generator).requires_grad_() for _ in "qkv")
-
-
-def _resident_bytes() -> int:
-    held = _status("VmRSS")
-    return peak_bytes() if held is None else held
-
-
-def _status(name: str) -> int | None:
-    """What Linux says of this process; None elsewhere."""
-    try:
-        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return None
-    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-    return next(found, None)
-
-
-def _reset_peak() -> None:
-    """Let the peak start from what is held now, where the system can do that."""
-    try:
-        Path("/proc/self/clear_refs").write_text("5", encoding="utf-8")
-    except OSError:
-        return

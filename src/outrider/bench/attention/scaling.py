@@ -11,17 +11,15 @@ point that would take too long is left out, never guessed.
 """
 
 import math
-import multiprocessing
-import traceback
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, fields
-from multiprocessing.connection import Connection
 from typing import Any
 
 import torch
 
 from outrider.bench.attention.point import PEER, PointSetting, measure_point
-from outrider.errors import ConfigError, nearest
+from outrider.bench.process import JobEndedError, JobError, run_alone
+from outrider.errors import ConfigError, ResourceError, nearest
 from outrider.evaluation.results import machine, versions
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 from outrider.nn.cache import Room
@@ -198,7 +196,7 @@ def _measure_kind(
             seconds=grid.seconds,
             threads=threads,
         )
-        points.append(_run_alone(setting))
+        points.append(_measure_alone(setting))
         report(_describe(kind, points[-1]))
     return points
 
@@ -209,35 +207,16 @@ def _forecast(last: Mapping[str, Any], length: int) -> float:
     return float(last["training_seconds"]) * float(length / last["length"]) ** power
 
 
-def _run_alone(setting: PointSetting) -> dict[str, Any]:
+def _measure_alone(setting: PointSetting) -> dict[str, Any]:
     """Measure one point in a process of its own."""
-    methods = multiprocessing.get_all_start_methods()
-    # A server that has loaded PyTorch once starts a clean process in no time.
-    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if "forkserver" in methods:
-        context.set_forkserver_preload([measure_point.__module__])
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(setting, theirs), daemon=True)
-    process.start()
-    theirs.close()
+    point = f"{setting.kind} at {setting.length} tokens"
     try:
-        answer = ours.recv()
-    except EOFError:
-        process.join()
-        raise MemoryError(f"{setting.kind} at {setting.length} tokens was ended") from None
-    finally:
-        process.join(timeout=10)
-        process.kill()
-    if isinstance(answer, str):
-        raise RuntimeError(f"{setting.kind} at {setting.length} tokens failed:\n{answer}")
-    return dict(answer)
-
-
-def _serve(setting: PointSetting, pipe: Connection) -> None:
-    try:
-        pipe.send(measure_point(setting))
-    except Exception:  # told to the process that asked, which raises it again
-        pipe.send(traceback.format_exc())
+        return run_alone(measure_point, setting, preload=[measure_point.__module__])
+    except JobEndedError as error:
+        message = f"{point}: {error}; it may have run out of memory, try --quick"
+        raise ResourceError(message) from None
+    except JobError as error:
+        raise RuntimeError(f"{point} failed: {error}\n{error.trace}") from None
 
 
 def _at(points: Sequence[Mapping[str, Any]], length: int) -> Mapping[str, Any]:

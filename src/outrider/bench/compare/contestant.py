@@ -17,7 +17,7 @@ from typing import Any
 import torch
 from rich.console import Console
 
-from outrider.bench.attention.point import peak_bytes
+from outrider.bench.memory import peak_bytes
 from outrider.data.tasks import build_task
 from outrider.errors import ConfigError
 from outrider.evaluation.results import write_result

@@ -8,19 +8,16 @@ from itertools import compress
 from pathlib import Path
 from typing import Any
 
-from outrider.bench.attention.picture import COLOURS, GRID, INK, QUIET
 from outrider.bench.compare.summary import time_key, title
 from outrider.errors import InputError
-from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
+from outrider.evaluation.pictures.palette import FAINT, GRID, INK, QUIET, SERIES, TEAL, rgb
+from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_comparison"]
 
 WIDTH = 9.0
 """Inches."""
 COLUMNS = 4
-FAINT = "#cbd2d9"
-LOW, HIGH = (1.0, 1.0, 1.0), (0.043, 0.541, 0.478)
-"""Colours of none right and all right."""
 
 Model = dict[str, Any]
 
@@ -58,7 +55,7 @@ def _draw_losses(
         if place >= len(models):
             axes.set_visible(False)
             continue
-        _style(axes)
+        style_axes(axes, labelsize=8)
         alike = [m["type"] == models[place]["type"] for m in models]  # losses differ in kind
         for curve in (curve for others in compress(curves, alike) for curve in others):
             axes.plot(*curve, color=FAINT, linewidth=0.8)
@@ -151,7 +148,8 @@ def _show(point: dict[str, Any]) -> str:
 
 
 def _shade(value: float) -> tuple[float, ...]:
-    return tuple(low + value * (high - low) for low, high in zip(LOW, HIGH, strict=True))
+    """From white, where nothing is right, to teal."""
+    return tuple(1 - value * (1 - part) for part in rgb(TEAL))
 
 
 def _draw_bars(
@@ -175,7 +173,7 @@ def _draw_bars(
 
 
 def _draw_ponder(axes: Any, models: Sequence[Model]) -> None:
-    _style(axes)
+    style_axes(axes, labelsize=8)
     for place, model in enumerate(models):
         known = [point for point in model["summary"]["points"] if "ponder" in point]
         if known:
@@ -209,12 +207,5 @@ def _style_rows(axes: Any, models: Sequence[Model], label: str) -> None:
     axes.tick_params(colors=INK, length=0, labelleft=False, labelbottom=False)
 
 
-def _style(axes: Any) -> None:
-    axes.grid(color=GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(colors=INK, length=0, labelsize=8)
-
-
 def _colour(place: int) -> str:
-    return COLOURS[place % len(COLOURS)]
+    return SERIES[place % len(SERIES)]

@@ -12,12 +12,9 @@ so the same command goes on where it was interrupted.
 
 import hashlib
 import json
-import multiprocessing
 import shutil
-import traceback
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +22,7 @@ from rich.console import Console
 
 from outrider.bench.compare.contestant import Contestant, check_schedule, finished, run_contestant
 from outrider.bench.compare.summary import summarise
+from outrider.bench.process import JobError, run_alone
 from outrider.config import load_config, read_yaml
 from outrider.data.prepare import prepare
 from outrider.data.tasks import SequenceTask, TaskBase, build_task
@@ -162,7 +160,7 @@ class _Model:
             if run is not None:
                 _say(console, f"{job.config.folder} is done already")
             elif comparison.apart:
-                run = _run_alone(job, quiet=console.quiet)
+                run = _train_alone(job, quiet=console.quiet)
             else:
                 run = run_contestant(job, console)
         except _FAILURES as error:
@@ -222,51 +220,24 @@ class _Model:
         _say(console, f"{self.name} failed: {message}")
 
 
-class _ProcessError(Exception):
-    """What ended the process of a model."""
+_FAILURES = (OutriderError, JobError, OSError, RuntimeError, ValueError, MemoryError)
 
 
-_FAILURES = (OutriderError, _ProcessError, OSError, RuntimeError, ValueError, MemoryError)
-
-
-def _run_alone(job: Contestant, *, quiet: bool) -> dict[str, Any]:
+def _train_alone(job: Contestant, *, quiet: bool) -> dict[str, Any]:
     """Train and test in a process of its own, which writes to this terminal."""
-    methods = multiprocessing.get_all_start_methods()
-    # A server that has loaded PyTorch once starts a clean process in no time.
-    context: Any = multiprocessing.get_context("forkserver" if "forkserver" in methods else "spawn")
-    if "forkserver" in methods:
-        context.set_forkserver_preload([run_contestant.__module__])
-    ours, theirs = context.Pipe(duplex=False)
-    process = context.Process(target=_serve, args=(job, quiet, theirs), daemon=True)
-    process.start()
-    theirs.close()
     try:
-        answer = ours.recv()
-        process.join(timeout=10)
-    except EOFError:
-        process.join()
-        raise _ProcessError(f"its process ended with code {process.exitcode}") from None
-    finally:
-        process.kill()  # checkpoints are whole or not there, whatever happens
-        process.join()
-    if isinstance(answer, str):
-        raise _ProcessError(answer)
-    return dict(answer)
-
-
-def _serve(job: Contestant, quiet: bool, pipe: Connection) -> None:
-    try:
-        pipe.send(run_contestant(job, Console(stderr=True, quiet=quiet, markup=False)))
-    except KeyboardInterrupt:
-        return
-    except OutriderError as error:
-        pipe.send(str(error))
-    except Exception as error:
+        return run_alone(_train_and_test, job, quiet, preload=[run_contestant.__module__])
+    except JobError as error:
+        if not error.trace:
+            raise
         trace = Path(job.config.folder) / "failure.txt"
         trace.parent.mkdir(parents=True, exist_ok=True)
-        trace.write_text(traceback.format_exc(), encoding="utf-8")
-        reason = " ".join(str(error).split()) or type(error).__name__
-        pipe.send(f"{reason[:300]} (see {trace})")
+        trace.write_text(error.trace, encoding="utf-8")
+        raise JobError(f"{error} (see {trace})") from None
+
+
+def _train_and_test(job: Contestant, quiet: bool) -> dict[str, Any]:
+    return run_contestant(job, Console(stderr=True, quiet=quiet, markup=False))
 
 
 def _names(configs: Sequence[Path]) -> dict[str, Path]:

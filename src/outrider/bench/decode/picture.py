@@ -7,17 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
+from outrider.evaluation.pictures.palette import INDIGO, INK, OCHRE, ORANGE, QUIET, TEAL
+from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_decode_speed"]
 
-_INK, _QUIET, _GRID = "#1f2933", "#7b8794", "#e4e7eb"
 _COLOURS = {
-    "outrider-native": "#0b8a7a",
-    "outrider-torch": "#4a5fc1",
-    "shallow": "#b08900",
-    "ctranslate2": "#c65d21",
-    "transformers": "#7b8794",
+    "outrider-native": TEAL,
+    "outrider-torch": INDIGO,
+    "shallow": OCHRE,
+    "ctranslate2": ORANGE,
+    "transformers": QUIET,
 }
 """By how the name of an engine begins."""
 
@@ -39,15 +39,15 @@ def draw_decode_speed(result: dict[str, Any], path: Path) -> None:
     try:
         for batch, axes in zip(batches, panels, strict=False):
             _draw_panel(axes, [row for row in result["rows"] if row["batch"] == batch], names)
-            axes.set_title(f"batch {batch}", loc="left", fontsize=11, color=_INK)
+            axes.set_title(f"batch {batch}", loc="left", fontsize=11, color=INK)
         for axes in panels[max(1, len(batches)) :]:
             axes.set_visible(False)
         title = f"{result['model']}: sentences a second, {_machine(result['machine'])}"
-        style = {"x": 0.01, "ha": "left", "fontweight": "bold", "color": _INK}
+        style = {"x": 0.01, "ha": "left", "fontweight": "bold", "color": INK}
         figure.suptitle(title, fontsize=13, **style)
         figure.supxlabel(
             "x: against CTranslate2 int8, both at the number of threads that suits them best",
-            **{"x": 0.01, "ha": "left", "fontsize": 8.5, "color": _QUIET},
+            **{"x": 0.01, "ha": "left", "fontsize": 8.5, "color": QUIET},
         )
         save_figure(figure, path, dpi=150, facecolor="white", pil_kwargs={"optimize": True})
     finally:
@@ -66,23 +66,21 @@ def _draw_panel(axes: Any, rows: Sequence[dict[str, Any]], names: Sequence[str])
         if row["order"] == orders[0]:
             axes.barh(place, speed, height=0.72, color=_colour(row))
         else:
-            axes.plot([speed, speed], [place - 0.36, place + 0.36], color=_INK, linewidth=1.4)
+            axes.plot([speed, speed], [place - 0.36, place + 0.36], color=INK, linewidth=1.4)
     for row in best:
         if row["order"] == orders[0]:
             place = names.index(_name(row))
             axes.text(reach[place] + 0.02 * fastest, place, _label(row), va="center", **_TEXT)
     if len(orders) > 1:
-        axes.set_xlabel(f"bars: {orders[0]}, lines: {orders[1]}", fontsize=8.5, color=_QUIET)
+        axes.set_xlabel(f"bars: {orders[0]}, lines: {orders[1]}", fontsize=8.5, color=QUIET)
     axes.set_yticks(range(len(names)), names)
     axes.set_ylim(len(names) - 0.4, -0.6)
     axes.set_xlim(0, 1.45 * fastest)
-    axes.grid(axis="x", color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(colors=_INK, length=0, labelsize=9)
+    style_axes(axes, labelsize=9)
+    axes.grid(visible=False, axis="y")
 
 
-_TEXT: dict[str, Any] = {"fontsize": 8.5, "color": _INK}
+_TEXT: dict[str, Any] = {"fontsize": 8.5, "color": INK}
 
 
 def _machine(machine: dict[str, Any]) -> str:
@@ -108,4 +106,4 @@ def _colour(row: dict[str, Any]) -> str:
     for start, colour in _COLOURS.items():
         if row["engine"].startswith(start):
             return colour
-    return _QUIET
+    return QUIET

@@ -18,12 +18,12 @@ from outrider.bench.decode.engines import EnginePlan, Explained
 from outrider.bench.decode.plan import Missing, Setting
 from outrider.bench.decode.worker import (
     Answer,
-    EngineError,
     Ready,
     Turn,
     Worker,
     start_workers,
 )
+from outrider.bench.process import JobError
 
 __all__ = ["UNLIMITED", "Limits", "Measured", "Speeds", "measure_speeds"]
 
@@ -155,7 +155,7 @@ def _try(act: Callable[[], Answered], worker: Worker, speeds: Speeds) -> Answere
     """Do it, or remember why it could not be done."""
     try:
         return act()
-    except EngineError as error:
+    except JobError as error:
         speeds.miss(worker.plan.name, str(error))
         return None
 
@@ -253,7 +253,7 @@ class _Race:
         self.report(f"{self.setting.name}: {entry.measured.name} ({what})")
         try:
             act()
-        except EngineError as error:
+        except JobError as error:
             self.speeds.miss(entry.measured.name, f"failed at {self.setting.name}: {error}")
             self.entries.remove(entry)
 

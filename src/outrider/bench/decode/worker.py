@@ -6,31 +6,26 @@ spinning, so that the next one's turn is not disturbed.
 """
 
 import math
-import multiprocessing
 import os
-import signal
 import time
 import warnings
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
 from multiprocessing.connection import Connection
-from pathlib import Path
 from typing import Any
 
 from outrider.bench.decode.engines import Engine, EnginePlan, Explained, build_engine
-from outrider.errors import OutriderError
+from outrider.bench.memory import peak_bytes, reset_peak
+from outrider.bench.process import Failure, Job
+from outrider.errors import UnsupportedError
 
-__all__ = ["Answer", "EngineError", "Ready", "Turn", "Worker", "start_workers"]
+__all__ = ["Answer", "Ready", "Turn", "Worker", "start_workers"]
 
-_MARIAN = "transformers.models.marian.modeling_marian"
+_PRELOAD = (__name__, "outrider.runtime", "transformers.models.marian.modeling_marian")
+"""Importing PyTorch and transformers takes seconds."""
 _SETTLE = 0.5
 """Seconds after which a worker answers though its threads still spin."""
-_STATUS, _RESET = Path("/proc/self/status"), Path("/proc/self/clear_refs")
-
-
-class EngineError(Exception):
-    """An engine cannot go on; the message says why."""
 
 
 @dataclass(frozen=True)
@@ -65,78 +60,35 @@ class Answer:
     peak_mib: float
 
 
-@dataclass(frozen=True)
-class _Failure:
-    reason: str
-
-
-def _context(plan: EnginePlan) -> Any:
-    """Return what starts the process.
-
-    Importing PyTorch and transformers takes seconds, so those who need them are copies of one
-    process that has them already. The others start from nothing and stay small.
-    """
-    copied = "forkserver" in multiprocessing.get_all_start_methods()
-    if plan.library == "ctranslate2" or not copied:
-        return multiprocessing.get_context("spawn")
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "outrider.runtime", _MARIAN])
-    return context
-
-
 class Worker:
     """The parent's hold on an engine."""
 
     def __init__(self, plan: EnginePlan) -> None:
         """Start the process; it imports its libraries and then waits for `load`."""
         self.plan = plan
-        context = _context(plan)
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_work, args=(plan, theirs), daemon=True)
-        self._process.start()
-        theirs.close()
+        # CTranslate2 needs no PyTorch: its process starts from nothing and stays small.
+        preload = None if plan.library == "ctranslate2" else _PRELOAD
+        self._job = Job(_work, plan, preload=preload)
 
     def wait(self) -> bool:
         """Wait until the libraries are imported."""
-        return self._receive()
+        return self._job.receive()
 
     def load(self) -> Ready:
         """Let it load its model."""
-        return self._ask("load")
+        return self._job.ask("load")
 
     def translate(self, turn: Turn) -> Answer:
         """Let it have its turn."""
-        return self._ask(turn)
+        return self._job.ask(turn)
 
     def explain(self, turn: Turn) -> Explained | None:
         """Let it say where its time goes."""
-        return self._ask(turn)
+        return self._job.ask(turn)
 
     def stop(self) -> None:
         """End the process, whatever it is doing."""
-        self._pipe.close()
-        self._process.kill()
-        self._process.join(timeout=10)
-
-    def _ask(self, message: Any) -> Any:
-        try:
-            self._pipe.send(message)
-        except (BrokenPipeError, OSError):
-            raise EngineError(self._fate()) from None
-        return self._receive()
-
-    def _receive(self) -> Any:
-        try:
-            answer = self._pipe.recv()
-        except (EOFError, ConnectionResetError):
-            raise EngineError(self._fate()) from None
-        if isinstance(answer, _Failure):
-            raise EngineError(answer.reason)
-        return answer
-
-    def _fate(self) -> str:
-        self._process.join(timeout=5)
-        return f"its process ended with code {self._process.exitcode}"
+        self._job.stop()
 
 
 @contextmanager
@@ -151,39 +103,25 @@ def start_workers(plans: Sequence[EnginePlan]) -> Iterator[list[Worker]]:
             worker.stop()
 
 
-def _work(plan: EnginePlan, pipe: Connection) -> None:
+def _work(pipe: Connection, plan: EnginePlan) -> None:
     """Body of the process."""
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # the parent hears Ctrl-C and stops us
     os.environ["RAYON_NUM_THREADS"] = str(plan.threads)  # of the tokenizer
     warnings.simplefilter("ignore")
-    with suppress(EOFError, BrokenPipeError):
-        if (engine := _prepare(plan, pipe)) is None:
-            return
-        while True:
-            turn = pipe.recv()
-            try:
-                pipe.send(_take_turn(engine, turn))
-            except Exception as error:
-                pipe.send(_Failure(_reason(error)))
-
-
-def _prepare(plan: EnginePlan, pipe: Connection) -> Engine | None:
-    """Import, then load when told to; None where that failed."""
-    try:
-        _import_libraries(plan)
-        pipe.send(True)
-        pipe.recv()
-        began = time.perf_counter()
-        engine = build_engine(plan)
-        spent = time.perf_counter() - began
-        _settle()
-    except (EOFError, BrokenPipeError):
-        raise
-    except Exception as error:
-        pipe.send(_Failure(_reason(error)))
-        return None
+    _import_libraries(plan)
+    pipe.send(True)
+    pipe.recv()
+    began = time.perf_counter()
+    engine = build_engine(plan)
+    spent = time.perf_counter() - began
+    _settle()
     pipe.send(Ready(spent, engine.modes, engine.largest_batch))
-    return engine
+    while True:
+        turn = pipe.recv()
+        try:
+            answer: Any = _take_turn(engine, turn)
+        except Exception as error:  # at this setting; another may succeed
+            answer = Failure.of(error)
+        pipe.send(answer)
 
 
 def _import_libraries(plan: EnginePlan) -> None:
@@ -200,18 +138,12 @@ def _import_libraries(plan: EnginePlan) -> None:
         logging.disable_progress_bar()
 
 
-def _reason(error: Exception) -> str:
-    if isinstance(error, OutriderError):
-        return str(error)
-    return " ".join(f"{type(error).__name__}: {error}".split())[:300]
-
-
 def _take_turn(engine: Engine, turn: Turn) -> Answer | Explained | None:
     if turn.explain:
         explained = engine.explain(turn.batches, turn.mode)
         _settle()
         return explained
-    _forget_peak()
+    reset_peak()
     seconds: list[float] = []
     texts, tokens = [], 0
     for batch in turn.batches:
@@ -236,17 +168,9 @@ def _settle() -> None:
             return
 
 
-def _forget_peak() -> None:
-    """Let the peak of the memory begin anew, where the system can."""
-    with suppress(OSError):
-        _RESET.write_text("5", encoding="ascii")
-
-
 def _peak_mib() -> float:
-    """The most memory this process has held, in MiB; zero where the system does not tell."""
+    """The most memory this process has held in its turn; zero where the system does not tell."""
     try:
-        lines = _STATUS.read_text(encoding="ascii").splitlines()
-    except OSError:
+        return peak_bytes() / 2**20
+    except UnsupportedError:
         return 0.0
-    peak = next((line for line in lines if line.startswith("VmHWM:")), "VmHWM: 0 kB")
-    return int(peak.split()[1]) / 1024

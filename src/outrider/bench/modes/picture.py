@@ -5,12 +5,12 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
+from outrider.evaluation.pictures.palette import INDIGO, INK, ORANGE, QUIET, TEAL
+from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_plane"]
 
-_INK, _QUIET, _GRID = "#1f2933", "#7b8794", "#e4e7eb"
-_COLOURS = {"ar": "#1f2933", "tandem": "#0b8a7a", "ctc": "#c65d21", "drafter": "#4a5fc1"}
+_COLOURS = {"ar": INK, "tandem": TEAL, "ctc": ORANGE, "drafter": INDIGO}
 _NAMES = {
     "ar": "token by token",
     "tandem": "tandem",
@@ -33,17 +33,17 @@ def draw_plane(result: dict[str, Any], path: Path, *, title: str) -> None:
         _draw_points(figure, figure.add_subplot(grid[:, 0]), result["modes"])
         _draw_acceptance(figure.add_subplot(grid[0, 1]), result["modes"])
         _draw_batches(figure.add_subplot(grid[1, 1]), result["modes"])
-        figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=_INK)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
         save_figure(figure, path, dpi=150, facecolor="white")
     finally:
         pyplot.close(figure)
 
 
 def _draw_points(figure: Any, axes: Any, modes: Sequence[dict[str, Any]]) -> None:
-    _style(axes)
+    style_axes(axes)
     shown = [mode for mode in modes if mode["speed"][0]["ratio_to_greedy"] is not None]
     batch = modes[0]["speed"][0]["batch"]
-    axes.axhline(modes[0]["bleu"], color=_QUIET, linewidth=0.8, linestyle=(0, (4, 4)))
+    axes.axhline(modes[0]["bleu"], color=QUIET, linewidth=0.8, linestyle=(0, (4, 4)))
     for family, colour in _COLOURS.items():
         points = [_point(mode) for mode in shown if mode["family"] == family]
         if points:
@@ -52,11 +52,11 @@ def _draw_points(figure: Any, axes: Any, modes: Sequence[dict[str, Any]]) -> Non
             style = {"marker": _MARKERS[family], "markersize": _SIZES[family], "linestyle": ""}
             axes.plot(*zip(*points, strict=True), color=colour, label=_NAMES[family], **style)
     axes.set_xscale("log")
-    axes.set_xlabel(f"speed at batch {batch}, relative to greedy", color=_INK)
-    axes.set_ylabel("BLEU", color=_INK)
+    axes.set_xlabel(f"speed at batch {batch}, relative to greedy", color=INK)
+    axes.set_ylabel("BLEU", color=INK)
     _label_speeds(axes, [_point(mode)[0] for mode in shown])
     axes.margins(x=0.12, y=0.14)
-    axes.legend(frameon=False, loc="best", labelcolor=_INK)
+    axes.legend(frameon=False, loc="best", labelcolor=INK)
     _name_points(figure, axes, shown)
 
 
@@ -131,11 +131,11 @@ def _annotate(axes: Any, mode: dict[str, Any], offset: tuple[float, float]) -> A
 
 
 def _draw_acceptance(axes: Any, modes: Sequence[dict[str, Any]]) -> None:
-    _style(axes)
-    axes.set_title("drafts that held up to place", loc="left", fontsize=10, color=_INK)
+    style_axes(axes)
+    axes.set_title("drafts that held up to place", loc="left", fontsize=10, color=INK)
     drafted = [mode for mode in modes if mode["acceptance_by_position"]]
     if not drafted:
-        axes.text(0.5, 0.5, "no drafter", ha="center", color=_QUIET, transform=axes.transAxes)
+        axes.text(0.5, 0.5, "no drafter", ha="center", color=QUIET, transform=axes.transAxes)
         return
     for rank, mode in enumerate(drafted):
         shares = [100 * share for share in mode["acceptance_by_position"]]
@@ -147,13 +147,13 @@ def _draw_acceptance(axes: Any, modes: Sequence[dict[str, Any]]) -> None:
     axes.set_ylim(0, 104)
     axes.set_xticks(range(1, len(drafted[0]["acceptance_by_position"]) + 1))
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:.0f}%")
-    axes.legend(frameon=False, fontsize=8, labelcolor=_INK, handlelength=1.4)
+    axes.legend(frameon=False, fontsize=8, labelcolor=INK, handlelength=1.4)
 
 
 def _draw_batches(axes: Any, modes: Sequence[dict[str, Any]]) -> None:
     """Show how the gain shrinks as a batch fills the machine; one line for each family."""
-    _style(axes)
-    axes.set_title("speed by batch size, relative to greedy", loc="left", fontsize=10, color=_INK)
+    style_axes(axes)
+    axes.set_title("speed by batch size, relative to greedy", loc="left", fontsize=10, color=INK)
     axes.axhline(1, color=_COLOURS["ar"], linewidth=1)
     batches = [str(speed["batch"]) for speed in modes[0]["speed"]]
     for family in ("tandem", "ctc", "drafter"):
@@ -165,16 +165,9 @@ def _draw_batches(axes: Any, modes: Sequence[dict[str, Any]]) -> None:
         if known:
             style = {"color": _COLOURS[family], "marker": _MARKERS[family], "markersize": 5}
             axes.plot(*zip(*known, strict=True), label=first["name"], **style)
-    axes.set_xlabel("batch size", color=_INK)
+    axes.set_xlabel("batch size", color=INK)
     axes.set_ylim(bottom=0)
     axes.margins(x=0.1, y=0.15)
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}x")
     if axes.get_legend_handles_labels()[0]:
-        axes.legend(frameon=False, fontsize=8, labelcolor=_INK, handlelength=1.4)
-
-
-def _style(axes: Any) -> None:
-    axes.grid(color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(colors=_INK, length=0)
+        axes.legend(frameon=False, fontsize=8, labelcolor=INK, handlelength=1.4)

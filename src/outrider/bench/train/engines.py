@@ -111,7 +111,7 @@ class _GateCallback(TrainerCallback):
             control.should_training_stop = True
 
 
-def run_engine(name: str, setting: SpeedSetting, pipe: Connection) -> None:
+def run_engine(pipe: Connection, name: str, setting: SpeedSetting) -> None:
     """Body of an engine's process."""
     if setting.threads:
         torch.set_num_threads(setting.threads)

@@ -5,19 +5,19 @@ updates each, so that whatever else the machine does disturbs all of them alike.
 within a round, and the median over the rounds is reported.
 """
 
-import multiprocessing
 import statistics
 import tempfile
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, replace
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any
 
+from outrider.bench.process import Job, JobEndedError
 from outrider.bench.train.corpus import made_up_corpus
 from outrider.bench.train.engines import SpeedSetting, run_engine
+from outrider.errors import ResourceError
 from outrider.evaluation.results import machine, versions
 
 __all__ = ["Turn", "measure_training", "summarise"]
@@ -63,11 +63,11 @@ def measure_training(
             data = made_up_corpus(Path(folder) / "corpus").folder
         setting = SpeedSetting(data=data, threads=threads)
         rounds: list[Round] = []
-        with _engines(setting) as pipes:
-            _take_turns(pipes, _NAMES, 1)  # first updates allocate memory and warm caches
+        with _engines(setting) as jobs:
+            _take_turns(jobs, _NAMES, 1)  # first updates allocate memory and warm caches
             began = time.monotonic()
             while len(rounds) < most and (not rounds or time.monotonic() - began < budget):
-                rounds.append(_take_turns(pipes, _order(len(rounds)), steps))
+                rounds.append(_take_turns(jobs, _order(len(rounds)), steps))
                 report(_describe(len(rounds), rounds[-1]))
     recorded = replace(setting, data=Path(data.name))
     return {
@@ -99,33 +99,26 @@ def _order(number: int) -> tuple[str, ...]:
 
 
 @contextmanager
-def _engines(setting: SpeedSetting) -> Iterator[dict[str, Connection]]:
-    """Start one process per engine and stop them all at the end."""
-    context = multiprocessing.get_context("spawn")
-    pipes, processes = {}, []
-    try:
-        for name in _NAMES:
-            pipes[name], theirs = context.Pipe()
-            process = context.Process(target=run_engine, args=(name, setting, theirs), daemon=True)
-            process.start()
-            theirs.close()
-            processes.append(process)
-        for pipe in pipes.values():
-            pipe.recv()
-        yield pipes
-        for pipe in pipes.values():
-            pipe.send(0)
-    finally:
-        for process in processes:
-            process.join(timeout=10)
-            process.kill()
+def _engines(setting: SpeedSetting) -> Iterator[dict[str, Job]]:
+    """Start one process per engine and end them all."""
+    with ExitStack() as stack:
+        jobs = {name: stack.enter_context(Job(run_engine, name, setting)) for name in _NAMES}
+        for job in jobs.values():
+            job.receive()
+        yield jobs
+        for job in jobs.values():
+            job.send(0)
+        for job in jobs.values():
+            job.wait()
 
 
-def _take_turns(pipes: dict[str, Connection], names: Sequence[str], steps: int) -> Round:
+def _take_turns(jobs: dict[str, Job], names: Sequence[str], steps: int) -> Round:
     turns = {}
     for name in names:
-        pipes[name].send(1 if name == "transformers" else steps)
-        turns[name] = Turn(*pipes[name].recv())
+        try:
+            turns[name] = Turn(*jobs[name].ask(1 if name == "transformers" else steps))
+        except JobEndedError as error:
+            raise ResourceError(f"{name}: {error}; it may have run out of memory") from None
     return turns
 
 

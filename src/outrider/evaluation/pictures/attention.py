@@ -5,13 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from outrider.evaluation.inspect.attention_maps import AttentionMaps, Maps
+from outrider.evaluation.pictures.palette import GRID, HEAT, INK, LIKENESS, QUIET
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_maps"]
 
-INK, QUIET, RULE = "#1f2933", "#7b8794", "#e4e7eb"
-WEIGHTS = ("#f6f8f9", "#bfe5de", "#2a9d8f", "#0b5c52", "#04231f")
-LIKENESS = ("#f6f8f9", "#c5cdf2", "#4a5fc1", "#1f2c6e")
 GAMMA = 0.6
 """Small weights are lifted, or one strong weight would leave all others white."""
 SIDE, LABELS = 1.5, 0.85
@@ -83,7 +81,7 @@ def _draw_head(
     """Draw one map, with words above the first layer and beside the first head of a line."""
     (layer, head), (x, y) = which, corner
     axes = _axes(figure, x, y, SIDE)
-    _draw_map(axes, part.weights_LHTS[layer, head], WEIGHTS, GAMMA)
+    _draw_map(axes, part.weights_LHTS[layer, head], HEAT, GAMMA)
     _write_words(axes, part, rows=head % ABREAST == 0, columns=layer == 0 and head < ABREAST)
     words = f"{head + 1}  {part.habits[layer][head]}"
     _write(figure, x, y + SIDE + 0.12, words, size=9, color=QUIET)
@@ -115,7 +113,7 @@ def _draw_map(axes: Any, weights_TS: Any, colours: Sequence[str], gamma: float) 
         aspect="auto",
         interpolation="nearest",
     )
-    axes.spines[:].set_color(RULE)
+    axes.spines[:].set_color(GRID)
     axes.tick_params(length=0)
     axes.set_xticks([])
     axes.set_yticks([])

@@ -5,12 +5,12 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InputError
-from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
+from outrider.evaluation.pictures.palette import INK, ORANGE, QUIET
+from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_curve"]
 
-_INK, _GRID = "#1f2933", "#e4e7eb"
-_TRAIN, _VALID, _SCORE, _RATE = "#9fb3c8", "#0b69a3", "#c65d21", "#7b8794"
+_TRAIN, _VALID, _SCORE, _RATE = "#9fb3c8", "#0b69a3", ORANGE, QUIET
 
 
 def draw_curve(records: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
@@ -31,14 +31,15 @@ def draw_curve(records: Sequence[dict[str, Any]], path: Path, *, title: str) -> 
     try:
         _draw_loss(top, updates, evaluations)
         _draw_rate(bottom, updates)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=_INK)
+        figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
         save_figure(figure, path, dpi=150, facecolor="white")
     finally:
         pyplot.close(figure)
 
 
 def _draw_loss(axes: Any, updates: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> None:
-    _style(axes)
+    style_axes(axes)
+    axes.margins(x=0.02)
     steps, losses = _column(updates, "loss")
     valid_steps, valid_losses = _column(evaluations, "loss")
     axes.plot(steps, losses, color=_TRAIN, linewidth=1.2)
@@ -46,10 +47,10 @@ def _draw_loss(axes: Any, updates: list[dict[str, Any]], evaluations: list[dict[
         axes.plot(valid_steps, valid_losses, color=_VALID, linewidth=2, marker="o", markersize=3)
         above = valid_losses[-1] >= losses[-1]
         _name_line(axes, valid_steps, valid_losses, "validation loss", _VALID, above=above)
-        _name_line(axes, steps, losses, "training loss", _INK, above=not above)
+        _name_line(axes, steps, losses, "training loss", INK, above=not above)
     else:
-        _name_line(axes, steps, losses, "training loss", _INK, above=True)
-    axes.set_ylabel("nats per target token", color=_INK)
+        _name_line(axes, steps, losses, "training loss", INK, above=True)
+    axes.set_ylabel("nats per target token", color=INK)
     axes.set_ylim(_limits([*losses, *valid_losses]))
     _draw_bleu(axes, evaluations)
 
@@ -84,12 +85,13 @@ def _draw_bleu(axes: Any, evaluations: list[dict[str, Any]]) -> None:
 
 
 def _draw_rate(axes: Any, updates: list[dict[str, Any]]) -> None:
-    _style(axes)
+    style_axes(axes)
+    axes.margins(x=0.02)
     steps, rates = _column(updates, "learning_rate")
     axes.fill_between(steps, rates, color=_RATE, alpha=0.25, linewidth=0)
     axes.plot(steps, rates, color=_RATE, linewidth=1.2)
-    axes.set_ylabel("learning rate", color=_INK)
-    axes.set_xlabel("update", color=_INK)
+    axes.set_ylabel("learning rate", color=INK)
+    axes.set_xlabel("update", color=INK)
     axes.set_ylim(bottom=0)
     axes.ticklabel_format(axis="y", style="sci", scilimits=(0, 0))
 
@@ -113,14 +115,6 @@ def _name_line(
         va="bottom" if above else "top",
         color=color,
     )
-
-
-def _style(axes: Any) -> None:
-    axes.grid(color=_GRID, linewidth=0.8)
-    axes.set_axisbelow(True)
-    axes.spines[:].set_visible(False)
-    axes.tick_params(colors=_INK, length=0)
-    axes.margins(x=0.02)
 
 
 def _column(records: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor
 
 from outrider.evaluation.inspect.pattern import HeadPattern, Pattern, pooled
+from outrider.evaluation.pictures.palette import EMPTY, GREEN, HEAT, INK, QUIET, rgb
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_pattern"]
 
-INK, QUIET = "#1f2933", "#7b8794"
-EMPTY, SEEN, OWN, WASTE = "#f1f3f5", "#2a9d8f", "#0b5c52", "#f2b591"
+SEEN, OWN, WASTE = GREEN, HEAT[3], "#f2b591"
 CELLS = 128
 """Squares on a side at most; a longer text shares them."""
 FAINTEST = 0.3
@@ -70,16 +70,12 @@ def _colours(seen_TT: Tensor, computed_TT: Tensor) -> Any:
     own_TT = torch.eye(len(seen_TT), dtype=torch.bool)
     layers = ((computed_TT & ~seen_TT, WASTE), (seen_TT, SEEN), (seen_TT & own_TT, OWN))
     size = pooled(own_TT, CELLS).shape
-    picture = np.broadcast_to(_rgb(EMPTY), (*size, 3))
+    picture = np.broadcast_to(rgb(EMPTY), (*size, 3))
     for pairs_TT, colour in layers:
         share = pooled(pairs_TT, CELLS).numpy()[..., None]
         shade = np.where(share > 0, FAINTEST + (1 - FAINTEST) * share, 0.0)
-        picture = (1 - shade) * picture + shade * _rgb(colour)
+        picture = (1 - shade) * picture + shade * np.array(rgb(colour))
     return picture
-
-
-def _rgb(colour: str) -> Any:
-    return np.array([int(colour[at : at + 2], 16) / 255 for at in (1, 3, 5)])
 
 
 def _draw(axes: Any, colours: Any, title: str, length: int) -> None:

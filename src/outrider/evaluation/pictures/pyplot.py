@@ -1,13 +1,14 @@
-"""Matplotlib for pictures in files: found or asked for, never needing a screen."""
+"""Matplotlib for pictures in files; it never needs a screen."""
 
 from io import BytesIO
 from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigError, MissingExtraError, nearest
+from outrider.evaluation.pictures.palette import GRID, INK
 from outrider.files import write_bytes
 
-__all__ = ["load_pyplot", "save_figure"]
+__all__ = ["load_pyplot", "save_figure", "style_axes"]
 
 
 def load_pyplot(purpose: str) -> Any:
@@ -31,3 +32,11 @@ def save_figure(figure: Any, path: Path, **options: Any) -> None:
     picture = BytesIO()
     figure.savefig(picture, format=kind, **options)
     write_bytes(path, picture.getvalue())
+
+
+def style_axes(axes: Any, **ticks: Any) -> None:
+    """Draw a thin grid and no frame; `ticks` go to `tick_params`."""
+    axes.grid(color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.spines[:].set_visible(False)
+    axes.tick_params(colors=INK, length=0, **ticks)

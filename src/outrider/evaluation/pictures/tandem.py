@@ -9,20 +9,10 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from outrider.evaluation.inspect.tandem_trace import KINDS, Kind, Span, Trace
+from outrider.evaluation.pictures.palette import EMPTY, GREEN, GRID, INK, QUIET, TOKENS
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_tandem"]
-
-INK, QUIET, RULE, BAR = "#1f2933", "#7b8794", "#e4e7eb", "#2a9d8f"
-COLOURS: dict[Kind, tuple[str, str]] = {
-    "accepted": ("#d3f0ea", "#0b5c52"),
-    "refused": ("#fbe3dc", "#a63d1f"),
-    "dropped": ("#f3f4f6", "#9aa5b1"),
-    "correction": ("#fdedc8", "#7a4d00"),
-    "bonus": ("#dfe6fb", "#2c3e9e"),
-    "plain": ("#eceff2", "#3e4c59"),
-}
-"""Ground and ink of each kind of token."""
 
 WIDTH, MARGIN, INDENT = 760.0, 28.0, 34.0
 LETTER, CHIP, LINE, GAP = 11.0, 19.0, 25.0, 4.0
@@ -100,7 +90,7 @@ class _Page:
             self.write(x + 17, self.y + LINE / 2, KINDS[kind], color=QUIET, size=9)
             x += 17 + self.width(KINDS[kind], 9) + 18
         self.y += LINE + 4
-        self.axes.plot([MARGIN, WIDTH - MARGIN], [self.y, self.y], color=RULE, linewidth=1)
+        self.axes.plot([MARGIN, WIDTH - MARGIN], [self.y, self.y], color=GRID, linewidth=1)
         self.y += 8
 
     def round(self, number: int, spans: Sequence[Span]) -> None:
@@ -115,7 +105,7 @@ class _Page:
         """Draw a token on its ground; a refused one is struck through."""
         from matplotlib.patches import FancyBboxPatch
 
-        ground, ink = COLOURS[chip.kind]
+        ground, ink = TOKENS[chip.kind]
         box = FancyBboxPatch(
             (chip.x, chip.y),
             chip.width,
@@ -135,7 +125,7 @@ class _Page:
     def figures(self, trace: Trace) -> None:
         """Write the sums, and a bar for each place of a draft."""
         self.y += 10
-        self.axes.plot([MARGIN, WIDTH - MARGIN], [self.y, self.y], color=RULE, linewidth=1)
+        self.axes.plot([MARGIN, WIDTH - MARGIN], [self.y, self.y], color=GRID, linewidth=1)
         self.y += 10
         self.write(MARGIN, self.y + LINE / 2, trace.summary, weight="bold")
         self.y += LINE
@@ -156,10 +146,10 @@ class _Page:
         high, wide = 48.0, step - 10
         filled, middle = high * share, x + wide / 2
         top = self.y + high - filled
-        self.axes.add_patch(Rectangle((x, self.y), wide, high, facecolor="#f7f8f9"))
-        self.axes.add_patch(Rectangle((x, top), wide, filled, facecolor=BAR))
+        self.axes.add_patch(Rectangle((x, self.y), wide, high, facecolor=EMPTY))
+        self.axes.add_patch(Rectangle((x, top), wide, filled, facecolor=GREEN))
         inside = share > 0.4
-        height, colour = (top + 10, "white") if inside else (top - 8, COLOURS["accepted"][1])
+        height, colour = (top + 10, "white") if inside else (top - 8, TOKENS["accepted"][1])
         self.write(middle, height, f"{share:.0%}", size=8.5, ha="center", color=colour)
         self.write(middle, self.y + high + 12, str(place), size=9, ha="center", color=QUIET)
 
