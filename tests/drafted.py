@@ -8,7 +8,7 @@ from typing import Any
 import torch
 
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.models import (
     Drafter,
     DrafterConfig,

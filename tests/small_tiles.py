@@ -9,8 +9,8 @@ from torch import Tensor
 
 from attention_equation import assert_same_with_gradient, equation, heads
 from outrider.nn.attention import HeadShape, build_attention, fixed
+from outrider.nn.attention.tiled import TiledAttention
 from outrider.nn.kernel import merge, sparse
-from outrider.nn.kernel.sparse import TiledAttention
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-// The block drafter: guesses the next k tokens in one pass (see models/drafter.py for the
+// The block drafter: guesses the next k tokens in one pass (see models/drafter/model.py for the
 // equations).
 #pragma once
 

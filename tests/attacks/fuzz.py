@@ -21,7 +21,7 @@ with atheris.instrument_imports(include=["outrider", "json"]):
     from outrider.data.manifest import Shard, read_manifest
     from outrider.data.shards import BlockReader
     from outrider.data.tokenizer import load_tokenizer
-    from outrider.data.tokenizer_training import train_tokenizer
+    from outrider.data.tokenizer.training import train_tokenizer
     from outrider.errors import OutriderError
     from outrider.files import read_json
 

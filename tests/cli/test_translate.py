@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 from outrider.runtime import Translator, load
 

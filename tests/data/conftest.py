@@ -9,7 +9,7 @@ import pytest
 
 from outrider.data.config import PrepareConfig, TokenizerConfig
 from outrider.data.tokenizer import SubwordTokenizer
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 
 WORDS = ["the", "a", "dog", "cat", "house", "runs", "sees", "under", "green", "old", "man"]
 WORDS += ["woman", "Straße", "über", "köln", "你好", "世界"]

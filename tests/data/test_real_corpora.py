@@ -9,7 +9,7 @@ from outrider.data.batches import BatchStream
 from outrider.data.cleaning import normalise
 from outrider.data.config import PrepareConfig, TokenizerConfig
 from outrider.data.prepare import prepare
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 
 pytestmark = [pytest.mark.corpus, pytest.mark.slow]
 

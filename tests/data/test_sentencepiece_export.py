@@ -7,9 +7,9 @@ import pytest
 from transformers import MarianTokenizer as TheirTokenizer
 
 from outrider.data.config import TokenizerConfig
-from outrider.data.sentencepiece_export import write_sentencepiece
 from outrider.data.tokenizer import SubwordTokenizer, load_tokenizer
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import ModelError, UnsupportedError
 
 from .conftest import sentences

@@ -9,7 +9,7 @@ import torch
 
 import outrider
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation

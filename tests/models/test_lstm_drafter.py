@@ -14,7 +14,8 @@ from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError
 from outrider.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq, load_drafter
-from outrider.models.drafter import Slots, _table
+from outrider.models.drafter import Slots
+from outrider.models.drafter.model import _table
 from outrider.training.objectives import IGNORED, DrafterObjective
 from outrider.training.objectives import drafter as module
 from outrider.training.rounds import count_rounds

@@ -17,8 +17,8 @@ from bert import CLS, FAMILIES, SEP, SIZE, save_encoder, wordpieces
 from drafted import TEXT
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer import load_tokenizer
-from outrider.data.tokenizer_pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.models import Drafter, DrafterConfig, Seq2Seq, Seq2SeqConfig, load_model
 from outrider.models.ctc import Ctc, CtcConfig

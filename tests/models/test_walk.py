@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outrider.models import walk as module
-from outrider.models.walk import Candidates, Choice, Steps, choose_all, walk
+from outrider.models.drafter.choice import Candidates, Choice, Steps, choose_all, walk
 
 WORDS, RANK = 17, 6
 

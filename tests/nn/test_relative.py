@@ -8,9 +8,10 @@ from torch import Tensor, nn
 
 from attention_equation import assert_same_with_gradient
 from outrider.nn.attention import HeadShape, build_attention
-from outrider.nn.layer.heads import Columns, SelfAttention
+from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.position import Positions
 from outrider.nn.position.alibi import Alibi
+from outrider.nn.position.columns import Columns
 from outrider.nn.position.relative import Relative
 
 CPU = torch.device("cpu")

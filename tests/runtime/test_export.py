@@ -10,7 +10,7 @@ import drafted
 import tiny
 from outrider.cli.main import run
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.models.weights import read_weights
 from outrider.runtime import Translator, load

@@ -11,7 +11,7 @@ import torch
 import tiny
 from outrider.cli.main import run
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import ConfigError, MissingExtraError, ModelError
 from outrider.models import Seq2Seq
 from outrider.runtime import Translator, load

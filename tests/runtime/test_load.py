@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import ConfigError, ModelError
+from outrider.hub import SAFE_FILES
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
-from outrider.models.place import SAFE_FILES
 from outrider.runtime import Generator, Translator, load
 from outrider.runtime.options import model_defaults
 

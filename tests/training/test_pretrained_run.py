@@ -14,7 +14,7 @@ import outrider
 from bert import CLS, SEP, save_encoder
 from outrider.config import build_config
 from outrider.data.prepare import open_prepared, prepare
-from outrider.data.tokenizer_pair import SOURCE_FILE, PairTokenizer
+from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer
 from outrider.errors import ConfigError, DataError
 from outrider.runtime.distill import distill
 from outrider.training.run import train_run

@@ -22,10 +22,11 @@ from outrider.data.prepare_text import TextPreparation
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import Stages, show_stages
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
-from outrider.data.tokenizer_pair import PairTokenizer, SourceTokenizer
-from outrider.data.tokenizer_training import train_tokenizer
+from outrider.data.tokenizer.pair import PairTokenizer, SourceTokenizer
+from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import ConfigError, DataError
 from outrider.files import working_folder
+from outrider.hub import model_folder
 
 __all__ = ["Prepared", "open_prepared", "prepare"]
 
@@ -107,8 +108,6 @@ def find_source_tokenizer(config: PrepareConfig, name: str) -> Path:
     """Find the tokenizer of a pretrained encoder, which is a folder or a Hub name."""
     folder = config.path(name)
     if not folder.is_dir():
-        from outrider.models.place import model_folder
-
         folder = model_folder(name)
     file = folder / "tokenizer.json"
     if not file.is_file():

@@ -16,7 +16,7 @@ import pyarrow.parquet as pq
 
 from outrider.data.manifest import Manifest, Shard
 from outrider.data.tokenizer import Tokenizer
-from outrider.data.tokenizer_pair import PairTokenizer
+from outrider.data.tokenizer.pair import PairTokenizer
 from outrider.errors import DataError, ResourceError
 from outrider.files import file_sha256, read_json, write_json
 

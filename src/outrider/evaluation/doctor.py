@@ -22,9 +22,9 @@ from outrider.backends.torch import TorchBackend
 from outrider.errors import FallbackWarning, OutriderError
 from outrider.evaluation.results import machine, versions
 from outrider.evaluation.self_check import check_native
+from outrider.hub import model_folder
 from outrider.models.ctc import CTC
 from outrider.models.folder import DRAFTER
-from outrider.models.place import model_folder
 from outrider.runtime.engine import VARIABLE, choose_device, choose_engine
 from outrider.runtime.load import load
 from outrider.runtime.translator import Translator

@@ -10,15 +10,16 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 
 from outrider.errors import InputError
-from outrider.models.config import _ModelConfig
+from outrider.models.config import ModelConfig
 from outrider.models.state import DecoderState
 from outrider.nn.allocation import StepAllocation
 from outrider.nn.attention import AttentionBase, build_attention
 from outrider.nn.cache.ring import Ring
 from outrider.nn.dropout import dropout
 from outrider.nn.layer.block import Block
+from outrider.nn.layer.correlation import Correlation
 from outrider.nn.layer.feedforward import FeedForward
-from outrider.nn.layer.heads import Columns, CrossAttention, SelfAttention
+from outrider.nn.layer.heads import CrossAttention, SelfAttention
 from outrider.nn.layer.recurrent import Gru
 from outrider.nn.layer.residual import GATE_BIAS, GatedResidual
 from outrider.nn.linear import Linear, pack, packable, product
@@ -26,8 +27,8 @@ from outrider.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.nn.pair import PairAttention
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
 from outrider.nn.position.alibi import Alibi
+from outrider.nn.position.columns import Columns
 from outrider.nn.position.coordinate import CoordinatePosition
-from outrider.nn.position.correlation import Correlation
 from outrider.nn.position.mlp import PositionMlp
 from outrider.nn.position.relative import Relative
 from outrider.nn.score import ScoreBase
@@ -69,7 +70,7 @@ class Model(PreTrainedModel, GenerationMixin):
     _supports_sdpa = True
     _packed_head: Tensor | None = None
 
-    def __init__(self, config: _ModelConfig) -> None:
+    def __init__(self, config: ModelConfig) -> None:
         super().__init__(config)
         self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.decoder_position = build_position(config)
@@ -262,7 +263,7 @@ def init_weights(module: nn.Module) -> None:
         init.zeros_(module.place_bias)
 
 
-def build_position(config: _ModelConfig, *, causal: bool = True) -> nn.Module | None:
+def build_position(config: ModelConfig, *, causal: bool = True) -> nn.Module | None:
     """Build what is added to embeddings; the other positions live in the attention instead."""
     # Linear biases only look back, so an encoder beside them says its positions with sines.
     if config.position == "sinusoidal" or (config.position == "alibi" and not causal):
@@ -272,7 +273,7 @@ def build_position(config: _ModelConfig, *, causal: bool = True) -> nn.Module | 
     return CoordinatePosition(config.hidden_size) if config.position == "coordinate" else None
 
 
-def build_columns(config: _ModelConfig, *, causal: bool) -> Columns | None:
+def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:
     """Build what biases the scores of one layer."""
     heads, width = config.num_attention_heads, config.head_width
     if config.position == "alibi" and causal:
@@ -282,7 +283,7 @@ def build_columns(config: _ModelConfig, *, causal: bool) -> Columns | None:
     return None
 
 
-def build_core(config: _ModelConfig, attention_key: str, layer: int) -> SelfAttention:
+def build_core(config: ModelConfig, attention_key: str, layer: int) -> SelfAttention:
     """Build what one layer knows other tokens by: its self-attention, or a GRU in that place."""
     if config.is_recurrent(attention_key):
         # A layer calls both in the same way, and that is all it asks.
@@ -306,7 +307,7 @@ def build_core(config: _ModelConfig, attention_key: str, layer: int) -> SelfAtte
 
 
 def build_stack(
-    config: _ModelConfig, attention_key: str, *, cross: bool, skip: SkipConfig | None = None
+    config: ModelConfig, attention_key: str, *, cross: bool, skip: SkipConfig | None = None
 ) -> Stack:
     """Build the layers whose attention stands under `attention_key` in the config."""
     layers = getattr(config, config.attention_keys[attention_key][0])

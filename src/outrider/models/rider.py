@@ -10,7 +10,8 @@ from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from outrider.errors import ConfigError, ModelError, nearest
-from outrider.models.config import LIMITS, NORMS, LanguageModelConfig, Seq2SeqConfig
+from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
+from outrider.models.config.choices import LIMITS, NORMS
 from outrider.nn.layer.feedforward import ACTIVATIONS
 
 __all__ = ["RiderConfig", "check_choice", "check_fits", "check_share"]

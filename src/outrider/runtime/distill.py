@@ -22,7 +22,7 @@ from outrider.data.manifest import Dropped, Manifest, Shard, Split, read_manifes
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import show_stages
 from outrider.data.shards import ShardWriter, ragged_column
-from outrider.data.tokenizer_match import check_same_tokenizer
+from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.decoding import DecodeConfig, Hypothesis, Request
 from outrider.errors import ConfigError, DataError, ResourceError
 from outrider.files import (
@@ -34,7 +34,7 @@ from outrider.files import (
     write_json,
     write_text,
 )
-from outrider.models.place import model_folder
+from outrider.hub import model_folder
 from outrider.runtime.batches import decode_in_batches
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
@@ -203,7 +203,7 @@ def distill(
         raise ConfigError("rows", f"got {rows}, expected 1 or more")
     loaded = load(model, device=device, dtype=dtype, threads=threads)
     _check_task(loaded, prepared, model)
-    check_same_tokenizer(prepared, loaded.tokenizer, model)
+    check_same_tokenizer(prepared.tokenizer, loaded.tokenizer, data=prepared.folder, model=model)
     config = decode_config(loaded.defaults, options)
     origin = _origin(model, prepared, config, dtype=dtype, rows=rows)
     if out.exists():

@@ -8,15 +8,15 @@ from pathlib import Path
 from safetensors.torch import save_file
 
 from outrider.backends.torch import TorchBackend
-from outrider.data.marian_tokenizer import MarianTokenizer
-from outrider.data.sentencepiece_export import write_sentencepiece
 from outrider.data.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
+from outrider.data.tokenizer.marian import MarianTokenizer
+from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
+from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
 from outrider.models.ctranslate2 import Words, to_ctranslate2
 from outrider.models.marian import to_marian
-from outrider.models.place import model_folder
 from outrider.models.weights import DTYPES, read_weights
 from outrider.runtime.options import model_defaults
 

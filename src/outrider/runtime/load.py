@@ -6,12 +6,12 @@ import torch
 
 from outrider.bounds import check_bound
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
-from outrider.data.tokenizer_pair import SOURCE_FILE, PairTokenizer
+from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer
 from outrider.errors import ModelError
+from outrider.hub import model_folder
 from outrider.models import LanguageModel, Seq2Seq, load_model
 from outrider.models.ctc import load_ctc
 from outrider.models.folder import load_drafter
-from outrider.models.place import model_folder
 from outrider.runtime.engine import build_backend, choose_device, choose_engine
 from outrider.runtime.generator import Generator
 from outrider.runtime.options import model_defaults, model_ends

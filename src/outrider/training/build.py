@@ -12,9 +12,10 @@ from numpy.typing import NDArray
 from outrider.data.config import Task
 from outrider.data.prepared import Prepared
 from outrider.data.tokenizer import load_tokenizer
-from outrider.data.tokenizer_match import check_same_tokenizer
-from outrider.data.tokenizer_pair import PairTokenizer
+from outrider.data.tokenizer.match import check_same_tokenizer
+from outrider.data.tokenizer.pair import PairTokenizer
 from outrider.errors import ConfigError
+from outrider.hub import model_folder
 from outrider.models import (
     Drafter,
     DrafterConfig,
@@ -28,7 +29,6 @@ from outrider.models import (
 )
 from outrider.models.ctc import Ctc, CtcConfig, load_ctc
 from outrider.models.folder import load_encoder
-from outrider.models.place import model_folder
 from outrider.training.encoder import (
     check_encoder_data,
     check_encoder_settings,
@@ -149,7 +149,9 @@ def _given_keys(config: RunConfig) -> dict[str, str]:
 def _build_rider(config: RunConfig, prepared: Prepared) -> Rider:
     """Build a parallel decoder and bind it to its target, which learns only in a joint run."""
     folder = target_folder(config)
-    check_same_tokenizer(prepared, load_tokenizer(folder), folder)
+    check_same_tokenizer(
+        prepared.tokenizer, load_tokenizer(folder), data=prepared.folder, model=folder
+    )
     built = _build_rider_config(config)
     target = load_model(folder).requires_grad_(isinstance(built, CtcConfig) and built.joint)
     if isinstance(built, CtcConfig):

@@ -5,11 +5,11 @@ from pathlib import Path
 from typing import Any
 
 from outrider.data.prepared import Prepared
-from outrider.data.tokenizer_pair import PairTokenizer
+from outrider.data.tokenizer.pair import PairTokenizer
 from outrider.errors import ConfigError, DataError
+from outrider.hub import model_folder
 from outrider.models import Seq2SeqConfig
 from outrider.models.folder import read_encoder
-from outrider.models.place import model_folder
 from outrider.models.pretrained import longest_row
 from outrider.training.run_config import RunConfig
 

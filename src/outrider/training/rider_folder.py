@@ -7,9 +7,9 @@ drafter/ or ctc/                                what this run trained, its confi
 import shutil
 from pathlib import Path
 
+from outrider.hub import SAFE_FILES
 from outrider.models import Drafter
 from outrider.models.ctc import Ctc, split_weights
-from outrider.models.place import SAFE_FILES
 
 __all__ = ["write_rider"]
 

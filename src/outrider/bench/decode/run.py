@@ -11,8 +11,8 @@ from outrider.bench.decode.speed import UNLIMITED, Limits, measure_speeds
 from outrider.data.tokenizer import load_tokenizer
 from outrider.errors import DataError, ModelError
 from outrider.evaluation.evaluate import read_lines
+from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
-from outrider.models.place import model_folder
 
 __all__ = ["Sentences", "bench_model", "choose_sentences"]
 

@@ -1,7 +1,8 @@
 """Attention variants. The file name is the config name: `kind: sliding` is `sliding.py`.
 
 A new variant is one file here with a `Config` and an `Attention`, and one test. It then works in
-every config, and the contract tests, the benchmark and the docs find it by its name.
+every config, and the contract tests, the benchmark and the docs find it by its name. A file without
+an `Attention` is no variant: it holds what several of them share.
 """
 
 from collections.abc import Mapping
@@ -26,16 +27,27 @@ __all__ = [
 
 
 def attention_kinds() -> list[str]:
-    """Names accepted by `kind`, read from the files in this folder."""
-    return sorted(module.name for module in iter_modules(__path__) if module.name != "base")
+    """Names accepted by `kind`: the files in this folder that define an `Attention`."""
+    return [name for name in _files() if _variant(name) is not None]
 
 
 def load_attention(kind: str, *, key: str = "attention.kind") -> ModuleType:
     """Import a variant of this folder; a config can name nothing else."""
+    variant = _variant(kind) if kind in _files() else None
+    if variant is not None:
+        return variant
     kinds = attention_kinds()
-    if kind in kinds:
-        return import_module(f"{__name__}.{kind}")
     raise ConfigError(key, f"unknown {kind!r}{nearest(str(kind), kinds)}; expected one of {kinds}")
+
+
+def _files() -> list[str]:
+    return sorted(module.name for module in iter_modules(__path__))
+
+
+def _variant(name: str) -> ModuleType | None:
+    """Import a file of this folder; None where it helps variants but is none."""
+    module = import_module(f"{__name__}.{name}")
+    return module if "Attention" in vars(module) else None
 
 
 def build_attention(

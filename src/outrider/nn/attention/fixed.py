@@ -16,9 +16,9 @@ import torch
 from torch import Tensor
 
 from outrider.errors import ConfigError
+from outrider.nn.attention.factored import FactorConfig, FactoredAttention
 from outrider.nn.cache import SLACK, Cache, LayerCache, Room, Slots, Step
 from outrider.nn.kernel.dense import attend
-from outrider.nn.kernel.factors import FactorConfig, FactoredAttention
 from outrider.nn.kernel.grid import Grid, Tile, block_tiles
 
 __all__ = ["Attention", "Config", "SummaryCache"]

@@ -15,8 +15,8 @@ from torch import Tensor
 from outrider.errors import ConfigError
 from outrider.nn.attention import build_attention
 from outrider.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
+from outrider.nn.attention.head_parts import HeadParts
 from outrider.nn.cache import Cache, Room, Step
-from outrider.nn.kernel.head_parts import HeadParts
 
 __all__ = ["Attention", "Config"]
 

@@ -15,9 +15,9 @@ from torch import Tensor
 
 from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionConfig, Cost
+from outrider.nn.attention.tiled import TiledAttention, block_of
 from outrider.nn.cache import SLACK
 from outrider.nn.kernel.grid import Tile, block_tiles
-from outrider.nn.kernel.sparse import TiledAttention, block_of
 
 __all__ = ["Attention", "Config"]
 

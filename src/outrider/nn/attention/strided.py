@@ -16,11 +16,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
+from outrider.nn.attention.factored import FactorConfig, FactoredAttention
+from outrider.nn.attention.tiled import block_of
 from outrider.nn.cache import SLACK, Cache, LayerCache, Slots, Step
 from outrider.nn.kernel.dense import attend
-from outrider.nn.kernel.factors import FactorConfig, FactoredAttention
 from outrider.nn.kernel.grid import Grid, Tile, block_tiles
-from outrider.nn.kernel.sparse import block_of
 
 __all__ = ["Attention", "Config"]
 

@@ -3,9 +3,9 @@
     self-attention    out(gate(x) * attention(q, k, v))         gate only with `head_gate: glu`
     columns           s(i, j) = q_i . k_j / sqrt(K) + a_i . b_j
 
-A position that biases the score does so by further columns of queries and keys (`Columns`), so
-every variant and every kernel computes it without knowing. Values get as many zeros, because the
-linear-memory kernels want all widths equal.
+A position that biases the score does so by further columns of queries and keys
+(`outrider.nn.position.columns`), so every variant and every kernel computes it without knowing.
+Values get as many zeros, because the linear-memory kernels want all widths equal.
 
 Queries, keys and values of self-attention come from one matrix product; the keys and values of
 cross-attention are computed once per source and shared by every step.
@@ -22,11 +22,12 @@ from outrider.nn.attention.base import AttentionBase
 from outrider.nn.cache import SLACK, Cache, Room, Step
 from outrider.nn.cache.ring import Ring
 from outrider.nn.kernel.dense import attend
+from outrider.nn.layer.correlation import CorrelatedCache, Correlation
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, Rotary
-from outrider.nn.position.correlation import CorrelatedCache, Correlation
+from outrider.nn.position.columns import Columns
 
-__all__ = ["Columns", "CrossAttention", "SelfAttention", "Source"]
+__all__ = ["CrossAttention", "SelfAttention", "Source"]
 
 
 class Source(NamedTuple):
@@ -35,30 +36,6 @@ class Source(NamedTuple):
     k_BHSK: Tensor
     v_BHSK: Tensor
     keep_BS: Tensor | None
-
-
-class Columns(nn.Module):
-    """A bias of the scores that is a product a_i . b_j of something per query and per key.
-
-    Attention divides by the root of the width it sees, K + E. So a_i comes multiplied by that
-    root: a variant that must be exact in few bits rounds only after the multiplication.
-    """
-
-    def __init__(self, extra: int, *, head_width: int) -> None:
-        super().__init__()
-        self.extra = extra
-        """Columns that are added, E."""
-        self.root: float = (head_width + extra) ** 0.5
-
-    def content(self, q_BHTK: Tensor) -> Tensor:
-        """Return what meets the keys themselves."""
-        return q_BHTK
-
-    def forward(
-        self, q_BHTK: Tensor, k_BGTK: Tensor, positions: Positions
-    ) -> tuple[Tensor, Tensor]:
-        """Return `root` a_i of every query, [B, H, T, E], and b_j of every key, [B, G, T, E]."""
-        raise NotImplementedError
 
 
 class SelfAttention(nn.Module):

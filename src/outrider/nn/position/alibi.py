@@ -14,8 +14,8 @@ what is said. In bfloat16 that term takes two columns, a number and what roundin
 import torch
 from torch import Tensor
 
-from outrider.nn.layer.heads import Columns
 from outrider.nn.position import Positions
+from outrider.nn.position.columns import Columns
 
 __all__ = ["Alibi"]
 

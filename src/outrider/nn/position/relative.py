@@ -13,8 +13,8 @@ a product of something per query and something per key: E further columns, and n
 import torch
 from torch import Tensor, nn
 
-from outrider.nn.layer.heads import Columns
 from outrider.nn.position import Positions, SineTable
+from outrider.nn.position.columns import Columns
 
 __all__ = ["Relative"]
 

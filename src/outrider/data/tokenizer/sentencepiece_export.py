@@ -8,7 +8,7 @@ import json
 import struct
 from pathlib import Path
 
-from outrider.data.tokenizer import SPECIAL_TOKENS, SubwordTokenizer
+from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
 from outrider.errors import UnsupportedError
 
 __all__ = ["write_sentencepiece"]

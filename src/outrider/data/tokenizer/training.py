@@ -29,7 +29,7 @@ from tokenizers import (
 from tokenizers import Tokenizer as Pipeline
 
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer import SPECIAL_TOKENS, SubwordTokenizer
+from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
 from outrider.errors import ConfigError
 
 __all__ = ["train_tokenizer"]

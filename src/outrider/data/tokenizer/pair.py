@@ -9,8 +9,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.data.pipeline import guarded, largest_id, read_pipeline
-from outrider.data.tokenizer import Tokenizer
+from outrider.data.tokenizer.base import Tokenizer
+from outrider.data.tokenizer.pipeline import guarded, largest_id, read_pipeline
 from outrider.errors import ModelError
 
 __all__ = ["SOURCE_FILE", "PairTokenizer", "SourceTokenizer"]

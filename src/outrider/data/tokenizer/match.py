@@ -2,9 +2,9 @@
 
 from pathlib import Path
 
-from outrider.data.prepared import Prepared
-from outrider.data.tokenizer import SubwordTokenizer, Tokenizer
-from outrider.data.tokenizer_pair import PairTokenizer
+from outrider.data.tokenizer.base import Tokenizer
+from outrider.data.tokenizer.pair import PairTokenizer
+from outrider.data.tokenizer.subword import SubwordTokenizer
 from outrider.errors import DataError
 
 __all__ = ["check_same_tokenizer"]
@@ -12,12 +12,14 @@ __all__ = ["check_same_tokenizer"]
 SPECIAL_IDS = ("pad_id", "eos_id", "unk_id", "bos_id")
 
 
-def check_same_tokenizer(prepared: Prepared, tokenizer: Tokenizer, model: str | Path) -> None:
-    """Refuse data whose ids are not those of the model."""
-    found = _difference(prepared.tokenizer, tokenizer)
+def check_same_tokenizer(
+    of_data: Tokenizer, of_model: Tokenizer, *, data: Path, model: str | Path
+) -> None:
+    """Refuse the folder `data` if its ids are not those of `model`."""
+    found = _difference(of_data, of_model)
     if found:
         raise DataError(
-            f"{prepared.folder}: was prepared with another tokenizer than that of {model} "
+            f"{data}: was prepared with another tokenizer than that of {model} "
             f"({found}); prepare it again with data.tokenizer.folder={model}"
         )
 

@@ -14,9 +14,9 @@ from torch import Tensor
 
 from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionConfig, Cost, HeadShape
+from outrider.nn.attention.head_parts import HeadParts
+from outrider.nn.attention.tiled import TiledAttention
 from outrider.nn.cache import Cache, Room, Step
-from outrider.nn.kernel.head_parts import HeadParts
-from outrider.nn.kernel.sparse import TiledAttention
 
 __all__ = ["FactorConfig", "FactoredAttention"]
 

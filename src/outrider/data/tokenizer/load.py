@@ -1,0 +1,51 @@
+"""Find out which tokenizer a folder holds, and read it."""
+
+from pathlib import Path
+from typing import Any
+
+from outrider.data.tokenizer.base import Tokenizer
+from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
+from outrider.data.tokenizer.pipeline import read_pipeline
+from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
+from outrider.errors import ModelError
+from outrider.files import read_json
+
+__all__ = ["load_tokenizer"]
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """Read the tokenizer of a prepared folder or of a model folder, ours or Marian's."""
+    folder = Path(folder)
+    target = _load_tokenizer(folder)
+    source = folder / SOURCE_FILE
+    return PairTokenizer(SourceTokenizer(source), target) if source.is_file() else target
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    if (folder / "tokenizer.json").is_file():
+        return _load_subword(folder)
+    if (folder / "source.spm").is_file():
+        from outrider.data.tokenizer.marian import MarianTokenizer  # needs sentencepiece
+
+        return MarianTokenizer(folder)
+    raise ModelError(
+        f"{folder} holds no tokenizer: neither tokenizer.json nor source.spm with vocab.json"
+    )
+
+
+def _load_subword(folder: Path) -> SubwordTokenizer:
+    pipeline = read_pipeline(folder / "tokenizer.json")
+    config_file = folder / "tokenizer_config.json"
+    if not config_file.exists():
+        return SubwordTokenizer(pipeline)
+    config = read_json(config_file)
+    special = {name: config[name] for name in SPECIAL_TOKENS if config.get(name)}
+    return SubwordTokenizer(pipeline, {n: _content(config_file, n, special[n]) for n in special})
+
+
+def _content(file: Path, name: str, token: Any) -> str:
+    """Transformers writes a token as text or as a dictionary around it."""
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        raise ModelError(f"{file}: {name} is {str(token)[:80]!r}, expected a token")
+    return text

@@ -1,0 +1,38 @@
+"""The words and sizes that configs of models accept."""
+
+__all__ = [
+    "BIASES",
+    "CHUNK_LIMIT",
+    "CORES",
+    "DEPTHS",
+    "EVEN_POSITIONS",
+    "GATE_LIMIT",
+    "IN_ATTENTION",
+    "LAYER_LIMIT",
+    "LIMITS",
+    "NEIGHBOUR_LIMIT",
+    "NEXT_LIMIT",
+    "NORMS",
+    "POSITIONS",
+    "POSITION_LIMIT",
+    "SHIFTED_POSITIONS",
+]
+
+POSITIONS = ("sinusoidal", "learned", "coordinate", "rotary", "relative", "alibi", "none")
+EVEN_POSITIONS = ("sinusoidal", "coordinate", "rotary", "relative", "alibi")
+SHIFTED_POSITIONS = ("rotary", "relative", "alibi", "none")
+"""Those that only know how far apart two tokens stand, or nothing."""
+IN_ATTENTION = ("rotary", "relative", "alibi")
+"""Those that say nothing to embeddings."""
+BIASES = ("relative", "alibi")
+"""Positions that add columns to queries and keys."""
+NORMS = ("pre", "post")
+CORES = ("attention", "gru")
+DEPTHS = ("stacked", "shared")
+LIMITS = {"vocab_size": 1 << 24, "hidden_size": 1 << 16, "intermediate_size": 1 << 18}
+LAYER_LIMIT = 1 << 10
+POSITION_LIMIT = 1 << 24
+NEIGHBOUR_LIMIT = 1 << 8
+CHUNK_LIMIT = 1 << 10
+GATE_LIMIT = 100.0
+NEXT_LIMIT = 1 << 6

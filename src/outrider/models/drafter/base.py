@@ -1,0 +1,231 @@
+"""The weights of a block drafter, and what it takes from the target it is bound to."""
+
+from collections.abc import Sequence
+from typing import NamedTuple, Protocol, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+
+from outrider.errors import ModelError
+from outrider.models.base import init_weights
+from outrider.models.drafter.config import DrafterConfig, decoder_layers
+from outrider.models.drafter.layers import build_layer
+from outrider.models.language_model import LanguageModel
+from outrider.models.rider import check_fits
+from outrider.models.seq2seq import Seq2Seq
+from outrider.nn.allocation import StepAllocation, StepTable
+from outrider.nn.layer.block import Block
+from outrider.nn.layer.heads import Source
+from outrider.nn.linear import Linear, pack, packable
+from outrider.nn.position import Positions
+
+__all__ = ["Ahead", "DrafterBase", "Tables"]
+
+Target = Seq2Seq | LanguageModel
+
+
+class Ahead(Protocol):
+    """A parallel decoder that has read the source before the drafter does: see `models.ctc`."""
+
+    def states(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return its states of all slots, and which of them are real."""
+        ...
+
+
+class Tables(NamedTuple):
+    """What choosing tokens needs, in one piece."""
+
+    head_VD: Tensor
+    bias_V: Tensor
+    packed: Tensor | None
+    out_VR: Tensor
+    """head O: what the state adds to each token's score."""
+    token_VR: Tensor
+    """P e(y) of every token."""
+    state_RR: Tensor
+
+
+class DrafterBase(PreTrainedModel):
+    """Weights of a drafter, and the target it is bound to, whose weights are not its own."""
+
+    config_class = DrafterConfig
+    config: DrafterConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+    kept_V: Tensor | None
+    """The shortlist: tokens that may be drafted, in order; None for all."""
+    _tables: Tables | None = None
+
+    def __init__(self, config: DrafterConfig) -> None:
+        super().__init__(config)
+        width, rank = config.hidden_size, config.rank
+        assert config.taps is not None
+        self.mask = nn.Parameter(torch.zeros(width))
+        self.slot = nn.Embedding(config.block, width)
+        self.blocks: Sequence[Block] = nn.ModuleList(  # type: ignore[assignment]
+            build_layer(config) for _ in range(config.layers)
+        )
+        self.state_norms: Sequence[nn.LayerNorm] = nn.ModuleList(  # type: ignore[assignment]
+            nn.LayerNorm(width) for _ in config.taps
+        )
+        self.recurrent = config.core == "lstm"
+        self.inject: Sequence[Linear] = nn.ModuleList(  # type: ignore[assignment]
+            Linear(width * len(config.taps), 2 * width)
+            for _ in range(0 if self.recurrent else config.layers)
+        )
+        starts = config.layers if self.recurrent else 1
+        self.from_last = Linear(width * len(config.taps), width * starts)
+        self.allocation = StepAllocation(width) if self.recurrent and config.cross else None
+        self.norm = nn.LayerNorm(width)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.confidence = nn.Linear(width + rank, 1)
+        if rank:
+            self.from_slot = nn.Linear(width, rank)
+            self.from_token = nn.Linear(width, rank, bias=False)
+            self.from_state = nn.Linear(rank, rank, bias=False)
+            self.to_token = nn.Linear(rank, width, bias=False)
+        kept_V = torch.arange(config.shortlist) if config.shortlist else None
+        self.register_buffer("kept_V", kept_V)
+        self._target: list[Target] = []  # in a list, so that its weights are not ours
+        self._ahead: list[Ahead] = []
+        self.post_init()
+
+    @property
+    def target(self) -> Target:
+        """The model it drafts for."""
+        if not self._target:
+            raise ModelError("this drafter has no target yet; bind it to one")
+        return self._target[0]
+
+    def bind(self, target: Target, ahead: Ahead | None = None) -> Self:
+        """Draft for `target`, whose weights will not change; `ahead` is its CTC decoder."""
+        config, theirs = self.config, target.config
+        expected = {
+            "vocab_size": theirs.vocab_size,
+            "hidden_size": theirs.hidden_size,
+            "position": theirs.position,
+            "target_layers": decoder_layers(theirs),
+            "cross": isinstance(target, Seq2Seq),
+        }
+        check_fits("drafter", config, expected)
+        self._check_shortlist()
+        if config.reads == "ctc":
+            if ahead is None:
+                raise ModelError("the drafter reads a CTC decoder, and this model has none")
+            self._ahead = [ahead]
+        self._target = [target]
+        self._tables = None
+        return self
+
+    def _check_shortlist(self) -> None:
+        kept_V, words = self.kept_V, self.config.vocab_size
+        if kept_V is None:
+            return
+        in_order = bool((kept_V[1:] > kept_V[:-1]).all())
+        if not in_order or int(kept_V[0]) < 0 or int(kept_V[-1]) >= words:
+            raise ModelError(
+                f"kept_V, the drafter's shortlist, must hold token ids from 0 to {words - 1}, in "
+                "order and each once"
+            )
+
+    def place_target(self) -> None:
+        """Bring what it is bound to where it is itself, switched to inference."""
+        for part in [*self._target, *self._ahead]:
+            if isinstance(part, nn.Module):
+                part.to(self.device).eval()
+
+    def read(
+        self, memory_BSD: Tensor | None, keep_BS: Tensor | None
+    ) -> tuple[Tensor | None, Tensor | None]:
+        """Return what cross-attention looks at, and which of it is real."""
+        if memory_BSD is None or not self._ahead:
+            return memory_BSD, keep_BS
+        ahead_BUD, keep_BU = self._ahead[0].states(memory_BSD, keep_BS)
+        if keep_BS is not None and keep_BU is not None:
+            keep_BS = torch.cat([keep_BS, keep_BU], dim=1)
+        return torch.cat([memory_BSD, ahead_BUD.to(memory_BSD.dtype)], dim=1), keep_BS
+
+    def train(self, mode: bool = True) -> Self:
+        """Weights may have changed whenever training starts or ends."""
+        self._tables = None
+        return super().train(mode)
+
+    def set_shortlist(self, ids_N: Tensor) -> None:
+        """Choose the tokens that may be drafted."""
+        if len(ids_N) != self.config.shortlist:
+            raise ValueError(f"{len(ids_N)} tokens for a shortlist of {self.config.shortlist}")
+        self.kept_V = ids_N.to(self.bias.device, torch.long).sort().values
+        self._tables = None
+
+    def pack_weights(self) -> None:
+        """Trade memory for speed on a CPU; only for a drafter that is not trained any more."""
+        if packable(self.bias):
+            for module in self.modules():
+                if isinstance(module, Linear):
+                    module.pack_weight()
+
+    def _allocate(self, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> StepTable | None:
+        """Spread the source over the steps of the text, where this drafter does so."""
+        if self.allocation is None:
+            return None
+        assert memory_BSD is not None, "steps are allocated from a source"
+        table: StepTable = self.allocation(memory_BSD, keep_BS)
+        return table
+
+    def _head(self) -> tuple[Tensor, Tensor]:
+        """Weight and bias of the words that may be drafted."""
+        head_VD, theirs = self.target.head_weight, self.target.logits_bias
+        bias_V = self.bias if theirs is None else self.bias + theirs
+        return (
+            (head_VD, bias_V)
+            if self.kept_V is None
+            else (head_VD[self.kept_V], bias_V[self.kept_V])
+        )
+
+    def tables(self) -> Tables:
+        """Matrices that follow from the frozen weights, multiplied out once."""
+        if self._tables is None:
+            head_VD, bias_V = self._head()
+            out_VR = token_VR = state_RR = head_VD.new_zeros(0)
+            if self.config.rank:
+                out_VR = head_VD @ self.to_token.weight
+                scale = self.target.config.embedding_scale
+                token_VR = self.from_token(self.target.tokens.weight * scale)
+                state_RR = self.from_state.weight.detach().T.contiguous()
+            packed = pack(head_VD) if packable(head_VD) else None
+            self._tables = Tables(head_VD, bias_V, packed, out_VR, token_VR, state_RR)
+        return self._tables
+
+    def _tapped(self, seen: Sequence[Tensor]) -> Tensor:
+        assert self.config.taps is not None
+        taps = zip(self.state_norms, self.config.taps, strict=True)
+        return torch.cat([norm(seen[tap]) for norm, tap in taps], dim=-1)
+
+    def _embed(self, ids: Tensor) -> Tensor:
+        return self.target.tokens(ids) * self.target.config.embedding_scale
+
+    def _slot_vectors(self, index: Tensor) -> Tensor:
+        out: Tensor = self.slot(index.clamp(max=self.config.block - 1))
+        return out
+
+    def _locate(self, x_BTD: Tensor, positions: Positions) -> Tensor:
+        position = self.target.decoder_position
+        return x_BTD if position is None else position(x_BTD, positions)
+
+    def _sources(self, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> list[Source | None]:
+        if memory_BSD is None:
+            return [None] * len(self.blocks)
+        crosses = [block.cross for block in self.blocks]
+        return [None if one is None else one.source(memory_BSD, keep_BS) for one in crosses]
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            init.normal_(module.weight, std=0.02)
+        elif isinstance(module, DrafterBase):
+            init.normal_(module.mask, std=0.02)
+            init.zeros_(module.bias)
+        else:
+            init_weights(module)
