@@ -8,18 +8,18 @@ import torch
 from torch import Tensor
 
 from attention_equation import assert_same_with_gradient, equation, heads
-from outrider.nn.attention import HeadShape, build_attention, fixed
+from outrider.nn.attention import HeadShape, build_attention, fixed, tiled
 from outrider.nn.attention.tiled import TiledAttention
-from outrider.nn.kernel import merge, sparse
+from outrider.nn.kernel import merge
 
 
 @contextmanager
 def small_tiles() -> Iterator[None]:
     """Take tiles at every length, of blocks of 4 queries and groups of 12."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(sparse, "DENSE_UP_TO", 0)
-        patch.setattr(sparse, "SHARE", 2.0)
-        patch.setattr(sparse, "BLOCK", 4)
+        patch.setattr(tiled, "DENSE_UP_TO", 0)
+        patch.setattr(tiled, "SHARE", 2.0)
+        patch.setattr(tiled, "BLOCK", 4)
         patch.setattr(fixed, "GROUP", 12)
         patch.setattr(merge, "BUDGET", 128)
         yield

@@ -20,7 +20,7 @@ from outrider.errors import ConfigError, nearest
 
 __all__ = [
     "Config",
-    "Field",
+    "ExplainedKey",
     "as_yaml",
     "build_config",
     "completed",
@@ -47,7 +47,7 @@ class Config(BaseModel):
     )
 
 
-class Field(NamedTuple):
+class ExplainedKey(NamedTuple):
     """One row of `outrider config --explain`."""
 
     key: str
@@ -113,7 +113,7 @@ def completed(
     return values
 
 
-def explain(cls: type[Config], prefix: str = "") -> Iterator[Field]:
+def explain(cls: type[Config], prefix: str = "") -> Iterator[ExplainedKey]:
     """Yield every key `cls` accepts, depth first, with its type, default and meaning."""
     for name, field in cls.model_fields.items():
         key = prefix + name
@@ -122,11 +122,11 @@ def explain(cls: type[Config], prefix: str = "") -> Iterator[Field]:
         sections = list(_sections(field.annotation))
         if not sections:
             type_name = " ".join([show_type(field.annotation), *_bounds(field.metadata)])
-            yield Field(key, type_name, show_value(default), text)
+            yield ExplainedKey(key, type_name, show_value(default), text)
             continue
         many = get_origin(field.annotation) in (list, tuple)
         shown = show_value(default) if default in (None, PydanticUndefined) else ""
-        yield Field(key, "list of sections" if many else "section", shown, text)
+        yield ExplainedKey(key, "list of sections" if many else "section", shown, text)
         for section in sections:
             yield from explain(section, f"{key}[]." if many else f"{key}.")
 

@@ -103,12 +103,12 @@ def test_blocks_that_are_partly_told_equal_those_of_torch(drafter) -> None:
     model = native_tiny.build("marian")
     backends = both(model, drafter=native_tiny.build_drafter(model, **DRAFTERS[drafter]))
     source = native_tiny.rows(model, LENGTHS)
-    told_BK = ids(backends[0], 3, 12)  # longer than a block
-    told_BK[torch.rand(told_BK.shape) < 0.6] = -1
+    known_BK = ids(backends[0], 3, 12)  # longer than a block
+    known_BK[torch.rand(known_BK.shape) < 0.6] = -1
     results = []
     for backend in backends:
         state = backend.encode(source, capacity=20, drafting=True)
-        results.append(backend.predict(torch.full((3, 1), backend.start), state, told_BK))
+        results.append(backend.predict(torch.full((3, 1), backend.start), state, known_BK))
     (token_BK, prob_BK), (expected_BK, expected_prob_BK) = results
     assert torch.equal(token_BK, expected_BK)
     close(prob_BK, expected_prob_BK)
@@ -121,9 +121,9 @@ def test_slots_equal_those_of_torch(kind, parts) -> None:
     backends = both(model, ctc=native_tiny.build_ctc(model, **parts))
     source = native_tiny.rows(model, LENGTHS)
     states = [backend.encode(source, capacity=0, parallel=True) for backend in backends]
-    told_BU = ids(backends[0], 3, 9 * parts.get("upsample", 2))
-    told_BU[torch.rand(told_BU.shape) < 0.5] = -1
-    for told in (None, told_BU):
+    known_BU = ids(backends[0], 3, 9 * parts.get("upsample", 2))
+    known_BU[torch.rand(known_BU.shape) < 0.5] = -1
+    for told in (None, known_BU):
         results = [one.ctc(state, told) for one, state in zip(backends, states, strict=True)]
         (logits_BUV, count_B), (expected_BUV, expected_B) = results
         assert torch.equal(count_B, expected_B)

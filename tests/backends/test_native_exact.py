@@ -163,12 +163,12 @@ def test_slots_are_the_same_in_any_company(instruction_set) -> None:
     plain = NativeBackend(model, ctc=ctc, threads=1, instruction_set="portable")
     backend = NativeBackend(model, ctc=ctc, threads=2, instruction_set=instruction_set)
     source = native_tiny.rows(model, [7, 2, 30, 11])
-    told_BU = torch.randint(-1, plain.vocab_size, (4, 60))
-    logits_BUV, _ = backend.ctc(backend.encode(source, capacity=0, parallel=True), told_BU)
+    known_BU = torch.randint(-1, plain.vocab_size, (4, 60))
+    logits_BUV, _ = backend.ctc(backend.encode(source, capacity=0, parallel=True), known_BU)
     for row, one in enumerate(source):
         slots = 2 * len(one)
         state = plain.encode([one], capacity=0, parallel=True)
-        alone_1UV, _ = plain.ctc(state, told_BU[row : row + 1, :slots])
+        alone_1UV, _ = plain.ctc(state, known_BU[row : row + 1, :slots])
         assert torch.equal(logits_BUV[row, :slots], alone_1UV[0])
 
 

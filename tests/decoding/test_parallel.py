@@ -154,7 +154,7 @@ def test_the_drafters_block_is_read_up_to_its_end_token(requests) -> None:
 
 def test_further_ctc_passes_tell_the_surest_slots(monkeypatch: pytest.MonkeyPatch) -> None:
     """Slot by slot: what a slot was told keeps the probability it had when it was asked."""
-    monkeypatch.setattr(writer, "TOLD", 0.8)  # else rows this short are told nothing
+    monkeypatch.setattr(writer, "MOST_KNOWN", 0.8)  # else rows this short are told nothing
     recorder, rows = Recorder(), [source(5, 6, 7, 8, 9), source(11, 12)]
     parallel(recorder, rows, config(iterations=3))  # type: ignore[arg-type]
     first, *later = recorder.told

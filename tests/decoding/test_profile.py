@@ -161,7 +161,7 @@ def test_calls_are_timed_as_the_loops_make_them() -> None:
         heard: list[tuple[str, int, bool]] = []  # noqa: RUF012 - one backend, one list
 
         def extend(self, tokens_BT, state, **options):
-            self.heard.append(("extend", tokens_BT.shape[1], state.rider is not None))
+            self.heard.append(("extend", tokens_BT.shape[1], state.drafter is not None))
             return super().extend(tokens_BT, state, **options)
 
         def draft(self, last_B1, state, tokens, **options):

@@ -195,7 +195,7 @@ class Oracle:
     def draft(self, last_B1: Tensor, state: Any, tokens: int) -> Draft:
         heard = self.inner.draft(last_B1, state, tokens)
         # Let the model go on by itself in a copy of the state.
-        ahead = copy.deepcopy(state, {id(state.rider): state.rider})
+        ahead = copy.deepcopy(state, {id(state.drafter): state.drafter})
         chosen, token_B1 = [], last_B1
         for _ in range(tokens):
             logits = self.inner.extend(token_B1, ahead)

@@ -11,7 +11,7 @@ from torch.nn import functional as F
 import tiny
 from outrider.errors import ConfigError, ModelError
 from outrider.models.ctc import Ctc, CtcConfig, split_weights
-from outrider.models.folder import load_rider
+from outrider.models.folder import load_side_decoder
 
 PARTS: list[dict[str, Any]] = [
     {},
@@ -38,25 +38,27 @@ def sources(lengths: list[int]) -> tuple[Tensor, Tensor]:
 def test_a_row_does_not_depend_on_its_neighbours(parts: dict[str, Any]) -> None:
     ctc = build(**parts)
     source, keep = sources([5, 2, 7])
-    told = torch.randint(-1, tiny.VOCABULARY, (3, 7 * ctc.config.upsample))
+    known = torch.randint(-1, tiny.VOCABULARY, (3, 7 * ctc.config.upsample))
     memory = ctc.encode(source, keep)
-    together = ctc.slots(memory, keep, told)
+    together = ctc.slots(memory, keep, known)
     count = ctc.count(memory, keep).tolist()
     assert count == [n * ctc.config.upsample for n in (5, 2, 7)]
     for row, slots in enumerate(count):
         length = slots // ctc.config.upsample
-        alone = ctc.slots(ctc.encode(source[row : row + 1, :length], None), None, told[row, :slots])
+        alone = ctc.slots(
+            ctc.encode(source[row : row + 1, :length], None), None, known[row, :slots]
+        )
         torch.testing.assert_close(together[row, :slots], alone[0], rtol=1e-9, atol=1e-9)
 
 
 @torch.no_grad()
 def test_slots_follow_their_equation() -> None:
-    """x_u = memory[u // n] + c[u mod n] + W e(told) + sinusoid(u), scored by the target's head."""
+    """x_u = memory[u // n] + c[u mod n] + W e(known) + sinusoid(u), scored by the target's head."""
     ctc = build(upsample=3, layers=1)
     target = ctc.target
     source, _ = sources([4])
-    memory, told = target.encode(source)[0], torch.full((1, 12), -1)
-    told[0, 5] = 9
+    memory, known = target.encode(source)[0], torch.full((1, 12), -1)
+    known[0, 5] = 9
     rows = []
     for u in range(12):
         angle = u * 10_000.0 ** (-torch.arange(0, 16, 2, dtype=torch.float64) / 16)
@@ -69,7 +71,7 @@ def test_slots_follow_their_equation() -> None:
     hidden = hidden + block.attention(block.attention_residual.norm(hidden), None)
     hidden = hidden + block.feedforward(block.feedforward_residual.norm(hidden))
     logits = ctc.decoder.norm(hidden) @ target.tokens.weight.T + ctc.bias
-    torch.testing.assert_close(ctc.slots(memory[None], None, told), logits, rtol=1e-9, atol=1e-9)
+    torch.testing.assert_close(ctc.slots(memory[None], None, known), logits, rtol=1e-9, atol=1e-9)
 
 
 def test_the_target_is_the_models_own_only_if_joint() -> None:
@@ -107,7 +109,7 @@ def test_a_folder_keeps_it(tmp_path: Path) -> None:
     ctc = build(target, dtype=torch.float32, upsample=3)
     ctc.steps += 7
     ctc.save_pretrained(tmp_path)
-    loaded = load_rider(tmp_path, CtcConfig, Ctc, target).bind(target)
+    loaded = load_side_decoder(tmp_path, CtcConfig, Ctc, target).bind(target)
     source, keep = sources([5, 2])
     memory = target.encode(source, keep)
     assert torch.equal(ctc.slots(memory, keep), loaded.slots(memory, keep))
@@ -124,7 +126,7 @@ def test_packed_weights_change_nothing_but_rounding() -> None:
     torch.testing.assert_close(ctc.slots(memory, keep), before, rtol=1e-4, atol=1e-5)
 
 
-def test_the_share_of_told_slots_falls_with_the_steps() -> None:
+def test_the_share_of_known_slots_falls_with_the_steps() -> None:
     ctc = build(reveal_start=0.5, reveal_end=0.1, reveal_steps=8)
     shares = []
     for _ in range(10):

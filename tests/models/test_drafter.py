@@ -196,19 +196,19 @@ def test_sampled_drafts_follow_q() -> None:
     torch.testing.assert_close(seen, draft.prob_BKC[0, 0], atol=0.03, rtol=0)
 
 
-def test_told_tokens_stand() -> None:
+def test_known_tokens_stand() -> None:
     target = tiny.seq2seq()
     drafter = build(target)
     backend = TorchBackend(target, drafter=drafter)
     state = backend.encode(SOURCE, capacity=20, drafting=True)
     start = torch.zeros(3, 1, dtype=torch.long)
-    told = torch.full((3, 6), -1)
-    free, sure = drafter.predict(start, state, told)
+    known = torch.full((3, 6), -1)
+    free, sure = drafter.predict(start, state, known)
     assert bool(((sure > 0) & (sure <= 1)).all())
-    told[:, 2] = (free[:, 2] + 1) % tiny.VOCABULARY
-    fixed, _ = drafter.predict(start, state, told)
-    assert fixed[:, 2].tolist() == told[:, 2].tolist()
-    assert fixed[:, :2].tolist() == free[:, :2].tolist()  # causal: what is told changes the rest
+    known[:, 2] = (free[:, 2] + 1) % tiny.VOCABULARY
+    fixed, _ = drafter.predict(start, state, known)
+    assert fixed[:, 2].tolist() == known[:, 2].tolist()
+    assert fixed[:, :2].tolist() == free[:, :2].tolist()  # causal: what is known changes the rest
 
 
 def test_shortlist_limits_the_draft() -> None:

@@ -7,15 +7,17 @@ from outrider.cli.main import run
 from outrider.models.config import Seq2SeqConfig
 from outrider.models.ctc import CtcConfig
 from outrider.models.drafter import DrafterConfig
-from outrider.models.explain import RIDERS, explain_models
-from outrider.models.rider import RiderConfig
+from outrider.models.explain import SIDE_DECODERS, explain_models
+from outrider.models.side_decoder import SideDecoderConfig
 
 
 def test_only_what_a_user_may_set_is_a_key() -> None:
     keys = {field.key for field in explain_models("model.")}
     assert {"model.rank", "model.shortlist", "model.upsample", "model.reveal_end"} <= keys
-    for config_class in RIDERS.values():
-        own = {key for key in vars(RiderConfig) | vars(config_class) if not key.startswith("_")}
+    for config_class in SIDE_DECODERS.values():
+        own = {
+            key for key in vars(SideDecoderConfig) | vars(config_class) if not key.startswith("_")
+        }
         assert {"given", "ranges"} <= own, "the names this test is about"
     assert keys.isdisjoint({"model.given", "model.ranges", "model.model_type"})
     assert keys.isdisjoint({"model.target_layers", "model.blank"}), "the target decides these"

@@ -173,7 +173,7 @@ def test_what_it_keeps_of_a_text_does_not_grow() -> None:
     assert long == short.nbytes - backend.encode(SOURCE, capacity=50).nbytes > 0
 
 
-def test_told_tokens_stand_and_the_text_ends_with_its_steps() -> None:
+def test_known_tokens_stand_and_the_text_ends_with_its_steps() -> None:
     target = tiny.seq2seq()
     drafter = build(target)
     assert drafter.allocation is not None
@@ -187,16 +187,16 @@ def test_told_tokens_stand_and_the_text_ends_with_its_steps() -> None:
     assert table is not None
     ends = table.end_B.tolist()
     assert ends[0] > ends[2] > ends[1], "longer sources, longer texts"
-    start, told = torch.zeros(3, 1, dtype=torch.long), torch.full((3, 14), -1)
-    free, sure = drafter.predict(start, state, told)
+    start, known = torch.zeros(3, 1, dtype=torch.long), torch.full((3, 14), -1)
+    free, sure = drafter.predict(start, state, known)
     for row, end in enumerate(ends):
         assert EOS not in free[row, :end].tolist()
         assert set(free[row, end:].tolist()) == {EOS}
         assert bool((sure[row, end:] == 1).all())
-    told[:, 2] = (free[:, 2] + 1) % tiny.VOCABULARY
-    told[:, 13] = 9
-    fixed, _ = drafter.predict(start, state, told)
-    assert fixed[:, 2].tolist() == told[:, 2].tolist()
+    known[:, 2] = (free[:, 2] + 1) % tiny.VOCABULARY
+    known[:, 13] = 9
+    fixed, _ = drafter.predict(start, state, known)
+    assert fixed[:, 2].tolist() == known[:, 2].tolist()
     assert fixed[:, :2].tolist() == free[:, :2].tolist(), "nothing looks ahead"
     assert fixed[:, 13].tolist() == [9, 9, 9]
 

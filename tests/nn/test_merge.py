@@ -10,8 +10,8 @@ from attention_equation import assert_same_with_gradient, heads
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.kernel import merge
 from outrider.nn.kernel.dense import attend
-from outrider.nn.kernel.grid import Grid, Tile, block_tiles
 from outrider.nn.kernel.merge import attend_tiles
+from outrider.nn.kernel.tiles import StridedRange, Tile, block_tiles
 from small_tiles import small_tiles
 
 FACTORS = [
@@ -58,13 +58,13 @@ def test_tiles_hold_every_pair_of_the_pattern_once(
 @pytest.mark.parametrize(
     "grid",
     [
-        Grid(2, 3, 4, length=6),
-        Grid(1, 5, 1, 4, 5),
-        Grid(3, runs=4, jump=5, length=2),
-        Grid(1, 2, 9, 2, 4, 3),
+        StridedRange(2, 3, 4, length=6),
+        StridedRange(1, 5, 1, 4, 5),
+        StridedRange(3, runs=4, jump=5, length=2),
+        StridedRange(1, 2, 9, 2, 4, 3),
     ],
 )
-def test_a_grid_reads_and_adds_what_its_positions_say(grid: Grid) -> None:
+def test_a_grid_reads_and_adds_what_its_positions_say(grid: StridedRange) -> None:
     x = torch.randn(2, 30, 3).transpose(0, 1).contiguous().transpose(0, 1)
     at = grid.positions()
     torch.testing.assert_close(grid.read(x), x[:, at])

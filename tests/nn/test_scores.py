@@ -23,7 +23,7 @@ from outrider.nn.attention import (
     load_attention,
 )
 from outrider.nn.cache import Room, Step
-from outrider.nn.kernel import tiled as tiled_module
+from outrider.nn.kernel import blockwise as blocks
 from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.position import Positions
 from outrider.nn.score import score_names
@@ -42,9 +42,9 @@ SCORED = [
 @pytest.fixture
 def small_tiles(monkeypatch) -> None:
     """Cut even short texts into several tiles."""
-    monkeypatch.setattr(tiled_module, "TILE_NUMBERS", 1)
-    monkeypatch.setattr(tiled_module, "LEAST", 4)
-    monkeypatch.setattr(tiled_module, "MOST", 8)
+    monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 1)
+    monkeypatch.setattr(blocks, "LEAST", 4)
+    monkeypatch.setattr(blocks, "MOST", 8)
 
 
 def build(
@@ -270,9 +270,9 @@ def test_columns_of_a_bias_are_added_to_any_score() -> None:
         bias = a @ b.transpose(-1, -2)
         mapped = attention.scored.queries(plain[0]), attention.scored.keys(plain[1])
         field = attention.scored._field(attention, plain[0], None, 0.0)
-        tile = tiled_module._Tile(slice(0, 12), slice(0, 12), None, 0)
-        table = tiled_module._table(field, field.score.table(), tile)
-        scores = tiled_module._scores(field.score, *mapped, table, *field.score.weights()) + bias
+        tile = blocks._Block(slice(0, 12), slice(0, 12), None, 0)
+        table = blocks._table(field, field.score.table(), tile)
+        scores = blocks._scores(field.score, *mapped, table, *field.score.weights()) + bias
         exp = scores.exp().tril()
         top = exp if normaliser == "softmax" else scores.tanh().tril()
         close(found, top / exp.sum(-1, keepdim=True) @ plain[2])
@@ -344,7 +344,7 @@ class Sizes(TorchDispatchMode):
 def test_nothing_of_the_size_of_all_pairs_exists(
     monkeypatch, kind: str, score: str, normaliser: str
 ) -> None:
-    monkeypatch.setattr(tiled_module, "TILE_NUMBERS", 1 << 15)
+    monkeypatch.setattr(blocks, "BLOCK_NUMBERS", 1 << 15)
     length, width = 768, 8
     shape = HeadShape(1, 1, width)
     attention = build(kind, score, normaliser, causal=kind == "causal", shape=shape).float()

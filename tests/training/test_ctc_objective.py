@@ -75,14 +75,14 @@ def test_tells_a_share_of_what_is_wrong_and_nothing_else(seed: int, ratio: float
         logits = ctc.slots(memory, keep)
         lengths, slots = ctc.lengths(inputs["labels"]), ctc.count(memory, keep)
         path = viterbi(logits, inputs["labels"], lengths, slots, blank=BLANK)
-    told = glance(ctc, memory, keep, inputs["labels"])
+    known = glance(ctc, memory, keep, inputs["labels"])
     assert ctc.training
-    assert torch.equal(told, torch.where(told >= 0, path, -1))
+    assert torch.equal(known, torch.where(known >= 0, path, -1))
     wrong = ((logits.argmax(-1) != path) & (path >= 0)).sum(1)
-    assert (told >= 0).sum(1).tolist() == (wrong * ratio).round().long().tolist()
+    assert (known >= 0).sum(1).tolist() == (wrong * ratio).round().long().tolist()
 
 
-def test_what_is_told_is_random_but_comes_back_with_the_seed() -> None:
+def test_what_is_known_is_random_but_comes_back_with_the_seed() -> None:
     ctc, inputs = build(), batch(8, seed=1)
     memory = ctc.encode(inputs["input_ids"], inputs["attention_mask"].bool())
     draws = []

@@ -170,7 +170,7 @@ def test_only_slots_that_count_reach_the_head(rank: int, monkeypatch: pytest.Mon
     assert scored[0] < labels[0].numel()
 
 
-def test_the_whole_block_is_told_some_tokens_and_never_all_of_a_rows_alike() -> None:
+def test_the_whole_block_knows_some_tokens_and_never_all_of_a_rows_alike() -> None:
     drafter = build(tiny.seq2seq(), anchors=1, whole=True).train()
     seen: list[Slots] = []
     original = drafter.train_blocks
@@ -182,9 +182,9 @@ def test_the_whole_block_is_told_some_tokens_and_never_all_of_a_rows_alike() -> 
     drafter.train_blocks = watched  # type: ignore[method-assign]
     for _ in range(30):
         DrafterObjective().loss(drafter, batch("seq2seq"), divisor=1.0, smoothing=0.0)
-    told = torch.stack([slots.told_BN[:, 4:] for slots in seen]).float()
-    assert told[:, :, 0].all(), "slot 0 is always told the newest token"
-    share = told[:, :, 1:].mean(-1)
+    known = torch.stack([slots.known_BN[:, 4:] for slots in seen]).float()
+    assert known[:, :, 0].all(), "slot 0 always knows the newest token"
+    share = known[:, :, 1:].mean(-1)
     assert (share == 0).float().mean() > 0.4, "half of the rows begin from nothing"
     assert share.max() > 0.5
     assert all(int(slots.anchor_BN[:, 4:].abs().sum()) == 0 for slots in seen)

@@ -102,7 +102,7 @@ def loss(objective: SegmentObjective, model: LanguageModel, seed: int) -> torch.
     return objective.loss(model, batch(seed), divisor=8.0, smoothing=0.0)
 
 
-def test_a_segment_is_foretold_from_the_one_before() -> None:
+def test_a_segment_is_predicted_from_the_one_before() -> None:
     model, objective = objective_model(), SegmentObjective()
     assert objective.count(batch(0)) == 8
     loss(objective, model, 0)

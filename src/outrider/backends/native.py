@@ -271,18 +271,18 @@ class NativeBackend:
         found = _call(self.core.draft, state.core, last, tokens, temperature, uniform, None)
         return Draft(*map(torch.from_numpy, found))
 
-    def predict(self, last_B1: Tensor, state: State, told_BK: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, last_B1: Tensor, state: State, known_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Guess a whole block of which some tokens are known."""
         assert isinstance(state, NativeState), "a state of another backend"
-        told, last = told_BK.contiguous().numpy(), last_B1[:, 0].contiguous().numpy()
+        told, last = known_BK.contiguous().numpy(), last_B1[:, 0].contiguous().numpy()
         found = _call(self.core.draft, state.core, last, told.shape[1], 1.0, None, told)
         tokens_BK, ids_BKC, prob_BKC, _ = map(torch.from_numpy, found)
         prob_BK = (prob_BKC * (ids_BKC == tokens_BK[..., None])).sum(-1)
         return tokens_BK, prob_BK
 
-    def ctc(self, state: State, told_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def ctc(self, state: State, known_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score the slots of whole texts."""
         assert isinstance(state, NativeState), "a state of another backend"
-        told = None if told_BU is None else told_BU.contiguous().numpy()
+        told = None if known_BU is None else known_BU.contiguous().numpy()
         logits_BUV = torch.from_numpy(_call(self.core.ctc, state.core, told))
         return logits_BUV, torch.tensor(state.core.source_lengths) * self._upsample

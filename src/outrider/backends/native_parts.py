@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
 from outrider.models.ctc import Ctc
-from outrider.models.plain import beyond_plain
+from outrider.models.portable import first_unsupported
 
 __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 
@@ -25,7 +25,7 @@ def missing(
 ) -> str | None:
     """Return what of a model the core cannot compute, as `key: value`; None where it can all."""
     config = model.config
-    beyond = beyond_plain(config)
+    beyond = first_unsupported(config)
     if beyond is not None:
         return f"{beyond.key}: {beyond.value}"
     if config.hidden_size % 2:

@@ -84,7 +84,7 @@ class TorchBackend:
         if drafting:
             if self.drafter is None:
                 raise ModelError("this model has no drafter")
-            self.drafter.ride(state, memory_BSD, keep_BS)
+            self.drafter.attach(state, memory_BSD, keep_BS)
         if parallel:
             state.memory_BSD, state.keep_BS = memory_BSD, keep_BS
         return state
@@ -127,7 +127,7 @@ class TorchBackend:
     ) -> Draft:
         """Guess the tokens that follow `last_B1`."""
         assert isinstance(state, DecoderState), "a state of another backend"
-        if self.drafter is None or state.rider is None:
+        if self.drafter is None or state.drafter is None:
             raise ModelError("this state was not opened for drafting")
         found = self.drafter.draft(
             last_B1, state, tokens, temperature=temperature, uniform_BK=uniform_BK
@@ -135,21 +135,21 @@ class TorchBackend:
         return Draft(*found)
 
     @torch.inference_mode()
-    def predict(self, last_B1: Tensor, state: State, told_BK: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, last_B1: Tensor, state: State, known_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Guess a whole block of which some tokens are known."""
         assert isinstance(state, DecoderState), "a state of another backend"
-        if self.drafter is None or state.rider is None:
+        if self.drafter is None or state.drafter is None:
             raise ModelError("this state was not opened for drafting")
-        return self.drafter.predict(last_B1, state, told_BK)
+        return self.drafter.predict(last_B1, state, known_BK)
 
     @torch.inference_mode()
-    def ctc(self, state: State, told_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def ctc(self, state: State, known_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score the slots of whole texts."""
         assert isinstance(state, DecoderState), "a state of another backend"
         if self.ctc_decoder is None or state.memory_BSD is None:
             raise ModelError("this model has no CTC decoder, or the state was not opened for it")
         memory_BSD, keep_BS = state.memory_BSD, state.keep_BS
-        logits_BUV = self.ctc_decoder.slots(memory_BSD, keep_BS, told_BU)
+        logits_BUV = self.ctc_decoder.slots(memory_BSD, keep_BS, known_BU)
         return logits_BUV.float(), self.ctc_decoder.count(memory_BSD, keep_BS)
 
 

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.config import Field
+from outrider.config import ExplainedKey
 from outrider.errors import ConfigError, nearest
 
 __all__ = ["config", "run_fields"]
@@ -49,7 +49,7 @@ def _print_resolved(path: str, *overrides: str) -> None:
     typer.echo(as_yaml(run), nl=False)
 
 
-def run_fields(sections: Sequence[str] = ()) -> list[Field]:
+def run_fields(sections: Sequence[str] = ()) -> list[ExplainedKey]:
     """Return every key of a run config, or those of some sections."""
     from outrider.config import explain
     from outrider.models.explain import explain_models
@@ -65,11 +65,11 @@ def run_fields(sections: Sequence[str] = ()) -> list[Field]:
     return [f for f in fields if not sections or any(_inside(f, section) for section in sections)]
 
 
-def _inside(field: Field, section: str) -> bool:
+def _inside(field: ExplainedKey, section: str) -> bool:
     return field.key == section or field.key.startswith((f"{section}.", f"{section}[]."))
 
 
-def _print_field(field: Field) -> None:
+def _print_field(field: ExplainedKey) -> None:
     default = {"": "", "required": " (required)"}.get(field.default, f" (default {field.default})")
     typer.echo(f"{typer.style(field.key, bold=True)}: {field.type}{default}")
     if field.text:

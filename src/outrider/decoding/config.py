@@ -114,7 +114,7 @@ class DecodeConfig(Config):
     parallel."""
     iterations: int = _bounded("iterations", 0)
     """Further passes that write the least certain tokens again (mask-predict). A CTC decoder is
-    told few of its own tokens in between, so they hardly change its text. Only for parallel."""
+    given few of its own tokens in between, so they hardly change its text. Only for parallel."""
     candidates: int = _bounded("candidates", 1)
     """Texts written for each input, of which the one the model finds likeliest is taken. Only for
     parallel."""

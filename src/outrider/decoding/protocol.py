@@ -123,20 +123,20 @@ class Backend(Protocol):
         """
         ...
 
-    def predict(self, last_B1: Tensor, state: State, told_BK: Tensor) -> tuple[Tensor, Tensor]:
+    def predict(self, last_B1: Tensor, state: State, known_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Guess a whole block of which some tokens are known; the state stays as it is.
 
-        `told_BK` holds the known tokens, -1 elsewhere. Returns the likeliest token of every place
+        `known_BK` holds the known tokens, -1 elsewhere. Returns the likeliest token of every place
         given that the known ones stand, [B, K], and the probability the drafter gives it. A place
         depends on those before it only.
         """
         ...
 
-    def ctc(self, state: State, told_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
+    def ctc(self, state: State, known_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score the slots of whole texts, [B, U, V], and count the real slots of each row, [B].
 
         A slot says a token or `pad`, the blank; equal neighbours are one token (see `nn.ctc`).
-        `told_BU` holds tokens that slots are told, -1 elsewhere. The state stays as it is.
+        `known_BU` holds tokens that slots are given, -1 elsewhere. The state stays as it is.
         """
         ...
 

@@ -1,10 +1,10 @@
 """Who writes a whole text at once: the CTC decoder over its slots, or the drafter over one block.
 
 Both can look again (mask-predict, Ghazvininejad et al., 2019, arXiv:1904.09324): before pass i of n
-the share i / n of the slots, those that were surest so far, are told what they said; the others are
-asked again. The training of a CTC decoder tells few slots, and fewer the better it gets (GLAT);
-told half of them it drops words. So it is told the share `TOLD` (1 - i / n). Each row is refined by
-itself, and what it draws comes from its own seed.
+the share i / n of the slots, those that were surest so far, keep their tokens; the others are
+predicted again. A CTC decoder is trained with few known slots, and fewer the better it gets (GLAT);
+with half of them known it drops words. So it keeps the share `MOST_KNOWN` (1 - i / n). Each row is
+refined by itself, and what it draws comes from its own seed.
 """
 
 import math
@@ -26,8 +26,8 @@ from outrider.nn.draw import invert, masses
 
 __all__ = ["BlockWriter", "CtcWriter", "Text", "Writer"]
 
-TOLD = 0.15
-"""Most of its slots that a CTC decoder is told: about as many as its training tells it."""
+MOST_KNOWN = 0.15
+"""Largest share of known slots in a pass of a CTC decoder: about that of its training."""
 DRAWN_FROM = 8
 """Tokens of a CTC slot that a further candidate can be drawn from: its likeliest."""
 SLOTS_PER_TOKEN, SPARE_SLOTS = 1.5, 4
@@ -71,10 +71,10 @@ class Writer:
         passes = self.config.iterations + 1
         for count in range(1, passes):
             share = self._share(count, passes)
-            told_BU = _surest(self.tokens_BU, self.prob_BU, self._used(), share)
-            tokens_BU, prob_BU = self._fill(told_BU)
-            self.tokens_BU = torch.where(told_BU >= 0, told_BU, tokens_BU)
-            self.prob_BU = torch.where(told_BU >= 0, self.prob_BU, prob_BU)
+            known_BU = _surest(self.tokens_BU, self.prob_BU, self._used(), share)
+            tokens_BU, prob_BU = self._fill(known_BU)
+            self.tokens_BU = torch.where(known_BU >= 0, known_BU, tokens_BU)
+            self.prob_BU = torch.where(known_BU >= 0, self.prob_BU, prob_BU)
 
     def texts(self) -> list[list[Text]]:
         """Return the candidates of each request, what the slots say first."""
@@ -84,7 +84,7 @@ class Writer:
         """Read the sources."""
         raise NotImplementedError
 
-    def _fill(self, told_BU: Tensor | None) -> tuple[Tensor, Tensor]:
+    def _fill(self, known_BU: Tensor | None) -> tuple[Tensor, Tensor]:
         """Run one pass: the likeliest token of every slot, and its probability."""
         raise NotImplementedError
 
@@ -93,7 +93,7 @@ class Writer:
         raise NotImplementedError
 
     def _share(self, count: int, passes: int) -> float:
-        """Return the share of the used slots that are told before pass `count` of `passes`."""
+        """Return the share of the used slots that are known before pass `count` of `passes`."""
         return count / passes
 
     def _uniform(self, slots: Sequence[int]) -> Tensor:
@@ -126,9 +126,9 @@ class CtcWriter(Writer):
         forbidden = {*self.config.suppress, *self.backend.ends} - {self.backend.pad}
         self.forbidden = sorted(forbidden)
 
-    def _fill(self, told_BU: Tensor | None) -> tuple[Tensor, Tensor]:
-        self.told_BU = told_BU
-        self.logits_BUV, self.slots_B = self.backend.ctc(self.state, told_BU)
+    def _fill(self, known_BU: Tensor | None) -> tuple[Tensor, Tensor]:
+        self.known_BU = known_BU
+        self.logits_BUV, self.slots_B = self.backend.ctc(self.state, known_BU)
         forbid(self.logits_BUV, self.forbidden)
         best_BU = likeliest(self.logits_BUV)
         score_BU = self.logits_BUV.gather(-1, best_BU[..., None])[..., 0]
@@ -140,17 +140,17 @@ class CtcWriter(Writer):
         return self.slots_B
 
     def _share(self, count: int, passes: int) -> float:
-        return TOLD * (1 - count / passes)
+        return MOST_KNOWN * (1 - count / passes)
 
     def _draw(self, uniform_BNU: Tensor) -> Tensor:
-        """Draw paths from the last pass; slots that it was told stand."""
+        """Draw paths from the last pass; known slots stand."""
         top = self.logits_BUV.topk(min(DRAWN_FROM, self.logits_BUV.shape[-1]))
         place_BUN = invert(masses(top.values), uniform_BNU.transpose(1, 2))
         path_BNU = top.indices.gather(-1, place_BUN).transpose(1, 2)
-        if self.told_BU is None:
+        if self.known_BU is None:
             return path_BNU
-        told_B1U = self.told_BU[:, None]
-        return torch.where(told_B1U >= 0, told_B1U, path_BNU)
+        known_B1U = self.known_BU[:, None]
+        return torch.where(known_B1U >= 0, known_B1U, path_BNU)
 
 
 class BlockWriter(Writer):
@@ -177,10 +177,10 @@ class BlockWriter(Writer):
         self.slots_B = torch.tensor(self.slots, device=device)
         self.start_B1 = torch.full((len(sources), 1), self.backend.start, device=device)
 
-    def _fill(self, told_BU: Tensor | None) -> tuple[Tensor, Tensor]:
-        if told_BU is None:
-            told_BU = self.start_B1.new_full((len(self.slots), max(self.slots)), -1)
-        return self.backend.predict(self.start_B1, self.state, told_BU)
+    def _fill(self, known_BU: Tensor | None) -> tuple[Tensor, Tensor]:
+        if known_BU is None:
+            known_BU = self.start_B1.new_full((len(self.slots), max(self.slots)), -1)
+        return self.backend.predict(self.start_B1, self.state, known_BU)
 
     def _used(self) -> Tensor:
         """A text is made of everything up to its end token, that one included."""

@@ -208,10 +208,10 @@ class Model(PreTrainedModel, GenerationMixin):
             step.positions,
             lambda z_BTD: self._ring(state).extend(z_BTD, step),
         )
-        seen: list[Tensor] | None = None if state.rider is None else []
+        seen: list[Tensor] | None = None if state.drafter is None else []
         x_BTD = self.decoder.extend(x_BTD, state.caches, step, state.sources, seen)
-        if state.rider is not None and seen is not None:
-            state.rider.take_in(seen, state, step)
+        if state.drafter is not None and seen is not None:
+            state.drafter.take_in(seen, state, step)
         state.advance(counts)
         return x_BTD
 

@@ -4,9 +4,9 @@
     h   = layers(x)                                          every slot sees every slot
     z_u = head(h_u) + b                                      the target's own head
 
-The target's padding token is the blank (`nn.ctc` says how slots read as a text). A slot can be told
-its token: then W e(token) is added to x_u. Training tells some slots (GLAT, Qian et al., 2021,
-arXiv:2008.07905), refinement tells those that the last pass was sure of.
+The target's padding token is the blank (`nn.ctc` says how slots read as a text). A slot's token may
+be known: then W e(token) is added to x_u. Training gives some slots theirs (GLAT, Qian et al.,
+2021, arXiv:2008.07905), refinement those that the last pass was sure of.
 """
 
 from collections.abc import Mapping
@@ -23,10 +23,10 @@ from transformers.modeling_outputs import CausalLMOutput
 from outrider.errors import ConfigError, ModelError
 from outrider.models.base import build_block, init_weights, right_padding
 from outrider.models.config import Seq2SeqConfig
-from outrider.models.folder import load_rider
+from outrider.models.folder import load_side_decoder
 from outrider.models.language_model import LanguageModel
-from outrider.models.rider import RiderConfig, check_fits, check_share
 from outrider.models.seq2seq import Seq2Seq
+from outrider.models.side_decoder import SideDecoderConfig, check_fits, check_share
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.ctc import ctc_loss
 from outrider.nn.dropout import dropout
@@ -44,7 +44,7 @@ WEIGHT_LIMIT = 1e6
 
 
 @strict
-class CtcConfig(RiderConfig):
+class CtcConfig(SideDecoderConfig):
     """A parallel decoder and how it is trained."""
 
     model_type = "outrider_ctc"
@@ -63,7 +63,7 @@ class CtcConfig(RiderConfig):
     ar_weight: float | int = 1.0
     """Training: weight of the target's own loss in a joint one."""
     reveal_start: float | int = 0.5
-    """Training: slots told their token at first, as a share of those the model gets wrong."""
+    """Training: slots given their token at first, as a share of those the model gets wrong."""
     reveal_end: float | int = 0.3
     """Training: the same share at the end."""
     reveal_steps: int = 10_000
@@ -99,7 +99,7 @@ class Ctc(PreTrainedModel):
     target: Seq2Seq
     """Its encoder is read, its embeddings and head are used; set by `bind`."""
     steps: Tensor
-    """Training batches seen so far: what the share of told slots depends on."""
+    """Training batches seen so far: what the share of known slots depends on."""
     _packed_head: Tensor | None = None
 
     def __init__(self, config: CtcConfig) -> None:
@@ -107,7 +107,7 @@ class Ctc(PreTrainedModel):
         width = config.hidden_size
         self.copies = nn.Parameter(torch.zeros(config.upsample, width))
         self.position = SinusoidalPosition(width)
-        self.told = Linear(width, width, bias=False)
+        self.told = Linear(width, width, bias=False)  # saved models name it so: known tokens
         blocks = [
             build_block(config, _build_attention(config), cross=config.cross)
             for _ in range(config.layers)
@@ -148,10 +148,10 @@ class Ctc(PreTrainedModel):
         self,
         memory_BSD: Tensor,
         keep_BS: Tensor | None = None,
-        told_BU: Tensor | None = None,
+        known_BU: Tensor | None = None,
     ) -> Tensor:
         """Score every word at all slots of all rows: [B, U, V]; arguments as in `run`."""
-        return self.logits(self.run(memory_BSD, keep_BS, told_BU))
+        return self.logits(self.run(memory_BSD, keep_BS, known_BU))
 
     def states(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
         """Return what the head would read, and which of it is real: a drafter looks at it."""
@@ -164,23 +164,23 @@ class Ctc(PreTrainedModel):
         self,
         memory_BSD: Tensor,
         keep_BS: Tensor | None = None,
-        told_BU: Tensor | None = None,
+        known_BU: Tensor | None = None,
     ) -> Tensor:
         """Run all slots of all rows: [B, U, D].
 
         Args:
             memory_BSD: What the target's encoder gave.
             keep_BS: Its real positions; None where all are.
-            told_BU: Tokens that slots are told, -1 where none is.
+            known_BU: Tokens that slots are given, -1 where none is.
         """
         config, copies = self.config, self.config.upsample
         x_BUD = memory_BSD.repeat_interleave(copies, dim=1)
         slots = x_BUD.shape[1]
         x_BUD = x_BUD + self.copies.repeat(slots // copies, 1)
-        if told_BU is not None:
-            token_BUD = self.target.tokens(told_BU.clamp(min=0)).detach()
+        if known_BU is not None:
+            token_BUD = self.target.tokens(known_BU.clamp(min=0)).detach()
             token_BUD = self.told(token_BUD * self.target.config.embedding_scale)
-            x_BUD = x_BUD + token_BUD * (told_BU >= 0)[..., None]
+            x_BUD = x_BUD + token_BUD * (known_BU >= 0)[..., None]
         positions = Positions.upto(slots, x_BUD.device)
         x_BUD = dropout(self.position(x_BUD, positions), config.dropout, self.training)
         keep_BU = None if keep_BS is None else keep_BS.repeat_interleave(copies, dim=1)
@@ -213,7 +213,7 @@ class Ctc(PreTrainedModel):
         attention_mask: Tensor | None = None,
         labels: Tensor | None = None,
         memory: Tensor | None = None,
-        told: Tensor | None = None,
+        known: Tensor | None = None,
         label_smoothing: float = 0.0,
         num_items_in_batch: float | None = None,
         **_: Any,
@@ -225,7 +225,7 @@ class Ctc(PreTrainedModel):
             attention_mask: 1 for source tokens that are not padding.
             labels: Target tokens wanted, end token last, -100 where none is.
             memory: What the encoder gave for this source, where it has run already.
-            told: Tokens that slots are told, -1 where none is.
+            known: Tokens that slots are given, -1 where none is.
             label_smoothing: Weight of the uniform distribution in the loss.
             num_items_in_batch: What to divide the summed loss by; by default the labels counted.
         """
@@ -233,7 +233,7 @@ class Ctc(PreTrainedModel):
         if memory is None:
             assert input_ids is not None, "forward needs input_ids or memory"
             memory = self.encode(input_ids, keep_BS)
-        logits_BUV = self.slots(memory, keep_BS, told)
+        logits_BUV = self.slots(memory, keep_BS, known)
         if labels is None:
             return CausalLMOutput(logits=logits_BUV)
         items = num_items_in_batch or int((labels != IGNORED).sum().clamp(min=1))
@@ -300,7 +300,7 @@ def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:
         return None
     if not isinstance(target, Seq2Seq):
         raise ModelError(f"{folder}: a language model has no source for a CTC decoder to read")
-    ctc = load_rider(folder, CtcConfig, Ctc, target).bind(target)
+    ctc = load_side_decoder(folder, CtcConfig, Ctc, target).bind(target)
     if int(ctc.steps) < 0:
         raise ModelError(f"{folder}: 'steps' is {int(ctc.steps)}, expected 0 or more")
     return ctc

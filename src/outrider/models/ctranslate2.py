@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from outrider.errors import ConfigError, MissingExtraError, ModelError
 from outrider.models.config import Seq2SeqConfig
-from outrider.models.plain import beyond_plain
+from outrider.models.portable import first_unsupported
 from outrider.models.seq2seq import Seq2Seq
 from outrider.nn.layer.block import Block
 from outrider.nn.position import LearnedPosition, Positions, SinusoidalPosition
@@ -43,7 +43,7 @@ def to_ctranslate2(
     """Return the library's specification with these weights; `save` writes it to a folder.
 
     Args:
-        model: An encoder-decoder of plain attention.
+        model: A portable encoder-decoder (`models/portable.py`).
         words: The names of its tokens.
         suppress: Tokens that are never written.
         quantization: float32, or int8 for the weights of every matrix product.
@@ -82,10 +82,10 @@ def _library() -> Any:
 
 
 def _check_exportable(config: Seq2SeqConfig) -> None:
-    beyond = beyond_plain(config)
-    if beyond is not None:
-        key, found, plain = beyond
-        raise ModelError(f"{key} is {found!r}; for CTranslate2 it must be {plain!r}")
+    unsupported = first_unsupported(config)
+    if unsupported is not None:
+        key, found, portable = unsupported
+        raise ModelError(f"{key} is {found!r}; for CTranslate2 it must be {portable!r}")
     if config.position not in POSITIONS:
         expected = " or ".join(map(repr, POSITIONS))
         raise ModelError(f"position is {config.position!r}; for CTranslate2 it must be {expected}")

@@ -7,17 +7,17 @@ from dataclasses import MISSING, fields
 
 from transformers import PreTrainedConfig
 
-from outrider.config import Field, show_type, show_value
+from outrider.config import ExplainedKey, show_type, show_value
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
 from outrider.models.ctc import CtcConfig
 from outrider.models.drafter import DrafterConfig
-from outrider.models.rider import RiderConfig
+from outrider.models.side_decoder import SideDecoderConfig
 
 __all__ = ["TYPES", "explain_models"]
 
 MODELS = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
-RIDERS: dict[str, type[RiderConfig]] = {"drafter": DrafterConfig, "ctc": CtcConfig}
-TYPES: dict[str, type[PreTrainedConfig]] = {**MODELS, **RIDERS}
+SIDE_DECODERS: dict[str, type[SideDecoderConfig]] = {"drafter": DrafterConfig, "ctc": CtcConfig}
+TYPES: dict[str, type[PreTrainedConfig]] = {**MODELS, **SIDE_DECODERS}
 DERIVED = {
     *("vocab_size", "is_encoder_decoder", "is_decoder"),
     *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"),
@@ -25,7 +25,7 @@ DERIVED = {
 """Keys a run fills in from its tokenizer or from `type`."""
 
 
-def explain_models(prefix: str = "") -> Iterator[Field]:
+def explain_models(prefix: str = "") -> Iterator[ExplainedKey]:
     """Yield the keys of all model types; those of one type say which."""
     found = {name: list(_explain(config_class, prefix)) for name, config_class in MODELS.items()}
     shared = set.intersection(*({field.key for field in fields} for fields in found.values()))
@@ -34,19 +34,19 @@ def explain_models(prefix: str = "") -> Iterator[Field]:
         for field in own:
             if field.key not in shared:
                 yield field._replace(text=f"{field.text} Only for {name}.".strip())
-    for name, config_class in RIDERS.items():
+    for name, config_class in SIDE_DECODERS.items():
         for field in _explain(config_class, prefix):
             if field.key.removeprefix(prefix) not in config_class.given:
                 yield field._replace(text=f"{field.text} Of {name}.".strip())
 
 
-def _explain(config_class: type[PreTrainedConfig], prefix: str) -> Iterator[Field]:
+def _explain(config_class: type[PreTrainedConfig], prefix: str) -> Iterator[ExplainedKey]:
     """Yield what Outrider's own classes declare; Hugging Face's general keys are left out."""
     texts = _attribute_docstrings(config_class)
     for field in fields(config_class):
         if field.name in texts and field.name not in DERIVED:
             default = None if field.default is MISSING else field.default
-            yield Field(
+            yield ExplainedKey(
                 prefix + field.name,
                 show_type(field.type).replace("float | int", "float"),  # a whole number will do
                 show_value(default),

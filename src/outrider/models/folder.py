@@ -31,7 +31,7 @@ __all__ = [
     "load_drafter",
     "load_encoder",
     "load_model",
-    "load_rider",
+    "load_side_decoder",
     "read_encoder",
 ]
 
@@ -114,12 +114,12 @@ def load_drafter(
     folder = Path(folder) / DRAFTER
     if not folder.is_dir():
         return None
-    drafter = load_rider(folder, DrafterConfig, Drafter, target)
+    drafter = load_side_decoder(folder, DrafterConfig, Drafter, target)
     with _naming(folder):
         return drafter.bind(target, ahead)
 
 
-def load_rider(
+def load_side_decoder(
     folder: Path, config_class: type[PreTrainedConfig], model_class: type[_Rider], target: Model
 ) -> _Rider:
     """Load a small model that belongs to `target`, in its number type and on its device."""

@@ -164,13 +164,13 @@ class LanguageModel(Model):
                 given = (x_BTD, wanted_BT, ahead, smoothing, share)
                 parts.append(
                     checkpoint(
-                        self._foretell, *given, use_reentrant=False, preserve_rng_state=False
+                        self._predict_further, *given, use_reentrant=False, preserve_rng_state=False
                     )
                 )
         plain = self.loss(layers[-1][0], next_BT, smoothing=smoothing, items=items)
         return sum(parts, start=plain)
 
-    def _foretell(
+    def _predict_further(
         self,
         x_BTD: Tensor,
         wanted_BT: Tensor,

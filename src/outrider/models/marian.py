@@ -12,7 +12,7 @@ from transformers import MarianConfig, MarianMTModel
 
 from outrider.errors import ModelError
 from outrider.models.config import Seq2SeqConfig
-from outrider.models.plain import beyond_plain
+from outrider.models.portable import first_unsupported
 from outrider.models.seq2seq import Seq2Seq
 
 __all__ = ["MODEL_TYPE", "import_config", "import_weights", "to_marian"]
@@ -147,9 +147,9 @@ def _check_exportable(config: Seq2SeqConfig) -> None:
     for key, value in usual.items():
         if getattr(config, key) != value:
             raise ModelError(f"{key} is {getattr(config, key)!r}; a Marian model has {value!r}")
-    beyond = beyond_plain(config)
-    if beyond is not None:
-        key, found, plain = beyond
-        raise ModelError(f"{key} is {found!r}; a Marian model has {plain!r}")
+    unsupported = first_unsupported(config)
+    if unsupported is not None:
+        key, found, portable = unsupported
+        raise ModelError(f"{key} is {found!r}; a Marian model has {portable!r}")
     if config.num_key_value_heads not in (None, config.num_attention_heads):
         raise ModelError("num_key_value_heads: a Marian model has one per attention head")

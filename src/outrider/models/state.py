@@ -10,14 +10,14 @@ from outrider.nn.cache import SLACK, Cache, Step
 from outrider.nn.cache.ring import Ring
 from outrider.nn.layer.heads import Source
 
-__all__ = ["DecoderState", "Recent", "Rider"]
+__all__ = ["AttachedDrafter", "DecoderState", "Recent"]
 
 MASKED_BLOCK = 1024
 """Longest run of tokens appended at once to rows that hold some already; bounds the mask."""
 
 
-class Rider(Protocol):
-    """A drafter that rides along: it is told the target's states of every token taken in."""
+class AttachedDrafter(Protocol):
+    """A drafter bound to this state: it is given the target's states of every token taken in."""
 
     def take_in(self, seen: Sequence[Tensor], state: "DecoderState", step: Step) -> None:
         """Remember what each layer of the target gave for the tokens of this step."""
@@ -25,7 +25,7 @@ class Rider(Protocol):
 
 
 class Recent(NamedTuple):
-    """The target's states of the tokens of the last extend, as a rider keeps them."""
+    """The target's states of the tokens of the last extend, as a drafter keeps them."""
 
     states_BTE: Tensor
     starts: list[int]
@@ -76,9 +76,9 @@ class DecoderState:
         self.beams = beams
         self.slack = slack
         """Tokens that one extend may add whatever the caches, and that can be rolled back."""
-        self.rider: Rider | None = None
-        self.rider_caches: list[Cache] = []
-        self.rider_sources: list[Source | None] = []
+        self.drafter: AttachedDrafter | None = None
+        self.drafter_caches: list[Cache] = []
+        self.drafter_sources: list[Source | None] = []
         self.recent: Recent | None = None
         self.memory_BSD: Tensor | None = None
         """The encoder's output, where someone still reads it."""
@@ -107,7 +107,7 @@ class DecoderState:
     def nbytes(self) -> int:
         """Memory of the caches, in bytes."""
         ring = 0 if self.ring is None else self.ring.nbytes
-        return ring + sum(cache.nbytes for cache in [*self.caches, *self.rider_caches])
+        return ring + sum(cache.nbytes for cache in [*self.caches, *self.drafter_caches])
 
     @property
     def block(self) -> int:
@@ -142,7 +142,7 @@ class DecoderState:
         """Drop, reorder or copy rows; beams of one source stay together."""
         used = max(self._lengths, default=0)
         rows = row_N.tolist()
-        for cache in [*self.caches, *self.rider_caches]:
+        for cache in [*self.caches, *self.drafter_caches]:
             cache.select(row_N, used)
         if self.ring is not None:
             self.ring.select(row_N)
@@ -152,8 +152,8 @@ class DecoderState:
         if groups != list(range(len(self._lengths) // self.beams)):
             index = torch.tensor(groups, device=self.device, dtype=torch.long)
             self.sources = [source and _select(source, index) for source in self.sources]
-            self.rider_sources = [
-                source and _select(source, index) for source in self.rider_sources
+            self.drafter_sources = [
+                source and _select(source, index) for source in self.drafter_sources
             ]
             if self.memory_BSD is not None:
                 self.memory_BSD = self.memory_BSD.index_select(0, index)
@@ -168,7 +168,7 @@ class DecoderState:
             raise ValueError("this state has fanned out already")
         rows = torch.arange(self.rows, device=self.device).repeat_interleave(beams)
         used = max(self._lengths, default=0)
-        for cache in [*self.caches, *self.rider_caches]:
+        for cache in [*self.caches, *self.drafter_caches]:
             cache.select(rows, used)
         if self.ring is not None:
             self.ring.select(rows)

@@ -1,6 +1,6 @@
 """Step allocation: what each step of the target is made of, before any of its tokens is known.
 
-    L     = S exp(v . mean_s h_s + b)                  length of the target, foretold
+    L     = S exp(v . mean_s h_s + b)                  length of the target, predicted
     c_s   = (s + 1/2) L / S                            where source position s ought to land
     e_sj  = -(j + 1/2 - c_s)^2 / (2 WIDTH^2) + u . tanh(W h_s + code(j))
     A_sj  = softmax over j of e_sj                     each position spreads one unit of mass

@@ -24,7 +24,7 @@ __all__ = ["collapse", "ctc_loss", "fits", "viterbi"]
 _CHUNK = 2**18
 """Logits a CPU looks at together: 1 MiB of float32, so that a core's cache holds them."""
 _NEVER = -1e4
-"""Log-probability of what cannot be; finite, so that no difference of two becomes nan."""
+"""Log-probability of what cannot be; finite, so that no difference of two is NaN."""
 
 
 def collapse(path_BU: Tensor, *, blank: int, slots_B: Tensor | None = None) -> list[list[int]]:

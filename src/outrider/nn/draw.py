@@ -29,7 +29,7 @@ def masses(score: Tensor | NDArray[Any], temperature: float = 1.0) -> Tensor | N
         score = score.double()
         return ((score - score.amax(-1, keepdim=True)) / temperature).exp()
     score = score.astype(np.float64)
-    with np.errstate(over="ignore", invalid="ignore"):  # as torch does: infinite, or no number
+    with np.errstate(over="ignore", invalid="ignore"):  # as torch does: infinite, or NaN
         mass: NDArray[Any] = np.exp((score - score.max(-1, keepdims=True)) / temperature)
     return mass
 

@@ -27,7 +27,7 @@ class NextTokens(nn.Module):
         self.further = nn.ModuleList(further)
 
     def forward(self, hidden_BTD: Tensor, ahead: int) -> Tensor:
-        """Turn hidden states into those that foretell the token `ahead` of each."""
+        """Turn hidden states into those that predict the token `ahead` of each."""
         turned_BTD: Tensor = self.further[ahead - 2](hidden_BTD)
         return turned_BTD
 

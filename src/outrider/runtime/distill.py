@@ -2,9 +2,9 @@
 
     y = greedy(model, x)        for every source x of a prepared folder
 
-A drafter has to foretell its target, and a parallel decoder learns best from a single voice: both
-train on such a folder. Each block of rows becomes one shard. Finished shards are kept in
-`<folder>.partial`, so a run that was killed goes on at the first one that is missing.
+A drafter has to predict its target, and a parallel decoder learns best where a source has one
+translation: both train on such a folder. Each block of rows becomes one shard. Finished shards are
+kept in `<folder>.partial`, so a run that was killed goes on at the first one that is missing.
 """
 
 import json

@@ -22,7 +22,7 @@ from outrider.runtime.options import model_defaults
 
 __all__ = ["export_copy", "export_ctranslate2", "export_marian"]
 
-RIDERS = ("drafter", "ctc")
+SIDE_DECODERS = ("drafter", "ctc")
 """Subfolders of a model with weights of their own."""
 
 
@@ -65,7 +65,7 @@ def export_copy(model: str | Path, folder: str | Path, *, dtype: str) -> Path:
         raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(DTYPES)}")
     load_model(source)  # what cannot be loaded is not worth copying
     with _new_folder(Path(folder)) as draft:
-        for part in (".", *RIDERS):
+        for part in (".", *SIDE_DECODERS):
             if (source / part / "config.json").is_file():
                 _copy_part(source / part, draft / part, dtype)
     return Path(folder)

@@ -38,7 +38,7 @@ from outrider.training.encoder import (
 from outrider.training.run_config import RunConfig
 
 __all__ = [
-    "Rider",
+    "SideDecoder",
     "Trained",
     "build_model",
     "build_model_config",
@@ -50,15 +50,15 @@ __all__ = [
 
 _CLASSES = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
 
-Rider = Drafter | Ctc
+SideDecoder = Drafter | Ctc
 """A parallel decoder that belongs to a target."""
-Trained = Seq2Seq | LanguageModel | Rider
+Trained = Seq2Seq | LanguageModel | SideDecoder
 
 
 def build_model(config: RunConfig, prepared: Prepared) -> Trained:
     """Build the model; its weights come from the global random state."""
     if config.model.rides:
-        return _build_rider(config, prepared)
+        return _build_side_decoder(config, prepared)
     built = build_model_config(config, prepared)
     if isinstance(built, LanguageModelConfig):
         return LanguageModel(built)
@@ -74,7 +74,7 @@ def build_model(config: RunConfig, prepared: Prepared) -> Trained:
 def check_model(config: RunConfig) -> None:
     """Refuse a wrong `model` section before hours are spent on preparing the data."""
     if config.model.rides:
-        _build_rider_config(config)
+        _build_side_decoder_config(config)
         return
     if config.model.target is not None:
         message = f"has no effect on {config.model.type}; only a drafter or a ctc decoder has one"
@@ -146,13 +146,13 @@ def _given_keys(config: RunConfig) -> dict[str, str]:
     return {**given, "decoder_start_token_id": "pad_id"}
 
 
-def _build_rider(config: RunConfig, prepared: Prepared) -> Rider:
+def _build_side_decoder(config: RunConfig, prepared: Prepared) -> SideDecoder:
     """Build a parallel decoder and bind it to its target, which learns only in a joint run."""
     folder = target_folder(config)
     check_same_tokenizer(
         prepared.tokenizer, load_tokenizer(folder), data=prepared.folder, model=folder
     )
-    built = _build_rider_config(config)
+    built = _build_side_decoder_config(config)
     target = load_model(folder).requires_grad_(isinstance(built, CtcConfig) and built.joint)
     if isinstance(built, CtcConfig):
         assert isinstance(target, Seq2Seq)
@@ -163,7 +163,7 @@ def _build_rider(config: RunConfig, prepared: Prepared) -> Rider:
     return drafter
 
 
-def _build_rider_config(config: RunConfig) -> DrafterConfig | CtcConfig:
+def _build_side_decoder_config(config: RunConfig) -> DrafterConfig | CtcConfig:
     values, target = config.model.values, load_config(target_folder(config))
     if config.model.type == "ctc":
         check_keys(CtcConfig, values, prefix="model.")

@@ -10,7 +10,7 @@ from outrider.evaluation.results import show_score
 from outrider.files import write_text
 from outrider.training.run_config import RunConfig
 
-__all__ = ["add_rider_section", "write_card"]
+__all__ = ["add_side_decoder_section", "write_card"]
 
 _TASKS = {"seq2seq": "translation", "language_model": "text-generation"}
 
@@ -78,7 +78,7 @@ def write_card(
     write_text(folder / "README.md", card)
 
 
-_RIDERS = {
+_SIDE_DECODERS = {
     "drafter": (
         "Drafter",
         '`drafter` holds a block drafter of {parameters:,} parameters: with `mode="tandem"` it '
@@ -92,7 +92,7 @@ _RIDERS = {
 }
 
 
-def add_rider_section(
+def add_side_decoder_section(
     folder: Path,
     config: RunConfig,
     *,
@@ -101,11 +101,11 @@ def add_rider_section(
     scores: dict[str, Any] | None = None,
 ) -> None:
     """Write into the card of a target what belongs to its drafter or its parallel decoder."""
-    title, about = _RIDERS[config.model.type]
+    title, about = _SIDE_DECODERS[config.model.type]
     parts = [f"## {title}", about.format(parameters=parameters)]
     if config.model.values.get("joint"):
         parts.append("The model was trained on with it: what is said of it above was before that.")
-    parts += [_voice(provenance), _data(config, provenance), _training(config, provenance)]
+    parts += [_text_origin(provenance), _data(config, provenance), _training(config, provenance)]
     validation = provenance["validation"]
     if validation:
         measured = {k: v for k, v in validation.items() if k not in ("event", "step")}
@@ -119,13 +119,13 @@ def add_rider_section(
     write_text(path, f"{card.rstrip()}\n\n" + "\n\n".join(parts) + "\n")
 
 
-def _voice(provenance: dict[str, Any]) -> str:
+def _text_origin(provenance: dict[str, Any]) -> str:
     origin = provenance["distilled"]
     if origin is None:
         return "It was trained on text that people wrote."
     same = origin["weights"] == provenance["target"]["weights"]
-    voice = "the model's own output" if same else f"the output of `{origin['model']}`"
-    return f"It was trained on {voice} (`outrider distill`, {origin['decode']['strategy']})."
+    text = "the model's own output" if same else f"the output of `{origin['model']}`"
+    return f"It was trained on {text} (`outrider distill`, {origin['decode']['strategy']})."
 
 
 def _data(config: RunConfig, provenance: dict[str, Any]) -> str:

@@ -42,7 +42,7 @@ class TrainConfig(Config):
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decay of the weight matrices; biases and norms are left alone."""
     adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
-    """How long AdamW remembers the mean and the square of the gradient."""
+    """Decay of AdamW's moving averages of the gradient and of its square."""
     adam_epsilon: float = Field(default=1e-9, gt=0)
     """Added to AdamW's denominator."""
     clip: float = Field(default=1.0, ge=0)

@@ -16,13 +16,13 @@ from outrider.models import LanguageModel, Seq2Seq
 from outrider.runtime.distill import weights_of
 from outrider.training.average import average_weights
 from outrider.training.build import Trained, target_folder
-from outrider.training.card import add_rider_section, write_card
+from outrider.training.card import add_side_decoder_section, write_card
 from outrider.training.checkpoint import Progress
 from outrider.training.encoder import encoder_folder
 from outrider.training.folder import RunFolder
 from outrider.training.log import read_log
-from outrider.training.rider_folder import write_rider
 from outrider.training.run_config import RunConfig
+from outrider.training.side_decoder_folder import write_side_decoder
 
 __all__ = ["finish_run"]
 
@@ -48,7 +48,7 @@ def finish_run(
         name = config.model.values["encoder"]["pretrained"]
         provenance["encoder"] = {"pretrained": name, "weights": weights_of(encoder)}
     if config.model.rides:
-        provenance |= _rider_provenance(config, folder, prepared)
+        provenance |= _side_decoder_provenance(config, folder, prepared)
     note = _write_model(folder, config, prepared, model, provenance)
     if note:
         console.print(note, highlight=False, soft_wrap=True)
@@ -73,7 +73,7 @@ def _write_model(
             model.save_pretrained(work)
             prepared.tokenizer.save(work)
         else:
-            note = write_rider(model, target_folder(config), work)
+            note = write_side_decoder(model, target_folder(config), work)
         beside = work / folder.written(config).relative_to(final)
         write_text(beside / "run.yaml", as_yaml(config))
         write_result(beside / "provenance.json", provenance)
@@ -89,7 +89,7 @@ def _write_card(
     scores: dict[str, Any] | None = None,
 ) -> None:
     """A card of its own for a model; a drafter's is a part of its target's."""
-    write = write_card if isinstance(model, Seq2Seq | LanguageModel) else add_rider_section
+    write = write_card if isinstance(model, Seq2Seq | LanguageModel) else add_side_decoder_section
     weights = dict(model.named_parameters()).items()
     parameters = sum(w.numel() for name, w in weights if not name.startswith("target."))
     write(model_folder, config, parameters=parameters, provenance=provenance, scores=scores)
@@ -152,7 +152,9 @@ def _provenance(
     }
 
 
-def _rider_provenance(config: RunConfig, folder: RunFolder, prepared: Prepared) -> dict[str, Any]:
+def _side_decoder_provenance(
+    config: RunConfig, folder: RunFolder, prepared: Prepared
+) -> dict[str, Any]:
     evaluations = [one for one in read_log(folder.log.path) if one["event"] == "evaluation"]
     return {
         "target": {"model": config.model.target, "weights": weights_of(target_folder(config))},

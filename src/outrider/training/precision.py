@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from outrider.training.objectives import Objective
-from outrider.training.objectives.auxiliary import Paced
+from outrider.training.objectives.auxiliary import ScheduledObjective
 
 __all__ = ["Choice", "autocast", "choose_precision"]
 
@@ -78,7 +78,7 @@ def _pass(
     precision: str,
     device: torch.device,
 ) -> float:
-    if isinstance(objective, Paced):
+    if isinstance(objective, ScheduledObjective):
         objective.pace(0.0)
     _wait(device)
     began = time.perf_counter()

@@ -95,7 +95,7 @@ def _open(
     prepared.verify()
     _check_validation(config, prepared)
     if config.model.rides:
-        _compare_voices(config, prepared, console)
+        _note_text_origin(config, prepared, console)
     resume, notes = folder.open(
         config,
         prepared=prepared.folder,
@@ -129,8 +129,8 @@ def _bleu_tokenizer(config: RunConfig, prepared: Prepared) -> str | None:
     return tokenizer_for(valid_texts(prepared)[1]) if tokenize == "auto" else tokenize
 
 
-def _compare_voices(config: RunConfig, prepared: Prepared, console: Console) -> None:
-    """A drafter foretells its target best if it learnt from what the target itself says."""
+def _note_text_origin(config: RunConfig, prepared: Prepared, console: Console) -> None:
+    """Say so where the text is not the target's own output, from which a drafter learns best."""
     origin, target = prepared.manifest.origin, target_folder(config)
     if origin is None:
         said = "holds what people wrote"

@@ -25,8 +25,8 @@ from outrider.training.allocator import return_memory
 from outrider.training.callbacks import Cadence
 from outrider.training.checkpoint import Checkpoint, Checkpoints, Progress
 from outrider.training.config import TrainConfig
-from outrider.training.objectives import Carries, Objective
-from outrider.training.objectives.auxiliary import Paced
+from outrider.training.objectives import Objective, StatefulObjective
+from outrider.training.objectives.auxiliary import ScheduledObjective
 from outrider.training.precision import autocast
 
 __all__ = ["Trainer", "Validate"]
@@ -77,7 +77,7 @@ class Trainer(transformers.Trainer):
         set_seed(self.args.seed + self.args.process_index)  # processes must not share dropout masks
         if resume:
             self.progress = resume.progress
-            if isinstance(self.objective, Carries):
+            if isinstance(self.objective, StatefulObjective):
                 self.objective.load(resume.folder, process=self.args.process_index)
         if not self.finished:
             if resume:
@@ -101,7 +101,7 @@ class Trainer(transformers.Trainer):
         self, epoch_iterator: Iterator[PlannedBatch], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Tensor]], int]:
         """Fetch the batches of one update and count its targets over all processes."""
-        if isinstance(self.objective, Paced):
+        if isinstance(self.objective, ScheduledObjective):
             self.objective.pace(self.progress.step / self.config.steps)
         batches = [next(epoch_iterator) for _ in range(num_batches)]
         inputs = [batch.tensors for batch in batches]
@@ -214,7 +214,7 @@ class Trainer(transformers.Trainer):
         self._save_optimizer_and_scheduler(str(staging))
         self._save_scaler(str(staging))
         self._save_rng_state(str(staging))
-        if isinstance(self.objective, Carries):
+        if isinstance(self.objective, StatefulObjective):
             self.objective.save(staging, process=self.args.process_index)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:

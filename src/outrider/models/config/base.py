@@ -98,7 +98,7 @@ class ModelConfig(PreTrainedConfig):
         return key in self.core_keys and getattr(self, self.core_keys[key]) == "gru"
 
     def fill_attention(self, key: str, kind: str) -> None:
-        """Give layers a plain attention where none is given; recurrent ones have none."""
+        """Give layers the usual attention where none is given; recurrent ones have none."""
         if not self.is_recurrent(key):
             setattr(self, key, getattr(self, key) or {"kind": kind})
         elif getattr(self, key) is not None:

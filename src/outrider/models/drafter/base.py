@@ -13,8 +13,8 @@ from outrider.models.base import init_weights
 from outrider.models.drafter.config import DrafterConfig, decoder_layers
 from outrider.models.drafter.layers import build_layer
 from outrider.models.language_model import LanguageModel
-from outrider.models.rider import check_fits
 from outrider.models.seq2seq import Seq2Seq
+from outrider.models.side_decoder import check_fits
 from outrider.nn.allocation import StepAllocation, StepTable
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source

@@ -1,12 +1,12 @@
-"""The walk along a drafted block: every slot chooses a token with those before it in mind.
+"""Choosing the tokens of a drafted block, each with those before it in mind.
 
     s_i = tanh(a_i + P e(y_{i-1}) + R s_{i-1})        a_i what the slot itself brings
     z_i = b_i + o_i s_i                               o_i a row for each of its C candidates
-    y_i = argmax z_i,   or drawn from softmax(z_i / temperature),   or what the slot is told
+    y_i = argmax z_i,   or drawn from softmax(z_i / temperature),   or the token known for slot i
 
 Each slot waits for the one before it, and what it computes is so little that calling torch takes
-most of the time. So a few rows on a CPU are walked in numpy, whose calls cost less; the steps are
-the same.
+most of the time. So a few rows on a CPU are computed in numpy, whose calls cost less; the steps
+are the same.
 """
 
 from typing import NamedTuple
@@ -17,10 +17,10 @@ from torch import Tensor
 
 from outrider.nn.draw import invert, masses
 
-__all__ = ["Candidates", "Choice", "Steps", "Walked", "choose_all", "walk"]
+__all__ = ["Candidates", "Choice", "Chosen", "Steps", "choose_all", "choose_in_order"]
 
 FEW_ROWS = 32
-"""Rows up to which numpy walks faster: 2.7 times for one row, 1.6 times for so many."""
+"""Rows up to which numpy is faster: 2.7 times for one row, 1.6 times for so many."""
 
 
 class Candidates(NamedTuple):
@@ -50,12 +50,12 @@ class Choice(NamedTuple):
     temperature: float = 1.0
     uniform_BK: Tensor | None = None
     """Numbers in [0, 1) to draw with; None takes the likeliest."""
-    told_BK: Tensor | None = None
+    known_BK: Tensor | None = None
     """Tokens that stand whatever a slot would choose; -1 where there is none."""
 
 
-class Walked(NamedTuple):
-    """What came of it."""
+class Chosen(NamedTuple):
+    """What the slots chose."""
 
     tokens_BK: Tensor
     score_BKC: Tensor
@@ -73,18 +73,18 @@ def choose_all(candidates: Candidates, choice: Choice) -> Tensor:
         mass_BKC = masses(score_BKC, choice.temperature)
         pick_BK1 = invert(mass_BKC, uniform_BK[..., None].to(mass_BKC))
     token_BK = candidates.ids_BKC.gather(-1, pick_BK1)[..., 0]
-    told_BK = choice.told_BK
-    return token_BK if told_BK is None else torch.where(told_BK >= 0, told_BK, token_BK)
+    known_BK = choice.known_BK
+    return token_BK if known_BK is None else torch.where(known_BK >= 0, known_BK, token_BK)
 
 
-def walk(candidates: Candidates, steps: Steps, last_B: Tensor, choice: Choice) -> Walked:
+def choose_in_order(candidates: Candidates, steps: Steps, last_B: Tensor, choice: Choice) -> Chosen:
     """Choose slot by slot; `last_B` is the token before the first."""
     if len(last_B) <= FEW_ROWS and _for_numpy(steps.inner_BKR):
-        return _walk_in_numpy(candidates, steps, last_B, choice)
-    return _walk_in_torch(candidates, steps, last_B, choice)
+        return _in_numpy(candidates, steps, last_B, choice)
+    return _in_torch(candidates, steps, last_B, choice)
 
 
-def _walk_in_torch(candidates: Candidates, steps: Steps, last_B: Tensor, choice: Choice) -> Walked:
+def _in_torch(candidates: Candidates, steps: Steps, last_B: Tensor, choice: Choice) -> Chosen:
     token_B, tokens, scores = last_B, [], []
     states: list[Tensor] = []
     parts = zip(*(part.unbind(1) for part in (*candidates, *steps[:2])), strict=True)
@@ -95,21 +95,21 @@ def _walk_in_torch(candidates: Candidates, steps: Steps, last_B: Tensor, choice:
         states.append(state_BR.tanh())
         scores.append(score_BC + (extra_BCR @ states[-1].float()[..., None])[..., 0])
         one = Candidates(ids_BC[:, None], scores[-1][:, None])
-        told_B1, uniform_B1 = (
+        known_B1, uniform_B1 = (
             None if each is None else each[:, i : i + 1]
-            for each in (choice.told_BK, choice.uniform_BK)
+            for each in (choice.known_BK, choice.uniform_BK)
         )
-        token_B = choose_all(one, Choice(choice.temperature, uniform_B1, told_B1))[:, 0]
+        token_B = choose_all(one, Choice(choice.temperature, uniform_B1, known_B1))[:, 0]
         tokens.append(token_B)
-    return Walked(*(torch.stack(each, dim=1) for each in (tokens, scores, states)))
+    return Chosen(*(torch.stack(each, dim=1) for each in (tokens, scores, states)))
 
 
-def _walk_in_numpy(candidates: Candidates, steps: Steps, last_B: Tensor, choice: Choice) -> Walked:
+def _in_numpy(candidates: Candidates, steps: Steps, last_B: Tensor, choice: Choice) -> Chosen:
     ids, score, inner, extra, token_table, state_table = (
         part.numpy() for part in (*candidates, *steps)
     )
-    told, uniform = (
-        None if each is None else each.numpy() for each in (choice.told_BK, choice.uniform_BK)
+    known, uniform = (
+        None if each is None else each.numpy() for each in (choice.known_BK, choice.uniform_BK)
     )
     rows = np.arange(len(inner))
     token, state = last_B.numpy(), np.empty_like(inner)
@@ -125,10 +125,10 @@ def _walk_in_numpy(candidates: Candidates, steps: Steps, last_B: Tensor, choice:
         else:
             pick = invert(masses(score[:, i], choice.temperature), uniform[:, i : i + 1])[:, 0]
         token = ids[rows, i, pick]
-        if told is not None:
-            token = np.where(told[:, i] >= 0, told[:, i], token)
+        if known is not None:
+            token = np.where(known[:, i] >= 0, known[:, i], token)
         tokens[:, i] = token
-    return Walked(*(torch.from_numpy(each) for each in (tokens, score, state)))
+    return Chosen(*(torch.from_numpy(each) for each in (tokens, score, state)))
 
 
 def _for_numpy(tensor: Tensor) -> bool:

@@ -7,7 +7,7 @@ from huggingface_hub.dataclasses import strict
 from outrider.errors import ConfigError
 from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
 from outrider.models.config.choices import LAYER_LIMIT, POSITIONS
-from outrider.models.rider import RiderConfig, check_choice
+from outrider.models.side_decoder import SideDecoderConfig, check_choice
 
 __all__ = ["DrafterConfig", "decoder_layers"]
 
@@ -17,7 +17,7 @@ WHOLE_LIMIT = 1 << 20
 
 
 @strict
-class DrafterConfig(RiderConfig):
+class DrafterConfig(SideDecoderConfig):
     """A drafter: its own layer, and how it is trained."""
 
     model_type = "outrider_drafter"
@@ -61,7 +61,7 @@ class DrafterConfig(RiderConfig):
     decay: float | int = 0.9
     """Training: weight of slot i + 1 over that of slot i."""
     whole: bool = True
-    """Training: one more block over the whole target with random tokens told (mask-predict)."""
+    """Training: one more block over the whole target with random tokens known (mask-predict)."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         super().__post_init__(**kwargs)

@@ -36,8 +36,8 @@ class Slots(NamedTuple):
     """Place of the slot in its block."""
     block_N: Tensor
     """Which block it belongs to."""
-    told_BN: Tensor
-    """Whether the slot is told its token instead of the mask; always true for index 0."""
+    known_BN: Tensor
+    """Whether the slot is given its token instead of the mask; always true for index 0."""
 
 
 def build_layer(config: DrafterConfig) -> Block:

@@ -14,7 +14,7 @@ a whole translation already:
     y_i   = argmax z_i,   or drawn from q_i = softmax(z_i / temperature)
 
 Without s the slots cannot know what was drafted before them, and blocks break off early. In-block
-attention is causal, so one drafter serves every k; a slot that is told its token instead of the
+attention is causal, so one drafter serves every k; a slot that is given its token instead of the
 mask makes mask-predict out of the same weights.
 
 With `core: lstm` the layers look back at nothing. An LSTM runs along the slots of a block, started
@@ -33,7 +33,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outrider.models.drafter.base import DrafterBase
-from outrider.models.drafter.choice import Candidates, Choice, Steps, choose_all, walk
+from outrider.models.drafter.choice import Candidates, Choice, Steps, choose_all, choose_in_order
 from outrider.models.drafter.layers import (
     Slots,
     block_sizes,
@@ -67,26 +67,30 @@ class BlockDraft(NamedTuple):
 class Drafter(DrafterBase):
     """Drafts for the target it is bound to."""
 
-    # Riding along while the target decodes.
+    # Decoding: beside the target, on its state.
 
-    def ride(self, state: DecoderState, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> None:
-        """Take part in a state that has just been opened."""
-        state.rider = self
+    def attach(
+        self, state: DecoderState, memory_BSD: Tensor | None, keep_BS: Tensor | None
+    ) -> None:
+        """Draft on a state that has just been opened."""
+        state.drafter = self
         if not self.recurrent:
-            state.rider_caches = [
+            state.drafter_caches = [
                 block.attention.new_cache(state.rows, state.capacity) for block in self.blocks
             ]
         elif (table := self._allocate(memory_BSD, keep_BS)) is not None:
-            state.rider_caches = [table]
-        state.rider_sources = self._sources(*self.read(memory_BSD, keep_BS))
+            state.drafter_caches = [table]
+        state.drafter_sources = self._sources(*self.read(memory_BSD, keep_BS))
 
     def take_in(self, seen: Sequence[Tensor], state: DecoderState, step: Step) -> None:
-        """Turn the target's states of new tokens into keys and values; see `models.state.Rider`."""
+        """Turn the target's states of new tokens into keys and values (`AttachedDrafter`)."""
         states_BTE = self._tapped(seen)
         state.recent = Recent(states_BTE, state.lengths, self._newest(state))
         if self.recurrent:
             return
-        for block, inject, cache in zip(self.blocks, self.inject, state.rider_caches, strict=True):
+        for block, inject, cache in zip(
+            self.blocks, self.inject, state.drafter_caches, strict=True
+        ):
             k, v = keys_and_values(block, inject, states_BTE, step.positions)
             assert isinstance(cache, LayerCache)
             if step.fresh:
@@ -110,38 +114,38 @@ class Drafter(DrafterBase):
 
     @torch.inference_mode()
     def predict(
-        self, last_B1: Tensor, state: DecoderState, told_BK: Tensor
+        self, last_B1: Tensor, state: DecoderState, known_BK: Tensor
     ) -> tuple[Tensor, Tensor]:
         """Guess a whole block of which some tokens are known: mask-predict.
 
-        `told_BK` holds the token that follows slot i (the one slot i guesses), or -1. Returns the
-        likeliest token of every slot, given that the told ones stand, and its probability. Where
+        `known_BK` holds the token that follows slot i (the one slot i guesses), or -1. Returns the
+        likeliest token of every slot, given that the known ones stand, and its probability. Where
         steps are allocated, slots behind the last one that takes part say the end token.
         """
-        slots = told_BK.shape[1]
-        inputs_BK = F.pad(told_BK[:, :-1], (1, 0), value=-1)
+        slots = known_BK.shape[1]
+        inputs_BK = F.pad(known_BK[:, :-1], (1, 0), value=-1)
         hidden_BKD = self._run_slots(last_B1, state, slots, inputs_BK)
-        found = self._choose(hidden_BKD, last_B1[:, 0], Choice(told_BK=told_BK))
+        found = self._choose(hidden_BKD, last_B1[:, 0], Choice(known_BK=known_BK))
         chosen_BKC = found.ids_BKC == found.tokens_BK[..., None]
         prob_BK = (found.prob_BKC * chosen_BKC).sum(-1)
         table = _table(state)
         if table is None:
             return found.tokens_BK, prob_BK
         place_BK = state.length_B[:, None] + torch.arange(slots, device=last_B1.device)
-        over_BK = (place_BK >= table.end_B[:, None]) & (told_BK < 0)
+        over_BK = (place_BK >= table.end_B[:, None]) & (known_BK < 0)
         eos = self.target.config.end_tokens[0]
         return found.tokens_BK.masked_fill(over_BK, eos), prob_BK.masked_fill(over_BK, 1.0)
 
     def _run_slots(
-        self, last_B1: Tensor, state: DecoderState, slots: int, told_BK: Tensor | None = None
+        self, last_B1: Tensor, state: DecoderState, slots: int, known_BK: Tensor | None = None
     ) -> Tensor:
         """Run a block behind what the state holds; its keys and values do not stay."""
         step = state.step(slots, [slots] * state.rows)
         rest_BKD = self.mask.expand(state.rows, slots - 1, -1)
-        if told_BK is not None:
-            rest_BK = told_BK[:, 1:]
-            told_BKD = self._embed(rest_BK.clamp(min=0))
-            rest_BKD = torch.where((rest_BK >= 0)[..., None], told_BKD, rest_BKD)
+        if known_BK is not None:
+            rest_BK = known_BK[:, 1:]
+            known_BKD = self._embed(rest_BK.clamp(min=0))
+            rest_BKD = torch.where((rest_BK >= 0)[..., None], known_BKD, rest_BKD)
         slot_KD = self._slot_vectors(torch.arange(slots, device=last_B1.device))
         x_BKD = torch.cat([self._embed(last_B1), rest_BKD], dim=1) + slot_KD
         first_BKD = self.from_last(self._newest(state))[:, None].expand(-1, slots, -1)
@@ -151,11 +155,11 @@ class Drafter(DrafterBase):
                 x_BKD if table is None else x_BKD + table.at(step.positions.index_BT),
                 first_BKD,
                 step.positions,
-                state.rider_sources,
+                state.drafter_sources,
                 [slots],
             )
         x_BKD = self._locate(x_BKD + first_BKD, step.positions)
-        layers = zip(self.blocks, state.rider_caches, state.rider_sources, strict=True)
+        layers = zip(self.blocks, state.drafter_caches, state.drafter_sources, strict=True)
         for block, cache, source in layers:
             x_BKD = block.extend(x_BKD, cache, step, source)
         hidden_BKD: Tensor = self.norm(x_BKD)
@@ -178,7 +182,7 @@ class Drafter(DrafterBase):
         if self.config.rank:
             inner_BKR, extra_BKCR = self.from_slot(hidden_BKD), tables.out_VR[place_BKC].float()
             steps = Steps(inner_BKR, extra_BKCR, tables.token_VR, tables.state_RR)
-            tokens_BK, score_BKC, state_BKR = walk(candidates, steps, last_B, choice)
+            tokens_BK, score_BKC, state_BKR = choose_in_order(candidates, steps, last_B, choice)
             hidden_BKD = torch.cat([hidden_BKD, state_BKR], dim=-1)
         else:
             tokens_BK = choose_all(candidates, choice)
@@ -213,7 +217,7 @@ class Drafter(DrafterBase):
         states_BTE = self._tapped(seen)
         place_BN = slots.anchor_BN + slots.index_N
         fed_BN = inputs_BT.gather(1, place_BN.clamp(max=inputs_BT.shape[1] - 1))
-        x_BND = torch.where(slots.told_BN[..., None], self._embed(fed_BN), self.mask)
+        x_BND = torch.where(slots.known_BN[..., None], self._embed(fed_BN), self.mask)
         x_BND = x_BND + self._slot_vectors(slots.index_N)
         before_BN1 = (slots.anchor_BN - 1)[..., None]
         index_BN1 = before_BN1.clamp(0, inputs_BT.shape[1] - 1)
@@ -277,7 +281,7 @@ class Drafter(DrafterBase):
         place = torch.searchsorted(self.kept_V, label).clamp(max=len(self.kept_V) - 1)
         return torch.where(self.kept_V[place] == label, place, IGNORED)
 
-    def judge(self, hidden: Tensor, state: Tensor | None) -> Tensor:
+    def confidence_logit(self, hidden: Tensor, state: Tensor | None) -> Tensor:
         """Logit of the chance that the guess is right; trains nothing but itself."""
         parts = [hidden.detach()] if state is None else [hidden.detach(), state.detach()]
         out: Tensor = self.confidence(torch.cat(parts, dim=-1))[..., 0]
@@ -286,7 +290,7 @@ class Drafter(DrafterBase):
 
 def _table(state: DecoderState) -> StepTable | None:
     """Return what the source gives to every step, where the drafter of this state asks for it."""
-    for cache in state.rider_caches:
+    for cache in state.drafter_caches:
         if isinstance(cache, StepTable):
             return cache
     return None

@@ -20,9 +20,9 @@ from torch import Tensor, nn
 from outrider.errors import ConfigError, nearest
 from outrider.nn.cache import Cache, LayerCache, Room, Step
 from outrider.nn.kernel import flex
+from outrider.nn.kernel.blockwise import NORMALISERS
 from outrider.nn.kernel.dense import attend
 from outrider.nn.kernel.scored import Scored
-from outrider.nn.kernel.tiled import NORMALISERS
 from outrider.nn.score import build_score, score_names
 
 __all__ = ["AttentionBase", "AttentionConfig", "Cost", "HeadShape"]

@@ -19,7 +19,7 @@ from outrider.errors import ConfigError
 from outrider.nn.attention.factored import FactorConfig, FactoredAttention
 from outrider.nn.cache import SLACK, Cache, LayerCache, Room, Slots, Step
 from outrider.nn.kernel.dense import attend
-from outrider.nn.kernel.grid import Grid, Tile, block_tiles
+from outrider.nn.kernel.tiles import StridedRange, Tile, block_tiles
 
 __all__ = ["Attention", "Config", "SummaryCache"]
 
@@ -117,20 +117,21 @@ class Attention(FactoredAttention):
         own = block_tiles(length, stride, sees=sees_besides, device=device)
         return own + self._everywhere(length)
 
-    def _summary_grid(self, first: int, blocks: int) -> Grid:
+    def _summary_range(self, first: int, blocks: int) -> StridedRange:
         """The summaries of `blocks` blocks from `first` on."""
         start = first * self.config.stride + self._before
-        return Grid(start, runs=blocks, jump=self.config.stride, length=self.config.summary)
+        return StridedRange(start, runs=blocks, jump=self.config.stride, length=self.config.summary)
 
     def _everywhere(self, length: int) -> list[Tile]:
         """All queries and all summaries; the last block may have begun its own."""
         stride = self.config.stride
         blocks, rest = divmod(length, stride)
-        keys = [self._summary_grid(0, blocks)] if blocks else []
+        keys = [self._summary_range(0, blocks)] if blocks else []
         if rest > self._before:
-            keys.append(Grid(blocks * stride + self._before, length=rest - self._before))
+            keys.append(StridedRange(blocks * stride + self._before, length=rest - self._before))
         queries = [
-            Grid(start, length=min(GROUP, length - start)) for start in range(0, length, GROUP)
+            StridedRange(start, length=min(GROUP, length - start))
+            for start in range(0, length, GROUP)
         ]
         return [Tile(q, k, more=True) for k in keys for q in queries]
 
@@ -141,22 +142,22 @@ class Attention(FactoredAttention):
         tiles = []
         for first in range(group, -(-length // stride), group):
             start = first * stride
-            queries = Grid(start, length=min(group * stride, length - start))
-            tiles.append(Tile(queries, self._summary_grid(0, first), more=True))
+            queries = StridedRange(start, length=min(group * stride, length - start))
+            tiles.append(Tile(queries, self._summary_range(0, first), more=True))
         full, rest = divmod(length, group * stride)
         if full and group > 1:
-            queries = Grid(stride, full, group * stride, length=(group - 1) * stride)
-            keys = self._summary_grid(0, group - 1)._replace(sets=full, step=group * stride)
+            queries = StridedRange(stride, full, group * stride, length=(group - 1) * stride)
+            keys = self._summary_range(0, group - 1)._replace(sets=full, step=group * stride)
             tiles.append(self._steps(queries, keys, device))
         if rest > stride:
             first = full * group
-            queries = Grid((first + 1) * stride, length=rest - stride)
-            keys = self._summary_grid(first, -(-rest // stride) - 1)
+            queries = StridedRange((first + 1) * stride, length=rest - stride)
+            keys = self._summary_range(first, -(-rest // stride) - 1)
             tiles.append(self._steps(queries, keys, device))
         return tiles
 
-    def _steps(self, queries: Grid, keys: Grid, device: torch.device) -> Tile:
-        i, j = (grid.cut(0, 1).positions(device)[0] for grid in (queries, keys))
+    def _steps(self, queries: StridedRange, keys: StridedRange, device: torch.device) -> Tile:
+        i, j = (one.cut(0, 1).positions(device)[0] for one in (queries, keys))
         stride = self.config.stride
         keep = j[None, :] // stride < i[:, None] // stride
         return Tile(queries, keys, keep, more=True)

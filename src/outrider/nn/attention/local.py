@@ -18,7 +18,7 @@ from outrider.errors import ConfigError
 from outrider.nn.attention.base import AttentionConfig, Cost
 from outrider.nn.attention.tiled import TiledAttention
 from outrider.nn.cache import SLACK
-from outrider.nn.kernel.grid import Tile, block_tiles
+from outrider.nn.kernel.tiles import Tile, block_tiles
 
 __all__ = ["Attention", "Config"]
 

@@ -202,7 +202,7 @@ class Attention(AttentionBase):
         keep = real_NBP[:, :, None]
         if self.causal:
             keep = keep & self._order(keep.device)
-        # A query outside the image sees anything, so that its softmax stays finite.
+        # A query outside the image sees anything, so that its softmax is not NaN.
         keep = keep | ~self._cut(inside, 0)
         return keep if keep.shape[1] == 1 else keep.repeat_interleave(heads, dim=1)
 

@@ -137,7 +137,7 @@ class Attention(AttentionBase):
         outputs = []
         for start in range(0, step.tokens, SLACK):  # bounds what is gathered at once
             some = slice(start, start + SLACK)
-            chain_BHRTS = cache.walk(position_BT[:, some], steps)
+            chain_BHRTS = cache.tokens_before(position_BT[:, some], steps)
             outputs.append(
                 _attend_chains(
                     q_BHTK[:, :, some], k_BHCK, v_BHCK, chain_BHRTS, position_BT[:, some]

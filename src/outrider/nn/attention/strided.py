@@ -20,7 +20,7 @@ from outrider.nn.attention.factored import FactorConfig, FactoredAttention
 from outrider.nn.attention.tiled import block_of
 from outrider.nn.cache import SLACK, Cache, LayerCache, Slots, Step
 from outrider.nn.kernel.dense import attend
-from outrider.nn.kernel.grid import Grid, Tile, block_tiles
+from outrider.nn.kernel.tiles import StridedRange, Tile, block_tiles
 
 __all__ = ["Attention", "Config"]
 
@@ -98,8 +98,8 @@ class Attention(FactoredAttention):
         tiles = []
         for start, sets, runs in ((0, rest, rows + 1), (rest, stride - rest, rows)):
             if sets and runs:
-                grid = Grid(start, sets, 1, runs, stride)
-                tiles.append(Tile(grid, grid, causal=self.causal, more=more))
+                column = StridedRange(start, sets, 1, runs, stride)
+                tiles.append(Tile(column, column, causal=self.causal, more=more))
         return tiles
 
     def extend_one(

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from outrider.nn.attention.base import AttentionBase
 from outrider.nn.kernel.dense import attend
-from outrider.nn.kernel.grid import Tile
 from outrider.nn.kernel.merge import attend_tiles
+from outrider.nn.kernel.tiles import Tile
 
 __all__ = ["TiledAttention", "block_of"]
 

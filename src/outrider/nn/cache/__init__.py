@@ -1,4 +1,4 @@
-"""The ragged cache: keys and values of the tokens each row has taken in, preallocated.
+"""The KV cache: keys and values of the tokens each row has taken in, preallocated and ragged.
 
 Every row has its own length. Growing writes into free slots, rolling back lowers a length; nothing
 is cropped or concatenated, and no row waits for another. Token `p` of a row lives in slot
@@ -46,7 +46,7 @@ class Room(NamedTuple):
 
 
 class Cache(Protocol):
-    """What one layer remembers. How it is written and read is its attention's business."""
+    """The KV cache of one layer. How it is written and read is its attention's business."""
 
     @property
     def wraps(self) -> bool:

@@ -1,6 +1,6 @@
 """A cache that finds the newest tokens of a bucket without looking at the others.
 
-Every token remembers, for each round of hashing, the token before it in its bucket. A query walks
+Every token remembers, for each round of hashing, the token before it in its bucket. A query follows
 that chain: the last m tokens of its bucket cost m steps, however many tokens are cached.
 
 Rolling back needs no repair. The newest token of a bucket is noted one extend late, when it is
@@ -48,7 +48,7 @@ class ChainCache:
         self._bucket_BHRT, self._position_BT = bucket_BHRT, position_BT
         return self.lines.write(k_BHTK, v_BHTK, Slots(position_BT, end, None))
 
-    def walk(self, position_BT: Tensor, steps: int) -> Tensor:
+    def tokens_before(self, position_BT: Tensor, steps: int) -> Tensor:
         """Return the tokens before each in its bucket, newest first: [B, H, R, T, steps].
 
         Counted from 1; 0 where there are no more.

@@ -79,7 +79,7 @@ def _plain(
         triangle_TS = _lower_triangle(q_BHTK, k_BHSK)
         keep = triangle_TS if keep is None else keep & triangle_TS
     if keep is not None:
-        # Finite, so that a row without any kept key stays finite too.
+        # Finite, so that a row without any kept key does not become NaN.
         scores_BHTS = scores_BHTS.masked_fill(~keep, torch.finfo(scores_BHTS.dtype).min)
     weights_BHTS = drop(scores_BHTS.softmax(-1), dropout, dropout > 0)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK

@@ -4,7 +4,7 @@
     o_i^p, z_i^p                         output and log-sum-exp of the scores over S_i^p alone
     z_i = log sum_p exp(z_i^p)           y_i = sum_p exp(z_i^p - z_i) o_i^p
 
-A tile is a set of queries that meet a set of keys (`outrider.nn.kernel.grid`), both of them views
+A tile is a set of queries that meet a set of keys (`outrider.nn.kernel.tiles`), both of them views
 of the data. Its gradient needs only the merged y and z, because w_ij = exp(s_ij - z_i) and dL/ds_ij
 = w_ij (dy_i . v_j - dy_i . y_i): the backward runs tile by tile as the forward does, and memory
 stays linear in the length.
@@ -21,7 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outrider.nn.dropout import dropout as drop
-from outrider.nn.kernel.grid import Grid, Tile
+from outrider.nn.kernel.tiles import StridedRange, Tile
 
 __all__ = ["attend_tiles"]
 
@@ -59,7 +59,7 @@ def _attend(
     q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, tiles: Sequence[Tile], dropout: float
 ) -> Tensor:
     if dropout or q_BHTK.device.type != "cpu" or v_BGTK.shape[3] != q_BHTK.shape[3]:
-        return _plain(q_BHTK, k_BGTK, v_BGTK, tiles, dropout)
+        return _by_matrix_products(q_BHTK, k_BGTK, v_BGTK, tiles, dropout)
     numbers: list[int] = []
     biases = []
     for tile in tiles:
@@ -70,7 +70,7 @@ def _attend(
 
 
 def _bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores. Finite, because a query may see nothing of one tile."""
+    """What is added to scores. Finite: a query that sees nothing of a tile must not become NaN."""
     bias = torch.zeros(keep.shape, dtype=dtype, device=keep.device)
     return bias.masked_fill_(~keep, torch.finfo(dtype).min)
 
@@ -152,7 +152,7 @@ def _calls(
     rest = iter(biases)
     for at in range(0, len(numbers), 15):
         grids, (masked, causal, more) = numbers[at : at + 12], numbers[at + 12 : at + 15]
-        queries, keys = Grid(*grids[:6]), Grid(*grids[6:])
+        queries, keys = StridedRange(*grids[:6]), StridedRange(*grids[6:])
         bias = next(rest) if masked else None
         most = max(1, BUDGET // (groups * width * max(queries.size, keys.size)))
         for first in range(0, queries.sets, most):
@@ -213,7 +213,7 @@ def _put(out: Tensor, lse: Tensor, one: Tensor, one_lse: Tensor, *, more: bool) 
     lse.copy_(both)
 
 
-def _plain(
+def _by_matrix_products(
     q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, tiles: Sequence[Tile], dropout: float
 ) -> Tensor:
     """The same by matrix products, with all tiles of a query under one maximum."""

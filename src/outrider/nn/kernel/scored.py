@@ -2,8 +2,8 @@
 
     y_i = sum_{j in S_i} w_ij v_j        w_i = normalise_{j in S_i}(s(q_i, k_j) + a_i . b_j)
 
-The pattern stays a predicate; `nn/kernel/tiled.py` computes. The cache holds keys as the score maps
-them, so a step maps its own tokens only.
+The pattern stays a predicate; `nn/kernel/blockwise.py` computes. The cache holds keys as the score
+maps them, so a step maps its own tokens only.
 """
 
 from typing import Protocol
@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from outrider.nn.cache import LayerCache, Pattern, Step
-from outrider.nn.kernel.tiled import Field, dense, tiled
+from outrider.nn.kernel.blockwise import Scoring, blockwise, dense
 from outrider.nn.score import ScoreBase
 
 __all__ = ["Scored", "WholePattern"]
@@ -47,9 +47,9 @@ class Scored(nn.Module):
         keep_BT: Tensor | None,
         dropout: float = 0.0,
     ) -> Tensor:
-        """One whole pass, tile by tile."""
-        field = self._field(pattern, q_BHTK, keep_BT, dropout)
-        return tiled(field, self.queries(q_BHTK), self.keys(k_BGTK), v_BGTK)
+        """One whole pass, block by block."""
+        scoring = self._scoring(pattern, q_BHTK, keep_BT, dropout)
+        return blockwise(scoring, self.queries(q_BHTK), self.keys(k_BGTK), v_BGTK)
 
     def reference(
         self,
@@ -60,8 +60,8 @@ class Scored(nn.Module):
         keep_BT: Tensor | None,
     ) -> Tensor:
         """One whole pass, all pairs at once."""
-        field = self._field(pattern, q_BHTK, keep_BT, 0.0)
-        return dense(field, self.queries(q_BHTK), self.keys(k_BGTK), v_BGTK)
+        scoring = self._scoring(pattern, q_BHTK, keep_BT, 0.0)
+        return dense(scoring, self.queries(q_BHTK), self.keys(k_BGTK), v_BGTK)
 
     def extend(
         self,
@@ -76,7 +76,7 @@ class Scored(nn.Module):
         q, k, v = self.queries(q_BHTK), self.keys(k_BGTK), v_BGTK
         if step.fresh:
             cache.fill(k, v, step)
-            return tiled(self._field(pattern, q, None, 0.0), q, k, v)
+            return blockwise(self._scoring(pattern, q, None, 0.0), q, k, v)
         slots = step.slots(pattern, cache.size)
         k, v = cache.write(k, v, slots)
         i_BT = step.positions.index_BT
@@ -89,7 +89,7 @@ class Scored(nn.Module):
         def visible(first: int, last: int) -> tuple[int, Tensor]:
             return 0, keep[:, :, first:last]
 
-        return tiled(Field(self.score, self.normaliser, visible, at=(i_BT, j_BC)), q, k, v)
+        return blockwise(Scoring(self.score, self.normaliser, visible, at=(i_BT, j_BC)), q, k, v)
 
     def queries(self, q_BHTE: Tensor) -> Tensor:
         """Map queries; the columns of a bias came scaled for scaled dot, which is undone."""
@@ -106,9 +106,9 @@ class Scored(nn.Module):
             return self.score.keys(k_BGTE)
         return torch.cat([self.score.keys(k_BGTE[..., :width]), k_BGTE[..., width:]], dim=-1)
 
-    def _field(
+    def _scoring(
         self, pattern: WholePattern, q_BHTK: Tensor, keep_BT: Tensor | None, dropout: float
-    ) -> Field:
+    ) -> Scoring:
         length, device = q_BHTK.shape[2], q_BHTK.device
 
         def visible(first: int, last: int) -> tuple[int, Tensor]:
@@ -117,4 +117,4 @@ class Scored(nn.Module):
             keep = pattern.heads_see(i_T1, torch.arange(start, end, device=device))[None]
             return start, keep if keep_BT is None else keep & keep_BT[:, None, None, start:end]
 
-        return Field(self.score, self.normaliser, visible, dropout=dropout)
+        return Scoring(self.score, self.normaliser, visible, dropout=dropout)

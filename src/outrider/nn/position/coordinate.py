@@ -2,7 +2,7 @@
 
     x_p + [sin(p f), cos(p f)] + [sin(t f), cos(t f)]        before layer t = 1, 2, ...
 
-A token is told where it stands and how deep, and is told again before every layer.
+Every layer adds to a token the codes of its position and of the layer's depth.
 """
 
 import torch

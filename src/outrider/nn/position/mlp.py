@@ -1,4 +1,4 @@
-"""The positional MLP: how alike a token is to those just before it, told to the first layer.
+"""The positional MLP: how alike a token is to those just before it, added before the first layer.
 
     z_i = x_i + p_i        c_i[d] = z_i . z_(i-d) / sqrt(D)   d = 0 .. W-1        z_i + MLP(c_i)
 

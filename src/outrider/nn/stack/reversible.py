@@ -140,7 +140,7 @@ def _train(way: _Way, x_BTD: Tensor, sources: Sources, *, each: bool) -> Sequenc
 
 
 class _Plan(NamedTuple):
-    """What a pass is told beside tensors that have gradients."""
+    """What a pass is given beside tensors that have gradients."""
 
     way: _Way
     weights: list[nn.Parameter]

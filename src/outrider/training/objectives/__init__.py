@@ -1,6 +1,6 @@
 """Objectives: what a model learns to predict from a batch, one file each."""
 
-from outrider.training.objectives.base import IGNORED, Carries, Inputs, Objective
+from outrider.training.objectives.base import IGNORED, Inputs, Objective, StatefulObjective
 from outrider.training.objectives.ctc import CtcObjective
 from outrider.training.objectives.drafter import DrafterObjective
 from outrider.training.objectives.language_model import LanguageModelObjective
@@ -9,12 +9,12 @@ from outrider.training.objectives.translation import TranslationObjective
 
 __all__ = [
     "IGNORED",
-    "Carries",
     "CtcObjective",
     "DrafterObjective",
     "Inputs",
     "LanguageModelObjective",
     "Objective",
     "SegmentObjective",
+    "StatefulObjective",
     "TranslationObjective",
 ]

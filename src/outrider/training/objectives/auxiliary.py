@@ -10,11 +10,11 @@ from torch import Tensor, nn
 from outrider.training.objectives.base import Inputs, add_penalty
 from outrider.training.objectives.language_model import LanguageModelObjective
 
-__all__ = ["IntermediateObjective", "Paced"]
+__all__ = ["IntermediateObjective", "ScheduledObjective"]
 
 
 @runtime_checkable
-class Paced(Protocol):
+class ScheduledObjective(Protocol):
     """An objective that changes as the training goes on."""
 
     def pace(self, progress: float) -> None:

@@ -9,13 +9,13 @@ from torch import Tensor, nn
 from outrider.models.base import Model
 from outrider.nn.loss import IGNORED
 
-__all__ = ["IGNORED", "Carries", "Inputs", "Objective", "add_penalty"]
+__all__ = ["IGNORED", "Inputs", "Objective", "StatefulObjective", "add_penalty"]
 
 Inputs = Mapping[str, Tensor]
 
 
 class Objective(Protocol):
-    """A pure function of model and batch, with no state of its own unless it `Carries`."""
+    """A pure function of model and batch, stateless unless it is a `StatefulObjective`."""
 
     def count(self, inputs: Inputs) -> int:
         """How many targets the batch holds."""
@@ -27,7 +27,7 @@ class Objective(Protocol):
 
 
 @runtime_checkable
-class Carries(Protocol):
+class StatefulObjective(Protocol):
     """An objective that carries something from batch to batch, which a resume must find again."""
 
     def save(self, folder: Path, *, process: int) -> None:

@@ -1,11 +1,11 @@
 """CTC with glancing (GLAT, Qian et al., 2021, arXiv:2008.07905): all tokens in one pass.
 
     path = viterbi(z(x), y)                         z: a first pass, which learns nothing
-    told = a random share of path                   share = ratio * (slots where argmax z != path)
-    loss = -log p(y | x, told)                      CTC over all slots of a second pass
+    known = a random share of path                   share = ratio * (slots where argmax z != path)
+    loss = -log p(y | x, known)                     CTC over all slots of a second pass
 
-The more the model gets wrong, the more it is told: it learns to complete a text before it learns
-to write one. A joint model adds the target's own loss (teacher forcing).
+The more the model gets wrong, the more tokens it is given: it learns to complete a text before it
+learns to write one. A joint model adds the target's own loss (teacher forcing).
 """
 
 import torch
@@ -20,7 +20,7 @@ __all__ = ["CtcObjective", "glance"]
 
 
 class CtcObjective:
-    """A parallel decoder predicts `labels`; outside training no slot is told anything."""
+    """A parallel decoder predicts `labels`; outside training no slot is given a token."""
 
     def count(self, inputs: Inputs) -> int:
         """All labels."""
@@ -32,15 +32,15 @@ class CtcObjective:
         assert isinstance(ctc, Ctc)
         keep_BS = right_padding(inputs["attention_mask"])
         memory_BSD = ctc.encode(inputs["input_ids"], keep_BS)
-        told_BU = None
+        known_BU = None
         if ctc.training:
-            told_BU = glance(ctc, memory_BSD, keep_BS, inputs["labels"])
+            known_BU = glance(ctc, memory_BSD, keep_BS, inputs["labels"])
             ctc.steps += 1
         output = model(
             attention_mask=inputs["attention_mask"],
             labels=inputs["labels"],
             memory=memory_BSD,
-            told=told_BU,
+            known=known_BU,
             label_smoothing=smoothing,
             num_items_in_batch=divisor,
         )
@@ -50,7 +50,7 @@ class CtcObjective:
 
 @torch.no_grad()
 def glance(ctc: Ctc, memory_BSD: Tensor, keep_BS: Tensor | None, labels_BT: Tensor) -> Tensor:
-    """Choose what to tell: the tokens of some slots on the best path, -1 elsewhere."""
+    """Choose what is known: the tokens of some slots on the best path, -1 elsewhere."""
     ctc.eval()
     logits_BUV = ctc.slots(memory_BSD, keep_BS)
     ctc.train()

@@ -4,10 +4,10 @@
 
 A frozen target runs over the whole text once; its states stand in for everything before a block's
 anchor a. Some blocks run without the state along the drafted tokens, so that the slots alone learn
-to name good candidates. One more block covers the whole target, with random tokens told: that is
+to name good candidates. One more block covers the whole target, with random tokens known: that is
 mask-predict.
 
-A drafter that allocates steps foretells the length L of the text too: (log L - log of the labels)^2
+A drafter that allocates steps predicts the length L of the text too: (log L - log of the labels)^2
 is added, a mean over the rows.
 """
 
@@ -67,8 +67,8 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
     if not drafter.training:
         return loss
     right_M = _right(logits_MV.detach(), label_M)
-    judged_M = drafter.judge(hidden_MD, state_MR).float()
-    doubt_M = F.binary_cross_entropy_with_logits(judged_M, right_M, reduction="none")
+    sure_M = drafter.confidence_logit(hidden_MD, state_MR).float()
+    doubt_M = F.binary_cross_entropy_with_logits(sure_M, right_M, reduction="none")
     loss = loss + scale * (doubt_M * weight_M).sum()
     if drafter.allocation is None or memory_BSD is None:
         return loss
@@ -132,16 +132,16 @@ def _cut(drafter: Drafter, label_BT: Tensor) -> Slots:
     anchor_BN = anchor_BA.repeat_interleave(config.train_block, dim=1)
     index_N = index_K.repeat(config.anchors)
     block_N = torch.arange(config.anchors, device=device).repeat_interleave(config.train_block)
-    told_BN = (index_N == 0).expand(rows, -1)
+    known_BN = (index_N == 0).expand(rows, -1)
     if config.whole:
         index_T = torch.arange(length, device=device)
         share_B1 = torch.rand(rows, 1, device=device).mul(2).sub(1).clamp(min=0)
-        told_BT = torch.rand(rows, length, device=device) < share_B1
+        known_BT = torch.rand(rows, length, device=device) < share_B1
         anchor_BN = torch.cat([anchor_BN, anchor_BN.new_zeros(rows, length)], dim=1)
         index_N = torch.cat([index_N, index_T])
         block_N = torch.cat([block_N, torch.full_like(index_T, config.anchors)])
-        told_BN = torch.cat([told_BN, told_BT | (index_T == 0)], dim=1)
-    return Slots(anchor_BN, index_N, block_N, told_BN)
+        known_BN = torch.cat([known_BN, known_BT | (index_T == 0)], dim=1)
+    return Slots(anchor_BN, index_N, block_N, known_BN)
 
 
 def tokens_at(tokens_BT: Tensor, slots: Slots, outside: int) -> Tensor:

@@ -30,7 +30,7 @@ class SegmentObjective:
         self.memory: Memory | None = None
 
     def count(self, inputs: Inputs) -> int:
-        """Labels stand one column behind the inputs that foretell them; the first is of none."""
+        """Labels stand one column behind the inputs that predict them; the first is of none."""
         return int((inputs["labels"][:, 1:] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:

@@ -1,4 +1,4 @@
-"""The walk along a block: numpy and torch take the same steps, and both are the equation's."""
+"""The tokens of a drafted block: numpy and torch choose the same, and both by the equation."""
 
 import math
 
@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider.models import walk as module
-from outrider.models.drafter.choice import Candidates, Choice, Steps, choose_all, walk
+from outrider.models.drafter import choice as module
+from outrider.models.drafter.choice import Candidates, Choice, Steps, choose_all, choose_in_order
 
 WORDS, RANK = 17, 6
 
@@ -28,11 +28,11 @@ def make(
     return candidates, steps, torch.randint(WORDS, (rows,))
 
 
-def make_choice(rows: int, slots: int, *, drawn: bool, told: bool) -> Choice:
+def make_choice(rows: int, slots: int, *, drawn: bool, known: bool) -> Choice:
     uniform = torch.rand(rows, slots, dtype=torch.float64) if drawn else None
     tokens = torch.randint(WORDS, (rows, slots))
-    told_BK = tokens.masked_fill(torch.rand(rows, slots) < 0.7, -1) if told else None
-    return Choice(0.8, uniform, told_BK)
+    known_BK = tokens.masked_fill(torch.rand(rows, slots) < 0.7, -1) if known else None
+    return Choice(0.8, uniform, known_BK)
 
 
 @settings(max_examples=60)
@@ -41,17 +41,17 @@ def make_choice(rows: int, slots: int, *, drawn: bool, told: bool) -> Choice:
     slots=st.integers(1, 9),
     count=st.integers(1, WORDS),
     drawn=st.booleans(),
-    told=st.booleans(),
+    known=st.booleans(),
     dtype=st.sampled_from([torch.float32, torch.float64]),
     seed=st.integers(0, 1 << 30),
 )
-def test_numpy_walks_where_torch_does(rows, slots, count, drawn, told, dtype, seed) -> None:
+def test_numpy_chooses_what_torch_does(rows, slots, count, drawn, known, dtype, seed) -> None:
     torch.manual_seed(seed)
     parts = make(rows, slots, count, dtype)
-    choice = make_choice(rows, slots, drawn=drawn, told=told)
+    choice = make_choice(rows, slots, drawn=drawn, known=known)
     before = [part.clone() for part in (*parts[0], *parts[1])]
-    wanted = module._walk_in_torch(*parts, choice)
-    found = module._walk_in_numpy(*parts, choice)
+    wanted = module._in_torch(*parts, choice)
+    found = module._in_numpy(*parts, choice)
     assert found.tokens_BK.tolist() == wanted.tokens_BK.tolist()
     torch.testing.assert_close(found.score_BKC, wanted.score_BKC, atol=1e-4, rtol=1e-4)
     torch.testing.assert_close(found.state_BKR, wanted.state_BKR)
@@ -63,8 +63,8 @@ def test_numpy_walks_where_torch_does(rows, slots, count, drawn, told, dtype, se
 def test_one_row_by_hand(drawn: bool) -> None:
     """The equation in plain Python, one slot after the other."""
     candidates, steps, last = make(1, 5, 4)
-    choice = make_choice(1, 5, drawn=drawn, told=False)
-    found = walk(candidates, steps, last, choice)
+    choice = make_choice(1, 5, drawn=drawn, known=False)
+    found = choose_in_order(candidates, steps, last, choice)
     token, state = int(last[0]), [0.0] * RANK
     for i in range(5):
         before, row = state, steps.token_VR[token].tolist()
@@ -97,13 +97,13 @@ def test_one_row_by_hand(drawn: bool) -> None:
 def test_numpy_is_for_few_rows_of_numbers_it_knows(monkeypatch: pytest.MonkeyPatch) -> None:
     used: list[str] = []
     for name in ("numpy", "torch"):
-        real = getattr(module, f"_walk_in_{name}")
+        real = getattr(module, f"_in_{name}")
         monkeypatch.setattr(
-            module, f"_walk_in_{name}", lambda *a, f=real, n=name: used.append(n) or f(*a)
+            module, f"_in_{name}", lambda *a, f=real, n=name: used.append(n) or f(*a)
         )
     monkeypatch.setattr(module, "FEW_ROWS", 3)
     for rows, dtype in [(3, torch.float32), (4, torch.float32), (3, torch.bfloat16)]:
-        walk(*make(rows, 2, 4, dtype), Choice())
+        choose_in_order(*make(rows, 2, 4, dtype), Choice())
     assert used == ["numpy", "torch", "torch"]
 
 
@@ -112,9 +112,9 @@ def test_without_a_state_all_slots_choose_at_once() -> None:
     best = candidates.score_BKC.argmax(-1, keepdim=True)
     likeliest = candidates.ids_BKC.gather(-1, best)[..., 0]
     assert choose_all(candidates, Choice()).tolist() == likeliest.tolist()
-    told = torch.tensor([[-1, 16, -1], [0, -1, -1]])
-    stands = torch.where(told >= 0, told, likeliest)
-    assert choose_all(candidates, Choice(told_BK=told)).tolist() == stands.tolist()
+    known = torch.tensor([[-1, 16, -1], [0, -1, -1]])
+    stands = torch.where(known >= 0, known, likeliest)
+    assert choose_all(candidates, Choice(known_BK=known)).tolist() == stands.tolist()
     drawn = [choose_all(candidates, Choice(uniform_BK=torch.full((2, 3), u))) for u in (0.0, 0.999)]
     assert drawn[0].tolist() == candidates.ids_BKC[..., -1].tolist()
     assert drawn[1].tolist() == candidates.ids_BKC[..., 0].tolist()

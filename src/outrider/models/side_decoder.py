@@ -14,14 +14,14 @@ from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
 from outrider.models.config.choices import LIMITS, NORMS
 from outrider.nn.layer.feedforward import ACTIVATIONS
 
-__all__ = ["RiderConfig", "check_choice", "check_fits", "check_share"]
+__all__ = ["SideDecoderConfig", "check_choice", "check_fits", "check_share"]
 
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 SHAPE = ("num_attention_heads", "intermediate_size", "activation", "gated", "norm")
 
 
 @strict
-class RiderConfig(PreTrainedConfig):
+class SideDecoderConfig(PreTrainedConfig):
     """The layers of a small decoder beside a target. Widths and words are the target's."""
 
     given: ClassVar[tuple[str, ...]] = ("vocab_size", "hidden_size")

@@ -111,7 +111,7 @@ def test_a_drafter_run_leaves_everything_behind(home: Path, tmp_path: Path) -> N
 
 
 def test_resuming_changes_nothing(home: Path, tmp_path: Path) -> None:
-    """Anchors, told tokens and dropout are drawn: all of it goes on where it stopped."""
+    """Anchors, known tokens and dropout are drawn: all of it goes on where it stopped."""
     model = {**DRAFTER, "dropout": 0.2}
     whole = train_run(rider(home, tmp_path / "whole", model=model))
     train_run(rider(home, tmp_path / "parts", model=model, train={"steps": 4}))

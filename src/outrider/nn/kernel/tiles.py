@@ -1,9 +1,9 @@
-"""Tiles: which queries meet which keys, written as regular grids of positions.
+"""Tiles: which queries meet which keys, written as strided ranges of positions.
 
     start + set * step + run * jump + place        a set of runs of places, several sets
 
-A grid is a view of the data: blocks that overlap are sets of one run, every l-th token is a set of
-runs of one place, the last c tokens of every block are runs of c. `outrider.nn.kernel.merge`
+Such a range is a view of the data: blocks that overlap are sets of one run, every l-th token is a
+set of runs of one place, the last c tokens of every block are runs of c. `outrider.nn.kernel.merge`
 computes attention over tiles.
 """
 
@@ -13,10 +13,10 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Grid", "Tile", "block_tiles"]
+__all__ = ["StridedRange", "Tile", "block_tiles"]
 
 
-class Grid(NamedTuple):
+class StridedRange(NamedTuple):
     """Positions of queries or keys."""
 
     start: int
@@ -39,12 +39,12 @@ class Grid(NamedTuple):
         inside_P = (run_R[:, None] + place_L).flatten()
         return self.start + set_S[:, None] + inside_P
 
-    def cut(self, first: int, sets: int) -> "Grid":
+    def cut(self, first: int, sets: int) -> "StridedRange":
         """Return `sets` of the sets, from set `first` on."""
         return self._replace(start=self.start + first * self.step, sets=sets)
 
     def view(self, x_HTK: Tensor) -> Tensor:
-        """Look at one row through this grid: [H, sets, runs, length, K], nothing copied."""
+        """Look at one row through this range: [H, sets, runs, length, K], nothing copied."""
         heads, _, width = x_HTK.shape
         head, token, number = x_HTK.stride()
         return x_HTK[:, self.start :].as_strided(
@@ -53,11 +53,11 @@ class Grid(NamedTuple):
         )
 
     def read(self, x_HTK: Tensor) -> Tensor:
-        """Return what stands on this grid, [H, sets, size, K]; only broken runs are copied."""
+        """Return what stands in this range, [H, sets, size, K]; only broken runs are copied."""
         return self.view(x_HTK).flatten(2, 3)
 
     def add(self, x_HTK: Tensor, more_HSPK: Tensor) -> None:
-        """Add to what stands on this grid, also where sets overlap."""
+        """Add to what stands in this range, also where sets overlap."""
         heads, _, _, width = more_HSPK.shape
         more = more_HSPK.reshape(heads, self.sets, self.runs, self.length, width)
         apart = self.length if self.sets == 1 else min(self.step, self.length)
@@ -70,8 +70,8 @@ class Grid(NamedTuple):
 class Tile(NamedTuple):
     """Queries that meet keys, set by set."""
 
-    queries: Grid
-    keys: Grid
+    queries: StridedRange
+    keys: StridedRange
     keep: Tensor | None = None
     """Which of the pairs of a set are in the pattern, [queries, keys]; None for all."""
     causal: bool = False
@@ -98,21 +98,24 @@ def block_tiles(
     they see just their past, are no blocks but one causal tile.
     """
     head = min(head, length)
-    tiles = [Tile(Grid(0, length=head), Grid(0, length=head), causal=True)] if head else []
+    past = StridedRange(0, length=head)
+    tiles = [Tile(past, past, causal=True)] if head else []
     first = -(-max(0, before - head) // size)
     inner = max(0, (length - after - head) // size - first)
-    grids = []
+    ranges = []
     for block in [*range(first), *range(first + inner, -(-(length - head) // size))]:
         start = head + block * size
         end = min(length, start + size)
         if start < length:
             low, high = max(0, start - before), min(length, end + after)
-            grids.append((Grid(start, length=end - start), Grid(low, length=high - low)))
+            ranges.append(
+                (StridedRange(start, length=end - start), StridedRange(low, length=high - low))
+            )
     if inner:
         start, span = head + first * size, before + size + after
-        keys = Grid(start - before, inner, size, length=span)
-        grids.append((Grid(start, inner, size, length=size), keys))
-    for queries, keys in grids:
+        keys = StridedRange(start - before, inner, size, length=span)
+        ranges.append((StridedRange(start, inner, size, length=size), keys))
+    for queries, keys in ranges:
         i = queries.cut(0, 1).positions(device)[0]
         j = keys.cut(0, 1).positions(device)[0]
         keep = None if sees is None else sees(i[:, None], j[None, :])

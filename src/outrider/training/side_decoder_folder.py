@@ -11,16 +11,16 @@ from outrider.hub import SAFE_FILES
 from outrider.models import Drafter
 from outrider.models.ctc import Ctc, split_weights
 
-__all__ = ["write_rider"]
+__all__ = ["write_side_decoder"]
 
 _OTHERS = {"drafter": "ctc", "ctc": "drafter"}
 _FILES = (*SAFE_FILES, "run.yaml")
 
 
-def write_rider(rider: Drafter | Ctc, target: Path, folder: Path) -> str:
-    """Fill `folder` with the target and the rider; return what people should know, or ""."""
-    kind = "drafter" if isinstance(rider, Drafter) else "ctc"
-    joint = isinstance(rider, Ctc) and rider.config.joint
+def write_side_decoder(decoder: Drafter | Ctc, target: Path, folder: Path) -> str:
+    """Fill `folder` with the target and its side decoder; return what people should know, or ""."""
+    kind = "drafter" if isinstance(decoder, Drafter) else "ctc"
+    joint = isinstance(decoder, Ctc) and decoder.config.joint
     _copy(target, folder, leave_out="*.safetensors*" if joint else "")
     other = target / _OTHERS[kind]
     note = ""
@@ -28,11 +28,11 @@ def write_rider(rider: Drafter | Ctc, target: Path, folder: Path) -> str:
         note = f"left out {other}: the weights it was trained for have changed; train it again"
     elif other.is_dir():
         _copy(other, folder / other.name)
-    own = rider.state_dict()
-    if isinstance(rider, Ctc) and joint:
+    own = decoder.state_dict()
+    if isinstance(decoder, Ctc) and joint:
         own, theirs = split_weights(own)
-        rider.target.save_pretrained(folder, state_dict=theirs)
-    rider.save_pretrained(folder / kind, state_dict=own)
+        decoder.target.save_pretrained(folder, state_dict=theirs)
+    decoder.save_pretrained(folder / kind, state_dict=own)
     return note
 
 

@@ -1,0 +1,49 @@
+"""Portable models: the Transformer that every engine knows.
+
+Whoever takes a model somewhere else (Marian, CTranslate2, the native core) supports these layers:
+full or causal attention with the usual score, sums and norms, a stack of different layers. A new
+part of the family is listed here, and all of them refuse it by name.
+"""
+
+from typing import Any, NamedTuple
+
+from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
+
+__all__ = ["Unsupported", "first_unsupported"]
+
+PORTABLE: dict[str, Any] = {
+    "encoder": None,
+    "depth": "stacked",
+    "residual": "add",
+    "skip": None,
+    "pair_attention": False,
+    "position_correlation": 0,
+    "position_mlp": 0,
+    "memory": 0,
+}
+
+
+class Unsupported(NamedTuple):
+    """A key of a config that asks for more than a portable model has."""
+
+    key: str
+    value: Any
+    portable: Any
+    """What a portable model has there."""
+
+
+def first_unsupported(config: Seq2SeqConfig | LanguageModelConfig) -> Unsupported | None:
+    """Return the first part of a model that is not portable; None where all are."""
+    for key, portable in PORTABLE.items():
+        value = getattr(config, key, portable)
+        if value != portable:
+            return Unsupported(key, value, portable)
+    for key, (layers, causal) in config.attention_keys.items():
+        if config.is_recurrent(key):
+            return Unsupported(config.core_keys[key], "gru", "attention")
+        usual = {"kind": "causal" if causal else "full"}
+        for layer in range(getattr(config, layers)):
+            found = config.layer_attention(key, layer)
+            if found != usual:
+                return Unsupported(key, found, usual)
+    return None
