@@ -98,8 +98,8 @@ def test_a_ride_drafts_and_then_verifies(
     kind, seed, threads, rows, slots, worth, forbidden, ends
 ) -> None:
     model = native_tiny.build(kind, seed=seed)
-    rider = native_tiny.build_drafter(model)
-    backend = NativeBackend(model, drafter=rider, threads=threads, ends=ends)
+    side_decoder = native_tiny.build_drafter(model)
+    backend = NativeBackend(model, drafter=side_decoder, threads=threads, ends=ends)
     source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
     newest = torch.randint(backend.vocab_size, (rows, 1), generator=torch.manual_seed(seed))
     states = [backend.encode(source, capacity=12, drafting=True) for _ in range(2)]
@@ -137,9 +137,11 @@ def test_a_draft_is_the_same_in_any_company(
     kind, drafter, seed, instruction_set, threads, lengths
 ) -> None:
     model = native_tiny.build(kind, seed=seed)
-    rider = native_tiny.build_drafter(model, **native_tiny.DRAFTERS[drafter])
-    plain = NativeBackend(model, drafter=rider, threads=1, instruction_set="portable")
-    backend = NativeBackend(model, drafter=rider, threads=threads, instruction_set=instruction_set)
+    side_decoder = native_tiny.build_drafter(model, **native_tiny.DRAFTERS[drafter])
+    plain = NativeBackend(model, drafter=side_decoder, threads=1, instruction_set="portable")
+    backend = NativeBackend(
+        model, drafter=side_decoder, threads=threads, instruction_set=instruction_set
+    )
     source = native_tiny.rows(model, lengths, seed)
     tokens_BT = torch.randint(plain.vocab_size, (len(lengths), 10))
     uniform_BK = torch.rand(len(lengths), 4)

@@ -56,7 +56,7 @@ def test_what_a_language_model_has_too_much_is_named(parts, expected) -> None:
     assert missing(tiny.language_model(**parts)) == expected
 
 
-def test_what_a_rider_has_too_much_is_named() -> None:
+def test_what_a_side_decoder_has_too_much_is_named() -> None:
     model = tiny.seq2seq()
     ctc = native_tiny.build_ctc(model)
     assert missing(model, native_tiny.build_drafter(model), ctc) is None

@@ -41,18 +41,18 @@ def backend(seed: int = 0, *, drafter: bool = True, ctc: bool = True) -> TorchBa
     target = tiny.seq2seq(seed=seed, dtype=torch.float64)
     with torch.no_grad():
         target.tokens.weight.mul_(3)
-    riders: dict[str, Any] = {}
+    side_decoders: dict[str, Any] = {}
     if drafter:
         config = DrafterConfig.for_target(target.config, block=6, train_block=4, rank=8)
-        riders["drafter"] = Drafter(config).double()
+        side_decoders["drafter"] = Drafter(config).double()
         with torch.no_grad():
-            riders["drafter"].bias[PAD] = -50.0
-            riders["drafter"].bias[EOS] = 4.0
+            side_decoders["drafter"].bias[PAD] = -50.0
+            side_decoders["drafter"].bias[EOS] = 4.0
     if ctc:
-        riders["ctc"] = Ctc(CtcConfig.for_target(target.config, layers=2)).double()
+        side_decoders["ctc"] = Ctc(CtcConfig.for_target(target.config, layers=2)).double()
         with torch.no_grad():
-            riders["ctc"].bias[PAD] = 4.0
-    return TorchBackend(target, **riders)
+            side_decoders["ctc"].bias[PAD] = 4.0
+    return TorchBackend(target, **side_decoders)
 
 
 def config(decoder: str = "ctc", **options: Any) -> DecodeConfig:

@@ -142,7 +142,7 @@ def test_gates_are_saved_and_their_first_bias_is_as_asked(tmp_path: Path) -> Non
     assert torch.equal(again(input_ids=tokens).logits, model(input_ids=tokens).logits)
 
 
-def test_riders_keep_plain_residuals() -> None:
+def test_side_decoders_keep_plain_residuals() -> None:
     target = tiny.language_model(residual="gru")
     drafter = Drafter(DrafterConfig.for_target(target.config))
     assert type(drafter.blocks[0].feedforward_residual) is Residual

@@ -135,9 +135,9 @@ def test_drafter_and_ctc_decoder_ride_on_it(home: Path, tmp_path: Path) -> None:
     target = train_run(run(home, tmp_path, train_steps=6, train_save_every=6))
     data, out = tmp_path / "prepared", tmp_path / "distilled"
     distill(target, data, out, progress=False, strategy="sample")  # greedily it never ends
-    riders = {"drafter": {"rank": 4, "block": 8, "train_block": 4}, "ctc": {"layers": 1}}
+    side_decoders = {"drafter": {"rank": 4, "block": 8, "train_block": 4}, "ctc": {"layers": 1}}
     folder = target
-    for kind, options in riders.items():
+    for kind, options in side_decoders.items():
         values = {
             "name": kind,
             "folder": str(tmp_path / kind),

@@ -53,7 +53,7 @@ def home(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
-def rider(
+def side_decoder(
     home: Path,
     folder: Path,
     *,
@@ -62,7 +62,7 @@ def rider(
     **changes: Any,
 ) -> RunConfig:
     values = {
-        "name": "rider",
+        "name": "side_decoder",
         "folder": str(folder / "run"),
         "attribution": "Said by echo.",
         "data": {"folder": str(home / "distilled")},
@@ -73,7 +73,7 @@ def rider(
 
 
 def test_a_drafter_run_leaves_everything_behind(home: Path, tmp_path: Path) -> None:
-    config = rider(
+    config = side_decoder(
         home,
         tmp_path,
         train={"stop_metric": "tokens_per_round", "average_by": "best", "save_every": 6},
@@ -113,10 +113,12 @@ def test_a_drafter_run_leaves_everything_behind(home: Path, tmp_path: Path) -> N
 def test_resuming_changes_nothing(home: Path, tmp_path: Path) -> None:
     """Anchors, known tokens and dropout are drawn: all of it goes on where it stopped."""
     model = {**DRAFTER, "dropout": 0.2}
-    whole = train_run(rider(home, tmp_path / "whole", model=model))
-    train_run(rider(home, tmp_path / "parts", model=model, train={"steps": 4}))
+    whole = train_run(side_decoder(home, tmp_path / "whole", model=model))
+    train_run(side_decoder(home, tmp_path / "parts", model=model, train={"steps": 4}))
     # Evaluating more often must not move the dice either.
-    parts = train_run(rider(home, tmp_path / "parts", model=model, train={"evaluate_every": 2}))
+    parts = train_run(
+        side_decoder(home, tmp_path / "parts", model=model, train={"evaluate_every": 2})
+    )
     weights = "drafter/model.safetensors"
     assert (parts / weights).read_bytes() == (whole / weights).read_bytes()
 
@@ -130,13 +132,15 @@ def test_resuming_changes_nothing(home: Path, tmp_path: Path) -> None:
 def test_a_target_that_changed_is_refused(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "model", tmp_path / "model")
     model = {**DRAFTER, "target": str(tmp_path / "model")}
-    train_run(rider(home, tmp_path, model=model, train={"steps": 4}))
+    train_run(side_decoder(home, tmp_path, model=model, train={"steps": 4}))
     other = Seq2Seq(Seq2SeqConfig.from_pretrained(tmp_path / "model"))
     other.save_pretrained(tmp_path / "model")
     with pytest.raises(ConfigError, match=r"model\.target: has other weights than when"):
-        train_run(rider(home, tmp_path, model=model))
+        train_run(side_decoder(home, tmp_path, model=model))
     console = Console(record=True, file=io.StringIO(), width=400)
-    train_run(rider(home, tmp_path, model=model, train={"steps": 4}), restart=True, console=console)
+    train_run(
+        side_decoder(home, tmp_path, model=model, train={"steps": 4}), restart=True, console=console
+    )
     assert "which has other weights; a drafter learns more from" in console.export_text()
 
 
@@ -156,7 +160,9 @@ def test_a_drafter_of_a_language_model(tmp_path: Path) -> None:
     size = {"vocab_size": prepared.tokenizer.vocab_size, "layers": 2, "max_positions": 25}
     save(LanguageModel(LanguageModelConfig(**size, **SIZE)), prepared, tmp_path / "model")
     console = Console(record=True, file=io.StringIO(), width=400)
-    folder = train_run(rider(tmp_path, tmp_path, data=data, train={"steps": 4}), console=console)
+    folder = train_run(
+        side_decoder(tmp_path, tmp_path, data=data, train={"steps": 4}), console=console
+    )
     assert "holds what people wrote; a drafter learns more from" in console.export_text()
     model = outrider.load(folder)
     options = {"max_new_tokens": 9}
@@ -164,7 +170,9 @@ def test_a_drafter_of_a_language_model(tmp_path: Path) -> None:
 
 
 def test_the_shortlist_holds_the_commonest_tokens(home: Path, tmp_path: Path) -> None:
-    folder = train_run(rider(home, tmp_path, model={**DRAFTER, "shortlist": 5}, train={"steps": 4}))
+    folder = train_run(
+        side_decoder(home, tmp_path, model={**DRAFTER, "shortlist": 5}, train={"steps": 4})
+    )
     drafter = outrider.load(folder).backend.drafter
     prepared, counts = open_prepared(home / "distilled"), Counter()
     for block in range(len(prepared.reader("train").block_rows)):
@@ -177,10 +185,10 @@ def test_the_shortlist_holds_the_commonest_tokens(home: Path, tmp_path: Path) ->
 def test_a_ctc_run_keeps_the_drafter_that_still_fits(
     home: Path, tmp_path: Path, joint: bool
 ) -> None:
-    drafted = train_run(rider(home, tmp_path / "drafter", train={"steps": 4}))
+    drafted = train_run(side_decoder(home, tmp_path / "drafter", train={"steps": 4}))
     model = {**CTC, "joint": joint, "target": str(drafted)}
     console = Console(record=True, file=io.StringIO(), width=400)
-    folder = train_run(rider(home, tmp_path, model=model, train=CTC_TRAIN), console=console)
+    folder = train_run(side_decoder(home, tmp_path, model=model, train=CTC_TRAIN), console=console)
     before, after = ((one / "model.safetensors").read_bytes() for one in (drafted, folder))
     assert (before == after) is not joint
     assert (folder / "drafter").is_dir() is not joint
@@ -216,12 +224,12 @@ def test_what_cannot_be_is_refused(
     home: Path, tmp_path: Path, changes: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
-        train_run(rider(home, tmp_path, **changes))
+        train_run(side_decoder(home, tmp_path, **changes))
 
 
 def test_settings_of_a_corpus_that_is_not_read_are_refused(home: Path, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"data\.valid_rows: has no effect without data\.train"):
-        rider(home, tmp_path, data={"folder": str(home / "distilled"), "valid_rows": 3})
+        side_decoder(home, tmp_path, data={"folder": str(home / "distilled"), "valid_rows": 3})
 
 
 def test_data_of_another_tokenizer_is_refused(home: Path, tmp_path: Path) -> None:
@@ -232,9 +240,9 @@ def test_data_of_another_tokenizer_is_refused(home: Path, tmp_path: Path) -> Non
     vocabulary["a"], vocabulary["b"] = vocabulary["b"], vocabulary["a"]
     path.write_text(json.dumps(values))
     with pytest.raises(DataError, match="was prepared with another tokenizer than that of"):
-        train_run(rider(home, tmp_path, data={"folder": str(tmp_path / "data")}))
+        train_run(side_decoder(home, tmp_path, data={"folder": str(tmp_path / "data")}))
 
 
 def test_a_missing_target_is_named(home: Path, tmp_path: Path) -> None:
     with pytest.raises(ModelError, match="gone: no such folder"):
-        train_run(rider(home, tmp_path, model={**DRAFTER, "target": str(tmp_path / "gone")}))
+        train_run(side_decoder(home, tmp_path, model={**DRAFTER, "target": str(tmp_path / "gone")}))

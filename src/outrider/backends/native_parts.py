@@ -90,7 +90,7 @@ def ctc_shape(ctc: Ctc) -> dict[str, Any]:
 def weights(
     model: Seq2Seq | LanguageModel, drafter: Drafter | None = None, ctc: Ctc | None = None
 ) -> dict[str, NDArray[np.float32]]:
-    """Return all weights as float32 arrays; those of riders stand under `drafter.` and `ctc.`."""
+    """Return all weights as float32 arrays, side decoders under `drafter.` and `ctc.`."""
     found = _arrays(model, "")
     if drafter is not None:
         found |= _arrays(drafter, "drafter.")
