@@ -25,8 +25,11 @@ def assert_same_with_gradient(fast: Tensor, slow: Tensor, inputs: tuple[Tensor, 
     torch.testing.assert_close(fast_grads, slow_grads, rtol=1e-9, atol=1e-10)
 
 
-def heads(*shape: int, seed: int = 0) -> tuple[Tensor, Tensor, Tensor]:
+def heads(
+    *shape: int, seed: int = 0, device: torch.device | None = None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Random queries, keys and values, the same on every device."""
     generator = torch.Generator().manual_seed(seed)
     make = (torch.randn(*shape, dtype=torch.float64, generator=generator) for _ in "qkv")
-    q, k, v = (x.requires_grad_() for x in make)
+    q, k, v = (x.to(device).requires_grad_() for x in make)
     return q, k, v

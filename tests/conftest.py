@@ -35,11 +35,23 @@ def _fixed_seed() -> None:
 
 
 @pytest.fixture(autouse=True)
-def _uninitialised_memory_is_nan() -> Iterator[None]:
-    """Fill `torch.empty` with NaN: reading what nobody wrote then fails instead of passing."""
-    torch.use_deterministic_algorithms(True)
+def _uninitialised_memory_is_nan(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Fill `torch.empty` with NaN: reading what nobody wrote then fails instead of passing.
+
+    Not on a GPU, where some kernels have no deterministic form and would refuse to run.
+    """
+    torch.use_deterministic_algorithms(request.node.get_closest_marker("gpu") is None)
     yield
     torch.use_deterministic_algorithms(False)
+
+
+DEVICES = ["cpu", *([pytest.param("cuda", marks=pytest.mark.gpu)] * torch.cuda.is_available())]
+
+
+@pytest.fixture(scope="session", params=DEVICES)
+def device(request: pytest.FixtureRequest) -> torch.device:
+    """Where a contract is tested: the CPU, and a GPU where there is one (`pytest -m gpu`)."""
+    return torch.device(request.param)
 
 
 @pytest.fixture(autouse=True, scope="session")

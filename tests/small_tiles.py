@@ -2,30 +2,40 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from importlib import import_module
+from pkgutil import iter_modules
 
 import pytest
 import torch
 from torch import Tensor
 
 from attention_equation import assert_same_with_gradient, equation, heads
-from outrider.nn.attention import HeadShape, build_attention, fixed, tiled
+from outrider.nn import attention
+from outrider.nn.attention import HeadShape, adaptive_span, build_attention, fixed, tiled
 from outrider.nn.attention.tiled import TiledAttention
 from outrider.nn.kernel import merge
 
 
 @contextmanager
 def small_tiles() -> Iterator[None]:
-    """Take tiles at every length, of blocks of 4 queries and groups of 12."""
+    """Take the fast path at every length, with blocks of 4 queries and groups of 12.
+
+    `DENSE_UP_TO` of any file in `nn/attention` says how long one dense pass is the faster way.
+    """
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(tiled, "DENSE_UP_TO", 0)
+        for file in iter_modules(attention.__path__, f"{attention.__name__}."):
+            module = import_module(file.name)
+            if hasattr(module, "DENSE_UP_TO"):
+                patch.setattr(module, "DENSE_UP_TO", 0)
         patch.setattr(tiled, "SHARE", 2.0)
         patch.setattr(tiled, "BLOCK", 4)
         patch.setattr(fixed, "GROUP", 12)
+        patch.setattr(adaptive_span, "BLOCKS", (4, 8, 8))
         patch.setattr(merge, "BUDGET", 128)
         yield
 
 
-def largest_product(attention: TiledAttention, length: int) -> int:
+def largest_product(of: TiledAttention, length: int) -> int:
     """Most query-key pairs that meet in one set of a tile, while a whole pass really runs."""
     largest = 0
     real = merge._calls
@@ -38,7 +48,7 @@ def largest_product(attention: TiledAttention, length: int) -> int:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(merge, "_calls", calls)
-        attention(*(x.detach() for x in heads(1, attention.shape.heads, length, 4)))
+        of(*(x.detach() for x in heads(1, of.shape.heads, length, 4)))
     assert largest, "no tile was computed"
     return largest
 
@@ -48,9 +58,9 @@ def assert_equation(spec: dict, *, causal: bool, length: int, real: int, sees, s
     q, k, v = heads(length, 3, seed=seed)
     real = length if causal else min(real, length)
     keep = (torch.arange(length) < real)[None]
-    attention = build_attention(spec, causal=causal, shape=HeadShape(1, 1, 3)).eval()
+    one = build_attention(spec, causal=causal, shape=HeadShape(1, 1, 3)).eval()
     with small_tiles():
-        fast = attention(*(x[None, None] for x in (q, k, v)), keep_BT=keep)[0, 0, :real]
+        fast = one(*(x[None, None] for x in (q, k, v)), keep_BT=keep)[0, 0, :real]
 
     def visible(i: int, j: int) -> bool:
         return j < real and sees(i, j) and (j <= i or not causal)

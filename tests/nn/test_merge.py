@@ -89,8 +89,9 @@ def test_plain_products_equal_the_kernel() -> None:
     q, k, v = heads(2, 4, 30, 4)
     k, v = k[:, :2], v[:, :2]
     fast = attend_tiles(q, k, v, window)
-    assert_same_with_gradient(merge._plain(q, k, v, window(30), 0.0), fast, (q,))
-    torch.testing.assert_close(merge._plain(q, k, v, window(30), 0.0), dense_window(q, k, v))
+    products = merge._by_matrix_products(q, k, v, window(30), 0.0)
+    assert_same_with_gradient(products, fast, (q,))
+    torch.testing.assert_close(products, dense_window(q, k, v))
 
 
 def test_dropout_drops_weights_and_keeps_their_mean() -> None:

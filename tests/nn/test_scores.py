@@ -269,10 +269,10 @@ def test_columns_of_a_bias_are_added_to_any_score() -> None:
         found = attention(q, k, v)[..., :WIDTH]
         bias = a @ b.transpose(-1, -2)
         mapped = attention.scored.queries(plain[0]), attention.scored.keys(plain[1])
-        field = attention.scored._field(attention, plain[0], None, 0.0)
+        scoring = attention.scored._scoring(attention, plain[0], None, 0.0)
         tile = blocks._Block(slice(0, 12), slice(0, 12), None, 0)
-        table = blocks._table(field, field.score.table(), tile)
-        scores = blocks._scores(field.score, *mapped, table, *field.score.weights()) + bias
+        table = blocks._table(scoring, scoring.score.table(), tile)
+        scores = blocks._scores(scoring.score, *mapped, table, *scoring.score.weights()) + bias
         exp = scores.exp().tril()
         top = exp if normaliser == "softmax" else scores.tanh().tril()
         close(found, top / exp.sum(-1, keepdim=True) @ plain[2])

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast
+from typing import Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -12,26 +12,22 @@ from transformers import initialization as init
 from outrider.errors import InputError
 from outrider.models.config import ModelConfig
 from outrider.models.state import DecoderState
-from outrider.nn.allocation import StepAllocation
 from outrider.nn.attention import AttentionBase, build_attention
 from outrider.nn.cache.ring import Ring
 from outrider.nn.dropout import dropout
 from outrider.nn.layer.block import Block
-from outrider.nn.layer.correlation import Correlation
 from outrider.nn.layer.feedforward import FeedForward
 from outrider.nn.layer.heads import CrossAttention, SelfAttention
 from outrider.nn.layer.recurrent import Gru
-from outrider.nn.layer.residual import GATE_BIAS, GatedResidual
+from outrider.nn.layer.residual import GATE_BIAS
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
-from outrider.nn.pair import PairAttention
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
 from outrider.nn.position.alibi import Alibi
 from outrider.nn.position.columns import Columns
 from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.position.mlp import PositionMlp
 from outrider.nn.position.relative import Relative
-from outrider.nn.score import ScoreBase
 from outrider.nn.stack import Stack
 from outrider.nn.stack.depth import SharedStack
 from outrider.nn.stack.halting import Halting, HaltingStack
@@ -41,10 +37,13 @@ from outrider.nn.stack.skip import SkipConfig, SkippingStack
 __all__ = ["Model", "build_block", "build_position", "build_stack", "init_weights", "right_padding"]
 
 
-RESET = (
-    ScoreBase | Correlation | PositionMlp | PairAttention | StepAllocation | Halting | GatedResidual
-)
-"""Parts that know their first weights themselves."""
+@runtime_checkable
+class Resets(Protocol):
+    """A part that knows its first weights itself."""
+
+    def reset(self) -> None:
+        """Draw them."""
+        ...
 
 
 class BlockConfig(Protocol):
@@ -249,7 +248,7 @@ def init_weights(module: nn.Module) -> None:
     elif isinstance(module, nn.LayerNorm):
         init.ones_(module.weight)
         init.zeros_(module.bias)
-    elif isinstance(module, RESET):
+    elif isinstance(module, Resets):
         module.reset()
     elif isinstance(module, nn.GRU | nn.LSTM):
         init.xavier_uniform_(module.weight_ih_l0)

@@ -12,7 +12,7 @@ point that would take too long is left out, never guessed.
 
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import torch
@@ -36,8 +36,6 @@ __all__ = [
 
 MARK, CACHE = 1 << 14, 1 << 16
 """Lengths at which speed and memory, and the cache, are quoted."""
-PARTS = ({"heads": 2, "kind": "sliding"}, {"heads": 2, "kind": "causal"})
-"""What a kind that consists of others is measured with."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +122,8 @@ def check_kinds(names: Sequence[str]) -> list[str]:
 
 
 def scaling_options(kind: str, length: int) -> dict[str, Any]:
-    """Return the options a kind is measured with: its defaults, and a stride of sqrt(n)."""
-    names = {field.name for field in fields(load_attention(kind).Config)}
-    options: dict[str, Any] = {}
-    if "stride" in names:
-        options["stride"] = max(1, round(math.sqrt(length)))
-    if "parts" in names:
-        options["parts"] = [dict(part) for part in PARTS]
+    """Return the options a kind is measured with, as it says itself."""
+    options: dict[str, Any] = load_attention(kind).Config.options_for(length)
     return options
 
 

@@ -19,11 +19,9 @@ from outrider.models.config.choices import (
     POSITION_LIMIT,
     POSITIONS,
 )
-from outrider.nn.attention import AttentionBase, build_attention
-from outrider.nn.attention.adaptive_span import Config as SpanConfig
+from outrider.nn.attention import AttentionBase, build_attention, kinds_with, load_attention
 from outrider.nn.layer.feedforward import ACTIVATIONS
 from outrider.nn.layer.residual import RESIDUALS
-from outrider.nn.stack.halting import HALTING_KINDS
 
 __all__ = ["check_model", "check_usual_score"]
 
@@ -43,7 +41,7 @@ def check_model(config: ModelConfig) -> None:
             checked.append(spec)
             attention = build_attention(spec, causal=causal, shape=config.head_shape, key=key)
             _check_columns(config, key, attention)
-            _check_spans(config, key, attention)
+            _check_reversible(config, key, attention)
 
 
 def _check_sizes(config: ModelConfig) -> None:
@@ -143,9 +141,10 @@ def _check_halting(config: ModelConfig, key: str, spec: dict[str, Any]) -> None:
     if config.is_recurrent(key):
         message = "a gru reads every token, so none can halt; leave halting out"
         raise ConfigError(config.core_keys[key], message)
-    if spec.get("kind") not in HALTING_KINDS:
-        expected = ", ".join(HALTING_KINDS)
-        message = f"{spec.get('kind')!r} cannot leave tokens out; with halting use {expected}"
+    kind = spec.get("kind", "")
+    if not load_attention(kind, key=f"{key}.kind").Attention.halting_ok:
+        expected = ", ".join(kinds_with("halting_ok"))
+        message = f"{kind!r} cannot leave tokens out; with halting use {expected}"
         raise ConfigError(f"{key}.kind", message)
     check_usual_score(key, spec, "tokens that halt look with")
     if config.position_correlation:
@@ -176,14 +175,11 @@ def _check_columns(config: ModelConfig, key: str, attention: AttentionBase) -> N
             raise ConfigError("position", message)
 
 
-def _check_spans(config: ModelConfig, key: str, attention: AttentionBase) -> None:
-    if config.residual != "reversible":
-        return
-    for part in attention.modules():
-        options = getattr(part, "config", None)
-        if isinstance(options, SpanConfig) and options.dynamic:
-            message = "the cost of dynamic spans is of a pass, and reversible layers forget it"
-            raise ConfigError(f"{key}.dynamic", f"{message}; use dynamic: false")
+def _check_reversible(config: ModelConfig, key: str, attention: AttentionBase) -> None:
+    if config.residual == "reversible":
+        for part in attention.modules():
+            if isinstance(part, AttentionBase):
+                part.check_reversible(key)
 
 
 def check_usual_score(key: str, spec: Mapping[str, Any], why: str) -> None:

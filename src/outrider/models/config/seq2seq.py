@@ -9,7 +9,8 @@ from outrider.errors import ConfigError
 from outrider.models.config.base import ModelConfig
 from outrider.models.config.checks import check_model
 from outrider.models.pretrained import check_encoder, longest_row
-from outrider.nn.stack.skip import SKIPPING_KINDS, SkipConfig
+from outrider.nn.attention import kinds_with, load_attention
+from outrider.nn.stack.skip import SkipConfig
 
 __all__ = ["Seq2SeqConfig"]
 
@@ -95,9 +96,10 @@ class Seq2SeqConfig(ModelConfig):
             raise ConfigError("skip.layers", message)
         for layer in range(self.encoder_layers) if skip.layers is None else skip.layers:
             spec = self.layer_attention("encoder_attention", layer)
-            if spec.get("kind") not in SKIPPING_KINDS or spec.get("score") == "fast":
+            variant = load_attention(spec.get("kind", ""), key="encoder_attention.kind")
+            if not variant.Attention.skipping_ok or spec.get("score") == "fast":
                 message = f"layer {layer} asks how far apart tokens stand, so none can be skipped"
-                expected = " or ".join(SKIPPING_KINDS)
+                expected = " or ".join(kinds_with("skipping_ok"))
                 raise ConfigError(
                     "encoder_attention", f"{message}; use kind {expected}, and not score fast"
                 )

@@ -22,6 +22,7 @@ __all__ = [
     "HeadShape",
     "attention_kinds",
     "build_attention",
+    "kinds_with",
     "load_attention",
 ]
 
@@ -50,6 +51,11 @@ def _variant(name: str) -> ModuleType | None:
     return module if "Attention" in vars(module) else None
 
 
+def kinds_with(flag: str) -> list[str]:
+    """Names of the kinds whose `Attention` has a class flag, such as `halting_ok`."""
+    return [kind for kind in attention_kinds() if getattr(load_attention(kind).Attention, flag)]
+
+
 def build_attention(
     spec: Mapping[str, Any],
     *,
@@ -65,9 +71,8 @@ def build_attention(
     _check_options(variant.Config, options, kind=kind, key=key)
     side, able = ("a decoder", "causal_ok") if causal else ("an encoder", "two_sided_ok")
     if not getattr(variant.Attention, able):
-        able_kinds = [k for k in attention_kinds() if getattr(load_attention(k).Attention, able)]
         raise ConfigError(
-            f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {able_kinds}"
+            f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {kinds_with(able)}"
         )
     try:
         attention: AttentionBase = variant.Attention(

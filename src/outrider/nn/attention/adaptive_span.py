@@ -131,6 +131,12 @@ class Attention(AttentionBase):
         mean, self._mean_span = self._mean_span, None
         return None if mean is None else self.config.penalty * mean
 
+    def check_reversible(self, key: str) -> None:
+        """Refuse dynamic spans."""
+        if self.config.dynamic:
+            message = "the cost of dynamic spans is of a pass, and reversible layers forget it"
+            raise ConfigError(f"{key}.dynamic", f"{message}; use dynamic: false")
+
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
         """Group by group as far as each reaches; one dense pass where that is short anyway."""
         if q_BHTK.shape[2] <= DENSE_UP_TO:

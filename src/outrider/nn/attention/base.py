@@ -12,7 +12,7 @@ Other scores than q . k / sqrt(K), and other normalisers than softmax, are optio
 """
 
 from dataclasses import dataclass
-from typing import ClassVar, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -67,6 +67,14 @@ class AttentionConfig:
                 "attention.score_positions", f"got {size!r}, expected 1 to {TABLE_LIMIT}"
             )
 
+    @classmethod
+    def options_for(cls, length: int) -> dict[str, Any]:
+        """Return the options to measure and draw a text of `length` tokens with.
+
+        The defaults, unless the best value depends on the length or there is no default.
+        """
+        return {}
+
 
 class HeadShape(NamedTuple):
     """The heads an attention is built for; a variant with parameters of its own asks."""
@@ -101,6 +109,13 @@ class AttentionBase(nn.Module):
 
     columns_ok: ClassVar[bool] = True
     """Scores by q . k of all columns it is given, so that positions can bias them (`Columns`)."""
+    halting_ok: ClassVar[bool] = False
+    """Some queries of a text may ask alone, as tokens that have halted ask no more
+    (`nn/stack/halting.py`): `sees` says for each which keys it sees, whoever else asks, and the
+    cache is a `LayerCache`."""
+    skipping_ok: ClassVar[bool] = False
+    """Tokens may be left out of a layer (`nn/stack/skip.py`): the pattern does not ask how far
+    apart the others stand."""
 
     def __init__(
         self,
@@ -168,6 +183,12 @@ class AttentionBase(nn.Module):
         """Return what training should add to the loss, once per update."""
         return None
 
+    def check_reversible(self, key: str) -> None:
+        """Raise `ConfigError` where reversible layers, which compute a pass again, cannot have it.
+
+        `key` is where the config names it.
+        """
+
     def forward(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
     ) -> Tensor:
@@ -233,8 +254,8 @@ class AttentionBase(nn.Module):
         """
         own = type(self).reference is AttentionBase.reference
         compiling = torch.compiler.is_compiling()
-        plain = self.positional and own and self.heads_alike
-        return plain and not self.active_dropout and not compiling
+        said = self.positional and own and self.heads_alike
+        return said and not self.active_dropout and not compiling
 
     @property
     def active_dropout(self) -> float:

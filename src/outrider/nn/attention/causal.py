@@ -24,6 +24,8 @@ class Config(AttentionConfig):
 class Attention(AttentionBase):
     """The look-ahead mask. In an encoder it makes a one-directional encoder."""
 
+    halting_ok = True
+
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
         """The past and itself."""
         return j <= i

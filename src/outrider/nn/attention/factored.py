@@ -8,7 +8,9 @@ layer uses them in one of three ways:
     per_head     A1 in the first half of the heads, A2 in the second
 """
 
+import math
 from dataclasses import dataclass, replace
+from typing import Any
 
 from torch import Tensor
 
@@ -33,6 +35,11 @@ class FactorConfig(AttentionConfig):
     """How a layer uses the two factors: merge, interleave or per_head."""
     factor: int | None = None
     """With `use: interleave`, the factor of this layer: 1 or 2."""
+
+    @classmethod
+    def options_for(cls, length: int) -> dict[str, Any]:
+        """Return the stride with which both factors see about as much."""
+        return {"stride": max(1, round(math.sqrt(length)))}
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -25,6 +25,8 @@ class Attention(AttentionBase):
     """Everything sees everything."""
 
     causal_ok = False
+    halting_ok = True
+    skipping_ok = True
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
         """Always."""

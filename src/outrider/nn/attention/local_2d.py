@@ -190,7 +190,10 @@ class Attention(AttentionBase):
         image = image.view(len(x_NTK), -1, config.columns, x_NTK.shape[2])
         image = F.pad(image, (0, 0, margin, margin + across * width - config.columns))
         size = (height + margin, width + 2 * margin)
-        blocks: Tensor = _Windows.apply(image, size, (height, width))  # type: ignore[no-untyped-call]
+        if torch.compiler.is_compiling():  # a compiler makes its own of the gradient
+            blocks = _windows(image, size, (height, width))
+        else:
+            blocks = _Windows.apply(image, size, (height, width))  # type: ignore[no-untyped-call]
         return blocks.flatten(3, 4).flatten(0, 1)
 
     def _block_keep(self, length: int, real_NBP: Tensor, heads: int) -> Tensor:
@@ -268,19 +271,21 @@ def _take(inputs: Sequence[Tensor], queries: slice, keys: slice) -> tuple[Tensor
     return (q_BHTK[:, :, queries], *(x[..., keys, :] for x in others))
 
 
-class _Windows(torch.autograd.Function):
-    """Windows of an image as `unfold` cuts them: [down, across, N, rows, columns, K].
+def _windows(image_NXYK: Tensor, size: tuple[int, int], step: tuple[int, int]) -> Tensor:
+    """Cut windows out of an image: [down, across, N, rows, columns, K]."""
+    cut = image_NXYK.unfold(1, size[0], step[0]).unfold(2, size[1], step[1])
+    return cut.permute(1, 2, 0, 4, 5, 3).contiguous()
 
-    The gradient of `unfold` took a third of a training pass; this adds whole steps.
-    """
+
+class _Windows(torch.autograd.Function):
+    """The same; the gradient of `unfold` took a third of a training pass, this adds whole steps."""
 
     @staticmethod
     def forward(
         ctx: Any, image_NXYK: Tensor, size: tuple[int, int], step: tuple[int, int]
     ) -> Tensor:
         ctx.shape, ctx.step = image_NXYK.shape, step
-        cut = image_NXYK.unfold(1, size[0], step[0]).unfold(2, size[1], step[1])
-        return cut.permute(1, 2, 0, 4, 5, 3).contiguous()
+        return _windows(image_NXYK, size, step)
 
     @staticmethod
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:

@@ -30,6 +30,11 @@ class Config(AttentionConfig):
     parts: Sequence[Any] = ()
     """`{heads: ..., kind: ..., option: ...}` for every group of heads."""
 
+    @classmethod
+    def options_for(cls, length: int) -> dict[str, Any]:
+        """Return two heads of two kinds."""
+        return {"parts": [{"heads": 2, "kind": "sliding"}, {"heads": 2, "kind": "causal"}]}
+
     def __post_init__(self) -> None:
         super().__post_init__()
         if not isinstance(self.parts, list | tuple) or not self.parts:

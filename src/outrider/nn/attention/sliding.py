@@ -39,6 +39,7 @@ class Attention(TiledAttention):
     """A band around the diagonal."""
 
     config: Config
+    halting_ok = True
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
         """Less than a window away, and not ahead where causal."""

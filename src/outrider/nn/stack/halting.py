@@ -32,10 +32,7 @@ from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack.depth import SharedStack
 from outrider.nn.stack.pack import Pack
 
-__all__ = ["HALTING_KINDS", "Halting", "HaltingConfig", "HaltingStack", "Pondered"]
-
-HALTING_KINDS = ("causal", "full", "sliding")
-"""Attentions whose queries can be picked out: each sees its keys whoever else asks."""
+__all__ = ["Halting", "HaltingConfig", "HaltingStack", "Pondered"]
 
 
 class HaltingConfig(Config):

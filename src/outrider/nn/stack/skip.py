@@ -22,10 +22,8 @@ from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack import Stack
 from outrider.nn.stack.pack import Pack
 
-__all__ = ["SKIPPING_KINDS", "Router", "SkipConfig", "SkippingStack"]
+__all__ = ["Router", "SkipConfig", "SkippingStack"]
 
-SKIPPING_KINDS = ("full",)
-"""Attentions that do not ask how far apart packed tokens once stood."""
 UNCOUNTED = 1 << 62
 
 
