@@ -14,7 +14,7 @@ from typing import Any
 
 import torch
 
-from outrider.evaluation.pictures.palette import GRID, INK
+from outrider.evaluation.palette import GRID, INK
 from outrider.evaluation.pictures.pyplot import load_pyplot
 from outrider.models import load_model
 from outrider.nn.attention.adaptive_span import Attention

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outrider.config import load_config
-from outrider.evaluation.pictures.palette import GRID, ORANGE, TEAL
+from outrider.evaluation.palette import GRID, ORANGE, TEAL
 from outrider.evaluation.pictures.pyplot import load_pyplot
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models import LanguageModel, LanguageModelConfig

@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from outrider.evaluation.pictures.palette import INK, QUIET
+from outrider.evaluation.palette import INK, QUIET
 from outrider.evaluation.pictures.pyplot import load_pyplot
 
 MISSING, PAPER = "#b8bcc2", "#f4f2ee"

@@ -5,7 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider.evaluation.pictures.palette import GRID, INK, QUIET
+from outrider.evaluation.palette import GRID, INK, QUIET
 from outrider.evaluation.pictures.pyplot import load_pyplot
 
 __all__ = ["draw"]

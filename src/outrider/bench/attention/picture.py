@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pictures.palette import INK, QUIET, SERIES
+from outrider.evaluation.palette import INK, QUIET, SERIES
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_scaling"]

@@ -10,7 +10,7 @@ from typing import Any
 
 from outrider.bench.compare.summary import time_key, title
 from outrider.errors import InputError
-from outrider.evaluation.pictures.palette import FAINT, GRID, INK, QUIET, SERIES, TEAL, rgb
+from outrider.evaluation.palette import FAINT, GRID, INK, QUIET, SERIES, TEAL, rgb
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_comparison"]

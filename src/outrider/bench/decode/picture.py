@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pictures.palette import INDIGO, INK, OCHRE, ORANGE, QUIET, TEAL
+from outrider.evaluation.palette import INDIGO, INK, OCHRE, ORANGE, QUIET, TEAL
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_decode_speed"]

@@ -5,7 +5,7 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.pictures.palette import INDIGO, INK, ORANGE, QUIET, TEAL
+from outrider.evaluation.palette import INDIGO, INK, ORANGE, QUIET, TEAL
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_plane"]

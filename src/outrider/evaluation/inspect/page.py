@@ -3,7 +3,7 @@
 from html import escape
 from importlib.resources import files
 
-from outrider.evaluation.pictures.palette import css_variables
+from outrider.evaluation.palette import css_variables
 
 __all__ = ["html_page", "read_asset"]
 

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.evaluation.inspect.attention_maps import AttentionMaps, Maps
-from outrider.evaluation.pictures.palette import GRID, HEAT, INK, LIKENESS, QUIET
+from outrider.evaluation.palette import GRID, HEAT, INK, LIKENESS, QUIET
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_maps"]

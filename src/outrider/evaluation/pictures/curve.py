@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InputError
-from outrider.evaluation.pictures.palette import INK, ORANGE, QUIET
+from outrider.evaluation.palette import INK, ORANGE, QUIET
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_curve"]

@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from outrider.evaluation.inspect.pattern import HeadPattern, Pattern, pooled
-from outrider.evaluation.pictures.palette import EMPTY, GREEN, HEAT, INK, QUIET, rgb
+from outrider.evaluation.palette import EMPTY, GREEN, HEAT, INK, QUIET, rgb
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_pattern"]

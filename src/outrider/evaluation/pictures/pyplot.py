@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ConfigError, MissingExtraError, nearest
-from outrider.evaluation.pictures.palette import GRID, INK
+from outrider.evaluation.palette import GRID, INK
 from outrider.files import write_bytes
 
 __all__ = ["load_pyplot", "save_figure", "style_axes"]

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from outrider.evaluation.inspect.tandem_trace import KINDS, Kind, Span, Trace
-from outrider.evaluation.pictures.palette import EMPTY, GREEN, GRID, INK, QUIET, TOKENS
+from outrider.evaluation.palette import EMPTY, GREEN, GRID, INK, QUIET, TOKENS
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_tandem"]

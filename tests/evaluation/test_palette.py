@@ -7,7 +7,7 @@ from typing import get_args
 import outrider
 from outrider.evaluation.inspect.page import html_page, read_asset
 from outrider.evaluation.inspect.tandem_trace import Kind
-from outrider.evaluation.pictures.palette import INK, TOKENS, css_variables, rgb
+from outrider.evaluation.palette import INK, TOKENS, css_variables, rgb
 
 
 def test_a_colour_is_read() -> None:
