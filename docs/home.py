@@ -33,20 +33,20 @@ class Figure(NamedTuple):
 def on_page_markdown(markdown: str, **_: Any) -> str:
     """Fill in the rounds and the figures where a page asks for them."""
     if ROUNDS in markdown:
-        told = json.loads((DOCS / "rounds.json").read_text(encoding="utf-8"))
-        markdown = markdown.replace(ROUNDS, "".join(rounds(told)))
+        shown = json.loads((DOCS / "rounds.json").read_text(encoding="utf-8"))
+        markdown = markdown.replace(ROUNDS, "".join(rounds(shown)))
     if FIGURES in markdown:
         markdown = markdown.replace(FIGURES, "".join(map(_card, figures())))
     return markdown
 
 
-def rounds(told: dict[str, Any]) -> Iterator[str]:
+def rounds(shown: dict[str, Any]) -> Iterator[str]:
     """Every round as a line of coloured tokens, with a legend; HTML of one piece for Markdown."""
-    found = {token["kind"] for line in told["rounds"] for token in line}
-    yield f'<div class="rounds"><p class="rounds-source">{escape(told["source"])}</p><ol>'
-    for line in told["rounds"]:
+    found = {token["kind"] for line in shown["rounds"] for token in line}
+    yield f'<div class="rounds"><p class="rounds-source">{escape(shown["source"])}</p><ol>'
+    for line in shown["rounds"]:
         yield f"<li>{''.join(_token(token) for token in line)}</li>"
-    yield f'</ol><p class="rounds-text">{escape(told["text"])}</p><ul class="rounds-legend">'
+    yield f'</ol><p class="rounds-text">{escape(shown["text"])}</p><ul class="rounds-legend">'
     for kind, words in KINDS.items():
         if kind in found:
             yield f'<li><i class="token {kind}"></i>{words}</li>'

@@ -12,7 +12,7 @@ FILE = ROOT / "docs" / "rounds.json"
 TEXT = "Do you think that she will come to the party tonight?"
 
 
-def told_rounds() -> dict[str, Any]:
+def demo_rounds() -> dict[str, Any]:
     """Translate with the demo in int8, whose numbers are the same on every CPU."""
     trace = trace_text(load(ROOT / "demo" / "en-de", backend="native"), TEXT, {"mode": "tandem"})
     return {
@@ -26,4 +26,4 @@ def told_rounds() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    FILE.write_text(json.dumps(told_rounds(), ensure_ascii=False, indent=1) + "\n", "utf-8")
+    FILE.write_text(json.dumps(demo_rounds(), ensure_ascii=False, indent=1) + "\n", "utf-8")

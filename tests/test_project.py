@@ -125,8 +125,8 @@ def test_the_figures_of_the_first_page_are_those_of_the_readme() -> None:
 
 def test_the_rounds_of_the_first_page_are_those_of_the_demo() -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
-    told = yaml12.parse((ROOT / "docs" / "rounds.json").read_text(encoding="utf-8"))
-    assert docs_part("rounds").told_rounds() == told, "run python docs/rounds.py"
+    shown = yaml12.parse((ROOT / "docs" / "rounds.json").read_text(encoding="utf-8"))
+    assert docs_part("rounds").demo_rounds() == shown, "run python docs/rounds.py"
 
 
 def test_a_machine_is_named_by_its_instruction_set() -> None:

@@ -1,16 +1,16 @@
-"""`outrider bench attention` through the real command line, on a grid of a few tokens."""
+"""`outrider bench attention` through the real command line, on a sweep of a few tokens."""
 
 import json
 
 import pytest
 
-from outrider.bench.attention.scaling import Grid
+from outrider.bench.attention.scaling import Sweep
 
-TINY = Grid(lengths=(64, 128), short=(32,), peer_up_to=128, repeats=1, heads=2, width=8)
+TINY = Sweep(lengths=(64, 128), short=(32,), peer_up_to=128, repeats=1, heads=2, width=8)
 
 
 def test_it_measures_prints_writes_and_draws(command, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Grid, "quick", classmethod(lambda cls: TINY))
+    monkeypatch.setattr(Sweep, "quick", classmethod(lambda cls: TINY))
     result, plot = tmp_path / "a.json", tmp_path / "a.png"
     options = ("--kinds", "sliding, full", "--quick", "--json", result, "--plot", plot)
     code, out, err = command("bench", "attention", *options)
@@ -35,7 +35,7 @@ def test_an_unknown_kind_is_one_line(command, kinds) -> None:
 
 
 def test_other_kinds_can_be_kept(command, tmp_path, monkeypatch) -> None:
-    monkeypatch.setattr(Grid, "quick", classmethod(lambda cls: TINY))
+    monkeypatch.setattr(Sweep, "quick", classmethod(lambda cls: TINY))
     result = tmp_path / "a.json"
     options = ("bench", "attention", "--quick", "--json", result)
     assert command(*options, "--kinds", "sliding")[0] == 0

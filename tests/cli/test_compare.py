@@ -29,7 +29,7 @@ def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         compare_module,
         "_train_alone",
-        lambda job, quiet: compare_module.run_contestant(job, compare_module.Console(quiet=True)),
+        lambda job, quiet: compare_module.run_trial(job, compare_module.Console(quiet=True)),
     )
     path = tmp_path / "tiny.yaml"
     path.write_text(YAML)

@@ -35,9 +35,9 @@ def printed(**console) -> str:
     def decode(ids) -> str:
         return "".join(WORDS[i] for i in ids).strip()
 
-    told = trace("Where is it?", "Wo ist?", ROUNDS, decode=decode, ends=[0])
+    traced = trace("Where is it?", "Wo ist?", ROUNDS, decode=decode, ends=[0])
     file = io.StringIO()
-    print_tandem(told, Console(file=file, width=80, highlight=False, **console))
+    print_tandem(traced, Console(file=file, width=80, highlight=False, **console))
     return file.getvalue()
 
 

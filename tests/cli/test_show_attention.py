@@ -26,8 +26,8 @@ def test_a_pattern_is_printed_and_drawn(command, tmp_path) -> None:
     assert (code, err) == (0, f"wrote {png}\n")
     assert lines[:2] == ["sliding  window=3", "in a decoder, 40 tokens"]
     assert [line.rstrip() for line in lines[3:6]] == ["█▄", "▀██▄", "  ▀██▄"]
-    told = out.replace("\n", " ")
-    assert "7.3% of the pairs are seen, 100.0% computed one dense pass is faster here" in told
+    shown = out.replace("\n", " ")
+    assert "7.3% of the pairs are seen, 100.0% computed one dense pass is faster here" in shown
     assert png.read_bytes().startswith(PNG)
 
 
@@ -73,11 +73,11 @@ def test_the_page_carries_the_weights(command, translator, tmp_path) -> None:
     page = html.read_text(encoding="utf-8")
     data = json.loads(re.search(r'id="maps">(.*?)</script>', page, re.DOTALL)[1])
     maps = read_maps(load(translator, device="cpu"), TEXT[1])
-    for part, told in zip(maps.parts, data["parts"], strict=True):
-        roots = np.frombuffer(base64.b64decode(told["weights"]), dtype=np.uint8) / 255
+    for part, shown in zip(maps.parts, data["parts"], strict=True):
+        roots = np.frombuffer(base64.b64decode(shown["weights"]), dtype=np.uint8) / 255
         weights = part.weights_LHTS.numpy()
         assert np.abs(roots.reshape(weights.shape) ** 2 - weights).max() < 0.005
-        assert told["queries"] == list(part.queries)
+        assert shown["queries"] == list(part.queries)
 
 
 def test_no_word_can_end_the_script(command, translator, tmp_path) -> None:

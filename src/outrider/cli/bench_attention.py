@@ -35,7 +35,7 @@ def bench_attention(
     """
 
     from outrider.bench.attention.scaling import (
-        Grid,
+        Sweep,
         check_kinds,
         keep_others,
         measure_scaling,
@@ -49,7 +49,7 @@ def bench_attention(
     console = new_console(stderr=True)
     result = measure_scaling(
         chosen,
-        Grid.quick() if quick else Grid(),
+        Sweep.quick() if quick else Sweep(),
         threads=threads,
         report=lambda line: console.print(line, highlight=False),
     )

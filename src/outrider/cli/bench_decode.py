@@ -8,7 +8,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import check_bound
-from outrider.cli.bench_options import Tokenize, read_numbers, told_when_stopped
+from outrider.cli.bench_options import Tokenize, read_numbers, report_interrupt
 from outrider.cli.console import new_console
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError, nearest
@@ -64,7 +64,7 @@ def bench_decode(
     counts = sorted({check_bound("threads", number) for number in numbers})
     sizes = sorted({*read_numbers("--batches", batches or usual["batches"], "1,8,32,128")})
     chosen = _engines(engines)
-    ways = _orders(orders)
+    chosen_orders = _orders(orders)
 
     from transformers.utils import logging
 
@@ -78,7 +78,7 @@ def bench_decode(
     result = _measure(
         model,
         found,
-        settings(sizes, ways, counts, all_threads=not quick),
+        settings(sizes, chosen_orders, counts, all_threads=not quick),
         engines=chosen,
         repeats=repeats or usual["repeats"],
         shallow=shallow,
@@ -104,7 +104,7 @@ def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
     hidden = not console.is_terminal
     doing = ["nothing yet"]
     with (
-        told_when_stopped(doing),
+        report_interrupt(doing),
         Progress(*columns, console=console, transient=True, disable=hidden) as progress,
     ):
         task, counting = progress.add_task("starting", total=None), False

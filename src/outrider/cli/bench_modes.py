@@ -1,4 +1,4 @@
-"""`outrider bench modes` and `outrider bench exact`: what the ways to generate are worth."""
+"""`outrider bench modes` and `outrider bench exact`: quality, speed and exactness of each mode."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.bench_options import Tokenize, read_numbers, told_when_stopped
+from outrider.cli.bench_options import Tokenize, read_numbers, report_interrupt
 from outrider.cli.console import new_console
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError
@@ -30,15 +30,15 @@ def bench_modes(
     source: Source,
     reference: Annotated[Path, typer.Option(help="Their translations by people, line by line.")],
     json: Json = None,
-    png: Annotated[Path | None, typer.Option(help="Draw the plane here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw quality against speed here.")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes to time, with commas.")] = "1,8,32",
     sentences: Annotated[int, typer.Option(min=1, help="Lines that speed is timed on.")] = 128,
-    repeats: Annotated[int, typer.Option(min=1, help="Times each way is timed.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Times each mode is timed.")] = 5,
     tokenize: Tokenize = "auto",
     threads: Threads = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few lines and repeats.")] = False,
 ) -> None:
-    """Measure quality and speed of every way this model can generate, greedy beside them all."""
+    """Measure quality and speed of every decoding mode of a model, relative to greedy."""
     batches = read_numbers("--batch", batch, "1,8,32")
     for option, path in (("--json", json), ("--png", png)):
         check_output(option, path, source, reference)
@@ -58,7 +58,7 @@ def bench_modes(
 
     translator = _load_translator(model, threads)
     doing = ["nothing yet"]
-    with told_when_stopped(doing), new_console(stderr=True).status("measuring") as status:
+    with report_interrupt(doing), new_console(stderr=True).status("measuring") as status:
 
         def report(text: str) -> None:
             doing[0] = text
@@ -78,9 +78,9 @@ def bench_modes(
     _print_modes(result)
     _write(result, json)
     if png is not None:
-        from outrider.bench.modes.picture import draw_plane
+        from outrider.bench.modes.picture import draw_modes
 
-        draw_plane(result, png, title=f"{result['model']}: quality against speed")
+        draw_modes(result, png, title=f"{result['model']}: quality against speed")
         typer.echo(f"wrote {png}", err=True)
 
 
@@ -115,7 +115,7 @@ def bench_exact(
     loaded = load(model, dtype=dtype, threads=threads)
     console, doing = new_console(stderr=True), ["nothing yet"]
     with (
-        told_when_stopped(doing),
+        report_interrupt(doing),
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("decoding twice", total=len(texts))
@@ -167,11 +167,11 @@ def _print_modes(result: dict[str, Any]) -> None:
     from rich.table import Table
 
     quality = Table(
-        *("way", "BLEU", "chrF", "identical", "repeated", "length"),
+        *("mode", "BLEU", "chrF", "identical", "repeated", "length"),
         title=f"{result['model']}: quality, {result['lines']} lines",
     )
     sizes = [f"batch {speed['batch']}" for speed in result["modes"][0]["speed"]]
-    speed = Table("way", "tokens a round", *sizes, title="speed, relative to greedy")
+    speed = Table("mode", "tokens a round", *sizes, title="speed, relative to greedy")
     for mode in result["modes"]:
         quality.add_row(
             mode["name"],

@@ -9,7 +9,7 @@ import typer
 from outrider.errors import ConfigError
 from outrider.evaluation.bleu_tokenizer import check_tokenizer
 
-__all__ = ["Tokenize", "read_numbers", "told_when_stopped"]
+__all__ = ["Tokenize", "read_numbers", "report_interrupt"]
 
 
 def read_numbers(option: str, text: str, example: str) -> list[int]:
@@ -39,8 +39,8 @@ Tokenize = Annotated[
 
 
 @contextmanager
-def told_when_stopped(doing: list[str]) -> Iterator[None]:
-    """End cleanly on Ctrl-C: say what was being done, `doing[0]`, and that it is lost."""
+def report_interrupt(doing: list[str]) -> Iterator[None]:
+    """End cleanly on Ctrl-C: print what was being done, `doing[0]`, and exit with 130."""
     try:
         yield
     except KeyboardInterrupt:

@@ -14,7 +14,7 @@ __all__ = ["bench_train"]
 def bench_train(
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Prepared folder of pairs; by default a made-up corpus.")
+        Path | None, typer.Option(help="Prepared folder of pairs; by default a synthetic corpus.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Take under a minute.")] = False,
     threads: Annotated[

@@ -57,10 +57,10 @@ def print_maps(maps: "AttentionMaps", console: "Console") -> None:
         heads = part.weights_LHTS.shape[1]
         names = (f"head {head + 1}" for head in range(heads))
         table = Table("layer", *names, "alike", title=f"{part.name}: {part.title}")
-        for number, (habits, likeness_HH) in enumerate(
-            zip(part.habits, part.likeness_LHH, strict=True), start=1
+        for number, (descriptions, similarity_HH) in enumerate(
+            zip(part.descriptions, part.similarity_LHH, strict=True), start=1
         ):
             others = heads * (heads - 1)
-            alike = (float(likeness_HH.sum()) - heads) / others if others else 1.0
-            table.add_row(str(number), *habits, f"{alike:.2f}")
+            alike = (float(similarity_HH.sum()) - heads) / others if others else 1.0
+            table.add_row(str(number), *descriptions, f"{alike:.2f}")
         console.print(table)

@@ -8,11 +8,11 @@ __all__ = [
     "HEAT",
     "INDIGO",
     "INK",
-    "LIKENESS",
     "OCHRE",
     "ORANGE",
     "QUIET",
     "SERIES",
+    "SIMILARITY",
     "TEAL",
     "TOKENS",
     "css_variables",
@@ -33,7 +33,7 @@ SERIES = (
 """Lines of one picture, in this order."""
 HEAT = ("#f6f8f9", "#bfe5de", GREEN, "#0b5c52", "#04231f")
 """Attention weights, from 0 to 1."""
-LIKENESS = ("#f6f8f9", "#c5cdf2", INDIGO, "#1f2c6e")
+SIMILARITY = ("#f6f8f9", "#c5cdf2", INDIGO, "#1f2c6e")
 """How alike two heads are, from 0 to 1."""
 TOKENS = {
     "accepted": ("#d3f0ea", "#0b5c52"),

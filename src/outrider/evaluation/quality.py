@@ -93,7 +93,7 @@ def score_text(
     ids = torch.tensor([start, *tokens])
     total = 0.0
     for inputs_BT, targets_BT in _windows(ids, context=context, overlap=overlap, batch=batch):
-        total += _nats(model, inputs_BT, targets_BT)
+        total += _window_nll(model, inputs_BT, targets_BT)
     return _score(total, tokens=len(tokens), characters=characters, words=words)
 
 
@@ -120,7 +120,7 @@ def score_segments(
         inputs_BT, targets_BT = ids[:, begin : begin + segment], ids[:, begin + 1 :][:, :segment]
         output = model(input_ids=inputs_BT[:, : targets_BT.shape[1]], memory=known)
         known = output.memory
-        total += _surprise(output.logits, targets_BT)
+        total += _nll(output.logits, targets_BT)
     return _score(total, tokens=len(tokens), characters=characters, words=words)
 
 
@@ -168,13 +168,13 @@ def _stack(windows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
 
 
 @torch.inference_mode()
-def _nats(model: nn.Module, inputs_BT: Tensor, targets_BT: Tensor) -> float:
+def _window_nll(model: nn.Module, inputs_BT: Tensor, targets_BT: Tensor) -> float:
     device = next(model.parameters()).device
-    return _surprise(model(input_ids=inputs_BT.to(device)).logits, targets_BT.to(device))
+    return _nll(model(input_ids=inputs_BT.to(device)).logits, targets_BT.to(device))
 
 
-def _surprise(logits_BTV: Tensor, targets_BT: Tensor) -> float:
-    """Nats of all targets; -1 is none."""
+def _nll(logits_BTV: Tensor, targets_BT: Tensor) -> float:
+    """Negative log-likelihood of all targets in nats; a target of -1 does not count."""
     log_p_BTV = torch.log_softmax(logits_BTV.float(), dim=-1)
     picked_BT = log_p_BTV.gather(2, targets_BT.clamp(min=0)[..., None]).squeeze(2)
     return -float((picked_BT * (targets_BT >= 0)).sum(dtype=torch.float64))

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.data.tasks import Exam, SequenceTask, TaskBase
+from outrider.data.tasks import SequenceTask, TaskBase, TestSet
 from outrider.data.tasks.text import Task as TextTask
 from outrider.data.tasks.translation import Task as TranslationTask
 from outrider.decoding import DecodeConfig
@@ -49,29 +49,29 @@ def score_task(task: TaskBase, folder: Path, model: Path) -> dict[str, Any]:
     return {"metric": "accuracy", "points": points}
 
 
-def _score(task: SequenceTask, loaded: Translator | Generator, test: Exam) -> dict[str, Any]:
+def _score(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> dict[str, Any]:
     point: dict[str, Any] = {"length": test.length, "examples": len(test.examples)}
     targets = [example.target for example in test.examples]
-    if not _reaches(task, loaded, test):
-        return point | {"value": None, "token_accuracy": None, "chance": _chance(targets)}
+    if not _fits(task, loaded, test):
+        return point | {"value": None, "token_accuracy": None, "chance": _majority(targets)}
     began = time.monotonic()
     answers = _answers(task, loaded, test)
     seconds = time.monotonic() - began
     right = [answer == target for answer, target in zip(answers, targets, strict=True)]
-    symbols = sum(map(_agreeing, answers, targets))
+    symbols = sum(map(_matching_symbols, answers, targets))
     point |= {
         "value": sum(right) / len(right),
         "token_accuracy": symbols / sum(map(len, targets)),
-        "chance": _chance(targets),
+        "chance": _majority(targets),
         "seconds": round(seconds, 3),
     }
-    steps = mean_steps(loaded, _asked(task, loaded, test))
+    steps = mean_steps(loaded, _inputs(task, loaded, test))
     return point if steps is None else point | {"ponder": steps}
 
 
-def _answers(task: SequenceTask, loaded: Translator | Generator, test: Exam) -> list[str]:
+def _answers(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> list[str]:
     """Decode greedily; an answer that goes on past the right length is wrong, and is cut there."""
-    room, asked = _room(test), _asked(task, loaded, test)
+    room, asked = _max_new_tokens(test), _inputs(task, loaded, test)
     if isinstance(loaded, Translator):
         return loaded.translate(asked, split=False, max_new_tokens=room)
     lines = [text.partition("\n") for text in loaded.generate(asked, max_new_tokens=room)]
@@ -79,9 +79,9 @@ def _answers(task: SequenceTask, loaded: Translator | Generator, test: Exam) -> 
     return [line if end else f"{line}\n" for line, end, _ in lines]
 
 
-def _reaches(task: SequenceTask, loaded: Translator | Generator, test: Exam) -> bool:
+def _fits(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> bool:
     """Whether the model has positions for the input and the output."""
-    room, asked = _room(test), _asked(task, loaded, test)
+    room, asked = _max_new_tokens(test), _inputs(task, loaded, test)
     limit = loaded.backend.max_length
     if isinstance(loaded, Translator):
         pieces = loaded.requests(asked, DecodeConfig(), split=False)
@@ -90,22 +90,22 @@ def _reaches(task: SequenceTask, loaded: Translator | Generator, test: Exam) -> 
     return limit is None or max(map(len, asked)) + room < limit
 
 
-def _asked(task: SequenceTask, loaded: Translator | Generator, test: Exam) -> list[str]:
-    """What the model is given: the input, or a line that it has to finish."""
+def _inputs(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> list[str]:
+    """The model's inputs: the source, or a prompt to complete."""
     sources = [example.source for example in test.examples]
     return sources if isinstance(loaded, Translator) else [task.prompt(s) for s in sources]
 
 
-def _room(test: Exam) -> int:
+def _max_new_tokens(test: TestSet) -> int:
     """Tokens for the longest answer and its end."""
     return max(len(example.target) for example in test.examples) + 1
 
 
-def _agreeing(answer: str, target: str) -> int:
+def _matching_symbols(answer: str, target: str) -> int:
     """Symbols of the target that stand at their place in the answer."""
     return sum(a == b for a, b in zip(answer, target, strict=False))
 
 
-def _chance(targets: Sequence[str]) -> float:
-    """What always giving the commonest answer would get."""
+def _majority(targets: Sequence[str]) -> float:
+    """Accuracy of always giving the most common answer."""
     return Counter(targets).most_common(1)[0][1] / len(targets)

@@ -8,7 +8,7 @@ import torch
 
 from outrider.bench.attention.point import PointSetting, measure_memory, measure_point
 from outrider.bench.attention.scaling import (
-    Grid,
+    Sweep,
     check_kinds,
     fit_slope,
     measure_scaling,
@@ -21,7 +21,7 @@ from outrider.nn.attention import attention_kinds, load_attention
 from outrider.nn.attention.causal import Attention as Causal
 from peak_memory import measure_quadratic, measure_right, quadratic_bytes
 
-TINY = Grid(lengths=(64, 128), short=(32,), peer_up_to=64, repeats=1, heads=2, width=8)
+TINY = Sweep(lengths=(64, 128), short=(32,), peer_up_to=64, repeats=1, heads=2, width=8)
 
 
 def setting(kind: str, length: int, **changes) -> PointSetting:
@@ -51,8 +51,8 @@ def test_a_tiny_grid_is_measured_point_by_point() -> None:
 
 def test_a_point_that_would_take_too_long_is_left_out() -> None:
     heard: list[str] = []
-    grid = replace(TINY, lengths=(64, 1 << 30), short=())
-    result = measure_scaling([], grid, report=heard.append)
+    sweep = replace(TINY, lengths=(64, 1 << 30), short=())
+    result = measure_scaling([], sweep, report=heard.append)
     assert [point["length"] for point in result["kinds"]["causal"]["points"]] == [64]
     assert heard[-1] == "causal at 1,073,741,824: left out, it would take too long"
 
@@ -83,7 +83,7 @@ def test_figures_are_what_they_are_called() -> None:
         point(16384, 2.0, peer=30.0, memory=30),
     ]
     peer = [point(16384, 31.0, peer=30.0, memory=20)]
-    found = summarise("sliding", points, peer, Grid())
+    found = summarise("sliding", points, peer, Sweep())
     assert found["slope"] == pytest.approx(1.0)
     assert found["speedup_16k"] == 15
     assert found["memory_ratio_16k"] == 1.5

@@ -1,4 +1,4 @@
-"""Comparisons end to end on tiny models: trained, resumed, left out, failed and told so."""
+"""Comparisons end to end on tiny models: trained, resumed, left out, or failed with a reason."""
 
 import io
 import json
@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from outrider.bench.compare import contestant as contestant_module
+from outrider.bench.compare import trial as trial_module
 from outrider.bench.compare.picture import draw_comparison
 from outrider.bench.compare.run import Budget, Comparison, compare
 from outrider.bench.compare.summary import failures, summarise, table, title
@@ -63,7 +63,7 @@ def comparison(folder: Path, **changes: Any) -> Comparison:
         "budget": Budget(steps=3),
         "settings": SMALL,
         "folder": folder / "runs",
-        "apart": False,
+        "own_process": False,
     }
     return Comparison(**values | changes)
 
@@ -106,9 +106,9 @@ def test_two_models_are_trained_and_the_others_are_named(
     json.dumps(result)
 
     def never(*_: object, **__: object) -> None:
-        raise AssertionError("a finished run was trained again")
+        raise AssertionError("a finished_result run was trained again")
 
-    monkeypatch.setattr(contestant_module, "train_run", never)
+    monkeypatch.setattr(trial_module, "train_run", never)
     heard = Console(file=io.StringIO())
     again = compare(chosen, comparison(tmp_path), console=heard)
     assert again["models"] == result["models"]
@@ -118,7 +118,7 @@ def test_two_models_are_trained_and_the_others_are_named(
 def test_an_interrupted_comparison_goes_on(
     configs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    score = contestant_module.score_task
+    score = trial_module.score_task
     asked: list[Path] = []
 
     def interrupted(task: Any, folder: Path, model: Path) -> dict[str, Any]:
@@ -127,15 +127,15 @@ def test_an_interrupted_comparison_goes_on(
             raise KeyboardInterrupt
         return score(task, folder, model)
 
-    monkeypatch.setattr(contestant_module, "score_task", interrupted)
+    monkeypatch.setattr(trial_module, "score_task", interrupted)
     peaks = iter([10, 25, 30, 100])
-    monkeypatch.setattr(contestant_module, "_peak_bytes", lambda: next(peaks, 100))
+    monkeypatch.setattr(trial_module, "_peak_bytes", lambda: next(peaks, 100))
     settings = comparison(tmp_path, seeds=2)
     with pytest.raises(KeyboardInterrupt):
         compare([configs["pairs"]], settings)
     heard = Console(file=io.StringIO())
     result = compare([configs["pairs"]], settings, console=heard)
-    assert len(asked) == 3, "the first seed was finished, the second one only trained"
+    assert len(asked) == 3, "the first seed was finished_result, the second one only trained"
     assert "is trained already" in heard.file.getvalue()  # type: ignore[attr-defined]
     assert [run["seed"] for run in result["models"][0]["runs"]] == [1, 2]
     peaks_found = [run["peak_bytes"] for run in result["models"][0]["runs"]]
@@ -155,11 +155,11 @@ def test_a_process_of_its_own_trains_and_a_crash_is_told(
     configs: dict[str, Path], tmp_path: Path
 ) -> None:
     rates = ("train.learning_rate=1.0e+30", "train.clip=0", "train.warmup=0")
-    settings = comparison(tmp_path, apart=True, budget=Budget(steps=2), threads=1)
+    settings = comparison(tmp_path, own_process=True, budget=Budget(steps=2), threads=1)
     result = compare([configs["pairs"]], settings)
     (run,) = result["models"][0]["runs"]
     assert run["peak_bytes"] > 0
-    broken = comparison(tmp_path, apart=True, budget=Budget(steps=4), overrides=rates)
+    broken = comparison(tmp_path, own_process=True, budget=Budget(steps=4), overrides=rates)
     (model,) = compare([configs["pairs"]], broken)["models"]
     assert model["status"] == "failed"
     assert "seed 1: train.learning_rate: the loss became" in model["messages"][0]

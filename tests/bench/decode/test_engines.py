@@ -35,7 +35,7 @@ def test_all_write_the_same_texts(folder: Path) -> None:
             found = others[1].translate([text], "assisted")
             assert found == ours.translate([text], "ar")
         assert others[1].largest_batch == {"assisted": 1}
-        assert [engine.explain([TEXTS], "ar") for engine in others] == [None, None]
+        assert [engine.split_time([TEXTS], "ar") for engine in others] == [None, None]
         assert ours.translate(TEXTS, "tandem") == wanted
 
 
@@ -57,19 +57,19 @@ def test_the_native_core_drafts_what_it_would_write(folder: Path) -> None:
     assert fast.translate(TEXTS, "tandem") == fast.translate(TEXTS, "ar")
     torch = build_engine(EnginePlan("outrider-torch", "torch", folder))
     assert exact.translate(TEXTS, "ar") == torch.translate(TEXTS, "ar")
-    assert fast.explain([TEXTS], "tandem").ratio_to_bare_engine > 1
+    assert fast.split_time([TEXTS], "tandem").ratio_to_bare_engine > 1
 
 
 def test_the_time_split_adds_up(folder: Path) -> None:
     engine = OutriderEngine(EnginePlan("outrider-torch", "torch", folder, modes=("ar", "tandem")))
     engine.translate(TEXTS, "tandem")
-    plain = engine.explain([TEXTS[:2], TEXTS[2:]], "ar")
+    plain = engine.split_time([TEXTS[:2], TEXTS[2:]], "ar")
     assert plain.sentences == 4
     assert set(plain.core) == {"encode", "extend"}
     assert 0 < plain.text < plain.wall
     assert 0 < sum(plain.core.values()) < plain.wall - plain.text
     assert plain.ratio_to_bare_engine > 1
-    drafting = engine.explain([[text] for text in TEXTS], "tandem")
+    drafting = engine.split_time([[text] for text in TEXTS], "tandem")
     assert drafting.sentences == 4
     assert drafting.statistics["rounds"] + drafting.statistics["plain_rows"] > 0
 

@@ -1,4 +1,4 @@
-"""The race of the decode benchmark: who has a turn when, who is left out, who fails."""
+"""The run_ of the decode benchmark: who has a turn when, who is left out, who fails."""
 
 import os
 import time
@@ -11,7 +11,7 @@ import pytest
 
 from outrider.bench.decode import speed as module
 from outrider.bench.decode import worker as decode_worker
-from outrider.bench.decode.engines import EnginePlan, Explained, Translated
+from outrider.bench.decode.engines import EnginePlan, TimeSplit, Translated
 from outrider.bench.decode.plan import Missing, Setting, settings
 from outrider.bench.decode.speed import Limits, measure_speeds
 from outrider.bench.decode.worker import Answer, Ready, Turn, Worker
@@ -50,12 +50,12 @@ class PretendWorker:
         texts = [[text.upper() for text in batch] for batch in turn.batches[: len(done)]]
         return Answer(done, texts, tokens=sum(map(len, texts)), peak_mib=10.0)
 
-    def explain(self, turn: Turn) -> Explained | None:
+    def split_time(self, turn: Turn) -> TimeSplit | None:
         return None
 
 
 @pytest.fixture
-def race(monkeypatch: pytest.MonkeyPatch) -> Any:
+def run_(monkeypatch: pytest.MonkeyPatch) -> Any:
     log: list[tuple[str, int]] = []
 
     @contextmanager
@@ -82,9 +82,9 @@ def test_settings_name_what_is_measured() -> None:
     assert Setting(2, "unsorted", (1,)).batches([5, 1, 4]) == [[0, 1], [2]]
 
 
-def test_engines_take_turns_and_the_first_one_changes(race, monkeypatch) -> None:
+def test_engines_take_turns_and_the_first_one_changes(run_, monkeypatch) -> None:
     monkeypatch.setattr(module, "_TURN", 20)
-    found, log = race(["a", "b"], Setting(1, "unsorted", (1,)), repeats=2)
+    found, log = run_(["a", "b"], Setting(1, "unsorted", (1,)), repeats=2)
     plain = [name for name, count in log if count == 20]
     # Both do two modes; each pass takes two turns. The warm-up is one turn of 40.
     assert plain == ["a", "a", "b", "b"] * 2 + ["a", "b", "b", "a"] * 2
@@ -98,9 +98,9 @@ def test_engines_take_turns_and_the_first_one_changes(race, monkeypatch) -> None
         assert (one.load_seconds, one.peak_mib) == (0.5, 10.0)
 
 
-def test_what_cannot_be_measured_is_named_once(race) -> None:
+def test_what_cannot_be_measured_is_named_once(run_) -> None:
     chosen = [Setting(1, "unsorted", (1,)), Setting(8, "sorted", (1,))]
-    found, _ = race(["absent", "a", "fragile"], *chosen, repeats=1)
+    found, _ = run_(["absent", "a", "fragile"], *chosen, repeats=1)
     assert found.missing == [
         Missing("absent", "is not here"),
         Missing("a tandem", "has no drafter"),
@@ -114,29 +114,29 @@ def test_what_cannot_be_measured_is_named_once(race) -> None:
     assert ("fragile", 8, "ar") not in measured
 
 
-def test_slow_engines_decode_a_part_that_others_decode_too(race) -> None:
+def test_slow_engines_decode_a_part_that_others_decode_too(run_) -> None:
     setting = Setting(1, "sorted", (1,))
-    found, _ = race(["slow", "a"], setting, repeats=1, limits=Limits(one_pass=10.5))
+    found, _ = run_(["slow", "a"], setting, repeats=1, limits=Limits(one_pass=10.5))
     slow, fast = found.measured[0], found.measured[2]
     assert sorted(fast.batches) == list(range(40))
     assert sorted(slow.batches) == list(range(0, 40, 4))
     assert slow.batches.items() <= fast.batches.items()
-    found, _ = race(["slow"], setting, repeats=1, limits=Limits(one_pass=0.1))
+    found, _ = run_(["slow"], setting, repeats=1, limits=Limits(one_pass=0.1))
     assert len(found.measured[0].batches) == 10  # never fewer than 8
 
 
-def test_late_settings_are_measured_once(race) -> None:
+def test_late_settings_are_measured_once(run_) -> None:
     chosen = [Setting(1, "unsorted", (1,)), Setting(8, "unsorted", (1,))]
-    found, _ = race(["a"], *chosen, repeats=5, limits=Limits(whole=-1.0))
+    found, _ = run_(["a"], *chosen, repeats=5, limits=Limits(whole=-1.0))
     assert [len(one.seconds) for one in found.measured] == [1, 1, 1]
 
 
-def test_an_expected_turn_is_a_reported_turn(race) -> None:
-    turns, told = [], []
+def test_an_expected_turn_is_a_reported_turn(run_) -> None:
+    turns, reported = [], []
     chosen = [Setting(1, "unsorted", (1,)), Setting(8, "unsorted", (1, 2))]
-    race(["a", "b"], *chosen, repeats=3, expect=turns.append, report=told.append)
-    assert len([text for text in told if text.startswith("batch")]) == turns[0]
-    assert "batch 8, unsorted: b ar, 1 thread (repeat 3 of 3)" in told
+    run_(["a", "b"], *chosen, repeats=3, expect=turns.append, report=reported.append)
+    assert len([text for text in reported if text.startswith("batch")]) == turns[0]
+    assert "batch 8, unsorted: b ar, 1 thread (repeat 3 of 3)" in reported
 
 
 def test_a_text_that_changes_is_noticed() -> None:
@@ -144,7 +144,7 @@ def test_a_text_that_changes_is_noticed() -> None:
     one = module.Measured(plan, "ar", Setting(2, "sorted", (1,)), 0.0, {0: [0, 1], 1: [2]})
     one.add(0, [0, 1], Answer([0.1, 0.1], [["a", "b"], ["c"]], 3, 1.0))
     one.add(1, [0, 1], Answer([0.1, 0.1], [["a", "x"], ["c"]], 3, 2.0))
-    assert (one.wavered, one.tokens, one.peak_mib) == ({1}, 6, 2.0)
+    assert (one.unstable, one.tokens, one.peak_mib) == ({1}, 6, 2.0)
 
 
 class _Dying:
@@ -158,7 +158,7 @@ class _Dying:
             raise RuntimeError("too\n  long")
         return Translated([text[::-1] for text in texts], len(texts))
 
-    def explain(self, batches: Any, mode: str) -> None:
+    def split_time(self, batches: Any, mode: str) -> None:
         return None
 
 

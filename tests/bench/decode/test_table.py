@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from outrider.bench.decode.engines import EnginePlan, Explained
+from outrider.bench.decode.engines import EnginePlan, TimeSplit
 from outrider.bench.decode.picture import draw_decode_speed
 from outrider.bench.decode.plan import Setting
 from outrider.bench.decode.rows import decode_rows
@@ -81,7 +81,7 @@ def test_other_settings_are_not_compared() -> None:
 def test_output_is_compared_with_ones_own_greedy_and_with_the_reference() -> None:
     greedy = measured("a", [1, 1, 1, 1], texts={0: "p", 1: "q", 2: "r", 3: "s"})
     tandem = measured("a", [1, 1, 1, 1], mode="tandem", texts={0: "p", 1: "q", 2: "r", 3: "x"})
-    unsteady = replace(tandem, wavered={0})
+    unsteady = replace(tandem, unstable={0})
     torch = measured("outrider-torch", [1, 1, 0, 0], texts={0: "p", 1: "z"})
     rest = measured("outrider-torch", [0, 0, 1, 0], texts={2: "r"}, setting=EIGHT)
     shallow = replace(greedy, plan=replace(greedy.plan, shallow=True))
@@ -102,20 +102,20 @@ def test_quality_needs_all_texts() -> None:
     assert (found[1]["bleu"], found[1]["chrf"]) == (None, None)
 
 
-def explained() -> Explained:
-    seen = Explained(wall=1.0, text=0.2, sentences=4)
+def time_split() -> TimeSplit:
+    seen = TimeSplit(wall=1.0, text=0.2, sentences=4)
     seen.core.update({"encode": 0.1, "extend": 0.4, "draft": 0.1})
     seen.statistics = {"rounds": 5, "tokens_per_round": 3.2}
     return seen
 
 
 def test_the_time_split_is_of_a_sentence() -> None:
-    (row,) = rows(measured("a", [1, 1, 1, 1], mode="tandem", explained=explained()))
+    (row,) = rows(measured("a", [1, 1, 1, 1], mode="tandem", time_split=time_split()))
     assert row["ratio_to_bare_engine"] == round(0.8 / 0.6, 3)
     expected = {"draft": 25.0, "encode": 25.0, "verify": 100.0, "loop": 50.0, "text": 50.0}
     assert row["time_split_ms"] == pytest.approx(expected)
     assert row["tokens_per_round"] == 3.2
-    (row,) = rows(measured("a", [1, 1, 1, 1], explained=explained()))
+    (row,) = rows(measured("a", [1, 1, 1, 1], time_split=time_split()))
     assert "step" in row["time_split_ms"]
     assert row["tokens_per_round"] is None
 
@@ -124,7 +124,7 @@ def test_the_time_split_is_of_a_sentence() -> None:
 def result() -> dict[str, Any]:
     measurements = [
         measured("ctranslate2-int8", [2, 2, 2, 2]),
-        measured("outrider-native-int8", [1, 1, 1, 1], mode="tandem", explained=explained()),
+        measured("outrider-native-int8", [1, 1, 1, 1], mode="tandem", time_split=time_split()),
         measured("outrider-native-int8", [1500, 1, 1, 1], mode="tandem", threads=2),
         measured("outrider-native-int8", [1, 1, 1, 1], setting=EIGHT),
         measured("other", [1, 1, 1, 1], setting=Setting(8, "unsorted", (1,))),

@@ -1,4 +1,4 @@
-"""The quality-speed plane at toy size: what it reports, and that it would notice a wrong token."""
+"""Decoding modes at toy size: what is reported, and that a wrong token would be noticed."""
 
 import json
 from pathlib import Path
@@ -7,8 +7,8 @@ import pytest
 
 from drafted import TEXT, save_translator
 from outrider.bench.modes import measure as module
-from outrider.bench.modes.measure import measure_modes, ways
-from outrider.bench.modes.picture import draw_plane
+from outrider.bench.modes.measure import decode_modes, measure_modes
+from outrider.bench.modes.picture import draw_modes
 from outrider.cli.main import run
 from outrider.decoding import Hypothesis, Round
 from outrider.evaluation.exactness import compare_with_greedy
@@ -35,7 +35,7 @@ def measure(translator, **changes):
     return measure_modes(translator, TEXT, TEXT, **options | changes)
 
 
-def test_every_way_is_measured_at_every_batch_size(translator) -> None:
+def test_every_mode_is_measured_at_every_batch_size(translator) -> None:
     said: list[str] = []
     result = measure(translator, report=said.append)
     assert [mode["name"] for mode in result["modes"]] == ["greedy", *TANDEM, *MASKED]
@@ -75,15 +75,15 @@ def test_a_wrong_token_in_the_timed_runs_costs_the_speed(translator, monkeypatch
     assert loose["speed"][0]["ratio_to_greedy"] > 0
 
 
-def test_a_model_without_parts_has_one_way(translator) -> None:
+def test_a_model_without_parts_has_one_mode(translator) -> None:
     class Plain:
         longest_draft, has_ctc = 0, False
 
     class Ctc:
         longest_draft, has_ctc = 0, True
 
-    assert [way.name for way in ways(Plain())] == ["greedy"]
-    assert [way.name for way in ways(Ctc())] == [
+    assert [mode.name for mode in decode_modes(Plain())] == ["greedy"]
+    assert [mode.name for mode in decode_modes(Ctc())] == [
         "greedy",
         "ctc 1 pass",
         "ctc 2 passes",
@@ -112,15 +112,15 @@ def test_the_command_writes_json_and_png(folder, tmp_path: Path, capsys) -> None
     assert drawn.read_bytes().startswith(b"\x89PNG")
 
 
-def test_the_plane_leaves_out_what_has_no_speed(tmp_path: Path) -> None:
+def test_the_picture_leaves_out_what_has_no_speed(tmp_path: Path) -> None:
     def mode(family: str, bleu: float, ratio: float | None, places: list[float]) -> dict:
         speed = [{"batch": 1, "ratio_to_greedy": ratio}]
         shown = {"name": family, "label": family, "options": {}, "acceptance_by_position": places}
         return {"family": family, "bleu": bleu, "speed": speed, **shown}
 
     rows = [mode("ar", 30.0, 1.0, []), mode("tandem", 30.0, None, [0.8, 0.6])]
-    draw_plane({"modes": rows}, tmp_path / "one.png", title="one")
-    draw_plane({"modes": rows[:1]}, tmp_path / "two.png", title="two")
+    draw_modes({"modes": rows}, tmp_path / "one.png", title="one")
+    draw_modes({"modes": rows[:1]}, tmp_path / "two.png", title="two")
     assert (tmp_path / "one.png").stat().st_size > 1000
 
 

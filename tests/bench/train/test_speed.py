@@ -7,7 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from outrider.bench.train.corpus import made_up_corpus
+from outrider.bench.train.corpus import synthetic_corpus
 from outrider.bench.train.engines import ENGINES, SpeedSetting, run_engine
 from outrider.bench.train.speed import Turn, summarise
 
@@ -24,8 +24,8 @@ def test_ratios_are_medians_within_rounds() -> None:
     assert summary["tokens_per_second"] == 5.0
 
 
-def test_the_made_up_corpus_has_the_lengths_of_captions(tmp_path: Path) -> None:
-    prepared = made_up_corpus(tmp_path / "corpus", rows=2000, vocab_size=100)
+def test_the_synthetic_corpus_has_the_lengths_of_captions(tmp_path: Path) -> None:
+    prepared = synthetic_corpus(tmp_path / "corpus", rows=2000, vocab_size=100)
     reader = prepared.reader("train")
     source, target = reader.lengths(np.array([0]))
     assert 14 <= np.median(source) <= 17
@@ -38,7 +38,7 @@ def test_the_made_up_corpus_has_the_lengths_of_captions(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
 def test_an_engine_works_only_when_it_is_its_turn(tmp_path: Path, name: str) -> None:
-    data = made_up_corpus(tmp_path / "corpus", rows=200, vocab_size=50).folder
+    data = synthetic_corpus(tmp_path / "corpus", rows=200, vocab_size=50).folder
     setting = SpeedSetting(
         data=data, batch_tokens=256, width=8, layers=1, heads=2, feedforward=16, precision="float32"
     )
@@ -57,7 +57,7 @@ def test_an_engine_works_only_when_it_is_its_turn(tmp_path: Path, name: str) -> 
 
 
 def test_the_bare_loop_and_our_trainer_see_the_same_batches(tmp_path: Path) -> None:
-    data = made_up_corpus(tmp_path / "corpus", rows=200, vocab_size=50).folder
+    data = synthetic_corpus(tmp_path / "corpus", rows=200, vocab_size=50).folder
     setting = SpeedSetting(data=data, batch_tokens=256, width=8, layers=1, heads=2, feedforward=16)
     counted = {}
     for name in ("bare", "outrider"):

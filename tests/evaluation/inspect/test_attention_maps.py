@@ -1,4 +1,4 @@
-"""Maps of heads: right weights, right labels, likeness and habits as they are defined."""
+"""Maps of heads: right weights, right labels, similarity and descriptions as they are defined."""
 
 import math
 from dataclasses import replace
@@ -8,7 +8,13 @@ import torch
 
 from drafted import TEXT, save_language_model, save_translator
 from outrider.errors import InputError
-from outrider.evaluation.inspect.attention_maps import END, START, habit, head_likeness, read_maps
+from outrider.evaluation.inspect.attention_maps import (
+    END,
+    START,
+    describe_head,
+    head_similarity,
+    read_maps,
+)
 from outrider.evaluation.pictures.attention import draw_maps
 from outrider.runtime import load
 
@@ -35,8 +41,8 @@ def test_a_translator_has_maps_of_three_kinds(translator) -> None:
         size = (1, 2, len(part.queries), len(part.keys))
         assert part.weights_LHTS.shape == size
         torch.testing.assert_close(part.weights_LHTS.sum(-1), torch.ones(size[:3]))
-        assert part.likeness_LHH.shape == (1, 2, 2)
-        assert len(part.habits[0]) == 2
+        assert part.similarity_LHH.shape == (1, 2, 2)
+        assert len(part.descriptions[0]) == 2
     assert not decoder.weights_LHTS.triu(1).any()
     assert encoder.weights_LHTS.triu(1).any()
 
@@ -77,31 +83,31 @@ def test_what_cannot_be_drawn_is_refused(translator, text, message) -> None:
         read_maps(translator, text)
 
 
-def test_likeness_is_one_less_the_distance() -> None:
+def test_similarity_is_one_less_the_distance() -> None:
     left, right = [1.0, 0.0, 0.0], [0.0, 0.5, 0.5]
     half = [0.5, 0.25, 0.25]
     weights = torch.tensor([[left], [right], [left], [half]])
-    likeness = head_likeness(weights)
-    assert likeness[0, 0] == likeness[0, 2] == 1
-    assert likeness[0, 1] == pytest.approx(0)
+    similarity = head_similarity(weights)
+    assert similarity[0, 0] == similarity[0, 2] == 1
+    assert similarity[0, 1] == pytest.approx(0)
     # JS of (1, 0) and (1/2, 1/2) in bits: H(3/4) - H(1/2) / 2
     divergence = -(0.75 * math.log2(0.75) + 0.25 * math.log2(0.25)) - 0.5
-    assert likeness[0, 3] == pytest.approx(1 - math.sqrt(divergence))
-    torch.testing.assert_close(likeness, likeness.T)
+    assert similarity[0, 3] == pytest.approx(1 - math.sqrt(divergence))
+    torch.testing.assert_close(similarity, similarity.T)
 
 
 def test_queries_without_a_choice_do_not_count() -> None:
     """The first query of a causal map sees one key; it would make all heads look alike."""
     weights = torch.tensor([[[1.0, 0.0], [1.0, 0.0]], [[1.0, 0.0], [0.0, 1.0]]])
-    assert head_likeness(weights)[0, 1] == pytest.approx(0)
-    assert head_likeness(weights[:, :1])[0, 1] == 1
+    assert head_similarity(weights)[0, 1] == pytest.approx(0)
+    assert head_similarity(weights[:, :1])[0, 1] == 1
 
 
 def test_habits_are_named() -> None:
-    assert habit(torch.eye(5), own=True) == "itself 100%"
-    assert habit(torch.eye(5).roll(1, 0), own=True) == "token before 80%"
-    assert habit(torch.tensor([[0.0, 1.0]] * 3), own=False) == "last token 100%"
-    assert habit(torch.full((4, 4), 0.25), own=True) == "4.0 tokens"
+    assert describe_head(torch.eye(5), own=True) == "itself 100%"
+    assert describe_head(torch.eye(5).roll(1, 0), own=True) == "token before 80%"
+    assert describe_head(torch.tensor([[0.0, 1.0]] * 3), own=False) == "last token 100%"
+    assert describe_head(torch.full((4, 4), 0.25), own=True) == "4.0 tokens"
 
 
 def test_a_recurrent_decoder_only_looks_at_the_source(tmp_path) -> None:

@@ -138,5 +138,5 @@ def test_pooling_counts_shares() -> None:
 def test_settings_are_written_as_on_a_command_line() -> None:
     pattern = find_pattern("causal", length=4)
     parts = [{"heads": 2, "kind": "causal"}, {"heads": 2, "kind": "full"}]
-    told = replace(pattern, options={"parts": parts, "redraw": True}).settings
-    assert told == "parts=[{heads: 2, kind: causal}, {heads: 2, kind: full}]  redraw=true"
+    shown = replace(pattern, options={"parts": parts, "redraw": True}).settings
+    assert shown == "parts=[{heads: 2, kind: causal}, {heads: 2, kind: full}]  redraw=true"

@@ -1,4 +1,4 @@
-"""What became of every drafted token, told for rounds made by hand, and the pictures of it."""
+"""Drafted tokens and what became of them, for rounds made by hand, and the pictures of it."""
 
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -22,7 +22,7 @@ def decode(ids) -> str:
     return "".join(WORDS[i] for i in ids).strip()
 
 
-def told(*rounds: Round, prompt=()) -> Trace:
+def traced(*rounds: Round, prompt=()) -> Trace:
     ids = [t for r in rounds for t in (*r.drafted[: r.accepted], r.token) if t]
     return trace("Where?", decode(ids), rounds, decode=decode, ends=[EOS], prompt=prompt)
 
@@ -39,7 +39,7 @@ STATION = (
 
 
 def test_every_token_is_told_with_its_fate() -> None:
-    first, second, third = told(*STATION).rounds
+    first, second, third = traced(*STATION).rounds
     assert kinds(first) == [
         ("accepted", "Wo", 1),
         ("refused", " das", 2),
@@ -58,13 +58,13 @@ def test_every_token_is_told_with_its_fate() -> None:
 
 
 def test_what_stands_spells_the_text() -> None:
-    found = told(*STATION)
+    found = traced(*STATION)
     assert found.text == "Wo ist der Bahnhof?"
-    assert "".join(s.text for spans in found.rounds for s in spans if s.stands) == found.text
+    assert "".join(s.text for spans in found.rounds for s in spans if s.kept) == found.text
 
 
 def test_figures_are_those_of_the_rounds() -> None:
-    found = told(*STATION)
+    found = traced(*STATION)
     assert (found.statistics.rounds, found.statistics.tokens) == (3, 7)
     assert found.summary == "7 tokens in 3 rounds: 2.33 tokens a round"
     assert found.statistics.acceptance_by_position[0] == 1.0
@@ -73,22 +73,22 @@ def test_figures_are_those_of_the_rounds() -> None:
 
 def test_a_row_that_ends_inside_its_draft_refuses_nothing() -> None:
     """What was drafted past the length limit is dropped; the model was never asked about it."""
-    (spans,) = told(Round((WO, IST, DER), 2, None)).rounds
+    (spans,) = traced(Round((WO, IST, DER), 2, None)).rounds
     assert [span.kind for span in spans] == ["accepted", "accepted", "dropped"]
 
 
 def test_a_step_without_a_draft_is_plain() -> None:
-    (spans,) = told(Round((), 0, WO)).rounds
+    (spans,) = traced(Round((), 0, WO)).rounds
     assert kinds(spans) == [("plain", "Wo", 0)]
 
 
 def test_a_continuation_starts_with_a_space_after_its_prompt() -> None:
-    (spans,) = told(Round((IST,), 1, DER), prompt=[WO]).rounds
+    (spans,) = traced(Round((IST,), 1, DER), prompt=[WO]).rounds
     assert [span.text for span in spans] == [" ist", " der"]
 
 
 def test_a_second_sentence_starts_afresh() -> None:
-    *_, last = told(*STATION, Round((WO,), 1, ZUG)).rounds
+    *_, last = traced(*STATION, Round((WO,), 1, ZUG)).rounds
     assert [span.text for span in last] == ["Wo", " Zug"]
 
 
@@ -136,7 +136,7 @@ class Page(HTMLParser):
 
 
 def test_the_page_holds_every_token_once() -> None:
-    page = Page(tandem_page(told(*STATION)))
+    page = Page(tandem_page(traced(*STATION)))
     assert page.open == []
     assert page.tokens == [
         ("span", "accepted", "Wo"),
@@ -155,7 +155,7 @@ def test_the_page_holds_every_token_once() -> None:
 
 def test_the_page_needs_nothing_else_and_knows_both_schemes(tmp_path: Path) -> None:
     path = tmp_path / "new" / "page.html"
-    write_page(told(*STATION), path)
+    write_page(traced(*STATION), path)
     text = path.read_text(encoding="utf-8")
     assert Page(text).links == []
     assert "<script" not in text
@@ -164,14 +164,14 @@ def test_the_page_needs_nothing_else_and_knows_both_schemes(tmp_path: Path) -> N
 
 
 def test_text_is_no_markup() -> None:
-    page = tandem_page(told(Round((PRICE,), 1, MARK)))
+    page = tandem_page(traced(Round((PRICE,), 1, MARK)))
     assert "<b>" not in page.replace("<b>1</b>", "")
     assert "$5 &amp; &lt;b&gt;" in page
 
 
 def test_a_confidence_is_shown_where_it_is_known() -> None:
     span = Span("Wo", "accepted", WO, 1, False, 0.84)
-    page = Page(tandem_page(Trace("", "Wo", ((span,),), told(*STATION).statistics)))
+    page = Page(tandem_page(Trace("", "Wo", ((span,),), traced(*STATION).statistics)))
     assert page.tips == [f"drafted and accepted: place 1 of the draft, confidence 84%, token {WO}"]
 
 
@@ -179,15 +179,15 @@ def test_the_picture_is_drawn_and_grows_with_the_rounds(tmp_path: Path) -> None:
     import matplotlib.image
 
     short, long = tmp_path / "short.png", tmp_path / "new" / "long.png"
-    draw_tandem(told(*STATION, Round((PRICE,), 1, MARK)), short)
-    draw_tandem(told(*STATION * 4), long)
+    draw_tandem(traced(*STATION, Round((PRICE,), 1, MARK)), short)
+    draw_tandem(traced(*STATION * 4), long)
     one, other = matplotlib.image.imread(short), matplotlib.image.imread(long)
     assert one.shape[1] == other.shape[1] == pytest.approx(WIDTH / 72 * 150, abs=1)
     assert other.shape[0] > one.shape[0]
 
 
 def test_the_picture_does_without_drafts(tmp_path: Path) -> None:
-    draw_tandem(told(Round((), 0, WO)), tmp_path / "plain.png")
+    draw_tandem(traced(Round((), 0, WO)), tmp_path / "plain.png")
     assert (tmp_path / "plain.png").stat().st_size > 1000
 
 

@@ -1,7 +1,7 @@
-"""One attention at one length: its time beside its peer's, and the memory it needs.
+"""One attention at one length: its time beside its peer's, and its peak memory.
 
-Runs in a process of its own (`attention_scaling`), because memory that an earlier point has freed
-would hide what a later one needs. Memory is measured first, before the peer has run.
+Runs in a process of its own (see `scaling`), because memory that an earlier point has freed would
+hide what a later one needs. Memory is measured first, before the peer has run.
 """
 
 import time
@@ -19,15 +19,15 @@ from outrider.nn.attention import AttentionBase, HeadShape, build_attention
 __all__ = ["PEER", "PointSetting", "measure_memory", "measure_point"]
 
 PEER = "causal"
-"""Dense attention under the triangle, by PyTorch's own kernel."""
+"""Dense causal attention by PyTorch's own kernel."""
 WARM = 256
-"""Tokens of the first passes, which load kernels and are not counted."""
+"""Tokens of the warm-up passes."""
 TRACED = HeadShape(heads=4, kv_heads=4, width=16)
 
 
 @dataclass(frozen=True)
 class PointSetting:
-    """What a process is to measure."""
+    """One point: a kind at a length, and how it is measured."""
 
     kind: str
     options: Mapping[str, Any]
@@ -36,10 +36,10 @@ class PointSetting:
     heads: int = 4
     width: int = 64
     peer: bool = True
-    """Let the peer take turns with it."""
+    """Whether the peer takes turns with it."""
     repeats: int = 5
     seconds: float = 60.0
-    """No further turn is begun after this long."""
+    """Start no further repeat after this long."""
     threads: int | None = None
 
     def build(self) -> AttentionBase:
@@ -63,7 +63,7 @@ def measure_point(setting: PointSetting) -> dict[str, Any]:
 
 
 def measure_memory(attention: AttentionBase, setting: PointSetting) -> dict[str, Any]:
-    """Return by how much one pass raises the memory of this process at its peak."""
+    """Return how far one pass raises the peak memory of this process."""
     _warm_up(setting)
     inputs = _inputs(setting, setting.length)
     before = resident_bytes()
@@ -79,20 +79,20 @@ def measure_memory(attention: AttentionBase, setting: PointSetting) -> dict[str,
 
 
 def _times(attention: AttentionBase, setting: PointSetting) -> dict[str, Any]:
-    """Let the attention and its peer take turns; all times are kept, the least counts."""
-    rivals = {"": attention}
+    """Time the attention and its peer in turn; the least time of each counts."""
+    modules = {"": attention}
     if setting.peer:
         shape = attention.shape
-        rivals["peer_"] = build_attention({"kind": PEER}, causal=True, shape=shape).train()
+        modules["peer_"] = build_attention({"kind": PEER}, causal=True, shape=shape).train()
     inputs = _inputs(setting, setting.length)
-    times: dict[str, list[float]] = {f"{who}{name}": [] for who in rivals for name in _PASSES}
+    times: dict[str, list[float]] = {f"{who}{name}": [] for who in modules for name in _PASSES}
     began = time.perf_counter()
     for turn in range(setting.repeats):
         if turn and time.perf_counter() - began > setting.seconds:
             break
         for name, run in _PASSES.items():
-            for who, rival in rivals.items():
-                times[f"{who}{name}"].append(_seconds(run, rival, inputs))
+            for who, module in modules.items():
+                times[f"{who}{name}"].append(_seconds(run, module, inputs))
     found: dict[str, Any] = {f"{name}_seconds": min(taken) for name, taken in times.items()}
     return {**found, "turns": len(times["forward"])}
 
@@ -133,7 +133,7 @@ def _warm_up(setting: PointSetting) -> None:
 
 
 def _narrow(setting: PointSetting) -> AttentionBase:
-    """Return the same attention with narrow heads: enough to see which way it takes."""
+    """Return the same attention with narrow heads: enough to see which path runs."""
     spec = {"kind": setting.kind, **setting.options}
     shape = TRACED._replace(heads=setting.heads, kv_heads=setting.heads)
     return build_attention(spec, causal=setting.causal, shape=shape).double().eval()

@@ -1,13 +1,13 @@
 """How time and memory of every attention grow with the length, beside full causal attention.
 
-    slope            of log(time) over log(n), where the sparse way is taken
+    slope            of log(time) over log(n), where the sparse path runs
     speedup_16k      time of the peer / time of the kind, forward and backward, at 16k tokens
     memory_ratio_16k peak memory of the kind / peak memory of the peer, the same
     cache_bytes_64k  what one layer holds to decode 65,536 tokens of one row
 
-Every point (a kind at a length) is measured in a process of its own. For speed the kind and its
-peer take turns in that process, so that whatever else the machine does disturbs both alike. A
-point that would take too long is left out, never guessed.
+Every point (a kind at a length) is measured in a process of its own. There the kind and its peer
+take turns, so that other load on the machine hits both alike. A point that would take too long is
+left out, never extrapolated.
 """
 
 import math
@@ -25,7 +25,7 @@ from outrider.nn.attention import HeadShape, attention_kinds, build_attention, l
 from outrider.nn.cache import Room
 
 __all__ = [
-    "Grid",
+    "Sweep",
     "check_kinds",
     "fit_slope",
     "keep_others",
@@ -34,31 +34,31 @@ __all__ = [
     "summarise",
 ]
 
-MARK, CACHE = 1 << 14, 1 << 16
-"""Lengths at which speed and memory, and the cache, are quoted."""
+QUOTED, CACHED = 1 << 14, 1 << 16
+"""Lengths at which speed and memory, and the KV cache, are quoted."""
 
 
 @dataclass(frozen=True)
-class Grid:
-    """Lengths to measure, and how thoroughly."""
+class Sweep:
+    """Lengths to measure, and how often."""
 
     lengths: tuple[int, ...] = tuple(1 << power for power in range(10, 17))
     short: tuple[int, ...] = (256, 512)
-    """Below the others: here a kind must not be slower than its peer."""
-    peer_up_to: int = MARK
+    """Short lengths, at which a kind must not be slower than its peer."""
+    peer_up_to: int = QUOTED
     """Longest text that the peer takes turns on."""
     repeats: int = 5
     seconds: float = 45.0
-    """How long turns go on at one point; there is always one."""
+    """Time limit of one point; it always gets one repeat."""
     longest: float = 90.0
     """Seconds of the longest pass that is begun."""
     heads: int = 4
     width: int = 64
 
     @classmethod
-    def quick(cls) -> "Grid":
+    def quick(cls) -> "Sweep":
         """Few points, a minute for two kinds."""
-        return cls(lengths=(1024, 4096, MARK), short=(512,), repeats=3, seconds=8.0)
+        return cls(lengths=(1024, 4096, QUOTED), short=(512,), repeats=3, seconds=8.0)
 
 
 Report = Callable[[str], None]
@@ -66,36 +66,36 @@ Report = Callable[[str], None]
 
 def measure_scaling(
     kinds: Sequence[str],
-    grid: Grid,
+    sweep: Sweep,
     *,
     threads: int | None = None,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure every kind at every length and sum it up.
+    """Measure every kind at every length and summarise it.
 
     Args:
         kinds: Names of attentions; the peer is measured besides.
-        grid: Lengths and thoroughness.
+        sweep: Lengths and repeats.
         threads: CPU threads; by default as PyTorch chooses.
-        report: Told about every point, for a person to watch.
+        report: Called with a line on every point.
     """
     if threads is not None:
         torch.set_num_threads(threads)
     points = {
-        kind: _measure_kind(kind, grid, threads, report) for kind in dict.fromkeys([PEER, *kinds])
+        kind: _measure_kind(kind, sweep, threads, report) for kind in dict.fromkeys([PEER, *kinds])
     }
     return {
         "task": "attention",
         "peer": PEER,
-        "kinds": {kind: summarise(kind, points[kind], points[PEER], grid) for kind in points},
-        "setting": {"batch": 1, "heads": grid.heads, "width": grid.width, "dtype": "float32"},
+        "kinds": {kind: summarise(kind, points[kind], points[PEER], sweep) for kind in points},
+        "setting": {"batch": 1, "heads": sweep.heads, "width": sweep.width, "dtype": "float32"},
         "machine": machine(),
         "versions": versions(),
     }
 
 
 def keep_others(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what was just measured, and of an earlier result the kinds that were not.
+    """Add the kinds of an earlier result that were not measured now.
 
     Every point was timed beside its peer, so kinds of two runs compare if the machine is the same;
     `earlier` says which are of before.
@@ -131,13 +131,13 @@ def summarise(
     kind: str,
     points: Sequence[dict[str, Any]],
     peer: Sequence[dict[str, Any]],
-    grid: Grid,
+    sweep: Sweep,
 ) -> dict[str, Any]:
     """Return the figures of one kind; None where a length was not reached."""
-    long = [point for point in points if point["length"] not in grid.short]
-    # A kind that is dense by nature has a slope too.
+    long = [point for point in points if point["length"] not in sweep.short]
+    # A kind that is always dense has a slope too.
     fast = [point for point in long if not point["dense"]] or long
-    at, peer_at = _at(points, MARK), _at(peer, MARK)
+    at, peer_at = _at(points, QUOTED), _at(peer, QUOTED)
     return {
         "slope": fit_slope(fast, "training_seconds"),
         "slope_forward": fit_slope(fast, "forward_seconds"),
@@ -146,7 +146,7 @@ def summarise(
         "speedup_forward_16k": _ratio(at, "peer_forward_seconds", at, "forward_seconds"),
         "memory_ratio_16k": _ratio(at, "training_peak_bytes", peer_at, "training_peak_bytes"),
         "memory_ratio_forward_16k": _ratio(at, "forward_peak_bytes", peer_at, "forward_peak_bytes"),
-        "cache_bytes_64k": _cache_bytes(kind, grid),
+        "cache_bytes_64k": _cache_bytes(kind, sweep),
         "sparse_from": min((p["length"] for p in points if not p["dense"]), default=None),
         "faster_from": _faster_from(points),
         "short": {
@@ -169,12 +169,12 @@ def fit_slope(points: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 
 def _measure_kind(
-    kind: str, grid: Grid, threads: int | None, report: Report
+    kind: str, sweep: Sweep, threads: int | None, report: Report
 ) -> list[dict[str, Any]]:
     points: list[dict[str, Any]] = []
     causal = load_attention(kind).Attention.causal_ok
-    for length in sorted({*grid.short, *grid.lengths}):
-        if points and _forecast(points[-1], length) > grid.longest:
+    for length in sorted({*sweep.short, *sweep.lengths}):
+        if points and _forecast(points[-1], length) > sweep.longest:
             report(f"{kind} at {length:,}: left out, it would take too long")
             break
         setting = PointSetting(
@@ -182,11 +182,11 @@ def _measure_kind(
             options=scaling_options(kind, length),
             causal=causal,
             length=length,
-            heads=grid.heads,
-            width=grid.width,
-            peer=kind != PEER and length <= grid.peer_up_to,
-            repeats=grid.repeats,
-            seconds=grid.seconds,
+            heads=sweep.heads,
+            width=sweep.width,
+            peer=kind != PEER and length <= sweep.peer_up_to,
+            repeats=sweep.repeats,
+            seconds=sweep.seconds,
             threads=threads,
         )
         points.append(_measure_alone(setting))
@@ -195,7 +195,7 @@ def _measure_kind(
 
 
 def _forecast(last: Mapping[str, Any], length: int) -> float:
-    """Seconds that the next point may take a pass: dense ones grow as the square of the length."""
+    """Estimate the seconds of one pass at the next length: dense time grows with its square."""
     power = 2.0 if last["dense"] else 1.5
     return float(last["training_seconds"]) * float(length / last["length"]) ** power
 
@@ -235,14 +235,14 @@ def _faster_from(points: Sequence[Mapping[str, Any]]) -> int | None:
     return found
 
 
-def _cache_bytes(kind: str, grid: Grid) -> int | None:
+def _cache_bytes(kind: str, sweep: Sweep) -> int | None:
     variant = load_attention(kind).Attention
     if not variant.causal_ok:
         return None
-    shape = HeadShape(grid.heads, grid.heads, grid.width)
-    spec = {"kind": kind, **scaling_options(kind, CACHE)}
+    shape = HeadShape(sweep.heads, sweep.heads, sweep.width)
+    spec = {"kind": kind, **scaling_options(kind, CACHED)}
     attention = build_attention(spec, causal=True, shape=shape)
-    room = Room(1, CACHE, grid.heads, grid.width, torch.float32, torch.device("cpu"))
+    room = Room(1, CACHED, sweep.heads, sweep.width, torch.float32, torch.device("cpu"))
     return attention.new_cache(room).nbytes
 
 

@@ -179,7 +179,7 @@ def _draw_ponder(axes: Any, models: Sequence[Model]) -> None:
         if known:
             at = [point["length"] for point in known], [point["ponder"] for point in known]
             axes.plot(*at, color=_colour(place), marker="o", markersize=4, linewidth=1.8)
-    axes.set_title("steps of thought", loc="left", fontsize=10, color=INK)
+    axes.set_title("ponder steps", loc="left", fontsize=10, color=INK)
     axes.set_xlabel("length of the input", color=QUIET, fontsize=9)
     axes.margins(y=0.2)
     low, high = axes.get_ylim()

@@ -1,7 +1,7 @@
-"""Any set of models, trained for an equal budget on one task: one result for all of them.
+"""Train models for an equal budget on one task and compare them.
 
-Every model and seed is trained in a process of its own: its peak memory is then its own, and a
-model that fails takes no other with it. All is kept below one folder,
+Every trial (a model with a seed) is trained in a process of its own: its peak memory is its own,
+and if it crashes the others go on. All is kept below one folder,
 
     FOLDER/TASK-DIGEST/task            the examples           the digest is that of the settings
                       /data-TYPE       prepared for a type    BUDGET is steps-500 or minutes-5
@@ -20,8 +20,8 @@ from typing import Any
 
 from rich.console import Console
 
-from outrider.bench.compare.contestant import Contestant, check_schedule, finished, run_contestant
 from outrider.bench.compare.summary import summarise
+from outrider.bench.compare.trial import Trial, check_schedule, finished_result, run_trial
 from outrider.bench.process import JobError, run_alone
 from outrider.config import load_config, read_yaml
 from outrider.data.prepare import prepare
@@ -41,7 +41,7 @@ EVERY = 50
 
 @dataclass(frozen=True)
 class Budget:
-    """What every model may use: so many updates, or so many minutes."""
+    """What every model may use: a number of updates, or of minutes."""
 
     steps: int | None = None
     minutes: float | None = None
@@ -52,7 +52,7 @@ class Budget:
         return f"steps-{self.steps}" if self.minutes is None else f"minutes-{self.minutes:g}"
 
     def overrides(self) -> list[str]:
-        """How a run config is told; nothing may end a run early."""
+        """Overrides of a run config that set it; nothing may end a run early."""
         steps = self.steps or EVERY
         every = -(-steps // EVALUATIONS) if self.minutes is None else EVERY
         logs = max(1, steps // LOGS) if self.minutes is None else EVERY // 5
@@ -81,8 +81,8 @@ class Comparison:
     folder: Path = Path("runs/compare")
     threads: int | None = None
     restart: bool = False
-    apart: bool = True
-    """Train every model in a process of its own; else in this one, where peak memory is shared."""
+    own_process: bool = True
+    """Train every model in its own process; in this one, peak memory is shared."""
 
 
 def compare(
@@ -96,15 +96,15 @@ def compare(
     task.write(place / "task")
     for model in models:
         model.prepare(task, comparison, place, console)
-    jobs = [
-        (model, model.jobs[seed])
+    trials = [
+        (model, model.trials[seed])
         for seed in range(comparison.seeds)
         for model in models
-        if model.jobs
+        if model.trials
     ]
-    for number, (model, job) in enumerate(jobs, start=1):
-        _say(console, f"{number} of {len(jobs)}: {model.name}, seed {job.config.seed}")
-        model.run(job, comparison, console)
+    for number, (model, trial) in enumerate(trials, start=1):
+        _say(console, f"{number} of {len(trials)}: {model.name}, seed {trial.config.seed}")
+        model.run(trial, comparison, console)
     return {
         "task": _describe(task),
         "budget": {"steps": comparison.budget.steps, "minutes": comparison.budget.minutes},
@@ -117,14 +117,14 @@ def compare(
 
 
 class _Model:
-    """One config on its way through the comparison."""
+    """One config of the comparison, with its trials and results."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path = name, path
         self.type = str((read_yaml(path).get("model") or {}).get("type", "seq2seq"))
         self.status = "failed"
         self.messages: list[str] = []
-        self.jobs: list[Contestant] = []
+        self.trials: list[Trial] = []
         self.runs: list[dict[str, Any]] = []
 
     def prepare(
@@ -137,11 +137,10 @@ class _Model:
             self.messages.append(f"{task.name} is for a {expected}, not for a {self.type}")
             return
         try:
-            jobs = [
-                self._contestant(task, comparison, place, seed + 1)
-                for seed in range(comparison.seeds)
+            trials = [
+                self._trial(task, comparison, place, seed + 1) for seed in range(comparison.seeds)
             ]
-            first = jobs[0].config
+            first = trials[0].config
             check_model(first)
             prepare(first.data, task=run_task(first), progress=console.is_terminal)
         except OutriderError as error:
@@ -149,22 +148,22 @@ class _Model:
             return
         if comparison.budget.minutes is not None:
             check_schedule(first, self.name)
-        self.jobs = jobs
+        self.trials = trials
 
-    def run(self, job: Contestant, comparison: Comparison, console: Console) -> None:
+    def run(self, trial: Trial, comparison: Comparison, console: Console) -> None:
         """Train and test one seed, unless that is done already."""
         if comparison.restart:
-            shutil.rmtree(job.config.folder, ignore_errors=True)
+            shutil.rmtree(trial.config.folder, ignore_errors=True)
         try:
-            run = finished(job)
+            run = finished_result(trial)
             if run is not None:
-                _say(console, f"{job.config.folder} is done already")
-            elif comparison.apart:
-                run = _train_alone(job, quiet=console.quiet)
+                _say(console, f"{trial.config.folder} is done already")
+            elif comparison.own_process:
+                run = _train_alone(trial, quiet=console.quiet)
             else:
-                run = run_contestant(job, console)
+                run = run_trial(trial, console)
         except _FAILURES as error:
-            self._fail(f"seed {job.config.seed}: {error}", console)
+            self._fail(f"seed {trial.config.seed}: {error}", console)
             return
         self.runs.append(run)
         self.status = "trained"
@@ -188,9 +187,7 @@ class _Model:
             "runs": [_without(run, "made_with", "date") for run in self.runs],
         }
 
-    def _contestant(
-        self, task: TaskBase, comparison: Comparison, place: Path, seed: int
-    ) -> Contestant:
+    def _trial(self, task: TaskBase, comparison: Comparison, place: Path, seed: int) -> Trial:
         budget = comparison.budget
         folder = place / budget.label / self.name / f"seed-{seed}"
         section = task.section(place / "task", self.type)
@@ -204,7 +201,7 @@ class _Model:
             *budget.overrides(),
             *comparison.overrides,
         ]
-        return Contestant(
+        return Trial(
             name=self.name,
             config=load_config(RunConfig, self.path, overrides),
             task=comparison.task,
@@ -223,25 +220,25 @@ class _Model:
 _FAILURES = (OutriderError, JobError, OSError, RuntimeError, ValueError, MemoryError)
 
 
-def _train_alone(job: Contestant, *, quiet: bool) -> dict[str, Any]:
+def _train_alone(trial: Trial, *, quiet: bool) -> dict[str, Any]:
     """Train and test in a process of its own, which writes to this terminal."""
     try:
-        return run_alone(_train_and_test, job, quiet, preload=[run_contestant.__module__])
+        return run_alone(_train_and_test, trial, quiet, preload=[run_trial.__module__])
     except JobError as error:
         if not error.trace:
             raise
-        trace = Path(job.config.folder) / "failure.txt"
-        trace.parent.mkdir(parents=True, exist_ok=True)
-        trace.write_text(error.trace, encoding="utf-8")
-        raise JobError(f"{error} (see {trace})") from None
+        log = Path(trial.config.folder) / "failure.txt"
+        log.parent.mkdir(parents=True, exist_ok=True)
+        log.write_text(error.trace, encoding="utf-8")
+        raise JobError(f"{error} (see {log})") from None
 
 
-def _train_and_test(job: Contestant, quiet: bool) -> dict[str, Any]:
-    return run_contestant(job, Console(stderr=True, quiet=quiet, markup=False))
+def _train_and_test(trial: Trial, quiet: bool) -> dict[str, Any]:
+    return run_trial(trial, Console(stderr=True, quiet=quiet, markup=False))
 
 
 def _names(configs: Sequence[Path]) -> dict[str, Path]:
-    """Call every model after its file."""
+    """Name every model after its file."""
     names: dict[str, Path] = {}
     for path in configs:
         if path.stem in names:
@@ -252,14 +249,14 @@ def _names(configs: Sequence[Path]) -> dict[str, Path]:
 
 
 def _digest(task: TaskBase) -> str:
-    """Tell apart the folders of a task with other settings or another corpus."""
+    """Return a digest that differs for other settings or another corpus."""
     corpus = str(task.corpus.resolve()) if task.corpus else ""
     text = json.dumps([corpus, task.config.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _describe(task: TaskBase) -> dict[str, Any]:
-    """Name the task, its corpus and its settings; where the corpus lies is nobody's business."""
+    """Name the task, its corpus and its settings, without paths of this machine."""
     corpus = {} if task.corpus is None else {"corpus": task.corpus.stem}
     settings = task.config.model_dump(mode="json", exclude={"root"})
     return {"name": task.name, **corpus, **settings}

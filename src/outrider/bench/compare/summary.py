@@ -1,4 +1,4 @@
-"""Trained models side by side: seeds summed up, and one table for people.
+"""Summarise the trials of a comparison over seeds, and lay them out as a table.
 
 value      mean over the seeds of what the task measures, at every length
 learned    share of the seeds that reach LEARNED at the longest length they were trained on
@@ -20,7 +20,7 @@ _NAMES = {"accuracy": "right", "bits_per_character": "bits/char", "bleu": "BLEU"
 
 
 def summarise(runs: Sequence[Run], *, trained_length: int | None) -> dict[str, Any]:
-    """Sum the runs of one model with several seeds up."""
+    """Summarise the runs of one model over its seeds."""
     metric = runs[0]["scores"]["metric"]
     points = [
         _summarise_point([run["scores"]["points"][place] for run in runs])
@@ -40,7 +40,7 @@ def summarise(runs: Sequence[Run], *, trained_length: int | None) -> dict[str, A
 
 
 def table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the heads and the rows of the table; one row for each model that was trained."""
+    """Return the headers and rows of the table, a row for each model that was trained."""
     trained = [model for model in result["models"] if model["status"] == "trained"]
     points = trained[0]["summary"]["points"] if trained else []
     metric = trained[0]["summary"]["metric"] if trained else "accuracy"
@@ -48,23 +48,23 @@ def table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, .
     several = result["seeds"] > 1
     pondered = any("ponder" in point for model in trained for point in model["summary"]["points"])
     name = _NAMES[metric]
-    heads = [
+    headers = [
         "model",
         "parameters",
         "loss",
         *(name if length is None else f"{name} at {length}" for length in lengths),
         *(["seeds that learn"] if several and metric == "accuracy" else []),
-        *(["steps of thought"] if pondered else []),
+        *(["ponder steps"] if pondered else []),
         "updates",
         "CPU time, s" if time_key(trained) == "cpu_seconds" else "time, s",
         "memory, MiB",
     ]
     rows = [_row(model, time_key(trained), several=several, pondered=pondered) for model in trained]
-    return tuple(heads), rows
+    return tuple(headers), rows
 
 
 def title(result: Mapping[str, Any]) -> str:
-    """Say what was compared, and how the budget was made equal."""
+    """Name the task, the budget and the number of seeds."""
     seeds = f"{result['seeds']} seeds" if result["seeds"] > 1 else "one seed"
     task, budget = result["task"], result["budget"]
     name = f"{task['name']} of {task['corpus']}" if "corpus" in task else task["name"]
@@ -85,7 +85,7 @@ def failures(result: Mapping[str, Any]) -> list[str]:
 
 
 def time_key(models: Sequence[Model]) -> str:
-    """Name the time to show: that of the processor, which other programs cannot stretch, if known.
+    """Choose the time to show: CPU time, which other programs do not stretch, if known.
 
     It is not known of a run that was interrupted.
     """
@@ -141,7 +141,7 @@ def _summarise_point(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _learned(runs: Sequence[Run], trained_length: int | None) -> float:
-    """Judge every seed at the longest tested length that it was trained on, or the shortest."""
+    """Test every seed at the longest test length that it was trained on, or the shortest."""
     lengths = [point["length"] for point in runs[0]["scores"]["points"]]
     within = [length for length in lengths if trained_length and length <= trained_length]
     place = lengths.index(max(within) if within else min(lengths))

@@ -1,9 +1,8 @@
-"""Who decodes in `bench decode`: one class per engine, each at its best setting.
+"""The engines of `bench decode`, each at its best setting.
 
-Every engine is given texts and returns texts, so cutting into tokens and joining them again is part
-of what is timed. All of them decode greedily, from the same weights, with the same bound on the
-length and the same forbidden tokens. Nothing heavy is imported before an engine is built: each one
-lives in a process of its own, and its memory should be its own too.
+Engines take texts and return texts, so tokenizing and detokenizing are part of the time. All decode
+greedily, from the same weights, with the same length limit and suppressed tokens. Nothing heavy is
+imported before an engine is built: each runs in a process of its own, whose memory is measured.
 """
 
 import json
@@ -24,8 +23,8 @@ __all__ = [
     "CTranslate2Engine",
     "Engine",
     "EnginePlan",
-    "Explained",
     "OutriderEngine",
+    "TimeSplit",
     "TransformersEngine",
     "Translated",
     "build_engine",
@@ -35,7 +34,7 @@ Library = Literal["torch", "native", "ctranslate2", "transformers"]
 
 MODES = ("ar", "tandem", "parallel")
 _ONE_BATCH = 1 << 20
-"""Tokens a batch may hold: so many that what is called a batch here is decoded as one."""
+"""Token limit of a batch: so large that a batch is never split."""
 
 
 @dataclass(frozen=True)
@@ -50,11 +49,11 @@ class EnginePlan:
     dtype: str = "float32"
     threads: int = 1
     modes: tuple[str, ...] = ("ar",)
-    """What it is to be measured at."""
+    """Decoding modes to measure."""
     shallow: bool = False
     """Whether the model is the one with a shallow decoder."""
     assistant: Path | None = None
-    """An exported model that helps transformers by guessing."""
+    """An exported model that drafts for transformers' assisted generation."""
 
 
 class Translated(NamedTuple):
@@ -66,14 +65,14 @@ class Translated(NamedTuple):
 
 
 @dataclass
-class Explained:
+class TimeSplit:
     """Where the time of some batches went, in seconds."""
 
     wall: float = 0.0
     text: float = 0.0
     """Inside the tokenizer."""
     core: dict[str, float] = field(default_factory=dict)
-    """Inside the backend, by the name of what was called."""
+    """Inside the backend, by method."""
     sentences: int = 0
     statistics: dict[str, Any] = field(default_factory=dict)
 
@@ -87,16 +86,16 @@ class Engine(Protocol):
     """What the worker of an engine asks of it."""
 
     modes: dict[str, str | None]
-    """Ways to decode that were asked for, each with the reason why it cannot be done, or None."""
+    """Decoding modes asked for, each with the reason why it is not supported, or None."""
     largest_batch: dict[str, int]
-    """Most texts at once, for the ways that have such a bound."""
+    """Largest batch size of the modes that have a limit."""
 
     def translate(self, texts: Sequence[str], mode: str) -> Translated:
         """Translate one batch."""
         ...
 
-    def explain(self, batches: Sequence[Sequence[str]], mode: str) -> Explained | None:
-        """Translate batches again and say where the time goes; None where it cannot be known."""
+    def split_time(self, batches: Sequence[Sequence[str]], mode: str) -> TimeSplit | None:
+        """Translate batches again and return where the time goes; None where that is not known."""
         ...
 
 
@@ -111,15 +110,15 @@ def build_engine(plan: EnginePlan) -> Engine:
     return builders[plan.library](plan)
 
 
-class _Watched:
-    """Stands before an object and adds up the time spent inside its methods."""
+class _Timed:
+    """A proxy that adds up the time spent in the methods of an object."""
 
-    def __init__(self, watched: Any) -> None:
-        self._watched = watched
+    def __init__(self, target: Any) -> None:
+        self._target = target
         self.seconds: dict[str, float] = defaultdict(float)
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._watched, name)
+        found = getattr(self._target, name)
         if not callable(found):
             return found
 
@@ -130,7 +129,7 @@ class _Watched:
             finally:
                 self.seconds[name] += time.perf_counter() - began
 
-        setattr(self, name, timed)  # so that it is made once, and costs little of what is timed
+        setattr(self, name, timed)  # built once, so that the proxy costs little
         return timed
 
 
@@ -150,10 +149,10 @@ class OutriderEngine:
         if not isinstance(loaded, Translator):
             raise ModelError(f"{plan.folder}: is a language model; it translates nothing")
         self.translator: Translator = loaded
-        self.modes = {mode: self._hindrance(mode) for mode in plan.modes}
+        self.modes = {mode: self._unsupported(mode) for mode in plan.modes}
         self.largest_batch: dict[str, int] = {}
 
-    def _hindrance(self, mode: str) -> str | None:
+    def _unsupported(self, mode: str) -> str | None:
         from outrider.runtime.options import call_config
 
         try:
@@ -169,20 +168,18 @@ class OutriderEngine:
         best = [results[0] for results in found]
         return Translated([one.text for one in best], sum(len(one.tokens) for one in best))
 
-    def explain(self, batches: Sequence[Sequence[str]], mode: str) -> Explained:
-        """Translate batches again with a watch on the backend and one on the tokenizer."""
+    def split_time(self, batches: Sequence[Sequence[str]], mode: str) -> TimeSplit:
+        """Translate batches again with timers around the backend and the tokenizer."""
         from outrider.decoding.statistics import Statistics
 
-        backend, tokenizer = _Watched(self.translator.backend), _Watched(self.translator.tokenizer)
-        watched = self._like(backend, tokenizer)
+        backend, tokenizer = _Timed(self.translator.backend), _Timed(self.translator.tokenizer)
+        timed = self._like(backend, tokenizer)
         if mode == "tandem":
-            watched.profile = self.translator.profile  # measured once, and not to be timed
-        seen, statistics = Explained(), Statistics()
+            timed.profile = self.translator.profile  # measured once, outside the timed part
+        seen, statistics = TimeSplit(), Statistics()
         for texts in batches:
             began = time.perf_counter()
-            watched.results(
-                texts, split=False, batch_tokens=_ONE_BATCH, stats=statistics, mode=mode
-            )
+            timed.results(texts, split=False, batch_tokens=_ONE_BATCH, stats=statistics, mode=mode)
             seen.wall += time.perf_counter() - began
             seen.sentences += len(texts)
         seen.core, seen.text = dict(backend.seconds), sum(tokenizer.seconds.values())
@@ -230,8 +227,8 @@ class CTranslate2Engine:
             rows,
         )
 
-    def explain(self, batches: Sequence[Sequence[str]], mode: str) -> None:
-        """Say nothing: what happens inside is not told."""
+    def split_time(self, batches: Sequence[Sequence[str]], mode: str) -> None:
+        """Return None: this engine does not report it."""
 
 
 class TransformersEngine:
@@ -277,8 +274,8 @@ class TransformersEngine:
         ids = [_until(row[1:], eos) for row in written.tolist()]  # without the start token
         return _join(self.tokenizer, ids, rows)
 
-    def explain(self, batches: Sequence[Sequence[str]], mode: str) -> None:
-        """Say nothing: what happens inside is not told."""
+    def split_time(self, batches: Sequence[Sequence[str]], mode: str) -> None:
+        """Return None: this engine does not report it."""
 
 
 def _most_tokens(row: Sequence[int]) -> int:
@@ -293,7 +290,7 @@ def _until(row: list[int], end: int) -> list[int]:
 def _join(
     tokenizer: "Tokenizer", rows: Sequence[list[int]], sources: Sequence[list[int]]
 ) -> Translated:
-    """Make texts of tokens; a row that never ended is cut, for its neighbours let it grow on."""
+    """Detokenize; a row without an end token is cut at its own limit, not that of its batch."""
     ids = [row[: _most_tokens(source)] for row, source in zip(rows, sources, strict=True)]
     texts = [text.strip() for text in tokenizer.decode_batch(ids)]
     return Translated(texts, sum(map(len, ids)))

@@ -1,4 +1,4 @@
-"""What `bench decode` measures: which engines, at which batch sizes, orders and threads."""
+"""The plan of `bench decode`: engines, batch sizes, orders and threads."""
 
 import tempfile
 from collections.abc import Iterator, Sequence
@@ -27,7 +27,7 @@ ORDERS = ("sorted", "unsorted")
 
 
 class Setting(NamedTuple):
-    """How the sentences are put together, and at which numbers of threads that is measured."""
+    """How sentences are batched, and the numbers of threads that is measured at."""
 
     batch: int
     order: str
@@ -35,7 +35,7 @@ class Setting(NamedTuple):
 
     @property
     def name(self) -> str:
-        """What a person reads."""
+        """Its name in a report."""
         return f"batch {self.batch}, {self.order}" if self.batch > 1 else "batch 1"
 
     def batches(self, lengths: Sequence[int]) -> list[list[int]]:
@@ -56,7 +56,7 @@ class Missing(NamedTuple):
 def settings(
     batches: Sequence[int], orders: Sequence[str], threads: Sequence[int], *, all_threads: bool
 ) -> list[Setting]:
-    """List what is measured.
+    """List the settings to measure.
 
     Args:
         batches: Batch sizes.
@@ -82,7 +82,7 @@ def plan_engines(
     shallow: Path | None = None,
     slow_once: bool = False,
 ) -> Iterator[tuple[list[EnginePlan], list[Missing]]]:
-    """Say what is to be started; models exported for CTranslate2 live as long as the context.
+    """List the engines to start; models exported for CTranslate2 live as long as the context.
 
     Args:
         model: Folder of the model.
@@ -129,7 +129,7 @@ def _plan(name: str, model: Path, shallow: Path | None, working: Path) -> Engine
 
 
 def _export_marian(model: Path, folder: Path) -> Path:
-    """Write what transformers loads; forbidden tokens cost it nothing, as in CTranslate2."""
+    """Write what transformers loads; suppressed tokens are a bias, as in CTranslate2."""
     import torch
 
     from outrider.backends.torch import TorchBackend

@@ -1,7 +1,7 @@
-"""What was measured as rows: speeds, ratios, quality, and whether the output is what it should be.
+"""Measurements as rows: speeds, ratios, quality, and whether outputs are identical.
 
-A ratio is formed within a repeat, on the batches that both engines decoded, and the median over the
-repeats counts: what disturbs the machine for a while then disturbs both.
+A ratio is taken within a repeat, on the batches that both engines decoded, and the median over the
+repeats counts: load that comes and goes then hits both.
 """
 
 from collections import defaultdict
@@ -16,7 +16,7 @@ __all__ = ["decode_rows"]
 
 PEER, GENERATE, REFERENCE = "ctranslate2-int8", "transformers", "outrider-torch"
 _STEPS = {"tandem": "verify"}
-"""What extending the text by some tokens is called in a mode, where it is not a step."""
+"""What `extend` is called in a mode, where it is not a step."""
 
 
 def decode_rows(
@@ -31,8 +31,8 @@ def decode_rows(
 def _row(
     one: Measured, everyone: Sequence[Measured], expected: dict[int, str], quality: "_Quality"
 ) -> dict[str, Any]:
-    rivals = [other for other in everyone if other.setting == one.setting]
-    best = _best(one, rivals)
+    others = [other for other in everyone if other.setting == one.setting]
+    best = _best(one, others)
     calls = sorted(1000.0 * spent for repeat in one.seconds for spent in repeat.values())
     return {
         "engine": one.plan.name,
@@ -46,14 +46,14 @@ def _row(
         "tokens_per_second": round(_speed(one) * one.tokens / _sentences(one) / _repeats(one), 1),
         "latency_p50_ms": round(median(calls), 3),
         "latency_p95_ms": round(_percentile(calls, 0.95), 3),
-        "ratio_to_ctranslate2_int8": _ratio(one, _rival(rivals, PEER, one.plan.threads)),
+        "ratio_to_ctranslate2_int8": _ratio(one, _find(others, PEER, one.plan.threads)),
         "best_ratio_to_ctranslate2_int8": (
-            _ratio(one, _best(_rival(rivals, PEER), rivals)) if best is one else None
+            _ratio(one, _best(_find(others, PEER), others)) if best is one else None
         ),
-        "ratio_to_hf_generate": _ratio(one, _rival(rivals, GENERATE, one.plan.threads)),
+        "ratio_to_hf_generate": _ratio(one, _find(others, GENERATE, one.plan.threads)),
         **_split(one),
         **quality.score(one),
-        "identical_to_own_greedy": _identical_to_own_greedy(one, rivals),
+        "identical_to_own_greedy": _identical_to_own_greedy(one, others),
         "identical_to_reference": None if one.plan.shallow else _share(one, expected),
         "peak_rss_mib": round(one.peak_mib, 1),
         "load_seconds": round(one.load_seconds, 3),
@@ -79,40 +79,40 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
     return ordered[min(len(ordered) - 1, int(share * len(ordered)))]
 
 
-def _best(one: Measured | None, rivals: Sequence[Measured]) -> Measured | None:
+def _best(one: Measured | None, others: Sequence[Measured]) -> Measured | None:
     """Return the same engine and mode at the number of threads that suits it best."""
     if one is None:
         return None
-    same = [r for r in rivals if (r.plan.name, r.mode) == (one.plan.name, one.mode)]
+    same = [r for r in others if (r.plan.name, r.mode) == (one.plan.name, one.mode)]
     return max(same, key=_speed)
 
 
-def _rival(rivals: Sequence[Measured], engine: str, threads: int | None = None) -> Measured | None:
-    """Return this engine as it decodes token by token, at any number of threads if none is said."""
-    for rival in rivals:
-        if (rival.plan.name, rival.mode) == (engine, "ar") and threads in (
+def _find(others: Sequence[Measured], engine: str, threads: int | None = None) -> Measured | None:
+    """Return this engine in autoregressive mode; at any number of threads if none is given."""
+    for baseline in others:
+        if (baseline.plan.name, baseline.mode) == (engine, "ar") and threads in (
             None,
-            rival.plan.threads,
+            baseline.plan.threads,
         ):
-            return rival
+            return baseline
     return None
 
 
-def _ratio(one: Measured, rival: Measured | None) -> float | None:
+def _ratio(one: Measured, baseline: Measured | None) -> float | None:
     """How many times as fast it is, on what both decoded."""
-    shared = set() if rival is None else one.batches.keys() & rival.batches.keys()
-    if rival is None or not shared:
+    shared = set() if baseline is None else one.batches.keys() & baseline.batches.keys()
+    if baseline is None or not shared:
         return None
     ratios = [
         sum(theirs[batch] for batch in shared) / sum(ours[batch] for batch in shared)
-        for ours, theirs in zip(one.seconds, rival.seconds, strict=True)
+        for ours, theirs in zip(one.seconds, baseline.seconds, strict=True)
     ]
     return round(median(ratios), 3)
 
 
 def _split(one: Measured) -> dict[str, Any]:
-    """Where the time goes, in milliseconds for a sentence; only our own engines tell."""
-    seen = one.explained
+    """Where the time goes, in milliseconds a sentence; only our own engines report it."""
+    seen = one.time_split
     if seen is None:
         return {"ratio_to_bare_engine": None, "time_split_ms": None, "tokens_per_round": None}
     per_sentence = 1000 / seen.sentences
@@ -134,12 +134,12 @@ def _split(one: Measured) -> dict[str, Any]:
     }
 
 
-def _identical_to_own_greedy(one: Measured, rivals: Sequence[Measured]) -> float | None:
+def _identical_to_own_greedy(one: Measured, others: Sequence[Measured]) -> float | None:
     """Share of texts that the same engine also writes token by token; None for that itself."""
     if one.mode == "ar":
         return None
-    greedy = next((r for r in rivals if r.plan == one.plan and r.mode == "ar"), None)
-    return None if greedy is None else _share(one, greedy.texts, greedy.wavered)
+    greedy = next((r for r in others if r.plan == one.plan and r.mode == "ar"), None)
+    return None if greedy is None else _share(one, greedy.texts, greedy.unstable)
 
 
 def _reference_texts(everyone: Sequence[Measured]) -> dict[int, str]:
@@ -151,13 +151,13 @@ def _reference_texts(everyone: Sequence[Measured]) -> dict[int, str]:
     return texts
 
 
-def _share(one: Measured, texts: dict[int, str], wavered: Set[int] = frozenset()) -> float | None:
+def _share(one: Measured, texts: dict[int, str], unstable: Set[int] = frozenset()) -> float | None:
     """Share of the sentences that both translated which came out the same, in every repeat."""
     both = one.texts.keys() & texts.keys()
     if not both:
         return None
-    unsteady = one.wavered | wavered
-    return round(sum(one.texts[n] == texts[n] and n not in unsteady for n in both) / len(both), 4)
+    changed = one.unstable | unstable
+    return round(sum(one.texts[n] == texts[n] and n not in changed for n in both) / len(both), 4)
 
 
 class _Quality:

@@ -32,7 +32,7 @@ class Sentences(NamedTuple):
 def choose_sentences(
     model: Path, source: Path | None, reference: Path | None, *, most: int
 ) -> Sentences:
-    """Read sentences, or take our own, and keep at most so many, spread evenly over the file.
+    """Read sentences, or take the built-in ones, and keep at most `most`, spread over the file.
 
     Very long lines are left out; all others are translated as they stand, by every engine.
     """
@@ -76,13 +76,13 @@ def bench_model(
         sentences: What to translate.
         settings: Batch sizes, orders and threads.
         engines: Names, as in `decode_plan.ENGINES`.
-        repeats: Rounds that count.
+        repeats: Timed rounds.
         shallow: Folder of a model with a shallow decoder, to be measured beside it.
         tokenize: SacreBLEU's tokenizer; `auto` takes the one for the script of the references.
         slow_once: Whether slow engines are measured at the first number of threads only.
         limits: On the time this may take.
-        expect: Told how many turns there will be.
-        report: Told at the beginning of every turn what is measured.
+        expect: Called once with the number of turns there will be.
+        report: Called before every turn with what is measured.
     """
     for folder in (model, shallow):
         _check(folder)

@@ -1,9 +1,8 @@
 """How fast engines translate, in the spirit of Helcl et al. (2022, arXiv:2205.01966).
 
-One process per engine and number of threads. They take turns on the same batches, only ever one at
-a time, so that whatever else the machine does disturbs all of them alike. The first round warms up
-and is not counted. What every engine wrote is kept beside its times: a speed without a look at the
-output means nothing.
+One process per engine and number of threads. They take turns on the same batches, one at a time,
+so that other load on the machine hits all of them alike. The first round is a warm-up. Outputs are
+kept beside the times: a speed means nothing without a look at the output.
 """
 
 import math
@@ -14,7 +13,7 @@ from functools import partial
 from statistics import median
 from typing import NamedTuple, TypeVar
 
-from outrider.bench.decode.engines import EnginePlan, Explained
+from outrider.bench.decode.engines import EnginePlan, TimeSplit
 from outrider.bench.decode.plan import Missing, Setting
 from outrider.bench.decode.worker import (
     Answer,
@@ -43,26 +42,26 @@ class Measured:
     setting: Setting
     load_seconds: float
     batches: dict[int, list[int]]
-    """Those of the setting's batches that it decodes: the numbers of their sentences."""
+    """Batches of the setting that it decodes, by number: the numbers of their sentences."""
     seconds: list[dict[int, float]] = field(default_factory=list)
     """For every repeat the time of each batch."""
     texts: dict[int, str] = field(default_factory=dict)
-    """What was made of each sentence, by its number."""
+    """Translations by number of the sentence."""
     tokens: int = 0
-    """Written in all repeats."""
+    """Target tokens of all repeats."""
     peak_mib: float = 0.0
-    wavered: set[int] = field(default_factory=set)
-    """Sentences that were not translated alike in all repeats."""
-    explained: Explained | None = None
+    unstable: set[int] = field(default_factory=set)
+    """Sentences whose translation was not the same in all repeats."""
+    time_split: TimeSplit | None = None
 
     @property
     def name(self) -> str:
-        """What a person reads."""
+        """Its name in a report."""
         threads = f"{self.plan.threads} thread{'s' if self.plan.threads > 1 else ''}"
         return f"{self.plan.name} {self.mode}, {threads}"
 
     def add(self, repeat: int, batches: Sequence[int], answer: Answer) -> None:
-        """Take in what was done in one turn."""
+        """Add the answer of one turn."""
         if repeat == len(self.seconds):
             self.seconds.append({})
         self.seconds[repeat] |= dict(zip(batches, answer.seconds, strict=True))
@@ -71,24 +70,24 @@ class Measured:
         for batch, texts in zip(batches, answer.texts, strict=True):
             for number, text in zip(self.batches[batch], texts, strict=True):
                 if self.texts.setdefault(number, text) != text:
-                    self.wavered.add(number)
+                    self.unstable.add(number)
 
 
 @dataclass
 class Speeds:
-    """Everything that was measured, and what was not."""
+    """Everything that was measured, and what could not be."""
 
     measured: list[Measured] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
 
-    def miss(self, engine: str, reason: str) -> None:
-        """Remember what cannot be measured, each thing once."""
+    def add_missing(self, engine: str, reason: str) -> None:
+        """Note what cannot be measured, each thing once."""
         if Missing(engine, reason) not in self.missing:
             self.missing.append(Missing(engine, reason))
 
 
 class Limits(NamedTuple):
-    """On the time in seconds that measuring may take."""
+    """Time limits in seconds."""
 
     one_pass: float = math.inf
     """An engine that needs longer for all sentences decodes only some of the batches."""
@@ -122,18 +121,18 @@ def measure_speeds(
         sources: Sentences.
         lengths: Of the sentences in tokens, to sort by.
         settings: Batch sizes, orders and threads.
-        repeats: Rounds that count, after one to warm up.
+        repeats: Timed rounds, after one to warm up.
         limits: On the time this may take.
-        expect: Told how many turns there will be, once that is known.
-        report: Told at the beginning of every turn what is measured.
+        expect: Called once with the number of turns there will be.
+        report: Called before every turn with what is measured.
     """
     speeds, began = Speeds(), time.monotonic()
     with start_workers(plans) as workers:
-        crew = _load(workers, speeds, report)
-        races = [_Race(one, crew, sources, lengths, speeds, report) for one in settings]
-        expect(sum(race.turns(repeats) for race in races))
-        for race in races:
-            race.run(repeats, deadline=began + limits.whole, one_pass=limits.one_pass)
+        ready = _load(workers, speeds, report)
+        runs = [_SettingRun(one, ready, sources, lengths, speeds, report) for one in settings]
+        expect(sum(one.turns(repeats) for one in runs))
+        for one in runs:
+            one.run(repeats, deadline=began + limits.whole, one_pass=limits.one_pass)
     return speeds
 
 
@@ -152,21 +151,21 @@ def _load(
 
 
 def _try(act: Callable[[], Answered], worker: Worker, speeds: Speeds) -> Answered | None:
-    """Do it, or remember why it could not be done."""
+    """Do it, or note why it failed."""
     try:
         return act()
     except JobError as error:
-        speeds.miss(worker.plan.name, str(error))
+        speeds.add_missing(worker.plan.name, str(error))
         return None
 
 
-class _Race:
+class _SettingRun:
     """All engines on one setting."""
 
     def __init__(
         self,
         setting: Setting,
-        crew: Sequence[tuple[Worker, Ready]],
+        workers: Sequence[tuple[Worker, Ready]],
         sources: Sequence[str],
         lengths: Sequence[int],
         speeds: Speeds,
@@ -179,22 +178,22 @@ class _Race:
         self.batches = setting.batches(lengths)
         self.entries = [
             _Entry(worker, self._measured(worker.plan, mode, ready))
-            for worker, ready in crew
+            for worker, ready in workers
             if worker.plan.threads in setting.threads
             for mode in self._modes(worker.plan, ready)
         ]
 
     def _modes(self, plan: EnginePlan, ready: Ready) -> list[str]:
-        """Return what this engine can do here; why it cannot do the rest is remembered."""
+        """Return the modes that this engine supports here, and note why it does not the others."""
         possible = []
-        for mode, hindrance in ready.modes.items():
+        for mode, reason in ready.modes.items():
             bound = ready.largest_batch.get(mode)
-            if hindrance is None and bound is not None and self.setting.batch > bound:
-                hindrance = f"only takes batches of up to {bound}"
-            if hindrance is None:
+            if reason is None and bound is not None and self.setting.batch > bound:
+                reason = f"only takes batches of up to {bound}"
+            if reason is None:
                 possible.append(mode)
             else:
-                self.speeds.miss(f"{plan.name} {mode}", hindrance)
+                self.speeds.add_missing(f"{plan.name} {mode}", reason)
         return possible
 
     def _measured(self, plan: EnginePlan, mode: str, ready: Ready) -> Measured:
@@ -211,22 +210,22 @@ class _Race:
         return len(self.entries) * (len(self.blocks) * repeats + 2)
 
     def run(self, repeats: int, *, deadline: float, one_pass: float) -> None:
-        """Let everybody warm up, then have their turns, then say where the time went."""
+        """Warm up, take turns, then split the time."""
         for entry in list(self.entries):
-            self._let(entry, "warming up", partial(self._warm_up, entry, one_pass))
+            self._attempt(entry, "warming up", partial(self._warm_up, entry, one_pass))
         for repeat in range(repeats):
             if repeat and time.monotonic() > deadline:
                 break
             for block in self.blocks:
                 for entry in self._order(repeat):
                     what = f"repeat {repeat + 1} of {repeats}"
-                    self._let(entry, what, partial(self._turn, entry, block, repeat))
+                    self._attempt(entry, what, partial(self._turn, entry, block, repeat))
         for entry in list(self.entries):
-            self._let(entry, "time split", partial(self._explain, entry))
+            self._attempt(entry, "time split", partial(self._split_time, entry))
         self.speeds.measured += [entry.measured for entry in self.entries]
 
     def _order(self, repeat: int) -> list[_Entry]:
-        """Let another one begin each time, so that nobody always follows the same one."""
+        """Let another engine go first each time, so that none always follows the same one."""
         shift = repeat % max(1, len(self.entries))
         return [*self.entries[shift:], *self.entries[:shift]]
 
@@ -238,7 +237,7 @@ class _Race:
         """
         measured, middle = entry.measured, len(self.batches) // 2
         first = Turn(measured.mode, self._texts(measured, [middle]))
-        entry.worker.translate(first)  # it may have to find out things, such as how far to draft
+        entry.worker.translate(first)  # one-time work, such as choosing the draft length
         texts = self._texts(measured, range(len(self.batches)))
         answer = entry.worker.translate(Turn(measured.mode, texts, seconds=one_pass))
         needed, every = median(answer.seconds) * len(texts), 1
@@ -248,13 +247,13 @@ class _Race:
             at: numbers for at, numbers in measured.batches.items() if (at - middle) % every == 0
         }
 
-    def _let(self, entry: _Entry, what: str, act: Callable[[], None]) -> None:
-        """Do something with one engine; one that fails is out of the race."""
+    def _attempt(self, entry: _Entry, what: str, act: Callable[[], None]) -> None:
+        """Run one action; an engine that fails is removed from this setting."""
         self.report(f"{self.setting.name}: {entry.measured.name} ({what})")
         try:
             act()
         except JobError as error:
-            self.speeds.miss(entry.measured.name, f"failed at {self.setting.name}: {error}")
+            self.speeds.add_missing(entry.measured.name, f"failed at {self.setting.name}: {error}")
             self.entries.remove(entry)
 
     def _turn(self, entry: _Entry, block: range, repeat: int) -> None:
@@ -263,11 +262,11 @@ class _Race:
             answer = entry.worker.translate(Turn(measured.mode, self._texts(measured, batches)))
             measured.add(repeat, batches, answer)
 
-    def _explain(self, entry: _Entry) -> None:
+    def _split_time(self, entry: _Entry) -> None:
         measured = entry.measured
         batches = list(measured.batches)[: max(1, _TURN // self.setting.batch)]
-        turn = Turn(measured.mode, self._texts(measured, batches), explain=True)
-        measured.explained = entry.worker.explain(turn)
+        turn = Turn(measured.mode, self._texts(measured, batches), split_time=True)
+        measured.time_split = entry.worker.split_time(turn)
 
     def _texts(self, measured: Measured, batches: Sequence[int]) -> list[list[str]]:
         return [[self.sources[n] for n in measured.batches[at]] for at in batches]

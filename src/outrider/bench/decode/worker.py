@@ -1,8 +1,8 @@
-"""An engine in a process of its own, and the parent's hold on it.
+"""An engine in a process of its own, and the parent's end of it.
 
-Libraries in one process fight over threads and memory, so each has its own. A worker waits on its
-pipe, which costs nothing; before it answers it waits until the threads of its library have stopped
-spinning, so that the next one's turn is not disturbed.
+Libraries in one process compete for threads and memory, so each has its own. Before a worker
+answers, it waits until the threads of its library have stopped spinning, so that they do not slow
+down the next engine's turn.
 """
 
 import math
@@ -15,7 +15,7 @@ from dataclasses import dataclass
 from multiprocessing.connection import Connection
 from typing import Any
 
-from outrider.bench.decode.engines import Engine, EnginePlan, Explained, build_engine
+from outrider.bench.decode.engines import Engine, EnginePlan, TimeSplit, build_engine
 from outrider.bench.memory import peak_bytes, reset_peak
 from outrider.bench.process import Failure, Job
 from outrider.errors import UnsupportedError
@@ -30,19 +30,19 @@ _SETTLE = 0.5
 
 @dataclass(frozen=True)
 class Turn:
-    """What a worker is asked for."""
+    """Batches for a worker to translate."""
 
     mode: str
     batches: Sequence[Sequence[str]]
-    explain: bool = False
-    """Say where the time goes instead of how much it is."""
+    split_time: bool = False
+    """Return a `TimeSplit` in place of an `Answer`."""
     seconds: float = math.inf
-    """Begin no further batch after so long."""
+    """Start no further batch after this long."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """What a worker says once its model is loaded."""
+    """Sent by a worker once its model is loaded."""
 
     load_seconds: float
     modes: dict[str, str | None]
@@ -51,17 +51,17 @@ class Ready:
 
 @dataclass(frozen=True)
 class Answer:
-    """What a worker did in its turn."""
+    """Translations of a turn, and how long they took."""
 
     seconds: list[float]
-    """Of every batch that was begun."""
+    """Of every batch that was started."""
     texts: list[list[str]]
     tokens: int
     peak_mib: float
 
 
 class Worker:
-    """The parent's hold on an engine."""
+    """The parent's end of an engine."""
 
     def __init__(self, plan: EnginePlan) -> None:
         """Start the process; it imports its libraries and then waits for `load`."""
@@ -75,15 +75,15 @@ class Worker:
         return self._job.receive()
 
     def load(self) -> Ready:
-        """Let it load its model."""
+        """Load the model."""
         return self._job.ask("load")
 
     def translate(self, turn: Turn) -> Answer:
-        """Let it have its turn."""
+        """Translate the batches of a turn."""
         return self._job.ask(turn)
 
-    def explain(self, turn: Turn) -> Explained | None:
-        """Let it say where its time goes."""
+    def split_time(self, turn: Turn) -> TimeSplit | None:
+        """Translate the batches again and return where the time goes."""
         return self._job.ask(turn)
 
     def stop(self) -> None:
@@ -138,11 +138,11 @@ def _import_libraries(plan: EnginePlan) -> None:
         logging.disable_progress_bar()
 
 
-def _take_turn(engine: Engine, turn: Turn) -> Answer | Explained | None:
-    if turn.explain:
-        explained = engine.explain(turn.batches, turn.mode)
+def _take_turn(engine: Engine, turn: Turn) -> Answer | TimeSplit | None:
+    if turn.split_time:
+        time_split = engine.split_time(turn.batches, turn.mode)
         _settle()
-        return explained
+        return time_split
     reset_peak()
     seconds: list[float] = []
     texts, tokens = [], 0
@@ -159,7 +159,7 @@ def _take_turn(engine: Engine, turn: Turn) -> Answer | Explained | None:
 
 
 def _settle() -> None:
-    """Wait until no thread of this process works any more."""
+    """Wait until no thread of this process is busy."""
     deadline, step = time.perf_counter() + _SETTLE, 0.004
     while time.perf_counter() < deadline:
         before = time.process_time()

@@ -1,9 +1,9 @@
-"""The quality-speed plane: every way a model can generate, on one test set and one machine.
+"""Quality and speed of every decoding mode of one model, on one test set and one machine.
 
-Quality is that of all lines. Speed is that of some of them, from token ids to token ids: every
-batch is decoded by all ways in turn, so that whatever else the machine does hits all of them, and a
-way is compared with greedy in the same repeat. A way that promises greedy's very tokens gets no
-speed if any token differed in the runs that were timed.
+Quality is measured on all lines. Speed is measured on a sample, from token ids to token ids: all
+modes decode each batch in turn, so that other load on the machine hits them alike, and a mode is
+compared with greedy in the same repeat. A mode that promises greedy's exact tokens gets no speed
+if any token differed in the timed runs.
 """
 
 import time
@@ -21,18 +21,18 @@ from outrider.evaluation.repetition import length_ratio, repetition_rate
 from outrider.runtime import Translator
 from outrider.runtime.options import needs_profile
 
-__all__ = ["Way", "measure_modes", "ways"]
+__all__ = ["DecodeMode", "decode_modes", "measure_modes"]
 
 GAMMAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _WINDOW = 512
-"""Lines translated between two words to the user."""
+"""Lines translated between two progress reports."""
 
 Family = Literal["ar", "tandem", "ctc", "drafter"]
 
 
 @dataclass(frozen=True)
-class Way:
-    """One point of the plane."""
+class DecodeMode:
+    """A mode with its settings: one point of the picture."""
 
     family: Family
     label: str
@@ -40,7 +40,7 @@ class Way:
     options: dict[str, Any] = field(default_factory=dict)
     """Settings of `DecodeConfig`."""
     exact: bool = False
-    """Promises the tokens of greedy decoding."""
+    """Whether it promises the tokens of greedy decoding."""
 
     @property
     def name(self) -> str:
@@ -56,21 +56,22 @@ _FAMILIES: dict[Family, str] = {
 }
 
 
-def ways(backend: Backend) -> list[Way]:
+def decode_modes(backend: Backend) -> list[DecodeMode]:
     """List what this model can do, greedy first."""
-    found = [Way("ar", "greedy", exact=True)]
+    found = [DecodeMode("ar", "greedy", exact=True)]
     if backend.longest_draft:
+        tandem = {"mode": "tandem"}
         found += [
-            Way("tandem", f"γ {gamma:g}", {"mode": "tandem", "gamma": gamma}, exact=gamma == 0)
+            DecodeMode("tandem", f"γ {gamma:g}", {**tandem, "gamma": gamma}, exact=gamma == 0)
             for gamma in GAMMAS
         ]
     if backend.has_ctc:
         ctc = {"mode": "parallel", "decoder": "ctc"}
-        found += [Way("ctc", _passes(n), {**ctc, "iterations": n}) for n in (0, 1, 2, 4)]
-        found.append(Way("ctc", "best of 4", {**ctc, "candidates": 4}))
+        found += [DecodeMode("ctc", _passes(n), {**ctc, "iterations": n}) for n in (0, 1, 2, 4)]
+        found.append(DecodeMode("ctc", "best of 4", {**ctc, "candidates": 4}))
     if backend.longest_draft:
         masked = {"mode": "parallel", "decoder": "drafter"}
-        found += [Way("drafter", _passes(n), {**masked, "iterations": n}) for n in (0, 2, 4)]
+        found += [DecodeMode("drafter", _passes(n), {**masked, "iterations": n}) for n in (0, 2, 4)]
     return found
 
 
@@ -89,7 +90,7 @@ def measure_modes(
     tokenize: str = "auto",
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure quality and speed of every way.
+    """Measure quality and speed of every mode.
 
     Args:
         translator: The model.
@@ -97,11 +98,11 @@ def measure_modes(
         references: Their translations by people.
         batches: Batch sizes at which speed is measured.
         sentences: Lines that speed is measured on, spread evenly over the sources.
-        repeats: Times each way decodes them, after one run to warm up; the median counts.
+        repeats: Times each mode decodes them, after one run to warm up; the median counts.
         tokenize: SacreBLEU's tokenizer; `auto` takes the one for the script of the references.
-        report: Told what is being done.
+        report: Called with a line on what is being done.
     """
-    chosen = ways(translator.backend)
+    chosen = decode_modes(translator.backend)
     rows = _measure_quality(translator, chosen, sources, references, tokenize, report)
     sample = _sample(translator, sources, sentences)
     for batch in batches:
@@ -113,7 +114,7 @@ def measure_modes(
 
 def _measure_quality(
     translator: Translator,
-    chosen: Sequence[Way],
+    chosen: Sequence[DecodeMode],
     sources: Sequence[str],
     references: Sequence[str],
     tokenize: str,
@@ -121,19 +122,19 @@ def _measure_quality(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     greedy: list[tuple[int, ...]] = []
-    for number, way in enumerate(chosen, start=1):
-        place = f"quality of {way.name}, way {number} of {len(chosen)}"
-        texts, tokens, stats = _translate(translator, way, sources, place, report)
+    for number, mode in enumerate(chosen, start=1):
+        place = f"quality of {mode.name}, mode {number} of {len(chosen)}"
+        texts, tokens, stats = _translate(translator, mode, sources, place, report)
         greedy = greedy or tokens
         score = score_translations(texts, references, tokenize=tokenize)
         same = sum(ours == theirs for ours, theirs in zip(tokens, greedy, strict=True))
         rows.append(
             {
-                "name": way.name,
-                "family": way.family,
-                "label": way.label,
-                "options": way.options,
-                "exact": way.exact,
+                "name": mode.name,
+                "family": mode.family,
+                "label": mode.label,
+                "options": mode.options,
+                "exact": mode.exact,
                 "bleu": score.bleu,
                 "chrf": score.chrf,
                 "bleu_signature": score.bleu_signature,
@@ -150,14 +151,14 @@ def _measure_quality(
 
 def _translate(
     translator: Translator,
-    way: Way,
+    mode: DecodeMode,
     sources: Sequence[str],
     place: str,
     report: Callable[[str], None],
 ) -> tuple[list[str], list[tuple[int, ...]], Statistics]:
-    """Translate everything; drafts have a fixed length here, so that their places compare."""
-    options = dict(way.options)
-    if way.family == "tandem":
+    """Translate everything, with drafts of a fixed length so that acceptance compares."""
+    options = dict(mode.options)
+    if mode.family == "tandem":
         options["draft_tokens"] = min(DRAFT_TOKENS, translator.backend.longest_draft)
     texts, tokens, stats = [], [], Statistics()
     for start in range(0, len(sources), _WINDOW):
@@ -186,8 +187,8 @@ def _chunks(sample: list[Request], size: int) -> list[list[Request]]:
 
 
 @dataclass
-class _Clock:
-    """What one way did in the timed runs."""
+class _Timing:
+    """What one mode did in the timed runs."""
 
     config: DecodeConfig
     seconds: list[float] = field(default_factory=list)
@@ -199,55 +200,60 @@ class _Clock:
 
 def _measure_speed(
     translator: Translator,
-    chosen: Sequence[Way],
+    chosen: Sequence[DecodeMode],
     chunks: Sequence[Sequence[Request]],
     repeats: int,
     report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     size = len(chunks[0])
-    clocks = [
-        _Clock(build_config(DecodeConfig, {**translator.defaults, **way.options})) for way in chosen
+    timings = [
+        _Timing(build_config(DecodeConfig, {**translator.defaults, **mode.options}))
+        for mode in chosen
     ]
     for repeat in range(repeats + 1):
-        for clock in clocks:
-            clock.seconds.append(0.0)
-            clock.stats = Statistics()
+        for timing in timings:
+            timing.seconds.append(0.0)
+            timing.stats = Statistics()
         for number, chunk in enumerate(chunks):
             place = f"{number} of {len(chunks)} batches"
             report(f"speed at batch {size}: repeat {repeat} of {repeats}, {place}")
-            _take_turns(translator, clocks, chunk, first=number + repeat)
-    for clock in clocks:
-        del clock.seconds[0]  # to warm up
+            _take_turns(translator, timings, chunk, first=number + repeat)
+    for timing in timings:
+        del timing.seconds[0]  # the warm-up
     sentences = size * len(chunks)
-    greedy = clocks[0].seconds
-    pairs = zip(chosen, clocks, strict=True)
-    return [_speed(way, clock, greedy, sentences) for way, clock in pairs]
+    greedy = timings[0].seconds
+    pairs = zip(chosen, timings, strict=True)
+    return [_speed(mode, timing, greedy, sentences) for mode, timing in pairs]
 
 
 def _take_turns(
-    translator: Translator, clocks: Sequence[_Clock], chunk: Sequence[Request], *, first: int
+    translator: Translator, timings: Sequence[_Timing], chunk: Sequence[Request], *, first: int
 ) -> None:
-    """Decode one batch in every way; another one begins each time."""
-    tokens: list[list[tuple[int, ...]]] = [[] for _ in clocks]
-    for turn in range(len(clocks)):
-        place = (first + turn) % len(clocks)
-        clock = clocks[place]
-        profile = translator.profile if needs_profile(translator.backend, clock.config) else None
+    """Decode one batch in every mode; each time another mode goes first."""
+    tokens: list[list[tuple[int, ...]]] = [[] for _ in timings]
+    for turn in range(len(timings)):
+        place = (first + turn) % len(timings)
+        timing = timings[place]
+        profile = translator.profile if needs_profile(translator.backend, timing.config) else None
         began = time.perf_counter()
-        found = decode(translator.backend, chunk, clock.config, profile=profile, stats=clock.stats)
-        clock.seconds[-1] += time.perf_counter() - began
+        found = decode(
+            translator.backend, chunk, timing.config, profile=profile, stats=timing.stats
+        )
+        timing.seconds[-1] += time.perf_counter() - began
         tokens[place] = [best.tokens for best, *_ in found]
-    for clock, ours in zip(clocks, tokens, strict=True):
-        clock.identical &= ours == tokens[0]
+    for timing, ours in zip(timings, tokens, strict=True):
+        timing.identical &= ours == tokens[0]
 
 
-def _speed(way: Way, clock: _Clock, greedy: list[float], sentences: int) -> dict[str, Any]:
-    ratios = [theirs / ours for ours, theirs in zip(clock.seconds, greedy, strict=True)]
-    trusted = clock.identical or not way.exact
+def _speed(
+    mode: DecodeMode, timing: _Timing, greedy: list[float], sentences: int
+) -> dict[str, Any]:
+    ratios = [theirs / ours for ours, theirs in zip(timing.seconds, greedy, strict=True)]
+    trusted = timing.identical or not mode.exact
     return {
-        "sentences_per_second": sentences / median(clock.seconds) if trusted else None,
+        "sentences_per_second": sentences / median(timing.seconds) if trusted else None,
         "ratio_to_greedy": median(ratios) if trusted else None,
         "ratio_range": [min(ratios), max(ratios)] if trusted else None,
-        "identical": clock.identical,
-        "statistics": clock.stats.as_dict(),
+        "identical": timing.identical,
+        "statistics": timing.stats.as_dict(),
     }

@@ -1,4 +1,4 @@
-"""The quality-speed plane as a picture: quality against speed, and what limits the speed."""
+"""Decoding modes as a picture: quality against speed, acceptance of drafts, and batch sizes."""
 
 from collections.abc import Sequence
 from itertools import pairwise
@@ -8,7 +8,7 @@ from typing import Any
 from outrider.evaluation.palette import INDIGO, INK, ORANGE, QUIET, TEAL
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 
-__all__ = ["draw_plane"]
+__all__ = ["draw_modes"]
 
 _COLOURS = {"ar": INK, "tandem": TEAL, "ctc": ORANGE, "drafter": INDIGO}
 _NAMES = {
@@ -24,9 +24,9 @@ _OFFSETS = [(x * reach, y * reach) for reach in (8, 14, 22) for x, y in _SIDES]
 """Where the name of a point may stand, in points; nearest first."""
 
 
-def draw_plane(result: dict[str, Any], path: Path, *, title: str) -> None:
+def draw_modes(result: dict[str, Any], path: Path, *, title: str) -> None:
     """Draw what `measure_modes` found to a PNG."""
-    pyplot = load_pyplot("the quality-speed plane")
+    pyplot = load_pyplot("the picture of the modes")
     figure = pyplot.figure(figsize=(12, 6), layout="constrained")
     try:
         grid = figure.add_gridspec(2, 2, width_ratios=[2.1, 1])

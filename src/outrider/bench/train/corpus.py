@@ -1,4 +1,4 @@
-"""A made-up corpus with the shape of a real one: caption-like lengths, Zipf-like words."""
+"""A synthetic corpus: lengths as those of captions, words as in Zipf's law."""
 
 from pathlib import Path
 
@@ -9,12 +9,12 @@ from outrider.data.manifest import Manifest, Split
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.shards import ShardWriter, ragged_column
 
-__all__ = ["made_up_corpus"]
+__all__ = ["synthetic_corpus"]
 
 _SPECIAL = 4  # pad, eos, unk, bos
 
 
-def made_up_corpus(folder: Path, *, rows: int = 20_000, vocab_size: int = 8000) -> Prepared:
+def synthetic_corpus(folder: Path, *, rows: int = 20_000, vocab_size: int = 8000) -> Prepared:
     """Write a prepared folder of random token ids; a target is about as long as its source.
 
     Lengths are log-normal with a median of 15 tokens, as in Multi30k, and a tail up to 100.

@@ -1,4 +1,4 @@
-"""The three ways to train that are compared, each in a process of its own, step by step."""
+"""The training loops of `bench train`, each in a process of its own, step by step."""
 
 import tempfile
 import time
@@ -70,7 +70,7 @@ class SpeedSetting:
 
 
 class Gate:
-    """Lets an engine do a number of updates when told to, and reports how long they took."""
+    """Lets an engine do a number of updates on request, and reports how long they took."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe

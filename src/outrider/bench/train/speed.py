@@ -1,8 +1,8 @@
 """How fast we train, against a bare PyTorch loop and against transformers' own Seq2SeqTrainer.
 
-Each engine sits in a process of its own and only ever one of them works: they take turns, a few
-updates each, so that whatever else the machine does disturbs all of them alike. Ratios are formed
-within a round, and the median over the rounds is reported.
+Each engine runs in a process of its own, one at a time: they take turns, a few updates each, so
+that other load on the machine hits all of them alike. Ratios are taken within a round, and the
+median over the rounds is reported.
 """
 
 import statistics
@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.bench.process import Job, JobEndedError
-from outrider.bench.train.corpus import made_up_corpus
+from outrider.bench.train.corpus import synthetic_corpus
 from outrider.bench.train.engines import SpeedSetting, run_engine
 from outrider.errors import ResourceError
 from outrider.evaluation.results import machine, versions
@@ -52,15 +52,15 @@ def measure_training(
     """Let the engines take turns and return ratios, speeds, machine and versions.
 
     Args:
-        data: A prepared folder of pairs; by default a made-up corpus of realistic lengths.
+        data: A prepared folder of pairs; by default a synthetic corpus of realistic lengths.
         quick: Take turns for 20 seconds instead of five minutes; ratios are then rougher.
         threads: CPU threads of each engine; by default as PyTorch chooses.
-        report: Told about every round, for a person to watch.
+        report: Called with a line on every round.
     """
     steps, most, budget = (1, 24, 20.0) if quick else (2, 100, 300.0)
     with tempfile.TemporaryDirectory() as folder:
         if data is None:
-            data = made_up_corpus(Path(folder) / "corpus").folder
+            data = synthetic_corpus(Path(folder) / "corpus").folder
         setting = SpeedSetting(data=data, threads=threads)
         rounds: list[Round] = []
         with _engines(setting) as jobs:

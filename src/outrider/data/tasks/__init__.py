@@ -11,15 +11,15 @@ from pkgutil import iter_modules
 from typing import Any
 
 from outrider.config import build_config
-from outrider.data.tasks.base import Exam, Example, SequenceTask, TaskBase, TaskConfig
+from outrider.data.tasks.base import Example, SequenceTask, TaskBase, TaskConfig, TestSet
 from outrider.errors import ConfigError, nearest
 
 __all__ = [
-    "Exam",
     "Example",
     "SequenceTask",
     "TaskBase",
     "TaskConfig",
+    "TestSet",
     "build_task",
     "load_task",
     "task_names",

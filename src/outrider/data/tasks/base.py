@@ -20,7 +20,7 @@ from outrider.config import Config
 from outrider.errors import ConfigError
 from outrider.files import working_folder
 
-__all__ = ["Exam", "Example", "SequenceConfig", "SequenceTask", "TaskBase", "TaskConfig"]
+__all__ = ["Example", "SequenceConfig", "SequenceTask", "TaskBase", "TaskConfig", "TestSet"]
 
 HELD_OUT_FROM = 12
 """Shorter test inputs may also be trained on: there are too few of them to keep some back."""
@@ -43,7 +43,7 @@ class Example(NamedTuple):
     target: str
 
 
-class Exam(NamedTuple):
+class TestSet(NamedTuple):
     """Test examples of one length."""
 
     length: int
@@ -127,13 +127,13 @@ class SequenceTask(TaskBase):
         """Lengths of inputs to train on."""
         return list(range(self.least, self.config.train_length + 1))
 
-    def tests(self) -> list[Exam]:
+    def tests(self) -> list[TestSet]:
         """Test examples by length."""
         sets = []
         for length in self.config.test_lengths:
             random = self._random(f"test {length}")
             drawn = (self.draw(random, length) for _ in range(self.config.test_examples))
-            sets.append(Exam(length, tuple(drawn)))
+            sets.append(TestSet(length, tuple(drawn)))
         return sets
 
     def examples(self, split: str) -> Iterator[Example]:

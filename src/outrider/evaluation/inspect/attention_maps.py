@@ -1,9 +1,9 @@
-"""Where every head of a model looks while it reads and writes one text.
+"""Attention weights of every head while a model reads and writes one text.
 
-    likeness of two heads = 1 - mean over queries of sqrt(JS(p, q))
+    similarity of two heads = 1 - mean over queries of sqrt(JS(p, q))
 
-JS is the Jensen-Shannon divergence of their weights in bits, so that two heads that look at the
-same tokens are 1 alike, and two that share no token 0.
+JS is the Jensen-Shannon divergence of their weights in bits: two heads that attend to the same
+tokens have similarity 1, two that share no token 0.
 """
 
 import math
@@ -25,13 +25,13 @@ from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.stack import Stack
 from outrider.runtime import Generator, Translator
 
-__all__ = ["AttentionMaps", "Maps", "habit", "head_likeness", "read_maps"]
+__all__ = ["AttentionMaps", "Maps", "describe_head", "head_similarity", "read_maps"]
 
 START, END, SPACE, BREAK = "▸", "■", "␣", "↵"
 LONGEST = 256
 """Most tokens of a text: the maps of a longer one can neither be drawn nor read."""
-HABIT = 0.4
-"""Share of its weight above which a head is said to look at one place."""
+FOCUSED = 0.4
+"""Share of its weight above which a head is described by one place."""
 
 
 @dataclass(frozen=True)
@@ -45,15 +45,15 @@ class Maps:
     weights_LHTS: Tensor
 
     @property
-    def likeness_LHH(self) -> Tensor:
+    def similarity_LHH(self) -> Tensor:
         """How alike the heads of every layer are."""
-        return torch.stack([head_likeness(layer_HTS) for layer_HTS in self.weights_LHTS])
+        return torch.stack([head_similarity(layer_HTS) for layer_HTS in self.weights_LHTS])
 
     @property
-    def habits(self) -> list[list[str]]:
-        """What each head of each layer does, in a few words."""
+    def descriptions(self) -> list[list[str]]:
+        """What each head of each layer attends to, in a few words."""
         own = self.queries == self.keys
-        return [[habit(w_TS, own=own) for w_TS in layer_HTS] for layer_HTS in self.weights_LHTS]
+        return [[describe_head(w_TS, own=own) for w_TS in heads] for heads in self.weights_LHTS]
 
 
 @dataclass(frozen=True)
@@ -74,7 +74,7 @@ def read_maps(loaded: Translator | Generator, text: str) -> AttentionMaps:
     return _translate(loaded, loaded.backend, text)
 
 
-def head_likeness(weights_HTS: Tensor) -> Tensor:
+def head_similarity(weights_HTS: Tensor) -> Tensor:
     """Return how alike heads are, [H, H]; queries with nothing to choose do not count."""
     p_HTS = weights_HTS.double().abs()
     p_HTS = p_HTS / p_HTS.sum(-1, keepdim=True).clamp(min=1e-30)
@@ -89,8 +89,8 @@ def head_likeness(weights_HTS: Tensor) -> Tensor:
     return 1 - divergence_HHT.clamp(0, 1).sqrt().mean(-1)
 
 
-def habit(weights_TS: Tensor, *, own: bool) -> str:
-    """Say in a few words where a head looks, or at how many tokens (exp of the entropy).
+def describe_head(weights_TS: Tensor, *, own: bool) -> str:
+    """Describe where a head attends, or to how many tokens (exp of the entropy).
 
     `own` says that queries and keys are the same tokens.
     """
@@ -102,7 +102,7 @@ def habit(weights_TS: Tensor, *, own: bool) -> str:
         shares["token before"] = w_TS.diagonal(-1).sum()
         shares["token after"] = w_TS.diagonal(1).sum()
     name, share = max(((n, float(s) / total) for n, s in shares.items()), key=lambda pair: pair[1])
-    if share >= HABIT:
+    if share >= FOCUSED:
         return f"{name} {share:.0%}"
     spread = torch.special.entr(w_TS.clamp(min=0)).sum(-1).exp().mean()
     return f"{float(spread):.1f} tokens"
@@ -124,18 +124,18 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
     if model.router is not None:
         raise InputError("this model's encoder leaves tokens out (skip), so it has no whole map")
     fed = [backend.start, *written]
-    with _listen(model.encoder) as encoder, _listen(model.decoder) as decoder:
+    with _record_weights(model.encoder) as encoder, _record_weights(model.decoder) as decoder:
         memory_BSD = model.encode(torch.tensor([source], device=backend.device))
         model.decode(torch.tensor([fed], device=backend.device), memory_BSD)
     read = _labels(source, loaded.tokenizer, backend)
     given = _labels(fed, loaded.tokenizer, backend)
     written_next = (*given[1:], END)
-    parts = [Maps("encoder", "the source looks at itself", read, read, encoder.seen())]
-    if decoder.within:  # a recurrent decoder does not look back
+    parts = [Maps("encoder", "the source looks at itself", read, read, encoder.own_LHTS())]
+    if decoder.own:  # a recurrent decoder does not look back
         title = "the output looks back at itself"
-        parts.append(Maps("decoder", title, given, given, decoder.seen()))
+        parts.append(Maps("decoder", title, given, given, decoder.own_LHTS()))
     title = "the next word looks at the source"
-    parts.append(Maps("cross", title, written_next, read, decoder.across()))
+    parts.append(Maps("cross", title, written_next, read, decoder.cross_LHTS()))
     return AttentionMaps(text, result.text, tuple(parts))
 
 
@@ -145,13 +145,13 @@ def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
     _check_length(prompt)
     model = backend.model
     assert isinstance(model, LanguageModel)
-    with _listen(model.decoder) as decoder:
+    with _record_weights(model.decoder) as decoder:
         model.hidden(torch.tensor([[backend.start, *prompt]], device=backend.device))
-    if not decoder.within:
+    if not decoder.own:
         raise InputError("this model's layers are recurrent (core: gru): it has no attention")
     labels = _labels([backend.start, *prompt], loaded.tokenizer, backend)
     title = "the text looks back at itself"
-    return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.seen()),))
+    return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.own_LHTS()),))
 
 
 def _check_length(*rows: Sequence[int]) -> None:
@@ -161,46 +161,46 @@ def _check_length(*rows: Sequence[int]) -> None:
         )
 
 
-class _Ear:
+class _Recorder:
     """Weights of every layer, filled in while a model runs."""
 
     def __init__(self) -> None:
-        self.within: list[Tensor] = []
-        self.beyond: list[Tensor] = []
+        self.own: list[Tensor] = []
+        self.cross: list[Tensor] = []
 
-    def seen(self) -> Tensor:
-        return torch.cat(self.within).float().cpu()
+    def own_LHTS(self) -> Tensor:
+        return torch.cat(self.own).float().cpu()
 
-    def across(self) -> Tensor:
-        return torch.cat(self.beyond).float().cpu()
+    def cross_LHTS(self) -> Tensor:
+        return torch.cat(self.cross).float().cpu()
 
 
 @contextmanager
-def _listen(stack: Stack) -> Iterator[_Ear]:
-    ear = _Ear()
+def _record_weights(stack: Stack) -> Iterator[_Recorder]:
+    recorder = _Recorder()
 
-    def within(module: Any, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
-        ear.within.append(self_weights(module, *inputs[:2], keep_BT=options.get("keep_BT")))
+    def record_own(module: Any, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        recorder.own.append(self_weights(module, *inputs[:2], keep_BT=options.get("keep_BT")))
 
-    def across(module: Any, inputs: tuple[Any, ...]) -> None:
-        ear.beyond.append(cross_weights(module, *inputs))
+    def record_cross(module: Any, inputs: tuple[Any, ...]) -> None:
+        recorder.cross.append(cross_weights(module, *inputs))
 
     hooks = []
     for block in stack.blocks:
         if isinstance(block.attention, SelfAttention):
             attention: nn.Module = block.attention.attention
-            hooks.append(attention.register_forward_pre_hook(within, with_kwargs=True))
+            hooks.append(attention.register_forward_pre_hook(record_own, with_kwargs=True))
         if block.cross is not None:
-            hooks.append(block.cross.register_forward_pre_hook(across))
+            hooks.append(block.cross.register_forward_pre_hook(record_cross))
     try:
-        yield ear
+        yield recorder
     finally:
         for hook in hooks:
             hook.remove()
 
 
 def _labels(ids: Sequence[int], tokenizer: Tokenizer, backend: TorchBackend) -> tuple[str, ...]:
-    """What each token adds to the text; signs where there is nothing to see."""
+    """What each token adds to the text; a symbol for white space and special tokens."""
     special = {backend.start: START, **dict.fromkeys(backend.ends, END)}
     return tuple(
         special.get(token) or _label(ids[:place], token, tokenizer.decode)

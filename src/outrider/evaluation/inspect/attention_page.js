@@ -57,7 +57,7 @@ function drawGrid() {
       const canvas = make("canvas", grid);
       paint(canvas, part.queries.length, part.keys.length,
             (t, s) => shade(palette.weight, root(l, h, t, s)));
-      canvas.title = `layer ${l + 1}, head ${h + 1}: ${part.habits[l][h]}`;
+      canvas.title = `layer ${l + 1}, head ${h + 1}: ${part.descriptions[l][h]}`;
       canvas.dataset.at = `${l},${h}`;
       canvas.onmouseenter = canvas.onclick = () => { layer = l; head = h; refresh(); };
     }
@@ -145,7 +145,7 @@ function say() {
   line.replaceChildren();
   $(".large h2").textContent = `${part.name}, layer ${layer + 1}, head ${head + 1}`;
   if (query === null) {
-    line.textContent = `${part.title}; this head: ${part.habits[layer][head]}`;
+    line.textContent = `${part.title}; this head: ${part.descriptions[layer][head]}`;
     return;
   }
   const order = part.keys.map((_, s) => s).sort((a, b) => weight(query, b) - weight(query, a));

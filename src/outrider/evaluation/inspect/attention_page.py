@@ -52,10 +52,10 @@ def _part(part: Maps) -> dict[str, Any]:
         "keys": part.keys,
         "layers": layers,
         "heads": heads,
-        "habits": part.habits,
+        "descriptions": part.descriptions,
         "alike": [
             [[round(value, 3) for value in row] for row in layer]
-            for layer in part.likeness_LHH.tolist()
+            for layer in part.similarity_LHH.tolist()
         ],
         "weights": base64.b64encode(roots.contiguous().numpy().tobytes()).decode("ascii"),
     }

@@ -1,9 +1,9 @@
-"""Which pairs of queries and keys an attention really multiplies, watched while it runs.
+"""Which pairs of queries and keys an attention really multiplies, traced while it runs.
 
-Four columns of every query and key say whose they are: `mark (1, x, x^2, h)` for position x and
-head h. However an attention cuts, sorts, scales or pads them, the ratios of these columns survive,
-so every product that reaches a kernel tells which positions meet in it. The marks are so small
-beside the rest that they decide nothing.
+Four columns of every query and key encode where it comes from: `mark (1, x, x^2, h)` for position x
+and head h. However an attention slices, sorts, scales or pads them, the ratios of these columns
+survive, so the operands of every matrix product show which positions are multiplied. The marks are
+too small beside the other columns to change the result.
 """
 
 from typing import Any, NamedTuple
@@ -37,7 +37,7 @@ class _Dense(Exception):  # noqa: N818 - ends a run early, no error
 
 
 def marked_heads(attention: AttentionBase, length: int, *, seed: int = 0) -> tuple[Tensor, ...]:
-    """Return random queries, keys and values, [1, H or G, T, K] in float64, that say whose."""
+    """Return random queries, keys and values with marks, [1, H or G, T, K] in float64."""
     generator = torch.Generator().manual_seed(seed)
     shape = attention.shape
     x_T = (torch.arange(length, dtype=torch.float64) + 1) / length

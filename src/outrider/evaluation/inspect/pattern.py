@@ -1,4 +1,4 @@
-"""A pattern at some length: what every query sees, and what is computed to give it that."""
+"""An attention pattern at some length: the pairs a query sees, and the pairs computed for it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -53,9 +53,9 @@ class Pattern:
     causal: bool
     length: int
     example: bool
-    """The pattern depends on what is said, and this is one random example."""
+    """Whether the pattern depends on the tokens; this is then one random example."""
     dense: bool
-    """All pairs are computed in one pass, although the pattern sees fewer."""
+    """Whether all pairs are computed in one pass, although the pattern sees fewer."""
     heads: tuple[HeadPattern, ...]
 
     @property
@@ -75,7 +75,9 @@ class Pattern:
         """Why more is computed than seen, where that needs a word."""
         if not self.dense:
             return ""
-        return "one dense pass is faster here; a longer text or smaller options show the sparse way"
+        return (
+            "one dense pass is faster here; a longer text or smaller options show the sparse path"
+        )
 
 
 def find_pattern(
@@ -100,12 +102,12 @@ def find_pattern(
     attention = build_attention({"kind": kind, **options}, causal=causal, shape=SHAPE, key=kind)
     attention = attention.double().eval()
     if length is None:
-        length = _telling_length(attention)
+        length = _default_length(attention)
     elif not 1 <= length <= LENGTHS[-1]:
         raise ConfigError("--length", f"got {length}, expected 1 to {LENGTHS[-1]}")
     seen_HTT = _seen(attention, length)
     computed_HTT = computed_pairs(attention, length)
-    heads = tuple(_alike(seen_HTT, computed_HTT))
+    heads = tuple(_group_heads(seen_HTT, computed_HTT))
     if not attention.positional:
         heads = heads[:1]  # every head is another example
     pairs = length * (length + 1) // 2 if causal else length**2
@@ -128,7 +130,7 @@ def pooled(pairs_TT: Tensor, cells: int) -> Tensor:
     return F.avg_pool2d(pairs_TT[None].float(), size, **kwargs)[0]
 
 
-def _telling_length(attention: AttentionBase) -> int:
+def _default_length(attention: AttentionBase) -> int:
     for length in LENGTHS:
         sparse = attention.cost(length).pairs <= SPARSE * length**2
         if sparse and not runs_dense(attention, length):
@@ -146,8 +148,8 @@ def _seen(attention: AttentionBase, length: int) -> Tensor:
     return self_weights(attention, q, k)[0] != 0
 
 
-def _alike(seen_HTT: Tensor, computed_HTT: Tensor | None) -> Iterator[HeadPattern]:
-    """Put heads with the same picture together."""
+def _group_heads(seen_HTT: Tensor, computed_HTT: Tensor | None) -> Iterator[HeadPattern]:
+    """Group the heads that share a pattern."""
     groups: list[list[int]] = []
     both = [seen_HTT] if computed_HTT is None else [seen_HTT, computed_HTT]
     for head in range(len(seen_HTT)):

@@ -34,7 +34,7 @@ def tandem_page(trace: Trace) -> str:
 
 def _text(trace: Trace) -> str:
     """Underline the final text by where each part of it came from, if its tokens spell it out."""
-    spans = [span for spans in trace.rounds for span in spans if span.stands and not span.ends]
+    spans = [span for spans in trace.rounds for span in spans if span.kept and not span.ends]
     if "".join(span.text for span in spans).strip() != trace.text.strip():
         return escape(trace.text)
     return "".join(_underlined(span) for span in spans)

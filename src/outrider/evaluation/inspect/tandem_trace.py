@@ -1,4 +1,4 @@
-"""A tandem decoding told round by round: which tokens were drafted, and what became of each.
+"""A tandem decoding round by round: which tokens were drafted, and which of them were kept.
 
 The text of a token is what it adds to the text before it, so that spaces stand where they will.
 """
@@ -51,7 +51,7 @@ class Span:
         return self.text.strip() or ("↵" if "\n" in self.text else "␣")
 
     @property
-    def stands(self) -> bool:
+    def kept(self) -> bool:
         """Whether it is part of the final text."""
         return self.kind not in ("refused", "dropped")
 
@@ -81,37 +81,37 @@ class Trace:
         )
 
 
-class _Listener:
-    """A backend that remembers how sure the drafter was of each block of its first row."""
+class _ConfidenceRecorder:
+    """A backend that records the drafter's confidence for every block of its first row."""
 
     def __init__(self, backend: Backend) -> None:
         self._backend = backend
-        self.heard: list[list[float]] = []
+        self.recorded: list[list[float]] = []
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self._backend, name)
 
     def draft(self, *inputs: Any, **options: Any) -> Draft:
         draft = self._backend.draft(*inputs, **options)
-        self.heard.append(draft.confidence_BK[0].tolist())
+        self.recorded.append(draft.confidence_BK[0].tolist())
         return draft
 
 
 def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, Any]) -> Trace:
-    """Decode one text in tandem and tell how it went; drafts have a fixed length."""
+    """Decode one text in tandem and trace its rounds; drafts have a fixed length."""
     tokenizer, ends = loaded.tokenizer, loaded.backend.ends
     chosen = dict(options)
     longest = loaded.backend.longest_draft
     chosen["draft_tokens"] = chosen.get("draft_tokens") or min(DRAFT_TOKENS, longest)
-    listener, watched = _Listener(loaded.backend), copy(loaded)
-    watched.backend = cast(Backend, listener)
+    recorder, watched = _ConfidenceRecorder(loaded.backend), copy(loaded)
+    watched.backend = cast(Backend, recorder)
     ((best, *_),) = watched.results([text], **{k: v for k, v in chosen.items() if v})
     prompt: Sequence[int] = ()
     if isinstance(loaded, Generator):
         limit = DecodeConfig(max_new_tokens=options.get("max_new_tokens"))
         prompt = loaded.requests([text], limit)[0].prompt
-    # A text of several pieces has several rows, whose blocks are not told apart.
-    alone = len(listener.heard) == sum(1 for one in best.rounds if one.drafted)
+    # A text of several pieces has several rows, and only the first is recorded.
+    alone = len(recorder.recorded) == sum(1 for one in best.rounds if one.drafted)
     return trace(
         text,
         best.text,
@@ -119,7 +119,7 @@ def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, 
         decode=tokenizer.decode,
         ends=ends,
         prompt=prompt,
-        confidence=listener.heard if alone else (),
+        confidence=recorder.recorded if alone else (),
     )
 
 
@@ -133,7 +133,7 @@ def trace(
     prompt: Sequence[int] = (),
     confidence: Sequence[Sequence[float]] = (),
 ) -> Trace:
-    """Tell the rounds of one text.
+    """Trace the rounds of one text.
 
     Args:
         source: What was translated or continued.
@@ -144,17 +144,17 @@ def trace(
         prompt: Tokens that stood before the first round.
         confidence: How sure the drafter was of each token of each draft, if that is known.
     """
-    statistics, told = Statistics(), []
+    statistics, traced = Statistics(), []
     prefix, sure = list(prompt), iter(confidence)
     for one in rounds:
         spans = _spans(one, prefix, decode, ends, next(sure, ()) if one.drafted else ())
-        emitted = [span for span in spans if span.stands]
+        emitted = [span for span in spans if span.kept]
         statistics.count(one, len(emitted))
-        told.append(spans)
+        traced.append(spans)
         prefix += [span.token for span in emitted]
         if emitted and emitted[-1].ends:
             prefix = []  # the text goes on with another sentence, decoded on its own
-    return Trace(source, text, tuple(told), statistics)
+    return Trace(source, text, tuple(traced), statistics)
 
 
 def _spans(
@@ -170,21 +170,21 @@ def _spans(
         return Span(text, kind, token, place, token in ends, sure)
 
     spans = [
-        span(_fate(one, place), token, place, one.drafted[: place - 1])
+        span(_draft_kind(one, place), token, place, one.drafted[: place - 1])
         for place, token in enumerate(one.drafted, start=1)
     ]
     if one.token is not None:
-        spans.append(span(_own(one), one.token, 0, one.drafted[: one.accepted]))
+        spans.append(span(_own_kind(one), one.token, 0, one.drafted[: one.accepted]))
     return tuple(spans)
 
 
-def _fate(one: Round, place: int) -> Kind:
+def _draft_kind(one: Round, place: int) -> Kind:
     if place <= one.accepted:
         return "accepted"
     return "refused" if place == one.accepted + 1 and one.token is not None else "dropped"
 
 
-def _own(one: Round) -> Kind:
+def _own_kind(one: Round) -> Kind:
     if not one.drafted:
         return "plain"
     return "correction" if one.accepted < len(one.drafted) else "bonus"

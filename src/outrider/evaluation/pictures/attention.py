@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.evaluation.inspect.attention_maps import AttentionMaps, Maps
-from outrider.evaluation.palette import GRID, HEAT, INK, LIKENESS, QUIET
+from outrider.evaluation.palette import GRID, HEAT, INK, QUIET, SIMILARITY
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure
 
 __all__ = ["draw_maps"]
@@ -64,7 +64,7 @@ def _draw_part(figure: Any, part: Maps, top: float) -> None:
     _write(figure, 0.25, top + 0.47, part.title, size=10, color=QUIET)
     x0, y0 = LABELS + 0.4, top + 0.65 + LABELS
     abreast = min(heads, ABREAST)
-    likeness_LHH = part.likeness_LHH
+    similarity_LHH = part.similarity_LHH
     for layer in range(layers):
         y = y0 + layer * -(-heads // abreast) * (SIDE + UNDER)
         for head in range(heads):
@@ -72,7 +72,7 @@ def _draw_part(figure: Any, part: Maps, top: float) -> None:
             corner = (x0 + column * (SIDE + GAP), y + row * (SIDE + UNDER))
             _draw_head(figure, part, (layer, head), corner)
         axes = _axes(figure, x0 + abreast * (SIDE + GAP) + 0.1, y, SIDE * 0.75)
-        _draw_likeness(axes, likeness_LHH[layer], first=layer == 0)
+        _draw_similarity(axes, similarity_LHH[layer], first=layer == 0)
 
 
 def _draw_head(
@@ -83,7 +83,7 @@ def _draw_head(
     axes = _axes(figure, x, y, SIDE)
     _draw_map(axes, part.weights_LHTS[layer, head], HEAT, GAMMA)
     _write_words(axes, part, rows=head % ABREAST == 0, columns=layer == 0 and head < ABREAST)
-    words = f"{head + 1}  {part.habits[layer][head]}"
+    words = f"{head + 1}  {part.descriptions[layer][head]}"
     _write(figure, x, y + SIDE + 0.12, words, size=9, color=QUIET)
     if head == 0:
         axes.set_ylabel(f"layer {layer + 1}", color=INK, fontsize=10, labelpad=3)
@@ -147,10 +147,10 @@ def _short(word: str) -> str:
     return word if len(word) <= 9 else f"{word[:8]}…"
 
 
-def _draw_likeness(axes: Any, likeness_HH: Any, *, first: bool) -> None:
+def _draw_similarity(axes: Any, similarity_HH: Any, *, first: bool) -> None:
     """Draw how alike the heads of a layer are, with figures while there is room for them."""
-    _draw_map(axes, likeness_HH, LIKENESS, 1.0)
-    heads = len(likeness_HH)
+    _draw_map(axes, similarity_HH, SIMILARITY, 1.0)
+    heads = len(similarity_HH)
     axes.set_xticks(range(heads), range(1, heads + 1))
     axes.set_yticks(range(heads), range(1, heads + 1))
     axes.yaxis.tick_right()
@@ -161,7 +161,7 @@ def _draw_likeness(axes: Any, likeness_HH: Any, *, first: bool) -> None:
         return
     for row in range(heads):
         for column in range(heads):
-            value = float(likeness_HH[row, column])
+            value = float(similarity_HH[row, column])
             colour = "white" if value > 0.55 else INK
             if row != column:
                 style = {"ha": "center", "va": "center", "fontsize": 8, "color": colour}

@@ -1,10 +1,10 @@
-"""One model of a comparison with one seed: an ordinary run, its peak memory, its scores.
+"""One trial of a comparison, a model with a seed: an ordinary run, its peak memory, its scores.
 
-The run lies in a folder of its own and resumes like any other. What was found is written beside it
-as `comparison.json`, and a run that has one is not repeated.
+The run lies in a folder of its own and resumes like any other. Its result is written beside it as
+`comparison.json`, and a run that has one is not repeated.
 
 With a budget of minutes the run is trained to a number of updates that grows until the time is used
-up; a schedule that does not look ahead to the end makes that the same as one run.
+up; with a schedule that does not depend on the last update that is the same as one run.
 """
 
 import json
@@ -28,15 +28,15 @@ from outrider.training.log import read_log
 from outrider.training.run import train_run
 from outrider.training.run_config import RunConfig
 
-__all__ = ["Contestant", "check_schedule", "finished", "run_contestant"]
+__all__ = ["Trial", "check_schedule", "finished_result", "run_trial"]
 
-FORESIGHTED = ("linear", "cosine")
-"""Schedules that need to know the last update when the first one is made."""
+NEED_LAST_STEP = ("linear", "cosine")
+"""Schedules that depend on the number of the last update."""
 
 
 @dataclass(frozen=True)
-class Contestant:
-    """What a process is to train and test."""
+class Trial:
+    """One model with one seed, to be trained and tested."""
 
     name: str
     config: RunConfig
@@ -53,7 +53,7 @@ class Contestant:
         return Path(self.config.folder) / "comparison.json"
 
     def describe(self) -> dict[str, Any]:
-        """Return what a result must have been made with to be taken as it is."""
+        """Return the settings that an earlier result must share to be reused."""
         config = self.config.model_dump(
             mode="json", exclude={"folder": True, "data": {"folder": True, "root": True}}
         )
@@ -61,9 +61,9 @@ class Contestant:
 
 
 def check_schedule(config: RunConfig, name: str) -> None:
-    """Refuse what must know its last update when only the minutes are known."""
+    """Refuse a schedule that depends on the last update if the budget is in minutes."""
     train = config.train
-    if train.schedule in FORESIGHTED:
+    if train.schedule in NEED_LAST_STEP:
         found, fix = f"train.schedule {train.schedule}", "train.schedule=inverse_sqrt"
     elif train.intermediate_loss:
         found, fix = "train.intermediate_loss", "train.intermediate_loss=false"
@@ -75,55 +75,55 @@ def check_schedule(config: RunConfig, name: str) -> None:
     )
 
 
-def finished(contestant: Contestant) -> dict[str, Any] | None:
+def finished_result(trial: Trial) -> dict[str, Any] | None:
     """Return the result of an earlier comparison with the same settings."""
-    found = _read(contestant)
+    found = _read(trial)
     return found if "scores" in found else None
 
 
-def run_contestant(contestant: Contestant, console: Console) -> dict[str, Any]:
-    """Train, measure and score; what an interrupted start has trained is not trained again."""
-    if contestant.threads is not None:
-        torch.set_num_threads(contestant.threads)
-    earlier = _read(contestant)
+def run_trial(trial: Trial, console: Console) -> dict[str, Any]:
+    """Train, measure and score; an interrupted run is resumed."""
+    if trial.threads is not None:
+        torch.set_num_threads(trial.threads)
+    earlier = _read(trial)
     before, began = _peak_bytes(), time.process_time()
-    checkpoints = RunFolder(Path(contestant.config.folder)).checkpoints
+    checkpoints = RunFolder(Path(trial.config.folder)).checkpoints
     found = checkpoints.latest()
-    model = _train(contestant, console)
-    unknown = found is not None or torch.cuda.is_available()  # the processor then did only a part
+    model = _train(trial, console)
+    unknown = found is not None or torch.cuda.is_available()  # CPU time is then only a part
     spent = None if unknown else time.process_time() - began
     trained = checkpoints.latest() != found
     peak = _peak_bytes() - before if trained else None
     result = {
-        "made_with": contestant.describe(),
-        "seed": contestant.config.seed,
+        "made_with": trial.describe(),
+        "seed": trial.config.seed,
         "peak_bytes": earlier.get("peak_bytes", peak),
         "cpu_seconds": earlier.get("cpu_seconds", spent),
-        **_facts(contestant, model),
+        **_facts(trial, model),
     }
-    write_result(contestant.outcome, result)
-    console.print(f"testing {contestant.name}", highlight=False)
-    task = build_task(contestant.task, contestant.settings, data=contestant.data)
-    result["scores"] = score_task(task, contestant.task_folder, model)
-    write_result(contestant.outcome, result)
+    write_result(trial.outcome, result)
+    console.print(f"testing {trial.name}", highlight=False)
+    task = build_task(trial.task, trial.settings, data=trial.data)
+    result["scores"] = score_task(task, trial.task_folder, model)
+    write_result(trial.outcome, result)
     return result
 
 
-def _read(contestant: Contestant) -> dict[str, Any]:
-    """Return what was found so far with these very settings; nothing if there is none."""
+def _read(trial: Trial) -> dict[str, Any]:
+    """Return the result so far if it has the same settings; empty if there is none."""
     try:
-        found: dict[str, Any] = json.loads(contestant.outcome.read_text(encoding="utf-8"))
+        found: dict[str, Any] = json.loads(trial.outcome.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if found.get("made_with") == contestant.describe() else {}
+    return found if found.get("made_with") == trial.describe() else {}
 
 
-def _train(contestant: Contestant, console: Console) -> Path:
-    config = contestant.config
-    if contestant.minutes is None:
+def _train(trial: Trial, console: Console) -> Path:
+    config = trial.config
+    if trial.minutes is None:
         return train_run(config, console=console)
     checkpoints = RunFolder(Path(config.folder)).checkpoints
-    every, limit = config.train.save_every, 60 * contestant.minutes
+    every, limit = config.train.save_every, 60 * trial.minutes
     latest = checkpoints.latest()
     steps = latest.progress.step if latest else every
     while True:
@@ -138,10 +138,10 @@ def _train(contestant: Contestant, console: Console) -> Path:
         steps = latest.progress.step + max(1, further // every) * every
 
 
-def _facts(contestant: Contestant, model: Path) -> dict[str, Any]:
-    """Read what the run says of itself, and count its weights."""
+def _facts(trial: Trial, model: Path) -> dict[str, Any]:
+    """Read the run's provenance and log, and count its parameters."""
     provenance = json.loads((model / "provenance.json").read_text(encoding="utf-8"))
-    records = read_log(RunFolder(Path(contestant.config.folder)).log.path)
+    records = read_log(RunFolder(Path(trial.config.folder)).log.path)
     updates = [record for record in records if record["event"] == "update"]
     evaluations = [record for record in records if record["event"] == "evaluation"]
     seconds = {record["step"]: record["seconds"] for record in updates}
@@ -160,7 +160,7 @@ def _facts(contestant: Contestant, model: Path) -> dict[str, Any]:
 
 
 def _peak_bytes() -> int:
-    """The most memory held so far: of the device if there is one, else of this process."""
+    """Peak memory so far: of the GPU if there is one, else of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     return peak_bytes()
