@@ -29,7 +29,8 @@ def heads(
     *shape: int, seed: int = 0, device: torch.device | None = None
 ) -> tuple[Tensor, Tensor, Tensor]:
     """Random queries, keys and values, the same on every device."""
-    generator = torch.Generator().manual_seed(seed)
-    make = (torch.randn(*shape, dtype=torch.float64, generator=generator) for _ in "qkv")
-    q, k, v = (x.to(device).requires_grad_() for x in make)
+    dice = torch.Generator().manual_seed(seed)
+    there = device or torch.get_default_device()
+    make = (torch.randn(*shape, dtype=torch.float64, generator=dice, device="cpu") for _ in "qkv")
+    q, k, v = (x.to(there).requires_grad_() for x in make)
     return q, k, v

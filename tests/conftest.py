@@ -54,6 +54,13 @@ def device(request: pytest.FixtureRequest) -> torch.device:
     return torch.device(request.param)
 
 
+@pytest.fixture
+def on_device(device: torch.device) -> Iterator[None]:
+    """Make the tensors and models of a test there, unless it says otherwise."""
+    with device:
+        yield
+
+
 @pytest.fixture(autouse=True, scope="session")
 def _no_network() -> Iterator[None]:
     """Refuse to leave this machine; loopback serves tests of several processes."""

@@ -12,6 +12,7 @@ from typing import Any
 
 import pytest
 import typer
+from typer.main import get_command
 
 from outrider import __version__
 from outrider.cli import main
@@ -53,7 +54,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
         app = typer.Typer(pretty_exceptions_enable=False)
         app.callback(invoke_without_command=True)(main.outrider)
         app.command("act")(function)
-        monkeypatch.setattr(main, "app", app)
+        monkeypatch.setattr(main, "commands", lambda: get_command(app))
 
     return replace
 
@@ -271,7 +272,7 @@ def test_an_interrupt_outside_a_command_is_one_line(
     def stopped(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(main, "app", stopped)
+    monkeypatch.setattr(main, "commands", stopped)
     assert main.run(["train"]) == 130
     assert capsys.readouterr().err == "outrider: interrupted\n"
 

@@ -60,6 +60,7 @@ def teacher_forced(
     return model(input_ids=source, attention_mask=keep.long(), decoder_input_ids=target).logits
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_steps_equal_teacher_forcing(parts: dict[str, object]) -> None:
     model = tiny.seq2seq(dtype=torch.float64, **parts)
@@ -72,6 +73,7 @@ def test_steps_equal_teacher_forcing(parts: dict[str, object]) -> None:
     close(torch.cat(steps, dim=1), whole)
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_a_row_in_a_batch_equals_the_row_alone(parts: dict[str, object]) -> None:
     model = tiny.seq2seq(dtype=torch.float64, **parts)
@@ -84,6 +86,7 @@ def test_a_row_in_a_batch_equals_the_row_alone(parts: dict[str, object]) -> None
         close(together[one], alone)
 
 
+@pytest.mark.usefixtures("on_device")
 @settings(max_examples=30)
 @given(data=st.data(), parts=st.sampled_from(PARTS), seed=st.integers(0, 999))
 def test_ragged_blocks_and_rollbacks(
@@ -106,6 +109,7 @@ def test_ragged_blocks_and_rollbacks(
             state.rollback(lengths + torch.tensor(kept))
 
 
+@pytest.mark.usefixtures("on_device")
 def test_rows_can_be_dropped_reordered_and_copied() -> None:
     model = tiny.seq2seq(dtype=torch.float64)
     source, keep = sources([5, 2, 7])
@@ -122,6 +126,7 @@ def test_rows_can_be_dropped_reordered_and_copied() -> None:
         close(model.extend(target[rows, 5:6], state), whole[rows, 5:6])
 
 
+@pytest.mark.usefixtures("on_device")
 def test_beams_share_their_source() -> None:
     model = tiny.seq2seq(dtype=torch.float64)
     source, keep = sources([5, 2])
@@ -139,6 +144,7 @@ def test_beams_share_their_source() -> None:
         close(model.extend(target[rows, 2:], state), whole[rows, 2:])
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize(
     "parts",
     [
@@ -168,6 +174,7 @@ def test_language_model_prompts_of_different_length(parts: dict[str, object]) ->
         close(model.extend(tokens[:1, at], state)[0], whole[0, at])
 
 
+@pytest.mark.usefixtures("on_device")
 def test_a_long_second_prompt_is_taken_in_blocks() -> None:
     model = tiny.language_model(dtype=torch.float64, attention={"kind": "sliding", "window": 4})
     tokens = torch.randint(4, tiny.VOCABULARY, (2, 200))
@@ -196,3 +203,29 @@ def test_a_full_state_says_so() -> None:
     state = tiny.language_model().open(1, capacity=2)
     with pytest.raises(ValueError, match="3 tokens do not fit a state opened for 2"):
         state.step(3, [3])
+
+
+@pytest.mark.parametrize("parts", PARTS, ids=str)
+def test_tensors_are_made_where_the_inputs_are(parts: dict[str, object]) -> None:
+    """A tensor without a device lands on `meta` here, as it would on the CPU beside a GPU."""
+    model = tiny.seq2seq(dtype=torch.float64, **parts)
+    source, keep = sources([5, 2, 7])
+    target = torch.randint(4, tiny.VOCABULARY, (3, 9))
+    count, back, rows = (torch.tensor(x) for x in ([4, 2, 3], [5, 3, 4], [1, 0]))
+
+    def passes() -> list[torch.Tensor]:
+        loss = model(input_ids=source, attention_mask=keep.long(), labels=target).loss
+        found = [loss, *torch.autograd.grad(loss, model.tokens.weight)]
+        with torch.no_grad():
+            state = model.open(model.encode(source, keep), keep, capacity=9)
+            found.append(model.extend(target[:, :4], state, count_B=count, last=True))
+            found.append(model.extend(target[:, 4:6], state))
+            state.rollback(back)
+            state.select(rows)
+            found.append(model.extend(target[rows, 6:7], state))
+        return found
+
+    at_home = passes()
+    with torch.device("meta"):
+        abroad = passes()
+    assert all(map(torch.equal, at_home, abroad))

@@ -47,6 +47,7 @@ def test_every_position_moves_what_a_model_says(position: str) -> None:
     assert model.config.position == position
 
 
+@pytest.mark.usefixtures("on_device")
 def test_generate_greedy_follows_the_argmax() -> None:
     model = tiny.seq2seq()
     source = torch.tensor([[5, 6, 7, 1]])
@@ -57,6 +58,7 @@ def test_generate_greedy_follows_the_argmax() -> None:
     assert out[0, 1:].tolist() == logits.argmax(-1).tolist()
 
 
+@pytest.mark.usefixtures("on_device")
 def test_generate_for_language_models_and_beams() -> None:
     out = tiny.language_model().generate(
         input_ids=torch.tensor([[3, 5]]), max_new_tokens=4, num_beams=2, do_sample=False
@@ -66,6 +68,7 @@ def test_generate_for_language_models_and_beams() -> None:
     assert beams[0, 0] == 0
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("smoothing", [0.0, 0.1])
 def test_loss_is_the_cross_entropy_of_the_logits(smoothing: float) -> None:
     model = tiny.seq2seq()
@@ -87,6 +90,7 @@ def test_loss_is_the_cross_entropy_of_the_logits(smoothing: float) -> None:
     torch.testing.assert_close(trained.loss, expected)
 
 
+@pytest.mark.usefixtures("on_device")
 def test_language_model_loss_is_shifted_inside() -> None:
     model = tiny.language_model()
     tokens = torch.tensor([[3, 5, 6, 7]])
@@ -123,6 +127,7 @@ def test_missing_inputs_are_named(arguments: dict[str, torch.Tensor], message: s
         tiny.language_model()()
 
 
+@pytest.mark.usefixtures("on_device")
 def test_gradients_of_the_whole_model_are_right() -> None:
     model = tiny.seq2seq(
         dtype=torch.float64, hidden_size=8, intermediate_size=8, encoder_layers=1, decoder_layers=1

@@ -338,23 +338,30 @@ def test_the_fast_path_really_runs(kind: str, causal: bool) -> None:
 
 @pytest.mark.parametrize(("kind", "causal"), SIDES)
 def test_tensors_are_made_where_the_inputs_are(kind: str, causal: bool) -> None:
-    """A tensor without a device would land on `meta` here, as it would on the CPU beside a GPU."""
-    attention = build(kind, torch.device("cpu"), causal=causal).train()
+    """A tensor without a device lands on `meta` here, as it would on the CPU beside a GPU."""
+    attention = build(kind, torch.device("cpu"), causal=causal)
     q, k, v = heads(2, 3, 40, 4)
     keep = None if causal else torch.arange(40) < torch.tensor([[40], [33]])
+
+    def passes() -> list[Tensor]:
+        out, slow = (way(q, k, v, keep_BT=keep) for way in (attention, attention.reference))
+        grads = torch.autograd.grad(out.sum() + slow.sum(), (q, v))
+        return [out, slow, *grads, *(extend_twice(attention, q, k, v) if causal else [])]
+
+    at_home = passes()
     with torch.device("meta"):
-        attention(q, k, v, keep_BT=keep).sum().backward()
-        attention.reference(q, k, v, keep_BT=keep).sum().backward()
-        if causal:
-            extend_twice(attention.eval(), q, k, v)
+        abroad = passes()
+    assert all(map(torch.equal, at_home, abroad))
 
 
 @torch.no_grad()
-def extend_twice(attention: AttentionBase, q: Tensor, k: Tensor, v: Tensor) -> None:
+def extend_twice(attention: AttentionBase, q: Tensor, k: Tensor, v: Tensor) -> list[Tensor]:
     cache = new_cache(attention, 2, 40, q.device)
     prompt, more = ([x[:, :, part] for x in (q, k, v)] for part in (slice(9), slice(9, 12)))
-    attention.extend(*prompt, cache, Step([0, 0], 9, [9, 4], q.device))
-    attention.extend(*more, cache, Step([9, 4], 3, [3, 3], q.device))
+    return [
+        attention.extend(*prompt, cache, Step([0, 0], 9, [9, 4], q.device)),
+        attention.extend(*more, cache, Step([9, 4], 3, [3, 3], q.device)),
+    ]
 
 
 @pytest.mark.parametrize(("kind", "causal"), SIDES)

@@ -9,6 +9,7 @@ from attention_equation import heads
 from outrider.nn.kernel import dense
 
 
+@pytest.mark.usefixtures("on_device")
 @given(
     tokens=st.integers(1, 12),
     keys=st.integers(1, 12),
@@ -21,7 +22,8 @@ def test_plain_equals_sdpa(tokens: int, keys: int, masked: bool, groups: int, se
     _, k, v = heads(2, groups, keys, 4, seed=seed)
     keep = None
     if masked:
-        keep = torch.rand(2, 1, tokens, keys, generator=torch.Generator().manual_seed(seed)) < 0.5
+        dice = torch.Generator(q.device).manual_seed(seed)
+        keep = torch.rand(2, 1, tokens, keys, generator=dice) < 0.5
         keep[..., 0] = True
     plain = dense.attend(q, k, v, keep=keep)
     with torch.no_grad():
@@ -29,6 +31,7 @@ def test_plain_equals_sdpa(tokens: int, keys: int, masked: bool, groups: int, se
     torch.testing.assert_close(plain, fused, rtol=1e-10, atol=1e-10)
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("plain_up_to", [0, 100])
 def test_causal_with_a_mask(plain_up_to: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(dense, "PLAIN_UP_TO", plain_up_to)
@@ -39,6 +42,7 @@ def test_causal_with_a_mask(plain_up_to: int, monkeypatch: pytest.MonkeyPatch) -
     torch.testing.assert_close(out, explicit)
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("plain_up_to", [0, 100])
 def test_a_query_that_sees_nothing_stays_finite(
     plain_up_to: int, monkeypatch: pytest.MonkeyPatch

@@ -49,6 +49,7 @@ def batch() -> dict[str, Tensor]:
     return {"input_ids": source, "attention_mask": keep.long(), "labels": target}
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_equals_layers_with_equal_weights_and_their_summed_gradient(parts: dict[str, Any]) -> None:
     model, inputs = build(**parts), batch()
@@ -63,6 +64,7 @@ def test_equals_layers_with_equal_weights_and_their_summed_gradient(parts: dict[
         close(weight.grad, sum(plain.get_parameter(copy).grad for copy in copies))
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 @torch.no_grad()
 def test_blocks_and_rollbacks_equal_the_whole_pass(parts: dict[str, Any]) -> None:
@@ -85,6 +87,7 @@ def test_blocks_and_rollbacks_equal_the_whole_pass(parts: dict[str, Any]) -> Non
     close(found, torch.stack([whole[row, places] for row, places in zip(rows, at, strict=True)]))
 
 
+@pytest.mark.usefixtures("on_device")
 @torch.no_grad()
 def test_a_language_model_goes_on_where_it_stopped() -> None:
     model: LanguageModel = tiny.language_model(

@@ -37,7 +37,7 @@ def close(a: Any, b: Any, tolerance: float = 1e-10) -> None:
 
 def scatter_weights(model: Seq2Seq, seed: int) -> None:
     """Make tokens differ in how long they think."""
-    dice = torch.Generator().manual_seed(seed)
+    dice = torch.Generator(model.device).manual_seed(seed)
     for name, weight in model.named_parameters():
         torch.nn.init.normal_(weight, std=0.3, generator=dice)
         if name.endswith("norm.weight"):
@@ -144,6 +144,7 @@ def masked(model: Seq2Seq) -> list[Any]:
     return hooks
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_packing_equals_masking(parts: dict[str, Any]) -> None:
     model = build(**parts)
@@ -167,6 +168,7 @@ def test_packing_equals_masking(parts: dict[str, Any]) -> None:
     close(*results, tolerance=1e-12)
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 @torch.no_grad()
 def test_a_row_alone_equals_the_row_in_a_batch(parts: dict[str, Any]) -> None:
@@ -183,6 +185,7 @@ def test_a_row_alone_equals_the_row_in_a_batch(parts: dict[str, Any]) -> None:
         assert not steps[row, length:].any()
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 @settings(max_examples=6)
 @given(data=st.data(), seed=st.integers(0, 99))
@@ -217,7 +220,7 @@ def test_tandem_says_what_greedy_says(seed: int, rows: int, k: int) -> None:
     config = DrafterConfig.for_target(model.config, rank=4, candidates=5, block=8, dropout=0.0)
     assert config.taps == [2, 4]  # steps of the target
     backend: Any = TorchBackend(model, drafter=Drafter(config))
-    dice = torch.Generator().manual_seed(seed)
+    dice = torch.Generator(model.device).manual_seed(seed)
     requests = [
         Request(source=[*torch.randint(4, 23, (n + 2,), generator=dice).tolist(), 1])
         for n in range(rows)

@@ -53,6 +53,7 @@ def text(rows: int, length: int) -> Tensor:
     return torch.randint(4, tiny.VOCABULARY, (rows, length))
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("places", [1, 3, 4, 6, 20])
 @pytest.mark.parametrize(
     "parts",
@@ -81,6 +82,7 @@ def test_segments_equal_the_kind_local() -> None:
     torch.testing.assert_close(read(model, tokens), whole, rtol=1e-9, atol=1e-9)
 
 
+@pytest.mark.usefixtures("on_device")
 def test_no_gradient_flows_into_a_memory() -> None:
     model, tokens = build(), text(1, 2 * SEGMENT)
     first = model(input_ids=tokens[:, :SEGMENT], memory=model.new_memory(1))

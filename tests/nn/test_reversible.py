@@ -97,6 +97,7 @@ def check(model: Any, run: Callable[[], Tensor], monkeypatch: pytest.MonkeyPatch
     same(found, train(run, model))
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize(
     "changes",
     [
@@ -117,6 +118,7 @@ def test_a_language_model_has_the_gradients_of_plain_autograd(
     check(model, lambda: model(input_ids=tokens, labels=tokens).loss, monkeypatch)
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize(
     "changes",
     [{}, {"encoder_attention": LSH, "decoder_attention": LSH, "attention_dropout": 0.0}],
@@ -243,6 +245,7 @@ def test_training_keeps_the_same_whatever_the_depth() -> None:
     assert kept(2) == kept(7)
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize(
     "changes",
     [

@@ -88,6 +88,7 @@ def test_equals_the_equations_and_their_gradient(norm: str) -> None:
     close(one, other, 1e-10)
 
 
+@pytest.mark.usefixtures("on_device")
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_packing_equals_masking(parts: dict[str, Any]) -> None:
     model = build(**parts)
@@ -121,6 +122,7 @@ def test_a_skipped_token_passes_through_and_is_nobodys_key() -> None:
     assert (again[0, 3] - memory[0, 3]).abs().max() > 1e-3, "the decoder still reads it"
 
 
+@pytest.mark.usefixtures("on_device")
 @torch.no_grad()
 def test_a_row_alone_equals_the_row_in_a_batch() -> None:
     model = build(position="rotary")

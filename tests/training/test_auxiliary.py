@@ -40,7 +40,7 @@ def loss_of(
     model: LanguageModel, inputs: dict[str, Tensor], *, progress: float, smoothing: float = 0.0
 ) -> Tensor:
     objective = IntermediateObjective()
-    objective.pace(progress)
+    objective.set_progress(progress)
     return objective.loss(
         model, inputs, divisor=float(objective.count(inputs)), smoothing=smoothing
     )
@@ -263,14 +263,14 @@ def test_a_resumed_run_knows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.M
     """Stopped after a quarter, where the second layer still counts."""
     heard: list[float] = []
 
-    def pace(self: IntermediateObjective, progress: float) -> None:
+    def set_progress(self: IntermediateObjective, progress: float) -> None:
         if progress >= 0.25 and 0.25 not in heard and stops:
             heard.append(0.25)
             raise KeyboardInterrupt
         heard.append(progress)
         self.progress = progress
 
-    monkeypatch.setattr(IntermediateObjective, "pace", pace)
+    monkeypatch.setattr(IntermediateObjective, "set_progress", set_progress)
     stops = False
     at_once = train_run(run_config(tmp_path, run="a"))
     assert heard == [step / 12 for step in range(12)]

@@ -195,7 +195,8 @@ class Model(PreTrainedModel, GenerationMixin):
             start = end
         hidden_BTD = torch.cat(hidden, dim=1) if len(hidden) > 1 else hidden[0]
         if last:
-            hidden_BTD = hidden_BTD[torch.arange(rows), torch.tensor(counts) - 1][:, None]
+            row_B = torch.arange(rows, device=state.device)
+            hidden_BTD = hidden_BTD[row_B, torch.tensor(counts, device=state.device) - 1][:, None]
         return self.logits(hidden_BTD)
 
     def _extend(self, tokens_BT: Tensor, state: DecoderState, counts: Sequence[int]) -> Tensor:

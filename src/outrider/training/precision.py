@@ -79,7 +79,7 @@ def _pass(
     device: torch.device,
 ) -> float:
     if isinstance(objective, ScheduledObjective):
-        objective.pace(0.0)
+        objective.set_progress(0.0)
     _wait(device)
     began = time.perf_counter()
     with autocast(precision, device):

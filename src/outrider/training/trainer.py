@@ -102,7 +102,7 @@ class Trainer(transformers.Trainer):
     ) -> tuple[list[dict[str, Tensor]], int]:
         """Fetch the batches of one update and count its targets over all processes."""
         if isinstance(self.objective, ScheduledObjective):
-            self.objective.pace(self.progress.step / self.config.steps)
+            self.objective.set_progress(self.progress.step / self.config.steps)
         batches = [next(epoch_iterator) for _ in range(num_batches)]
         inputs = [batch.tensors for batch in batches]
         count = sum(self.objective.count(one) for one in inputs)

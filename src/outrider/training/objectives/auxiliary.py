@@ -17,8 +17,8 @@ __all__ = ["IntermediateObjective", "ScheduledObjective"]
 class ScheduledObjective(Protocol):
     """An objective that changes as the training goes on."""
 
-    def pace(self, progress: float) -> None:
-        """Hear, before every update, which share of all updates is done."""
+    def set_progress(self, progress: float) -> None:
+        """Take in, before every update, which share of all updates is done."""
         ...
 
 
@@ -28,7 +28,7 @@ class IntermediateObjective(LanguageModelObjective):
     def __init__(self) -> None:
         self.progress = 0.0
 
-    def pace(self, progress: float) -> None:
+    def set_progress(self, progress: float) -> None:
         """Set how far the training is."""
         self.progress = progress
 
