@@ -11,7 +11,7 @@ import typer.main
 from outrider.bench.attention.scaling import scaling_options
 from outrider.cli.config import run_fields
 from outrider.cli.main import app
-from outrider.config import Field, explain
+from outrider.config import ExplainedKey, explain
 from outrider.data.tasks import load_task, task_names
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 
@@ -81,9 +81,9 @@ def _default(parameter: Any) -> str:
     return "required" if parameter.required else "" if hidden else _code(str(default))
 
 
-def _keys(fields: Iterable[Field]) -> Iterator[str]:
+def _keys(fields: Iterable[ExplainedKey]) -> Iterator[str]:
     section, rows = "", [("", "", "", "")][:0]
-    for field in [*fields, Field("", "", "", "")]:
+    for field in [*fields, ExplainedKey("", "", "", "")]:
         top = field.key.split(".")[0] if "." in field.key or field.type == "section" else ""
         if top != section or not field.key:
             yield from _table(("key", "type", "default", "meaning"), rows)
