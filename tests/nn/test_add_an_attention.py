@@ -47,8 +47,9 @@ def installed(folder: Path) -> Iterator[None]:
     attention.__path__.append(str(folder))
     yield
     attention.__path__.remove(str(folder))
-    sys.modules.pop(f"{attention.__name__}.{KIND}", None)
-    vars(attention).pop(KIND, None)
+    for file in folder.glob("*.py"):
+        sys.modules.pop(f"{attention.__name__}.{file.stem}", None)
+        vars(attention).pop(file.stem, None)
 
 
 def test_the_page_s_file_obeys_the_contract(repository: Path, folder: Path) -> None:
@@ -84,7 +85,7 @@ def test_it_works_in_every_config_and_is_measured() -> None:
 
 @pytest.mark.usefixtures("installed")
 def test_a_file_that_helps_kinds_is_none(folder: Path) -> None:
-    (folder / "rotated.py").write_text("from outrider.nn.attention.base import AttentionBase\n")
+    (folder / "rotated.py").write_text("from outrider.nn.attention.sliding import Attention\n")
     assert not {"rotated", "base", "tiled", "factored", "head_parts"} & set(attention_kinds())
     with pytest.raises(ConfigError, match=r"unknown 'rotated'.*expected one of .*'dilated'"):
         load_attention("rotated")

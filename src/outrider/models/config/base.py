@@ -8,7 +8,7 @@ from transformers import PreTrainedConfig
 
 from outrider.config import build_config
 from outrider.errors import ConfigError
-from outrider.nn.attention import HeadShape
+from outrider.nn.attention import HeadShape, load_attention
 from outrider.nn.stack.halting import HaltingConfig
 
 __all__ = ["AttentionSpec", "ModelConfig"]
@@ -106,15 +106,12 @@ class ModelConfig(PreTrainedConfig):
             raise ConfigError(key, message)
 
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
-        """Return the attention of one layer: the one given for all, or its own of a list.
-
-        Two factors that are interleaved take turns, the first one first.
-        """
+        """Return the attention of one layer: the one given for all, or its own of a list."""
         specs: AttentionSpec = getattr(self, key)
         if isinstance(specs, dict):
-            if specs.get("use") == "interleave" and specs.get("factor") is None:
-                return {**specs, "factor": layer % 2 + 1}
-            return specs
+            variant = load_attention(specs.get("kind", ""), key=f"{key}.kind")
+            options: dict[str, Any] = variant.Config.for_layer(specs, layer)
+            return options
         layers = getattr(self, self.attention_keys[key][0])
         if len(specs) != layers:
             raise ConfigError(key, f"lists {len(specs)} attentions for {layers} layers")

@@ -130,9 +130,9 @@ def _check_depth(config: ModelConfig) -> None:
         spec: AttentionSpec = getattr(config, key) or {}
         if isinstance(spec, list):
             raise ConfigError(key, "depth: shared has one layer; give one attention, no list")
-        if spec.get("use") == "interleave" and spec.get("factor") is None:
-            message = "depth: shared has one layer, so factors cannot take turns; use merge"
-            raise ConfigError(f"{key}.use", message)
+        if not config.is_recurrent(key):
+            kind = spec.get("kind", "")
+            load_attention(kind, key=f"{key}.kind").Config.check_shared(spec, key)
         if config.halting_config is not None:
             _check_halting(config, key, spec)
 

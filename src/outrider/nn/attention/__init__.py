@@ -48,7 +48,8 @@ def _files() -> list[str]:
 def _variant(name: str) -> ModuleType | None:
     """Import a file of this folder; None where it helps variants but is none."""
     module = import_module(f"{__name__}.{name}")
-    return module if "Attention" in vars(module) else None
+    own = vars(module).get("Attention")
+    return module if getattr(own, "__module__", None) == module.__name__ else None
 
 
 def kinds_with(flag: str) -> list[str]:

@@ -75,6 +75,18 @@ class AttentionConfig:
         """
         return {}
 
+    @classmethod
+    def for_layer(cls, options: dict[str, Any], layer: int) -> dict[str, Any]:
+        """Return the options of one of the layers that `options` are given for."""
+        return options
+
+    @classmethod
+    def check_shared(cls, options: dict[str, Any], key: str) -> None:
+        """Raise `ConfigError` where layers with these options differ, so that they cannot be one.
+
+        `key` is where the config names the attention.
+        """
+
 
 class HeadShape(NamedTuple):
     """The heads an attention is built for; a variant with parameters of its own asks."""

@@ -37,6 +37,20 @@ class FactorConfig(AttentionConfig):
     """With `use: interleave`, the factor of this layer: 1 or 2."""
 
     @classmethod
+    def for_layer(cls, options: dict[str, Any], layer: int) -> dict[str, Any]:
+        """Let factors that are interleaved take turns, the first one first."""
+        if _takes_turns(options):
+            return {**options, "factor": layer % 2 + 1}
+        return options
+
+    @classmethod
+    def check_shared(cls, options: dict[str, Any], key: str) -> None:
+        """Refuse factors that take turns."""
+        if _takes_turns(options):
+            message = "depth: shared has one layer, so factors cannot take turns; use merge"
+            raise ConfigError(f"{key}.use", message)
+
+    @classmethod
     def options_for(cls, length: int) -> dict[str, Any]:
         """Return the stride with which both factors see about as much."""
         return {"stride": max(1, round(math.sqrt(length)))}
@@ -56,6 +70,10 @@ class FactorConfig(AttentionConfig):
             raise ConfigError(
                 "attention.factor", f"has no meaning with use: {self.use}; set use: interleave"
             )
+
+
+def _takes_turns(options: dict[str, Any]) -> bool:
+    return options.get("use") == "interleave" and options.get("factor") is None
 
 
 class FactoredAttention(TiledAttention):
