@@ -10,6 +10,7 @@
 
 #include <cmath>
 #include <limits>
+#include <system_error>
 
 namespace nb = nanobind;
 using namespace nb::literals;
@@ -54,9 +55,9 @@ Made<T> make_array(std::initializer_list<std::size_t> shape) {
 Made<float> make_logits(Model& model, std::initializer_list<std::size_t> shape) {
   std::size_t size = 1;
   for (std::size_t n : shape) size *= n;
-  auto* loan = new Loan(model.memory(), std::max<std::size_t>(size, 1));
-  nb::capsule owner(loan, [](void* held) noexcept { delete static_cast<Loan*>(held); });
-  return {loan->data(), nb::ndarray<nb::numpy, float>(loan->data(), shape, owner)};
+  auto* pooled = new PooledBuffer(model.buffer_pool(), std::max<std::size_t>(size, 1));
+  nb::capsule owner(pooled, [](void* held) noexcept { delete static_cast<PooledBuffer*>(held); });
+  return {pooled->data(), nb::ndarray<nb::numpy, float>(pooled->data(), shape, owner)};
 }
 
 Activation to_activation(const std::string& name) {
@@ -80,8 +81,18 @@ Precision to_precision(const std::string& name) {
   throw std::invalid_argument("dtype '" + name + "' is not computed here");
 }
 
+// A value of a description. What is missing, of another type or out of range is named.
+template <typename T>
+T get(const nb::dict& values, const char* key) {
+  T value{};
+  if (!values.contains(key)) throw std::invalid_argument(std::string(key) + " is missing");
+  if (!nb::try_cast<T>(values[key], value))
+    throw std::invalid_argument(std::string(key) + " is of another type, or out of range");
+  return value;
+}
+
 int positive(const nb::dict& values, const char* key) {
-  const int value = nb::cast<int>(values[key]);
+  const int value = get<int>(values, key);
   if (value < 1 || value > 1 << 24)
     throw std::invalid_argument(std::string(key) + " is " + std::to_string(value));
   return value;
@@ -99,40 +110,42 @@ ModelSpec read_model(const nb::dict& values) {
   spec.heads = positive(values, "heads");
   spec.kv_heads = positive(values, "kv_heads");
   spec.inner = positive(values, "inner");
-  spec.encoder_layers = nb::cast<int>(values["encoder_layers"]);
+  spec.encoder_layers = get<int>(values, "encoder_layers");
   if (spec.encoder_layers < 0) throw std::invalid_argument("encoder_layers is below zero");
   spec.decoder_layers = positive(values, "decoder_layers");
   spec.max_positions = positive(values, "max_positions");
-  spec.embedding_scale = nb::cast<float>(values["embedding_scale"]);
-  spec.pre_norm = nb::cast<bool>(values["pre_norm"]);
-  spec.gated = nb::cast<bool>(values["gated"]);
-  spec.shared_embeddings = nb::cast<bool>(values["shared_embeddings"]);
-  spec.position = to_position(nb::cast<std::string>(values["position"]));
-  spec.activation = to_activation(nb::cast<std::string>(values["activation"]));
-  spec.precision = to_precision(nb::cast<std::string>(values["dtype"]));
+  spec.embedding_scale = get<float>(values, "embedding_scale");
+  if (!std::isfinite(spec.embedding_scale))
+    throw std::invalid_argument("embedding_scale is not finite");
+  spec.pre_norm = get<bool>(values, "pre_norm");
+  spec.gated = get<bool>(values, "gated");
+  spec.shared_embeddings = get<bool>(values, "shared_embeddings");
+  spec.position = to_position(get<std::string>(values, "position"));
+  spec.activation = to_activation(get<std::string>(values, "activation"));
+  spec.precision = to_precision(get<std::string>(values, "dtype"));
   check_heads(spec.width, spec.heads, spec.kv_heads);
   if (spec.width % 2 != 0) throw std::invalid_argument("width must be even");
   return spec;
 }
 
-void read_rider(const nb::dict& values, const ModelSpec& target, RiderSpec& spec) {
+void read_side_decoder(const nb::dict& values, const ModelSpec& target, SideDecoderSpec& spec) {
   spec.layers = positive(values, "layers");
   spec.heads = positive(values, "heads");
   spec.inner = positive(values, "inner");
-  spec.pre_norm = nb::cast<bool>(values["pre_norm"]);
-  spec.gated = nb::cast<bool>(values["gated"]);
-  spec.activation = to_activation(nb::cast<std::string>(values["activation"]));
+  spec.pre_norm = get<bool>(values, "pre_norm");
+  spec.gated = get<bool>(values, "gated");
+  spec.activation = to_activation(get<std::string>(values, "activation"));
   check_heads(target.width, spec.heads, spec.heads);
 }
 
 DrafterSpec read_drafter(const nb::dict& values, const ModelSpec& target) {
   DrafterSpec spec;
-  read_rider(values, target, spec);
+  read_side_decoder(values, target, spec);
   spec.block = positive(values, "block");
-  spec.rank = nb::cast<int>(values["rank"]);
+  spec.rank = get<int>(values, "rank");
   spec.candidates = positive(values, "candidates");
-  spec.taps = nb::cast<std::vector<int>>(values["taps"]);
-  spec.kept = nb::cast<std::vector<int>>(values["kept"]);
+  spec.taps = get<std::vector<int>>(values, "taps");
+  spec.kept = get<std::vector<int>>(values, "kept");
   if (spec.rank < 0) throw std::invalid_argument("rank is below zero");
   if (spec.taps.empty()) throw std::invalid_argument("taps are missing");
   for (int tap : spec.taps)
@@ -146,7 +159,7 @@ DrafterSpec read_drafter(const nb::dict& values, const ModelSpec& target) {
 
 CtcSpec read_ctc(const nb::dict& values, const ModelSpec& target) {
   CtcSpec spec;
-  read_rider(values, target, spec);
+  read_side_decoder(values, target, spec);
   spec.upsample = positive(values, "upsample");
   if (spec.upsample > 1024) throw std::invalid_argument("upsample is above 1024");
   return spec;
@@ -155,12 +168,15 @@ CtcSpec read_ctc(const nb::dict& values, const ModelSpec& target) {
 Weights read_weights(const nb::dict& arrays, std::vector<Floats>& held) {
   Weights weights;
   for (const auto& [name, value] : arrays) {
-    held.push_back(nb::cast<Floats>(value));
-    const Floats& array = held.back();
+    const auto key = nb::cast<std::string>(name);
+    Floats array;
+    if (!nb::try_cast<Floats>(value, array))
+      throw std::invalid_argument("'" + key + "' is not an array of float32");
+    held.push_back(array);
     Array one{array.data(), {}};
     for (std::size_t i = 0; i < array.ndim(); ++i)
       one.shape.push_back(narrow(static_cast<std::int64_t>(array.shape(i))));
-    weights.insert(nb::cast<std::string>(name), std::move(one));
+    weights.insert(key, std::move(one));
   }
   return weights;
 }
@@ -189,18 +205,18 @@ std::unique_ptr<State> encode(Model& model, const std::vector<std::vector<int>>&
 
 nb::ndarray<nb::numpy, float> extend(Model& model, State& state, const Ids& tokens,
                                      const std::optional<Lengths>& counts, bool last) {
-  const std::size_t texts = tokens.shape(0), width = tokens.shape(1);
-  if (static_cast<int>(texts) != state.size() || (counts && counts->shape(0) != texts))
+  const std::size_t sequences = tokens.shape(0), width = tokens.shape(1);
+  if (static_cast<int>(sequences) != state.size() || (counts && counts->shape(0) != sequences))
     throw std::invalid_argument(
         "extend: tokens and counts must have one row for each of the state");
-  const std::vector<int> ids = to_ints(tokens.data(), texts * width);
-  const std::vector<int> real =
-      counts ? to_ints(counts->data(), texts) : std::vector<int>(texts, static_cast<int>(width));
+  const std::vector<int> ids = to_ints(tokens.data(), sequences * width);
+  const std::vector<int> real = counts ? to_ints(counts->data(), sequences)
+                                       : std::vector<int>(sequences, static_cast<int>(width));
   const auto words = static_cast<std::size_t>(model.spec().words);
-  Made<float> logits = make_logits(model, {texts, last ? 1 : width, words});
+  Made<float> logits = make_logits(model, {sequences, last ? 1 : width, words});
   {
     const nb::gil_scoped_release release;
-    if (counts) std::fill_n(logits.data, texts * (last ? 1 : width) * words, 0.0f);
+    if (counts) std::fill_n(logits.data, sequences * (last ? 1 : width) * words, 0.0f);
     model.extend(state, ids, static_cast<int>(width), real, last, logits.data);
   }
   return logits.array;
@@ -228,8 +244,8 @@ std::vector<std::vector<std::int64_t>> likeliest(Model& model, State& state,
 }
 
 nb::tuple ride(Model& model, State& state, const std::vector<int>& held,
-               const std::vector<int>& last, int slots, double worth,
-               const std::vector<int>& ends, const std::vector<int>& forbidden) {
+               const std::vector<int>& last, int slots, double worth, const std::vector<int>& ends,
+               const std::vector<int>& forbidden) {
   Ridden ridden;
   {
     const nb::gil_scoped_release release;
@@ -239,47 +255,48 @@ nb::tuple ride(Model& model, State& state, const std::vector<int>& held,
 }
 
 nb::tuple draft(Model& model, State& state, const Lengths& last, int slots, double temperature,
-                const std::optional<Numbers>& uniform, const std::optional<Ids>& told) {
-  const std::size_t texts = last.shape(0);
-  if (slots < 1 || slots > 1 << 20 || static_cast<int>(texts) != state.size())
+                const std::optional<Numbers>& uniform, const std::optional<Ids>& known) {
+  const std::size_t sequences = last.shape(0);
+  if (slots < 1 || slots > 1 << 20 || static_cast<int>(sequences) != state.size())
     throw std::invalid_argument(
         "draft: one token for each row of the state, and at least one slot");
   const auto wide = static_cast<std::size_t>(slots);
-  if ((uniform && (uniform->shape(0) != texts || uniform->shape(1) != wide)) ||
-      (told && (told->shape(0) != texts || told->shape(1) != wide)))
-    throw std::invalid_argument("draft: numbers and told tokens must be [rows, slots]");
+  if ((uniform && (uniform->shape(0) != sequences || uniform->shape(1) != wide)) ||
+      (known && (known->shape(0) != sequences || known->shape(1) != wide)))
+    throw std::invalid_argument("draft: numbers and known tokens must be [rows, slots]");
   if (!(static_cast<float>(temperature) > 0.0f) || !std::isfinite(static_cast<float>(temperature)))
     throw std::invalid_argument("temperature must be above zero, and a number of 32 bits");
-  const std::vector<int> ids = to_ints(last.data(), texts);
+  const std::vector<int> ids = to_ints(last.data(), sequences);
   const auto count = static_cast<std::size_t>(model.candidates());
-  auto tokens = make_array<std::int64_t>({texts, wide});
-  auto candidates = make_array<std::int64_t>({texts, wide, count});
-  auto probabilities = make_array<float>({texts, wide, count});
-  auto confidence = make_array<float>({texts, wide});
-  const Choice choice{static_cast<float>(temperature), uniform ? uniform->data() : nullptr,
-                      told ? told->data() : nullptr};
+  auto tokens = make_array<std::int64_t>({sequences, wide});
+  auto candidates = make_array<std::int64_t>({sequences, wide, count});
+  auto probabilities = make_array<float>({sequences, wide, count});
+  auto confidence = make_array<float>({sequences, wide});
+  const DraftSampling sampling{static_cast<float>(temperature), uniform ? uniform->data() : nullptr,
+                               known ? known->data() : nullptr};
   {
     const nb::gil_scoped_release release;
-    model.draft(state, ids, slots, choice,
+    model.draft(state, ids, slots, sampling,
                 {tokens.data, candidates.data, probabilities.data, confidence.data});
   }
   return nb::make_tuple(tokens.array, candidates.array, probabilities.array, confidence.array);
 }
 
-nb::ndarray<nb::numpy, float> ctc(Model& model, State& state, const std::optional<Ids>& told) {
+nb::ndarray<nb::numpy, float> ctc(Model& model, State& state, const std::optional<Ids>& known) {
   std::size_t slots = 0;
-  const auto texts = static_cast<std::size_t>(state.size());
-  for (const auto& text : state.texts)
-    if (text->source)
-      slots = std::max(slots, static_cast<std::size_t>(text->source->length * model.upsample()));
-  if (told && (told->shape(0) != texts || told->shape(1) != slots))
-    throw std::invalid_argument("ctc: told tokens must be [rows, slots]");
+  const auto sequences = static_cast<std::size_t>(state.size());
+  for (const auto& sequence : state.sequences)
+    if (sequence->source)
+      slots =
+          std::max(slots, static_cast<std::size_t>(sequence->source->length * model.upsample()));
+  if (known && (known->shape(0) != sequences || known->shape(1) != slots))
+    throw std::invalid_argument("ctc: known tokens must be [rows, slots]");
   const auto words = static_cast<std::size_t>(model.spec().words);
-  Made<float> logits = make_logits(model, {texts, slots, words});
+  Made<float> logits = make_logits(model, {sequences, slots, words});
   {
     const nb::gil_scoped_release release;
-    std::fill_n(logits.data, texts * slots * words, 0.0f);
-    model.ctc(state, told ? told->data() : nullptr, static_cast<int>(texts),
+    std::fill_n(logits.data, sequences * slots * words, 0.0f);
+    model.ctc(state, known ? known->data() : nullptr, static_cast<int>(sequences),
               static_cast<int>(slots), logits.data);
   }
   return logits.array;
@@ -287,13 +304,14 @@ nb::ndarray<nb::numpy, float> ctc(Model& model, State& state, const std::optiona
 
 std::vector<int> lengths(const State& state) {
   std::vector<int> out;
-  for (const auto& text : state.texts) out.push_back(text->length);
+  for (const auto& sequence : state.sequences) out.push_back(sequence->length);
   return out;
 }
 
 std::vector<int> source_lengths(const State& state) {
   std::vector<int> out;
-  for (const auto& text : state.texts) out.push_back(text->source ? text->source->length : 0);
+  for (const auto& sequence : state.sequences)
+    out.push_back(sequence->source ? sequence->source->length : 0);
   return out;
 }
 
@@ -302,6 +320,16 @@ std::vector<int> source_lengths(const State& state) {
 
 NB_MODULE(_core, module) {
   using namespace outrider;
+  // What the system refuses (threads) is an OSError; nanobind makes a RuntimeError of it, as of
+  // everything that it does not know.
+  nb::register_exception_translator([](const std::exception_ptr& thrown, void*) {
+    try {
+      std::rethrow_exception(thrown);
+    } catch (const std::system_error& error) {
+      const nb::tuple values = nb::make_tuple(error.code().value(), error.what());
+      PyErr_SetObject(PyExc_OSError, values.ptr());
+    }
+  });
   module.def("instruction_sets", &available_kernels,
              "Instruction sets this machine can run, best first.");
   nb::class_<State>(module, "State")
@@ -312,11 +340,11 @@ NB_MODULE(_core, module) {
       .def("__len__", &State::size)
       .def("rollback",
            [](State& state, const std::vector<int>& lengths) {
-             const State::Use use(state);
+             const State::ExclusiveUse use(state);
              state.rollback(lengths);
            })
       .def("select", [](State& state, const std::vector<int>& rows) {
-        const State::Use use(state);
+        const State::ExclusiveUse use(state);
         state.select(rows);
       });
   nb::class_<Model>(module, "Model")
@@ -332,6 +360,6 @@ NB_MODULE(_core, module) {
       .def("ride", &ride, "state"_a, "held"_a, "last"_a, "slots"_a, "worth"_a, "ends"_a,
            "forbidden"_a)
       .def("draft", &draft, "state"_a, "last"_a.noconvert(), "slots"_a, "temperature"_a,
-           "uniform"_a.noconvert().none(), "told"_a.noconvert().none())
-      .def("ctc", &ctc, "state"_a, "told"_a.noconvert().none());
+           "uniform"_a.noconvert().none(), "known"_a.noconvert().none())
+      .def("ctc", &ctc, "state"_a, "known"_a.noconvert().none());
 }

@@ -1,4 +1,4 @@
-// Guessing a block of tokens with the drafter; the state stays as it is.
+// Drafting a block of tokens; the state stays as it is.
 #include "model.h"
 
 #include "run.h"
@@ -8,60 +8,62 @@
 
 namespace outrider {
 
-void Model::draft(State& state, const std::vector<int>& last, int slots, const Choice& choice,
-                  const Drafted& out) {
-  const State::Use use(state);
+void Model::draft(State& state, const std::vector<int>& last, int slots,
+                  const DraftSampling& sampling, const DraftOutput& out) {
+  const State::ExclusiveUse use(state);
   check_state(state);
-  const std::vector<Row> rows = plan_slots(state, last, slots, choice);
-  Views views = view(state, &Remembered::drafter);
+  const std::vector<Row> rows = plan_slots(state, last, slots, sampling);
+  CacheViews views = view(state, &Caches::drafter);
   int longest = views.longest;
   for (const Row& row : rows) longest = std::max(longest, row.visible);
   run(
       rows, state.size(), static_cast<int>(rows.size()),
-      [&](Shared& shared, Own& own, int count) {
-        prepare(shared, own, drafter_->stack().shape(), count, longest);
-        drafter_->prepare(shared, own, count);
-        drafter_->prepare_choice(shared, own, count);
+      [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
+        reserve_buffers(shared, own, drafter_->stack().shape(), count, longest);
+        drafter_->reserve_inputs(shared, own, count);
+        drafter_->reserve_choice(shared, own, count);
       },
-      [&](Pass& pass, int first) {
-        views.show(pass, state.drafter_angles.get());
+      [&](ForwardPass& pass, int first) {
+        views.attach(pass, state.drafter_angles.get());
         embed_slots(pass, slots);
-        drafter_->add_newest(pass, state, first, slots);
-        locate(pass, places_, state.sines.get());
+        drafter_->add_last_state(pass, state, first, slots);
+        add_positions(pass, position_table_, state.sines.get());
         drafter_->stack().run(pass);
-        drafter_->choose(pass, last, first, slots, choice, out);
+        drafter_->choose_tokens(pass, last, first, slots, sampling, out);
       });
 }
 
 std::vector<Row> Model::plan_slots(const State& state, const std::vector<int>& last, int slots,
-                                   const Choice& choice) const {
+                                   const DraftSampling& sampling) const {
   if (!drafter_ || !state.drafting())
     throw std::invalid_argument("this state was not opened for drafting");
-  if (last.size() != state.texts.size()) throw std::invalid_argument("draft: one token per row");
-  if (slots < 1 || slots > kLongest)
+  if (last.size() != state.sequences.size())
+    throw std::invalid_argument("draft: one token per row");
+  if (slots < 1 || slots > kMaxTokens)
     throw std::invalid_argument("draft: there is no block of " + std::to_string(slots) + " tokens");
   std::vector<Row> rows;
   for (int b = 0; b < state.size(); ++b) {
-    const int length = state.texts[static_cast<std::size_t>(b)]->length;
+    const int length = state.sequences[static_cast<std::size_t>(b)]->length;
     if (length + slots > state.capacity())
       throw std::invalid_argument("draft: a block of " + std::to_string(slots) +
                                   " tokens does not fit a state opened for " +
                                   std::to_string(state.capacity()));
     check_token(last[static_cast<std::size_t>(b)]);
-    // What slot i + 1 is told is the token that slot i guesses.
+    // Slot i + 1 reads the token that slot i guesses, if it is known.
     int token = last[static_cast<std::size_t>(b)];
     for (int i = 0; i < slots; ++i) {
       rows.push_back({b, token, length + i, length + i + 1});
-      const std::int64_t told =
-          choice.told == nullptr ? -1 : choice.told[static_cast<std::ptrdiff_t>(b) * slots + i];
-      if (told >= spec_.words) throw std::invalid_argument("draft: a told token is not a word");
-      token = told < 0 ? -1 : static_cast<int>(told);
+      const std::int64_t known = sampling.known == nullptr
+                                     ? -1
+                                     : sampling.known[static_cast<std::ptrdiff_t>(b) * slots + i];
+      if (known >= spec_.words) throw std::invalid_argument("draft: a known token is not a word");
+      token = known < 0 ? -1 : static_cast<int>(known);
     }
   }
   return rows;
 }
 
-void Model::embed_slots(Pass& pass, int slots) const {
+void Model::embed_slots(ForwardPass& pass, int slots) const {
   const int width = spec_.width;
   for (int r = 0; r < pass.count; ++r) {
     const int token = pass.rows[r].token;
@@ -69,7 +71,7 @@ void Model::embed_slots(Pass& pass, int slots) const {
     if (token < 0)
       std::copy_n(drafter_->mask(), width, x);
     else
-      look_up(tokens_, token, x);
+      embed_token(tokens_, token, x);
     kernel_.rows->add(x, drafter_->slot(r % slots), width);
   }
 }

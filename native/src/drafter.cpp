@@ -6,8 +6,8 @@
 namespace outrider {
 namespace {
 
-// Inverts the cumulative distribution; 1 - u lies in (0, 1], so the place has mass.
-int draw(const float* scores, int count, float temperature, double uniform) {
+// Inverts the cumulative distribution; 1 - u lies in (0, 1], so what it picks has mass.
+int sample(const float* scores, int count, float temperature, double uniform) {
   const double most = *std::max_element(scores, scores + count);
   const auto mass = [&](int c) {
     return std::exp((static_cast<double>(scores[c]) - most) / temperature);
@@ -49,7 +49,7 @@ Drafter::Drafter(const Weights& weights, const DrafterSpec& spec, const LayerSha
 
 int Drafter::candidates() const { return std::min(spec_.candidates, head_.columns()); }
 
-int Drafter::word(int column) const {
+int Drafter::token_of(int column) const {
   return spec_.kept.empty() ? column : spec_.kept[static_cast<std::size_t>(column)];
 }
 
@@ -57,186 +57,191 @@ const float* Drafter::slot(int index) const {
   return slots_.data() + area(std::min(index, spec_.block - 1), width_);
 }
 
-void Drafter::tap(Pass& pass, int layer) const {
+void Drafter::tap(ForwardPass& pass, int layer) const {
   for (std::size_t tap = 0; tap < spec_.taps.size(); ++tap) {
     if (spec_.taps[tap] != layer) continue;
     for (int r = 0; r < pass.count; ++r)
       state_norms_[tap].run(pass.kernel, pass.own.stream.data() + area(r, width_),
-                            pass.own.tapped.data() + area(r, tapped_width()) + tap * width_);
+                            pass.own.tapped_states.data() + area(r, tapped_width()) + tap * width_);
   }
 }
 
-void Drafter::make_room(State& state, const std::vector<int>& counts) const {
+void Drafter::reserve_states(State& state, const std::vector<int>& counts) const {
   const int tapped = tapped_width();
   for (std::size_t b = 0; b < counts.size(); ++b) {
-    Text& text = *state.texts[b];
-    const float* newest = text.newest(tapped);
+    Sequence& sequence = *state.sequences[b];
+    const float* newest = sequence.last_state(tapped);
     std::vector<float> earlier;
     if (newest != nullptr) earlier.assign(newest, newest + tapped);
-    text.earlier = std::move(earlier);
-    text.recent_start = text.length;
-    text.recent.resize(area(counts[b], tapped));
+    sequence.state_before_recent = std::move(earlier);
+    sequence.recent_start = sequence.length;
+    sequence.recent_states.resize(area(counts[b], tapped));
   }
 }
 
-void Drafter::take_in(Pass& pass, State& state, const std::vector<KeyValues*>& caches) const {
+void Drafter::write_injected_kv(ForwardPass& pass, State& state,
+                                const std::vector<KvCache*>& caches) const {
   const int tapped = tapped_width(), heads = stack_.shape().heads, width = width_ / heads;
-  pass.own.operand.take(pass.kernel, precision_, pass.own.tapped.data(), pass.count, tapped,
+  pass.own.operand.load(pass.kernel, precision_, pass.own.tapped_states.data(), pass.count, tapped,
                         tapped);
   for (int layer = 0; layer < stack_.layers(); ++layer) {
     const Matrix& inject = inject_[static_cast<std::size_t>(layer)];
-    const Range mine =
-        pass.multiply_parts(inject, heads, {{0, width}, {width_, width}}, pass.shared.wide.data());
+    const Range mine = pass.multiply_parts(inject, heads, {{0, width}, {width_, width}},
+                                           pass.shared.projected.data());
     for (int r = 0; r < pass.count; ++r) {
       const Row& row = pass.rows[r];
-      float* kv = pass.shared.wide.data() + area(r, 2 * width_);
+      float* kv = pass.shared.projected.data() + area(r, 2 * width_);
       for (int head = mine.begin; head < mine.end; ++head) {
         float* key = kv + head * width;
         if (stack_.shape().rotary)
-          pass.kernel.rows->rotate(key, width, pass.angles->sines(row.place),
-                                   pass.angles->cosines(row.place));
-        caches[static_cast<std::size_t>(row.text)]->write(layer, head, row.place, key,
-                                                          kv + width_ + head * width);
+          pass.kernel.rows->apply_rotary(key, width, pass.angles->sines(row.position),
+                                         pass.angles->cosines(row.position));
+        caches[static_cast<std::size_t>(row.sequence)]->write(layer, head, row.position, key,
+                                                              kv + width_ + head * width);
       }
     }
-    pass.worker.wait();
+    pass.worker.wait();  // `projected` is free for the next layer's keys and values
   }
   if (pass.worker.index != 0) return;
   for (int r = 0; r < pass.count; ++r) {
-    Text& text = *state.texts[static_cast<std::size_t>(pass.rows[r].text)];
-    const int index = pass.rows[r].place - text.recent_start;
-    std::copy_n(pass.own.tapped.data() + area(r, tapped), tapped,
-                text.recent.data() + area(index, tapped));
+    Sequence& sequence = *state.sequences[static_cast<std::size_t>(pass.rows[r].sequence)];
+    const int index = pass.rows[r].position - sequence.recent_start;
+    std::copy_n(pass.own.tapped_states.data() + area(r, tapped), tapped,
+                sequence.recent_states.data() + area(index, tapped));
   }
 }
 
-void Drafter::add_newest(Pass& pass, const State& state, int first_text, int slots) const {
-  const int tapped = tapped_width(), texts = pass.count / slots;
-  for (int b = 0; b < texts; ++b) {
-    const float* newest = state.texts[static_cast<std::size_t>(first_text + b)]->newest(tapped);
-    float* to = pass.own.tapped.data() + area(b, tapped);
+void Drafter::add_last_state(ForwardPass& pass, const State& state, int first_sequence,
+                             int slots) const {
+  const int tapped = tapped_width(), sequences = pass.count / slots;
+  for (int b = 0; b < sequences; ++b) {
+    const float* newest =
+        state.sequences[static_cast<std::size_t>(first_sequence + b)]->last_state(tapped);
+    float* to = pass.own.tapped_states.data() + area(b, tapped);
     if (newest == nullptr)
       std::fill_n(to, tapped, 0.0f);
     else
       std::copy_n(newest, tapped, to);
   }
-  pass.own.operand.take(pass.kernel, precision_, pass.own.tapped.data(), texts, tapped, tapped);
-  pass.multiply(from_last_, pass.shared.delta.data());
-  pass.worker.wait();
+  pass.own.operand.load(pass.kernel, precision_, pass.own.tapped_states.data(), sequences, tapped,
+                        tapped);
+  pass.multiply(from_last_, pass.shared.sublayer_out.data());
+  pass.worker.wait();  // `sublayer_out` is whole; it is free again at barrier B of the first layer
   for (int r = 0; r < pass.count; ++r)
     pass.kernel.rows->add(pass.own.stream.data() + area(r, width_),
-                          pass.shared.delta.data() + area(r / slots, width_), width_);
-  pass.worker.wait();
+                          pass.shared.sublayer_out.data() + area(r / slots, width_), width_);
 }
 
-void Drafter::choose(Pass& pass, const std::vector<int>& last, int first_text, int slots,
-                     const Choice& choice, const Drafted& out) const {
+void Drafter::choose_tokens(ForwardPass& pass, const std::vector<int>& last, int first_sequence,
+                            int slots, const DraftSampling& sampling,
+                            const DraftOutput& out) const {
   for (int r = 0; r < pass.count && !spec_.pre_norm; ++r) {  // a pre-norm stack has done it already
     float* x = pass.own.stream.data() + area(r, width_);
     norm_.run(pass.kernel, x, x);
   }
-  shortlist(pass);
+  find_candidates(pass);
   const Range mine = pass.worker.share(pass.count / slots);
   for (int b = mine.begin; b < mine.end; ++b) {
-    const std::size_t text = static_cast<std::size_t>(first_text + b);
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(first_text + b) * slots;
-    Choice one = choice;
+    const std::size_t sequence = static_cast<std::size_t>(first_sequence + b);
+    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(first_sequence + b) * slots;
+    DraftSampling one = sampling;
     if (one.uniform != nullptr) one.uniform += at;
-    if (one.told != nullptr) one.told += at;
-    Drafted part{out.tokens + at, nullptr, nullptr, out.confidence + at};
+    if (one.known != nullptr) one.known += at;
+    DraftOutput part{out.tokens + at, nullptr, nullptr, out.confidence + at};
     if (out.ids != nullptr) {
       part.ids = out.ids + at * candidates();
       part.probabilities = out.probabilities + at * candidates();
     }
-    walk(pass, b, last[text], slots, one, part);
+    choose_block(pass, b, last[sequence], slots, one, part);
   }
 }
 
-void Drafter::shortlist(Pass& pass) const {
-  const int step = scored_at_once(), columns = head_.columns(), count = candidates();
+void Drafter::find_candidates(ForwardPass& pass) const {
+  const int step = rows_at_once(), columns = head_.columns(), count = candidates();
   for (int begin = 0; begin < pass.count; begin += step) {
     const int rows = std::min(step, pass.count - begin);
-    pass.own.operand.take(pass.kernel, precision_, pass.own.stream.data() + area(begin, width_),
+    pass.own.operand.load(pass.kernel, precision_, pass.own.stream.data() + area(begin, width_),
                           rows, width_, width_);
-    pass.multiply(head_, pass.shared.extra.data());
+    pass.multiply(head_, pass.shared.draft_logits.data());
     if (spec_.rank > 0)
       pass.multiply(from_slot_, pass.shared.context.data() + area(begin, spec_.rank));
-    pass.worker.wait();
+    pass.worker.wait();  // `draft_logits` and `context` are whole: each worker takes some rows
     const Range mine = pass.worker.share(rows);
     for (int r = mine.begin; r < mine.end; ++r) {
       const std::size_t at = area(begin + r, count);
-      pass.kernel.rows->top(pass.shared.extra.data() + area(r, columns), columns, count,
-                            pass.shared.best.data() + at, pass.shared.best_scores.data() + at);
+      pass.kernel.rows->top_k(pass.shared.draft_logits.data() + area(r, columns), columns, count,
+                              pass.shared.candidates.data() + at,
+                              pass.shared.candidate_scores.data() + at);
     }
-    pass.worker.wait();
+    pass.worker.wait();  // `candidates` are whole; `draft_logits` is free for the next rows
   }
 }
 
-void Drafter::walk(Pass& pass, int text, int last, int slots, const Choice& choice,
-                   const Drafted& out) const {
+void Drafter::choose_block(ForwardPass& pass, int sequence, int last, int slots,
+                           const DraftSampling& sampling, const DraftOutput& out) const {
   const RowFunctions& rows = *pass.kernel.rows;
   const int count = candidates(), rank = spec_.rank;
-  // The states of this slot and the one before it, what that one adds, and what is chosen from.
-  float* states = pass.own.scores.data();
+  // Recurrent states of this slot and the one before it, the update, and the candidates' scores.
+  float* states = pass.own.attention_scores.data();
   float* moved = states + 2 * rank;
   float* scores = moved + rank;
   int before = last;
   for (int i = 0; i < slots; ++i) {
-    const int row = text * slots + i;
+    const int row = sequence * slots + i;
     const float* hidden = pass.own.stream.data() + area(row, width_);
-    const int* places = pass.shared.best.data() + area(row, count);
-    std::copy_n(pass.shared.best_scores.data() + area(row, count), count, scores);
+    const int* columns = pass.shared.candidates.data() + area(row, count);
+    std::copy_n(pass.shared.candidate_scores.data() + area(row, count), count, scores);
     float* state = states + (i % 2) * rank;
     if (rank > 0) {
       std::copy_n(pass.shared.context.data() + area(row, rank), rank, state);
       rows.add(state, token_.data() + area(before, rank), rank);
       if (i > 0) {
-        pass.own.operand.take(pass.kernel, precision_, states + ((i + 1) % 2) * rank, 1, rank,
+        pass.own.operand.load(pass.kernel, precision_, states + ((i + 1) % 2) * rank, 1, rank,
                               rank);
         from_state_.multiply(pass.kernel, pass.own.operand, {0, from_state_.panels()}, moved, rank);
         rows.add(state, moved, rank);
       }
       rows.tanh(state, rank);
       for (int c = 0; c < count; ++c)
-        scores[c] += rows.dot(out_.data() + area(places[c], rank), state, rank);
+        scores[c] += rows.dot(out_.data() + area(columns[c], rank), state, rank);
     }
     int pick = 0;
-    if (choice.uniform != nullptr)
-      pick = draw(scores, count, choice.temperature, choice.uniform[i]);
+    if (sampling.uniform != nullptr)
+      pick = sample(scores, count, sampling.temperature, sampling.uniform[i]);
     else
       for (int c = 1; c < count; ++c)
         if (scores[c] > scores[pick]) pick = c;
-    const bool told = choice.told != nullptr && choice.told[i] >= 0;
-    out.tokens[i] = told ? choice.told[i] : word(places[pick]);
+    const bool known = sampling.known != nullptr && sampling.known[i] >= 0;
+    out.tokens[i] = known ? sampling.known[i] : token_of(columns[pick]);
     before = static_cast<int>(out.tokens[i]);
     float sure = rows.dot(confidence_.data(), hidden, width_) + confidence_bias_;
     if (rank > 0) sure += rows.dot(confidence_.data() + width_, state, rank);
     out.confidence[i] = 1.0f / (1.0f + std::exp(-sure));
     if (out.ids == nullptr) continue;
-    for (int c = 0; c < count; ++c) out.ids[i * count + c] = word(places[c]);
+    for (int c = 0; c < count; ++c) out.ids[i * count + c] = token_of(columns[c]);
     float* probabilities = out.probabilities + static_cast<std::ptrdiff_t>(i) * count;
     std::copy_n(scores, count, probabilities);
-    rows.softmax(probabilities, count, choice.temperature);
+    rows.softmax(probabilities, count, sampling.temperature);
   }
 }
 
-void Drafter::prepare(Shared& shared, Own& own, int rows) const {
+void Drafter::reserve_inputs(SharedBuffers& shared, WorkerBuffers& own, int rows) const {
   const int tapped = tapped_width();
-  shared.wide.reserve(area(rows, 2 * width_));
-  own.tapped.reserve(area(rows, tapped));
-  own.operand.prepare(precision_, rows, tapped);
+  shared.projected.reserve(area(rows, 2 * width_));
+  own.tapped_states.reserve(area(rows, tapped));
+  own.operand.reserve(precision_, rows, tapped);
 }
 
-void Drafter::prepare_choice(Shared& shared, Own& own, int rows) const {
-  shared.extra.reserve(area(std::min(rows, scored_at_once()), head_.columns()));
+void Drafter::reserve_choice(SharedBuffers& shared, WorkerBuffers& own, int rows) const {
+  shared.draft_logits.reserve(area(std::min(rows, rows_at_once()), head_.columns()));
   shared.context.reserve(area(rows, std::max(width_, spec_.rank)));
-  shared.best.reserve(area(rows, candidates()));
-  shared.best_scores.reserve(area(rows, candidates()));
-  own.scores.reserve(static_cast<std::size_t>(3 * spec_.rank + candidates()));
-  own.operand.prepare(precision_, rows, std::max(width_, spec_.rank));
+  shared.candidates.reserve(area(rows, candidates()));
+  shared.candidate_scores.reserve(area(rows, candidates()));
+  own.attention_scores.reserve(static_cast<std::size_t>(3 * spec_.rank + candidates()));
+  own.operand.reserve(precision_, rows, std::max(width_, spec_.rank));
 }
 
-int Drafter::scored_at_once() const {
+int Drafter::rows_at_once() const {
   constexpr int kScores = 1 << 22;  // numbers, 16 MiB
   return std::max(16, kScores / head_.columns());
 }

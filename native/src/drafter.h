@@ -1,4 +1,4 @@
-// The block drafter: guesses the next k tokens in one pass (see models/drafter/model.py for the
+// The block drafter: proposes the next k tokens in one pass (see models/drafter/model.py for the
 // equations).
 #pragma once
 
@@ -11,24 +11,25 @@
 
 namespace outrider {
 
-struct DrafterSpec : RiderSpec {
+struct DrafterSpec : SideDecoderSpec {
   int block = 0, rank = 0, candidates = 0;
   std::vector<int> taps;
   std::vector<int> kept;  // tokens that may be drafted, in order; empty for all
 };
 
-// How tokens are chosen: the likeliest, or drawn with `uniform` numbers; `told` ones stand.
-struct Choice {
+// How drafted tokens are chosen: the likeliest, or sampled with `uniform` numbers; known ones
+// stand.
+struct DraftSampling {
   float temperature = 1.0f;
-  const double* uniform = nullptr;     // [texts][slots]
-  const std::int64_t* told = nullptr;  // [texts][slots], -1 where none is
+  const double* uniform = nullptr;      // [sequences][slots]
+  const std::int64_t* known = nullptr;  // [sequences][slots], -1 where none is
 };
 
-struct Drafted {
-  std::int64_t* tokens;  // [texts][slots]
-  std::int64_t* ids;     // [texts][slots][candidates]; null where nobody asks, like the next
+struct DraftOutput {
+  std::int64_t* tokens;  // [sequences][slots]
+  std::int64_t* ids;     // [sequences][slots][candidates]; null where nobody asks, like the next
   float* probabilities;  // the same
-  float* confidence;     // [texts][slots]
+  float* confidence;     // [sequences][slots]
 };
 
 class Drafter {
@@ -42,30 +43,35 @@ class Drafter {
   const float* mask() const { return mask_.data(); }
   const float* slot(int index) const;
 
-  // Takes over what the target's layer `layer` gave for the rows of a pass, if it is tapped.
-  void tap(Pass& pass, int layer) const;
-  // Makes room for the states of `counts` new tokens of each text.
-  void make_room(State& state, const std::vector<int>& counts) const;
-  // Keeps the tapped states of a pass as keys and values, and the newest of each text.
-  void take_in(Pass& pass, State& state, const std::vector<KeyValues*>& caches) const;
-  // Adds to the stream what the newest states say; slots of a text lie together.
-  void add_newest(Pass& pass, const State& state, int first_text, int slots) const;
-  // Chooses tokens for the texts of a pass whose stream has left the layers.
-  void choose(Pass& pass, const std::vector<int>& last, int first_text, int slots,
-              const Choice& choice, const Drafted& out) const;
+  // Keeps the residual stream behind the target's layer `layer`, normed, if that layer is tapped.
+  void tap(ForwardPass& pass, int layer) const;
+  // Reserves memory for the target's states of `counts` new tokens of each sequence.
+  void reserve_states(State& state, const std::vector<int>& counts) const;
+  // Writes the tapped states of a pass to the drafter's KV caches (every layer projects them to
+  // keys and values of its own), and keeps them for `add_last_state`.
+  void write_injected_kv(ForwardPass& pass, State& state,
+                         const std::vector<KvCache*>& caches) const;
+  // Adds a projection of each sequence's last state to the residual stream; slots of a sequence lie
+  // together.
+  void add_last_state(ForwardPass& pass, const State& state, int first_sequence, int slots) const;
+  // Chooses tokens for the sequences of a pass whose stream has left the layers.
+  void choose_tokens(ForwardPass& pass, const std::vector<int>& last, int first_sequence, int slots,
+                     const DraftSampling& sampling, const DraftOutput& out) const;
 
-  // Makes room to take in so many rows, and to choose tokens for so many.
-  void prepare(Shared& shared, Own& own, int rows) const;
-  void prepare_choice(Shared& shared, Own& own, int rows) const;
+  // Reserves buffers to tap so many rows, and to choose tokens for so many.
+  void reserve_inputs(SharedBuffers& shared, WorkerBuffers& own, int rows) const;
+  void reserve_choice(SharedBuffers& shared, WorkerBuffers& own, int rows) const;
   std::size_t bytes() const;
 
  private:
-  int word(int column) const;  // the token that a column of the head stands for
-  int scored_at_once() const;  // rows whose scores of all words are there at a time
-  // Leaves the best columns of every row and their scores in `best`.
-  void shortlist(Pass& pass) const;
-  void walk(Pass& pass, int text, int last, int slots, const Choice& choice,
-            const Drafted& out) const;
+  int token_of(int column) const;  // the token that a column of the head stands for
+  int rows_at_once() const;        // rows whose logits are held at a time
+  // Leaves the top k columns of every row and their logits in `candidates`, `candidate_scores`.
+  void find_candidates(ForwardPass& pass) const;
+  // Chooses one sequence's tokens from left to right: each depends on those before it, through a
+  // small recurrent state.
+  void choose_block(ForwardPass& pass, int sequence, int last, int slots,
+                    const DraftSampling& sampling, const DraftOutput& out) const;
 
   DrafterSpec spec_;
   int width_ = 0, words_ = 0;

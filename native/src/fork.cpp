@@ -8,23 +8,22 @@
 namespace outrider {
 namespace {
 
-std::mutex shared_records;
+std::mutex shared_mutex;
 
 }  // namespace
 
-std::mutex& records() {
-  static const bool watching = [] {
-    const auto release = [] { shared_records.unlock(); };
-    if (pthread_atfork([] { shared_records.lock(); }, release, release) != 0)
-      throw std::bad_alloc();
+std::mutex& fork_safe_mutex() {
+  static const bool registered = [] {
+    const auto release = [] { shared_mutex.unlock(); };
+    if (pthread_atfork([] { shared_mutex.lock(); }, release, release) != 0) throw std::bad_alloc();
     return true;
   }();
-  static_cast<void>(watching);
-  return shared_records;
+  static_cast<void>(registered);
+  return shared_mutex;
 }
 
-Birthplace::Birthplace() : process_(getpid()) {}
+OwnerProcess::OwnerProcess() : id_(getpid()) {}
 
-bool Birthplace::left() const { return getpid() != process_; }
+bool OwnerProcess::forked() const { return getpid() != id_; }
 
 }  // namespace outrider

@@ -5,18 +5,18 @@
 
 namespace outrider {
 
-// Guards what calls share, for moments only. A fork waits for it, so that a child never finds it
-// held by a thread that is not there.
-std::mutex& records();
+// Guards what calls share (free buffers, sine tables), for moments only. A fork waits for it
+// (pthread_atfork), so that a child never finds it held by a thread that it does not have.
+std::mutex& fork_safe_mutex();
 
-// Tells the process that made it from one that was forked off later.
-class Birthplace {
+// The process that made it: whether a call comes from a child that was forked off later.
+class OwnerProcess {
  public:
-  Birthplace();
-  bool left() const;
+  OwnerProcess();
+  bool forked() const;
 
  private:
-  const long process_;
+  const long id_;
 };
 
 }  // namespace outrider

@@ -1,3 +1,19 @@
+// Barriers. Several workers run a pass together: each writes its own columns of the shared buffers
+// and then reads columns that others wrote. Every wait() below bears a letter; this is what it does
+// for each buffer. What is not named (residual stream, operand, queries) is each worker's own.
+//
+//   buffer        written by         until  read by            from  written again from
+//   projected     product q, k, v    A      attention          A     B: all have attended
+//   context       attention          B      output projection  B     C: all have projected it
+//   ffn_inner     product up         A      activation         A
+//                 activation         D      product down       D     E: all have multiplied it
+//   sublayer_out  projection; down   C; E   add_to_residual    C; E  B or D of the next sublayer
+//   KV caches     a head's worker           the same worker
+//
+// A is only there where the columns that a worker computes are not those it goes on with (see
+// multiply_parts). In float32 an operand points into the buffer it was loaded from, so that buffer
+// is free when the product is computed, not when the operand is loaded. What one call writes to the
+// KV caches another worker may read in the next one: Team::run ends in between.
 #include "layer.h"
 
 #include <algorithm>
@@ -12,20 +28,20 @@ float* row_of(Buffer<float>& buffer, int row, int width) {
 
 }  // namespace
 
-void Pass::multiply(const Matrix& matrix, float* out) {
+void ForwardPass::multiply(const Matrix& matrix, float* out) {
   const Range mine = worker.share(matrix.panels());
   matrix.multiply(kernel, own.operand, mine, out + mine.begin * kPanel, matrix.columns());
 }
 
-Range Pass::multiply_parts(const Matrix& matrix, int parts, std::initializer_list<Section> sections,
-                           float* out) {
+Range ForwardPass::multiply_parts(const Matrix& matrix, int parts,
+                                  std::initializer_list<Section> sections, float* out) {
   const Range mine = worker.share(parts);
   bool apart = parts % worker.count == 0 || parts > 4 * worker.count;  // or some would idle
   for (const Section& section : sections)
     apart = apart && section.start % kPanel == 0 && section.width % kPanel == 0;
   if (worker.count == 1 || !apart) {
     multiply(matrix, out);
-    worker.wait();
+    worker.wait();  // A: `out` is whole, and each may read its parts whoever computed them
     return mine;
   }
   for (const Section& section : sections) {
@@ -52,13 +68,13 @@ Layer::Layer(const Weights& weights, const std::string& name, const LayerShape& 
   cross_norm_ = Norm(weights, name + ".cross_residual.norm", shape.width);
 }
 
-void Layer::run(Pass& pass, int index) const {
-  attend_self(pass, index);
-  if (shape_.cross) attend_source(pass, index);
+void Layer::run(ForwardPass& pass, int index) const {
+  self_attention(pass, index);
+  if (shape_.cross) cross_attention(pass, index);
   feed_forward(pass);
 }
 
-void Layer::enter(Pass& pass, const Norm& norm) const {
+void Layer::load_sublayer_input(ForwardPass& pass, const Norm& norm) const {
   const int width = shape_.width;
   const float* x = pass.own.stream.data();
   if (shape_.pre_norm) {
@@ -66,127 +82,131 @@ void Layer::enter(Pass& pass, const Norm& norm) const {
       norm.run(pass.kernel, row_of(pass.own.stream, r, width), row_of(pass.own.normed, r, width));
     x = pass.own.normed.data();
   }
-  pass.own.operand.take(pass.kernel, shape_.precision, x, pass.count, width, width);
+  pass.own.operand.load(pass.kernel, shape_.precision, x, pass.count, width, width);
 }
 
-void Layer::leave(Pass& pass, const Norm& norm) const {
+void Layer::add_to_residual(ForwardPass& pass, const Norm& norm) const {
   const int width = shape_.width;
   for (int r = 0; r < pass.count; ++r) {
     float* x = row_of(pass.own.stream, r, width);
-    pass.kernel.rows->add(x, row_of(pass.shared.delta, r, width), width);
+    pass.kernel.rows->add(x, row_of(pass.shared.sublayer_out, r, width), width);
     if (!shape_.pre_norm) norm.run(pass.kernel, x, x);
   }
 }
 
-void Layer::project(Pass& pass, const Matrix& matrix, const Buffer<float>& from, int width) const {
-  pass.own.operand.take(pass.kernel, shape_.precision, from.data(), pass.count, width, width);
-  pass.multiply(matrix, pass.shared.delta.data());
-  pass.worker.wait();
+void Layer::project_output(ForwardPass& pass, const Matrix& matrix, const Buffer<float>& from,
+                           int width) const {
+  pass.own.operand.load(pass.kernel, shape_.precision, from.data(), pass.count, width, width);
+  pass.multiply(matrix, pass.shared.sublayer_out.data());
+  pass.worker.wait();  // C: `sublayer_out` is whole; `context` is free
 }
 
-void Layer::attend(Pass& pass) const {
+void Layer::attend(ForwardPass& pass) const {
   const float scale = 1.0f / std::sqrt(static_cast<float>(shape_.head_width()));
-  pass.kernel.rows->attend(pass.own.sights.data(), static_cast<int>(pass.own.sights.size()),
-                           shape_.head_width(), scale, pass.own.scores.data());
+  pass.kernel.rows->attend(pass.own.queries.data(), static_cast<int>(pass.own.queries.size()),
+                           shape_.head_width(), scale, pass.own.attention_scores.data());
 }
 
-void Layer::attend_self(Pass& pass, int index) const {
-  enter(pass, attention_norm_);
+void Layer::self_attention(ForwardPass& pass, int index) const {
+  load_sublayer_input(pass, attention_norm_);
   const int width = shape_.head_width(), group = shape_.heads / shape_.kv_heads;
   const Range heads = pass.multiply_parts(qkv_, shape_.kv_heads,
                                           {{0, group * width},
                                            {shape_.heads * width, width},
                                            {(shape_.heads + shape_.kv_heads) * width, width}},
-                                          pass.shared.wide.data());
+                                          pass.shared.projected.data());
   const RowFunctions& rows = *pass.kernel.rows;
-  // All keys of a head first: in an encoder a token sees those after it, too.
+  // All keys of a head first: in an encoder a token attends to those after it, too.
   for (int r = 0; r < pass.count; ++r) {
     const Row& row = pass.rows[r];
-    float* qkv = row_of(pass.shared.wide, r, shape_.qkv_width());
+    float* qkv = row_of(pass.shared.projected, r, shape_.qkv_width());
     for (int head = heads.begin; head < heads.end; ++head) {
       float* key = qkv + (shape_.heads + head) * width;
       if (shape_.rotary)
-        rows.rotate(key, width, pass.angles->sines(row.place), pass.angles->cosines(row.place));
-      (*pass.texts)[static_cast<std::size_t>(row.text)]->write(
-          index, head, row.place, key, qkv + (shape_.heads + shape_.kv_heads + head) * width);
+        rows.apply_rotary(key, width, pass.angles->sines(row.position),
+                          pass.angles->cosines(row.position));
+      (*pass.caches)[static_cast<std::size_t>(row.sequence)]->write(
+          index, head, row.position, key, qkv + (shape_.heads + shape_.kv_heads + head) * width);
     }
   }
-  pass.own.sights.clear();
+  pass.own.queries.clear();
   for (int head = heads.begin; head < heads.end; ++head)
     for (int r = 0; r < pass.count; ++r) {
       const Row& row = pass.rows[r];
-      const KeyValues& text = *(*pass.texts)[static_cast<std::size_t>(row.text)];
+      const KvCache& cache = *(*pass.caches)[static_cast<std::size_t>(row.sequence)];
       for (int q = head * group; q < (head + 1) * group; ++q) {
-        float* query = row_of(pass.shared.wide, r, shape_.qkv_width()) + q * width;
+        float* query = row_of(pass.shared.projected, r, shape_.qkv_width()) + q * width;
         if (shape_.rotary)
-          rows.rotate(query, width, pass.angles->sines(row.place), pass.angles->cosines(row.place));
-        pass.own.sights.push_back({query, text.keys(index, head), text.values(index, head),
-                                   row.visible,
-                                   row_of(pass.shared.context, r, shape_.width) + q * width});
+          rows.apply_rotary(query, width, pass.angles->sines(row.position),
+                            pass.angles->cosines(row.position));
+        pass.own.queries.push_back({query, cache.keys(index, head), cache.values(index, head),
+                                    row.visible,
+                                    row_of(pass.shared.context, r, shape_.width) + q * width});
       }
     }
   attend(pass);
-  pass.worker.wait();
-  project(pass, out_, pass.shared.context, shape_.width);
-  leave(pass, attention_norm_);
+  pass.worker.wait();  // B: `context` is whole; `projected` and `sublayer_out` are free
+  project_output(pass, out_, pass.shared.context, shape_.width);
+  add_to_residual(pass, attention_norm_);
 }
 
-void Layer::attend_source(Pass& pass, int index) const {
-  enter(pass, cross_norm_);
+void Layer::cross_attention(ForwardPass& pass, int index) const {
+  load_sublayer_input(pass, cross_norm_);
   const int width = shape_.head_width();
   const Range heads =
-      pass.multiply_parts(cross_q_, shape_.heads, {{0, width}}, pass.shared.wide.data());
-  pass.own.sights.clear();
+      pass.multiply_parts(cross_q_, shape_.heads, {{0, width}}, pass.shared.projected.data());
+  pass.own.queries.clear();
   for (int head = heads.begin; head < heads.end; ++head)
     for (int r = 0; r < pass.count; ++r) {
-      const auto text = static_cast<std::size_t>(pass.rows[r].text);
-      const KeyValues& source = *(*pass.sources)[text];
-      pass.own.sights.push_back({row_of(pass.shared.wide, r, shape_.width) + head * width,
-                                 source.keys(index, head), source.values(index, head),
-                                 (*pass.source_lengths)[text],
-                                 row_of(pass.shared.context, r, shape_.width) + head * width});
+      const auto sequence = static_cast<std::size_t>(pass.rows[r].sequence);
+      const KvCache& source = *(*pass.source_caches)[sequence];
+      pass.own.queries.push_back({row_of(pass.shared.projected, r, shape_.width) + head * width,
+                                  source.keys(index, head), source.values(index, head),
+                                  (*pass.source_lengths)[sequence],
+                                  row_of(pass.shared.context, r, shape_.width) + head * width});
     }
   attend(pass);
-  pass.worker.wait();
-  project(pass, cross_out_, pass.shared.context, shape_.width);
-  leave(pass, cross_norm_);
+  pass.worker.wait();  // B: `context` is whole; `projected` and `sublayer_out` are free
+  project_output(pass, cross_out_, pass.shared.context, shape_.width);
+  add_to_residual(pass, cross_norm_);
 }
 
-void Layer::feed_forward(Pass& pass) const {
-  enter(pass, feedforward_norm_);
+void Layer::feed_forward(ForwardPass& pass) const {
+  load_sublayer_input(pass, feedforward_norm_);
   const int width = shape_.up_width(), inner = shape_.inner;
-  const int some = inner % kPanel == 0 ? kPanel : 1;  // columns that stay together
+  const int some = inner % kPanel == 0 ? kPanel : 1;  // columns that stay with one worker
   const Section left{0, some}, right{inner, some};
-  float* out = pass.shared.inner.data();
+  float* out = pass.shared.ffn_inner.data();
   Range mine = shape_.gated ? pass.multiply_parts(up_, inner / some, {left, right}, out)
                             : pass.multiply_parts(up_, inner / some, {left}, out);
   mine = {mine.begin * some, mine.end * some};
   for (int r = 0; r < pass.count; ++r) {
-    float* x = row_of(pass.shared.inner, r, width) + mine.begin;
+    float* x = row_of(pass.shared.ffn_inner, r, width) + mine.begin;
     if (shape_.gated)
-      pass.kernel.rows->gate(shape_.activation, x, x + inner, mine.end - mine.begin);
+      pass.kernel.rows->gated_activation(shape_.activation, x, x + inner, mine.end - mine.begin);
     else
       pass.kernel.rows->activate(shape_.activation, x, mine.end - mine.begin);
   }
-  pass.worker.wait();
-  pass.own.operand.take(pass.kernel, shape_.precision, pass.shared.inner.data(), pass.count, inner,
-                        width);
-  pass.multiply(down_, pass.shared.delta.data());
-  pass.worker.wait();
-  leave(pass, feedforward_norm_);
+  pass.worker.wait();  // D: `ffn_inner` is whole; `sublayer_out` is free
+  pass.own.operand.load(pass.kernel, shape_.precision, pass.shared.ffn_inner.data(), pass.count,
+                        inner, width);
+  pass.multiply(down_, pass.shared.sublayer_out.data());
+  pass.worker.wait();  // E: `sublayer_out` is whole; `ffn_inner` is free
+  add_to_residual(pass, feedforward_norm_);
 }
 
-void Layer::read_source(Pass& pass, int index, const std::vector<KeyValues*>& sources) const {
+void Layer::write_cross_kv(ForwardPass& pass, int index,
+                           const std::vector<KvCache*>& sources) const {
   const int width = shape_.head_width();
   const Range heads = pass.multiply_parts(
-      cross_kv_, shape_.heads, {{0, width}, {shape_.width, width}}, pass.shared.wide.data());
+      cross_kv_, shape_.heads, {{0, width}, {shape_.width, width}}, pass.shared.projected.data());
   for (int r = 0; r < pass.count; ++r) {
-    const float* kv = row_of(pass.shared.wide, r, 2 * shape_.width);
+    const float* kv = row_of(pass.shared.projected, r, 2 * shape_.width);
     for (int head = heads.begin; head < heads.end; ++head)
-      sources[static_cast<std::size_t>(pass.rows[r].text)]->write(
-          index, head, pass.rows[r].place, kv + head * width, kv + shape_.width + head * width);
+      sources[static_cast<std::size_t>(pass.rows[r].sequence)]->write(
+          index, head, pass.rows[r].position, kv + head * width, kv + shape_.width + head * width);
   }
-  pass.worker.wait();
+  pass.worker.wait();  // as B: `projected` is free for the next layer's keys and values
 }
 
 std::size_t Layer::bytes() const {
@@ -204,20 +224,20 @@ Stack::Stack(const Weights& weights, const std::string& name, int layers, const 
   if (shape.pre_norm) norm_ = Norm(weights, name + ".norm", shape.width);
 }
 
-void Stack::run(Pass& pass, const std::function<void(int)>& seen) const {
+void Stack::run(ForwardPass& pass, const std::function<void(int)>& after_layer) const {
   for (int index = 0; index < layers(); ++index) {
     layers_[static_cast<std::size_t>(index)].run(pass, index);
-    if (seen) seen(index);
+    if (after_layer) after_layer(index);
   }
-  finish(pass);
+  final_norm(pass);
 }
 
-void Stack::run_whole(Pass& pass) const {
+void Stack::run_uncached(ForwardPass& pass) const {
   for (const Layer& layer : layers_) layer.run(pass, 0);
-  finish(pass);
+  final_norm(pass);
 }
 
-void Stack::finish(Pass& pass) const {
+void Stack::final_norm(ForwardPass& pass) const {
   if (norm_.weight.empty()) return;
   for (int r = 0; r < pass.count; ++r) {
     float* x = row_of(pass.own.stream, r, shape_.width);
@@ -225,9 +245,9 @@ void Stack::finish(Pass& pass) const {
   }
 }
 
-void Stack::read_sources(Pass& pass, const std::vector<KeyValues*>& sources) const {
+void Stack::write_cross_kv(ForwardPass& pass, const std::vector<KvCache*>& sources) const {
   for (int index = 0; index < layers(); ++index)
-    layers_[static_cast<std::size_t>(index)].read_source(pass, index, sources);
+    layers_[static_cast<std::size_t>(index)].write_cross_kv(pass, index, sources);
 }
 
 std::size_t Stack::bytes() const {
@@ -236,17 +256,18 @@ std::size_t Stack::bytes() const {
   return total;
 }
 
-void prepare(Shared& shared, Own& own, const LayerShape& shape, int rows, int keys) {
+void reserve_buffers(SharedBuffers& shared, WorkerBuffers& own, const LayerShape& shape, int rows,
+                     int keys) {
   const int width = shape.width;
-  shared.wide.reserve(area(rows, std::max(shape.qkv_width(), 2 * width)));
+  shared.projected.reserve(area(rows, std::max(shape.qkv_width(), 2 * width)));
   shared.context.reserve(area(rows, width));
-  shared.delta.reserve(area(rows, width));
-  shared.inner.reserve(area(rows, shape.up_width()));
+  shared.sublayer_out.reserve(area(rows, width));
+  shared.ffn_inner.reserve(area(rows, shape.up_width()));
   own.stream.reserve(area(rows, width));
   own.normed.reserve(area(rows, width));
-  own.scores.reserve(area(kTogether, round_up(keys, kPanel)));
-  own.sights.reserve(area(rows, shape.heads));
-  own.operand.prepare(shape.precision, rows, std::max(width, shape.inner));
+  own.attention_scores.reserve(area(kQueryBlock, round_up(keys, kPanel)));
+  own.queries.reserve(area(rows, shape.heads));
+  own.operand.reserve(shape.precision, rows, std::max(width, shape.inner));
 }
 
 }  // namespace outrider

@@ -1,7 +1,7 @@
 // One Transformer layer, and several of them one after another.
 #pragma once
 
-#include "key_values.h"
+#include "kv_cache.h"
 #include "matrix.h"
 #include "positions.h"
 #include "team.h"
@@ -17,26 +17,32 @@ inline std::size_t area(int rows, int width) {
   return static_cast<std::size_t>(rows) * static_cast<std::size_t>(width);
 }
 
-// A token on its way through the layers.
+// A token on its way through the layers (one row of every product).
 struct Row {
-  int text = 0;
+  int sequence = 0;
   int token = 0;
-  int place = 0;    // where it stands in its text, and where its key is kept
-  int visible = 0;  // how many keys it sees
+  int position = 0;  // where it stands in its sequence, and where its key is kept
+  int visible = 0;   // how many keys it attends to
 };
 
-// Buffers that all workers of a pass write their columns to.
-struct Shared {
-  Buffer<float> wide, context, delta, inner, extra, best_scores;
-  Buffer<int> best;
+// Activations that the workers of a pass share, [rows][..]: each writes its own columns and, after
+// a barrier, reads those of all (layer.cpp says which barrier stands between).
+struct SharedBuffers {
+  Buffer<float> projected;         // queries, keys and values, as they come from their product
+  Buffer<float> context;           // what attention gives, before the output projection
+  Buffer<float> ffn_inner;         // the feed-forward between its two products
+  Buffer<float> sublayer_out;      // what a sublayer adds to the residual stream
+  Buffer<float> draft_logits;      // of the drafter's head
+  Buffer<int> candidates;          // [rows][candidates]: columns of the best of them,
+  Buffer<float> candidate_scores;  // and their logits
 };
 
-// Buffers of one worker. Each keeps the whole stream: computing a norm twice is cheaper than
-// waiting.
-struct Own {
-  Buffer<float> stream, normed, tapped, scores, logits;
+// Buffers of one worker. Each keeps the whole residual stream: computing a norm twice is cheaper
+// than waiting.
+struct WorkerBuffers {
+  Buffer<float> stream, normed, tapped_states, attention_scores, logits;
   Operand operand;
-  std::vector<Sight> sights;
+  std::vector<AttentionQuery> queries;
 };
 
 // Columns of a product that belong to parts, heads for one: `width` for each, one after another.
@@ -44,16 +50,16 @@ struct Section {
   int start = 0, width = 0;
 };
 
-// One way of some rows through some layers, as one worker sees it.
-struct Pass {
+// Some rows on their way through some layers, as one worker sees it.
+struct ForwardPass {
   const Kernel& kernel;
   Worker worker;
   const Row* rows;
   int count;
-  Shared& shared;
-  Own& own;
-  const std::vector<KeyValues*>* texts = nullptr;  // what each text remembers
-  const std::vector<const KeyValues*>* sources = nullptr;
+  SharedBuffers& shared;
+  WorkerBuffers& own;
+  const std::vector<KvCache*>* caches = nullptr;               // of each sequence
+  const std::vector<const KvCache*>* source_caches = nullptr;  // for cross-attention
   const std::vector<int>* source_lengths = nullptr;
   const SineTable* angles = nullptr;  // for rotary positions
 
@@ -74,7 +80,7 @@ struct Norm {
         bias(weights.copy(name + ".bias", {width})) {}
 
   void run(const Kernel& kernel, const float* x, float* out) const {
-    kernel.rows->normalise(x, static_cast<int>(weight.size()), weight.data(), bias.data(), out);
+    kernel.rows->layer_norm(x, static_cast<int>(weight.size()), weight.data(), bias.data(), out);
   }
 };
 
@@ -89,13 +95,13 @@ struct LayerShape {
   int up_width() const { return gated ? 2 * inner : inner; }
 };
 
-// The layers of a decoder that rides beside a model: a drafter's, or a CTC decoder's.
-struct RiderSpec {
+// The layers of a side decoder, which reads a model's states: a drafter, or a CTC decoder.
+struct SideDecoderSpec {
   int layers = 0, heads = 0, inner = 0;
   bool pre_norm = false, gated = false;
   Activation activation = Activation::relu;
 
-  // A layer of its own make, as wide as the target's.
+  // The shape of its layers, which are as wide as the target's.
   LayerShape shape(LayerShape target) const {
     target.heads = target.kv_heads = heads;
     target.inner = inner;
@@ -110,22 +116,26 @@ class Layer {
  public:
   Layer(const Weights& weights, const std::string& name, const LayerShape& shape);
 
-  // Runs the rows of a pass; their keys and values are kept as those of layer `index`.
-  void run(Pass& pass, int index) const;
-  // Keeps what this layer's cross-attention reads of sources: the operand of the pass holds them.
-  void read_source(Pass& pass, int index, const std::vector<KeyValues*>& sources) const;
+  // Runs the rows of a pass; their keys and values go to layer `index` of the KV caches.
+  void run(ForwardPass& pass, int index) const;
+  // Writes the keys and values of cross-attention; the operand of the pass holds the encoder's
+  // output.
+  void write_cross_kv(ForwardPass& pass, int index, const std::vector<KvCache*>& sources) const;
 
   const LayerShape& shape() const { return shape_; }
   std::size_t bytes() const;
 
  private:
-  void attend(Pass& pass) const;
-  void attend_self(Pass& pass, int index) const;
-  void attend_source(Pass& pass, int index) const;
-  void feed_forward(Pass& pass) const;
-  void enter(Pass& pass, const Norm& norm) const;
-  void leave(Pass& pass, const Norm& norm) const;
-  void project(Pass& pass, const Matrix& matrix, const Buffer<float>& from, int width) const;
+  void attend(ForwardPass& pass) const;
+  void self_attention(ForwardPass& pass, int index) const;
+  void cross_attention(ForwardPass& pass, int index) const;
+  void feed_forward(ForwardPass& pass) const;
+  // Norms the residual stream (if norms come first) and loads it as the operand.
+  void load_sublayer_input(ForwardPass& pass, const Norm& norm) const;
+  // Adds `sublayer_out` to the residual stream, and norms that (if norms come last).
+  void add_to_residual(ForwardPass& pass, const Norm& norm) const;
+  void project_output(ForwardPass& pass, const Matrix& matrix, const Buffer<float>& from,
+                      int width) const;
 
   LayerShape shape_;
   Matrix qkv_, out_, cross_q_, cross_kv_, cross_out_, up_, down_;
@@ -138,25 +148,26 @@ class Stack {
   // `name` holds blocks.0, blocks.1 ...; a stack of pre-norm layers ends with a norm of its own.
   Stack(const Weights& weights, const std::string& name, int layers, const LayerShape& shape);
 
-  // `seen` is told the index of each layer that the stream has just left.
-  void run(Pass& pass, const std::function<void(int)>& seen = nullptr) const;
-  // The same where nobody will ask for keys again: all layers keep theirs in one place.
-  void run_whole(Pass& pass) const;
-  void read_sources(Pass& pass, const std::vector<KeyValues*>& sources) const;
+  // Calls `after_layer` with the index of each layer, once the residual stream has left it.
+  void run(ForwardPass& pass, const std::function<void(int)>& after_layer = nullptr) const;
+  // The same where no later call reads the keys and values: all layers use layer 0 of the caches.
+  void run_uncached(ForwardPass& pass) const;
+  void write_cross_kv(ForwardPass& pass, const std::vector<KvCache*>& sources) const;
 
   int layers() const { return static_cast<int>(layers_.size()); }
   const LayerShape& shape() const { return shape_; }
   std::size_t bytes() const;
 
  private:
-  void finish(Pass& pass) const;
+  void final_norm(ForwardPass& pass) const;
 
   LayerShape shape_;
   std::vector<Layer> layers_;
   Norm norm_;
 };
 
-// Makes room for a pass of so many rows, so that nothing can fail on the way.
-void prepare(Shared& shared, Own& own, const LayerShape& shape, int rows, int keys);
+// Reserves the buffers of a pass of so many rows and keys, so that nothing can fail on the way.
+void reserve_buffers(SharedBuffers& shared, WorkerBuffers& own, const LayerShape& shape, int rows,
+                     int keys);
 
 }  // namespace outrider

@@ -18,7 +18,7 @@ float column_scale(const float* column, int width) {
 
 }  // namespace
 
-void Operand::prepare(Precision precision, int rows, int width) {
+void Operand::reserve(Precision precision, int rows, int width) {
   const auto count = static_cast<std::size_t>(rows);
   if (precision == Precision::float32) {
     pointers_.reserve(count);
@@ -30,7 +30,7 @@ void Operand::prepare(Precision precision, int rows, int width) {
   sums_.reserve(std::max(kSums, kRowBlock * 4 * kPanel));
 }
 
-void Operand::take(const Kernel& kernel, Precision precision, const float* x, int rows, int width,
+void Operand::load(const Kernel& kernel, Precision precision, const float* x, int rows, int width,
                    int stride) {
   rows_ = rows;
   if (precision == Precision::float32) {
@@ -92,15 +92,15 @@ Matrix::Matrix(const Weights& weights, const std::string& name, int columns, int
              bias ? weights.get(name + ".bias", {columns}) : nullptr, columns, width, precision) {}
 
 void Matrix::multiply(const Kernel& kernel, Operand& x, Range panels, float* out,
-                      std::ptrdiff_t stride, const int* places) const {
+                      std::ptrdiff_t stride, const int* out_rows) const {
   if (precision_ == Precision::int8)
-    multiply_bytes(kernel, x, panels, out, stride, places);
+    multiply_bytes(kernel, x, panels, out, stride, out_rows);
   else
-    multiply_floats(kernel, x, panels, out, stride, places);
+    multiply_floats(kernel, x, panels, out, stride, out_rows);
 }
 
 void Matrix::multiply_bytes(const Kernel& kernel, Operand& x, Range panels, float* out,
-                            std::ptrdiff_t stride, const int* places) const {
+                            std::ptrdiff_t stride, const int* out_rows) const {
   const int block = std::min(x.rows_, kRowBlock);
   if (block == 0) return;
   const int step = std::max(4, kSums / (block * kPanel) / 4 * 4);
@@ -114,27 +114,27 @@ void Matrix::multiply_bytes(const Kernel& kernel, Operand& x, Range panels, floa
       kernel.product(x.bytes_.data() + static_cast<std::ptrdiff_t>(first) * depth_, rows, depth_,
                      weights, offsets_.data() + column, count, sums);
       for (int r = 0; r < rows; ++r) {
-        const int place = places == nullptr ? first + r : places[first + r];
-        kernel.rows->finish(sums + r * count * kPanel, columns,
-                            x.scales_[static_cast<std::size_t>(first + r)], scales_.data() + column,
-                            bias_.data() + column,
-                            out + place * stride + column - panels.begin * kPanel);
+        const int out_row = out_rows == nullptr ? first + r : out_rows[first + r];
+        kernel.rows->dequantise(sums + r * count * kPanel, columns,
+                                x.scales_[static_cast<std::size_t>(first + r)],
+                                scales_.data() + column, bias_.data() + column,
+                                out + out_row * stride + column - panels.begin * kPanel);
       }
     }
   }
 }
 
 void Matrix::multiply_floats(const Kernel& kernel, Operand& x, Range panels, float* out,
-                             std::ptrdiff_t stride, const int* places) const {
+                             std::ptrdiff_t stride, const int* out_rows) const {
   x.outputs_.resize(static_cast<std::size_t>(x.rows_));
   for (int p = panels.begin; p < panels.end; ++p) {
     const int column = p * kPanel, columns = std::min(kPanel, columns_ - column);
     for (int r = 0; r < x.rows_; ++r)
       x.outputs_[static_cast<std::size_t>(r)] =
-          out + (places == nullptr ? r : places[r]) * stride + column - panels.begin * kPanel;
-    kernel.rows->multiply(x.pointers_.data(), x.rows_, width_,
-                          floats_.data() + static_cast<std::ptrdiff_t>(p) * width_ * kPanel,
-                          bias_.data() + column, columns, x.outputs_.data());
+          out + (out_rows == nullptr ? r : out_rows[r]) * stride + column - panels.begin * kPanel;
+    kernel.rows->multiply_panel(x.pointers_.data(), x.rows_, width_,
+                                floats_.data() + static_cast<std::ptrdiff_t>(p) * width_ * kPanel,
+                                bias_.data() + column, columns, x.outputs_.data());
   }
 }
 

@@ -25,9 +25,9 @@ struct Range {
 class Operand {
  public:
   // Makes room for so many rows of so many numbers, so that nothing after this can fail.
-  void prepare(Precision precision, int rows, int width);
+  void reserve(Precision precision, int rows, int width);
   // Takes in `rows` rows of `width` numbers each, `stride` apart.
-  void take(const Kernel& kernel, Precision precision, const float* x, int rows, int width,
+  void load(const Kernel& kernel, Precision precision, const float* x, int rows, int width,
             int stride);
 
  private:
@@ -54,17 +54,17 @@ class Matrix {
   int panels() const { return (columns_ + kPanel - 1) / kPanel; }
 
   // Computes the columns of some panels for all rows of `x`. The first of them goes to
-  // out + place(r) * stride for row r, place(r) being r where `places` is null.
+  // out + out_row(r) * stride for row r, out_row(r) being r where `out_rows` is null.
   void multiply(const Kernel& kernel, Operand& x, Range panels, float* out, std::ptrdiff_t stride,
-                const int* places = nullptr) const;
+                const int* out_rows = nullptr) const;
 
   std::size_t bytes() const;
 
  private:
   void multiply_bytes(const Kernel& kernel, Operand& x, Range panels, float* out,
-                      std::ptrdiff_t stride, const int* places) const;
+                      std::ptrdiff_t stride, const int* out_rows) const;
   void multiply_floats(const Kernel& kernel, Operand& x, Range panels, float* out,
-                       std::ptrdiff_t stride, const int* places) const;
+                       std::ptrdiff_t stride, const int* out_rows) const;
 
   Precision precision_ = Precision::float32;
   int columns_ = 0, width_ = 0, depth_ = 0;

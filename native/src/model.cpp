@@ -6,9 +6,9 @@
 #include <stdexcept>
 
 namespace outrider {
-std::unique_ptr<Model::Scratch> Model::borrow() {
+std::unique_ptr<Model::Scratch> Model::acquire_scratch() {
   {
-    const std::lock_guard<std::mutex> lock(records());
+    const std::lock_guard<std::mutex> lock(fork_safe_mutex());
     if (!idle_.empty()) {
       std::unique_ptr<Scratch> scratch = std::move(idle_.back());
       idle_.pop_back();
@@ -21,8 +21,8 @@ std::unique_ptr<Model::Scratch> Model::borrow() {
   return scratch;
 }
 
-void Model::give_back(std::unique_ptr<Scratch> scratch) {
-  const std::lock_guard<std::mutex> lock(records());
+void Model::release_scratch(std::unique_ptr<Scratch> scratch) {
+  const std::lock_guard<std::mutex> lock(fork_safe_mutex());
   idle_.push_back(std::move(scratch));
 }
 
@@ -60,9 +60,10 @@ Model::Model(const Weights& weights, const ModelSpec& spec,
   if (!spec.shared_embeddings)
     source_tokens_ = weights.copy("source_tokens.weight", {words, width});
   if (spec.position == Position::learned) {
-    places_ = weights.copy("decoder_position.table.weight", {spec.max_positions, width});
+    position_table_ = weights.copy("decoder_position.table.weight", {spec.max_positions, width});
     if (spec.encoder_layers > 0)
-      source_places_ = weights.copy("encoder_position.table.weight", {spec.max_positions, width});
+      source_position_table_ =
+          weights.copy("encoder_position.table.weight", {spec.max_positions, width});
   }
   const float* bias = weights.has("logits_bias") ? weights.get("logits_bias", {words}) : nullptr;
   const float* head =
@@ -82,14 +83,14 @@ Model::~Model() = default;
 
 std::size_t Model::bytes() const {
   std::size_t total = encoder_.bytes() + decoder_.bytes() + head_.bytes();
-  total += sizeof(float) * (tokens_.size() + source_tokens_.size() + places_.size());
+  total += sizeof(float) * (tokens_.size() + source_tokens_.size() + position_table_.size());
   if (drafter_) total += drafter_->bytes();
-  if (ctc_) total += ctc_->stack.bytes() + ctc_->told.bytes() + ctc_->head.bytes();
+  if (ctc_) total += ctc_->stack.bytes() + ctc_->known.bytes() + ctc_->head.bytes();
   return total;
 }
 
 void Model::check_state(const State& state) const {
-  if (state.owner != memory_) throw std::invalid_argument("this is a state of another model");
+  if (state.owner != pool_) throw std::invalid_argument("this is a state of another model");
 }
 
 void Model::check_token(int token) const {
@@ -102,35 +103,36 @@ void Model::check_tokens(const std::vector<int>& tokens) const {
   for (int token : tokens) check_token(token);
 }
 
-void Model::look_up(const std::vector<float>& table, int token, float* out) const {
+void Model::embed_token(const std::vector<float>& table, int token, float* out) const {
   const float* embedding = table.data() + area(token, spec_.width);
   for (int k = 0; k < spec_.width; ++k) out[k] = embedding[k] * spec_.embedding_scale;
 }
 
-void Model::embed(Pass& pass, const std::vector<float>& table, const std::vector<float>& places,
-                  const SineTable* sines) const {
+void Model::embed(ForwardPass& pass, const std::vector<float>& table,
+                  const std::vector<float>& position_table, const SineTable* sines) const {
   for (int r = 0; r < pass.count; ++r)
-    look_up(table, pass.rows[r].token, pass.own.stream.data() + area(r, spec_.width));
-  locate(pass, places, sines);
+    embed_token(table, pass.rows[r].token, pass.own.stream.data() + area(r, spec_.width));
+  add_positions(pass, position_table, sines);
 }
 
-void Model::locate(Pass& pass, const std::vector<float>& places, const SineTable* sines) const {
+void Model::add_positions(ForwardPass& pass, const std::vector<float>& position_table,
+                          const SineTable* sines) const {
   const int width = spec_.width;
   for (int r = 0; r < pass.count; ++r) {
     float* x = pass.own.stream.data() + area(r, width);
-    const int place = pass.rows[r].place;
+    const int position = pass.rows[r].position;
     if (spec_.position == Position::sinusoidal)
-      kernel_.rows->add(x, sines->row(place), width);
+      kernel_.rows->add(x, sines->row(position), width);
     else if (spec_.position == Position::learned)
-      kernel_.rows->add(x, places.data() + area(place, width), width);
+      kernel_.rows->add(x, position_table.data() + area(position, width), width);
   }
 }
 
-Views Model::view(const State& state, KeyValues Remembered::* part) {
-  Views views;
-  for (const auto& text : state.texts) {
-    views.caches.push_back(&((*text).*part));
-    if (text->source) views.add((*text->source).*part, text->source->length);
+CacheViews Model::view(const State& state, KvCache Caches::* part) {
+  CacheViews views;
+  for (const auto& sequence : state.sequences) {
+    views.caches.push_back(&((*sequence).*part));
+    if (sequence->source) views.add((*sequence->source).*part, sequence->source->length);
   }
   return views;
 }

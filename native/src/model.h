@@ -18,10 +18,11 @@ namespace outrider {
 
 enum class Position { none, sinusoidal, learned, rotary };
 
-constexpr int kLongest = 1 << 20;  // tokens of a text that there can be room for
+constexpr int kMaxTokens = 1 << 20;  // tokens of a sequence that there can be room for
 
 struct ModelSpec {
-  int words = 0, width = 0, heads = 0, kv_heads = 0, inner = 0;
+  int words = 0;  // of the vocabulary
+  int width = 0, heads = 0, kv_heads = 0, inner = 0;
   int encoder_layers = 0, decoder_layers = 0;  // no encoder layers: a language model
   int max_positions = 0;
   float embedding_scale = 1.0f;
@@ -31,32 +32,32 @@ struct ModelSpec {
   Precision precision = Precision::int8;
 };
 
-struct CtcSpec : RiderSpec {
+struct CtcSpec : SideDecoderSpec {
   int upsample = 0;
 };
 
-// What the rows of a call look at: the memory of each text, and its source.
-struct Views {
-  std::vector<KeyValues*> caches;
-  std::vector<const KeyValues*> sources;
+// What the rows of a call attend to: the KV cache of each sequence, and that of its source.
+struct CacheViews {
+  std::vector<KvCache*> caches;
+  std::vector<const KvCache*> sources;
   std::vector<int> lengths;
   int longest = 0;  // of the sources
 
-  void add(const KeyValues& source, int length) {
+  void add(const KvCache& source, int length) {
     sources.push_back(&source);
     lengths.push_back(length);
     if (length > longest) longest = length;
   }
-  void show(Pass& pass, const SineTable* angles) {
-    pass.texts = &caches;
-    pass.sources = &sources;
+  void attach(ForwardPass& pass, const SineTable* angles) {
+    pass.caches = &caches;
+    pass.source_caches = &sources;
     pass.source_lengths = &lengths;
     pass.angles = angles;
   }
 };
 
-// What a ride brought, for each text: the guesses that were checked, and the likeliest token after
-// the last one and after each guess.
+// What a ride brought, for each sequence: the guesses that were checked, and the likeliest token
+// after the last one and after each guess.
 struct Ridden {
   std::vector<std::vector<std::int64_t>> drafted, best;
   double drafting_seconds = 0.0;
@@ -74,97 +75,102 @@ class Model {
   int candidates() const { return drafter_ ? drafter_->candidates() : 0; }
   int upsample() const { return ctc_ ? ctc_->spec.upsample : 0; }
   std::size_t bytes() const;
-  const std::shared_ptr<Recycler>& memory() const { return memory_; }
+  const std::shared_ptr<BufferPool>& buffer_pool() const { return pool_; }
 
-  // Opens one text for each source; for a language model all sources are empty.
+  // Opens one sequence for each source; for a language model all sources are empty.
   std::unique_ptr<State> encode(const std::vector<std::vector<int>>& sources, int capacity,
                                 bool drafting, bool parallel);
 
-  // Appends `counts[b]` of the `tokens` [texts][width] to text b. Writes logits
-  // [texts][width][words], or with `last` [texts][1][words], those after the last token of each; a
-  // text that is given no token has none.
+  // Appends `counts[b]` of the `tokens` [sequences][width] to sequence b. Writes logits
+  // [sequences][width][words], or with `last` [sequences][1][words], those after the last token of
+  // each; a sequence that is given no token has none.
   void extend(State& state, const std::vector<int>& tokens, int width,
               const std::vector<int>& counts, bool last, float* logits);
 
-  // The same, but only tells the likeliest token after each, [texts][width]; never a forbidden one.
+  // The same, but only tells the likeliest token after each, [sequences][width]; never a forbidden
+  // one.
   void likeliest(State& state, const std::vector<int>& tokens, int width,
                  const std::vector<int>& forbidden, std::int64_t* best);
 
   // Guesses `slots` tokens after `last`, which has not been taken in.
-  void draft(State& state, const std::vector<int>& last, int slots, const Choice& choice,
-             const Drafted& out);
+  void draft(State& state, const std::vector<int>& last, int slots, const DraftSampling& sampling,
+             const DraftOutput& out);
 
-  // Forgets what texts hold beyond `held` tokens, guesses `slots` tokens after `last`, and takes in
-  // `last` and those of the guesses that are worth checking: those of which all before and with
-  // them hold with a chance of `worth`, in the mean over texts, and none behind one of `ends`.
+  // Forgets what sequences hold beyond `held` tokens, guesses `slots` tokens after `last`, and
+  // takes in `last` and those of the guesses that are worth checking: those of which all before and
+  // with them hold with a chance of `worth`, in the mean over sequences, and none behind one of
+  // `ends`.
   Ridden ride(State& state, const std::vector<int>& held, const std::vector<int>& last, int slots,
               double worth, const std::vector<int>& ends, const std::vector<int>& forbidden);
 
-  // Scores the slots of whole texts, [texts][slots][words]; `told` is [texts][slots] or null. The
-  // slots of a text are its source's length times `upsample`.
-  void ctc(State& state, const std::int64_t* told, int texts, int slots, float* logits);
+  // Scores the slots of whole sequences, [sequences][slots][words]; `known` is [sequences][slots]
+  // or null. The slots of a sequence are its source's length times `upsample`.
+  void ctc(State& state, const std::int64_t* known, int sequences, int slots, float* logits);
 
  private:
   struct Ctc {
     CtcSpec spec;
     Stack stack;
     std::vector<float> copies;
-    Matrix told, head;
+    Matrix known, head;
   };
   struct Plan;
   struct Scratch;
-  class Lease;
+  class ScratchLease;
 
   LayerShape layer_shape() const;
   void check_state(const State& state) const;
   void check_token(int token) const;
   void check_tokens(const std::vector<int>& tokens) const;
-  void look_up(const std::vector<float>& table, int token, float* out) const;
-  void embed(Pass& pass, const std::vector<float>& table, const std::vector<float>& places,
-             const SineTable* sines) const;
-  // `sines` is only asked for where positions are told by them.
-  void locate(Pass& pass, const std::vector<float>& places, const SineTable* sines) const;
-  // What the decoder remembers and reads, or the drafter.
-  static Views view(const State& state, KeyValues Remembered::* part);
+  void embed_token(const std::vector<float>& table, int token, float* out) const;
+  void embed(ForwardPass& pass, const std::vector<float>& table,
+             const std::vector<float>& position_table, const SineTable* sines) const;
+  // `sines` is only read where positions are sinusoidal.
+  void add_positions(ForwardPass& pass, const std::vector<float>& position_table,
+                     const SineTable* sines) const;
+  // The KV caches of the decoder, or of the drafter.
+  static CacheViews view(const State& state, KvCache Caches::* part);
 
   void check_sources(const std::vector<std::vector<int>>& sources, int capacity, bool drafting,
                      bool parallel) const;
-  std::unique_ptr<State> open(const std::vector<std::vector<int>>& sources, int capacity,
-                              bool drafting, bool parallel);
-  void read(const std::vector<std::vector<int>>& sources, State& state);
+  std::unique_ptr<State> open_state(const std::vector<std::vector<int>>& sources, int capacity,
+                                    bool drafting, bool parallel);
+  void run_encoder(const std::vector<std::vector<int>>& sources, State& state);
   Plan plan(const State& state, const std::vector<int>& tokens, int width,
             const std::vector<int>& counts, bool last) const;
-  template <typename Score>
-  void take_in(State& state, const Plan& plan, const std::vector<int>& counts, const Score& score);
-  void score(Pass& pass, const Plan& plan, float* logits) const;
-  void choose(Pass& pass, const std::vector<int>& forbidden, std::int64_t* best) const;
+  template <typename UseHidden>
+  void run_decoder(State& state, const Plan& plan, const std::vector<int>& counts,
+                   const UseHidden& use_hidden);
+  void write_logits(ForwardPass& pass, const Plan& plan, float* logits) const;
+  void argmax_tokens(ForwardPass& pass, const std::vector<int>& forbidden,
+                     std::int64_t* best) const;
   std::vector<Row> plan_slots(const State& state, const std::vector<int>& last, int slots,
-                              const Choice& choice) const;
-  void embed_slots(Pass& pass, int slots) const;
-  void tell(Pass& pass) const;
-  void spread_memory(Pass& pass, const State& state) const;
+                              const DraftSampling& sampling) const;
+  void embed_slots(ForwardPass& pass, int slots) const;
+  void project_known(ForwardPass& pass) const;
+  void upsample_encoder_output(ForwardPass& pass, const State& state) const;
 
-  std::unique_ptr<Scratch> borrow();
-  void give_back(std::unique_ptr<Scratch> scratch);
-  // Shares rows out among the workers of the team, at most `most` of them at a time, and runs
-  // work(pass, first text) on each. `prepare` makes room for so many before; nothing may fail after
-  // it.
+  std::unique_ptr<Scratch> acquire_scratch();
+  void release_scratch(std::unique_ptr<Scratch> scratch);
+  // Shares rows out among the workers of the team, at most `max_rows` of them at a time, and runs
+  // work(pass, first sequence) on each. `prepare` makes room for so many before; nothing may fail
+  // after it.
   template <typename Prepare, typename Work>
-  void run(std::span<const Row> rows, int texts, int most, const Prepare& prepare,
+  void run(std::span<const Row> rows, int sequences, int max_rows, const Prepare& prepare,
            const Work& work);
 
   ModelSpec spec_;
   const Kernel& kernel_;
   Stack encoder_, decoder_;
   std::vector<float> tokens_, source_tokens_;  // embeddings; the second empty where shared
-  std::vector<float> places_, source_places_;  // learned positions
+  std::vector<float> position_table_, source_position_table_;  // learned positions
   Matrix head_;
   std::optional<Drafter> drafter_;
   std::optional<Ctc> ctc_;
   SineTables sines_, angles_, drafter_angles_;
   Team team_;
   std::vector<std::unique_ptr<Scratch>> idle_;
-  std::shared_ptr<Recycler> memory_ = std::make_shared<Recycler>();
+  std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();
 };
 
 }  // namespace outrider

@@ -28,11 +28,11 @@ class SineTable {
   }
 
   int length() const { return length_; }
-  const float* row(int place) const {
-    return rows_.data() + static_cast<std::size_t>(place) * width_;
+  const float* row(int position) const {
+    return rows_.data() + static_cast<std::size_t>(position) * width_;
   }
-  const float* sines(int place) const { return row(place); }
-  const float* cosines(int place) const { return row(place) + width_ / 2; }
+  const float* sines(int position) const { return row(position); }
+  const float* cosines(int position) const { return row(position) + width_ / 2; }
 
  private:
   int width_, length_;
@@ -44,20 +44,20 @@ class SineTables {
  public:
   explicit SineTables(int width) : width_(width) {}
 
-  std::shared_ptr<const SineTable> upto(int length) {
+  std::shared_ptr<const SineTable> at_least(int length) {
     if (std::shared_ptr<const SineTable> table = newest(); table && table->length() >= length)
       return table;
     int size = 512;
     while (size < length) size *= 2;
     auto table = std::make_shared<const SineTable>(width_, size);
-    const std::lock_guard<std::mutex> lock(records());
+    const std::lock_guard<std::mutex> lock(fork_safe_mutex());
     if (!table_ || table_->length() < size) table_ = table;
     return table;
   }
 
  private:
   std::shared_ptr<const SineTable> newest() const {
-    const std::lock_guard<std::mutex> lock(records());
+    const std::lock_guard<std::mutex> lock(fork_safe_mutex());
     return table_;
   }
 

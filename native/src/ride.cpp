@@ -11,20 +11,20 @@ namespace {
 // How many of the guesses to check, at least one: those before the mean chance of the rows that all
 // up to here hold falls below `worth`. Nothing holds behind an end token.
 int worth_checking(const std::vector<std::int64_t>& tokens, const std::vector<float>& confidence,
-                   int texts, int slots, double worth, const std::vector<int>& ends) {
+                   int sequences, int slots, double worth, const std::vector<int>& ends) {
   const auto is_end = [&](std::int64_t token) {
     return std::find(ends.begin(), ends.end(), token) != ends.end();
   };
-  std::vector<double> chance(static_cast<std::size_t>(texts), 1.0);
+  std::vector<double> chance(static_cast<std::size_t>(sequences), 1.0);
   for (int i = 0; i < slots; ++i) {
     double sum = 0.0;
-    for (int b = 0; b < texts; ++b) {
+    for (int b = 0; b < sequences; ++b) {
       const std::size_t at = area(b, slots) + static_cast<std::size_t>(i);
       double& mine = chance[static_cast<std::size_t>(b)];
       mine *= i > 0 && is_end(tokens[at - 1]) ? 0.0 : confidence[at];
       sum += mine;
     }
-    if (i > 0 && (sum == 0.0 || sum < worth * texts)) return i;
+    if (i > 0 && (sum == 0.0 || sum < worth * sequences)) return i;
   }
   return slots;
 }
@@ -35,32 +35,34 @@ Ridden Model::ride(State& state, const std::vector<int>& held, const std::vector
                    int slots, double worth, const std::vector<int>& ends,
                    const std::vector<int>& forbidden) {
   const auto began = std::chrono::steady_clock::now();
-  if (slots < 1 || slots > kLongest) throw std::invalid_argument("ride: nothing is to be guessed");
+  if (slots < 1 || slots > kMaxTokens)
+    throw std::invalid_argument("ride: nothing is to be guessed");
   check_tokens(forbidden);
   {
-    const State::Use use(state);
+    const State::ExclusiveUse use(state);
     state.rollback(held);
   }
-  const int texts = static_cast<int>(last.size());  // `draft` refuses any other number
-  std::vector<std::int64_t> guessed(area(texts, slots));
-  std::vector<float> confidence(area(texts, slots));
+  const int sequences = static_cast<int>(last.size());  // `draft` refuses any other number
+  std::vector<std::int64_t> guessed(area(sequences, slots));
+  std::vector<float> confidence(area(sequences, slots));
   draft(state, last, slots, {}, {guessed.data(), nullptr, nullptr, confidence.data()});
   const std::chrono::duration<double> drafting = std::chrono::steady_clock::now() - began;
 
-  const int kept = worth_checking(guessed, confidence, texts, slots, worth, ends), width = kept + 1;
+  const int kept = worth_checking(guessed, confidence, sequences, slots, worth, ends),
+            width = kept + 1;
   std::vector<int> tokens;
-  tokens.reserve(area(texts, width));
-  for (int b = 0; b < texts; ++b) {
+  tokens.reserve(area(sequences, width));
+  for (int b = 0; b < sequences; ++b) {
     tokens.push_back(last[static_cast<std::size_t>(b)]);
     for (int i = 0; i < kept; ++i)
       tokens.push_back(static_cast<int>(guessed[area(b, slots) + static_cast<std::size_t>(i)]));
   }
-  std::vector<std::int64_t> best(area(texts, width));
+  std::vector<std::int64_t> best(area(sequences, width));
   likeliest(state, tokens, width, forbidden, best.data());
 
   Ridden ridden;
   ridden.drafting_seconds = drafting.count();
-  for (int b = 0; b < texts; ++b) {
+  for (int b = 0; b < sequences; ++b) {
     const auto guess = guessed.begin() + static_cast<std::ptrdiff_t>(area(b, slots));
     const auto found = best.begin() + static_cast<std::ptrdiff_t>(area(b, width));
     ridden.drafted.emplace_back(guess, guess + kept);

@@ -8,18 +8,18 @@
 
 namespace outrider {
 
-// What calls work in; a call borrows one and gives it back.
+// The buffers of a call, for every thread; a call borrows one and gives it back.
 struct Model::Scratch {
-  std::vector<Shared> shared;
-  std::vector<Own> own;
+  std::vector<SharedBuffers> shared;
+  std::vector<WorkerBuffers> own;
 };
 
-class Model::Lease {
+class Model::ScratchLease {
  public:
-  explicit Lease(Model& model) : model_(model), scratch_(model.borrow()) {}
-  ~Lease() { model_.give_back(std::move(scratch_)); }
-  Lease(const Lease&) = delete;
-  Lease& operator=(const Lease&) = delete;
+  explicit ScratchLease(Model& model) : model_(model), scratch_(model.acquire_scratch()) {}
+  ~ScratchLease() { model_.release_scratch(std::move(scratch_)); }
+  ScratchLease(const ScratchLease&) = delete;
+  ScratchLease& operator=(const ScratchLease&) = delete;
   Scratch& operator*() { return *scratch_; }
 
  private:
@@ -27,76 +27,74 @@ class Model::Lease {
   std::unique_ptr<Scratch> scratch_;
 };
 
-// Which rows a worker takes where all work apart: whole texts, about as many rows for each.
-class Deal {
+// Which rows a worker takes where each computes alone: whole sequences, about as many rows for
+// each.
+class RowSplit {
  public:
-  Deal(std::span<const Row> rows, int texts, int workers)
-      : rows_(rows), texts_(texts), workers_(workers) {}
+  RowSplit(std::span<const Row> rows, int sequences, int workers)
+      : rows_(rows), sequences_(sequences), workers_(workers) {}
 
   // Whether there is so much to do, and for each about the same, that nobody need wait for others.
-  bool pays() const {
-    constexpr std::size_t kApart = 32;
-    if (rows_.size() < kApart || texts_ < workers_) return false;
+  bool worthwhile() const {
+    constexpr std::size_t kMinRows = 32;
+    if (rows_.size() < kMinRows || sequences_ < workers_) return false;
     std::size_t most = 0;
     for (int index = 0; index < workers_; ++index) most = std::max(most, part(index).size());
     return 2 * most * static_cast<std::size_t>(workers_) <= 3 * rows_.size();
   }
-  int first_text(int index) const {
+  int first_sequence(int index) const {
     if (index == 0) return 0;
-    if (index == workers_) return texts_;
+    if (index == workers_) return sequences_;
     return rows_[rows_.size() * static_cast<std::size_t>(index) /
                  static_cast<std::size_t>(workers_)]
-        .text;
+        .sequence;
   }
   std::span<const Row> part(int index) const {
-    const std::size_t begin = first_row(first_text(index));
-    return rows_.subspan(begin, first_row(first_text(index + 1)) - begin);
+    const std::size_t begin = first_row(first_sequence(index));
+    return rows_.subspan(begin, first_row(first_sequence(index + 1)) - begin);
   }
 
  private:
-  std::size_t first_row(int text) const {
-    const auto before = [](const Row& row, int wanted) { return row.text < wanted; };
-    const auto found = std::lower_bound(rows_.begin(), rows_.end(), text, before);
+  std::size_t first_row(int sequence) const {
+    const auto before = [](const Row& row, int wanted) { return row.sequence < wanted; };
+    const auto found = std::lower_bound(rows_.begin(), rows_.end(), sequence, before);
     return static_cast<std::size_t>(found - rows_.begin());
   }
 
   std::span<const Row> rows_;
-  int texts_, workers_;
+  int sequences_, workers_;
 };
 
 template <typename Prepare, typename Work>
-void Model::run(std::span<const Row> rows, int texts, int most, const Prepare& prepare,
+void Model::run(std::span<const Row> rows, int sequences, int max_rows, const Prepare& prepare,
                 const Work& work) {
-  Lease lease(*this);
+  ScratchLease lease(*this);
   Scratch& scratch = *lease;
-  const std::size_t step = std::min(rows.size(), static_cast<std::size_t>(most));
+  const std::size_t step = std::min(rows.size(), static_cast<std::size_t>(max_rows));
   for (std::size_t worker = 0; worker < scratch.own.size(); ++worker)
     prepare(scratch.shared[worker], scratch.own[worker], static_cast<int>(step));
   for (std::size_t begin = 0; begin < rows.size(); begin += step) {
     const std::span<const Row> some = rows.subspan(begin, std::min(step, rows.size() - begin));
-    const Deal deal(some, texts, team_.threads());
-    const bool apart = deal.pays();
+    const RowSplit split(some, sequences, team_.threads());
+    const bool independent = split.worthwhile();
     team_.run([&](const Worker& worker) {
       const auto index = static_cast<std::size_t>(worker.index);
-      if (worker.count == 1 || !apart) {
-        Pass pass{kernel_,
-                  worker,
-                  some.data(),
-                  static_cast<int>(some.size()),
-                  scratch.shared[0],
-                  scratch.own[index]};
+      if (worker.count == 1 || !independent) {
+        ForwardPass pass{kernel_,           worker,
+                         some.data(),       static_cast<int>(some.size()),
+                         scratch.shared[0], scratch.own[index]};
         work(pass, 0);
         return;
       }
-      const std::span<const Row> mine = deal.part(worker.index);
+      const std::span<const Row> mine = split.part(worker.index);
       if (mine.empty()) return;
-      Pass pass{kernel_,
-                Worker{},
-                mine.data(),
-                static_cast<int>(mine.size()),
-                scratch.shared[index],
-                scratch.own[index]};
-      work(pass, deal.first_text(worker.index));
+      ForwardPass pass{kernel_,
+                       Worker{},
+                       mine.data(),
+                       static_cast<int>(mine.size()),
+                       scratch.shared[index],
+                       scratch.own[index]};
+      work(pass, split.first_sequence(worker.index));
     });
   }
 }

@@ -1,7 +1,7 @@
-// Texts on their way: what the model remembers of each.
+// Running sequences: what the model keeps of each.
 #pragma once
 
-#include "key_values.h"
+#include "kv_cache.h"
 #include "positions.h"
 
 #include <atomic>
@@ -11,29 +11,29 @@
 
 namespace outrider {
 
-// What attention remembers, for each of the two that attend.
-struct Remembered {
-  KeyValues decoder, drafter;
+// KV caches of the two stacks that attend; the drafter's is empty where nothing drafts.
+struct Caches {
+  KvCache decoder, drafter;
 };
 
-// What is read of one source; several texts may share it.
-struct Source : Remembered {
+// What is kept of one source: keys and values of cross-attention. Beams share it.
+struct Source : Caches {
   int length = 0;
-  std::vector<float> memory;  // the encoder's output, where someone still reads it
+  std::vector<float> encoder_output;  // for a CTC decoder; else empty
 };
 
-struct Text : Remembered {
-  int length = 0;  // tokens taken in
-  int before = 0;  // tokens taken in before the last extend
+struct Sequence : Caches {
+  int length = 0;         // tokens taken in
+  int length_before = 0;  // tokens taken in before the last extend
   std::shared_ptr<const Source> source;
-  // The model's states of the tokens of the last extend, as a drafter keeps them, and of the one
-  // before them.
-  std::vector<float> recent, earlier;
+  // Tapped states (what the drafter reads of the target) of the tokens of the last extend, and of
+  // the one token before them.
+  std::vector<float> recent_states, state_before_recent;
   int recent_start = 0;
 
-  Text copy() const;
-  // The state of the newest token, `width` numbers; null before the first.
-  const float* newest(int width) const;
+  Sequence copy() const;
+  // The tapped state of the newest token, `width` numbers; null before the first.
+  const float* last_state(int width) const;
 };
 
 class State {
@@ -41,31 +41,31 @@ class State {
   State(int capacity, bool drafting, bool parallel)
       : capacity_(capacity), drafting_(drafting), parallel_(parallel) {}
 
-  int size() const { return static_cast<int>(texts.size()); }
+  int size() const { return static_cast<int>(sequences.size()); }
   int capacity() const { return capacity_; }
   bool drafting() const { return drafting_; }
   bool parallel() const { return parallel_; }
 
-  // Makes text b hold `lengths[b]` tokens; only those of the last extend can be forgotten.
+  // Makes sequence b hold `lengths[b]` tokens; only those of the last extend can be forgotten.
   void rollback(const std::vector<int>& lengths);
-  // Makes text n what text rows[n] was.
+  // Makes sequence n what sequence rows[n] was.
   void select(const std::vector<int>& rows);
   std::size_t bytes() const;
 
-  std::vector<std::unique_ptr<Text>> texts;
+  std::vector<std::unique_ptr<Sequence>> sequences;
   std::shared_ptr<const SineTable> sines, angles, drafter_angles;
-  std::shared_ptr<const Recycler> owner;  // the memory of the model whose state this is
+  std::shared_ptr<const BufferPool> owner;  // the pool of the model whose state this is
 
   // Held during a call: a state has one caller at a time.
-  class Use {
+  class ExclusiveUse {
    public:
-    explicit Use(State& state) : state_(state) {
+    explicit ExclusiveUse(State& state) : state_(state) {
       if (state_.used_.exchange(true, std::memory_order_acquire))
         throw std::invalid_argument("this state is in use by another thread");
     }
-    ~Use() { state_.used_.store(false, std::memory_order_release); }
-    Use(const Use&) = delete;
-    Use& operator=(const Use&) = delete;
+    ~ExclusiveUse() { state_.used_.store(false, std::memory_order_release); }
+    ExclusiveUse(const ExclusiveUse&) = delete;
+    ExclusiveUse& operator=(const ExclusiveUse&) = delete;
 
    private:
     State& state_;

@@ -3,8 +3,8 @@
 namespace outrider {
 namespace {
 
-constexpr int kLooks = 2000;      // some microseconds: longer than a share of a layer should take
-constexpr int kIdleLooks = 4000;  // longer than a caller needs between two calls
+constexpr int kSpins = 2000;      // some microseconds: longer than a share of a layer should take
+constexpr int kIdleSpins = 4000;  // longer than a caller needs between two calls
 
 inline void pause() {
 #if defined(__x86_64__)
@@ -17,14 +17,14 @@ inline void pause() {
 }  // namespace
 
 void Barrier::wait() {
-  const unsigned round = round_.load(std::memory_order_acquire);
+  const unsigned phase = phase_.load(std::memory_order_acquire);
   if (arrived_.fetch_add(1, std::memory_order_acq_rel) + 1 == count_) {
     arrived_.store(0, std::memory_order_relaxed);
-    round_.fetch_add(1, std::memory_order_acq_rel);
+    phase_.fetch_add(1, std::memory_order_acq_rel);
     return;
   }
-  for (int looks = 0; round_.load(std::memory_order_acquire) == round; ++looks) {
-    if (looks < kLooks)
+  for (int spins = 0; phase_.load(std::memory_order_acquire) == phase; ++spins) {
+    if (spins < kSpins)
       pause();
     else
       std::this_thread::yield();  // the thread we wait for may need this very core
@@ -34,7 +34,7 @@ void Barrier::wait() {
 Team::Team(int threads) : threads_(threads), barrier_(threads) {
   try {
     for (int index = 1; index < threads; ++index)
-      others_->emplace_back([this, index] { serve(index); });
+      others_->emplace_back([this, index] { worker_loop(index); });
   } catch (...) {  // the system gives no more threads; those there are must end
     close();
     throw;
@@ -44,18 +44,18 @@ Team::Team(int threads) : threads_(threads), barrier_(threads) {
 Team::~Team() { close(); }
 
 void Team::close() {
-  if (birthplace_.left()) {
+  if (process_.forked()) {
     static_cast<void>(others_.release());  // no such threads here: neither to join nor to let go
     return;
   }
   closing_.store(true, std::memory_order_release);
-  called_.fetch_add(1, std::memory_order_acq_rel);
-  called_.notify_all();
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+  generation_.notify_all();
   for (std::thread& other : *others_) other.join();
 }
 
 void Team::run(const std::function<void(const Worker&)>& work) {
-  if (threads_ == 1 || birthplace_.left()) {
+  if (threads_ == 1 || process_.forked()) {
     work(Worker{});
     return;
   }
@@ -66,26 +66,26 @@ void Team::run(const std::function<void(const Worker&)>& work) {
   }
   work_ = &work;
   running_.store(threads_ - 1, std::memory_order_relaxed);
-  called_.fetch_add(1, std::memory_order_acq_rel);
-  called_.notify_all();
+  generation_.fetch_add(1, std::memory_order_acq_rel);
+  generation_.notify_all();
   work(Worker{0, threads_, &barrier_});
-  for (int looks = 0; running_.load(std::memory_order_acquire) != 0; ++looks) {
-    if (looks < kLooks)
+  for (int spins = 0; running_.load(std::memory_order_acquire) != 0; ++spins) {
+    if (spins < kSpins)
       pause();
     else
       std::this_thread::yield();
   }
 }
 
-void Team::serve(int index) {
+void Team::worker_loop(int index) {
   unsigned seen = 0;
   for (;;) {
-    int looks = 0;
-    while (called_.load(std::memory_order_acquire) == seen && looks < kIdleLooks) {
+    int spins = 0;
+    while (generation_.load(std::memory_order_acquire) == seen && spins < kIdleSpins) {
       pause();
-      ++looks;
+      ++spins;
     }
-    called_.wait(seen, std::memory_order_acquire);  // asleep until there is work
+    generation_.wait(seen, std::memory_order_acquire);  // asleep until there is work
     ++seen;
     if (closing_.load(std::memory_order_acquire)) return;
     (*work_)(Worker{index, threads_, &barrier_});

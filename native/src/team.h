@@ -1,7 +1,7 @@
 // Threads that go through the layers of a model together.
 //
 // Few tokens: every thread runs every layer, computes its share of the columns, and waits for the
-// others at a barrier. Many tokens: every thread takes some of the texts and needs nobody.
+// others at a barrier. Many tokens: every thread takes some of the sequences and needs nobody.
 #pragma once
 
 #include "fork.h"
@@ -25,7 +25,7 @@ class Barrier {
  private:
   const int count_;
   std::atomic<int> arrived_{0};
-  std::atomic<unsigned> round_{0};
+  std::atomic<unsigned> phase_{0};
 };
 
 // One thread's place in a team.
@@ -59,15 +59,15 @@ class Team {
   void run(const std::function<void(const Worker&)>& work);
 
  private:
-  void serve(int index);
+  void worker_loop(int index);
   void close();
 
   const int threads_;
-  const Birthplace birthplace_;
+  const OwnerProcess process_;
   Barrier barrier_;
   std::mutex busy_;
   const std::function<void(const Worker&)>* work_ = nullptr;
-  std::atomic<unsigned> called_{0};
+  std::atomic<unsigned> generation_{0};
   std::atomic<int> running_{0};
   std::atomic<bool> closing_{false};
   std::unique_ptr<std::vector<std::thread>> others_ = std::make_unique<std::vector<std::thread>>();

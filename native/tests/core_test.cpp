@@ -26,12 +26,14 @@ int main(int count, char** values) {
   std::printf("instruction sets:");
   for (const std::string& name : outrider::available_kernels()) std::printf(" %s", name.c_str());
   std::printf("\n");
+  std::fflush(stdout);  // or a forked process prints it again
   if (seconds > 0.0) {
     outrider::fuzz(seconds, seed);
   } else {
     outrider::check_kernels(seed);
     outrider::check_teams(seed);
     outrider::check_models(seed);
+    outrider::check_batches(seed);
   }
   const outrider::Tally& tally = outrider::tally();
   std::printf("%ld checks passed, %ld failed\n", tally.passed, tally.failed);

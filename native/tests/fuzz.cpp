@@ -19,7 +19,7 @@ struct Calls {
   long taken = 0, refused = 0;
 };
 
-// A model, the states it has open, and what it says of one text.
+// A model, the states it has open, and what it says of one sequence.
 class Target {
  public:
   Target(Dice& dice, Calls& calls) : dice_(dice), calls_(calls) {
@@ -84,7 +84,7 @@ class Target {
     return ids;
   }
 
-  std::vector<std::int64_t> told(int count) {
+  std::vector<std::int64_t> some_known(int count) {
     std::vector<std::int64_t> out(static_cast<std::size_t>(std::max(0, count)), -1);
     for (std::int64_t& token : out) {
       if (dice_.chance(0.3)) token = dice_.pick(0, words() - 1);
@@ -112,11 +112,11 @@ class Target {
 
   void extend(State& state) {
     const int width = dice_.chance(0.02) ? 0 : dice_.pick(1, 7);
-    const int texts = state.size() + (dice_.chance(0.02) ? dice_.pick(-1, 1) : 0);
+    const int sequences = state.size() + (dice_.chance(0.02) ? dice_.pick(-1, 1) : 0);
     const bool last = dice_.chance(0.3);
-    std::vector<int> counts(static_cast<std::size_t>(std::max(0, texts)));
+    std::vector<int> counts(static_cast<std::size_t>(std::max(0, sequences)));
     for (int& count : counts) count = odd(0, std::max(width, 1));
-    std::vector<int> tokens = odd_ids(std::max(0, texts) * width);
+    std::vector<int> tokens = odd_ids(std::max(0, sequences) * width);
     std::vector<float> logits(static_cast<std::size_t>(state.size()) *
                               static_cast<std::size_t>((last ? 1 : width) * words()));
     attempt([&] { model_->extend(state, tokens, width, counts, last, logits.data()); });
@@ -134,20 +134,20 @@ class Target {
   void draft(State& state) {
     const int slots = odd(1, 9);
     const std::size_t wide = slots > 0 && slots < 100 ? static_cast<std::size_t>(slots) : 1;
-    const int texts = state.size() + (dice_.chance(0.02) ? 1 : 0);
+    const int sequences = state.size() + (dice_.chance(0.02) ? 1 : 0);
     const std::size_t size = static_cast<std::size_t>(state.size()) * wide;
     const std::size_t count = static_cast<std::size_t>(model_->candidates());
     std::vector<std::int64_t> tokens(size), ids(size * count);
     std::vector<float> probabilities(size * count), confidence(size);
     std::vector<double> uniform(size);
     for (double& u : uniform) u = dice_.chance(0.01) ? -1e300 : dice_.uniform();
-    const std::vector<std::int64_t> known = told(static_cast<int>(size));
-    Choice choice;
-    choice.temperature = dice_.one_of({1.0f, 0.3f, 1e-40f, 1e30f});
-    if (dice_.chance(0.3)) choice.uniform = uniform.data();
-    if (dice_.chance(0.3)) choice.told = known.data();
+    const std::vector<std::int64_t> known = some_known(static_cast<int>(size));
+    DraftSampling sampling;
+    sampling.temperature = dice_.one_of({1.0f, 0.3f, 1e-40f, 1e30f});
+    if (dice_.chance(0.3)) sampling.uniform = uniform.data();
+    if (dice_.chance(0.3)) sampling.known = known.data();
     attempt([&] {
-      model_->draft(state, odd_ids(texts), slots, choice,
+      model_->draft(state, odd_ids(sequences), slots, sampling,
                     {tokens.data(), ids.data(), probabilities.data(), confidence.data()});
     });
   }
@@ -157,7 +157,8 @@ class Target {
     const std::vector<int> forbidden = odd_ids(dice_.pick(0, 3));
     const double worth = dice_.one_of({0.0, 0.3, -1.0, 1e300, std::nan("")});
     std::vector<int> held;
-    for (const auto& text : state.texts) held.push_back(odd(text->before, text->length));
+    for (const auto& sequence : state.sequences)
+      held.push_back(odd(sequence->length_before, sequence->length));
     const int slots = odd(1, 9);
     const std::vector<int> ends = odd_ids(dice_.pick(0, 3));
     attempt([&] { model_->ride(state, held, last, slots, worth, ends, forbidden); });
@@ -165,20 +166,21 @@ class Target {
 
   void ctc(State& state) {
     int slots = 0;
-    for (const auto& text : state.texts)
-      if (text->source) slots = std::max(slots, text->source->length * model_->upsample());
+    for (const auto& sequence : state.sequences)
+      if (sequence->source) slots = std::max(slots, sequence->source->length * model_->upsample());
     if (dice_.chance(0.05)) slots = std::max(0, slots - 1);
-    const int texts = state.size() + (dice_.chance(0.02) ? 1 : 0);
-    const std::vector<std::int64_t> known = told(state.size() * slots);
+    const int sequences = state.size() + (dice_.chance(0.02) ? 1 : 0);
+    const std::vector<std::int64_t> known = some_known(state.size() * slots);
     std::vector<float> logits(known.size() * static_cast<std::size_t>(words()));
-    const std::int64_t* tells = dice_.chance(0.5) ? known.data() : nullptr;
-    attempt([&] { model_->ctc(state, tells, texts, slots, logits.data()); });
+    const std::int64_t* given = dice_.chance(0.5) ? known.data() : nullptr;
+    attempt([&] { model_->ctc(state, given, sequences, slots, logits.data()); });
   }
 
   void rollback(State& state) {
     std::vector<int> lengths;
-    for (const auto& text : state.texts)
-      lengths.push_back(dice_.chance(0.05) ? odd(-1, 40) : dice_.pick(text->before, text->length));
+    for (const auto& sequence : state.sequences)
+      lengths.push_back(dice_.chance(0.05) ? odd(-1, 40)
+                                           : dice_.pick(sequence->length_before, sequence->length));
     if (dice_.chance(0.02)) lengths.push_back(0);
     attempt([&] { state.rollback(lengths); });
   }
@@ -191,7 +193,7 @@ class Target {
     attempt([&] { state.select(rows); });
   }
 
-  // Logits, a draft's confidence and CTC's logits of one text.
+  // Logits, a draft's confidence and CTC's logits of one sequence.
   std::vector<float> reference() {
     const auto state = model_->encode({source_}, 16, true, tiny_.ctc.has_value());
     const int width = static_cast<int>(tokens_.size());
@@ -199,7 +201,7 @@ class Target {
     model_->extend(*state, tokens_, width, {width}, false, out.data());
     std::vector<std::int64_t> tokens(3), ids(3 * static_cast<std::size_t>(model_->candidates()));
     std::vector<float> probabilities(ids.size()), confidence(3);
-    model_->draft(*state, {tokens_[0]}, 3, Choice(),
+    model_->draft(*state, {tokens_[0]}, 3, DraftSampling(),
                   {tokens.data(), ids.data(), probabilities.data(), confidence.data()});
     out.insert(out.end(), confidence.begin(), confidence.end());
     if (!tiny_.ctc) return out;

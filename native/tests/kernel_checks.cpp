@@ -127,8 +127,8 @@ std::vector<float> computed(const Kernel& kernel, Dice& dice, const Product& pro
     const int rows = dice.pick(1, product.rows - first);
     const int middle = dice.pick(0, matrix.panels());
     Operand operand;
-    operand.prepare(precision, rows, product.width);
-    operand.take(kernel, precision, product.x.data() + first * product.width, rows, product.width,
+    operand.reserve(precision, rows, product.width);
+    operand.load(kernel, precision, product.x.data() + first * product.width, rows, product.width,
                  product.width);
     for (const Range part : {Range{0, middle}, Range{middle, matrix.panels()}})
       matrix.multiply(kernel, operand, part, out.data() + part.begin * kPanel, product.columns,
@@ -198,19 +198,19 @@ double plain_activation(Activation kind, double x) {
   return std::max(x, 0.0);
 }
 
-void check_bends(Dice& dice, const RowFunctions& rows) {
+void check_activations(Dice& dice, const RowFunctions& rows) {
   const int n = dice.pick(1, 50);
   const std::vector<float> x = dice.normals(static_cast<std::size_t>(2 * n), 3.0f);
   for (Activation kind : {Activation::relu, Activation::gelu, Activation::silu}) {
-    std::vector<float> bent = x, gated = x;
-    rows.activate(kind, bent.data(), n);
-    rows.gate(kind, gated.data(), gated.data() + n, n);
+    std::vector<float> activated = x, gated = x;
+    rows.activate(kind, activated.data(), n);
+    rows.gated_activation(kind, gated.data(), gated.data() + n, n);
     for (std::size_t i = 0; i < static_cast<std::size_t>(n); ++i) {
-      CHECK(near(bent[i], plain_activation(kind, x[i]), 2e-6));
+      CHECK(near(activated[i], plain_activation(kind, x[i]), 2e-6));
       CHECK(
           near(gated[i], plain_activation(kind, x[i]) * x[i + static_cast<std::size_t>(n)], 1e-5));
     }
-    CHECK(std::equal(x.begin() + n, x.end(), bent.begin() + n));
+    CHECK(std::equal(x.begin() + n, x.end(), activated.begin() + n));
   }
   std::vector<float> curved = x;
   rows.tanh(curved.data(), n);
@@ -227,7 +227,7 @@ void check_norm(Dice& dice, const RowFunctions& rows) {
   double variance = 1e-5;
   for (float value : x) variance += (value - mean) * (value - mean) / n;
   std::vector<float> out(size);
-  rows.normalise(x.data(), n, weight.data(), bias.data(), out.data());
+  rows.layer_norm(x.data(), n, weight.data(), bias.data(), out.data());
   for (std::size_t i = 0; i < size; ++i)
     CHECK(near(out[i], (x[i] - mean) / std::sqrt(variance) * weight[i] + bias[i], 1e-4));
 }
@@ -251,24 +251,24 @@ std::vector<double> plain_attention(const float* query, const float* keys, const
   return mixed;
 }
 
-// Several queries at once, some of which see more than others.
+// Several q at once, some of which see more than others.
 void check_attend(Dice& dice, const RowFunctions& rows) {
   const int count = dice.pick(1, 40), width = dice.pick(1, 80), longest = dice.pick(1, 50);
   const int padded = round_up(longest, kPanel);
   const auto wide = static_cast<std::size_t>(width);
-  const std::vector<float> queries = dice.normals(static_cast<std::size_t>(count) * wide);
+  const std::vector<float> q = dice.normals(static_cast<std::size_t>(count) * wide);
   const std::vector<float> keys = dice.normals(static_cast<std::size_t>(padded) * wide);
   const std::vector<float> values = dice.normals(static_cast<std::size_t>(longest) * wide);
-  std::vector<float> scores(static_cast<std::size_t>(kTogether * padded)), out(queries.size());
-  std::vector<Sight> sights;
+  std::vector<float> scores(static_cast<std::size_t>(kQueryBlock * padded)), out(q.size());
+  std::vector<AttentionQuery> queries;
   for (int n = 0; n < count; ++n)
-    sights.push_back({queries.data() + n * width, keys.data(), values.data(), dice.pick(1, longest),
-                      out.data() + n * width});
-  rows.attend(sights.data(), count, width, 0.3f, scores.data());
-  for (const Sight& sight : sights) {
+    queries.push_back({q.data() + n * width, keys.data(), values.data(), dice.pick(1, longest),
+                       out.data() + n * width});
+  rows.attend(queries.data(), count, width, 0.3f, scores.data());
+  for (const AttentionQuery& query : queries) {
     const std::vector<double> expected =
-        plain_attention(sight.query, keys.data(), values.data(), sight.visible, width, 0.3);
-    for (std::size_t k = 0; k < wide; ++k) CHECK(near(sight.out[k], expected[k], 1e-4));
+        plain_attention(query.q, keys.data(), values.data(), query.visible, width, 0.3);
+    for (std::size_t k = 0; k < wide; ++k) CHECK(near(query.out[k], expected[k], 1e-4));
   }
 }
 
@@ -284,9 +284,9 @@ void check_top(Dice& dice, const RowFunctions& rows) {
   });
   order.resize(places.size());
   std::vector<float> values(places.size());
-  rows.top(x.data(), n, count, places.data(), values.data());
+  rows.top_k(x.data(), n, count, places.data(), values.data());
   CHECK(same(places, order));
-  CHECK(rows.largest(x.data(), n) == order[0]);
+  CHECK(rows.argmax(x.data(), n) == order[0]);
   std::vector<float> shares = values;
   rows.softmax(shares.data(), count, 0.7f);
   double total = 0.0;
@@ -299,7 +299,7 @@ void check_row_functions(std::uint64_t seed) {
   for (int round = 0; round < 40; ++round)
     for (const Kernel* kernel : all_kernels()) {
       Dice dice(seed + static_cast<std::uint64_t>(round));
-      check_bends(dice, *kernel->rows);
+      check_activations(dice, *kernel->rows);
       check_norm(dice, *kernel->rows);
       check_attend(dice, *kernel->rows);
       check_top(dice, *kernel->rows);

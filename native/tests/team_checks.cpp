@@ -1,4 +1,5 @@
-// Barriers and teams: many rounds, callers that come at once, and forks. ThreadSanitizer watches this.
+// Barriers and teams: many rounds, callers that come at once, and forks. ThreadSanitizer watches
+// this.
 #include "check.h"
 #include "checks.h"
 #include "team.h"

@@ -14,7 +14,7 @@ from torch import Tensor
 import native_tiny
 import tiny
 from outrider.decoding import DecodeConfig, Request, greedy
-from outrider.errors import ConfigError, InputError, ModelError, ResourceError
+from outrider.errors import ConfigError, InputError, ModelError
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
@@ -124,15 +124,15 @@ wrong_calls: dict[str, tuple[Call, str]] = {
     ),
     "told a wrong id": (
         lambda b, s: b.predict(LAST_B1, s, torch.tensor([[-1, WORDS], [-1, -1]])),
-        "told token is not a word",
+        "known token is not a word",
     ),
     "slots told a wrong id": (
         lambda b, s: b.ctc(s, torch.full((2, 6), WORDS)),
-        "told token is not a word",
+        "known token is not a word",
     ),
     "slots of another shape": (
         lambda b, s: b.ctc(s, torch.full((2, 5), -1)),
-        r"ctc: told tokens must be \[rows, slots\]",
+        r"ctc: known tokens must be \[rows, slots\]",
     ),
     "no sources": (lambda b, s: b.encode([], capacity=3), "there is no source"),
     "empty source": (lambda b, s: b.encode([[3], []], capacity=3), "a source is empty"),
@@ -343,6 +343,15 @@ def test_weights_of_another_shape_are_named() -> None:
         build(model=shape | {"position": "alibi"})
     with pytest.raises(ValueError, match="dtype 'int4' is not computed"):
         build(model=shape | {"dtype": "int4"})
+    for key, value in (("max_positions", 2**40), ("width", "wide"), ("pre_norm", None)):
+        with pytest.raises(ValueError, match=rf"{key} is of another type, or out of range"):
+            build(model=shape | {key: value})
+    with pytest.raises(ValueError, match="embedding_scale is not finite"):
+        build(model=shape | {"embedding_scale": float("inf")})
+    with pytest.raises(ValueError, match="position is missing"):
+        build(model={key: value for key, value in shape.items() if key != "position"})
+    with pytest.raises(ValueError, match=r"'tokens.weight' is not an array of float32"):
+        build(weights=arrays | {"tokens.weight": [1.0]})
 
 
 def test_instruction_sets_are_chosen_by_name(monkeypatch) -> None:
@@ -371,42 +380,6 @@ def test_wrong_options_are_named() -> None:
     unbound = native_tiny.Drafter(native_tiny.DrafterConfig.for_target(model.config))
     with pytest.raises(ModelError, match="this drafter has no target yet"):
         NativeBackend(model, drafter=unbound)
-
-
-class Poor:
-    """A core on a machine that has run out of something."""
-
-    def __init__(self, error: Exception) -> None:
-        self.error = error
-
-    def encode(self, *_: Any) -> Any:
-        raise self.error
-
-
-@pytest.mark.parametrize(
-    ("error", "message"),
-    [
-        (MemoryError("std::bad_alloc"), "backend native: the machine ran out of memory; give"),
-        (RuntimeError("Resource temporarily unavailable"), "unavailable; use fewer threads"),
-    ],
-)
-def test_what_the_machine_lacks_is_one_sentence(backend, monkeypatch, error, message) -> None:
-    monkeypatch.setattr(backend, "core", Poor(error))
-    with pytest.raises(ResourceError, match=message):
-        backend.encode(SOURCE, capacity=3)
-
-
-def test_more_memory_than_there_is_gives_one_sentence() -> None:
-    """A million places of many wide layers; nothing of it is ever touched."""
-    resource = pytest.importorskip("resource")
-    backend = NativeBackend(native_tiny.build("wide"), threads=1)
-    soft, hard = resource.getrlimit(resource.RLIMIT_AS)
-    resource.setrlimit(resource.RLIMIT_AS, (64 << 30, hard))
-    try:
-        with pytest.raises(ResourceError, match="the machine ran out of memory"):
-            backend.encode([[3]] * 64, capacity=1 << 20)
-    finally:
-        resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
 
 def test_fanning_out_twice_is_our_own_mistake(backend) -> None:

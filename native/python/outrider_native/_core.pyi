@@ -10,25 +10,25 @@ def instruction_sets() -> list[str]:
     """Instruction sets this machine can run, best first."""
 
 class State:
-    """Texts on their way: what a model remembers of each. One caller at a time."""
+    """Running sequences: what a model keeps of each. One caller at a time."""
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens each text has taken in."""
+        """Tokens each sequence has taken in."""
     @property
     def source_lengths(self) -> list[int]:
-        """Tokens of each text's source; 0 where it has none."""
+        """Tokens of each sequence's source; 0 where it has none."""
     @property
     def capacity(self) -> int:
-        """Tokens a text has room for."""
+        """Tokens a sequence has room for."""
     @property
     def bytes(self) -> int:
         """Memory of the caches."""
     def __len__(self) -> int: ...
     def rollback(self, arg: Sequence[int], /) -> None:
-        """Make text b hold so many tokens; only those of the last extend can be forgotten."""
+        """Make sequence b hold so many tokens; only those of the last extend can be forgotten."""
     def select(self, arg: Sequence[int], /) -> None:
-        """Make text n what text rows[n] was."""
+        """Make sequence n what sequence rows[n] was."""
 
 class Model:
     """Packed weights and threads. It never changes: any number of threads may call it at once."""
@@ -54,7 +54,7 @@ class Model:
     def encode(
         self, sources: Sequence[Sequence[int]], capacity: int, drafting: bool, parallel: bool
     ) -> State:
-        """Open one text for each source."""
+        """Open one sequence for each source."""
     def extend(
         self,
         state: State,
@@ -62,11 +62,11 @@ class Model:
         counts: NDArray[np.int64] | None,
         last: bool,
     ) -> NDArray[np.float32]:
-        """Append tokens [texts, width]; return logits [texts, width or 1, words]."""
+        """Append tokens [sequences, width]; return logits [sequences, width or 1, words]."""
     def likeliest(
         self, state: State, tokens: Sequence[Sequence[int]], forbidden: Sequence[int]
     ) -> list[list[int]]:
-        """Append tokens [texts, width]; return the likeliest token after each."""
+        """Append tokens [sequences, width]; return the likeliest token after each."""
     def ride(
         self,
         state: State,
@@ -79,7 +79,7 @@ class Model:
     ) -> tuple[list[list[int]], list[list[int]], float]:
         """Guess tokens after `last`, and append `last` and the guesses that are worth checking.
 
-        First, texts forget what they hold beyond `held` tokens. Returns those guesses, the
+        First, sequences forget what they hold beyond `held` tokens. Returns those guesses, the
         likeliest token after `last` and after each of them, and the seconds that guessing took.
         """
     def draft(
@@ -89,8 +89,11 @@ class Model:
         slots: int,
         temperature: float,
         uniform: NDArray[np.float64] | None,
-        told: NDArray[np.int64] | None,
+        known: NDArray[np.int64] | None,
     ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
-        """Guess tokens after `last`: tokens, candidates, their probabilities, confidence."""
-    def ctc(self, state: State, told: NDArray[np.int64] | None) -> NDArray[np.float32]:
-        """Score the slots of whole texts: logits [texts, slots, words]."""
+        """Draft tokens after `last`: tokens, candidates, their probabilities, confidence.
+
+        Sampled with `uniform` numbers, or the likeliest; `known` tokens stand (-1: not known).
+        """
+    def ctc(self, state: State, known: NDArray[np.int64] | None) -> NDArray[np.float32]:
+        """Score the slots of whole sequences: logits [sequences, slots, words]."""

@@ -12,16 +12,17 @@ constexpr int kDepthStep = 64;  // inner dimension is padded to this: one row of
 
 enum class Activation { relu, gelu, silu };
 
-// One query, and what it sees: keys in blocks of 16, [block][width][16], and values [keys][width].
-struct Sight {
-  const float* query;
+// One query of one head, and what it attends to: keys in blocks of 16, [block][width][16], and
+// values [keys][width].
+struct AttentionQuery {
+  const float* q;
   const float* keys;
   const float* values;
   int visible;
   float* out;
 };
 
-constexpr int kTogether = 16;  // queries that go through attention side by side
+constexpr int kQueryBlock = 16;  // queries that are computed side by side
 
 // Work on single rows of float32: plain C++ (rows.cpp), compiled once for each family of machines.
 // The result of a row depends on that row alone, and is the same in every family, bit for bit.
@@ -29,27 +30,27 @@ struct RowFunctions {
   // Writes x as bytes, zeros behind it up to `depth`; returns what one step of a byte is worth.
   float (*quantise)(const float* x, int n, std::int8_t* bytes, int depth);
   // out = sums * (scale * scales) + bias
-  void (*finish)(const std::int32_t* sums, int n, float scale, const float* scales,
-                 const float* bias, float* out);
+  void (*dequantise)(const std::int32_t* sums, int n, float scale, const float* scales,
+                     const float* bias, float* out);
   // The float32 product: out[r][..] = x[r] times panels [depth][16], plus bias.
-  void (*multiply)(const float* const* x, int rows, int depth, const float* panel,
-                   const float* bias, int n, float* const* out);
+  void (*multiply_panel)(const float* const* x, int rows, int depth, const float* panel,
+                         const float* bias, int n, float* const* out);
   void (*add)(float* x, const float* y, int n);
-  void (*normalise)(const float* x, int n, const float* weight, const float* bias, float* out);
+  void (*layer_norm)(const float* x, int n, const float* weight, const float* bias, float* out);
   void (*activate)(Activation kind, float* x, int n);
   // x[i] = f(x[i]) * y[i]
-  void (*gate)(Activation kind, float* x, const float* y, int n);
-  // Softmax attention of several queries. `scores` has room for kTogether of the longest.
-  void (*attend)(const Sight* sights, int count, int width, float scale, float* scores);
-  // Turns pairs (k, k + width / 2) by angles.
-  void (*rotate)(float* x, int width, const float* sines, const float* cosines);
+  void (*gated_activation)(Activation kind, float* x, const float* y, int n);
+  // Softmax attention of several queries. `scores` has room for kQueryBlock of the longest.
+  void (*attend)(const AttentionQuery* queries, int count, int width, float scale, float* scores);
+  // Rotary positions: turns pairs (k, k + width / 2) by angles.
+  void (*apply_rotary)(float* x, int width, const float* sines, const float* cosines);
   void (*tanh)(float* x, int n);
   float (*dot)(const float* x, const float* y, int n);
   void (*softmax)(float* x, int n, float temperature);
   // The place of the largest, the first of equals.
-  int (*largest)(const float* x, int n);
+  int (*argmax)(const float* x, int n);
   // The `count` largest, largest first, the earlier of equals first.
-  void (*top)(const float* x, int n, int count, int* places, float* values);
+  void (*top_k)(const float* x, int n, int count, int* indices, float* values);
 };
 
 struct Kernel {

@@ -19,7 +19,7 @@ typedef std::int32_t IntLanes __attribute__((vector_size(64)));
 
 #define OUTRIDER_INLINE static inline __attribute__((always_inline, unused))
 
-OUTRIDER_INLINE Lanes spread(float x) { return x - Lanes{}; }
+OUTRIDER_INLINE Lanes broadcast(float x) { return x - Lanes{}; }
 
 OUTRIDER_INLINE Lanes load(const float* from) {
   Lanes out;
@@ -30,22 +30,22 @@ OUTRIDER_INLINE Lanes load(const float* from) {
 OUTRIDER_INLINE void store(float* to, Lanes x) { std::memcpy(to, &x, sizeof x); }
 
 // The first `count` numbers, and `rest` in the lanes behind them.
-OUTRIDER_INLINE Lanes load_part(const float* from, int count, float rest) {
-  Lanes out = spread(rest);
+OUTRIDER_INLINE Lanes load_partial(const float* from, int count, float rest) {
+  Lanes out = broadcast(rest);
   std::memcpy(&out, from, static_cast<std::size_t>(count) * sizeof(float));
   return out;
 }
 
-OUTRIDER_INLINE void store_part(float* to, Lanes x, int count) {
+OUTRIDER_INLINE void store_partial(float* to, Lanes x, int count) {
   std::memcpy(to, &x, static_cast<std::size_t>(count) * sizeof(float));
 }
 
-OUTRIDER_INLINE Lanes larger(Lanes a, Lanes b) { return a > b ? a : b; }
+OUTRIDER_INLINE Lanes max_lanes(Lanes a, Lanes b) { return a > b ? a : b; }
 
-OUTRIDER_INLINE Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
+OUTRIDER_INLINE Lanes min_lanes(Lanes a, Lanes b) { return a < b ? a : b; }
 
 // Every lane meets the one 8, 4, 2 and 1 places away: one tree, whatever the machine.
-#define OUTRIDER_FOLD(x, join)                                                                   \
+#define OUTRIDER_REDUCE(x, join)                                                                 \
   x = join(x,                                                                                    \
            __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
   x = join(x,                                                                                    \
@@ -56,26 +56,26 @@ OUTRIDER_INLINE Lanes smaller(Lanes a, Lanes b) { return a < b ? a : b; }
 
 OUTRIDER_INLINE Lanes add_lanes(Lanes a, Lanes b) { return a + b; }
 
-OUTRIDER_INLINE float sum_lanes(Lanes x) {
-  OUTRIDER_FOLD(x, add_lanes);
+OUTRIDER_INLINE float reduce_sum(Lanes x) {
+  OUTRIDER_REDUCE(x, add_lanes);
   return x[0];
 }
 
-OUTRIDER_INLINE float largest_lane(Lanes x) {
-  OUTRIDER_FOLD(x, larger);
+OUTRIDER_INLINE float reduce_max(Lanes x) {
+  OUTRIDER_REDUCE(x, max_lanes);
   return x[0];
 }
 
 // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number, ties to even.
 OUTRIDER_INLINE Lanes round_lanes(Lanes x) {
-  const Lanes big = spread(12582912.0f);
+  const Lanes big = broadcast(12582912.0f);
   return (x + big) - big;
 }
 
 // e^x as 2^n e^r with |r| <= ln(2)/2. The polynomial is that of the Cephes library (S. Moshier),
 // two units in the last place off at most; its terms are summed in pairs, which waits less.
 OUTRIDER_INLINE Lanes exp_lanes(Lanes x) {
-  x = larger(smaller(x, spread(88.0f)), spread(-87.0f));
+  x = max_lanes(min_lanes(x, broadcast(88.0f)), broadcast(-87.0f));
   const Lanes n = round_lanes(x * 1.44269504f);
   const Lanes r = (x - n * 0.693359375f) + n * 2.12194440e-4f;
   const Lanes square = r * r;
@@ -97,7 +97,7 @@ OUTRIDER_INLINE Lanes sigmoid_lanes(Lanes x) { return 1.0f / (exp_lanes(-x) + 1.
 OUTRIDER_INLINE Lanes erf_lanes(Lanes x) {
   const Lanes size = x < 0.0f ? -x : x;
   const Lanes t = 1.0f / (1.0f + 0.3275911f * size);
-  Lanes p = spread(1.061405429f);
+  Lanes p = broadcast(1.061405429f);
   p = p * t - 1.453152027f;
   p = p * t + 1.421413741f;
   p = p * t - 0.284496736f;

@@ -21,7 +21,15 @@ from outrider.backends.native_parts import (
 from outrider.backends.special_tokens import special_tokens
 from outrider.decoding.ids import to_ids
 from outrider.decoding.protocol import Draft, Ridden, State
-from outrider.errors import ConfigError, InputError, ModelError, ResourceError, within_memory
+from outrider.errors import (
+    ConfigError,
+    InputError,
+    ModelError,
+    OutriderError,
+    ResourceError,
+    UnsupportedError,
+    within_memory,
+)
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
 
@@ -51,6 +59,28 @@ INSTRUCTION_SET = "OUTRIDER_ISA"
 """Environment variable that forces an instruction set; by default the best of the machine."""
 
 
+_Given = ParamSpec("_Given")
+_Got = TypeVar("_Got")
+
+
+def _call(function: Callable[_Given, _Got], *given: _Given.args, **named: _Given.kwargs) -> _Got:
+    """Call the core; whatever it throws becomes an error of our tree."""
+    try:
+        with within_memory("backend native"):
+            return function(*given, **named)
+    except OutriderError:
+        raise
+    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        reason = str(error).partition(". The following argument types")[0]
+        raise InputError(f"backend native: {reason}") from None
+    except OSError as error:  # threads that the system does not give
+        reason = error.strerror or str(error)
+        raise ResourceError(f"backend native: {reason}; use fewer threads") from None
+    except Exception as error:  # a fault of the core
+        reason = str(error) or type(error).__name__
+        raise UnsupportedError(f"backend native: {reason}; use backend torch") from None
+
+
 def is_installed() -> bool:
     """Whether the core can be used."""
     return outrider_native is not None
@@ -77,7 +107,7 @@ def check_installed() -> None:
 
 def instruction_sets() -> list[str]:
     """Return what the core can compute with on this machine, best first; nothing without it."""
-    return outrider_native.instruction_sets() if is_installed() else []
+    return _call(outrider_native.instruction_sets) if is_installed() else []
 
 
 def choose_instruction_set(name: str | None = None) -> str:
@@ -91,21 +121,6 @@ def choose_instruction_set(name: str | None = None) -> str:
     return name or known[0]
 
 
-_Given = ParamSpec("_Given")
-_Got = TypeVar("_Got")
-
-
-def _call(function: Callable[_Given, _Got], *given: _Given.args, **named: _Given.kwargs) -> _Got:
-    """Call the core; what it refuses or lacks becomes an error of our tree."""
-    try:
-        with within_memory("backend native"):
-            return function(*given, **named)
-    except (ValueError, TypeError, IndexError) as error:
-        raise InputError(f"backend native: {str(error).splitlines()[0]}") from None
-    except RuntimeError as error:  # threads that the system does not give, for one
-        raise ResourceError(f"backend native: {error}; use fewer threads") from None
-
-
 class NativeState:
     """Implements `decoding.protocol.State` for rows that the core remembers."""
 
@@ -116,12 +131,12 @@ class NativeState:
     @property
     def length_B(self) -> Tensor:
         """Tokens each row has taken in."""
-        return to_ids(self.core.lengths, HOST)
+        return to_ids(_call(lambda: self.core.lengths), HOST)
 
     @property
     def nbytes(self) -> int:
         """Memory of the caches, in bytes."""
-        return self.core.bytes
+        return _call(lambda: self.core.bytes)
 
     def rollback(self, length_B: Tensor) -> None:
         """Forget the newest tokens of each row, at most those of the last extend."""
@@ -285,4 +300,5 @@ class NativeBackend:
         assert isinstance(state, NativeState), "a state of another backend"
         told = None if known_BU is None else known_BU.contiguous().numpy()
         logits_BUV = torch.from_numpy(_call(self.core.ctc, state.core, told))
-        return logits_BUV, torch.tensor(state.core.source_lengths) * self._upsample
+        lengths = _call(lambda: state.core.source_lengths)
+        return logits_BUV, torch.tensor(lengths) * self._upsample

@@ -1,0 +1,42 @@
+// Examples to run a model on, and what it says of them.
+#pragma once
+
+#include "check.h"
+#include "tiny_model.h"
+
+#include <vector>
+
+namespace outrider {
+
+constexpr int kTokens = 20;                  // tokens of a sequence
+constexpr int kSlots = 3;                    // tokens of a draft
+constexpr int kRoom = kTokens + 1 + kSlots;  // of a state
+
+struct Example {
+  std::vector<int> source, tokens;
+};
+
+// What a model says of one sequence: logits after every token, a draft before every one, CTC's
+// logits.
+struct Answer {
+  std::vector<std::vector<float>> logits, drafts;
+  std::vector<float> slots;
+};
+
+bool equal(const Answer& left, const Answer& right);
+
+std::vector<Example> random_examples(Dice& dice, const TinyModel& tiny, int count);
+std::vector<std::vector<int>> sources_of(const std::vector<Example>& examples);
+
+// Slot by slot the token, its candidates, their probabilities and the confidence; a row for each
+// sequence.
+std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last,
+                                      int slots = kSlots, const double* uniform = nullptr);
+
+// CTC's logits, a row for each sequence; empty ones where the model has no CTC decoder.
+std::vector<std::vector<float>> slots(Model& model, State& state, const TinyModel& tiny);
+
+// One example, token by token.
+Answer alone(Model& model, const TinyModel& tiny, const Example& example);
+
+}  // namespace outrider
