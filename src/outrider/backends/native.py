@@ -289,8 +289,8 @@ class NativeBackend:
     def predict(self, last_B1: Tensor, state: State, known_BK: Tensor) -> tuple[Tensor, Tensor]:
         """Guess a whole block of which some tokens are known."""
         assert isinstance(state, NativeState), "a state of another backend"
-        told, last = known_BK.contiguous().numpy(), last_B1[:, 0].contiguous().numpy()
-        found = _call(self.core.draft, state.core, last, told.shape[1], 1.0, None, told)
+        known, last = known_BK.contiguous().numpy(), last_B1[:, 0].contiguous().numpy()
+        found = _call(self.core.draft, state.core, last, known.shape[1], 1.0, None, known)
         tokens_BK, ids_BKC, prob_BKC, _ = map(torch.from_numpy, found)
         prob_BK = (prob_BKC * (ids_BKC == tokens_BK[..., None])).sum(-1)
         return tokens_BK, prob_BK
@@ -298,7 +298,7 @@ class NativeBackend:
     def ctc(self, state: State, known_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
         """Score the slots of whole texts."""
         assert isinstance(state, NativeState), "a state of another backend"
-        told = None if known_BU is None else known_BU.contiguous().numpy()
-        logits_BUV = torch.from_numpy(_call(self.core.ctc, state.core, told))
+        known = None if known_BU is None else known_BU.contiguous().numpy()
+        logits_BUV = torch.from_numpy(_call(self.core.ctc, state.core, known))
         lengths = _call(lambda: state.core.source_lengths)
         return logits_BUV, torch.tensor(lengths) * self._upsample
