@@ -1,7 +1,7 @@
-"""`outrider bench train`: how fast we train, against a bare loop and against transformers."""
+"""`outrider bench train`: training speed beside a bare loop and transformers, tuned and not."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
@@ -16,7 +16,7 @@ def bench_train(
     data: Annotated[
         Path | None, typer.Option(help="Prepared folder of pairs; by default a synthetic corpus.")
     ] = None,
-    quick: Annotated[bool, typer.Option("--quick", help="Take under a minute.")] = False,
+    quick: Annotated[bool, typer.Option("--quick", help="Take a minute or two.")] = False,
     threads: Annotated[
         int | None, typer.Option(help="CPU threads of each engine.", min=1, max=MOST_THREADS)
     ] = None,
@@ -33,7 +33,25 @@ def bench_train(
         threads=threads,
         report=lambda line: console.print(line, highlight=False),
     )
-    for name in ("ratio_to_bare", "ratio_to_hf_trainer", "tokens_per_second"):
-        typer.echo(f"{name}: {result[name]}")
+    _print(result)
     if json is not None:
         write_result(json, result)
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    heads = ("engine", "precision", "batches", "target tokens/s", "outrider is")
+    table = Table(*heads, title="training speed")
+    for row in result["rows"]:
+        table.add_row(
+            *(row["engine"], row["precision"], row["batches"]),
+            f"{row['tokens_per_second']:,.0f}",
+            f"{row['outrider_times_as_fast']:.2f}x",
+        )
+    new_console(highlight=False).print(table)
+    for name in (
+        *("ratio_to_bare", "ratio_to_hf_trainer", "ratio_to_tuned_hf_trainer"),
+        "tokens_per_second",
+    ):
+        typer.echo(f"{name}: {result[name]}")
