@@ -128,7 +128,7 @@ def _rows(setting: SpeedSetting, rounds: Sequence[Round]) -> list[dict[str, Any]
 def _order(number: int) -> tuple[str, ...]:
     """Who takes turns in a round: the two close ones swap places, the slow peers come seldom."""
     close = ("bare", "outrider") if number % 2 == 0 else ("outrider", "bare")
-    return (*close, *_PEERS) if number % 4 == 0 else close
+    return (*close, *_PEERS) if number % 3 == 0 else close
 
 
 @contextmanager
