@@ -2,7 +2,7 @@
 
     python benchmarks/block_costs.py demo/en-de --json FILE
 
-The seconds are those that tandem decoding plans with (`decoding.profile`), for one row. Whether
+The seconds are those that tandem decoding plans with (`decoding.policy`), for one row. Whether
 drafting pays follows from them: a round costs a draft and a block, and brings some tokens.
 
 How fast one core reads memory that does not fit its own caches is measured beside them: a step
@@ -19,7 +19,7 @@ from typing import Any
 import numpy as np
 
 import outrider
-from outrider.decoding.profile import Profile
+from outrider.decoding.policy import DraftPolicy
 from outrider.evaluation.results import machine, versions, write_result
 
 BLOCK = 8
@@ -72,7 +72,7 @@ def _reading() -> float:
 
 def _measure(model: Path, backend: str, threads: int, repeats: int) -> dict[str, Any]:
     loaded = outrider.load(model, backend=backend, threads=threads)
-    costs = [Profile.measure(loaded.backend).costs(1) for _ in range(repeats)]
+    costs = [DraftPolicy.measure(loaded.backend).costs(1) for _ in range(repeats)]
     step = median(one.plain for one in costs) * 1e3
     block = median(one.extend[BLOCK] for one in costs) * 1e3
     draft = median(one.draft[BLOCK - 1] for one in costs) * 1e3

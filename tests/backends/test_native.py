@@ -8,12 +8,10 @@ from torch import Tensor
 
 import native_tiny
 from native_tiny import DRAFTERS, KINDS, SEQ2SEQ
-from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Request, decode
+from tensor_calls import TensorCalls, native_calls, torch_calls
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
-
-from outrider.backends.native import NativeBackend
 
 LENGTHS = [5, 1, 9]
 
@@ -22,8 +20,8 @@ def close(found: Tensor, expected: Tensor) -> None:
     torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-4)
 
 
-def both(model: Any, **parts: Any) -> tuple[NativeBackend, TorchBackend]:
-    return NativeBackend(model, dtype="float32", threads=1, **parts), TorchBackend(model, **parts)
+def both(model: Any, **parts: Any) -> tuple[TensorCalls, TensorCalls]:
+    return native_calls(model, dtype="float32", threads=1, **parts), torch_calls(model, **parts)
 
 
 def ids(backend: Any, *shape: int) -> Tensor:
@@ -46,20 +44,20 @@ def test_logits_equal_those_of_torch(kind) -> None:
         real_B = options.get("count_B", torch.full((len(tokens_BT),), tokens_BT.shape[1]))
         for row, real in enumerate([1] * len(real_B) if options.get("last") else real_B.tolist()):
             close(found[row, :real], expected[row, :real])
-        assert torch.equal(states[0].length_B, states[1].length_B)
+        assert states[0].lengths == states[1].lengths
 
     compare(ids(backends[0], 3, 4), count_B=count_B, last=True)
     compare(ids(backends[0], 3, 6), count_B=torch.tensor([6, 2, 5]))
     for state in states:
-        state.rollback(state.length_B - torch.tensor([5, 0, 2]))
+        state.rollback([a - b for a, b in zip(state.lengths, (5, 0, 2), strict=True)])
     compare(ids(backends[0], 3, 1))
     for state in states:
-        state.select(torch.tensor([2, 0]))
+        state.select([2, 0])
     compare(ids(backends[0], 2, 3))
-    states = [state.fan(3) for state in states]
+    states = [state.repeat_rows(3) for state in states]
     compare(ids(backends[0], 6, 2))
     for state in states:
-        state.select(torch.tensor([2, 2, 0, 3, 3, 4]))
+        state.select([2, 2, 0, 3, 3, 4])
     compare(ids(backends[0], 6, 1))
 
 
@@ -73,7 +71,7 @@ def test_drafts_equal_those_of_torch(kind, drafter) -> None:
     states = [backend.encode(source, capacity=30, drafting=True) for backend in backends]
 
     def compare(**options: Any) -> None:
-        last_B1 = ids(backends[0], len(states[0].length_B), 1)
+        last_B1 = ids(backends[0], len(states[0].lengths), 1)
         pairs = zip(backends, states, strict=True)
         found, expected = (one.draft(last_B1, state, 4, **options) for one, state in pairs)
         assert torch.equal(found.tokens_BK, expected.tokens_BK)
@@ -89,12 +87,12 @@ def test_drafts_equal_those_of_torch(kind, drafter) -> None:
     extend(ids(backends[0], 3, 5), count_B=torch.tensor([5, 1, 3]))
     compare(uniform_BK=torch.rand(3, 4), temperature=0.7)
     for state in states:
-        state.rollback(torch.tensor([2, 0, 3]))
+        state.rollback([2, 0, 3])
     compare()
     extend(ids(backends[0], 3, 2), count_B=torch.tensor([0, 2, 1]))
     for state in states:
-        state.rollback(torch.tensor([2, 1, 3]))  # the first row is as it was two extends ago
-        state.select(torch.tensor([1, 0, 0]))
+        state.rollback([2, 1, 3])  # the first row is as it was two extends ago
+        state.select([1, 0, 0])
     compare(uniform_BK=torch.rand(3, 4), temperature=3.0)
 
 
@@ -125,10 +123,12 @@ def test_slots_equal_those_of_torch(kind, parts) -> None:
     known_BU[torch.rand(known_BU.shape) < 0.5] = -1
     for told in (None, known_BU):
         results = [one.ctc(state, told) for one, state in zip(backends, states, strict=True)]
-        (logits_BUV, count_B), (expected_BUV, expected_B) = results
-        assert torch.equal(count_B, expected_B)
-        for row, real in enumerate(count_B.tolist()):
-            close(logits_BUV[row, :real], expected_BUV[row, :real])
+        logits_BUV, expected_BUV = results
+        per_token = backends[0].slots.per_token
+        assert per_token == backends[1].slots.per_token
+        for row, real in enumerate(LENGTHS):
+            used = per_token * real
+            close(logits_BUV[row, :used], expected_BUV[row, :used])
 
 
 @pytest.mark.parametrize(
@@ -162,7 +162,7 @@ def test_int8_is_near_float32() -> None:
         source, tokens_BT = native_tiny.rows(model, LENGTHS), torch.randint(20, (3, 8))
         results = []
         for dtype in ("int8", "float32"):
-            backend = NativeBackend(model, dtype=dtype, threads=1)
+            backend = native_calls(model, dtype=dtype, threads=1)
             results.append(backend.extend(tokens_BT, backend.encode(source, capacity=8)))
         error = (results[0] - results[1]).norm() / results[1].norm()
         assert 1e-5 < error < 0.05, (kind, error)
@@ -170,8 +170,8 @@ def test_int8_is_near_float32() -> None:
 
 def test_weights_of_other_dtypes_are_computed_in_the_cores_own() -> None:
     model = native_tiny.build("marian").to(torch.bfloat16)
-    backend = NativeBackend(model, dtype="float32", threads=1)
-    expected = TorchBackend(model.float())
+    backend = native_calls(model, dtype="float32", threads=1)
+    expected = torch_calls(model.float())
     source, tokens_BT = native_tiny.rows(model, [4]), torch.tensor([[0, 5, 6]])
     found = backend.extend(tokens_BT, backend.encode(source, capacity=3))
     close(found, expected.extend(tokens_BT, expected.encode(source, capacity=3)))
@@ -179,8 +179,8 @@ def test_weights_of_other_dtypes_are_computed_in_the_cores_own() -> None:
 
 def test_what_a_loop_must_know() -> None:
     model = native_tiny.build("learned")
-    backend = NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=2)
-    torch_backend = TorchBackend(model, drafter=native_tiny.build_drafter(model))
+    backend = native_calls(model, drafter=native_tiny.build_drafter(model), threads=2)
+    torch_backend = torch_calls(model, drafter=native_tiny.build_drafter(model))
     for name in (
         "vocab_size",
         "start",
@@ -188,20 +188,21 @@ def test_what_a_loop_must_know() -> None:
         "ends",
         "pad",
         "max_length",
-        "longest_draft",
-        "has_ctc",
     ):
         assert getattr(backend, name) == getattr(torch_backend, name), name
-    assert (backend.epsilon, backend.device, backend.dtype) == (0.0, torch.device("cpu"), "int8")
+    for name in ("longest", "longest_text"):
+        assert getattr(backend.drafts, name) == getattr(torch_backend.drafts, name), name
+    assert backend.slots is torch_backend.slots is None
+    assert (backend.epsilon, backend.device, backend.dtype) == (0.0, "cpu", "int8")
     state = backend.encode([[3, 4], [5]], capacity=10)
     assert state.nbytes > 0
-    assert state.length_B.dtype == torch.int64
+    assert state.lengths == [0, 0]
 
 
 @pytest.mark.parametrize("kind", ["marian", "text rotary"])
 def test_next_to_no_temperature_drafts_the_likeliest_and_the_highest_all_alike(kind) -> None:
     model = native_tiny.build(kind)
-    backend = NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=1)
+    backend = native_calls(model, drafter=native_tiny.build_drafter(model), threads=1)
     source = native_tiny.rows(model, [3, 5, 1])
     state = backend.encode(source, capacity=12, drafting=True)
     newest = torch.tensor([[4], [5], [6]])

@@ -14,11 +14,14 @@ from torch import Tensor
 import native_tiny
 import tiny
 from outrider.decoding import DecodeConfig, Request, greedy
+from outrider.decoding.questions import Forbidden, Likeliest
 from outrider.errors import ConfigError, InputError, ModelError
+from tensor_calls import TensorCalls, native_calls
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
-from outrider.backends.native import INSTRUCTION_SET, NativeBackend, NativeState  # noqa: E402
+from outrider.backends import native  # noqa: E402
+from outrider.backends.native import INSTRUCTION_SET, NativeState  # noqa: E402
 from outrider.backends.native_parts import model_shape, weights  # noqa: E402
 
 WORDS = 37
@@ -27,13 +30,13 @@ TOKENS_BT = torch.tensor([[0, 7, 8], [0, 9, 3]])
 
 
 @pytest.fixture(scope="module")
-def backend() -> NativeBackend:
+def backend() -> TensorCalls:
     model = native_tiny.build("marian")
     parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
-    return NativeBackend(model, threads=2, **parts)
+    return native_calls(model, threads=2, **parts)
 
 
-def open_state(backend: NativeBackend) -> NativeState:
+def open_state(backend: TensorCalls) -> NativeState:
     """Two rows of three tokens each, with room for 10."""
     state = backend.encode(SOURCE, capacity=10, drafting=True, parallel=True)
     backend.extend(TOKENS_BT, state)
@@ -41,7 +44,7 @@ def open_state(backend: NativeBackend) -> NativeState:
 
 
 def ride(
-    backend: NativeBackend,
+    backend: TensorCalls,
     state: NativeState,
     newest: list[int],
     *,
@@ -49,10 +52,17 @@ def ride(
     held: tuple[int, ...] = (3, 3),
     forbidden: tuple[int, ...] | list[int] = (),
 ) -> Any:
-    return backend.ride(newest, state, tokens, held=held, worth=0.0, forbidden=list(forbidden))
+    ask = Likeliest(Forbidden(tuple(forbidden)))
+    return backend.drafts.draft_and_verify(newest, state, tokens, ask, held=held, min_survival=0.0)
 
 
-Call = Callable[[NativeBackend, NativeState], Any]
+def extend(backend: TensorCalls, state: NativeState, counts: list[int]) -> Any:
+    """The core's own call: a backend counts for itself."""
+    tokens = LAST_B1.numpy()
+    return native._call(backend.core.extend, state.core, tokens, np.array(counts), False)
+
+
+Call = Callable[[TensorCalls, NativeState], Any]
 LAST_B1 = torch.tensor([[3], [4]])
 wrong_calls: dict[str, tuple[Call, str]] = {
     "id too large": (
@@ -69,22 +79,25 @@ wrong_calls: dict[str, tuple[Call, str]] = {
     "too many rows": (lambda b, s: b.extend(torch.tensor([[3]] * 3), s), "one row for each"),
     "no tokens": (lambda b, s: b.extend(torch.zeros(2, 0, dtype=torch.long), s), "extend: tokens"),
     "count too large": (
-        lambda b, s: b.extend(LAST_B1, s, count_B=torch.tensor([2, 1])),
+        lambda b, s: extend(b, s, [2, 1]),
         "a row has 2 real tokens of 1",
     ),
     "count below zero": (
-        lambda b, s: b.extend(LAST_B1, s, count_B=torch.tensor([-1, 1])),
+        lambda b, s: extend(b, s, [-1, 1]),
         "a row has -1 real tokens of 1",
     ),
     "counts of other rows": (
-        lambda b, s: b.extend(LAST_B1, s, count_B=torch.tensor([1, 1, 1])),
+        lambda b, s: extend(b, s, [1, 1, 1]),
         "one row for each",
     ),
     "forbidden id": (lambda b, s: b.likeliest([[3], [4]], s, [WORDS]), "token 37 is not"),
     "likeliest of a wrong id": (lambda b, s: b.likeliest([[3], [-4]], s, []), "token -4 is not"),
     "likeliest of other rows": (lambda b, s: b.likeliest([[3]], s, []), "one row for each"),
     "likeliest of no tokens": (lambda b, s: b.likeliest([[], []], s, []), "one row for each"),
-    "likeliest of ragged rows": (lambda b, s: b.likeliest([[3], [4, 5]], s, []), "equally long"),
+    "likeliest of ragged rows": (
+        lambda b, s: native._call(b.core.likeliest, s.core, [[3], [4, 5]], []),
+        "equally long",
+    ),
     "ride of a wrong id": (lambda b, s: ride(b, s, [3, WORDS]), "token 37 is not"),
     "ride of other rows": (lambda b, s: ride(b, s, [3]), "one token per row"),
     "ride back too far": (lambda b, s: ride(b, s, [3, 4], held=(3, 4)), "only undo tokens"),
@@ -95,13 +108,13 @@ wrong_calls: dict[str, tuple[Call, str]] = {
         "token 37 is not",
     ),
     "rollback too far": (
-        lambda b, s: (b.extend(LAST_B1, s), s.rollback(torch.tensor([2, 4]))),
+        lambda b, s: (b.extend(LAST_B1, s), s.rollback([2, 4])),
         "only undo tokens of the last extend",
     ),
-    "rollback forward": (lambda b, s: s.rollback(torch.tensor([4, 3])), "only undo tokens"),
-    "rollback of other rows": (lambda b, s: s.rollback(torch.tensor([3])), "one length per row"),
-    "select out of range": (lambda b, s: s.select(torch.tensor([0, 2])), "no such row"),
-    "select below zero": (lambda b, s: s.select(torch.tensor([-1])), "no such row"),
+    "rollback forward": (lambda b, s: s.rollback([4, 3]), "only undo tokens"),
+    "rollback of other rows": (lambda b, s: s.rollback([3]), "one length per row"),
+    "select out of range": (lambda b, s: s.select([0, 2]), "no such row"),
+    "select below zero": (lambda b, s: s.select([-1]), "no such row"),
     "no slots": (lambda b, s: b.draft(LAST_B1, s, 0), "at least one slot"),
     "too many slots": (lambda b, s: b.draft(LAST_B1, s, 8), "a block of 8 tokens does not fit"),
     "far too many slots": (lambda b, s: b.draft(LAST_B1, s, 2**21), "draft: "),
@@ -150,9 +163,9 @@ def test_a_wrong_call_is_refused_and_the_state_stays_usable(backend, name) -> No
     state = open_state(backend)
     with pytest.raises(InputError, match=message):
         call(backend, state)
-    if len(state.length_B) != 2:
+    if len(state.lengths) != 2:
         return  # what was right about the call has been done
-    state.rollback(torch.tensor([3, 3]))
+    state.rollback([3, 3])
     for found, other in zip(backend.draft(LAST_B1, state, 3), drafted, strict=True):
         assert torch.equal(found, other)
     assert torch.equal(backend.extend(LAST_B1, state), expected)
@@ -167,22 +180,12 @@ def test_what_is_no_array_of_ids_is_refused(backend, tokens) -> None:
     state = open_state(backend)
     with pytest.raises(TypeError, match="incompatible function arguments"):
         backend.core.extend(state.core, tokens, None, False)
-    assert state.length_B.tolist() == [3, 3]
-
-
-def test_strided_ids_are_read_as_they_stand(backend) -> None:
-    wide = torch.tensor([[7, 0, 8], [9, 0, 3]])[:, ::2]
-    state, other = open_state(backend), open_state(backend)
-    found = backend.extend(wide, state)
-    assert torch.equal(found, backend.extend(wide.contiguous(), other))
+    assert state.lengths == [3, 3]
 
 
 def test_rows_may_take_in_nothing(backend) -> None:
     """As a prefill does whose prompts differ in length; a row of no tokens has no logits."""
     state, other = open_state(backend), open_state(backend)
-    nothing = torch.tensor([0, 0])
-    backend.extend(LAST_B1, state, count_B=nothing, last=True)
-    assert state.length_B.tolist() == [3, 3]
     found = backend.extend(LAST_B1, state, count_B=torch.tensor([0, 1]), last=True)
     assert torch.equal(found[1], backend.extend(LAST_B1, other)[1])
     drafted = backend.draft(LAST_B1, open_state(backend), 3)
@@ -195,18 +198,18 @@ def test_what_a_state_was_not_opened_for_is_refused(backend) -> None:
         backend.draft(LAST_B1, state, 2)
     with pytest.raises(InputError, match="was not opened for parallel decoding"):
         backend.ctc(state)
-    plain = NativeBackend(native_tiny.build("plain"), threads=1)
+    plain = native_calls(native_tiny.build("plain"), threads=1)
     with pytest.raises(InputError, match="has no drafter"):
         plain.encode([[3]], capacity=2, drafting=True)
     with pytest.raises(InputError, match="has no CTC decoder"):
         plain.encode([[3]], capacity=2, parallel=True)
-    text = NativeBackend(native_tiny.build("text"), threads=1)
+    text = native_calls(native_tiny.build("text"), threads=1)
     with pytest.raises(InputError, match="a language model has no source"):
         text.encode([[3]], capacity=2)
 
 
 def test_learned_positions_end(backend) -> None:
-    learned = NativeBackend(native_tiny.build("learned"), threads=1)
+    learned = native_calls(native_tiny.build("learned"), threads=1)
     with pytest.raises(InputError, match="41 tokens are more than the 40 positions"):
         learned.encode([[3]], capacity=41)
     with pytest.raises(InputError, match="41 tokens are more than the 40 positions"):
@@ -215,7 +218,7 @@ def test_learned_positions_end(backend) -> None:
 
 def test_a_state_of_another_model_is_refused(backend) -> None:
     """It may have other layers and widths: reading it would be reading anything."""
-    small = NativeBackend(native_tiny.build("plain"), threads=1)
+    small = native_calls(native_tiny.build("plain"), threads=1)
     state = small.encode(SOURCE, capacity=10)
     with pytest.raises(InputError, match="a state of another model"):
         backend.extend(LAST_B1, state)
@@ -223,14 +226,14 @@ def test_a_state_of_another_model_is_refused(backend) -> None:
 
 
 def test_states_and_logits_outlive_their_model() -> None:
-    small = NativeBackend(native_tiny.build("plain"), threads=2)
+    small = native_calls(native_tiny.build("plain"), threads=2)
     state = small.encode(SOURCE, capacity=10)
     logits = small.extend(LAST_B1, state)
     expected = logits.clone()
     del small
     gc.collect()
-    state.select(torch.tensor([1, 0, 1]))
-    assert state.length_B.tolist() == [1, 1, 1]
+    state.select([1, 0, 1])
+    assert state.lengths == [1, 1, 1]
     assert torch.equal(logits, expected)
 
 
@@ -251,11 +254,11 @@ def test_models_do_not_know_of_each_other() -> None:
     models = [native_tiny.build(kind) for kind in kinds]
     source = [native_tiny.rows(model, [4, 7]) for model in models]
 
-    def run(backend: NativeBackend, row: list[list[int]]) -> Tensor:
+    def run(backend: TensorCalls, row: list[list[int]]) -> Tensor:
         return backend.extend(TOKENS_BT, backend.encode(row, capacity=4))
 
-    alone = [run(NativeBackend(m, threads=1), row) for m, row in zip(models, source, strict=True)]
-    together = [NativeBackend(model, threads=2) for model in models]
+    alone = [run(native_calls(m, threads=1), row) for m, row in zip(models, source, strict=True)]
+    together = [native_calls(model, threads=2) for model in models]
     states = [b.encode(row, capacity=4) for b, row in zip(together, source, strict=True)]
     found = [b.extend(TOKENS_BT, s) for b, s in zip(together, states, strict=True)]
     assert all(torch.equal(one, other) for one, other in zip(found, alone, strict=True))
@@ -272,7 +275,7 @@ def test_threads_with_states_of_their_own_do_not_disturb_each_other(backend) -> 
 
 def test_two_threads_cannot_use_one_state() -> None:
     model = tiny.seq2seq(hidden_size=128, intermediate_size=512, vocab_size=2000)
-    backend = NativeBackend(model, threads=1)
+    backend = native_calls(model, threads=1)
     state = backend.encode([[3] * 5], capacity=400)
     tokens_BT = torch.randint(2000, (1, 300))
     done, messages = threading.Event(), set()
@@ -280,7 +283,7 @@ def test_two_threads_cannot_use_one_state() -> None:
     def disturb() -> None:
         while not done.is_set():
             try:
-                state.rollback(state.length_B)
+                state.rollback(state.lengths)
             except InputError as error:
                 messages.add(str(error))
 
@@ -290,11 +293,11 @@ def test_two_threads_cannot_use_one_state() -> None:
     for _ in range(1000):
         try:
             backend.extend(tokens_BT, state)
-            state.rollback(torch.tensor([0]))
+            state.rollback([0])
             extended += 1
         except InputError as error:
             messages.add(str(error))
-            if state.length_B.item():  # the other thread was in its rollback when ours came
+            if state.lengths[0]:  # the other thread was in its rollback when ours came
                 state = backend.encode([[3] * 5], capacity=400)
         if messages and extended:
             break
@@ -305,7 +308,7 @@ def test_two_threads_cannot_use_one_state() -> None:
     taken = "backend native: this state is in use by another thread"
     assert taken in messages
     assert messages <= {taken, late}
-    state.rollback(torch.tensor([0]))
+    state.rollback([0])
     assert backend.extend(tokens_BT, state).shape == (1, 300, 2000)
 
 
@@ -316,7 +319,7 @@ def test_weights_that_are_no_numbers_are_named(value) -> None:
         model.decoder.blocks[1].feedforward.up.weight[3, 4] = value
     message = r"^backend native: 'decoder.blocks.1.feedforward.up.weight' holds numbers that are"
     with pytest.raises(ConfigError, match=message):
-        NativeBackend(model, threads=1)
+        native_calls(model, threads=1)
 
 
 def test_weights_of_another_shape_are_named() -> None:
@@ -360,31 +363,31 @@ def test_instruction_sets_are_chosen_by_name(monkeypatch) -> None:
     assert names[-1] == "portable"
     for name in names:
         monkeypatch.setenv(INSTRUCTION_SET, name)
-        assert NativeBackend(model, threads=1).instruction_set == name
-    assert NativeBackend(model, threads=1, instruction_set=names[0]).instruction_set == names[0]
+        assert native_calls(model, threads=1).instruction_set == name
+    assert native_calls(model, threads=1, instruction_set=names[0]).instruction_set == names[0]
     monkeypatch.setenv(INSTRUCTION_SET, "abacus")
     with pytest.raises(ConfigError, match=r"^OUTRIDER_ISA: instruction set 'abacus' is not there;"):
-        NativeBackend(model, threads=1)
+        native_calls(model, threads=1)
     monkeypatch.delenv(INSTRUCTION_SET)
-    assert NativeBackend(model, threads=1).instruction_set == names[0]
+    assert native_calls(model, threads=1).instruction_set == names[0]
 
 
 def test_wrong_options_are_named() -> None:
     model = native_tiny.build("plain")
     with pytest.raises(ConfigError, match=r"^dtype: got 'int4', expected one of int8, float32"):
-        NativeBackend(model, dtype="int4")
+        native_calls(model, dtype="int4")
     with pytest.raises(ConfigError, match=r"threads is 5000, expected 1 to 1024"):
-        NativeBackend(model, threads=5000)
+        native_calls(model, threads=5000)
     with pytest.raises(ModelError, match=r"does not compute position: alibi; use backend torch"):
-        NativeBackend(tiny.seq2seq(position="alibi"))
+        native_calls(tiny.seq2seq(position="alibi"))
     unbound = native_tiny.Drafter(native_tiny.DrafterConfig.for_target(model.config))
     with pytest.raises(ModelError, match="this drafter has no target yet"):
-        NativeBackend(model, drafter=unbound)
+        native_calls(model, drafter=unbound)
 
 
-def test_fanning_out_twice_is_our_own_mistake(backend) -> None:
-    with pytest.raises(ValueError, match="fanned out already"):
-        open_state(backend).fan(2).fan(2)
+def test_repeating_rows_twice_is_our_own_mistake(backend) -> None:
+    with pytest.raises(ValueError, match="repeated already"):
+        open_state(backend).repeat_rows(2).repeat_rows(2)
 
 
 def test_a_temperature_that_32_bits_cannot_hold_is_refused(backend) -> None:

@@ -4,20 +4,18 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
-import torch
 
 import native_tiny
+from outrider.decoding.questions import Likeliest, Logits
 from outrider.errors import InputError, OutriderError, ResourceError, UnsupportedError
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
 from outrider.backends.native import NativeBackend, NativeState
 
-WORDS = 37
 SOURCE = [[4, 5, 1], [6, 1]]
-LAST_B1 = torch.tensor([[3], [4]])
+LAST = [[3], [4]]
 
 
 @pytest.fixture(scope="module")
@@ -46,17 +44,19 @@ class Broken:
 Call = Callable[[NativeBackend, NativeState], Any]
 core_calls: dict[str, Call] = {
     "encode": lambda b, s: b.encode(SOURCE, capacity=3),
-    "extend": lambda b, s: b.extend(LAST_B1, s),
-    "likeliest": lambda b, s: b.likeliest([[3], [4]], s, []),
-    "ride": lambda b, s: b.ride([3, 4], s, 2, held=[3, 3], worth=0.0, forbidden=[]),
-    "draft": lambda b, s: b.draft(LAST_B1, s, 2),
-    "predict": lambda b, s: b.predict(LAST_B1, s, torch.tensor([[-1], [-1]])),
-    "ctc": lambda b, s: b.ctc(s),
-    "length_B": lambda b, s: s.length_B,
+    "extend": lambda b, s: b.extend(LAST, s, Logits()),
+    "likeliest": lambda b, s: b.extend(LAST, s, Likeliest()),
+    "draft and verify": lambda b, s: b.drafts.draft_and_verify(
+        [3, 4], s, 2, Likeliest(), held=[3, 3], min_survival=0.0
+    ),
+    "draft": lambda b, s: b.drafts.draft([3, 4], s, 2),
+    "predict": lambda b, s: b.drafts.predict([3, 4], s, [[-1], [-1]]),
+    "ctc": lambda b, s: b.slots.fill(s, Logits()),
+    "lengths": lambda b, s: s.lengths,
     "nbytes": lambda b, s: s.nbytes,
-    "rollback": lambda b, s: s.rollback(torch.tensor([3, 3])),
-    "select": lambda b, s: s.select(torch.tensor([0])),
-    "fan": lambda b, s: s.fan(2),
+    "rollback": lambda b, s: s.rollback([3, 3]),
+    "select": lambda b, s: s.select([0]),
+    "repeat rows": lambda b, s: s.repeat_rows(2),
 }
 core_errors: dict[str, tuple[Callable[[], Exception], type[OutriderError], str]] = {
     "no memory": (
@@ -102,17 +102,6 @@ def test_whatever_the_core_throws_is_an_error_of_our_tree(backend, monkeypatch, 
     monkeypatch.setattr(backend, "core", Broken(error))
     with pytest.raises(expected, match=message):
         core_calls[name](backend, state)
-
-
-def test_slots_of_a_state_that_cannot_say_its_lengths(backend, monkeypatch) -> None:
-    class Half(Broken):
-        def ctc(self, *_: Any) -> Any:
-            return np.zeros((2, 3, WORDS), np.float32)
-
-    half = Half(RuntimeError("a fault"))
-    monkeypatch.setattr(backend, "core", half)
-    with pytest.raises(UnsupportedError, match="a fault"):
-        backend.ctc(NativeState(half))  # type: ignore[arg-type]
 
 
 def test_threads_that_the_system_does_not_give_are_one_sentence() -> None:

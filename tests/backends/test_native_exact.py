@@ -3,6 +3,7 @@
 from itertools import pairwise
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
@@ -12,16 +13,18 @@ from torch import Tensor
 import native_tiny
 from native_tiny import KINDS
 from outrider.decoding import DecodeConfig, Draft, Request, greedy
-from outrider.decoding.tandem import tandem, worth_checking
+from outrider.decoding import round as rounds
+from outrider.decoding.questions import Forbidden, Likeliest
+from outrider.decoding.round import worth_checking
+from outrider.decoding.tandem import tandem
+from tensor_calls import TensorCalls, native_calls
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
-
-from outrider.backends.native import NativeBackend  # noqa: E402
 
 SETS = core.instruction_sets()
 
 
-def one_by_one(backend: NativeBackend, source: list[int], tokens: list[int]) -> Tensor:
+def one_by_one(backend: TensorCalls, source: list[int], tokens: list[int]) -> Tensor:
     """Logits after every token of one text."""
     state = backend.encode([source], capacity=len(tokens))
     logits = [backend.extend(torch.tensor([[token]]), state) for token in tokens]
@@ -44,8 +47,8 @@ def test_a_row_is_the_same_in_any_company(
 ) -> None:
     """One by one with plain C++, against blocks in a batch, some tokens of which are taken back."""
     model = native_tiny.build(kind, seed=seed)
-    plain = NativeBackend(model, dtype=dtype, threads=1, instruction_set="portable")
-    backend = NativeBackend(model, dtype=dtype, threads=threads, instruction_set=instruction_set)
+    plain = native_calls(model, dtype=dtype, threads=1, instruction_set="portable")
+    backend = native_calls(model, dtype=dtype, threads=threads, instruction_set=instruction_set)
     source = native_tiny.rows(model, lengths, seed)
     tokens_BT = torch.randint(plain.vocab_size, (len(lengths), 20))
     state = backend.encode(source, capacity=20)
@@ -55,7 +58,7 @@ def test_a_row_is_the_same_in_any_company(
         block_BT = tokens_BT[:, start:taken].clone()
         block_BT[:, end - start :].random_(plain.vocab_size)
         found.append(backend.extend(block_BT, state)[:, : end - start])
-        state.rollback(torch.full((len(lengths),), end))
+        state.rollback([end] * len(lengths))
     found_BTV = torch.cat(found, dim=1)
     row = seed % len(lengths)
     expected_TV = one_by_one(plain, source[row], tokens_BT[row].tolist())
@@ -73,7 +76,7 @@ def test_a_row_is_the_same_in_any_company(
 )
 def test_the_likeliest_has_the_largest_logit(kind, seed, threads, rows, width, forbidden) -> None:
     model = native_tiny.build(kind, seed=seed)
-    backend = NativeBackend(model, threads=threads)
+    backend = native_calls(model, threads=threads)
     source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
     tokens_BT = torch.randint(backend.vocab_size, (rows, width))
     state = backend.encode(source, capacity=6)
@@ -94,34 +97,36 @@ def test_the_likeliest_has_the_largest_logit(kind, seed, threads, rows, width, f
     forbidden=st.sets(st.integers(0, 22), max_size=3),
     ends=st.lists(st.integers(0, 22), max_size=8),
 )
-def test_a_ride_drafts_and_then_verifies(
+def test_one_call_drafts_and_then_verifies(
     kind, seed, threads, rows, slots, worth, forbidden, ends
 ) -> None:
     model = native_tiny.build(kind, seed=seed)
     side_decoder = native_tiny.build_drafter(model)
-    backend = NativeBackend(model, drafter=side_decoder, threads=threads, ends=ends)
+    backend = native_calls(model, drafter=side_decoder, threads=threads, ends=ends)
     source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
     newest = torch.randint(backend.vocab_size, (rows, 1), generator=torch.manual_seed(seed))
     states = [backend.encode(source, capacity=12, drafting=True) for _ in range(2)]
 
     draft = backend.draft(newest, states[0], slots)
     guesses = draft.tokens_BK.tolist()
-    kept = worth_checking(guesses, draft.confidence_BK.tolist(), worth=worth, ends=backend.ends)
+    kept = worth_checking(
+        guesses, draft.confidence_BK.tolist(), min_survival=worth, ends=backend.ends
+    )
     tokens = [[*new, *some[:kept]] for new, some in zip(newest.tolist(), guesses, strict=True)]
     best = backend.likeliest(tokens, states[0], sorted(forbidden))
 
     backend.likeliest([[1]] * rows, states[1], [])
-    found = backend.ride(
+    found = backend.drafts.draft_and_verify(
         newest[:, 0].tolist(),
         states[1],
         slots,
+        Likeliest(Forbidden(tuple(sorted(forbidden)))),
         held=[0] * rows,
-        worth=worth,
-        forbidden=sorted(forbidden),
+        min_survival=worth,
     )
     assert found.drafted == [row[:kept] for row in guesses]
-    assert found.best == best
-    assert states[1].length_B.tolist() == states[0].length_B.tolist()
+    assert found.best.tokens == best
+    assert states[1].lengths == states[0].lengths
 
 
 @settings(max_examples=25)
@@ -138,8 +143,8 @@ def test_a_draft_is_the_same_in_any_company(
 ) -> None:
     model = native_tiny.build(kind, seed=seed)
     side_decoder = native_tiny.build_drafter(model, **native_tiny.DRAFTERS[drafter])
-    plain = NativeBackend(model, drafter=side_decoder, threads=1, instruction_set="portable")
-    backend = NativeBackend(
+    plain = native_calls(model, drafter=side_decoder, threads=1, instruction_set="portable")
+    backend = native_calls(
         model, drafter=side_decoder, threads=threads, instruction_set=instruction_set
     )
     source = native_tiny.rows(model, lengths, seed)
@@ -162,44 +167,50 @@ def test_a_draft_is_the_same_in_any_company(
 def test_slots_are_the_same_in_any_company(instruction_set) -> None:
     model = native_tiny.build("marian")
     ctc = native_tiny.build_ctc(model)
-    plain = NativeBackend(model, ctc=ctc, threads=1, instruction_set="portable")
-    backend = NativeBackend(model, ctc=ctc, threads=2, instruction_set=instruction_set)
+    plain = native_calls(model, ctc=ctc, threads=1, instruction_set="portable")
+    backend = native_calls(model, ctc=ctc, threads=2, instruction_set=instruction_set)
     source = native_tiny.rows(model, [7, 2, 30, 11])
     known_BU = torch.randint(-1, plain.vocab_size, (4, 60))
-    logits_BUV, _ = backend.ctc(backend.encode(source, capacity=0, parallel=True), known_BU)
+    logits_BUV = backend.ctc(backend.encode(source, capacity=0, parallel=True), known_BU)
     for row, one in enumerate(source):
         slots = 2 * len(one)
         state = plain.encode([one], capacity=0, parallel=True)
-        alone_1UV, _ = plain.ctc(state, known_BU[row : row + 1, :slots])
+        alone_1UV = plain.ctc(state, known_BU[row : row + 1, :slots])
         assert torch.equal(logits_BUV[row, :slots], alone_1UV[0])
 
 
 class Oracle:
     """A backend whose drafts are the model's own continuation, some of them spoilt."""
 
-    def __init__(self, inner: NativeBackend, skill: float, seed: int) -> None:
+    def __init__(self, inner: TensorCalls, skill: float, seed: int) -> None:
         self.inner, self.skill = inner, skill
-        self.dice = torch.Generator().manual_seed(seed)
+        self.dice = np.random.default_rng(seed)
+        self.longest = inner.drafts.longest
+        self.drafts = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def draft(self, last_B1: Tensor, state: Any, tokens: int) -> Draft:
-        heard = self.inner.draft(last_B1, state, tokens)
+    def draft(self, newest: list[int], state: Any, tokens: int) -> Draft:
+        heard = self.inner.drafts.draft(newest, state, tokens)
         # Let copies of the rows go on by themselves, beside rows that take nothing in.
-        row_B = torch.arange(len(last_B1))
-        state.select(torch.cat([row_B, row_B]))
-        count = torch.cat([torch.zeros_like(row_B), torch.ones_like(row_B)])
-        chosen, token_B1 = [], last_B1
+        rows = list(range(len(newest)))
+        state.select(rows + rows)
+        chosen, fed = [], list(newest)
         for _ in range(tokens):
-            logits = self.inner.extend(token_B1.repeat(2, 1), state, count_B=count)
-            token_B1 = logits[len(row_B) :].argmax(-1)
-            chosen.append(token_B1)
-        state.select(row_B)
-        tokens_BK = torch.cat(chosen, dim=1)
-        spoilt = torch.rand(tokens_BK.shape, generator=self.dice) > self.skill
-        noise = torch.randint(self.inner.vocab_size, tokens_BK.shape, generator=self.dice)
-        return heard._replace(tokens_BK=torch.where(spoilt, noise, tokens_BK))
+            both = [*([] for _ in rows), *([token] for token in fed)]
+            best = self.inner.backend.extend(both, state, Likeliest()).tokens
+            fed = [token for (token,) in best[len(rows) :]]
+            chosen.append([self._spoilt(token) for token in fed])
+        state.select(rows)
+        return heard._replace(tokens=[list(row) for row in zip(*chosen, strict=True)])
+
+    def draft_and_verify(self, *inputs: Any, **options: Any) -> rounds.RoundOutput:
+        return rounds.draft_and_verify(self.inner, self, *inputs, **options)
+
+    def _spoilt(self, token: int) -> int:
+        wrong = self.dice.random() > self.skill
+        return int(self.dice.integers(self.inner.vocab_size)) if wrong else token
 
 
 @settings(max_examples=60)
@@ -216,8 +227,8 @@ def test_tandem_says_what_greedy_says(kind, seed, rows, k, skill, instruction_se
     """Greedy alone with one instruction set, tandem in a batch with another."""
     model = native_tiny.build(kind, seed=seed)
     drafter = native_tiny.build_drafter(model, seed=seed)
-    plain = NativeBackend(model, threads=1, instruction_set="portable")
-    backend: Any = NativeBackend(
+    plain = native_calls(model, threads=1, instruction_set="portable")
+    backend: Any = native_calls(
         model, drafter=drafter, threads=threads, instruction_set=instruction_set
     )
     source = native_tiny.rows(model, [1 + seed % 5 + n for n in range(rows)], seed)
@@ -234,7 +245,7 @@ def test_tandem_says_what_greedy_says(kind, seed, rows, k, skill, instruction_se
 def test_blocks_of_good_drafts_are_taken() -> None:
     """So that the test above is not about refused drafts alone."""
     model = native_tiny.build("marian")
-    backend: Any = NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=1)
+    backend: Any = native_calls(model, drafter=native_tiny.build_drafter(model), threads=1)
     request = Request(source=(4, 5, 1), max_new_tokens=27)
     config = DecodeConfig(mode="tandem", draft_tokens=8, min_new_tokens=27)
     (best,) = tandem(Oracle(backend, 1.0, 0), [request], config)

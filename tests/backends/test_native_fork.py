@@ -12,7 +12,7 @@ import native_tiny
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
-from outrider.backends.native import NativeBackend
+from tensor_calls import TensorCalls, native_calls
 
 TOKENS_BT = torch.tensor([[0, 7, 8], [0, 9, 3]])
 SECONDS = 10
@@ -24,12 +24,12 @@ pytestmark = [
 ]
 
 
-def build() -> NativeBackend:
+def build() -> TensorCalls:
     model = native_tiny.build("marian")
-    return NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=3)
+    return native_calls(model, drafter=native_tiny.build_drafter(model), threads=3)
 
 
-def run(backend: NativeBackend) -> tuple[list, list]:
+def run(backend: TensorCalls) -> tuple[list, list]:
     state = backend.encode([[4, 5, 1], [6, 1]], capacity=10, drafting=True)
     logits = backend.extend(TOKENS_BT, state)
     return logits.tolist(), backend.draft(TOKENS_BT[:, -1:], state, 3).tokens_BK.tolist()

@@ -16,13 +16,13 @@ pytestmark = pytest.mark.skipif(
 PREFILL = """
 import re, torch
 import tiny
-from outrider.backends.native import NativeBackend
+from tensor_calls import native_calls
 from outrider.models import Drafter, DrafterConfig
 
 words, length = 8000, 6000
 model = tiny.language_model(vocab_size=words, hidden_size=32, position="none")
 drafter = Drafter(DrafterConfig.for_target(model.config, rank=4)).bind(model).eval()
-backend = NativeBackend(model, drafter=drafter, threads=2)
+backend = native_calls(model, drafter=drafter, threads=2)
 state = backend.encode([[]], capacity=length + 600, drafting=True)
 peak = lambda: int(re.search(r"VmPeak:\\s+(\\d+)", open("/proc/self/status").read())[1]) << 10
 before = peak()
@@ -37,7 +37,7 @@ def test_a_long_prompt_and_a_long_draft_take_little_memory() -> None:
     """Scores of 6000 rows over 8000 words would be 192 MB for each of two threads."""
     done = subprocess.run(
         [sys.executable, "-c", PREFILL],
-        env=os.environ | {"PYTHONPATH": str(Path(__file__).parents[1])},
+        env=os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
         capture_output=True,
         text=True,
         timeout=120,

@@ -7,11 +7,13 @@ import tomllib
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 import drafted
 from outrider.backends import native
-from outrider.backends.native import NativeBackend
+from outrider.backends.native import NativeBackend, NativeDrafts
+from outrider.decoding.questions import Chosen, Logits
 from outrider.evaluation import doctor, self_check
 from outrider.evaluation.self_check import SelfCheck
 
@@ -308,18 +310,19 @@ def test_a_model_the_core_computes(command: Command, plain: Path) -> None:
 @needs_core
 def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     """With a core whose rows depend on how many there are."""
-    extend, ride = NativeBackend.extend, NativeBackend.ride
+    extend, verify = NativeBackend.extend, NativeDrafts.draft_and_verify
 
-    def wrong_extend(self: NativeBackend, tokens_BT, state, **options):  # type: ignore[no-untyped-def]
-        logits = extend(self, tokens_BT, state, **options)
-        return logits.roll(tokens_BT.shape[1], -1)
+    def wrong_extend(self, tokens, state, ask, **options):  # type: ignore[no-untyped-def]
+        found = extend(self, tokens, state, ask, **options)
+        return np.roll(found, len(tokens[0]), -1) if isinstance(ask, Logits) else found
 
-    def wrong_ride(self: NativeBackend, *arguments, **options):  # type: ignore[no-untyped-def]
-        found = ride(self, *arguments, **options)
-        return found._replace(best=[[abs(token - 1) for token in row] for row in found.best])
+    def wrong_verify(self, *arguments, **options):  # type: ignore[no-untyped-def]
+        found = verify(self, *arguments, **options)
+        wrong = [[abs(token - 1) for token in row] for row in found.best.tokens]
+        return found._replace(best=Chosen(wrong))
 
     monkeypatch.setattr(NativeBackend, "extend", wrong_extend)
-    monkeypatch.setattr(NativeBackend, "ride", wrong_ride)
+    monkeypatch.setattr(NativeDrafts, "draft_and_verify", wrong_verify)
     found = self_check.check_native()
     assert found.float32_error > self_check.TOLERANCE
     assert found.differing > 0

@@ -23,7 +23,7 @@ def enumerate_all(backend, request: Request, config: DecodeConfig) -> list[Hypot
                 whole = (*tokens, *end)
                 seen, total = (backend.start, *request.prompt), 0.0
                 for token in whole:
-                    logits = torch.tensor(backend.logits(tuple(request.source), seen))
+                    logits = torch.from_numpy(backend.logits(tuple(request.source), seen).copy())
                     total += logits.log_softmax(-1)[token].item()
                     seen = (*seen, token)
                 score = total / len(whole) ** config.length_penalty

@@ -3,6 +3,7 @@
 import json
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
@@ -79,7 +80,7 @@ def test_enough_is_ranked_for_every_beam_to_go_on(toy) -> None:
         ends = (1, 4)
 
         def logits(self, source, seen):
-            return tuple(9.0 if token in self.ends else float(token) for token in range(6))
+            return np.array([9.0 if token in self.ends else token for token in range(6)])
 
     config = DecodeConfig(beams=3, n_best=3, max_new_tokens=4, length_penalty=5.0)
     (found,) = beam(Ending(), [Request()], config)

@@ -25,7 +25,7 @@ def plain(backend, request: Request, limit: int) -> Hypothesis:
     seen, out = (backend.start, *request.prompt), []
     while len(out) < limit:
         logits = backend.logits(tuple(request.source), seen)
-        token = max(range(backend.vocab_size), key=logits.__getitem__)
+        token = int(logits.argmax())
         if token in backend.ends:
             return Hypothesis(tuple(out), "eos")
         out.append(token)
@@ -104,7 +104,7 @@ def test_score_is_the_log_probability(toy) -> None:
     for request, output in zip(requests, greedy(backend, requests, config), strict=True):
         seen, expected = (backend.start,), 0.0
         for token in (*output.tokens, *([backend.eos] if output.finish == "eos" else [])):
-            logits = torch.tensor(backend.logits(request.source, seen))
+            logits = torch.from_numpy(backend.logits(request.source, seen).copy())
             expected += logits.log_softmax(-1)[token].item()
             seen = (*seen, token)
         assert output.score == pytest.approx(expected, abs=1e-5)

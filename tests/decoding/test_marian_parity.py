@@ -17,18 +17,18 @@ class UncachedState:
         self.source, self.rows = source, rows
 
     @property
-    def length_B(self) -> Tensor:
-        return torch.tensor([len(row) for row in self.rows])
+    def lengths(self) -> list[int]:
+        return [len(row) for row in self.rows]
 
-    def rollback(self, length_B: Tensor) -> None:
-        self.rows = [row[:n] for row, n in zip(self.rows, length_B.tolist(), strict=True)]
+    def rollback(self, lengths: list[int]) -> None:
+        self.rows = [row[:n] for row, n in zip(self.rows, lengths, strict=True)]
 
-    def select(self, row_N: Tensor) -> None:
-        self.rows = [self.rows[n].copy() for n in row_N.tolist()]
-        self.source = [self.source[n] for n in row_N.tolist()]
+    def select(self, rows: list[int]) -> None:
+        self.rows = [self.rows[n].copy() for n in rows]
+        self.source = [self.source[n] for n in rows]
 
-    def fan(self, beams: int) -> "UncachedState":
-        again = [n for n in range(len(self.rows)) for _ in range(beams)]
+    def repeat_rows(self, times: int) -> "UncachedState":
+        again = [n for n in range(len(self.rows)) for _ in range(times)]
         return UncachedState([self.source[n] for n in again], [self.rows[n].copy() for n in again])
 
 
@@ -44,16 +44,16 @@ class UncachedMarian:
     def encode(self, source, *, capacity: int) -> UncachedState:
         return UncachedState([list(ids) for ids in source], [[] for _ in source])
 
-    def extend(self, tokens_BT, state, *, count_B=None, last=False) -> Tensor:
-        assert count_B is None
-        state.rows = [a + b for a, b in zip(state.rows, tokens_BT.tolist(), strict=True)]
+    @torch.inference_mode()
+    def extend(self, tokens, state, ask, *, last=False):
+        state.rows = [a + b for a, b in zip(state.rows, tokens, strict=True)]
         ids = padded(state.source)
         logits = self.model(
             input_ids=ids,
             attention_mask=(ids != PAD).long(),
             decoder_input_ids=torch.tensor(state.rows),
         ).logits
-        return logits[:, -1:] if last else logits[:, -tokens_BT.shape[1] :]
+        return ask.answer(logits[:, -1 if last else -len(tokens[0]) :].numpy())
 
 
 def padded(rows: list[list[int]]) -> Tensor:

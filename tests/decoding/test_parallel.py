@@ -4,16 +4,17 @@ from functools import cache
 from itertools import groupby
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import tiny
-from outrider.backends.torch import TorchBackend
+from outrider.backends.torch import TorchBackend, TorchDrafts
 from outrider.decoding import DecodeConfig, Hypothesis, Request, decode, writer
 from outrider.decoding.parallel import parallel
+from outrider.decoding.questions import Logits
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError
 from outrider.models.ctc import Ctc, CtcConfig
@@ -78,11 +79,13 @@ def log_probs(request: Request, tokens: tuple[int, ...]) -> list[float]:
 
 
 class Recorder:
-    """A backend that remembers what its slots were told."""
+    """A backend that remembers which tokens its slots knew."""
 
     def __init__(self) -> None:
-        self.told: list[Tensor | None] = []
+        self.known: list[Any] = []
         self.states: list[DecoderState] = []
+        self.slots = self.drafts = self
+        self.per_token, self.longest_text = backend().slots.per_token, 99
 
     def __getattr__(self, name: str) -> Any:
         return getattr(backend(), name)
@@ -91,13 +94,13 @@ class Recorder:
         self.states.append(backend().encode(*args, **kwargs))
         return self.states[-1]
 
-    def ctc(self, state: DecoderState, told: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        self.told.append(told)
-        return backend().ctc(state, told)
+    def fill(self, state: DecoderState, ask: Any, known: Any = None) -> Any:
+        self.known.append(known)
+        return backend().slots.fill(state, ask, known)
 
-    def predict(self, last: Tensor, state: DecoderState, told: Tensor) -> tuple[Tensor, Tensor]:
-        self.told.append(told)
-        return backend().predict(last, state, told)
+    def predict(self, newest: list[int], state: DecoderState, known: Any) -> Any:
+        self.known.append(known)
+        return backend().drafts.predict(newest, state, known)
 
 
 @settings(max_examples=30)
@@ -145,7 +148,7 @@ def test_the_drafters_block_is_read_up_to_its_end_token(requests) -> None:
         limit = request.max_new_tokens or 256
         slots = min(limit, (3 * len(request.source) + 1) // 2 + 4)
         state = backend().encode([request.source], capacity=slots, drafting=True)
-        drafted = backend().draft(torch.tensor([[PAD]]), state, slots).tokens_BK[0].tolist()
+        (drafted,) = backend().drafts.draft([PAD], state, slots).tokens
         ended = EOS in drafted
         words = drafted[: drafted.index(EOS)] if ended else drafted
         assert list(ours.tokens) == [token for token in words if token != PAD]
@@ -157,30 +160,31 @@ def test_further_ctc_passes_tell_the_surest_slots(monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(writer, "MOST_KNOWN", 0.8)  # else rows this short are told nothing
     recorder, rows = Recorder(), [source(5, 6, 7, 8, 9), source(11, 12)]
     parallel(recorder, rows, config(iterations=3))  # type: ignore[arg-type]
-    first, *later = recorder.told
+    first, *later = recorder.known
     assert first is None
     for row, slots in enumerate((12, 6)):
         said, sure = [-1] * slots, [0.0] * slots
-        told: Tensor | None = None
+        told: list[list[int]] | None = None
         for count, following in enumerate(later, start=1):
-            logits = backend().ctc(recorder.states[0], told)[0][row].clone()
+            logits_BUV = backend().slots.fill(recorder.states[0], Logits(), told)
+            logits = torch.from_numpy(logits_BUV[row].copy())
             logits[:, EOS] = -torch.inf
             prob, path = (x.tolist() for x in logits.softmax(-1).max(-1))
             for u in range(slots):
-                if told is None or told[row, u] < 0:
+                if told is None or told[row][u] < 0:
                     said[u], sure[u] = path[u], prob[u]
             most = int(slots * 0.8 * (4 - count) / 4)
             keep = sorted(range(slots), key=sure.__getitem__, reverse=True)[:most]
             assert following is not None
             expected = [said[u] if u in keep else -1 for u in range(slots)]
-            assert following[row].tolist() == expected + [-1] * (12 - slots)
+            assert following[row] == expected + [-1] * (12 - slots)
             told = following
 
 
 def test_a_ctc_decoder_is_told_as_little_as_in_training() -> None:
     recorder, request = Recorder(), source(*[4 + n % 19 for n in range(39)])
     parallel(recorder, [request], config(iterations=4))  # type: ignore[arg-type]
-    told = [int((one >= 0).sum()) for one in recorder.told if one is not None]
+    told = [sum(token >= 0 for token in one[0]) for one in recorder.known if one is not None]
     assert told == [9, 7, 4, 2], "of 80 slots, at most 15 %, fewer from pass to pass"
 
 
@@ -195,12 +199,11 @@ def test_looking_again_is_left_to_the_drafter_where_there_is_one() -> None:
 def test_further_passes_of_the_drafter_tell_nothing_past_the_end() -> None:
     recorder, rows = Recorder(), [source(n, n + 1, n + 2, 30 - n) for n in range(8, 20)]
     parallel(recorder, rows, config("drafter", iterations=1))  # type: ignore[arg-type]
-    first, told = recorder.told
-    assert first is not None
-    assert told is not None
+    first, told = map(np.array, recorder.known)
     assert (first == -1).all()
-    tokens, prob = backend().predict(torch.full((12, 1), PAD), recorder.states[0], first)
-    for row, said in enumerate(tokens.tolist()):
+    said_of, prob_of = backend().drafts.predict([PAD] * 12, recorder.states[0], first.tolist())
+    tokens, prob = np.array(said_of), np.array(prob_of)
+    for row, said in enumerate(said_of):
         used = said.index(EOS) + 1 if EOS in said else len(said)
         kept = told[row, :used] >= 0
         assert int(kept.sum()) == used // 2
@@ -208,7 +211,7 @@ def test_further_passes_of_the_drafter_tell_nothing_past_the_end() -> None:
         assert told[row, :used][kept].tolist() == tokens[row, :used][kept].tolist()
         if 0 < used // 2 < used:
             assert prob[row, :used][kept].min() >= prob[row, :used][~kept].max()
-    assert any(EOS in said for said in tokens.tolist())
+    assert any(EOS in said for said in said_of)
 
 
 @pytest.mark.parametrize("decoder", DECODERS)
@@ -217,9 +220,9 @@ def test_what_was_told_stands(decoder: str, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setattr(writer.CtcWriter, "_share", writer.Writer._share)  # or it is told too few
     recorder, request = Recorder(), source(5, 6, 7, 8, 9)
     ((found,),) = parallel(recorder, [request], config(decoder, iterations=9))  # type: ignore[arg-type]
-    told = recorder.told[-1]
+    told = recorder.known[-1]
     assert told is not None
-    words = [t for t, _ in groupby(told[0].tolist()) if t not in (PAD, EOS, -1)]
+    words = [t for t, _ in groupby(told[0]) if t not in (PAD, EOS, -1)]
     rest = iter(found.tokens)
     assert all(word in rest for word in words)  # in this order, though not side by side
     assert len(words) > 1
@@ -313,10 +316,10 @@ def test_what_cannot_be_done_is_said() -> None:
     with pytest.raises(ModelError, match=r"needs a source to read; a language model has none$"):
         TorchBackend(tiny.language_model(), ctc=backend().ctc_decoder)
     plain = backend().encode([(5, EOS)], capacity=4)
-    with pytest.raises(ModelError, match="the state was not opened for it"):
-        backend().ctc(plain)
+    with pytest.raises(ModelError, match="was not opened for parallel decoding"):
+        backend().slots.fill(plain, Logits())
     with pytest.raises(ModelError, match="was not opened for drafting"):
-        backend().predict(torch.tensor([[PAD]]), plain, torch.tensor([[-1]]))
+        backend().drafts.predict([PAD], plain, [[-1]])
 
 
 @pytest.mark.parametrize("candidates", [1, 3])
@@ -324,20 +327,22 @@ def test_a_drafter_that_saw_no_whole_texts_writes_no_longer_ones_than_its_blocks
     candidates, monkeypatch
 ) -> None:
     inner = backend()
-    monkeypatch.setattr(inner, "longest_text", 5)
     asked: list[int] = []
-    predict, draft = inner.predict, inner.draft
 
-    def count_predicted(last: Tensor, state: DecoderState, told: Tensor) -> tuple[Tensor, Tensor]:
-        asked.append(told.shape[1])
-        return predict(last, state, told)
+    class Short(TorchDrafts):
+        def __init__(self, *parts: Any) -> None:
+            super().__init__(*parts)
+            self.longest_text = 5
 
-    def count_drafted(last: Tensor, state: DecoderState, tokens: int, **more: Any) -> Any:
-        asked.append(tokens)
-        return draft(last, state, tokens, **more)
+        def predict(self, newest: Any, state: Any, known: Any) -> Any:
+            asked.append(len(known[0]))
+            return super().predict(newest, state, known)
 
-    monkeypatch.setattr(inner, "predict", count_predicted)
-    monkeypatch.setattr(inner, "draft", count_drafted)
+        def draft(self, newest: Any, state: Any, tokens: int, **more: Any) -> Any:
+            asked.append(tokens)
+            return super().draft(newest, state, tokens, **more)
+
+    monkeypatch.setattr("outrider.backends.torch.TorchDrafts", Short)
     options = config("drafter", candidates=candidates)
     ((found,),) = parallel(inner, [source(5, 6, 7, 8, 9, 10)], options)
     assert set(asked) == {5}

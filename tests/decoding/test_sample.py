@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.decoding import DecodeConfig, Request, greedy, sample
-from outrider.decoding.sample import draw
+from outrider.decoding.sampling import Sampling, choose
 
 LOGITS = torch.tensor([[1.0, 3.0, 2.0, 0.0, -1.0]])
 GRID = ((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000)[:, None]
@@ -14,8 +14,10 @@ GRID = ((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000)[:, None]
 
 def share(**options) -> torch.Tensor:
     """How much of the unit interval goes to each token: its probability, to grid precision."""
-    config = DecodeConfig(strategy="sample", **options)
-    tokens = draw(LOGITS.expand(len(GRID), -1), GRID, config)
+    sampling = DecodeConfig(strategy="sample", **options).sampling
+    logits = LOGITS.expand(len(GRID), -1)
+    tokens = choose(logits, GRID, sampling)  # as on a GPU
+    assert choose(logits.numpy(), GRID.numpy(), sampling).tolist() == tokens.tolist()
     return tokens.flatten().bincount(minlength=5) / len(GRID)
 
 
@@ -41,8 +43,7 @@ def test_top_p_keeps_the_fewest_that_hold_the_mass(top_p: float, kept: int) -> N
 @pytest.mark.parametrize("uniform", [0.0, 1 - 2**-53])
 def test_the_ends_of_the_interval_never_draw_a_forbidden_token(uniform: float) -> None:
     logits = torch.tensor([[-torch.inf, 0.0, 1.0, -torch.inf]])
-    config = DecodeConfig(strategy="sample")
-    token = draw(logits, torch.tensor([[uniform]], dtype=torch.float64), config)
+    token = choose(logits, torch.tensor([[uniform]], dtype=torch.float64), Sampling())
     assert token.item() in (1, 2)
 
 

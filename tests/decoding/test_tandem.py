@@ -5,21 +5,31 @@ import math
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from torch import Tensor
 
 import tiny
+from outrider.backends.reference import ReferenceDrafts
 from outrider.backends.torch import TorchBackend
-from outrider.decoding import DecodeConfig, Draft, Profile, Request, Statistics, decode, greedy
-from outrider.decoding import judge as judge_module
+from outrider.decoding import DecodeConfig, Draft, DraftPolicy, Request, Statistics, decode, greedy
+from outrider.decoding import accept as accept_module
+from outrider.decoding import round as rounds
 from outrider.decoding.costs import Costs
-from outrider.decoding.tandem import tandem, worth_checking
+from outrider.decoding.questions import Likeliest
+from outrider.decoding.round import worth_checking
+from outrider.decoding.tandem import tandem
 from outrider.errors import ConfigError, ModelError
 from outrider.models import Drafter, DrafterConfig, LanguageModel
 from outrider.nn.attention import attention_kinds, load_attention
+
+
+class CountedDrafts(ReferenceDrafts):
+    def draft(self, *inputs: Any, **options: Any) -> Draft:
+        self.backend.drafted += 1
+        return super().draft(*inputs, **options)
 
 
 @pytest.fixture(scope="session")
@@ -29,55 +39,10 @@ def drafting(toy) -> type:
     class Drafting(toy):
         epsilon = 1e-7
 
-        def __init__(self, *args, skill=0.5, longest_draft=6, candidates=4, **options) -> None:
+        def __init__(self, *args, skill=0.5, **options) -> None:
             super().__init__(*args, **options)
-            self.skill, self.longest_draft, self.candidates = skill, longest_draft, candidates
-            self.extended = self.drafted = 0
-
-        def encode(self, source, *, capacity, drafting=False):
-            state = super().encode(source, capacity=capacity)
-            state.drafting = drafting
-            return state
-
-        def extend(self, tokens_BT, state, **options) -> Tensor:
-            self.extended += 1
-            logits = super().extend(tokens_BT, state, **options)
-            longest = max(len(tokens) for _, tokens in state.rows)
-            assert self.max_length is None or longest <= self.max_length
-            return logits
-
-        def draft(self, last_B1, state, tokens, *, temperature=1.0, uniform_BK=None) -> Draft:
-            assert state.drafting
-            assert 1 <= tokens <= self.longest_draft
-            self.drafted += 1
-            parts = [
-                self._row(source, (*seen, last), tokens, temperature, uniform)
-                for (source, seen), (last,), uniform in zip(
-                    state.rows,
-                    last_B1.tolist(),
-                    [None] * len(last_B1) if uniform_BK is None else uniform_BK,
-                    strict=True,
-                )
-            ]
-            return Draft(*(torch.stack(part) for part in zip(*parts, strict=True)))
-
-        def _row(self, source, seen, tokens, temperature, uniform) -> tuple[Tensor, ...]:
-            anchor, places = len(seen), []
-            for place in range(tokens):
-                true = torch.tensor(self.logits(source, seen))
-                other = torch.tensor(self.logits(source, (anchor, "draft", *seen)))
-                score = self.skill * true + (1 - self.skill) * other
-                score, ids = (score / temperature).topk(self.candidates)
-                prob = score.softmax(-1)
-                pick = 0
-                if uniform is not None:
-                    cumulative = prob.double().cumsum(-1)
-                    pick = int(
-                        torch.searchsorted(cumulative, (1 - uniform[place]) * cumulative[-1])
-                    )
-                places.append((ids[pick], ids, prob, prob[pick]))
-                seen = (*seen, int(ids[pick]))
-            return tuple(torch.stack(part) for part in zip(*places, strict=True))
+            self.drafts = CountedDrafts(self, 6, skill)
+            self.drafted = 0
 
     return Drafting
 
@@ -164,11 +129,11 @@ def test_a_profile_changes_the_blocks_but_not_the_text(
 ) -> None:
     backend = drafting(table=table, skill=0.8)
     costs = Costs(seconds[0], tuple(seconds[1:6]), tuple(seconds[6:10]))
-    profile = Profile({1: costs, 4: costs._replace(plain=seconds[11])})
+    policy = DraftPolicy({1: costs, 4: costs._replace(plain=seconds[11])})
     expected = greedy(backend, requests, DecodeConfig(**values))
     for _ in range(2):  # the second time with what was learned
         stats = Statistics()
-        found = tandem(backend, requests, tandem_config(values), profile=profile, stats=stats)
+        found = tandem(backend, requests, tandem_config(values), policy=policy, stats=stats)
         assert found == expected
         assert (stats.plain_rows == 0) == bool(stats.rounds)
 
@@ -187,24 +152,29 @@ class Oracle:
 
     def __init__(self, inner: TorchBackend, skill: float, seed: int) -> None:
         self.inner, self.skill = inner, skill
-        self.dice = torch.Generator().manual_seed(seed)
+        self.dice = np.random.default_rng(seed)
+        self.longest = inner.drafts.longest
+        self.drafts = self
 
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def draft(self, last_B1: Tensor, state: Any, tokens: int) -> Draft:
-        heard = self.inner.draft(last_B1, state, tokens)
+    def draft(self, newest: list[int], state: Any, tokens: int) -> Draft:
+        heard = self.inner.drafts.draft(newest, state, tokens)
         # Let the model go on by itself in a copy of the state.
         ahead = copy.deepcopy(state, {id(state.drafter): state.drafter})
-        chosen, token_B1 = [], last_B1
+        chosen, fed = [], [[token] for token in newest]
         for _ in range(tokens):
-            logits = self.inner.extend(token_B1, ahead)
-            token_B1 = logits[:, -1:].argmax(-1)
-            chosen.append(token_B1)
-        tokens_BK = torch.cat(chosen, dim=1)
-        spoilt = torch.rand(tokens_BK.shape, generator=self.dice) > self.skill
-        noise = torch.randint(self.inner.vocab_size, tokens_BK.shape, generator=self.dice)
-        return heard._replace(tokens_BK=torch.where(spoilt, noise, tokens_BK))
+            fed = self.inner.extend(fed, ahead, Likeliest()).tokens
+            chosen.append([self._spoilt(token) for (token,) in fed])
+        return heard._replace(tokens=[list(row) for row in zip(*chosen, strict=True)])
+
+    def draft_and_verify(self, *inputs: Any, **options: Any) -> rounds.RoundOutput:
+        return rounds.draft_and_verify(self.inner, self, *inputs, **options)
+
+    def _spoilt(self, token: int) -> int:
+        wrong = self.dice.random() > self.skill
+        return int(self.dice.integers(self.inner.vocab_size)) if wrong else token
 
 
 KINDS: dict[str, Any] = {
@@ -300,8 +270,8 @@ def test_good_drafts_save_passes() -> None:
 
 
 def test_without_gamma_no_distribution_is_computed(drafting, monkeypatch) -> None:
-    monkeypatch.setattr(judge_module, "mix", None)
-    monkeypatch.setattr(judge_module, "distribution", None)
+    monkeypatch.setattr(accept_module, "mix", None)
+    monkeypatch.setattr(accept_module, "distribution", None)
     assert tandem(drafting(), [Request()], DecodeConfig(mode="tandem", max_new_tokens=9))
 
 
@@ -328,22 +298,14 @@ def test_full_trust_takes_every_draft_that_is_allowed(drafting, requests, values
 def memoryless(drafting) -> type:
     """A drafter that does not know where its block began: a place says the same in every block."""
 
+    class ForgetfulDrafts(CountedDrafts):
+        def opinion(self, source, seen, begun):
+            return super().opinion(source, seen, 0)
+
     class Memoryless(drafting):
-        def _row(self, source, seen, tokens, temperature, uniform) -> tuple[Tensor, ...]:
-            parts = []
-            for place in range(tokens):
-                number = None if uniform is None else uniform[place : place + 1]
-                logits = torch.tensor(self.logits(source, ("draft", *seen))) / temperature
-                score, ids = logits.topk(self.candidates)
-                prob = score.softmax(-1)
-                pick = 0
-                if number is not None:
-                    pick = int(
-                        torch.searchsorted(prob.double().cumsum(-1), 1 - number).clamp(max=3)
-                    )
-                parts.append((ids[pick], ids, prob, prob[pick]))
-                seen = (*seen, int(ids[pick]))
-            return tuple(torch.stack(part) for part in zip(*parts, strict=True))
+        def __init__(self, *args, **options) -> None:
+            super().__init__(*args, **options)
+            self.drafts = ForgetfulDrafts(self, 6, 0.0)
 
     return Memoryless
 
@@ -405,14 +367,15 @@ def test_greedy_takes_the_best_of_the_mixture(drafting, table, gamma, suppress) 
     ((best,),) = decode(backend, [request], config)
     seen: tuple[int, ...] = (backend.start,)
     for one in best.rounds:
-        draft = backend._row(request.source, seen, 4, 1.0, None)
+        _, _, ids, prob = backend.drafts.draft_row(request.source, seen, 4)
         said = [*one.drafted[: one.accepted], *([] if one.token is None else [one.token])]
         for place, token in enumerate(said):
-            p = torch.tensor(backend.logits(request.source, seen), dtype=torch.float64)
+            p = torch.from_numpy(backend.logits(request.source, seen).copy())
             p[list(forbidden)] = -math.inf
             p = p.softmax(-1)
             if place < len(one.drafted):
-                q = torch.zeros_like(p).scatter(0, draft[1][place], draft[2][place].double())
+                q = torch.zeros_like(p)
+                q[ids[place].tolist()] = torch.from_numpy(prob[place])
                 q[list(forbidden)] = 0
                 p = (1 - gamma) * p + gamma * q / q.sum()
             assert token == int(p.argmax())
@@ -436,15 +399,15 @@ def test_finished_rows_leave_the_batch(drafting) -> None:
     assert backend.rows_computed == 3 + stats.rounds  # the prompts, then what is open
 
 
-def profile(*, plain: float, block: float, longest: int = 6) -> Profile:
-    return Profile({1: Costs(plain, (block,) * (longest + 1), (0.0,) * longest)})
+def policy(*, plain: float, block: float, longest: int = 6) -> DraftPolicy:
+    return DraftPolicy({1: Costs(plain, (block,) * (longest + 1), (0.0,) * longest)})
 
 
 def test_drafting_switches_itself_off_and_says_so(drafting) -> None:
     backend, stats = drafting(), Statistics()
     requests = [Request(source=(n,)) for n in range(3)]
     config = DecodeConfig(mode="tandem", max_new_tokens=9)
-    found = tandem(backend, requests, config, profile=profile(plain=1, block=5), stats=stats)
+    found = tandem(backend, requests, config, policy=policy(plain=1, block=5), stats=stats)
     assert found == greedy(backend, requests, config)
     assert (stats.plain_rows, stats.rounds, backend.drafted) == (3, 0, 0)
     assert stats.notes == ["drafting costs more time than it saves: decoded without drafting"]
@@ -456,7 +419,7 @@ def test_drafting_ends_where_nothing_is_accepted(drafting) -> None:
     requests = [Request(source=(n,)) for n in range(20)]
     config = DecodeConfig(mode="tandem", max_new_tokens=40, min_new_tokens=40)
     costs = Costs(1.0, (1.0, *[2.0] * 6), (0.0,) * 6)
-    tandem(backend, requests, config, profile=Profile({1: costs}), stats=stats)
+    tandem(backend, requests, config, policy=DraftPolicy({1: costs}), stats=stats)
     assert backend.drafted < 30
     assert stats.notes == ["drafts held too rarely: some steps were taken without drafting"]
 
@@ -464,7 +427,7 @@ def test_drafting_ends_where_nothing_is_accepted(drafting) -> None:
 def test_what_the_user_asks_for_is_drafted_whatever_it_costs(drafting) -> None:
     backend, stats = drafting(), Statistics()
     config = DecodeConfig(mode="tandem", max_new_tokens=9, draft_tokens=3)
-    tandem(backend, [Request()], config, profile=profile(plain=1, block=50), stats=stats)
+    tandem(backend, [Request()], config, policy=policy(plain=1, block=50), stats=stats)
     assert stats.plain_rows == 0
     assert len(stats.drafted) == 3
 
@@ -492,12 +455,11 @@ def rounding(drafting) -> type:
     class Rounding(drafting):
         epsilon = 1e-3
 
-        def extend(self, tokens_BT, state, **options) -> Tensor:
-            exact = (4 * super().extend(tokens_BT, state, **options)).round() / 4
-            alone = tokens_BT.shape[0] == 1 and (tokens_BT.shape[1] == 1 or options.get("last"))
-            if alone:
+        def take_in(self, tokens, state, *, last):
+            exact = (4 * super().take_in(tokens, state, last=last)).round() / 4
+            if len(tokens) == 1 and (len(tokens[0]) == 1 or last):
                 return exact
-            wrong = torch.linspace(-1, 1, self.vocab_size).roll(tokens_BT.shape[0])
+            wrong = np.roll(np.linspace(-1, 1, self.vocab_size), len(tokens))
             return exact + 3 * self.epsilon * wrong
 
     return Rounding
@@ -520,8 +482,8 @@ def test_strict_gives_what_each_row_gives_alone(rounding) -> None:
     # Ties of a row share one walk: at most each row's tokens once more, on top of the rounds.
     walked = sum(len(h.tokens) + 1 for h in expected)
     assert backend.extended - passes <= passes + walked + 20
-    busy, drafted = profile(plain=1, block=9), backend.drafted
-    assert tandem(backend, requests, strict, profile=busy, stats=stats) == expected
+    busy, drafted = policy(plain=1, block=9), backend.drafted
+    assert tandem(backend, requests, strict, policy=busy, stats=stats) == expected
     assert backend.drafted == drafted
 
 
@@ -536,12 +498,12 @@ def test_how_long_something_took_never_changes_the_text(rounding, epsilon, stric
     Coarse.epsilon = epsilon
     requests = [Request(source=(n,), prompt=(2,) * (n % 3)) for n in range(40)]
     config = DecodeConfig(mode="tandem", max_new_tokens=20, strict=strict)
-    profiles = [profile(plain=plain, block=block) for plain, block in ((1, 9), (9, 1), (3, 2))]
-    profiles.append(Profile({1: Costs(5.0, tuple(range(1, 8)), (1.0,) * 6)}))
+    policies = [policy(plain=plain, block=block) for plain, block in ((1, 9), (9, 1), (3, 2))]
+    policies.append(DraftPolicy({1: Costs(5.0, tuple(range(1, 8)), (1.0,) * 6)}))
     found, ways = [], set()
-    for one in [None, *profiles]:
+    for one in [None, *policies]:
         backend = Coarse(skill=0.9)
-        found.append(tandem(backend, requests, config, profile=one))
+        found.append(tandem(backend, requests, config, policy=one))
         ways.add(bool(backend.drafted))
     settled = strict or epsilon == 1e-7
     assert ways == ({True, False} if settled else {True})
@@ -575,4 +537,4 @@ def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
     ],
 )
 def test_a_draft_is_checked_as_far_as_it_is_worth(drafted, confidence, worth, kept) -> None:
-    assert worth_checking(drafted, confidence, worth=worth, ends=(1, 9)) == kept
+    assert worth_checking(drafted, confidence, min_survival=worth, ends=(1, 9)) == kept

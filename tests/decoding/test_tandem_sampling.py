@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outrider.decoding import DecodeConfig, Draft, Request, Statistics, sample, tandem
-from outrider.decoding import judge as judge_module
+from outrider.decoding import accept as accept_module
+from outrider.decoding import round as rounds
 
 VOCABULARY, EOS, CODES = 4, 1, 4099
 LENGTH, ROWS = 3, 6000
@@ -24,18 +25,15 @@ class Prefixes:
         self.codes = [[0] for _ in range(rows)]
 
     @property
-    def length_B(self) -> Tensor:
-        return torch.tensor([len(codes) - 1 for codes in self.codes])
+    def lengths(self) -> list[int]:
+        return [len(codes) - 1 for codes in self.codes]
 
-    def rollback(self, length_B: Tensor) -> None:
-        for codes, length in zip(self.codes, length_B.tolist(), strict=True):
+    def rollback(self, lengths: list[int]) -> None:
+        for codes, length in zip(self.codes, lengths, strict=True):
             del codes[length + 1 :]
 
-    def select(self, row_N: Tensor) -> None:
-        self.codes = [self.codes[n] for n in row_N.tolist()]
-
-    def fan(self, beams: int) -> "Prefixes":
-        raise NotImplementedError
+    def select(self, rows: list[int]) -> None:
+        self.codes = [self.codes[n] for n in rows]
 
 
 class Tables:
@@ -46,40 +44,53 @@ class Tables:
 
     vocab_size, start, eos, pad, max_length = VOCABULARY, 0, EOS, 0, None
     ends = (EOS,)
-    longest_draft, epsilon, seen_by_drafter = 3, 1e-7, 3
+    on_gpu = False
+    """Whether scores are tensors, as they are on a GPU, or numpy arrays."""
+    longest, longest_text, epsilon, seen_by_drafter = 3, 3, 1e-7, 3
 
     def __init__(self, *, anchored: bool, seed: int = 0) -> None:
         dice = torch.Generator().manual_seed(seed)
         self.p = torch.randn(CODES, VOCABULARY, generator=dice)
         self.q = 1.5 * torch.randn(CODES, VOCABULARY, generator=dice)
         self.anchored = anchored
+        self.drafts = self
 
     def encode(self, source, *, capacity, drafting=False) -> Prefixes:
         return Prefixes(len(source))
 
-    def extend(self, tokens_BT, state, *, count_B=None, last=False) -> Tensor:
-        for codes, tokens in zip(state.codes, tokens_BT.tolist(), strict=True):
-            for token in tokens:
+    def extend(self, tokens, state, ask, *, last=False):
+        for codes, fed in zip(state.codes, tokens, strict=True):
+            for token in fed:
                 codes.append(follow(codes[-1], token))
-        width = tokens_BT.shape[1]
-        return self.p[torch.tensor([codes[-width:] for codes in state.codes])].clone()
+        width = len(tokens[0])
+        logits = self.p[torch.tensor([codes[-width:] for codes in state.codes])]
+        return ask.answer(logits.clone() if self.on_gpu else logits.clone().numpy())
 
-    def draft(self, last_B1, state, tokens, *, temperature=1.0, uniform_BK=None) -> Draft:
-        newest = [follow(c[-1], t) for c, (t,) in zip(state.codes, last_B1.tolist(), strict=True)]
-        code_B = anchor_B = torch.tensor(newest)
+    def draft(self, newest, state, tokens, *, temperature=1.0, uniform=None) -> Draft:
+        codes = [follow(c[-1], token) for c, token in zip(state.codes, newest, strict=True)]
+        code_B = anchor_B = torch.tensor(codes)
         parts = []
         for place in range(tokens):
             ids_BC, prob_BC = self.drafted(code_B, anchor_B, temperature)
-            if uniform_BK is None:
+            if uniform is None:
                 pick_B1 = prob_BC.argmax(-1, keepdim=True)
             else:
                 mass_BC = prob_BC.double().cumsum(-1)
-                wanted = (1 - uniform_BK[:, place : place + 1]) * mass_BC[:, -1:]
+                number_B1 = torch.tensor([row[place : place + 1] for row in uniform])
+                wanted = (1 - number_B1.double()) * mass_BC[:, -1:]
                 pick_B1 = torch.searchsorted(mass_BC, wanted)
             token_B = ids_BC.gather(-1, pick_B1)[:, 0]
-            parts.append((token_B, ids_BC, prob_BC, prob_BC.gather(-1, pick_B1)[:, 0]))
+            parts.append((token_B, prob_BC.gather(-1, pick_B1)[:, 0], ids_BC, prob_BC))
             code_B = follow(code_B, token_B)
-        return Draft(*(torch.stack(part, dim=1) for part in zip(*parts, strict=True)))
+        tokens_BK, sure_BK, ids_BKC, prob_BKC = (
+            torch.stack(part, dim=1) for part in zip(*parts, strict=True)
+        )
+        if not self.on_gpu:
+            ids_BKC, prob_BKC = ids_BKC.numpy(), prob_BKC.numpy()
+        return Draft(tokens_BK.tolist(), sure_BK.tolist(), ids_BKC, prob_BKC)
+
+    def draft_and_verify(self, *inputs, **options):
+        return rounds.draft_and_verify(self, self, *inputs, **options)
 
     def drafted(self, code_B, anchor_B, temperature=1.0) -> tuple[Tensor, Tensor]:
         place_B = (code_B + 7 * anchor_B) % CODES if self.anchored else code_B
@@ -165,21 +176,41 @@ def test_with_gamma_every_token_is_drawn_from_the_mixture(gamma: float, draft_to
 def test_a_wrong_rule_is_caught(gamma: float, monkeypatch) -> None:
     """Drawing again from p instead of its excess over q is nearly right, and is seen."""
 
-    def wrong(prob_BTV: Tensor, draft: Draft, accepted_B: Tensor) -> Tensor:
-        return prob_BTV[torch.arange(len(prob_BTV)), accepted_B]
+    def wrong(p_BV, draft, rows, place):
+        return p_BV
 
-    monkeypatch.setattr(judge_module, "_excess", wrong)
+    monkeypatch.setattr(accept_module, "_excess", wrong)
     assert surprise(Tables(anchored=False), sampling(gamma=gamma)) > 20
 
 
 def test_a_little_too_much_trust_is_caught(monkeypatch) -> None:
-    right = judge_module._accept
+    right = accept_module._accepted
 
-    def wrong(prob_BTV: Tensor, draft: Draft, uniform_BK: Tensor) -> Tensor:
-        return right(1.2 * prob_BTV, draft, uniform_BK)
+    def wrong(prob_BTV, draft, numbers):
+        return right(1.2 * prob_BTV, draft, numbers)
 
-    monkeypatch.setattr(judge_module, "_accept", wrong)
+    monkeypatch.setattr(accept_module, "_accepted", wrong)
     assert surprise(Tables(anchored=True), sampling()) > 8
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.4])
+@pytest.mark.parametrize("strategy", ["sample", "greedy"])
+def test_tensors_are_judged_like_arrays(gamma: float, strategy: str) -> None:
+    config = DecodeConfig(
+        mode="tandem",
+        strategy=strategy,
+        gamma=gamma,
+        draft_tokens=3,
+        max_new_tokens=12,
+        scores=True,
+    )
+    requests = [Request(seed=n) for n in range(200)]
+    host, device = Tables(anchored=True), Tables(anchored=True)
+    device.on_gpu = True
+    found = tandem(host, requests, config)
+    there = tandem(device, requests, config)
+    assert [h.tokens for h in found] == [h.tokens for h in there]
+    assert [h.score for h in found] == pytest.approx([h.score for h in there], abs=1e-5)
 
 
 @pytest.mark.parametrize("gamma", [0.3, 0.7])

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import tiny
-from outrider.backends.torch import TorchBackend
 from outrider.errors import ConfigError, ModelError
 from outrider.models import (
     Drafter,
@@ -21,6 +20,7 @@ from outrider.models import (
 from outrider.models.ctc import Ctc, CtcConfig
 from outrider.models.drafter import Slots
 from outrider.nn.loss import IGNORED
+from tensor_calls import torch_calls
 
 SOURCE = [[4, 5, 6, 1], [7, 1], [8, 9, 1]]
 MAKERS = {"seq2seq": tiny.seq2seq, "language_model": tiny.language_model}
@@ -39,7 +39,7 @@ def build(target: Seq2Seq | LanguageModel, ahead: Ctc | None = None, **changes: 
 
 def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, fed_BT: Tensor, prefix: int) -> Any:
     """A state that has taken in `prefix` tokens, after one rollback."""
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     source = SOURCE if isinstance(target, Seq2Seq) else [[]] * 3
     state = backend.encode(source, capacity=24, drafting=True)
     backend.extend(fed_BT[:, :prefix], state)
@@ -51,7 +51,7 @@ def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, fed_BT: Tensor, pr
 def seen_states(target: Seq2Seq | LanguageModel, fed_BT: Tensor) -> tuple[list[Tensor], Any, Any]:
     seen: list[Tensor] = []
     if isinstance(target, Seq2Seq):
-        memory, keep = TorchBackend(target)._encode(target, SOURCE)
+        memory, keep = torch_calls(target)._encode(target, SOURCE)
         target.decode(fed_BT, memory, keep, seen)
         return seen, memory, keep
     target.hidden(fed_BT, seen)
@@ -146,7 +146,7 @@ def attention(q: Tensor, keys: Tensor, values: Tensor, heads: int) -> Tensor:
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     target = tiny.seq2seq(dtype=torch.float64)
     drafter = build(target)
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     together = backend.encode(SOURCE, capacity=20, drafting=True)
     fed = torch.tensor([[0, 4, 5, 6], [0, 7, 8, 9], [0, 5, 5, 5]])
     count = torch.tensor([4, 2, 3])
@@ -165,7 +165,7 @@ def test_a_row_does_not_depend_on_its_neighbours() -> None:
 def test_drafting_changes_nothing_and_survives_select() -> None:
     target = tiny.seq2seq(dtype=torch.float64)
     drafter = build(target)
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     state = backend.encode(SOURCE, capacity=20, drafting=True)
     backend.extend(torch.tensor([[0, 4], [0, 5], [0, 6]]), state)
     last = torch.tensor([[7], [8], [9]])
@@ -185,7 +185,7 @@ def test_drafting_changes_nothing_and_survives_select() -> None:
 def test_sampled_drafts_follow_q() -> None:
     target = tiny.seq2seq()
     drafter = build(target, rank=0)
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     rows = 4000
     state = backend.encode([SOURCE[0]] * rows, capacity=8, drafting=True)
     last = torch.zeros(rows, 1, dtype=torch.long)
@@ -199,7 +199,7 @@ def test_sampled_drafts_follow_q() -> None:
 def test_known_tokens_stand() -> None:
     target = tiny.seq2seq()
     drafter = build(target)
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     state = backend.encode(SOURCE, capacity=20, drafting=True)
     start = torch.zeros(3, 1, dtype=torch.long)
     known = torch.full((3, 6), -1)
@@ -215,7 +215,7 @@ def test_shortlist_limits_the_draft() -> None:
     target = tiny.seq2seq()
     drafter = build(target, shortlist=4)
     drafter.set_shortlist(torch.tensor([9, 3, 12, 5]))
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     state = backend.encode(SOURCE, capacity=20, drafting=True)
     start = torch.zeros(3, 1, dtype=torch.long)
     backend.extend(start, state)
@@ -294,12 +294,12 @@ def test_needs_a_target_and_an_open_state() -> None:
     loose = Drafter(DrafterConfig.for_target(target.config))
     with pytest.raises(ModelError, match="no target"):
         _ = loose.target
-    backend = TorchBackend(target, drafter=build(target))
+    backend = torch_calls(target, drafter=build(target))
     state = backend.encode(SOURCE, capacity=8)
     with pytest.raises(ModelError, match="not opened for drafting"):
         backend.draft(torch.zeros(3, 1, dtype=torch.long), state, 2)
     with pytest.raises(ModelError, match="no drafter"):
-        TorchBackend(target).encode(SOURCE, capacity=8, drafting=True)
+        torch_calls(target).encode(SOURCE, capacity=8, drafting=True)
 
 
 def test_it_can_read_a_ctc_decoder() -> None:
@@ -311,7 +311,7 @@ def test_it_can_read_a_ctc_decoder() -> None:
     ahead = Ctc(CtcConfig.for_target(target.config, layers=1)).to(torch.float64)
     ahead = ahead.bind(target).eval()
     drafter = build(target, ahead, reads="ctc")
-    memory, keep = TorchBackend(target)._encode(target, SOURCE)
+    memory, keep = torch_calls(target)._encode(target, SOURCE)
     with torch.no_grad():
         read, real = drafter.read(memory, keep)
         states, slots = ahead.states(memory, keep)
@@ -322,7 +322,7 @@ def test_it_can_read_a_ctc_decoder() -> None:
         assert real.sum(1).tolist() == [4 * 3, 2 * 3, 3 * 3]
         logits = ahead.logits(states)[slots]
         torch.testing.assert_close(logits, ahead.slots(memory, keep)[slots])
-    backend = TorchBackend(target, drafter=drafter, ctc=ahead)
+    backend = torch_calls(target, drafter=drafter, ctc=ahead)
     together = backend.encode(SOURCE, capacity=9, drafting=True)
     start = torch.zeros(3, 1, dtype=torch.long)
     drafts = backend.draft(start, together, 4)
@@ -337,7 +337,7 @@ def test_the_newest_state_follows_rollback_and_select() -> None:
     """Prompts in several chunks of unequal length, rows of their own length, rows that move."""
     target = tiny.seq2seq(dtype=torch.float64)
     drafter = build(target)
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     fed = torch.tensor([[0, 4, 5, 6], [0, 7, 8, 9], [0, 5, 5, 5]])
     state = backend.encode(SOURCE, capacity=20, drafting=True)
     backend.extend(fed[:, :2], state)

@@ -137,7 +137,7 @@ def test_beams_share_their_source() -> None:
     )
     with torch.no_grad():
         state = model.open(model.encode(source, keep), keep, capacity=9)
-        state = state.fan(3)
+        state = state.repeat_rows(3)
         close(model.extend(target[:, :2], state), whole[:, :2])
         state.select(torch.tensor([4, 3, 3]))  # only beams of the second source live on
         assert state.sources[0].k_BHSK.shape[0] == 1

@@ -9,7 +9,6 @@ import torch
 from torch import Tensor
 
 import tiny
-from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError
@@ -19,6 +18,7 @@ from outrider.models.drafter.model import _table
 from outrider.training.objectives import IGNORED, DrafterObjective
 from outrider.training.objectives import drafter as module
 from outrider.training.rounds import count_rounds
+from tensor_calls import torch_calls
 
 SOURCE = [[4, 5, 6, 1], [7, 1], [8, 9, 1]]
 MAKERS = {"seq2seq": tiny.seq2seq, "language_model": tiny.language_model}
@@ -44,7 +44,7 @@ def fed(rows: int = 3) -> Tensor:
 
 def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, prefix: int) -> Any:
     """A state that has taken in `prefix` tokens, after one rollback."""
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     source = SOURCE if isinstance(target, Seq2Seq) else [[]] * 3
     state = backend.encode(source, capacity=24, drafting=True)
     backend.extend(fed()[:, : prefix + 2], state)
@@ -55,7 +55,7 @@ def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, prefix: int) -> An
 def seen_states(target: Seq2Seq | LanguageModel) -> tuple[list[Tensor], Any, Any]:
     seen: list[Tensor] = []
     if isinstance(target, Seq2Seq):
-        memory, keep = TorchBackend(target)._encode(target, SOURCE)
+        memory, keep = torch_calls(target)._encode(target, SOURCE)
         target.decode(fed(), memory, keep, seen)
         return seen, memory, keep
     target.hidden(fed(), seen)
@@ -137,7 +137,7 @@ def test_no_sequential_term_unless_asked_for() -> None:
 
 def test_a_row_does_not_depend_on_its_neighbours() -> None:
     target = tiny.seq2seq(dtype=torch.float64)
-    backend = TorchBackend(target, drafter=build(target))
+    backend = torch_calls(target, drafter=build(target))
     together = backend.encode(SOURCE, capacity=20, drafting=True)
     tokens, count = fed()[:, :4], torch.tensor([4, 2, 3])
     backend.extend(tokens, together, count_B=count)
@@ -160,13 +160,13 @@ def test_drafting_changes_nothing_and_survives_select_and_fan() -> None:
     state.select(torch.tensor([2, 0]))
     fewer = backend.draft(last[[2, 0]], state, 6)
     torch.testing.assert_close(fewer.prob_BKC, first.prob_BKC[[2, 0]])
-    fanned = backend.draft(last[[2, 2, 0, 0]], state.fan(2), 6)
+    fanned = backend.draft(last[[2, 2, 0, 0]], state.repeat_rows(2), 6)
     torch.testing.assert_close(fanned.prob_BKC, first.prob_BKC[[2, 2, 0, 0]])
 
 
 def test_what_it_keeps_of_a_text_does_not_grow() -> None:
     target = tiny.seq2seq()
-    backend = TorchBackend(target, drafter=build(target))
+    backend = torch_calls(target, drafter=build(target))
     plain = backend.encode(SOURCE, capacity=5000)
     long = backend.encode(SOURCE, capacity=5000, drafting=True).nbytes - plain.nbytes
     short = backend.encode(SOURCE, capacity=50, drafting=True)
@@ -181,7 +181,7 @@ def test_known_tokens_stand_and_the_text_ends_with_its_steps() -> None:
         drafter.bias[EOS] = -50.0  # no slot says it by itself
         drafter.allocation.length_D.zero_()
         drafter.allocation.vote_E.zero_()
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     state = backend.encode(SOURCE, capacity=20, drafting=True)
     table = _table(state)
     assert table is not None
@@ -203,7 +203,7 @@ def test_known_tokens_stand_and_the_text_ends_with_its_steps() -> None:
 
 def test_parallel_writes_with_it() -> None:
     target = tiny.seq2seq()
-    backend = TorchBackend(target, drafter=build(target))
+    backend = torch_calls(target, drafter=build(target))
     rows = [Request(source=source, max_new_tokens=10) for source in SOURCE]
     for changes in ({}, {"iterations": 2}, {"candidates": 3}):
         config = DecodeConfig(mode="parallel", decoder="drafter", suppress=(0,), **changes)
@@ -220,7 +220,7 @@ def test_tandem_is_greedy_and_gamma_leans(kind: str, core: str) -> None:
         for name, weight in target.named_parameters():
             if weight.dim() > 1 and "tokens" not in name:
                 weight.mul_(3.0)  # at plain random weights every text is one token repeated
-    backend = TorchBackend(target, drafter=build(target))
+    backend = torch_calls(target, drafter=build(target))
     sources = SOURCE if kind == "seq2seq" else [[]]
     rows = [Request(source=source, max_new_tokens=40) for source in sources]
     plain = decode(backend, rows, DecodeConfig(suppress=(0, EOS)))
@@ -247,7 +247,7 @@ def test_saved_and_loaded(tmp_path: Path) -> None:
     start = torch.zeros(3, 1, dtype=torch.long)
     drafts = []
     for one in (drafter, loaded):
-        backend = TorchBackend(target, drafter=one)
+        backend = torch_calls(target, drafter=one)
         drafts.append(backend.draft(start, backend.encode(SOURCE, capacity=9, drafting=True), 5))
     torch.testing.assert_close(drafts[0].prob_BKC, drafts[1].prob_BKC)
 
@@ -295,7 +295,7 @@ def test_only_the_drafter_learns_and_all_of_it(kind: str) -> None:
     tokens, rounds = count_rounds(drafter.eval(), batch(kind))
     assert tokens / rounds > (3 if kind == "seq2seq" else 1.5)
     if drafter.allocation is not None:
-        memory, keep = TorchBackend(target)._encode(target, SOURCE)  # type: ignore[arg-type]
+        memory, keep = torch_calls(target)._encode(target, SOURCE)  # type: ignore[arg-type]
         length = drafter.allocation.log_length(memory, keep).exp()
         torch.testing.assert_close(length, torch.tensor([7.0, 4.0, 2.0]), rtol=0.25, atol=0)
 
@@ -307,7 +307,7 @@ def test_the_length_counts_in_training_alone(
     target = tiny.seq2seq(dtype=torch.float64)
     drafter = build(target, whole=False).train(training)
     assert drafter.allocation is not None
-    memory, keep = TorchBackend(target)._encode(target, SOURCE)
+    memory, keep = torch_calls(target)._encode(target, SOURCE)
     guess = drafter.allocation.log_length(memory, keep)
     found = []
     for _ in range(2):

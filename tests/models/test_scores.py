@@ -144,7 +144,7 @@ def test_translators_too(options: dict[str, Any]) -> None:
         close(whole[one], model(input_ids=source[one, :n], decoder_input_ids=target[one]).logits)
     state = model.open(model.encode(source * keep, keep), keep, capacity=9)
     model.extend(target[:, :2], state)
-    state = state.fan(2)
+    state = state.repeat_rows(2)
     rows = torch.tensor([0, 0, 1, 1, 2, 2])
     close(model.extend(target[rows, 2:5], state), whole[rows, 2:5])
 

@@ -163,7 +163,7 @@ def test_beams_fan_out_and_are_chosen() -> None:
     assert isinstance(model, Seq2Seq)
     source, target = torch.randint(4, 23, (2, 5)), torch.randint(4, 23, (6, 4))
     whole = model(input_ids=source.repeat_interleave(3, 0), decoder_input_ids=target).logits
-    state = model.open(model.encode(source), None, capacity=9).fan(3)
+    state = model.open(model.encode(source), None, capacity=9).repeat_rows(3)
     torch.testing.assert_close(model.extend(target[:, :2], state), whole[:, :2])
     rows = torch.tensor([4, 3, 3])
     state.select(rows)

@@ -1,9 +1,8 @@
 """A model that repeats its source and a tokenizer of one token a character: whatever the runtime
 does to a text on the way in, it must undo on the way out."""
 
+import numpy as np
 import pytest
-import torch
-from torch import Tensor
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzA .,!?。！你好\n"
 
@@ -32,14 +31,14 @@ class EchoState:
         self.rows = rows
 
     @property
-    def length_B(self) -> Tensor:
-        return torch.tensor([length for _, length in self.rows])
+    def lengths(self) -> list[int]:
+        return [length for _, length in self.rows]
 
-    def select(self, row_N: Tensor) -> None:
-        self.rows = [self.rows[n] for n in row_N.tolist()]
+    def select(self, rows: list[int]) -> None:
+        self.rows = [self.rows[n] for n in rows]
 
-    def fan(self, beams: int) -> "EchoState":
-        return EchoState([row for row in self.rows for _ in range(beams)])
+    def repeat_rows(self, times: int) -> "EchoState":
+        return EchoState([row for row in self.rows for _ in range(times)])
 
 
 class EchoBackend:
@@ -47,6 +46,7 @@ class EchoBackend:
 
     start, eos, ends, pad = 0, 1, (1,), 0
     vocab_size = CharacterTokenizer.vocab_size
+    drafts = slots = None
 
     def __init__(self, max_length: int | None = None) -> None:
         self.max_length = max_length
@@ -56,16 +56,15 @@ class EchoBackend:
         self.batches.append((len(source), max(map(len, source)), capacity))
         return EchoState([(tuple(ids), 0) for ids in source])
 
-    def extend(self, tokens_BT, state, *, count_B=None, last=False) -> Tensor:
-        counts = [tokens_BT.shape[1]] * len(tokens_BT) if count_B is None else count_B.tolist()
-        out = torch.zeros(len(tokens_BT), 1, self.vocab_size)
-        for n, ((source, length), count) in enumerate(zip(state.rows, counts, strict=True)):
-            assert self.max_length is None or length + count <= self.max_length
-            place = length + count - 1
+    def extend(self, tokens, state, ask, *, last=False):
+        out = np.zeros((len(tokens), 1, self.vocab_size))
+        for n, ((source, length), fed) in enumerate(zip(state.rows, tokens, strict=True)):
+            assert self.max_length is None or length + len(fed) <= self.max_length
+            place = length + len(fed) - 1
             wanted = 5 if not source else source[place] if place < len(source) else self.eos
             out[n, 0, wanted] = 10.0
-            state.rows[n] = (source, length + count)
-        return out
+            state.rows[n] = (source, length + len(fed))
+        return ask.answer(out)
 
 
 @pytest.fixture(scope="session")

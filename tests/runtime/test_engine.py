@@ -116,7 +116,7 @@ def test_the_core_is_given_all_parts_and_the_threads() -> None:
     backend = build_backend(Engine(True, "float32", True), model, threads=2, **parts)
     assert isinstance(backend, native.NativeBackend)
     assert (backend.dtype, backend.core.threads) == ("float32", 2)
-    assert (backend.has_ctc, backend.longest_draft) == (True, 8)
+    assert (backend.slots is not None, backend.drafts.longest) == (True, 8)
 
 
 @needs_core

@@ -98,14 +98,14 @@ def test_tandem_samples_by_the_seed(generator) -> None:
 
 
 def test_costs_are_measured_when_first_needed_and_once(translator, monkeypatch) -> None:
-    translator.__dict__.pop("profile", None)
+    translator.__dict__.pop("policy", None)
     translator.translate("a", mode="tandem", draft_tokens=2, max_new_tokens=4)
     translator.translate("a", mode="tandem", gamma=0.5, max_new_tokens=4)
-    assert "profile" not in translator.__dict__
+    assert "policy" not in translator.__dict__
     translator.translate("a", mode="tandem", max_new_tokens=4)
-    first = translator.profile
+    first = translator.policy
     translator.translate("a", mode="tandem", max_new_tokens=4)
-    assert translator.profile is first
+    assert translator.policy is first
 
 
 def test_a_mode_without_its_part_says_how_to_get_it(plain) -> None:

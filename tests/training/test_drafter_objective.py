@@ -8,7 +8,6 @@ import torch
 from torch import Tensor
 
 import tiny
-from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq
@@ -17,6 +16,7 @@ from outrider.training.objectives import IGNORED, DrafterObjective
 from outrider.training.objectives import drafter as module
 from outrider.training.objectives.drafter import _counted, tokens_at
 from outrider.training.rounds import count_rounds
+from tensor_calls import torch_calls
 
 MAKERS = {"seq2seq": tiny.seq2seq, "language_model": tiny.language_model}
 PAD, EOS = 0, 1
@@ -110,7 +110,7 @@ def block(
 
     None for a token that the drafter cannot say.
     """
-    backend = TorchBackend(drafter.target, drafter=drafter)
+    backend = torch_calls(drafter.target, drafter=drafter)
     source = [int(t) for t in inputs["input_ids"][row] if t != PAD] if kind == "seq2seq" else []
     fed = [backend.start, *wanted]
     state = backend.encode([source], capacity=30, drafting=True)
@@ -205,7 +205,7 @@ def test_rounds_are_those_of_tandem_decoding(kind: str, changes: dict[str, int])
     drafter = build(target, **changes).eval()
     if changes.get("shortlist"):
         drafter.set_shortlist(torch.tensor([1, *range(4, 12)]))
-    backend = TorchBackend(target, drafter=drafter)
+    backend = torch_calls(target, drafter=drafter)
     inputs, rows = _greedy_output(backend, kind)
     stats = Statistics()
     config = DecodeConfig(mode="tandem", draft_tokens=drafter.config.train_block, suppress=(PAD,))
@@ -215,7 +215,7 @@ def test_rounds_are_those_of_tandem_decoding(kind: str, changes: dict[str, int])
     assert rounds == stats.rounds
 
 
-def _greedy_output(backend: TorchBackend, kind: str) -> tuple[dict[str, Tensor], list[Request]]:
+def _greedy_output(backend: Any, kind: str) -> tuple[dict[str, Tensor], list[Request]]:
     sources = [[4, 5, 6, 1], [7, 8, 9, 1]] if kind == "seq2seq" else [[], []]
     rows = [
         Request(source=source, max_new_tokens=12) for source in sources[: 1 + (kind == "seq2seq")]
@@ -249,7 +249,7 @@ def test_a_drafter_learns_to_foretell() -> None:
     tokens, rounds = count_rounds(drafter.eval(), inputs)
     assert tokens / rounds > 3
     # It knows what it knows.
-    backend = TorchBackend(drafter.target, drafter=drafter)
+    backend = torch_calls(drafter.target, drafter=drafter)
     state = backend.encode([[4, 5, 6, 1]], capacity=20, drafting=True)
     draft = backend.draft(torch.tensor([[backend.start]]), state, 4)
     assert draft.tokens_BK[0].tolist() == inputs["labels"][0, :4].tolist()

@@ -6,10 +6,10 @@ agree exactly, and no near-tie is ever in doubt (`epsilon` is 0).
 
 import os
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, Self, TypeVar
+from typing import ParamSpec, Self, TypeVar, cast
 
+import numpy as np
 import torch
-from torch import Tensor
 
 from outrider.backends.native_parts import (
     ctc_shape,
@@ -19,8 +19,9 @@ from outrider.backends.native_parts import (
     weights,
 )
 from outrider.backends.special_tokens import special_tokens
-from outrider.decoding.ids import to_ids
-from outrider.decoding.protocol import Draft, Ridden, State
+from outrider.decoding import round as rounds
+from outrider.decoding.protocol import Draft, RoundOutput, State
+from outrider.decoding.questions import Chosen, Likeliest, Question
 from outrider.errors import (
     ConfigError,
     InputError,
@@ -54,7 +55,6 @@ __all__ = [
 ]
 
 DTYPES = ("int8", "float32")
-HOST = torch.device("cpu")
 INSTRUCTION_SET = "OUTRIDER_ISA"
 """Environment variable that forces an instruction set; by default the best of the machine."""
 
@@ -121,6 +121,9 @@ def choose_instruction_set(name: str | None = None) -> str:
     return name or known[0]
 
 
+AnswerT = TypeVar("AnswerT")
+
+
 class NativeState:
     """Implements `decoding.protocol.State` for rows that the core remembers."""
 
@@ -129,29 +132,29 @@ class NativeState:
         self.beams = 1
 
     @property
-    def length_B(self) -> Tensor:
+    def lengths(self) -> list[int]:
         """Tokens each row has taken in."""
-        return to_ids(_call(lambda: self.core.lengths), HOST)
+        return _call(lambda: self.core.lengths)
 
     @property
     def nbytes(self) -> int:
         """Memory of the caches, in bytes."""
         return _call(lambda: self.core.bytes)
 
-    def rollback(self, length_B: Tensor) -> None:
+    def rollback(self, lengths: Sequence[int]) -> None:
         """Forget the newest tokens of each row, at most those of the last extend."""
-        _call(self.core.rollback, length_B.tolist())
+        _call(self.core.rollback, lengths)
 
-    def select(self, row_N: Tensor) -> None:
+    def select(self, rows: Sequence[int]) -> None:
         """Drop, reorder or copy rows."""
-        _call(self.core.select, row_N.tolist())
+        _call(self.core.select, rows)
 
-    def fan(self, beams: int) -> Self:
-        """Copy every row `beams` times; the copies read one source."""
+    def repeat_rows(self, times: int) -> Self:
+        """Copy every row `times` times; the copies read one source."""
         if self.beams != 1:
-            raise ValueError("this state has fanned out already")
-        _call(self.core.select, [row for row in range(len(self.core)) for _ in range(beams)])
-        self.beams = beams
+            raise ValueError("the rows of this state were repeated already")
+        self.select([row for row in range(len(self.core)) for _ in range(times)])
+        self.beams = times
         return self
 
 
@@ -207,15 +210,26 @@ class NativeBackend:
         self.start, self.ends, self.pad = special_tokens(config, ends)
         self.eos = self.ends[0]
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
-        self.longest_draft: int = 0 if drafter is None else drafter.config.block
-        self.longest_text: int = 0 if drafter is None else drafter.config.longest_text
-        self.has_ctc: bool = ctc is not None
+        self._longest = (0, 0)
+        if drafter is not None:
+            self._longest = drafter.config.block, drafter.config.longest_text
         self._upsample = 0 if ctc is None else ctc.config.upsample
 
+    # Made anew each time: kept, they would keep the model, and the model them.
     @property
-    def device(self) -> torch.device:
+    def drafts(self) -> "NativeDrafts | None":
+        """The drafter."""
+        return NativeDrafts(self, *self._longest) if self._longest[0] else None
+
+    @property
+    def slots(self) -> "NativeSlots | None":
+        """The CTC decoder."""
+        return NativeSlots(self.core, self._upsample) if self._upsample else None
+
+    @property
+    def device(self) -> str:
         """Where the core computes."""
-        return HOST
+        return "cpu"
 
     @property
     def instruction_set(self) -> str:
@@ -236,69 +250,109 @@ class NativeBackend:
 
     def extend(
         self,
-        tokens_BT: Tensor,
+        tokens: Sequence[Sequence[int]],
         state: State,
+        ask: Question[AnswerT],
         *,
-        count_B: Tensor | None = None,
         last: bool = False,
-    ) -> Tensor:
-        """Append tokens to every row."""
+    ) -> AnswerT:
+        """Append tokens to every row and answer a question about what comes after each."""
         assert isinstance(state, NativeState), "a state of another backend"
-        counts = None if count_B is None else count_B.contiguous().numpy()
-        tokens = tokens_BT.contiguous().numpy()
-        return torch.from_numpy(_call(self.core.extend, state.core, tokens, counts, last))
+        counts = [len(row) for row in tokens]
+        longest = max(counts)
+        ragged = min(counts) < longest
+        if not ragged and (longest == 1 or not last):
+            forbidden = _simply(ask, longest)
+            if forbidden is not None:  # named while the scores are in the cache
+                best = _call(self.core.likeliest, state.core, tokens, forbidden)
+                return cast(AnswerT, Chosen(best))
+        if ragged:
+            tokens = [[*row, *[self.pad] * (longest - len(row))] for row in tokens]
+        ids_BT = np.array(tokens, dtype=np.int64).reshape(len(counts), longest)
+        count_B = np.array(counts) if ragged else None
+        return ask.answer(_call(self.core.extend, state.core, ids_BT, count_B, last))
 
-    def likeliest(
-        self, tokens: Sequence[Sequence[int]], state: State, forbidden: Sequence[int]
-    ) -> list[list[int]]:
-        """Append tokens to every row and return the likeliest after each."""
-        assert isinstance(state, NativeState), "a state of another backend"
-        return _call(self.core.likeliest, state.core, tokens, forbidden)
 
-    def ride(
+class NativeDrafts:
+    """Implements `decoding.protocol.Drafts`."""
+
+    def __init__(self, backend: NativeBackend, longest: int, longest_text: int) -> None:
+        self.backend, self.longest, self.longest_text = backend, longest, longest_text
+
+    def draft(
         self,
         newest: Sequence[int],
         state: State,
         tokens: int,
         *,
-        held: Sequence[int],
-        worth: float,
-        forbidden: Sequence[int],
-    ) -> Ridden:
-        """Draft after the newest tokens and append what is worth checking."""
+        temperature: float = 1.0,
+        uniform: Sequence[Sequence[float]] | None = None,
+    ) -> Draft:
+        """Guess the tokens that follow the newest ones."""
         assert isinstance(state, NativeState), "a state of another backend"
-        found = _call(self.core.ride, state.core, held, newest, tokens, worth, self.ends, forbidden)
-        return Ridden(*found)
+        uniform_BK = None if uniform is None else np.array(uniform, dtype=np.float64)
+        core, newest_B = self.backend.core, np.array(newest, dtype=np.int64)
+        tokens_BK, ids_BKC, prob_BKC, confidence_BK = _call(
+            core.draft, state.core, newest_B, tokens, temperature, uniform_BK, None
+        )
+        return Draft(tokens_BK.tolist(), confidence_BK.tolist(), ids_BKC, prob_BKC)
 
-    def draft(
+    def predict(
+        self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Guess whole blocks of which some tokens are known."""
+        assert isinstance(state, NativeState), "a state of another backend"
+        known_BK, newest_B = np.array(known, dtype=np.int64), np.array(newest, dtype=np.int64)
+        core, width = self.backend.core, known_BK.shape[1]
+        tokens_BK, ids_BKC, prob_BKC, _ = _call(
+            core.draft, state.core, newest_B, width, 1.0, None, known_BK
+        )
+        prob_BK = (prob_BKC * (ids_BKC == tokens_BK[..., None])).sum(-1)
+        return tokens_BK.tolist(), prob_BK.tolist()
+
+    def draft_and_verify(
         self,
-        last_B1: Tensor,
+        newest: Sequence[int],
         state: State,
         tokens: int,
+        ask: Likeliest,
         *,
-        temperature: float = 1.0,
-        uniform_BK: Tensor | None = None,
-    ) -> Draft:
-        """Guess the tokens that follow `last_B1`."""
+        held: Sequence[int],
+        min_survival: float,
+    ) -> RoundOutput:
+        """Draft and append what is worth checking: in one call where only tokens are wanted."""
         assert isinstance(state, NativeState), "a state of another backend"
-        uniform = None if uniform_BK is None else uniform_BK.double().contiguous().numpy()
-        last = last_B1[:, 0].contiguous().numpy()
-        found = _call(self.core.draft, state.core, last, tokens, temperature, uniform, None)
-        return Draft(*map(torch.from_numpy, found))
+        forbidden = _simply(ask, tokens + 1)
+        if forbidden is None:
+            return rounds.draft_and_verify(
+                *(self.backend, self, newest, state, tokens, ask),
+                held=held,
+                min_survival=min_survival,
+            )
+        core, ends = self.backend.core, self.backend.ends
+        drafted, best, drafting = _call(
+            core.ride, state.core, held, newest, tokens, min_survival, ends, forbidden
+        )
+        return RoundOutput(drafted, Chosen(best), None, drafting)
 
-    def predict(self, last_B1: Tensor, state: State, known_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """Guess a whole block of which some tokens are known."""
-        assert isinstance(state, NativeState), "a state of another backend"
-        known, last = known_BK.contiguous().numpy(), last_B1[:, 0].contiguous().numpy()
-        found = _call(self.core.draft, state.core, last, known.shape[1], 1.0, None, known)
-        tokens_BK, ids_BKC, prob_BKC, _ = map(torch.from_numpy, found)
-        prob_BK = (prob_BKC * (ids_BKC == tokens_BK[..., None])).sum(-1)
-        return tokens_BK, prob_BK
 
-    def ctc(self, state: State, known_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Score the slots of whole texts."""
+class NativeSlots:
+    """Implements `decoding.protocol.Slots`."""
+
+    def __init__(self, core: "outrider_native.Model", per_token: int) -> None:
+        self.core, self.per_token = core, per_token
+
+    def fill(
+        self, state: State, ask: Question[AnswerT], known: Sequence[Sequence[int]] | None = None
+    ) -> AnswerT:
+        """Answer a question about the slots of whole texts."""
         assert isinstance(state, NativeState), "a state of another backend"
-        known = None if known_BU is None else known_BU.contiguous().numpy()
-        logits_BUV = torch.from_numpy(_call(self.core.ctc, state.core, known))
-        lengths = _call(lambda: state.core.source_lengths)
-        return logits_BUV, torch.tensor(lengths) * self._upsample
+        known_BU = None if known is None else np.array(known, dtype=np.int64)
+        return ask.answer(_call(self.core.ctc, state.core, known_BU))
+
+
+def _simply(ask: object, places: int) -> tuple[int, ...] | None:
+    """Return the tokens to leave out, where nothing else but the likeliest is asked for."""
+    if not isinstance(ask, Likeliest) or not ask.tokens_only:
+        return None
+    return ask.forbidden.everywhere(places)

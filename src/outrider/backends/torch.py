@@ -1,19 +1,25 @@
 """Every model, on every device PyTorch has."""
 
 from collections.abc import Sequence
+from typing import Any, TypeVar
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from outrider.backends.special_tokens import special_tokens
-from outrider.decoding.protocol import Draft, State
+from outrider.decoding import round as rounds
+from outrider.decoding.protocol import Draft, RoundOutput, State
+from outrider.decoding.questions import Likeliest, Question
 from outrider.errors import ModelError
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
 from outrider.models.state import DecoderState
 from outrider.nn.cache import SLACK
 
-__all__ = ["TorchBackend"]
+__all__ = ["TorchBackend", "TorchDrafts", "TorchSlots"]
+
+AnswerT = TypeVar("AnswerT")
 
 PACK_UP_TO = 2 << 30
 
@@ -49,10 +55,18 @@ class TorchBackend:
         self.start, self.ends, self.pad = special_tokens(config, ends)
         self.eos = self.ends[0]
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
-        self.longest_draft: int = 0 if drafter is None else drafter.config.block
-        self.longest_text: int = 0 if drafter is None else drafter.config.longest_text
-        self.has_ctc: bool = ctc is not None
         self.epsilon: float = torch.finfo(model.dtype).eps
+
+    # Made anew each time: kept, they would keep the model, and the model them.
+    @property
+    def drafts(self) -> "TorchDrafts | None":
+        """The drafter."""
+        return None if self.drafter is None else TorchDrafts(self, self.drafter)
+
+    @property
+    def slots(self) -> "TorchSlots | None":
+        """The CTC decoder."""
+        return None if self.ctc_decoder is None else TorchSlots(self, self.ctc_decoder)
 
     @property
     def device(self) -> torch.device:
@@ -71,7 +85,9 @@ class TorchBackend:
         """Open one row per source."""
         memory_BSD = keep_BS = None
         # A block is verified with the newest token before it, and may all be taken back.
-        slack = max(SLACK, self.longest_draft + 1) if drafting else SLACK
+        slack = SLACK
+        if drafting and self.drafter is not None:
+            slack = max(SLACK, self.drafter.config.block + 1)
         if isinstance(self.model, LanguageModel):
             state = self.model.open(len(source), capacity=capacity, slack=slack)
         else:
@@ -94,8 +110,7 @@ class TorchBackend:
     ) -> tuple[Tensor, Tensor | None]:
         """Return the encoder's output, and which of its rows' positions are real."""
         longest = max(len(row) for row in source)
-        padded = [[*row, *[self.pad] * (longest - len(row))] for row in source]
-        source_BS = torch.tensor(padded, device=self.device)
+        source_BS = self.padded(source)
         keep_BS = None
         if any(len(row) < longest for row in source):
             length_B1 = torch.tensor([len(row) for row in source], device=self.device)[:, None]
@@ -105,52 +120,116 @@ class TorchBackend:
     @torch.inference_mode()
     def extend(
         self,
-        tokens_BT: Tensor,
+        tokens: Sequence[Sequence[int]],
         state: State,
+        ask: Question[AnswerT],
         *,
-        count_B: Tensor | None = None,
         last: bool = False,
-    ) -> Tensor:
-        """Append tokens to every row; logits in float32 whatever the weights are."""
+    ) -> AnswerT:
+        """Append tokens to every row; scores are float32 whatever the weights are."""
         assert isinstance(state, DecoderState), "a state of another backend"
-        return self.model.extend(tokens_BT, state, count_B=count_B, last=last).float()
+        count_B, counts = None, [len(row) for row in tokens]
+        if min(counts) < max(counts):
+            count_B = torch.tensor(counts, device=self.device)
+        logits_BTV = self.model.extend(self.padded(tokens), state, count_B=count_B, last=last)
+        return ask.answer(_on_host(logits_BTV.float()))
+
+    def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Return token ids as a tensor; shorter rows are filled up."""
+        longest = max(len(row) for row in rows)
+        full = [[*row, *[self.pad] * (longest - len(row))] for row in rows]
+        # By way of numpy, which takes a third of the time.
+        return torch.from_numpy(np.array(full, dtype=np.int64)).to(self.device)
+
+
+class TorchDrafts:
+    """Implements `decoding.protocol.Drafts`."""
+
+    def __init__(self, backend: TorchBackend, drafter: Drafter) -> None:
+        self.backend, self.drafter = backend, drafter
+        self.longest: int = drafter.config.block
+        self.longest_text: int = drafter.config.longest_text
 
     @torch.inference_mode()
     def draft(
         self,
-        last_B1: Tensor,
+        newest: Sequence[int],
         state: State,
         tokens: int,
         *,
         temperature: float = 1.0,
-        uniform_BK: Tensor | None = None,
+        uniform: Sequence[Sequence[float]] | None = None,
     ) -> Draft:
-        """Guess the tokens that follow `last_B1`."""
-        assert isinstance(state, DecoderState), "a state of another backend"
-        if self.drafter is None or state.drafter is None:
-            raise ModelError("this state was not opened for drafting")
-        found = self.drafter.draft(
-            last_B1, state, tokens, temperature=temperature, uniform_BK=uniform_BK
+        """Guess the tokens that follow the newest ones."""
+        uniform_BK = None
+        if uniform is not None:
+            uniform_BK = torch.tensor(uniform, dtype=torch.float64, device=self.backend.device)
+        tokens_BK, ids_BKC, prob_BKC, confidence_BK = self.drafter.draft(
+            self.backend.padded([[token] for token in newest]),
+            _drafting(state),
+            tokens,
+            temperature=temperature,
+            uniform_BK=uniform_BK,
         )
-        return Draft(*found)
+        return Draft(
+            tokens_BK.tolist(), confidence_BK.tolist(), _on_host(ids_BKC), _on_host(prob_BKC)
+        )
 
     @torch.inference_mode()
-    def predict(self, last_B1: Tensor, state: State, known_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """Guess a whole block of which some tokens are known."""
-        assert isinstance(state, DecoderState), "a state of another backend"
-        if self.drafter is None or state.drafter is None:
-            raise ModelError("this state was not opened for drafting")
-        return self.drafter.predict(last_B1, state, known_BK)
+    def predict(
+        self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Guess whole blocks of which some tokens are known."""
+        newest_B1, known_BK = (self.backend.padded(x) for x in ([[t] for t in newest], known))
+        tokens_BK, prob_BK = self.drafter.predict(newest_B1, _drafting(state), known_BK)
+        return tokens_BK.tolist(), prob_BK.tolist()
+
+    def draft_and_verify(
+        self,
+        newest: Sequence[int],
+        state: State,
+        tokens: int,
+        ask: Likeliest,
+        *,
+        held: Sequence[int],
+        min_survival: float,
+    ) -> RoundOutput:
+        """Draft, and append what is worth checking."""
+        return rounds.draft_and_verify(
+            *(self.backend, self, newest, state, tokens, ask), held=held, min_survival=min_survival
+        )
+
+
+class TorchSlots:
+    """Implements `decoding.protocol.Slots`."""
+
+    def __init__(self, backend: TorchBackend, ctc: Ctc) -> None:
+        self.backend, self.ctc = backend, ctc
+        self.per_token: int = ctc.config.upsample
 
     @torch.inference_mode()
-    def ctc(self, state: State, known_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Score the slots of whole texts."""
+    def fill(
+        self, state: State, ask: Question[AnswerT], known: Sequence[Sequence[int]] | None = None
+    ) -> AnswerT:
+        """Answer a question about the slots of whole texts."""
         assert isinstance(state, DecoderState), "a state of another backend"
-        if self.ctc_decoder is None or state.memory_BSD is None:
-            raise ModelError("this model has no CTC decoder, or the state was not opened for it")
-        memory_BSD, keep_BS = state.memory_BSD, state.keep_BS
-        logits_BUV = self.ctc_decoder.slots(memory_BSD, keep_BS, known_BU)
-        return logits_BUV.float(), self.ctc_decoder.count(memory_BSD, keep_BS)
+        if state.memory_BSD is None:
+            raise ModelError("this state was not opened for parallel decoding")
+        known_BU = None if known is None else self.backend.padded(known)
+        logits_BUV = self.ctc.slots(state.memory_BSD, state.keep_BS, known_BU)
+        return ask.answer(_on_host(logits_BUV.float()))
+
+
+def _drafting(state: State) -> DecoderState:
+    assert isinstance(state, DecoderState), "a state of another backend"
+    if state.drafter is None:
+        raise ModelError("this state was not opened for drafting")
+    return state
+
+
+def _on_host(tensor: Tensor) -> Any:
+    """Return a CPU's tensor as a numpy array, which costs less to ask; others stay."""
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
 
 def _bind_ctc(ctc: Ctc | None, model: Seq2Seq | LanguageModel) -> Ctc | None:

@@ -5,7 +5,7 @@ from outrider.decoding.config import DecodeConfig
 from outrider.decoding.decode import decode
 from outrider.decoding.greedy import greedy
 from outrider.decoding.parallel import parallel
-from outrider.decoding.profile import Profile
+from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend, Draft, State
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.sample import sample
@@ -16,8 +16,8 @@ __all__ = [
     "Backend",
     "DecodeConfig",
     "Draft",
+    "DraftPolicy",
     "Hypothesis",
-    "Profile",
     "Request",
     "Round",
     "State",

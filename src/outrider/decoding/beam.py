@@ -15,13 +15,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-import torch
-from torch import Tensor
+import numpy as np
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.mask import TokenMask
-from outrider.decoding.prefill import prefill
+from outrider.decoding.prefill import feed_prompts, open_rows
 from outrider.decoding.protocol import Backend, State
+from outrider.decoding.questions import Best, Top
 from outrider.decoding.request import Finish, Hypothesis, Request, token_limit
 
 __all__ = ["beam"]
@@ -57,7 +57,6 @@ class Search:
     done: bool = False
 
 
-@torch.inference_mode()
 def beam(
     backend: Backend, requests: Sequence[Request], config: DecodeConfig
 ) -> list[list[Hypothesis]]:
@@ -65,59 +64,55 @@ def beam(
     if not requests:
         return []
     limits = [token_limit(backend, request, config) for request in requests]
-    searches = [Search(limit) for limit in limits]
+    live = searches = [Search(limit) for limit in limits]
+    mask = TokenMask(config, ends=backend.ends)
+    ranked = (1 + len(backend.ends)) * config.beams
 
-    state, logits_B1V = prefill(backend, requests, limits)
-    mask, ranked = TokenMask(config, ends=backend.ends), _ranked(config, backend)
-    live, length = searches, 0
+    state = open_rows(backend, requests, limits)
+    best = feed_prompts(backend, state, requests, Top(ranked, mask.after([0] * len(live))))
+    length = 0
     while True:
-        log_prob_BNV = logits_B1V.log_softmax(-1).view(len(live), -1, logits_B1V.shape[-1])
-        mask(log_prob_BNV, length)
         length += 1
-        _force_end(log_prob_BNV, live, length, config, backend.eos)
-        for search, candidates in zip(live, _rank(log_prob_BNV, live, ranked), strict=True):
+        for search, candidates in zip(live, _rank(best, live, ranked), strict=True):
+            if config.force_eos and length >= search.limit:
+                candidates = _only_end(search, backend.eos)
             _advance(search, candidates, length, config, backend)
 
         if all(search.done for search in live):
             break
         state = _follow(state, live, config, first=length == 1)
         live = [search for search in live if not search.done]
-        token_B1 = [[open_.token] for search in live for open_ in search.beams]
-        logits_B1V = backend.extend(torch.tensor(token_B1, device=logits_B1V.device), state)
+        tokens = [[open_.token] for search in live for open_ in search.beams]
+        best = backend.extend(tokens, state, Top(ranked, mask.after([length] * len(tokens))))
     return [search.finished[: config.n_best] for search in searches]
 
 
-def _force_end(
-    log_prob_BNV: Tensor, live: list[Search], length: int, config: DecodeConfig, eos: int
-) -> None:
-    """Leave rows at their last token nothing but a certain end token, if the config says so."""
-    if not config.force_eos:
-        return
-    for row, search in enumerate(live):
-        if length >= search.limit:
-            log_prob_BNV[row] = -math.inf
-            log_prob_BNV[row, :, eos] = 0.0
+def _only_end(search: Search, eos: int) -> list[Candidate]:
+    """Leave a row at its last token nothing but a certain end token."""
+    open_ = [open_.log_prob for open_ in search.beams] or [0.0]
+    found = [Candidate(log_prob, parent, eos) for parent, log_prob in enumerate(open_)]
+    return sorted(found, key=lambda candidate: -candidate.log_prob)
 
 
-def _ranked(config: DecodeConfig, backend: Backend) -> int:
-    """Count what must be ranked so that N are left that do not end."""
-    return (1 + len(backend.ends)) * config.beams
+def _rank(best: Best, live: list[Search], ranked: int) -> list[list[Candidate]]:
+    """Return the best continuations of each search, best first; sums are those of float32.
 
-
-def _rank(log_prob_BNV: Tensor, live: list[Search], ranked: int) -> list[list[Candidate]]:
-    """Return the best continuations of each search, best first."""
-    vocab = log_prob_BNV.shape[-1]
+    The best `ranked` of all beams are among the best `ranked` of each.
+    """
+    each = len(best.tokens[0])
+    log_prob_BNR = np.array(best.log_probs, dtype=np.float32).reshape(len(live), -1, each)
+    token_BX = np.array(best.tokens).reshape(len(live), -1)
     if live[0].beams:
         so_far = [[open_.log_prob for open_ in search.beams] for search in live]
-        log_prob_BNV = log_prob_BNV + torch.tensor(so_far, device=log_prob_BNV.device)[:, :, None]
-    flat = log_prob_BNV.flatten(1)
-    best, place = flat.topk(min(ranked, flat.shape[1]))
+        log_prob_BNR = log_prob_BNR + np.array(so_far, dtype=np.float32)[:, :, None]
+    log_prob_BX = log_prob_BNR.reshape(len(live), -1)
+    order_BX = np.argsort(-log_prob_BX, axis=1, kind="stable")[:, :ranked]
     return [
         [
-            Candidate(value, *divmod(index, vocab))
-            for value, index in zip(values, places, strict=True)
+            Candidate(float(log_prob_X[place]), int(place) // each, int(token_X[place]))
+            for place in order_X
         ]
-        for values, places in zip(best.tolist(), place.tolist(), strict=True)
+        for log_prob_X, token_X, order_X in zip(log_prob_BX, token_BX, order_BX, strict=True)
     ]
 
 
@@ -162,8 +157,8 @@ def _follow(state: State, live: list[Search], config: DecodeConfig, *, first: bo
     if first:
         still = [n for n, search in enumerate(live) if not search.done]
         if len(still) < len(live):
-            state.select(torch.tensor(still, device=state.length_B.device))
-        return state.fan(config.beams) if config.beams > 1 else state
+            state.select(still)
+        return state.repeat_rows(config.beams) if config.beams > 1 else state
     rows = [
         n * config.beams + open_.parent
         for n, search in enumerate(live)
@@ -171,7 +166,7 @@ def _follow(state: State, live: list[Search], config: DecodeConfig, *, first: bo
         for open_ in search.beams
     ]
     if rows != list(range(len(live) * config.beams)):
-        state.select(torch.tensor(rows, device=state.length_B.device))
+        state.select(rows)
     return state
 
 

@@ -18,6 +18,7 @@ from pydantic import (
 
 from outrider.bounds import BOUNDS, broken_bound
 from outrider.config import Config
+from outrider.decoding.sampling import Sampling
 
 __all__ = ["DecodeConfig", "Mode", "Strategy"]
 
@@ -197,6 +198,11 @@ class DecodeConfig(Config):
         if n_best > beams:
             raise ValueError(f"{n_best} is more than beams ({beams}); raise beams or lower n_best")
         return n_best
+
+    @property
+    def sampling(self) -> Sampling:
+        """How the model's distribution is shaped before a token is drawn."""
+        return Sampling(self.temperature, self.top_k, self.top_p)
 
     @model_serializer(mode="wrap")
     def _own_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:

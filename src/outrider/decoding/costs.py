@@ -10,12 +10,10 @@ import time
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from itertools import accumulate
-from typing import Literal, NamedTuple, cast
+from typing import Literal, NamedTuple
 
-import torch
-from torch import Tensor
-
-from outrider.decoding.protocol import Backend, Chooser, State
+from outrider.decoding.protocol import Backend, State
+from outrider.decoding.questions import Likeliest, Nothing
 
 __all__ = ["Costs", "fit_costs", "follow", "measure_costs", "smooth"]
 
@@ -68,7 +66,8 @@ class _Watch:
 
 def measure_costs(backend: Backend, rows: int, source_length: int) -> Costs:
     """Time a model and its drafter for so many rows; it must be able to count to 2."""
-    longest, held = min(backend.longest_draft, LONGEST), HELD
+    assert backend.drafts is not None, "only a drafter can be timed"
+    longest, held = min(backend.drafts.longest, LONGEST), HELD
     if backend.max_length is not None:
         held = min(held, backend.max_length // 2)
         longest = max(1, min(longest, backend.max_length - held - 1))
@@ -139,21 +138,20 @@ def _prepare(
     source, capacity = [[backend.eos] * source_length] * rows, held + longest + 1
     plain = backend.encode(source, capacity=capacity)
     state = backend.encode(source, capacity=capacity, drafting=True)
-    tokens_BT = torch.full((rows, capacity), backend.eos, device=plain.length_B.device)
     if held:
-        backend.extend(tokens_BT[:, :held], plain, last=True)
-        backend.extend(tokens_BT[:, :held], state, last=True)
+        for opened in (plain, state):
+            backend.extend([[backend.eos] * held] * rows, opened, Nothing(), last=True)
         # Rows that accept different numbers of tokens are differently long.
-        state.rollback(held - torch.arange(rows, device=tokens_BT.device) % min(4, held))
+        state.rollback([held - row % min(4, held) for row in range(rows)])
 
     singles: dict[Part, Call] = {
-        "plain": _extend(backend, plain, tokens_BT[:, :1]),
-        "extend": _extend(backend, state, tokens_BT[:, :1]),
+        "plain": _extend(backend, plain, rows, 1),
+        "extend": _extend(backend, state, rows, 1),
     }
     rounds = {
         k: (
-            _draft(backend, state, tokens_BT[:, :1], k),
-            _extend(backend, state, tokens_BT[:, : k + 1]),
+            _draft(backend, state, rows, k),
+            _extend(backend, state, rows, k + 1),
         )
         for k in _sizes(rows, longest)
     }
@@ -182,26 +180,23 @@ def _sizes(rows: int, longest: int) -> list[int]:
     return [k for n, k in enumerate(possible) if n < 2 or rows * (k + 1) <= WIDE]
 
 
-def _extend(backend: Backend, state: State, tokens_BT: Tensor) -> Call:
-    """Time what the loop will call: with logits only where there is no way past them."""
-    length_B, tokens = state.length_B, tokens_BT.tolist()
-    choose = cast(Chooser, backend).likeliest if hasattr(backend, "likeliest") else None
+def _extend(backend: Backend, state: State, rows: int, count: int) -> Call:
+    lengths, tokens, ask = state.lengths, [[backend.eos] * count] * rows, Likeliest()
 
     def call() -> None:
-        if choose is not None:
-            choose(tokens, state, [])
-        else:
-            backend.extend(tokens_BT, state)[0, 0, 0].item()  # waits for a device that runs ahead
-        state.rollback(length_B)
+        backend.extend(tokens, state, ask)
+        state.rollback(lengths)
 
     return call
 
 
-def _draft(backend: Backend, state: State, newest_B1: Tensor, k: int) -> Call:
-    return lambda: backend.draft(newest_B1, state, k).tokens_BK.tolist()
+def _draft(backend: Backend, state: State, rows: int, k: int) -> Call:
+    drafts, newest = backend.drafts, [backend.eos] * rows
+    assert drafts is not None
+    return lambda: drafts.draft(newest, state, k)
 
 
 def _open(
     backend: Backend, source: Sequence[Sequence[int]], capacity: int, *, drafting: bool
 ) -> Call:
-    return lambda: backend.encode(source, capacity=capacity, drafting=drafting).length_B.tolist()
+    return lambda: backend.encode(source, capacity=capacity, drafting=drafting).lengths

@@ -8,7 +8,7 @@ from outrider.decoding.greedy import greedy
 from outrider.decoding.mask import check_suppress
 from outrider.decoding.memory import enough_memory
 from outrider.decoding.parallel import parallel
-from outrider.decoding.profile import Profile
+from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.sample import sample
@@ -23,7 +23,7 @@ def decode(
     requests: Sequence[Request],
     config: DecodeConfig,
     *,
-    profile: Profile | None = None,
+    policy: DraftPolicy | None = None,
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each request, best first, in the order of the requests.
@@ -32,7 +32,7 @@ def decode(
         backend: Who computes.
         requests: One for each row.
         config: Mode, strategy and their settings.
-        profile: What blocks cost on this machine; lets tandem decoding choose their size.
+        policy: What blocks cost on this machine; lets tandem decoding choose their size.
         stats: Told how tandem and parallel decoding went.
     """
     check_suppress(config, backend.vocab_size, backend.ends)
@@ -42,7 +42,7 @@ def decode(
         if config.strategy == "beam":
             return beam(backend, requests, config)
         if config.mode == "tandem":
-            found = tandem(backend, requests, config, profile=profile, stats=stats)
+            found = tandem(backend, requests, config, policy=policy, stats=stats)
         else:
             loop = greedy if config.strategy == "greedy" else sample
             found = loop(backend, requests, config)

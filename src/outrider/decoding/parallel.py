@@ -11,8 +11,6 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Literal
 
-import torch
-
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, token_limit
@@ -24,7 +22,6 @@ from outrider.errors import ConfigError, InputError, ModelError, UnsupportedErro
 __all__ = ["parallel"]
 
 
-@torch.inference_mode()
 def parallel(
     backend: Backend,
     requests: Sequence[Request],
@@ -84,9 +81,9 @@ def _check(requests: Sequence[Request], config: DecodeConfig) -> None:
 
 def _uses_ctc(backend: Backend, config: DecodeConfig) -> bool:
     wanted = config.decoder or _best_writer(backend, config)
-    if wanted == "ctc" and not backend.has_ctc:
+    if wanted == "ctc" and backend.slots is None:
         raise ModelError("decoder ctc: this model has no CTC decoder")
-    if wanted == "drafter" and not backend.longest_draft:
+    if wanted == "drafter" and backend.drafts is None:
         missing = "drafter" if config.decoder else "CTC decoder and no drafter"
         raise ModelError(f"mode parallel: this model has no {missing}")
     return wanted == "ctc"
@@ -94,8 +91,8 @@ def _uses_ctc(backend: Backend, config: DecodeConfig) -> bool:
 
 def _best_writer(backend: Backend, config: DecodeConfig) -> Literal["ctc", "drafter"]:
     """CTC writes the better text in one pass; only the drafter was trained to look again."""
-    looks_again = config.iterations > 0 and backend.longest_draft > 0
-    return "ctc" if backend.has_ctc and not looks_again else "drafter"
+    looks_again = config.iterations > 0 and backend.drafts is not None
+    return "ctc" if backend.slots is not None and not looks_again else "drafter"
 
 
 def _finish(text: Text, limit: int, config: DecodeConfig) -> Hypothesis:

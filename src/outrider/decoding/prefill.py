@@ -1,22 +1,15 @@
 """The first call of every loop: encode the sources and feed the prompts, ragged as they are."""
 
 from collections.abc import Sequence
+from typing import TypeVar
 
-from torch import Tensor
-
-from outrider.decoding.ids import to_ids
 from outrider.decoding.protocol import Backend, State
+from outrider.decoding.questions import Nothing, Question
 from outrider.decoding.request import Request
 
-__all__ = ["feed_prompts", "open_for_drafting", "open_rows", "prefill"]
+__all__ = ["feed_prompts", "open_for_drafting", "open_rows"]
 
-
-def prefill(
-    backend: Backend, requests: Sequence[Request], limits: Sequence[int]
-) -> tuple[State, Tensor]:
-    """Open one row per request and return the logits for its first new token, [B, 1, V]."""
-    state = open_rows(backend, requests, limits)
-    return state, feed_prompts(backend, state, requests)
+AnswerT = TypeVar("AnswerT")
 
 
 def open_rows(backend: Backend, requests: Sequence[Request], limits: Sequence[int]) -> State:
@@ -24,9 +17,11 @@ def open_rows(backend: Backend, requests: Sequence[Request], limits: Sequence[in
     return backend.encode([r.source for r in requests], capacity=_capacity(requests, limits))
 
 
-def feed_prompts(backend: Backend, state: State, requests: Sequence[Request]) -> Tensor:
-    """Return the logits for the first new token of each row, [B, 1, V]."""
-    return _feed(backend, state, [[backend.start, *r.prompt] for r in requests])
+def feed_prompts(
+    backend: Backend, state: State, requests: Sequence[Request], ask: Question[AnswerT]
+) -> AnswerT:
+    """Answer a question about the first new token of each row."""
+    return backend.extend([[backend.start, *r.prompt] for r in requests], state, ask, last=True)
 
 
 def open_for_drafting(
@@ -38,20 +33,11 @@ def open_for_drafting(
         capacity = min(capacity, backend.max_length)
     state = backend.encode([r.source for r in requests], capacity=capacity, drafting=True)
     if any(r.prompt for r in requests):
-        _feed(backend, state, [[backend.start, *r.prompt][:-1] for r in requests])
+        fed = [[backend.start, *r.prompt][:-1] for r in requests]
+        backend.extend(fed, state, Nothing(), last=True)
     return state
 
 
 def _capacity(requests: Sequence[Request], limits: Sequence[int]) -> int:
     # The last token of a row is never fed back, so it needs no room; the start token does.
     return max(len(r.prompt) + limit for r, limit in zip(requests, limits, strict=True))
-
-
-def _feed(backend: Backend, state: State, fed: Sequence[Sequence[int]]) -> Tensor:
-    longest = max(map(len, fed))
-    padded = [[*row, *[backend.pad] * (longest - len(row))] for row in fed]
-    device = state.length_B.device
-    ragged = any(len(row) < longest for row in fed)
-    count_B = to_ids([len(row) for row in fed], device) if ragged else None
-    tokens_BT = to_ids(padded, device)
-    return backend.extend(tokens_BT, state, count_B=count_B, last=True)

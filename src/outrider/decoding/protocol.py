@@ -1,57 +1,157 @@
-"""What a decoding loop may ask of a model: `encode`, then `extend`, `draft` and so on as needed.
+"""What a decoding loop may ask of a model.
 
 A loop is a pure function over these protocols. It never sees weights, devices or caches, so the
 same loop runs on every backend; a backend never sees a strategy.
+
+Token ids go in as lists, and a question goes with them (`questions.py`): which token is likeliest,
+which are the best n, how likely are these, draw one with these numbers, accept this draft by this
+rule. A few numbers come back as lists. The scores themselves, thousands for every token, stay where
+they were computed: in a cache of the processor, on a GPU.
 
 Rows are independent: the numbers of a row do not depend on which other rows are decoded with it.
 """
 
 from collections.abc import Sequence
-from typing import NamedTuple, Protocol, Self
+from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from torch import Tensor
+from outrider.decoding.questions import Chosen, Likeliest, Question
 
-__all__ = ["Backend", "Chooser", "Draft", "Ridden", "State"]
+__all__ = ["Backend", "Draft", "Drafts", "RoundOutput", "Slots", "State"]
 
-
-class Draft(NamedTuple):
-    """A block of tokens that a drafter thinks come next, and what it thinks of them."""
-
-    tokens_BK: Tensor
-    ids_BKC: Tensor
-    """Candidates of every place; the drafter gives all other tokens probability zero."""
-    prob_BKC: Tensor
-    """q, the distribution over the candidates that each token was chosen from (float32)."""
-    confidence_BK: Tensor
-    """Estimated chance that a token is confirmed if all before it are."""
+AnswerT = TypeVar("AnswerT")
 
 
 class State(Protocol):
     """The rows in flight: what the model remembers of each, and how many tokens that is."""
 
     @property
-    def length_B(self) -> Tensor:
-        """Tokens each row has taken in so far (int64). Positions are per row."""
+    def lengths(self) -> list[int]:
+        """Tokens each row has taken in so far. Positions are per row."""
         ...
 
-    def rollback(self, length_B: Tensor) -> None:
-        """Forget the newest tokens so that row b holds `length_B[b]`; at most the last extend."""
+    def rollback(self, lengths: Sequence[int]) -> None:
+        """Forget the newest tokens so that row b holds `lengths[b]`; at most the last extend."""
         ...
 
-    def select(self, row_N: Tensor) -> None:
-        """Make row n what row `row_N[n]` was: drop, reorder or copy rows, in place."""
+    def select(self, rows: Sequence[int]) -> None:
+        """Make row n what row `rows[n]` was: drop, reorder or copy rows, in place."""
         ...
 
-    def fan(self, beams: int) -> Self:
-        """Return a state with `beams` neighbouring copies of every row; the source is shared.
+    def repeat_rows(self, times: int) -> Self:
+        """Return a state with `times` neighbouring copies of every row; the source is shared.
 
-        Afterwards `select` must keep groups of `beams` rows that stem from one source together.
+        Afterwards `select` must keep groups of `times` rows that stem from one source together.
+        """
+        ...
+
+
+class Draft(NamedTuple):
+    """A block of tokens that a drafter thinks come next, and what it thinks of them."""
+
+    tokens: list[list[int]]
+    confidence: list[list[float]]
+    """Estimated chance that a token is confirmed if all before it are."""
+    ids_BKC: Any
+    """Candidates of every place, as an array of the backend's own kind, for it to look at when a
+    question names this draft; all other tokens have probability zero."""
+    prob_BKC: Any
+    """q, the distribution over the candidates that each token was chosen from (float32)."""
+
+
+class RoundOutput(NamedTuple):
+    """What one call of `Drafts.draft_and_verify` brought, row by row."""
+
+    drafted: list[list[int]]
+    """The drafts that were appended."""
+    best: Chosen
+    """What is likeliest after the newest token, and after each draft."""
+    confidence: list[list[float]] | None
+    """How sure the drafter was of each, where the backend tells."""
+    drafting: float
+    """Seconds that drafting took."""
+
+
+class Drafts(Protocol):
+    """A backend's drafter."""
+
+    longest: int
+    """Most tokens one `draft` may ask for."""
+    longest_text: int
+    """Most tokens that it can write as one block from nothing, by `draft` or `predict`: more than
+    `longest` where it was trained on whole texts."""
+
+    def draft(
+        self,
+        newest: Sequence[int],
+        state: State,
+        tokens: int,
+        *,
+        temperature: float = 1.0,
+        uniform: Sequence[Sequence[float]] | None = None,
+    ) -> Draft:
+        """Guess the `tokens` tokens that follow the newest ones in one pass; the state stays.
+
+        `newest` are not yet taken in by `extend`. Each token of a draft is the drafter's likeliest;
+        with `uniform` (numbers in [0, 1), [B, K]) it is drawn from q instead, at `temperature`, by
+        the inverse of the cumulative distribution in the order of the candidates.
+        """
+        ...
+
+    def predict(
+        self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Guess whole blocks of which some tokens are known; the state stays as it is.
+
+        `known` [B, K] holds the known tokens, -1 elsewhere. Returns the likeliest token of every
+        place given that the known ones stand, and the probability the drafter gives it. A place
+        depends on those before it only.
+        """
+        ...
+
+    def draft_and_verify(
+        self,
+        newest: Sequence[int],
+        state: State,
+        tokens: int,
+        ask: Likeliest,
+        *,
+        held: Sequence[int],
+        min_survival: float,
+    ) -> RoundOutput:
+        """Draft `tokens` tokens after the newest ones, and append what is worth checking.
+
+        First, rows forget what they hold beyond `held` tokens, as by `rollback`. What is appended
+        is the newest token of each row and then the drafts up to where, in the mean over rows, all
+        hold with a chance of `min_survival`, at least one; never any behind an end token.
+
+        One call, because the next step of a loop depends on nothing else, and between two calls a
+        fast model waits.
+        """
+        ...
+
+
+class Slots(Protocol):
+    """A backend's CTC decoder: it scores the slots of whole texts at once."""
+
+    per_token: int
+    """Slots for each token of the source."""
+
+    def fill(
+        self,
+        state: State,
+        ask: Question[AnswerT],
+        known: Sequence[Sequence[int]] | None = None,
+    ) -> AnswerT:
+        """Answer a question about the slots of every row, [B, U]; the state stays as it is.
+
+        A slot says a token or `pad`, the blank; equal neighbours are one token. `known` holds what
+        slots are told, -1 elsewhere. Rows with fewer slots than U are filled up with anything.
         """
         ...
 
 
 class Backend(Protocol):
-    """Who computes. Token ids in, float32 logits out, both on `device`."""
+    """Who computes."""
 
     vocab_size: int
     start: int
@@ -63,16 +163,24 @@ class Backend(Protocol):
     pad: int
     max_length: int | None
     """Positions the model can count to; None where there is no such limit."""
-    longest_draft: int
-    """Most tokens one `draft` may ask for; 0 where there is no drafter."""
-    longest_text: int
-    """Most tokens that the drafter can write as one block from nothing, by `draft` or `predict`:
-    more than `longest_draft` where it was trained on whole texts; 0 where there is no drafter."""
-    has_ctc: bool
-    """Whether it has a CTC decoder."""
     epsilon: float
     """Relative rounding error of the numbers it computes with; 0 where a row's numbers are the same
     to the bit whatever is computed with them, so that no two tokens are ever nearly tied."""
+
+    @property
+    def drafts(self) -> Drafts | None:
+        """Its drafter, if it has one."""
+        ...
+
+    @property
+    def slots(self) -> Slots | None:
+        """Its CTC decoder, if it has one."""
+        ...
+
+    @property
+    def device(self) -> object:
+        """Where it computes."""
+        ...
 
     def encode(
         self,
@@ -86,104 +194,22 @@ class Backend(Protocol):
 
         A language model has nothing to encode: its sources are empty, its prompt goes to `extend`.
         Only a state opened for `drafting` can be drafted from; a block takes room like its tokens.
-        Only a state opened for `parallel` can be asked for `ctc`, which takes no room.
+        Only a state opened for `parallel` has slots to fill, which take no room.
         """
         ...
 
     def extend(
         self,
-        tokens_BT: Tensor,
+        tokens: Sequence[Sequence[int]],
         state: State,
+        ask: Question[AnswerT],
         *,
-        count_B: Tensor | None = None,
         last: bool = False,
-    ) -> Tensor:
-        """Append tokens to every row and return the logits after each: [B, T, V], float32.
+    ) -> AnswerT:
+        """Append tokens to every row and answer a question about what comes after each.
 
-        `count_B` says how many of the T tokens of a row are real (right-padded prompts); logits
-        past them mean nothing. `last` returns only the logits after each row's last real token,
-        [B, 1, V], which is all a prefill needs.
-        """
-        ...
-
-    def draft(
-        self,
-        last_B1: Tensor,
-        state: State,
-        tokens: int,
-        *,
-        temperature: float = 1.0,
-        uniform_BK: Tensor | None = None,
-    ) -> Draft:
-        """Guess the `tokens` tokens that follow `last_B1` in one pass; the state stays as it is.
-
-        `last_B1` are the newest tokens, not yet taken in by `extend`. Each token of a draft is the
-        drafter's likeliest; with `uniform_BK` (numbers in [0, 1)) it is drawn from q instead, at
-        `temperature`, by the inverse of the cumulative distribution in the order of the candidates.
-        """
-        ...
-
-    def predict(self, last_B1: Tensor, state: State, known_BK: Tensor) -> tuple[Tensor, Tensor]:
-        """Guess a whole block of which some tokens are known; the state stays as it is.
-
-        `known_BK` holds the known tokens, -1 elsewhere. Returns the likeliest token of every place
-        given that the known ones stand, [B, K], and the probability the drafter gives it. A place
-        depends on those before it only.
-        """
-        ...
-
-    def ctc(self, state: State, known_BU: Tensor | None = None) -> tuple[Tensor, Tensor]:
-        """Score the slots of whole texts, [B, U, V], and count the real slots of each row, [B].
-
-        A slot says a token or `pad`, the blank; equal neighbours are one token (see `nn.ctc`).
-        `known_BU` holds tokens that slots are given, -1 elsewhere. The state stays as it is.
-        """
-        ...
-
-
-class Ridden(NamedTuple):
-    """What one call of `Chooser.ride` brought, row by row."""
-
-    drafted: list[list[int]]
-    """The drafts that were appended."""
-    best: list[list[int]]
-    """The likeliest token after the newest one, and after each draft."""
-    drafting: float
-    """Seconds that drafting took."""
-
-
-class Chooser(Protocol):
-    """A backend that can say which token is the likeliest without handing out all logits.
-
-    A loop that wants nothing else asks for it, if the backend has it: for a fast model, scores of
-    thousands of words take longer to hand over and to look through than to compute. For the same
-    reason it takes and returns lists: a handful of numbers is sooner read from those.
-    """
-
-    def likeliest(
-        self, tokens: Sequence[Sequence[int]], state: State, forbidden: Sequence[int]
-    ) -> list[list[int]]:
-        """Append tokens [B, T] to every row; return the likeliest token after each, [B, T].
-
-        Of equals it is the first; `forbidden` tokens are never named.
-        """
-        ...
-
-    def ride(
-        self,
-        newest: Sequence[int],
-        state: State,
-        tokens: int,
-        *,
-        held: Sequence[int],
-        worth: float,
-        forbidden: Sequence[int],
-    ) -> Ridden:
-        """Draft `tokens` tokens after the newest ones and append what is worth checking.
-
-        First, rows forget what they hold beyond `held` tokens, as by `rollback`. What is appended
-        is the newest token of each row and then the drafts up to where, in the mean over
-        rows, all hold with a chance of `worth`, at least one; never any behind an end token. The
-        next step of a loop depends on nothing else, and between two calls a fast model waits.
+        Rows may be given differently many tokens; answers past a row's last token mean nothing.
+        `last` asks only about what comes after the last token of each row, which is all a prefill
+        needs.
         """
         ...

@@ -7,23 +7,18 @@ of the row goes on from there: no token is fed more than twice.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-
-import torch
-from torch import Tensor
 
 from outrider.decoding.config import DecodeConfig
-from outrider.decoding.ids import to_ids
-from outrider.decoding.likeliest import likeliest
 from outrider.decoding.mask import TokenMask
-from outrider.decoding.prefill import prefill
+from outrider.decoding.prefill import open_rows
 from outrider.decoding.protocol import Backend, State
+from outrider.decoding.questions import Chosen, Likeliest
 from outrider.decoding.request import Hypothesis, Request, token_limit
 from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
 from outrider.decoding.stepwise import decode_stepwise
 
-__all__ = ["FINE", "Replay", "settled_greedy"]
+__all__ = ["FINE", "Replay", "closeness", "settled_greedy"]
 
 FINE = 1e-6
 """Numbers that round no more coarsely than this have so few near-ties that all are settled."""
@@ -33,14 +28,9 @@ larger. Between blocks and single tokens a trained model of six layers differed 
 in bfloat16, and by up to 10 in float32, where one token in 235,597 of a test set was such a tie."""
 
 
-@dataclass
-class Walk:
-    """One row fed alone, and the logits after what it was fed."""
-
-    state: State
-    logits_11V: Tensor
-    fed: int = 0
-    """Tokens of its text that it was fed."""
+def closeness(backend: Backend) -> float:
+    """Return by which share of the largest score another may be wrong."""
+    return backend.epsilon * (STRICT_FINE if backend.epsilon <= FINE else STRICT)
 
 
 class Replay:
@@ -53,21 +43,21 @@ class Replay:
         self.backend = backend
         self.config = config
         self.stats = stats
-        self._walks: dict[int, Walk] = {}
+        self._mask = TokenMask(config, ends=backend.ends)
+        self._alone: dict[int, tuple[State, int, int]] = {}
+        """Rows fed by themselves, how many tokens of their text they were fed, and what follows."""
 
     def settle(
-        self,
-        rows: Sequence[Row],
-        drafted: Sequence[Sequence[int]],
-        best_BT: Tensor,
-        logits_BTV: Tensor,
+        self, rows: Sequence[Row], drafted: Sequence[Sequence[int]], chosen: Chosen
     ) -> list[list[int]]:
         """Return the likeliest tokens, corrected at every near-tie that is reached."""
-        best, near = best_BT.tolist(), self._near(best_BT, logits_BTV).tolist()
-        for row, guesses, wanted, ties in zip(rows, drafted, best, near, strict=True):
+        assert chosen.near is not None
+        for row, guesses, wanted, ties in zip(
+            rows, drafted, chosen.tokens, chosen.near, strict=True
+        ):
             if any(ties) and not row.done:
                 self._settle_row(row, guesses, wanted, ties)
-        return best
+        return chosen.tokens
 
     def _settle_row(
         self, row: Row, guesses: Sequence[int], wanted: list[int], ties: Sequence[bool]
@@ -80,43 +70,43 @@ class Replay:
             if refused or wanted[place] in self.backend.ends:
                 break
 
-    def _near(self, best_BT: Tensor, logits_BTV: Tensor) -> Tensor:
-        epsilon = self.backend.epsilon
-        top_BT1 = logits_BTV.gather(-1, best_BT[..., None])
-        margin_BT1 = top_BT1.abs().clamp(min=1) * epsilon
-        margin_BT1 *= STRICT_FINE if epsilon <= FINE else STRICT
-        return (logits_BTV > top_BT1 - margin_BT1).sum(-1) > 1
-
     def _next(self, row: Row, text: Sequence[int]) -> int:
         """Return what greedy decoding of this row alone says after `text`."""
-        walk = self._walks.get(row.index)
-        if walk is None:
-            walk = self._walks[row.index] = Walk(*prefill(self.backend, [row.request], [row.limit]))
-        for token in text[walk.fed :]:
-            token_11 = torch.tensor([[token]], device=walk.logits_11V.device)
-            walk.logits_11V = self.backend.extend(token_11, walk.state)
-        walk.fed = len(text)
-        TokenMask(self.config, ends=self.backend.ends)(walk.logits_11V, len(text))
-        return int(likeliest(walk.logits_11V).item())
+        start = [self.backend.start, *row.request.prompt]
+        state, fed, token = self._alone.get(row.index, (None, -1, -1))
+        for count in range(fed + 1, len(text) + 1):
+            ask = Likeliest(self._mask.after([count]))
+            if state is None:
+                state = open_rows(self.backend, [row.request], [row.limit])
+                chosen = self.backend.extend([start], state, ask, last=True)
+            else:
+                chosen = self.backend.extend([[text[count - 1]]], state, ask)
+            ((token,),) = chosen.tokens
+        assert state is not None
+        self._alone[row.index] = state, len(text), token
+        return token
 
 
 def settled_greedy(
     backend: Backend, requests: Sequence[Request], config: DecodeConfig, stats: Statistics
 ) -> list[Hypothesis]:
     """Decode greedily, one token at a time; near-ties as each row alone decides them."""
-    replay = Replay(backend, config, stats)
+    replay, mask = Replay(backend, config, stats), TokenMask(config, ends=backend.ends)
+    near = closeness(backend)
     texts = [
         Row(n, request, token_limit(backend, request, config), newest=backend.start, held=0)
         for n, request in enumerate(requests)
     ]
 
-    def choose(logits_B1V: Tensor, rows: Sequence[int], step: int) -> Tensor:
-        chosen = [texts[row] for row in rows]
-        best_B1 = likeliest(logits_B1V)
-        best = replay.settle(chosen, [[]] * len(rows), best_B1, logits_B1V)
-        for text, (token,) in zip(chosen, best, strict=True):
+    def ask(rows: Sequence[int], step: int) -> Likeliest:
+        return Likeliest(mask.after([step] * len(rows)), config.scores, near)
+
+    def settle(rows: Sequence[int], chosen: Chosen) -> list[int]:
+        waiting = [texts[row] for row in rows]
+        best = replay.settle(waiting, [[]] * len(rows), chosen)
+        for text, (token,) in zip(waiting, best, strict=True):
             if not text.done:
                 text.take([], 0, token, ends=backend.ends)
-        return to_ids(best, logits_B1V.device)
+        return [token for (token,) in best]
 
-    return decode_stepwise(backend, requests, config, choose)
+    return decode_stepwise(backend, requests, config, ask, settle=settle)

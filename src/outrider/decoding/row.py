@@ -33,7 +33,13 @@ class Row:
         return self.limit - len(self.tokens)
 
     def take(
-        self, drafted: Sequence[int], accepted: int, token: int | None, *, ends: Collection[int]
+        self,
+        drafted: Sequence[int],
+        accepted: int,
+        token: int | None,
+        *,
+        ends: Collection[int],
+        confidence: Sequence[float] = (),
     ) -> int:
         """Say `accepted` tokens of a draft and then `token`, if any; return how many found a place.
 
@@ -47,9 +53,10 @@ class Row:
         count = up_to_end(said, ends)
         said = said[:count]
         if count <= accepted:
-            self.rounds.append(Round(tuple(said), count, None))
+            done = Round(tuple(said), count, None)
         else:
-            self.rounds.append(Round(tuple(drafted), accepted, token))
+            done = Round(tuple(drafted), accepted, token)
+        self.rounds.append(done._replace(confidence=tuple(confidence[: len(done.drafted)])))
         self.tokens += said
         self.done = said[-1] in ends or count == room
         if not self.done:

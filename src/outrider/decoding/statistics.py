@@ -17,6 +17,8 @@ class Round(NamedTuple):
     token: int | None
     """The model's own next token: a correction where a draft was refused, else a bonus; None where
     the row ended inside its draft or, with gamma above 0, all of the draft stands."""
+    confidence: tuple[float, ...] = ()
+    """How sure the drafter was of each token, where the backend tells."""
 
 
 @dataclass

@@ -6,70 +6,50 @@ memory of all the others, which costs more than carrying a few along: they go to
 
 from collections.abc import Callable, Collection, Sequence
 
-from torch import Tensor
-
 from outrider.decoding.config import DecodeConfig
-from outrider.decoding.ids import to_ids
-from outrider.decoding.likeliest import Shortcut
-from outrider.decoding.mask import TokenMask
 from outrider.decoding.prefill import feed_prompts, open_rows
 from outrider.decoding.protocol import Backend
+from outrider.decoding.questions import Chosen, Question
 from outrider.decoding.request import Hypothesis, Request, token_limit, up_to_end
 from outrider.decoding.statistics import Round
 
-__all__ = ["CARRIED", "Choose", "decode_stepwise", "finish"]
+__all__ = ["CARRIED", "Ask", "decode_stepwise", "to_hypothesis"]
 
 CARRIED = 0.25
 """Share of finished rows in a batch that is carried along before they leave it."""
 
-Choose = Callable[[Tensor, Sequence[int], int], Tensor]
-"""(logits_B1V, rows, step) -> next_B1; `rows` says which requests they are."""
+Ask = Callable[[Sequence[int], int], Question[Chosen]]
+"""(rows, step) -> how their next token is chosen; `rows` says which requests they are."""
+Settle = Callable[[Sequence[int], Chosen], list[int]]
+"""(rows, chosen) -> the tokens that stand."""
 
 
 def decode_stepwise(
     backend: Backend,
     requests: Sequence[Request],
     config: DecodeConfig,
-    choose: Choose,
+    ask: Ask,
     *,
-    past_logits: Shortcut | None = None,
+    settle: Settle | None = None,
 ) -> list[Hypothesis]:
-    """Decode all requests together; the results are in the order of the requests.
-
-    `past_logits` does in one call what `choose` does with logits.
-    """
+    """Decode all requests together; the results are in the order of the requests."""
     if not requests:
         return []
     ends = frozenset(backend.ends)
     limits = [token_limit(backend, request, config) for request in requests]
     tokens: list[list[int]] = [[] for _ in requests]
     log_probs: list[list[float]] = [[] for _ in requests]
-
-    mask = TokenMask(config, ends=backend.ends)
     rows, nearest_limit, step = list(range(len(requests))), min(limits), 0
 
-    def pick(logits_B1V: Tensor) -> list[int]:
-        normaliser_B1 = logits_B1V.logsumexp(-1) if config.scores else None
-        mask(logits_B1V, step)
-        next_B1 = choose(logits_B1V, rows, step)
-        if normaliser_B1 is not None:
-            chosen_B1 = logits_B1V.gather(-1, next_B1[..., None])[..., 0] - normaliser_B1
-            for row, log_prob in zip(rows, chosen_B1.flatten().tolist(), strict=True):
-                log_probs[row].append(log_prob)
-        return [token for (token,) in next_B1.tolist()]
-
-    def feed(ids: list[int]) -> list[int]:
-        fed = [[token] for token in ids]
-        if past_logits is None:
-            return pick(backend.extend(to_ids(fed, state.length_B.device), state))
-        best = past_logits.backend.likeliest(fed, state, past_logits.forbidden)
-        return [token for (token,) in best]
+    def take(chosen: Chosen) -> list[int]:
+        for row, scores in zip(rows, chosen.log_probs or (), strict=False):
+            log_probs[row] += scores
+        if settle is not None:
+            return settle(rows, chosen)
+        return [token for (token,) in chosen.tokens]
 
     state = open_rows(backend, requests, limits)
-    if past_logits is None or any(request.prompt for request in requests):
-        ids = pick(feed_prompts(backend, state, requests))
-    else:
-        ids = feed([backend.start] * len(requests))
+    ids = take(feed_prompts(backend, state, requests, ask(rows, step)))
     ended: set[int] = set()
     # Carried rows keep growing; only where all are equally long is there sure to be room for that.
     carried = CARRIED if len({len(request.prompt) for request in requests}) == 1 else 0.0
@@ -84,16 +64,16 @@ def decode_stepwise(
             if not open_:
                 break
             if len(rows) - len(open_) > carried * len(rows):
-                state.select(to_ids(open_, state.length_B.device))
+                state.select(open_)
                 rows, ids = [rows[n] for n in open_], [ids[n] for n in open_]
                 nearest_limit = min(limits[row] for row in rows)
-        ids = feed(ids)
+        ids = take(backend.extend([[token] for token in ids], state, ask(rows, step)))
 
     finished = zip(tokens, log_probs, limits, strict=True)
-    return [finish(*row, ends=ends, config=config) for row in finished]
+    return [to_hypothesis(*row, ends=ends, config=config) for row in finished]
 
 
-def finish(
+def to_hypothesis(
     tokens: list[int],
     log_probs: list[float],
     limit: int,

@@ -7,7 +7,7 @@
 
 Each row advances by what it accepted; nobody waits. With gamma = 0 the text is that of the model
 alone, token for token (greedy) or in distribution (sampling): only the number of passes drops. See
-`judge.py` for the rule, `profile.py` for the choice of k.
+`accept.py` for the rule, `policy.py` for the choice of k.
 
 The text never depends on how fast something was. Block sizes, and whether to draft at all, are
 chosen by measured time only where every choice writes the same: greedy with gamma 0, where nothing
@@ -17,51 +17,45 @@ ties are too many to settle unasked, so every batch is drafted in blocks of one 
 """
 
 import math
-from collections.abc import Collection, Sequence
-from functools import cached_property
-from itertools import accumulate
-from operator import mul
+from collections.abc import Sequence
 from time import perf_counter
+from typing import Any
 
-import torch
-from torch import Tensor
-
+from outrider.decoding.accept import Accept, Verdict, compare
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.greedy import greedy
-from outrider.decoding.ids import to_ids
-from outrider.decoding.judge import Drawn, Judge, Likeliest, Verdict, compare
-from outrider.decoding.likeliest import Shortcut, shortcut
 from outrider.decoding.mask import TokenMask
+from outrider.decoding.policy import DraftPolicy, Plan
 from outrider.decoding.prefill import open_for_drafting
-from outrider.decoding.profile import Plan, Profile
-from outrider.decoding.protocol import Backend, Draft, State
-from outrider.decoding.replay import FINE, Replay, settled_greedy
-from outrider.decoding.request import Hypothesis, Request, token_limit, up_to_end
+from outrider.decoding.protocol import Backend, Draft, Drafts, State
+from outrider.decoding.questions import Forbidden, Likeliest
+from outrider.decoding.replay import FINE, Replay, closeness, settled_greedy
+from outrider.decoding.request import Hypothesis, Request, row_seed, token_limit
 from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
-from outrider.decoding.stepwise import CARRIED, finish
+from outrider.decoding.stepwise import CARRIED, to_hypothesis
+from outrider.decoding.stream import Stream
 from outrider.errors import ConfigError, ModelError
 
-__all__ = ["may_choose", "tandem", "worth_checking"]
+__all__ = ["may_choose", "tandem"]
 
 BLOCK = 8
-"""Tokens drafted at once where neither the user nor a profile says."""
+"""Tokens drafted at once where neither the user nor a policy says."""
 PLANNED = 8
-"""Rounds after which a profile is asked again."""
+"""Rounds after which a policy is asked again."""
 
 
-@torch.inference_mode()
 def tandem(
     backend: Backend,
     requests: Sequence[Request],
     config: DecodeConfig,
     *,
-    profile: Profile | None = None,
+    policy: DraftPolicy | None = None,
     stats: Statistics | None = None,
 ) -> list[Hypothesis]:
     """Return one hypothesis per request, in order, and add to `stats` what happened.
 
-    A profile chooses the size of the blocks, and whether to draft at all, where that is free
+    A policy chooses the size of the blocks, and whether to draft at all, where that is free
     (`may_choose`).
     """
     if not requests:
@@ -70,28 +64,28 @@ def tandem(
     block = _block(backend, config)
     if config.strategy == "sample" or config.gamma > 0:
         return _free(backend, requests, config, block, stats)
-    if profile is None or not may_choose(backend, config):
+    if policy is None or not may_choose(backend, config):
         return _Batch(backend, requests, config, block=block, stats=stats).decode()
     rows, length = len(requests), _likely_length(backend, requests, config)
-    objection = profile.objection(rows, length=length) or profile.paces.objection(rows)
+    objection = policy.objection(rows, length=length) or policy.speeds.objection(rows)
     started = perf_counter()
     if objection is None:
-        block = len(profile.hold)
-        batch = _Batch(backend, requests, config, block=block, profile=profile, stats=stats)
+        block = len(policy.acceptance)
+        batch = _Batch(backend, requests, config, block=block, policy=policy, stats=stats)
         found = batch.decode()
     else:
         found = _without_drafting(backend, requests, config, stats)
-        profile.hope()
+        policy.relax()
         stats.note(f"{objection}: decoded without drafting")
     tokens, seconds = sum(len(one.tokens) for one in found), perf_counter() - started
-    profile.paces.note(rows, drafting=objection is None, tokens=tokens, seconds=seconds)
+    policy.speeds.note(rows, drafting=objection is None, tokens=tokens, seconds=seconds)
     return found
 
 
 def may_choose(backend: Backend, config: DecodeConfig) -> bool:
     """Whether blocks of any size, and plain steps too, write the same text.
 
-    Then a profile may choose between them, unless the user has.
+    Then a policy may choose between them, unless the user has.
     """
     exact = config.strategy == "greedy" and config.gamma == 0
     return exact and config.draft_tokens is None and _settles(backend, config)
@@ -112,8 +106,8 @@ def _likely_length(backend: Backend, requests: Sequence[Request], config: Decode
 
 
 def _block(backend: Backend, config: DecodeConfig) -> int:
-    """Return how many tokens are drafted at once where no profile chooses."""
-    longest, wanted = backend.longest_draft, config.draft_tokens
+    """Return how many tokens are drafted at once where no policy chooses."""
+    longest, wanted = 0 if backend.drafts is None else backend.drafts.longest, config.draft_tokens
     if not longest:
         raise ModelError(
             "mode tandem: this model has no drafter; train one with `outrider train` "
@@ -170,6 +164,10 @@ def _without_drafting(
     return found
 
 
+_Decided = tuple[list[list[int]], list[Verdict], list[list[float]], list[list[float]]]
+"""For each row: its draft, what became of it, log-probabilities, how sure the drafter was."""
+
+
 class _Batch:
     """The rows in flight, and all that a round needs."""
 
@@ -181,39 +179,33 @@ class _Batch:
         *,
         block: int,
         stats: Statistics,
-        profile: Profile | None = None,
+        policy: DraftPolicy | None = None,
     ) -> None:
         self._since = perf_counter()
+        assert backend.drafts is not None
+        self.drafts: Drafts = backend.drafts
         self.backend, self.config, self.stats = backend, config, stats
-        self.block, self.profile = block, profile
+        self.block, self.policy = block, policy
         self._plan, self._planned_for, self._age = Plan(0, 0.0), 0, 0
+        self._mask = TokenMask(config, ends=backend.ends)
         limits = [token_limit(backend, request, config) for request in requests]
         self.state: State = open_for_drafting(backend, requests, limits, block=block)
         self.rows = [
             Row(n, request, limit, [backend.start, *request.prompt][-1], len(request.prompt))
             for n, (request, limit) in enumerate(zip(requests, limits, strict=True))
         ]
-        self.past_logits: Shortcut | None = None
-        self.judge: Judge
+        self._streams: list[Stream] = []
         if config.strategy == "sample":
-            self.judge = Drawn(config, self.rows, block)
-        else:
-            in_doubt = backend.epsilon > 0 and config.gamma == 0 and _settles(backend, config)
-            replay = Replay(backend, config, stats) if in_doubt else None
-            self.judge = Likeliest(config.gamma, replay)
-            if config.gamma == 0 and replay is None:
-                self.past_logits = shortcut(backend, config)
+            self._streams = [Stream(row_seed(request, config)) for request in requests]
+        self._replay: Replay | None = None
+        if self._exact and backend.epsilon > 0 and _settles(backend, config):
+            self._replay = Replay(backend, config, stats)
         self._lap("encode")
 
-    @cached_property
-    def device(self) -> torch.device:
-        """Where the backend wants its tensors; a shortcut needs none."""
-        return self.state.length_B.device
-
-    @cached_property
-    def mask(self) -> TokenMask:
-        """What must not be said; a shortcut is told so itself."""
-        return TokenMask(self.config, ends=self.backend.ends)
+    @property
+    def _exact(self) -> bool:
+        """Whether the text is that of greedy decoding; then only tokens are compared."""
+        return self.config.strategy == "greedy" and self.config.gamma == 0
 
     def decode(self) -> list[Hypothesis]:
         """Run rounds until every row is done."""
@@ -221,7 +213,7 @@ class _Batch:
         while self.rows:
             self._round()
         return [
-            finish(
+            to_hypothesis(
                 row.tokens,
                 row.log_probs,
                 row.limit,
@@ -235,88 +227,89 @@ class _Batch:
     def _round(self) -> None:
         """Forget what was not accepted, draft, verify, accept."""
         slots = self._slots()
-        log_probs: list[list[float]] = [[]] * len(self.rows)
-        if self.past_logits is not None:
-            drafted, verdicts = self._ride(self.past_logits, slots)
-        else:
-            self._forget()
-            newest_B1 = to_ids([[row.newest] for row in self.rows], self.device)
-            draft, drafted = self._draft(newest_B1, slots)
-            verdicts, log_probs = self._verify(draft, drafted)
-        for row, guesses, verdict, scores in zip(
-            self.rows, drafted, verdicts, log_probs, strict=True
+        decide = self._compare if self._exact else self._judge
+        for row, drafted, verdict, log_probs, confidence in zip(
+            self.rows, *decide(slots), strict=True
         ):
             if not row.done:
-                self._take(row, guesses, verdict, scores)
+                self._take(row, drafted, verdict, log_probs, confidence)
         self._part()
         self._lap("loop")
 
-    def _ride(self, way: Shortcut, slots: int) -> tuple[list[list[int]], list[Verdict]]:
-        """Draft and verify in one call."""
+    def _compare(self, slots: int) -> _Decided:
+        """Draft and verify in one call, and accept what the model would have said itself."""
         newest = [row.newest for row in self.rows]
+        near = closeness(self.backend) if self._replay is not None else 0.0
+        ask = Likeliest(self._forbidden(), self.config.scores, near)
         if slots:
-            drafted, best, drafting = way.backend.ride(
+            drafted, best, confidence, drafting = self.drafts.draft_and_verify(
                 newest,
                 self.state,
                 slots,
+                ask,
                 held=[row.held for row in self.rows],
-                worth=self._plan.worth,
-                forbidden=way.forbidden,
+                min_survival=self._plan.min_survival,
             )
         else:
-            drafted, drafting = [[] for _ in newest], 0.0
+            drafted, confidence, drafting = [[] for _ in newest], None, 0.0
             self._forget()
-            fed = [[token] for token in newest]
-            best = way.backend.likeliest(fed, self.state, way.forbidden)
+            best = self.backend.extend([[token] for token in newest], self.state, ask)
+        if self._replay is not None:
+            self._replay.settle(self.rows, drafted, best)
         self._lap("verify")
         self.stats.seconds["draft"] += drafting
         self.stats.seconds["verify"] -= drafting
-        return drafted, list(map(compare, drafted, best))
+        verdicts = list(map(compare, drafted, best.tokens))
+        nothing: list[list[float]] = [[] for _ in drafted]
+        return drafted, verdicts, best.log_probs or nothing, confidence or nothing
 
-    def _verify(
-        self, draft: Draft | None, drafted: list[list[int]]
-    ) -> tuple[list[Verdict], list[list[float]]]:
-        """Let the model judge every row's draft; the second are log-probabilities, if asked for.
+    def _judge(self, slots: int) -> _Decided:
+        """Draft, verify, and accept by the rule of `accept.py`.
 
-        Where no token of its own follows a whole draft, the last guess need not be fed.
+        Sampling takes 2 * block + 1 numbers a round whatever is done with them, so a row's text
+        depends on its seed and its own past alone.
         """
-        log_probs: list[list[float]] = [[]] * len(self.rows)
+        config = self.config
+        self._forget()
+        sampling, numbers = None, []
+        if config.strategy == "sample":
+            sampling = config.sampling
+            numbers = [self._streams[row.index].draw(2 * self.block + 1) for row in self.rows]
+        draft = self._draft(slots, numbers)
+        drafted = _nothing(self.rows) if draft is None else draft.tokens
+        # Where no token of the model's own follows a whole draft, the last guess need not be fed.
         fed = [[row.newest, *guesses] for row, guesses in zip(self.rows, drafted, strict=True)]
-        if self.config.gamma and draft is not None:
+        if config.gamma and draft is not None:
             fed = [tokens[:-1] for tokens in fed]
-        tokens_BT = to_ids(fed, self.device)
+        ask = Accept(
+            draft,
+            config.gamma,
+            sampling,
+            [[*row[self.block : self.block + slots], row[-1]] for row in numbers],
+            self._forbidden(),
+            config.scores,
+        )
         self._lap("draft")
-        logits_BTV = self.backend.extend(tokens_BT, self.state)
+        judged = self.backend.extend(fed, self.state, ask)
         self._lap("verify")
-        normaliser_BT = logits_BTV.logsumexp(-1) if self.config.scores else None
-        self.mask.block(logits_BTV, [len(row.tokens) for row in self.rows])
-        verdicts = self.judge(self.rows, drafted, draft, logits_BTV)
-        if normaliser_BT is not None:
-            log_probs = _log_probs(drafted, verdicts, logits_BTV, normaliser_BT)
-        return verdicts, log_probs
+        log_probs = judged.log_probs or _nothing(self.rows)
+        sure = _nothing(self.rows) if draft is None else draft.confidence
+        return drafted, judged.verdicts, log_probs, sure
 
-    def _draft(self, newest_B1: Tensor, slots: int) -> tuple[Draft | None, list[list[int]]]:
-        """Guess tokens; return what is to be verified, too."""
-        uniform_BK = self.judge.numbers(self.rows, slots)
+    def _draft(self, slots: int, numbers: Sequence[Sequence[float]]) -> Draft | None:
+        """Guess tokens; with numbers they are drawn."""
         if not slots:
-            return None, [[] for _ in self.rows]
-        if uniform_BK is not None:
-            draft = self.backend.draft(
-                newest_B1,
-                self.state,
-                slots,
-                temperature=self.config.temperature,
-                uniform_BK=uniform_BK.to(self.device),
-            )
-        else:
-            draft = self.backend.draft(newest_B1, self.state, slots)
-        drafted: list[list[int]] = draft.tokens_BK.tolist()
-        if self.profile is None:
-            return draft, drafted
-        # With a profile gamma is 0: the judge looks at the tokens alone, so only they are cut.
-        confidence = draft.confidence_BK.tolist()
-        kept = worth_checking(drafted, confidence, worth=self._plan.worth, ends=self.backend.ends)
-        return draft, [guesses[:kept] for guesses in drafted]
+            return None
+        newest = [row.newest for row in self.rows]
+        if not numbers:
+            return self.drafts.draft(newest, self.state, slots)
+        uniform = [row[:slots] for row in numbers]
+        return self.drafts.draft(
+            newest, self.state, slots, temperature=self.config.temperature, uniform=uniform
+        )
+
+    def _forbidden(self) -> Forbidden:
+        return self._mask.after([len(row.tokens) for row in self.rows])
 
     def _slots(self) -> int:
         """Return how many tokens to draft: none that could not be said or counted to."""
@@ -324,32 +317,39 @@ class _Batch:
         if self.backend.max_length is not None:
             longest = max(row.held for row in self.rows) + (self.config.gamma == 0)
             slots = min(slots, self.backend.max_length - longest)
-        return min(slots, self.block if self.profile is None else self._planned(self.profile))
+        return min(slots, self.block if self.policy is None else self._planned(self.policy))
 
-    def _planned(self, profile: Profile) -> int:
+    def _planned(self, policy: DraftPolicy) -> int:
         """Return how many tokens the plan drafts; made anew now and then, and when rows left."""
         rows = len(self.rows)
         if not self._plan.tokens or rows != self._planned_for or self._age == PLANNED:
-            self._plan, self._planned_for, self._age = profile.plan(rows), rows, 0
+            self._plan, self._planned_for, self._age = policy.plan(rows), rows, 0
         self._age += 1
         if not self._plan.tokens:
-            profile.hope()
+            policy.relax()
             self.stats.note("drafts held too rarely: some steps were taken without drafting")
         return self._plan.tokens
 
-    def _take(self, row: Row, drafted: list[int], verdict: Verdict, log_probs: list[float]) -> None:
+    def _take(
+        self,
+        row: Row,
+        drafted: list[int],
+        verdict: Verdict,
+        log_probs: list[float],
+        confidence: list[float],
+    ) -> None:
         """Let a row say what was decided, and remember how it went."""
-        count = row.take(drafted, *verdict, ends=self.backend.ends)
+        count = row.take(drafted, *verdict, ends=self.backend.ends, confidence=confidence)
         row.log_probs += log_probs[:count]
         one = row.rounds[-1]
         self.stats.count(one, count)
-        if self.profile is not None:
-            self.profile.learn(len(one.drafted), one.accepted)
+        if self.policy is not None:
+            self.policy.learn(len(one.drafted), one.accepted)
 
     def _forget(self) -> None:
         """Roll back what the last round took in beyond what was accepted."""
         if self.rows[0].rounds:
-            self.state.rollback(to_ids([row.held for row in self.rows], self.device))
+            self.state.rollback([row.held for row in self.rows])
 
     def _part(self) -> None:
         """Let finished rows leave once they are enough."""
@@ -357,7 +357,7 @@ class _Batch:
         if not open_:
             self.rows = []
         elif len(self.rows) - len(open_) > CARRIED * len(self.rows):
-            self.state.select(to_ids(open_, self.device))
+            self.state.select(open_)
             self.rows = [self.rows[n] for n in open_]
 
     def _lap(self, part: str) -> None:
@@ -366,40 +366,5 @@ class _Batch:
         self._since = now
 
 
-def worth_checking(
-    drafted: Sequence[Sequence[int]],
-    confidence: Sequence[Sequence[float]],
-    *,
-    worth: float,
-    ends: Collection[int],
-) -> int:
-    """Return how many drafts to verify, at least one; `Chooser.ride` keeps as many.
-
-    They are those up to which, in the mean over rows, all hold with a chance of `worth`. Nothing
-    is said behind an end token, so nothing holds there.
-    """
-    products = []
-    for guesses, sure in zip(drafted, confidence, strict=True):
-        said = up_to_end(guesses, ends)
-        products.append([*accumulate(sure[:said], mul), *[0.0] * (len(guesses) - said)])
-    chances = [sum(column) / len(products) for column in zip(*products, strict=True)]
-    return sum(chance > 0 and chance >= worth for chance in chances) or 1
-
-
-def _log_probs(
-    drafted: Sequence[Sequence[int]],
-    verdicts: Sequence[Verdict],
-    logits_BTV: Tensor,
-    normaliser_BT: Tensor,
-) -> list[list[float]]:
-    """Return the model's log-probability of what each row would say if its room allowed."""
-    said = [
-        [*row[:accepted], *([] if token is None else [token]), *row[accepted:]]
-        for row, (accepted, token) in zip(drafted, verdicts, strict=True)
-    ]
-    said = [tokens[: logits_BTV.shape[1]] for tokens in said]
-    said_BT1 = torch.tensor(said, device=logits_BTV.device)[..., None]
-    log_probs: list[list[float]] = (
-        logits_BTV.gather(-1, said_BT1)[..., 0] - normaliser_BT
-    ).tolist()
-    return log_probs
+def _nothing(rows: Sequence[object]) -> list[list[Any]]:
+    return [[] for _ in rows]

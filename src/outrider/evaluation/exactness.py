@@ -46,7 +46,9 @@ def compare_with_greedy(
     stats, identical, tokens = Statistics(), 0, 0
     differing: list[dict[str, Any]] = []
     common = {"max_new_tokens": max_new_tokens}
-    drafts = draft_tokens or min(DRAFT_TOKENS, loaded.backend.longest_draft) or None
+    drafts = draft_tokens
+    if drafts is None and loaded.backend.drafts is not None:
+        drafts = min(DRAFT_TOKENS, loaded.backend.drafts.longest)
     tandem = {**common, "mode": "tandem", "draft_tokens": drafts, "strict": strict}
     for start in range(0, len(lines), batch):
         chunk = lines[start : start + batch]

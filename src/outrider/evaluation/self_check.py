@@ -12,6 +12,7 @@ import torch
 from outrider.backends.native import NativeBackend
 from outrider.backends.torch import TorchBackend
 from outrider.decoding import Backend, DecodeConfig, Request, decode
+from outrider.decoding.questions import Logits
 from outrider.models import Drafter, DrafterConfig, Seq2Seq, Seq2SeqConfig
 
 __all__ = ["TOLERANCE", "SelfCheck", "check_native"]
@@ -52,11 +53,11 @@ def check_native() -> SelfCheck:
     sources = [row[: 9 - index].tolist() for index, row in enumerate(source_TS)]
     exact, core = TorchBackend(model, drafter=drafter), NativeBackend(model, dtype="float32")
     logits_TNV, core_TNV = (
-        backend.extend(tokens_TN, backend.encode(sources, capacity=_TOKENS))
+        backend.extend(tokens_TN.tolist(), backend.encode(sources, capacity=_TOKENS), Logits())
         for backend in (exact, core)
     )
     return SelfCheck(
-        float32_error=float((logits_TNV - core_TNV).abs().max()),
+        float32_error=float(abs(logits_TNV - core_TNV).max()),
         differing=_count_differing(NativeBackend(model, drafter=drafter), sources),
         seconds=perf_counter() - start,
     )

@@ -87,6 +87,8 @@ class DecoderState:
         """The newest embeddings, where the model looks back at them (`position_mlp`)."""
         self._lengths = lengths
         self._before = list(lengths)
+        self._inference = torch.is_inference_mode_enabled()
+        """Whether its tensors may only be changed in this mode."""
 
     @property
     def rows(self) -> int:
@@ -130,54 +132,55 @@ class DecoderState:
         self._before = self._lengths
         self._lengths = [old + new for old, new in zip(self._lengths, counts, strict=True)]
 
-    def rollback(self, length_B: Tensor) -> None:
+    def rollback(self, lengths: Sequence[int]) -> None:
         """Forget the newest tokens of each row, at most those of the last extend."""
-        lengths = [int(length) for length in length_B.tolist()]
+        lengths = [int(length) for length in lengths]
         bounds = zip(self._before, lengths, self._lengths, strict=True)
         if not all(low <= length <= high for low, length, high in bounds):
             raise ValueError("rollback may only undo tokens of the last extend")
         self._lengths = lengths
 
-    def select(self, row_N: Tensor) -> None:
-        """Drop, reorder or copy rows; beams of one source stay together."""
+    def select(self, rows: Sequence[int]) -> None:
+        """Drop, reorder or copy rows; copies that read one source stay together."""
+        rows = [int(row) for row in rows]
+        groups = [row // self.beams for row in rows[:: self.beams]]
+        same = groups == list(range(len(self._lengths) // self.beams))
+        with torch.inference_mode(self._inference):
+            self._move(rows)
+            if not same:
+                self._select_sources(torch.tensor(groups, device=self.device, dtype=torch.long))
+
+    def repeat_rows(self, times: int) -> Self:
+        """Copy every row `times` times; the copies read one source."""
+        if self.beams != 1:
+            raise ValueError("the rows of this state were repeated already")
+        with torch.inference_mode(self._inference):
+            self._move([row for row in range(self.rows) for _ in range(times)])
+        self.beams = times
+        return self
+
+    def _move(self, rows: Sequence[int]) -> None:
+        """Make what is remembered of row n what row `rows[n]` had."""
         used = max(self._lengths, default=0)
-        rows = row_N.tolist()
+        row_N = torch.tensor(rows, device=self.device, dtype=torch.long)
         for cache in [*self.caches, *self.drafter_caches]:
             cache.select(row_N, used)
         if self.ring is not None:
             self.ring.select(row_N)
         if self.recent is not None:
             self.recent = self.recent.select(rows, row_N)
-        groups = [row // self.beams for row in rows[:: self.beams]]
-        if groups != list(range(len(self._lengths) // self.beams)):
-            index = torch.tensor(groups, device=self.device, dtype=torch.long)
-            self.sources = [source and _select(source, index) for source in self.sources]
-            self.drafter_sources = [
-                source and _select(source, index) for source in self.drafter_sources
-            ]
-            if self.memory_BSD is not None:
-                self.memory_BSD = self.memory_BSD.index_select(0, index)
-            if self.keep_BS is not None:
-                self.keep_BS = self.keep_BS.index_select(0, index)
         self._lengths = [self._lengths[row] for row in rows]
         self._before = [self._before[row] for row in rows]
 
-    def fan(self, beams: int) -> Self:
-        """Copy every row `beams` times; the copies read one source."""
-        if self.beams != 1:
-            raise ValueError("this state has fanned out already")
-        rows = torch.arange(self.rows, device=self.device).repeat_interleave(beams)
-        used = max(self._lengths, default=0)
-        for cache in [*self.caches, *self.drafter_caches]:
-            cache.select(rows, used)
-        if self.ring is not None:
-            self.ring.select(rows)
-        if self.recent is not None:
-            self.recent = self.recent.select(rows.tolist(), rows)
-        self._lengths = [length for length in self._lengths for _ in range(beams)]
-        self._before = [length for length in self._before for _ in range(beams)]
-        self.beams = beams
-        return self
+    def _select_sources(self, group_N: Tensor) -> None:
+        self.sources = [source and _select(source, group_N) for source in self.sources]
+        self.drafter_sources = [
+            source and _select(source, group_N) for source in self.drafter_sources
+        ]
+        if self.memory_BSD is not None:
+            self.memory_BSD = self.memory_BSD.index_select(0, group_N)
+        if self.keep_BS is not None:
+            self.keep_BS = self.keep_BS.index_select(0, group_N)
 
 
 def _select(source: Source, row_N: Tensor) -> Source:

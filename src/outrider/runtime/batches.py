@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 from time import perf_counter
 
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
-from outrider.decoding.profile import Profile
+from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.request import token_limit
 from outrider.decoding.statistics import Statistics
 
@@ -17,13 +17,15 @@ def decode_in_batches(
     config: DecodeConfig,
     *,
     batch_tokens: int,
-    profile: Profile | None = None,
+    policy: DraftPolicy | None = None,
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode any number of requests with bounded memory; results in the order of the requests."""
     copies = config.beams if config.strategy == "beam" else config.candidates
     # A block that is refused has taken room beyond the last token that may stand.
-    block = backend.longest_draft if config.mode == "tandem" else 0
+    block = 0
+    if config.mode == "tandem" and backend.drafts is not None:
+        block = backend.drafts.longest
     cost = [
         copies * (len(r.source) + len(r.prompt) + token_limit(backend, r, config) + block)
         for r in requests
@@ -31,9 +33,7 @@ def decode_in_batches(
     results: list[list[Hypothesis]] = [[] for _ in requests]
     for rows in plan(cost, batch_tokens):
         began = perf_counter()
-        found = decode(
-            backend, [requests[row] for row in rows], config, profile=profile, stats=stats
-        )
+        found = decode(backend, [requests[row] for row in rows], config, policy=policy, stats=stats)
         if stats is not None and config.mode == "ar":
             stats.plain_rows += len(rows)
             stats.seconds["plain"] += perf_counter() - began

@@ -7,11 +7,11 @@ from typing import Any, Literal, overload
 from outrider.data.cleaning import normalise_verbatim
 from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
-from outrider.decoding.profile import Profile
+from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.options import BATCH_TOKENS, call_config, check_batch_tokens, needs_profile
+from outrider.runtime.options import BATCH_TOKENS, call_config, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
 from outrider.runtime.text import well_formed
 
@@ -102,7 +102,7 @@ class Generator:
             requests,
             config,
             batch_tokens=check_batch_tokens(batch_tokens),
-            profile=self.profile if needs_profile(self.backend, config) else None,
+            policy=self.policy if needs_policy(self.backend, config) else None,
             stats=stats,
         )
         pairs = zip(requests, found, strict=True)
@@ -117,9 +117,9 @@ class Generator:
         return [Request(prompt=ids, seed=config.seed + row) for row, ids in enumerate(rows)]
 
     @cached_property
-    def profile(self) -> Profile:
+    def policy(self) -> DraftPolicy:
         """What drafting and checking cost on this machine; measured when first needed."""
-        return Profile.measure(self.backend, longest_source=0)
+        return DraftPolicy.measure(self.backend, longest_source=0)
 
     def _result(self, prompt: Sequence[int], found: Hypothesis) -> Result:
         text = self._continuation(prompt, found.tokens)

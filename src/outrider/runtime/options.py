@@ -20,7 +20,7 @@ __all__ = [
     "decode_config",
     "model_defaults",
     "model_ends",
-    "needs_profile",
+    "needs_policy",
 ]
 
 BATCH_TOKENS = 8192
@@ -60,10 +60,10 @@ def check_mode(backend: Backend, config: DecodeConfig) -> None:
     """Refuse a mode for which this model lacks a part, and say how to get it."""
     if config.mode == "tandem" or (config.mode == "parallel" and config.decoder == "drafter"):
         _check_drafter(backend, config)
-    elif config.mode == "parallel" and not backend.has_ctc:
+    elif config.mode == "parallel" and backend.slots is None:
         if config.decoder == "ctc":
             raise ModelError(f"this model has no CTC decoder; {_TRAIN.format('ctc')}")
-        if not backend.longest_draft:
+        if backend.drafts is None:
             raise ModelError(
                 "this model has neither a CTC decoder nor a drafter, one of which mode parallel "
                 f"needs; {_TRAIN.format('ctc or drafter')}"
@@ -71,11 +71,11 @@ def check_mode(backend: Backend, config: DecodeConfig) -> None:
 
 
 def _check_drafter(backend: Backend, config: DecodeConfig) -> None:
-    longest = backend.longest_draft
-    if not longest:
+    if backend.drafts is None:
         raise ModelError(
             f"this model has no drafter, which mode {config.mode} needs; {_TRAIN.format('drafter')}"
         )
+    longest = backend.drafts.longest
     if config.draft_tokens is not None and config.draft_tokens > longest:
         raise ConfigError(
             "draft_tokens",
@@ -83,7 +83,7 @@ def _check_drafter(backend: Backend, config: DecodeConfig) -> None:
         )
 
 
-def needs_profile(backend: Backend, config: DecodeConfig) -> bool:
+def needs_policy(backend: Backend, config: DecodeConfig) -> bool:
     """Whether the length of drafts is to be chosen from what they cost on this machine."""
     return config.mode == "tandem" and may_choose(backend, config)
 

@@ -6,10 +6,10 @@ from typing import Any, Literal, overload
 
 from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
-from outrider.decoding.profile import Profile
+from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.options import BATCH_TOKENS, call_config, check_batch_tokens, needs_profile
+from outrider.runtime.options import BATCH_TOKENS, call_config, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
 from outrider.runtime.segments import Segments, segment
 
@@ -180,9 +180,9 @@ class Translator:
         ]
 
     @cached_property
-    def profile(self) -> Profile:
+    def policy(self) -> DraftPolicy:
         """What drafting and checking cost on this machine; measured when first needed."""
-        return Profile.measure(self.backend, longest_source=self.longest)
+        return DraftPolicy.measure(self.backend, longest_source=self.longest)
 
     def _results(
         self,
@@ -204,7 +204,7 @@ class Translator:
                 requests,
                 config,
                 batch_tokens=batch_tokens,
-                profile=self.profile if needs_profile(self.backend, config) else None,
+                policy=self.policy if needs_policy(self.backend, config) else None,
                 stats=stats,
             )
         )

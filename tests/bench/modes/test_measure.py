@@ -77,10 +77,10 @@ def test_a_wrong_token_in_the_timed_runs_costs_the_speed(translator, monkeypatch
 
 def test_a_model_without_parts_has_one_mode(translator) -> None:
     class Plain:
-        longest_draft, has_ctc = 0, False
+        drafts, slots = None, None
 
     class Ctc:
-        longest_draft, has_ctc = 0, True
+        drafts, slots = None, True
 
     assert [mode.name for mode in decode_modes(Plain())] == ["greedy"]
     assert [mode.name for mode in decode_modes(Ctc())] == [

@@ -101,8 +101,8 @@ def test_a_token_that_changes_what_was_before_is_shown_alone() -> None:
 
 
 def test_confidence_goes_with_the_drafts_it_was_about() -> None:
-    rounds = (Round((), 0, WO), Round((IST, DAS), 1, DER))
-    found = trace("", "", rounds, decode=decode, ends=[EOS], confidence=[[0.9, 0.2]])
+    rounds = (Round((), 0, WO), Round((IST, DAS), 1, DER, (0.9, 0.2)))
+    found = trace("", "", rounds, decode=decode, ends=[EOS])
     assert [span.confidence for span in found.rounds[0]] == [None]
     assert [span.confidence for span in found.rounds[1]] == [0.9, 0.2, None]
 

@@ -175,7 +175,7 @@ class OutriderEngine:
         backend, tokenizer = _Timed(self.translator.backend), _Timed(self.translator.tokenizer)
         timed = self._like(backend, tokenizer)
         if mode == "tandem":
-            timed.profile = self.translator.profile  # measured once, outside the timed part
+            timed.policy = self.translator.policy  # measured once, outside the timed part
         seen, statistics = TimeSplit(), Statistics()
         for texts in batches:
             began = time.perf_counter()

@@ -19,7 +19,7 @@ from outrider.evaluation.exactness import DRAFT_TOKENS
 from outrider.evaluation.quality import score_translations
 from outrider.evaluation.repetition import length_ratio, repetition_rate
 from outrider.runtime import Translator
-from outrider.runtime.options import needs_profile
+from outrider.runtime.options import needs_policy
 
 __all__ = ["DecodeMode", "decode_modes", "measure_modes"]
 
@@ -59,17 +59,17 @@ _FAMILIES: dict[Family, str] = {
 def decode_modes(backend: Backend) -> list[DecodeMode]:
     """List what this model can do, greedy first."""
     found = [DecodeMode("ar", "greedy", exact=True)]
-    if backend.longest_draft:
+    if backend.drafts is not None:
         tandem = {"mode": "tandem"}
         found += [
             DecodeMode("tandem", f"γ {gamma:g}", {**tandem, "gamma": gamma}, exact=gamma == 0)
             for gamma in GAMMAS
         ]
-    if backend.has_ctc:
+    if backend.slots is not None:
         ctc = {"mode": "parallel", "decoder": "ctc"}
         found += [DecodeMode("ctc", _passes(n), {**ctc, "iterations": n}) for n in (0, 1, 2, 4)]
         found.append(DecodeMode("ctc", "best of 4", {**ctc, "candidates": 4}))
-    if backend.longest_draft:
+    if backend.drafts is not None:
         masked = {"mode": "parallel", "decoder": "drafter"}
         found += [DecodeMode("drafter", _passes(n), {**masked, "iterations": n}) for n in (0, 2, 4)]
     return found
@@ -158,8 +158,9 @@ def _translate(
 ) -> tuple[list[str], list[tuple[int, ...]], Statistics]:
     """Translate everything, with drafts of a fixed length so that acceptance compares."""
     options = dict(mode.options)
-    if mode.family == "tandem":
-        options["draft_tokens"] = min(DRAFT_TOKENS, translator.backend.longest_draft)
+    drafts = translator.backend.drafts
+    if mode.family == "tandem" and drafts is not None:
+        options["draft_tokens"] = min(DRAFT_TOKENS, drafts.longest)
     texts, tokens, stats = [], [], Statistics()
     for start in range(0, len(sources), _WINDOW):
         report(f"{place}: {start} of {len(sources)} lines")
@@ -234,11 +235,9 @@ def _take_turns(
     for turn in range(len(timings)):
         place = (first + turn) % len(timings)
         timing = timings[place]
-        profile = translator.profile if needs_profile(translator.backend, timing.config) else None
+        policy = translator.policy if needs_policy(translator.backend, timing.config) else None
         began = time.perf_counter()
-        found = decode(
-            translator.backend, chunk, timing.config, profile=profile, stats=timing.stats
-        )
+        found = decode(translator.backend, chunk, timing.config, policy=policy, stats=timing.stats)
         timing.seconds[-1] += time.perf_counter() - began
         tokens[place] = [best.tokens for best, *_ in found]
     for timing, ours in zip(timings, tokens, strict=True):

@@ -4,11 +4,10 @@ The text of a token is what it adds to the text before it, so that spaces stand 
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
-from copy import copy
 from dataclasses import dataclass
-from typing import Any, Literal, cast
+from typing import Any, Literal
 
-from outrider.decoding import Backend, DecodeConfig, Draft, Round, Statistics
+from outrider.decoding import DecodeConfig, Round, Statistics
 from outrider.evaluation.exactness import DRAFT_TOKENS
 from outrider.runtime import Generator, Translator
 
@@ -81,46 +80,18 @@ class Trace:
         )
 
 
-class _ConfidenceRecorder:
-    """A backend that records the drafter's confidence for every block of its first row."""
-
-    def __init__(self, backend: Backend) -> None:
-        self._backend = backend
-        self.recorded: list[list[float]] = []
-
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._backend, name)
-
-    def draft(self, *inputs: Any, **options: Any) -> Draft:
-        draft = self._backend.draft(*inputs, **options)
-        self.recorded.append(draft.confidence_BK[0].tolist())
-        return draft
-
-
 def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, Any]) -> Trace:
     """Decode one text in tandem and trace its rounds; drafts have a fixed length."""
     tokenizer, ends = loaded.tokenizer, loaded.backend.ends
     chosen = dict(options)
-    longest = loaded.backend.longest_draft
-    chosen["draft_tokens"] = chosen.get("draft_tokens") or min(DRAFT_TOKENS, longest)
-    recorder, watched = _ConfidenceRecorder(loaded.backend), copy(loaded)
-    watched.backend = cast(Backend, recorder)
-    ((best, *_),) = watched.results([text], **{k: v for k, v in chosen.items() if v})
+    if loaded.backend.drafts is not None and not chosen.get("draft_tokens"):
+        chosen["draft_tokens"] = min(DRAFT_TOKENS, loaded.backend.drafts.longest)
+    ((best, *_),) = loaded.results([text], **{k: v for k, v in chosen.items() if v})
     prompt: Sequence[int] = ()
     if isinstance(loaded, Generator):
         limit = DecodeConfig(max_new_tokens=options.get("max_new_tokens"))
         prompt = loaded.requests([text], limit)[0].prompt
-    # A text of several pieces has several rows, and only the first is recorded.
-    alone = len(recorder.recorded) == sum(1 for one in best.rounds if one.drafted)
-    return trace(
-        text,
-        best.text,
-        best.rounds,
-        decode=tokenizer.decode,
-        ends=ends,
-        prompt=prompt,
-        confidence=recorder.recorded if alone else (),
-    )
+    return trace(text, best.text, best.rounds, decode=tokenizer.decode, ends=ends, prompt=prompt)
 
 
 def trace(
@@ -131,7 +102,6 @@ def trace(
     decode: Decode,
     ends: Collection[int],
     prompt: Sequence[int] = (),
-    confidence: Sequence[Sequence[float]] = (),
 ) -> Trace:
     """Trace the rounds of one text.
 
@@ -142,12 +112,11 @@ def trace(
         decode: Turns tokens into text.
         ends: The tokens that end a text.
         prompt: Tokens that stood before the first round.
-        confidence: How sure the drafter was of each token of each draft, if that is known.
     """
     statistics, traced = Statistics(), []
-    prefix, sure = list(prompt), iter(confidence)
+    prefix = list(prompt)
     for one in rounds:
-        spans = _spans(one, prefix, decode, ends, next(sure, ()) if one.drafted else ())
+        spans = _spans(one, prefix, decode, ends)
         emitted = [span for span in spans if span.kept]
         statistics.count(one, len(emitted))
         traced.append(spans)
@@ -158,15 +127,11 @@ def trace(
 
 
 def _spans(
-    one: Round,
-    prefix: list[int],
-    decode: Decode,
-    ends: Collection[int],
-    confidence: Sequence[float],
+    one: Round, prefix: list[int], decode: Decode, ends: Collection[int]
 ) -> tuple[Span, ...]:
     def span(kind: Kind, token: int, place: int, before: Sequence[int]) -> Span:
         text = _added_text([*prefix, *before], token, decode, ends)
-        sure = confidence[place - 1] if 0 < place <= len(confidence) else None
+        sure = one.confidence[place - 1] if 0 < place <= len(one.confidence) else None
         return Span(text, kind, token, place, token in ends, sure)
 
     spans = [

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outrider.nn.draw import invert, masses
+from outrider.draw import invert, masses
 
 __all__ = ["Candidates", "Choice", "Chosen", "Steps", "choose_all", "choose_in_order"]
 

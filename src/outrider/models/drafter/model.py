@@ -32,6 +32,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from outrider.draw import masses
 from outrider.models.drafter.base import DrafterBase
 from outrider.models.drafter.choice import Candidates, Choice, Steps, choose_all, choose_in_order
 from outrider.models.drafter.layers import (
@@ -45,7 +46,6 @@ from outrider.models.drafter.layers import (
 from outrider.models.state import DecoderState, Recent
 from outrider.nn.allocation import StepTable
 from outrider.nn.cache import LayerCache, Step
-from outrider.nn.draw import masses
 from outrider.nn.dropout import dropout
 from outrider.nn.layer.heads import Source
 from outrider.nn.linear import product

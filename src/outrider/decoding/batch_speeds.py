@@ -1,6 +1,6 @@
 """Which way was really faster, drafting or plain steps, for batches of like size.
 
-A profile foretells what rounds cost from calls timed one by one. A batch has costs that no such
+A policy foretells what rounds cost from calls timed one by one. A batch has costs that no such
 call shows: rows that wait for the unluckiest one, caches that are cold, a machine that is shared.
 So what batches took is remembered, and where the foretelling was wrong it is overruled. Either way
 gives the same text (`tandem.may_choose`), so trying the other one now and then costs nothing but a
@@ -10,7 +10,7 @@ little time.
 from collections import Counter, defaultdict, deque
 from statistics import median
 
-__all__ = ["Paces"]
+__all__ = ["BatchSpeeds"]
 
 TRIED = 6
 """Batches of each way before the faster one is known."""
@@ -24,7 +24,7 @@ OVERRULED = 1.08
 """How much slower drafting must have been for plain steps to take over: it was foretold to pay."""
 
 
-class Paces:
+class BatchSpeeds:
     """Seconds a token of the batches decoded so far."""
 
     def __init__(self) -> None:

@@ -16,14 +16,12 @@ from itertools import accumulate
 from operator import mul
 from typing import NamedTuple
 
-import torch
-
+from outrider.decoding.batch_speeds import BatchSpeeds
 from outrider.decoding.costs import Costs, follow, measure_costs, smooth
-from outrider.decoding.paces import Paces
 from outrider.decoding.protocol import Backend
 from outrider.errors import within_memory
 
-__all__ = ["Plan", "Profile"]
+__all__ = ["DraftPolicy", "Plan"]
 
 ROWS = (1, 8, 32, 2, 4, 16)
 """Numbers of rows that are measured, in this order while there is time; the first two always."""
@@ -31,10 +29,10 @@ SECONDS = 1.0
 """Measuring stops about here; what is missing is interpolated."""
 SOURCE = 24
 """Tokens of a source that rows are opened with, if the model can read so many."""
-HOPE = 0.8
-"""Chance of a draft to hold before anything was seen: 4.3 tokens a round with 8 drafted. Rather too
-high than too low: what is not tried is not learned."""
-PACE = 0.02
+PRIOR = 0.8
+"""Chance of a draft to be accepted before anything was seen: 4.3 tokens a round with 8 drafted.
+Rather too high than too low: what is not tried is not learned."""
+RATE = 0.02
 """Weight of one draft in the moving average."""
 SPREAD = 0.1
 """More rounds for every doubling of rows: the batch goes on until its unluckiest row is done."""
@@ -47,26 +45,25 @@ class Plan(NamedTuple):
 
     tokens: int
     """How many to draft; 0 where a plain step is the better buy."""
-    worth: float
-    """Chance to stand that a drafted token must have to be verified: with a lower one it brings
-    fewer tokens in the time it takes than a round does."""
+    min_survival: float
+    """Chance of being accepted that a drafted token needs to be worth verifying: with a lower one
+    it brings fewer tokens in the time it takes than a round does."""
 
 
-class Profile:
-    """What blocks cost, and how often drafts hold."""
+class DraftPolicy:
+    """What blocks cost, and how often drafts are accepted."""
 
     def __init__(self, costs: Mapping[int, Costs]) -> None:
-        """Hold what was measured for some numbers of rows."""
+        """Keep what was measured for some numbers of rows."""
         self._costs = dict(sorted(costs.items()))
         self._interpolated: dict[int, Costs] = {}
-        self.hold = [HOPE] * len(next(iter(self._costs.values())).draft)
-        """Chance of the draft at each place to hold if all before it do, as seen so far."""
-        self.paces = Paces()
+        self.acceptance = [PRIOR] * len(next(iter(self._costs.values())).draft)
+        """Chance of the draft at each place to be accepted if all before it do, as seen so far."""
+        self.speeds = BatchSpeeds()
         """What whole batches took, with drafting and without."""
 
     @classmethod
-    @torch.inference_mode()
-    def measure(cls, backend: Backend, *, longest_source: int = SOURCE) -> "Profile":
+    def measure(cls, backend: Backend, *, longest_source: int = SOURCE) -> "DraftPolicy":
         """Time a model and its drafter; a language model reads sources of 0 tokens."""
         costs: dict[int, Costs] = {}
         source_length = min(longest_source, SOURCE)
@@ -91,43 +88,43 @@ class Profile:
 
     def plan(self, rows: int) -> Plan:
         """Return how many tokens to draft, and which of them to verify."""
-        return self._plan(rows, self.hold)
+        return self._plan(rows, self.acceptance)
 
     def pays(self, rows: int, *, length: float) -> bool:
         """Whether a batch of so many rows should start with drafting at all.
 
         `length` is how many tokens a row is likely to have: opening is paid for once.
         """
-        return self._pays(rows, length, self.hold)
+        return self._pays(rows, length, self.acceptance)
 
     def objection(self, rows: int, *, length: float) -> str | None:
         """Return why a batch should not start with drafting; None where it should."""
         if self.pays(rows, length=length):
             return None
-        usual = [max(HOPE, hold) for hold in self.hold]
+        usual = [max(PRIOR, rate) for rate in self.acceptance]
         if self._pays(rows, length, usual):
             return "drafts held too rarely"
         if rows > 1 and self._pays(1, length, usual):
             return "so many rows at once keep this machine busy"
         return "drafting costs more time than it saves"
 
-    def _plan(self, rows: int, holds: Sequence[float]) -> Plan:
+    def _plan(self, rows: int, acceptance: Sequence[float]) -> Plan:
         costs = self.costs(rows)
         best, speed = 0, 1 / costs.extend[0]
         tokens = survival = 1.0
-        for k, (hold, draft) in enumerate(zip(holds, costs.draft, strict=True), start=1):
-            survival *= hold
+        for k, (rate, draft) in enumerate(zip(acceptance, costs.draft, strict=True), start=1):
+            survival *= rate
             tokens += survival
             if tokens > speed * (draft + costs.extend[k]):
                 best, speed = k, tokens / (draft + costs.extend[k])
         one_more = (costs.extend[-1] - costs.extend[0]) / (len(costs.extend) - 1)
         return Plan(best, speed * one_more)
 
-    def _pays(self, rows: int, length: float, holds: Sequence[float]) -> bool:
-        k, costs = self._plan(rows, holds).tokens, self.costs(rows)
+    def _pays(self, rows: int, length: float, acceptance: Sequence[float]) -> bool:
+        k, costs = self._plan(rows, acceptance).tokens, self.costs(rows)
         if not k:
             return False
-        rounds = length / (1 + sum(accumulate(holds[:k], mul)))
+        rounds = length / (1 + sum(accumulate(acceptance[:k], mul)))
         rounds *= 1 + SPREAD * math.log2(rows)
         drafting = costs.open + rounds * (costs.draft[k - 1] + costs.extend[k])
         return length * costs.plain > MARGIN * drafting
@@ -135,13 +132,13 @@ class Profile:
     def learn(self, drafted: int, accepted: int) -> None:
         """Remember one block of one row."""
         for place in range(accepted):
-            self.hold[place] += PACE * (1 - self.hold[place])
+            self.acceptance[place] += RATE * (1 - self.acceptance[place])
         if accepted < drafted:
-            self.hold[accepted] -= PACE * self.hold[accepted]
+            self.acceptance[accepted] -= RATE * self.acceptance[accepted]
 
-    def hope(self) -> None:
+    def relax(self) -> None:
         """Forget a little, so that a drafter that once was wrong is tried again."""
-        self.hold = [hold + PACE * max(0.0, HOPE - hold) for hold in self.hold]
+        self.acceptance = [rate + RATE * max(0.0, PRIOR - rate) for rate in self.acceptance]
 
     def _interpolate(self, rows: int) -> Costs:
         known = self._costs

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from outrider.nn.draw import invert, masses
+from outrider.draw import invert, masses
 
 GRID = (torch.arange(100_000, dtype=torch.float64) + 0.5) / 100_000
 SCORES = torch.tensor([1.0, 3.0, -torch.inf, 2.0, 0.0])

@@ -1,0 +1,45 @@
+"""Temperature, top-k and top-p: what is left to draw from."""
+
+from typing import NamedTuple
+
+from outrider.decoding.arrays import Array, add_at, pick, sort_down, top
+from outrider.draw import invert, masses
+
+__all__ = ["Sampling", "choose", "distribution"]
+
+
+class Sampling(NamedTuple):
+    """How the model's distribution is shaped before anything is drawn."""
+
+    temperature: float = 1.0
+    top_k: int | None = None
+    top_p: float | None = None
+
+
+def choose(logits_BV: Array, uniform_B1: Array, sampling: Sampling) -> Array:
+    """Turn a uniform number in [0, 1) into a token id, [B, 1], by the inverse distribution."""
+    mass_BV, ids_BV = _truncate(logits_BV, sampling)
+    place_B1 = invert(mass_BV, uniform_B1)
+    return place_B1 if ids_BV is None else pick(ids_BV, place_B1)
+
+
+def distribution(logits: Array, sampling: Sampling) -> Array:
+    """Return the probability of every token, [..., V] in float64."""
+    mass, ids = _truncate(logits, sampling)
+    prob = mass / mass.sum(-1)[..., None]
+    return prob if ids is None else add_at(masses(logits) * 0, ids, prob)
+
+
+def _truncate(logits: Array, sampling: Sampling) -> tuple[Array, Array | None]:
+    """Return what is left to draw from, not normalised, and its token ids if not all in order."""
+    ids = None
+    if sampling.top_k is not None:
+        logits, ids = top(logits, sampling.top_k)
+    elif sampling.top_p is not None:
+        logits, ids = sort_down(logits)
+    mass = masses(logits, sampling.temperature)
+    if sampling.top_p is not None:
+        # The token that crosses top_p is still in: what counts is the mass before it.
+        prob = mass / mass.sum(-1)[..., None]
+        mass = mass * (prob.cumsum(-1) - prob < sampling.top_p)
+    return mass, ids
