@@ -72,6 +72,8 @@ def test_the_time_split_adds_up(folder: Path) -> None:
     drafting = engine.split_time([[text] for text in TEXTS], "tandem")
     assert drafting.sentences == 4
     assert drafting.statistics["rounds"] + drafting.statistics["plain_rows"] > 0
+    parallel = engine.split_time([TEXTS], "parallel")
+    assert set(parallel.core) == {"encode", "fill"}, "the time of a part is the core's"
 
 
 def test_what_a_model_cannot_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

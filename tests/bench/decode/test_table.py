@@ -117,6 +117,11 @@ def test_the_time_split_is_of_a_sentence() -> None:
     assert row["tokens_per_round"] == 3.2
     (row,) = rows(measured("a", [1, 1, 1, 1], time_split=time_split()))
     assert "step" in row["time_split_ms"]
+    seen = time_split()
+    seen.core = {"encode": 0.1, "draft_and_verify": 0.5}
+    seen.statistics["seconds"] = {"draft": 0.1}
+    (split,) = rows(measured("a", [1, 1, 1, 1], mode="tandem", time_split=seen))
+    assert split["time_split_ms"] == pytest.approx(expected)
     assert row["tokens_per_round"] is None
 
 

@@ -110,15 +110,23 @@ def build_engine(plan: EnginePlan) -> Engine:
     return builders[plan.library](plan)
 
 
-class _Timed:
-    """A proxy that adds up the time spent in the methods of an object."""
+_PARTS = ("drafts", "slots")
+"""Parts of a backend that compute as well."""
 
-    def __init__(self, target: Any) -> None:
+
+class _Timed:
+    """A proxy that adds up the time spent in the methods of an object and of its parts."""
+
+    def __init__(self, target: Any, seconds: dict[str, float] | None = None) -> None:
         self._target = target
-        self.seconds: dict[str, float] = defaultdict(float)
+        self.seconds: dict[str, float] = defaultdict(float) if seconds is None else seconds
 
     def __getattr__(self, name: str) -> Any:
         found = getattr(self._target, name)
+        if name in _PARTS and found is not None:
+            part = _Timed(found, self.seconds)
+            setattr(self, name, part)
+            return part
         if not callable(found):
             return found
 

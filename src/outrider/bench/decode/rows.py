@@ -118,12 +118,11 @@ def _split(one: Measured) -> dict[str, Any]:
     per_sentence = 1000 / seen.sentences
     named: dict[str, float] = defaultdict(float)
     for name, spent in sorted(seen.core.items()):
-        takes_in = name in ("extend", "likeliest")
-        named[_STEPS.get(one.mode, "step") if takes_in else name] += spent
-    if (ride := named.pop("ride", None)) is not None:  # drafting and checking in one call
+        named[_called(name, one.mode)] += spent
+    if (both := named.pop("draft_and_verify", None)) is not None:
         drafting = seen.statistics["seconds"]["draft"]
         named["draft"] += drafting
-        named["verify"] += ride - drafting
+        named["verify"] += both - drafting
     loop = seen.wall - seen.text - sum(seen.core.values())
     split = {**named, "loop": loop, "text": seen.text}
     drafted = one.mode == "tandem" and seen.statistics["rounds"] > 0
@@ -132,6 +131,13 @@ def _split(one: Measured) -> dict[str, Any]:
         "time_split_ms": {name: round(per_sentence * spent, 4) for name, spent in split.items()},
         "tokens_per_round": round(seen.statistics["tokens_per_round"], 3) if drafted else None,
     }
+
+
+def _called(method: str, mode: str) -> str:
+    """What the time in a method of the backend is called in a result."""
+    if method == "extend":
+        return _STEPS.get(mode, "step")
+    return "ctc" if method == "fill" else method
 
 
 def _identical_to_own_greedy(one: Measured, others: Sequence[Measured]) -> float | None:
