@@ -10,6 +10,7 @@ from outrider.backends import torch as torch_backend
 from outrider.backends.torch import TorchBackend
 from outrider.nn import linear
 from outrider.nn.linear import PACKED_FROM, Linear, packable
+from tensor_calls import torch_calls
 
 needs_packing = pytest.mark.skipif(
     not packable(torch.zeros(1, 1)), reason="this PyTorch cannot pack weights"
@@ -71,9 +72,9 @@ def test_the_smaller_a_weight_the_more_rows_it_takes(
 def test_a_frozen_backend_packs_and_gives_the_same_logits(monkeypatch: pytest.MonkeyPatch) -> None:
     sources = [[5, 6, 7, 1]] * PACKED_FROM
     tokens = torch.full((PACKED_FROM, 2), 7)
-    plain = TorchBackend(tiny.seq2seq())
+    plain = torch_calls(tiny.seq2seq())
     wanted = plain.extend(tokens, plain.encode(sources, capacity=2))
-    frozen = TorchBackend(tiny.seq2seq(), frozen=True)
+    frozen = torch_calls(tiny.seq2seq(), frozen=True)
     used = []
     real = linear.product
     monkeypatch.setattr(linear, "product", lambda *a: used.append(a[3] is not None) or real(*a))
