@@ -243,15 +243,15 @@ std::vector<std::vector<std::int64_t>> likeliest(Model& model, State& state,
   return rows;
 }
 
-nb::tuple ride(Model& model, State& state, const std::vector<int>& held,
-               const std::vector<int>& last, int slots, double worth, const std::vector<int>& ends,
-               const std::vector<int>& forbidden) {
-  Ridden ridden;
+nb::tuple draft_and_verify(Model& model, State& state, const std::vector<int>& held,
+                           const std::vector<int>& last, int slots, double min_survival,
+                           const std::vector<int>& ends, const std::vector<int>& forbidden) {
+  RoundOutput round;
   {
     const nb::gil_scoped_release release;
-    ridden = model.ride(state, held, last, slots, worth, ends, forbidden);
+    round = model.draft_and_verify(state, held, last, slots, min_survival, ends, forbidden);
   }
-  return nb::make_tuple(ridden.drafted, ridden.best, ridden.drafting_seconds);
+  return nb::make_tuple(round.drafted, round.best, round.drafting_seconds);
 }
 
 nb::tuple draft(Model& model, State& state, const Lengths& last, int slots, double temperature,
@@ -357,8 +357,8 @@ NB_MODULE(_core, module) {
       .def("extend", &extend, "state"_a, "tokens"_a.noconvert(), "counts"_a.noconvert().none(),
            "last"_a)
       .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a)
-      .def("ride", &ride, "state"_a, "held"_a, "last"_a, "slots"_a, "worth"_a, "ends"_a,
-           "forbidden"_a)
+      .def("draft_and_verify", &draft_and_verify, "state"_a, "held"_a, "last"_a, "slots"_a,
+           "min_survival"_a, "ends"_a, "forbidden"_a)
       .def("draft", &draft, "state"_a, "last"_a.noconvert(), "slots"_a, "temperature"_a,
            "uniform"_a.noconvert().none(), "known"_a.noconvert().none())
       .def("ctc", &ctc, "state"_a, "known"_a.noconvert().none());

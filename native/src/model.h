@@ -56,9 +56,9 @@ struct CacheViews {
   }
 };
 
-// What a ride brought, for each sequence: the guesses that were checked, and the likeliest token
+// What a round brought, for each sequence: the guesses that were checked, and the likeliest token
 // after the last one and after each guess.
-struct Ridden {
+struct RoundOutput {
   std::vector<std::vector<std::int64_t>> drafted, best;
   double drafting_seconds = 0.0;
 };
@@ -98,10 +98,11 @@ class Model {
 
   // Forgets what sequences hold beyond `held` tokens, guesses `slots` tokens after `last`, and
   // takes in `last` and those of the guesses that are worth checking: those of which all before and
-  // with them hold with a chance of `worth`, in the mean over sequences, and none behind one of
-  // `ends`.
-  Ridden ride(State& state, const std::vector<int>& held, const std::vector<int>& last, int slots,
-              double worth, const std::vector<int>& ends, const std::vector<int>& forbidden);
+  // with them hold with a chance of `min_survival`, in the mean over sequences, and none behind
+  // one of `ends`.
+  RoundOutput draft_and_verify(State& state, const std::vector<int>& held,
+                               const std::vector<int>& last, int slots, double min_survival,
+                               const std::vector<int>& ends, const std::vector<int>& forbidden);
 
   // Scores the slots of whole sequences, [sequences][slots][words]; `known` is [sequences][slots]
   // or null. The slots of a sequence are its source's length times `upsample`.

@@ -53,7 +53,7 @@ class Target {
     else if (kind < 9)
       select(*state);
     else if (kind < 10)
-      caller.ride(*state);
+      caller.draft_and_verify(*state);
     else
       states_.erase(states_.begin() + place);
   }
@@ -152,16 +152,16 @@ class Target {
     });
   }
 
-  void ride(State& state) {
+  void draft_and_verify(State& state) {
     const std::vector<int> last = odd_ids(state.size() + (dice_.chance(0.02) ? 1 : 0));
     const std::vector<int> forbidden = odd_ids(dice_.pick(0, 3));
-    const double worth = dice_.one_of({0.0, 0.3, -1.0, 1e300, std::nan("")});
+    const double min_survival = dice_.one_of({0.0, 0.3, -1.0, 1e300, std::nan("")});
     std::vector<int> held;
     for (const auto& sequence : state.sequences)
       held.push_back(odd(sequence->length_before, sequence->length));
     const int slots = odd(1, 9);
     const std::vector<int> ends = odd_ids(dice_.pick(0, 3));
-    attempt([&] { model_->ride(state, held, last, slots, worth, ends, forbidden); });
+    attempt([&] { model_->draft_and_verify(state, held, last, slots, min_survival, ends, forbidden); });
   }
 
   void ctc(State& state) {

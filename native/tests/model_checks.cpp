@@ -73,7 +73,7 @@ void check_likeliest(Dice& dice) {
   }
 }
 
-// A ride is a draft, and then the likeliest tokens after as much of it as is worth checking.
+// A round is a draft, and then the likeliest tokens after as much of it as is worth checking.
 void check_ride(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 5));
@@ -86,22 +86,22 @@ void check_ride(Dice& dice) {
   const std::size_t numbers = 2 + 2 * static_cast<std::size_t>(model->candidates());
   std::vector<int> ends;
   if (dice.chance(0.5)) ends = {words - 1, static_cast<int>(drafted[0][numbers])};
-  const double worth = dice.one_of({0.0, 0.1, 0.4, 2.0});
+  const double min_survival = dice.one_of({0.0, 0.1, 0.4, 2.0});
   const std::vector<int> none(examples.size(), 0);
   std::vector<std::int64_t> forgotten(examples.size());
   model->likeliest(*state, last, 1, {}, forgotten.data());  // and to be taken back
-  const Ridden ridden = model->ride(*state, none, last, kSlots, worth, ends, forbidden);
-  const int kept = static_cast<int>(ridden.drafted[0].size()), width = kept + 1;
-  CHECK(kept >= 1 && kept <= kSlots && ridden.drafting_seconds >= 0.0);
-  CHECK(worth < 1.0 || kept == 1);
-  CHECK(worth > 0.0 || !ends.empty() || kept == kSlots);
+  const RoundOutput round = model->draft_and_verify(*state, none, last, kSlots, min_survival, ends, forbidden);
+  const int kept = static_cast<int>(round.drafted[0].size()), width = kept + 1;
+  CHECK(kept >= 1 && kept <= kSlots && round.drafting_seconds >= 0.0);
+  CHECK(min_survival < 1.0 || kept == 1);
+  CHECK(min_survival > 0.0 || !ends.empty() || kept == kSlots);
   CHECK(sequences > 1 || ends.empty() || kept <= 2);  // the second guess was made an end
   std::vector<int> tokens;
   for (std::size_t b = 0; b < examples.size(); ++b) {
     tokens.push_back(last[b]);
     for (int i = 0; i < kept; ++i) {
       const float token = drafted[b][static_cast<std::size_t>(i) * numbers];
-      CHECK(ridden.drafted[b][static_cast<std::size_t>(i)] == static_cast<std::int64_t>(token));
+      CHECK(round.drafted[b][static_cast<std::size_t>(i)] == static_cast<std::int64_t>(token));
       tokens.push_back(static_cast<int>(token));
     }
   }
@@ -109,12 +109,12 @@ void check_ride(Dice& dice) {
   model->likeliest(*other, tokens, width, forbidden, best.data());
   for (std::size_t b = 0; b < examples.size(); ++b)
     for (int i = 0; i < width; ++i)
-      CHECK(ridden.best[b][static_cast<std::size_t>(i)] ==
+      CHECK(round.best[b][static_cast<std::size_t>(i)] ==
             best[area(static_cast<int>(b), width) + static_cast<std::size_t>(i)]);
   CHECK(state->sequences[0]->length == width);
-  CHECK(refuses([&] { model->ride(*state, none, last, 0, worth, ends, forbidden); }));
-  CHECK(refuses([&] { model->ride(*state, none, last, kSlots, worth, ends, {words}); }));
-  CHECK(refuses([&] { model->ride(*state, none, {}, kSlots, worth, ends, forbidden); }));
+  CHECK(refuses([&] { model->draft_and_verify(*state, none, last, 0, min_survival, ends, forbidden); }));
+  CHECK(refuses([&] { model->draft_and_verify(*state, none, last, kSlots, min_survival, ends, {words}); }));
+  CHECK(refuses([&] { model->draft_and_verify(*state, none, {}, kSlots, min_survival, ends, forbidden); }));
 }
 
 // A prompt that is too long to be on its way at once, beside short ones, gives what blocks give.

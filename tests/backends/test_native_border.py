@@ -43,7 +43,7 @@ def open_state(backend: TensorCalls) -> NativeState:
     return state
 
 
-def ride(
+def verify(
     backend: TensorCalls,
     state: NativeState,
     newest: list[int],
@@ -98,13 +98,13 @@ wrong_calls: dict[str, tuple[Call, str]] = {
         lambda b, s: native._call(b.core.likeliest, s.core, [[3], [4, 5]], []),
         "equally long",
     ),
-    "ride of a wrong id": (lambda b, s: ride(b, s, [3, WORDS]), "token 37 is not"),
-    "ride of other rows": (lambda b, s: ride(b, s, [3]), "one token per row"),
-    "ride back too far": (lambda b, s: ride(b, s, [3, 4], held=(3, 4)), "only undo tokens"),
-    "ride of no slots": (lambda b, s: ride(b, s, [3, 4], tokens=0), "nothing is to be guessed"),
-    "ride too far": (lambda b, s: ride(b, s, [3, 4], tokens=8), "does not fit"),
-    "ride with a forbidden id": (
-        lambda b, s: ride(b, s, [3, 4], forbidden=[WORDS]),
+    "round of a wrong id": (lambda b, s: verify(b, s, [3, WORDS]), "token 37 is not"),
+    "round of other rows": (lambda b, s: verify(b, s, [3]), "one token per row"),
+    "round back too far": (lambda b, s: verify(b, s, [3, 4], held=(3, 4)), "only undo tokens"),
+    "round of no slots": (lambda b, s: verify(b, s, [3, 4], tokens=0), "nothing is to be guessed"),
+    "round too far": (lambda b, s: verify(b, s, [3, 4], tokens=8), "does not fit"),
+    "round with a forbidden id": (
+        lambda b, s: verify(b, s, [3, 4], forbidden=[WORDS]),
         "token 37 is not",
     ),
     "rollback too far": (

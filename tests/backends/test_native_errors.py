@@ -34,7 +34,7 @@ class Broken:
     def _fail(self, *_: Any) -> Any:
         raise self.error
 
-    encode = extend = likeliest = ride = draft = ctc = rollback = select = _fail
+    encode = extend = likeliest = draft_and_verify = draft = ctc = rollback = select = _fail
     lengths = bytes = source_lengths = property(_fail)
 
     def __len__(self) -> int:

@@ -67,13 +67,13 @@ class Model:
         self, state: State, tokens: Sequence[Sequence[int]], forbidden: Sequence[int]
     ) -> list[list[int]]:
         """Append tokens [sequences, width]; return the likeliest token after each."""
-    def ride(
+    def draft_and_verify(
         self,
         state: State,
         held: Sequence[int],
         last: Sequence[int],
         slots: int,
-        worth: float,
+        min_survival: float,
         ends: Sequence[int],
         forbidden: Sequence[int],
     ) -> tuple[list[list[int]], list[list[int]], float]:

@@ -331,7 +331,7 @@ class NativeDrafts:
             )
         core, ends = self.backend.core, self.backend.ends
         drafted, best, drafting = _call(
-            core.ride, state.core, held, newest, tokens, min_survival, ends, forbidden
+            core.draft_and_verify, state.core, held, newest, tokens, min_survival, ends, forbidden
         )
         return RoundOutput(drafted, Chosen(best), None, drafting)
 

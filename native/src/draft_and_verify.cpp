@@ -9,9 +9,9 @@ namespace outrider {
 namespace {
 
 // How many of the guesses to check, at least one: those before the mean chance of the rows that all
-// up to here hold falls below `worth`. Nothing holds behind an end token.
+// up to here hold falls below `min_survival`. Nothing holds behind an end token.
 int worth_checking(const std::vector<std::int64_t>& tokens, const std::vector<float>& confidence,
-                   int sequences, int slots, double worth, const std::vector<int>& ends) {
+                   int sequences, int slots, double min_survival, const std::vector<int>& ends) {
   const auto is_end = [&](std::int64_t token) {
     return std::find(ends.begin(), ends.end(), token) != ends.end();
   };
@@ -24,19 +24,20 @@ int worth_checking(const std::vector<std::int64_t>& tokens, const std::vector<fl
       mine *= i > 0 && is_end(tokens[at - 1]) ? 0.0 : confidence[at];
       sum += mine;
     }
-    if (i > 0 && (sum == 0.0 || sum < worth * sequences)) return i;
+    if (i > 0 && (sum == 0.0 || sum < min_survival * sequences)) return i;
   }
   return slots;
 }
 
 }  // namespace
 
-Ridden Model::ride(State& state, const std::vector<int>& held, const std::vector<int>& last,
-                   int slots, double worth, const std::vector<int>& ends,
-                   const std::vector<int>& forbidden) {
+RoundOutput Model::draft_and_verify(State& state, const std::vector<int>& held,
+                                    const std::vector<int>& last, int slots, double min_survival,
+                                    const std::vector<int>& ends,
+                                    const std::vector<int>& forbidden) {
   const auto began = std::chrono::steady_clock::now();
   if (slots < 1 || slots > kMaxTokens)
-    throw std::invalid_argument("ride: nothing is to be guessed");
+    throw std::invalid_argument("draft_and_verify: nothing is to be guessed");
   check_tokens(forbidden);
   {
     const State::ExclusiveUse use(state);
@@ -48,7 +49,7 @@ Ridden Model::ride(State& state, const std::vector<int>& held, const std::vector
   draft(state, last, slots, {}, {guessed.data(), nullptr, nullptr, confidence.data()});
   const std::chrono::duration<double> drafting = std::chrono::steady_clock::now() - began;
 
-  const int kept = worth_checking(guessed, confidence, sequences, slots, worth, ends),
+  const int kept = worth_checking(guessed, confidence, sequences, slots, min_survival, ends),
             width = kept + 1;
   std::vector<int> tokens;
   tokens.reserve(area(sequences, width));
@@ -60,15 +61,15 @@ Ridden Model::ride(State& state, const std::vector<int>& held, const std::vector
   std::vector<std::int64_t> best(area(sequences, width));
   likeliest(state, tokens, width, forbidden, best.data());
 
-  Ridden ridden;
-  ridden.drafting_seconds = drafting.count();
+  RoundOutput round;
+  round.drafting_seconds = drafting.count();
   for (int b = 0; b < sequences; ++b) {
     const auto guess = guessed.begin() + static_cast<std::ptrdiff_t>(area(b, slots));
     const auto found = best.begin() + static_cast<std::ptrdiff_t>(area(b, width));
-    ridden.drafted.emplace_back(guess, guess + kept);
-    ridden.best.emplace_back(found, found + width);
+    round.drafted.emplace_back(guess, guess + kept);
+    round.best.emplace_back(found, found + width);
   }
-  return ridden;
+  return round;
 }
 
 }  // namespace outrider
