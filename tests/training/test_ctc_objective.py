@@ -9,8 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tiny
+from outrider.decoding.writer import collapse
 from outrider.models.ctc import Ctc, CtcConfig
-from outrider.nn.ctc import collapse, viterbi
+from outrider.nn.ctc import viterbi
 from outrider.training.objectives.ctc import CtcObjective, glance
 
 EOS, BLANK = 1, 0
@@ -43,7 +44,8 @@ def exact(ctc: Ctc, inputs: dict[str, Tensor]) -> float:
     with torch.inference_mode():
         logits = ctc(**{k: v for k, v in inputs.items() if k != "labels"}).logits
     slots_B = inputs["attention_mask"].sum(1) * ctc.config.upsample
-    texts = collapse(logits.argmax(-1), blank=BLANK, slots_B=slots_B)
+    paths = zip(logits.argmax(-1).tolist(), slots_B.tolist(), strict=True)
+    texts = [collapse(path[:slots], blank=BLANK) for path, slots in paths]
     wanted = [[t for t in row if t not in (EOS, -100)] for row in inputs["labels"].tolist()]
     return sum(a == b for a, b in zip(texts, wanted, strict=True)) / len(wanted)
 

@@ -1,6 +1,6 @@
 """Parallel generation: the whole text at once, then as many further passes as are asked for.
 
-    ctc        every slot of the CTC decoder says a token or a blank; `nn.ctc` reads the slots
+    ctc        every slot of the CTC decoder says a token or a blank
     drafter    one block over the whole text, all of it masked; the text ends at its end token
 
 Several candidates, the likeliest text and others drawn from the slots, are scored by one pass of

@@ -21,7 +21,7 @@ from outrider.decoding.questions import Forbidden, Path
 from outrider.decoding.request import Request, row_seed, up_to_end
 from outrider.decoding.stream import Stream
 
-__all__ = ["BlockWriter", "CtcWriter", "Text", "Writer"]
+__all__ = ["BlockWriter", "CtcWriter", "Text", "Writer", "collapse"]
 
 MOST_KNOWN = 0.15
 """Most of its slots that a CTC decoder is told: about as many as its training reveals."""
@@ -112,7 +112,7 @@ class CtcWriter(Writer):
     def texts(self) -> list[list[Text]]:
         """Collapse the best path and those drawn beside it."""
         return [
-            [Text(self._collapse(path[:count]), True) for path in (best, *drawn)]
+            [Text(collapse(path[:count], blank=self.backend.pad), True) for path in (best, *drawn)]
             for best, drawn, count in zip(
                 self.tokens_BU.tolist(), self.drawn, self.slots, strict=True
             )
@@ -148,10 +148,6 @@ class CtcWriter(Writer):
 
     def _share(self, count: int, passes: int) -> float:
         return MOST_KNOWN * (1 - count / passes)
-
-    def _collapse(self, path: Sequence[int]) -> list[int]:
-        """Read a path as a text: merge equal neighbours, drop blanks."""
-        return [token for token, _ in groupby(path) if token != self.backend.pad]
 
 
 class BlockWriter(Writer):
@@ -208,6 +204,11 @@ class BlockWriter(Writer):
         ended = tokens[-1] in self.backend.ends
         words = tokens[:-1] if ended else tokens
         return Text([token for token in words if token not in forbidden], ended)
+
+
+def collapse(path: Sequence[int], *, blank: int) -> list[int]:
+    """Read the slots of a CTC decoder as a text: merge equal neighbours, drop blanks."""
+    return [token for token, _ in groupby(path) if token != blank]
 
 
 def _surest(tokens_BU: Tokens, prob_BU: Probs, used: Sequence[int], share: float) -> Tokens:

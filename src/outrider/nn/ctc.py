@@ -19,22 +19,12 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["collapse", "ctc_loss", "fits", "viterbi"]
+__all__ = ["ctc_loss", "fits", "viterbi"]
 
 _CHUNK = 2**18
 """Logits a CPU looks at together: 1 MiB of float32, so that a core's cache holds them."""
 _NEVER = -1e4
 """Log-probability of what cannot be; finite, so that no difference of two is NaN."""
-
-
-def collapse(path_BU: Tensor, *, blank: int, slots_B: Tensor | None = None) -> list[list[int]]:
-    """Read paths as texts: merge equal neighbours, drop blanks and what lies past the slots."""
-    fresh_BU = path_BU != blank
-    fresh_BU[:, 1:] &= path_BU[:, 1:] != path_BU[:, :-1]
-    if slots_B is not None:
-        fresh_BU &= torch.arange(path_BU.shape[1], device=path_BU.device) < slots_B[:, None]
-    rows = zip(path_BU.tolist(), fresh_BU.tolist(), strict=True)
-    return [[t for t, new in zip(*row, strict=True) if new] for row in rows]
 
 
 def fits(labels_BT: Tensor, labels_B: Tensor, slots_B: Tensor) -> Tensor:

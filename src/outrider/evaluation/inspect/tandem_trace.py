@@ -75,7 +75,7 @@ class Trace:
         """One line of figures."""
         done = self.statistics
         return (
-            f"{done.tokens} tokens in {done.rounds} rounds: "
+            f"{done.tokens} tokens in {done.rounds} round{'s' * (done.rounds != 1)}: "
             f"{done.tokens_per_round:.2f} tokens a round"
         )
 
