@@ -18,10 +18,10 @@ using namespace nb::literals;
 namespace outrider {
 namespace {
 
-using Floats = nb::ndarray<const float, nb::c_contig, nb::device::cpu>;
+using Numbers = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 using Lengths = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Numbers = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Uniforms = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
 
 int narrow(std::int64_t value) {
   if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
@@ -165,18 +165,27 @@ CtcSpec read_ctc(const nb::dict& values, const ModelSpec& target) {
   return spec;
 }
 
-Weights read_weights(const nb::dict& arrays, std::vector<Floats>& held) {
+// numpy has no bfloat16: uint16 holds its bits.
+NumberType to_number_type(const std::string& name, const nb::dlpack::dtype& type) {
+  if (type == nb::dtype<float>()) return NumberType::float32;
+  if (type == nb::dlpack::dtype{static_cast<std::uint8_t>(nb::dlpack::dtype_code::Float), 16, 1})
+    return NumberType::float16;
+  if (type == nb::dtype<std::uint16_t>()) return NumberType::bfloat16;
+  throw std::invalid_argument("'" + name + "' is not of float32, float16 or bfloat16 (as uint16)");
+}
+
+Weights read_weights(const nb::dict& arrays, std::vector<Numbers>& held) {
   Weights weights;
-  for (const auto& [name, value] : arrays) {
-    const auto key = nb::cast<std::string>(name);
-    Floats array;
-    if (!nb::try_cast<Floats>(value, array))
-      throw std::invalid_argument("'" + key + "' is not an array of float32");
-    held.push_back(array);
-    Array one{array.data(), {}};
+  for (const auto& [key, value] : arrays) {
+    const auto name = nb::cast<std::string>(key);
+    Numbers array;
+    if (!nb::try_cast<Numbers>(value, array, false))  // no copy is made unasked
+      throw std::invalid_argument("'" + name + "' is not an array, or not in order");
+    Array one{name, array.data(), to_number_type(name, array.dtype()), {}};
     for (std::size_t i = 0; i < array.ndim(); ++i)
       one.shape.push_back(narrow(static_cast<std::int64_t>(array.shape(i))));
-    weights.insert(key, std::move(one));
+    weights.insert(std::move(one));
+    held.push_back(std::move(array));
   }
   return weights;
 }
@@ -186,7 +195,7 @@ void build(Model* self, const nb::dict& model, const nb::dict& arrays,
            const std::string& instruction_set, int threads) {
   if (threads < 1 || threads > 1024)
     throw std::invalid_argument("threads is " + std::to_string(threads) + ", expected 1 to 1024");
-  std::vector<Floats> held;
+  std::vector<Numbers> held;
   const Weights weights = read_weights(arrays, held);
   const ModelSpec spec = read_model(model);
   std::optional<DrafterSpec> drafter_spec;
@@ -255,7 +264,7 @@ nb::tuple draft_and_verify(Model& model, State& state, const std::vector<int>& h
 }
 
 nb::tuple draft(Model& model, State& state, const Lengths& last, int slots, double temperature,
-                const std::optional<Numbers>& uniform, const std::optional<Ids>& known) {
+                const std::optional<Uniforms>& uniform, const std::optional<Ids>& known) {
   const std::size_t sequences = last.shape(0);
   if (slots < 1 || slots > 1 << 20 || static_cast<int>(sequences) != state.size())
     throw std::invalid_argument(

@@ -38,7 +38,7 @@ Drafter::Drafter(const Weights& weights, const DrafterSpec& spec, const LayerSha
   mask_ = weights.copy("drafter.mask", {width_});
   slots_ = weights.copy("drafter.slot.weight", {spec.block, width_});
   confidence_ = weights.copy("drafter.confidence.weight", {1, width_ + rank});
-  confidence_bias_ = weights.get("drafter.confidence.bias", {1})[0];
+  weights.get("drafter.confidence.bias", {1}).read(0, 1, &confidence_bias_);
   head_ = Matrix(weights, "drafter.head", kept, width_, precision_);
   if (rank == 0) return;
   from_slot_ = Matrix(weights, "drafter.from_slot", rank, width_, precision_);

@@ -1,8 +1,11 @@
 #include "matrix.h"
 
+#include "kernel/lanes.h"
+
 #include <algorithm>
-#include <cmath>
 #include <cstring>
+#include <numeric>
+#include <vector>
 
 namespace outrider {
 namespace {
@@ -10,10 +13,16 @@ namespace {
 constexpr int kRowBlock = 32;  // rows whose sums are held at once: two AMX tiles
 constexpr int kSums = 8192;    // sums held at once; 32 KiB, which the first cache keeps
 
-float column_scale(const float* column, int width) {
-  float most = 0.0f;
-  for (int k = 0; k < width; ++k) most = std::max(most, std::fabs(column[k]));
-  return most > 0.0f ? most / 127.0f : 1.0f;
+// x / scale in the nearest whole numbers, ties to even. `x` and `bytes` are padded to `kLanes`.
+void round_column(const float* x, int width, float scale, std::int8_t* bytes) {
+  typedef std::int8_t Bytes __attribute__((vector_size(kLanes)));
+  const Lanes divisor = broadcast(scale), limit = broadcast(127.0f);
+  for (int k = 0; k < width; k += kLanes) {
+    const Lanes scaled = max_lanes(min_lanes(load(x + k) / divisor, limit), -limit);
+    const IntLanes whole = __builtin_convertvector(round_lanes(scaled), IntLanes);
+    const Bytes small = __builtin_convertvector(whole, Bytes);
+    std::memcpy(bytes + k, &small, sizeof small);
+  }
 }
 
 }  // namespace
@@ -46,50 +55,61 @@ void Operand::load(const Kernel& kernel, Precision precision, const float* x, in
                               bytes_.data() + static_cast<std::ptrdiff_t>(r) * depth_, depth_);
 }
 
-Matrix::Matrix(const float* weight, const float* bias, int columns, int width, Precision precision)
-    : precision_(precision), columns_(columns), width_(width), depth_(round_up(width, kDepthStep)) {
-  const int padded = round_up(columns, kPanel);
+Matrix::Matrix(const Array& weight, const Array* bias, Precision precision)
+    : precision_(precision),
+      columns_(weight.shape[0]),
+      width_(weight.shape[1]),
+      depth_(round_up(width_, kDepthStep)) {
+  const int padded = round_up(columns_, kPanel);
   bias_ = Buffer<float>(static_cast<std::size_t>(padded));
   std::fill_n(bias_.data(), padded, 0.0f);
-  if (bias != nullptr) std::copy_n(bias, columns, bias_.data());
-  if (precision == Precision::float32) {
-    floats_ = Buffer<float>(static_cast<std::size_t>(padded) * static_cast<std::size_t>(width));
-    std::fill_n(floats_.data(), floats_.size(), 0.0f);
-    for (int c = 0; c < columns; ++c)
-      for (int k = 0; k < width; ++k) {
-        const std::ptrdiff_t panel = static_cast<std::ptrdiff_t>(c / kPanel) * width;
-        floats_[static_cast<std::size_t>((panel + k) * kPanel + c % kPanel)] =
-            weight[static_cast<std::ptrdiff_t>(c) * width + k];
-      }
-    return;
-  }
-  packed_ =
-      Buffer<std::int8_t>(static_cast<std::size_t>(padded) * static_cast<std::size_t>(depth_));
+  if (bias != nullptr) bias->read(0, static_cast<std::size_t>(columns_), bias_.data());
+  if (precision == Precision::int8)
+    pack_bytes(weight);
+  else
+    pack_floats(weight);
+}
+
+// A column at a time is widened: the whole weight is never there in float32.
+void Matrix::pack_bytes(const Array& weight) {
+  const auto padded = static_cast<std::size_t>(round_up(columns_, kPanel));
+  const auto width = static_cast<std::size_t>(width_), depth = static_cast<std::size_t>(depth_);
+  packed_ = Buffer<std::int8_t>(padded * depth);
+  scales_ = Buffer<float>(padded);
+  offsets_ = Buffer<std::int32_t>(padded);
   std::memset(packed_.data(), 0, packed_.size());
-  scales_ = Buffer<float>(static_cast<std::size_t>(padded));
-  offsets_ = Buffer<std::int32_t>(static_cast<std::size_t>(padded));
   std::fill_n(scales_.data(), padded, 0.0f);
   std::fill_n(offsets_.data(), padded, 0);
-  for (int c = 0; c < columns; ++c) {
-    const float* column = weight + static_cast<std::ptrdiff_t>(c) * width;
-    const float scale = column_scale(column, width);
-    std::int32_t sum = 0;
-    std::int8_t* panel = packed_.data() + static_cast<std::ptrdiff_t>(c / kPanel) * depth_ * kPanel;
-    for (int k = 0; k < width; ++k) {
-      const auto byte =
-          static_cast<std::int8_t>(std::clamp(std::nearbyint(column[k] / scale), -127.0f, 127.0f));
-      panel[(k / 4 * kPanel + c % kPanel) * 4 + k % 4] = byte;
-      sum += byte;
-    }
-    scales_[static_cast<std::size_t>(c)] = scale;
-    offsets_[static_cast<std::size_t>(c)] = 128 * sum;
+  std::vector<float> column(depth, 0.0f);
+  std::vector<std::int8_t> bytes(depth, 0);
+  for (std::size_t c = 0; c < static_cast<std::size_t>(columns_); ++c) {
+    const float step = weight.read(c * width, width, column.data()) / 127.0f;
+    const float scale = step > 0.0f ? step : 1.0f;
+    round_column(column.data(), width_, scale, bytes.data());
+    std::int8_t* panel = packed_.data() + c / kPanel * depth * kPanel + c % kPanel * 4;
+    for (std::size_t k = 0; k < depth; k += 4)
+      std::memcpy(panel + k * kPanel, bytes.data() + k, 4);
+    scales_[c] = scale;
+    offsets_[c] = 128 * std::accumulate(bytes.begin(), bytes.end(), 0);
+  }
+}
+
+void Matrix::pack_floats(const Array& weight) {
+  const auto width = static_cast<std::size_t>(width_);
+  floats_ = Buffer<float>(static_cast<std::size_t>(round_up(columns_, kPanel)) * width);
+  std::fill_n(floats_.data(), floats_.size(), 0.0f);
+  std::vector<float> column(width);
+  for (std::size_t c = 0; c < static_cast<std::size_t>(columns_); ++c) {
+    weight.read(c * width, width, column.data());
+    float* panel = floats_.data() + c / kPanel * width * kPanel + c % kPanel;
+    for (std::size_t k = 0; k < width; ++k) panel[k * kPanel] = column[k];
   }
 }
 
 Matrix::Matrix(const Weights& weights, const std::string& name, int columns, int width,
                Precision precision, bool bias)
     : Matrix(weights.get(name + ".weight", {columns, width}),
-             bias ? weights.get(name + ".bias", {columns}) : nullptr, columns, width, precision) {}
+             bias ? &weights.get(name + ".bias", {columns}) : nullptr, precision) {}
 
 void Matrix::multiply(const Kernel& kernel, Operand& x, Range panels, float* out,
                       std::ptrdiff_t stride, const int* out_rows) const {

@@ -44,8 +44,8 @@ class Operand {
 class Matrix {
  public:
   Matrix() = default;
-  // W is [columns][width]. `bias` may be null.
-  Matrix(const float* weight, const float* bias, int columns, int width, Precision precision);
+  // `weight` is [columns][width]. `bias` may be null.
+  Matrix(const Array& weight, const Array* bias, Precision precision);
   // Reads NAME.weight and NAME.bias.
   Matrix(const Weights& weights, const std::string& name, int columns, int width,
          Precision precision, bool bias = true);
@@ -61,6 +61,8 @@ class Matrix {
   std::size_t bytes() const;
 
  private:
+  void pack_bytes(const Array& weight);
+  void pack_floats(const Array& weight);
   void multiply_bytes(const Kernel& kernel, Operand& x, Range panels, float* out,
                       std::ptrdiff_t stride, const int* out_rows) const;
   void multiply_floats(const Kernel& kernel, Operand& x, Range panels, float* out,

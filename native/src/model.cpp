@@ -56,19 +56,19 @@ Model::Model(const Weights& weights, const ModelSpec& spec,
     shape.cross = true;
   }
   decoder_ = Stack(weights, "decoder", spec.decoder_layers, shape);
-  tokens_ = weights.copy("tokens.weight", {words, width});
+  tokens_ = Embeddings(weights.get("tokens.weight", {words, width}));
   if (!spec.shared_embeddings)
-    source_tokens_ = weights.copy("source_tokens.weight", {words, width});
+    source_tokens_ = Embeddings(weights.get("source_tokens.weight", {words, width}));
   if (spec.position == Position::learned) {
     position_table_ = weights.copy("decoder_position.table.weight", {spec.max_positions, width});
     if (spec.encoder_layers > 0)
       source_position_table_ =
           weights.copy("encoder_position.table.weight", {spec.max_positions, width});
   }
-  const float* bias = weights.has("logits_bias") ? weights.get("logits_bias", {words}) : nullptr;
-  const float* head =
-      weights.has("head.weight") ? weights.get("head.weight", {words, width}) : tokens_.data();
-  head_ = Matrix(head, bias, words, width, spec.precision);
+  const Array* bias = weights.has("logits_bias") ? &weights.get("logits_bias", {words}) : nullptr;
+  const char* tied = weights.has("head.weight") ? "head.weight" : "tokens.weight";
+  const Array& head = weights.get(tied, {words, width});
+  head_ = Matrix(head, bias, spec.precision);
   if (drafter) drafter_.emplace(weights, *drafter, shape, words);
   if (!ctc) return;
   LayerShape parallel = ctc->shape(layer_shape());
@@ -76,14 +76,15 @@ Model::Model(const Weights& weights, const ModelSpec& spec,
   ctc_.emplace(Ctc{*ctc, Stack(weights, "ctc.decoder", ctc->layers, parallel),
                    weights.copy("ctc.copies", {ctc->upsample, width}),
                    Matrix(weights, "ctc.told", width, width, spec.precision, false),
-                   Matrix(head, weights.get("ctc.bias", {words}), words, width, spec.precision)});
+                   Matrix(head, &weights.get("ctc.bias", {words}), spec.precision)});
 }
 
 Model::~Model() = default;
 
 std::size_t Model::bytes() const {
   std::size_t total = encoder_.bytes() + decoder_.bytes() + head_.bytes();
-  total += sizeof(float) * (tokens_.size() + source_tokens_.size() + position_table_.size());
+  total += tokens_.bytes() + source_tokens_.bytes();
+  total += sizeof(float) * (position_table_.size() + source_position_table_.size());
   if (drafter_) total += drafter_->bytes();
   if (ctc_) total += ctc_->stack.bytes() + ctc_->known.bytes() + ctc_->head.bytes();
   return total;
@@ -103,12 +104,11 @@ void Model::check_tokens(const std::vector<int>& tokens) const {
   for (int token : tokens) check_token(token);
 }
 
-void Model::embed_token(const std::vector<float>& table, int token, float* out) const {
-  const float* embedding = table.data() + area(token, spec_.width);
-  for (int k = 0; k < spec_.width; ++k) out[k] = embedding[k] * spec_.embedding_scale;
+void Model::embed_token(const Embeddings& table, int token, float* out) const {
+  table.read(token, spec_.embedding_scale, out);
 }
 
-void Model::embed(ForwardPass& pass, const std::vector<float>& table,
+void Model::embed(ForwardPass& pass, const Embeddings& table,
                   const std::vector<float>& position_table, const SineTable* sines) const {
   for (int r = 0; r < pass.count; ++r)
     embed_token(table, pass.rows[r].token, pass.own.stream.data() + area(r, spec_.width));

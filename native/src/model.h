@@ -3,6 +3,7 @@
 #pragma once
 
 #include "drafter.h"
+#include "embeddings.h"
 #include "layer.h"
 #include "state.h"
 #include "team.h"
@@ -123,8 +124,8 @@ class Model {
   void check_state(const State& state) const;
   void check_token(int token) const;
   void check_tokens(const std::vector<int>& tokens) const;
-  void embed_token(const std::vector<float>& table, int token, float* out) const;
-  void embed(ForwardPass& pass, const std::vector<float>& table,
+  void embed_token(const Embeddings& table, int token, float* out) const;
+  void embed(ForwardPass& pass, const Embeddings& table,
              const std::vector<float>& position_table, const SineTable* sines) const;
   // `sines` is only read where positions are sinusoidal.
   void add_positions(ForwardPass& pass, const std::vector<float>& position_table,
@@ -163,7 +164,7 @@ class Model {
   ModelSpec spec_;
   const Kernel& kernel_;
   Stack encoder_, decoder_;
-  std::vector<float> tokens_, source_tokens_;  // embeddings; the second empty where shared
+  Embeddings tokens_, source_tokens_;  // the second empty where shared
   std::vector<float> position_table_, source_position_table_;  // learned positions
   Matrix head_;
   std::optional<Drafter> drafter_;

@@ -1,57 +1,45 @@
-// The named arrays a model is built from. They are looked at while it is built, and not kept.
+// The named arrays a model is built from. They are read while it is built, and not kept.
 #pragma once
 
-#include <cmath>
-#include <stdexcept>
+#include <cstddef>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 namespace outrider {
 
+// How numbers lie in memory. A bfloat16 is the upper half of a float32.
+enum class NumberType { float32, float16, bfloat16 };
+
+constexpr std::size_t size_of(NumberType type) { return type == NumberType::float32 ? 4 : 2; }
+
+// Writes `count` numbers, which need not be aligned, as float32. Exact for all types.
+void widen(const void* numbers, NumberType type, std::size_t count, float* out);
+
+// An array of whoever builds the model, as it may lie in a file that is mapped to memory.
 struct Array {
-  const float* data = nullptr;
+  std::string name;
+  const void* data = nullptr;
+  NumberType type = NumberType::float32;
   std::vector<int> shape;
+
+  std::size_t size() const;
+  // Writes the numbers from `begin` on as float32 and returns the largest magnitude among them.
+  // Throws where one of them is not finite.
+  float read(std::size_t begin, std::size_t count, float* out) const;
 };
 
 class Weights {
  public:
-  void insert(std::string name, Array array) { arrays_.emplace(std::move(name), std::move(array)); }
+  void insert(Array array);
 
   bool has(const std::string& name) const { return arrays_.count(name) != 0; }
 
-  // The array of this name and shape, all numbers finite; anything else is the caller's mistake,
-  // and named.
-  const float* get(const std::string& name, const std::vector<int>& shape) const {
-    const auto found = arrays_.find(name);
-    if (found == arrays_.end()) throw std::invalid_argument("the weights lack '" + name + "'");
-    if (found->second.shape != shape)
-      throw std::invalid_argument("'" + name + "' is " + describe(found->second.shape) +
-                                  ", expected " + describe(shape));
-    const float* data = found->second.data;
-    bool finite = true;
-    for (std::size_t i = 0; i < size(shape); ++i) finite &= std::isfinite(data[i]);
-    if (!finite) throw std::invalid_argument("'" + name + "' holds numbers that are not finite");
-    return data;
-  }
-
-  std::vector<float> copy(const std::string& name, const std::vector<int>& shape) const {
-    const float* data = get(name, shape);
-    return std::vector<float>(data, data + size(shape));
-  }
+  // The array of this name and shape; anything else is the caller's mistake, and named.
+  const Array& get(const std::string& name, const std::vector<int>& shape) const;
+  std::vector<float> copy(const std::string& name, const std::vector<int>& shape) const;
 
  private:
-  static std::size_t size(const std::vector<int>& shape) {
-    std::size_t product = 1;
-    for (int n : shape) product *= static_cast<std::size_t>(n);
-    return product;
-  }
-  static std::string describe(const std::vector<int>& shape) {
-    std::string text;
-    for (int n : shape) text += (text.empty() ? "" : " x ") + std::to_string(n);
-    return text;
-  }
-
   std::unordered_map<std::string, Array> arrays_;
 };
 

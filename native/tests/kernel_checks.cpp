@@ -118,8 +118,12 @@ std::vector<float> plain_int8(const Product& product) {
 // The product in pieces: some rows at a time, panels split in two, rows put somewhere else.
 std::vector<float> computed(const Kernel& kernel, Dice& dice, const Product& product,
                             Precision precision) {
-  const Matrix matrix(product.weight.data(), product.bias.data(), product.columns, product.width,
-                      precision);
+  const Array bias{"bias", product.bias.data(), NumberType::float32, {product.columns}};
+  const Matrix matrix({"weight",
+                       product.weight.data(),
+                       NumberType::float32,
+                       {product.columns, product.width}},
+                      &bias, precision);
   std::vector<float> out(static_cast<std::size_t>(product.rows * product.columns), -7.0f);
   std::vector<int> places(static_cast<std::size_t>(product.rows));
   std::iota(places.begin(), places.end(), 0);

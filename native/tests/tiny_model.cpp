@@ -176,7 +176,8 @@ void fill_ctc(Filler& filler, const TinyModel& model) {
 
 Weights TinyModel::weights() const {
   Weights weights;
-  for (const auto& [name, array] : arrays) weights.insert(name, {array.second.data(), array.first});
+  for (const auto& [name, array] : arrays)
+    weights.insert({name, array.second.data(), NumberType::float32, array.first});
   return weights;
 }
 

@@ -36,12 +36,13 @@ class Model:
     def __init__(
         self,
         model: dict[str, Any],
-        weights: dict[str, NDArray[np.float32]],
+        weights: dict[str, NDArray[Any]],
         drafter: dict[str, Any] | None,
         ctc: dict[str, Any] | None,
         instruction_set: str,
         threads: int,
-    ) -> None: ...
+    ) -> None:
+        """Pack weights: float32, float16, or uint16 with the bits of bfloat16; any may be mapped."""
     @property
     def instruction_set(self) -> str:
         """What its products are computed with."""

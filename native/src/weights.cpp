@@ -1,0 +1,95 @@
+#include "weights.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <cstring>
+#include <stdexcept>
+
+namespace outrider {
+namespace {
+
+constexpr std::int32_t kInfinity = 0x7f800000;  // the bits of one, as float32
+
+// All 2^112 too small, where the exponents of both types begin: one product moves them, those of
+// denormals too.
+float widen_half(std::uint16_t half) {
+  std::uint32_t bits = (half & 0x7fffu) << 13;
+  float out;
+  std::memcpy(&out, &bits, sizeof out);
+  out *= 5192296858534827628530496329220096.0f;
+  std::memcpy(&bits, &out, sizeof out);
+  if ((half & 0x7c00u) == 0x7c00u) bits = kInfinity | (half & 0x3ffu) << 13;
+  bits |= (half & 0x8000u) << 16;
+  std::memcpy(&out, &bits, sizeof out);
+  return out;
+}
+
+std::string describe(const std::vector<int>& shape) {
+  std::string text;
+  for (int n : shape) text += (text.empty() ? "" : " x ") + std::to_string(n);
+  return text;
+}
+
+}  // namespace
+
+void widen(const void* numbers, NumberType type, std::size_t count, float* out) {
+  if (type == NumberType::float32) {
+    std::memcpy(out, numbers, count * sizeof(float));
+    return;
+  }
+  const auto* halves = static_cast<const unsigned char*>(numbers);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint16_t half;
+    std::memcpy(&half, halves + 2 * i, sizeof half);
+    if (type == NumberType::float16) {
+      out[i] = widen_half(half);
+    } else {
+      const std::uint32_t bits = static_cast<std::uint32_t>(half) << 16;
+      std::memcpy(out + i, &bits, sizeof bits);
+    }
+  }
+}
+
+std::size_t Array::size() const {
+  std::size_t product = 1;
+  for (int n : shape) product *= static_cast<std::size_t>(n);
+  return product;
+}
+
+float Array::read(std::size_t begin, std::size_t count, float* out) const {
+  widen(static_cast<const unsigned char*>(data) + begin * size_of(type), type, count, out);
+  std::int32_t most = 0;  // the bits of magnitudes are in the order of magnitudes
+  for (std::size_t i = 0; i < count; ++i) {
+    std::int32_t bits;
+    std::memcpy(&bits, out + i, sizeof bits);
+    most = std::max(most, bits & 0x7fffffff);
+  }
+  if (most >= kInfinity)
+    throw std::invalid_argument("'" + name + "' holds numbers that are not finite");
+  float largest;
+  std::memcpy(&largest, &most, sizeof largest);
+  return largest;
+}
+
+void Weights::insert(Array array) {
+  std::string name = array.name;
+  arrays_.emplace(std::move(name), std::move(array));
+}
+
+const Array& Weights::get(const std::string& name, const std::vector<int>& shape) const {
+  const auto found = arrays_.find(name);
+  if (found == arrays_.end()) throw std::invalid_argument("the weights lack '" + name + "'");
+  if (found->second.shape != shape)
+    throw std::invalid_argument("'" + name + "' is " + describe(found->second.shape) +
+                                ", expected " + describe(shape));
+  return found->second;
+}
+
+std::vector<float> Weights::copy(const std::string& name, const std::vector<int>& shape) const {
+  const Array& array = get(name, shape);
+  std::vector<float> numbers(array.size());
+  array.read(0, numbers.size(), numbers.data());
+  return numbers;
+}
+
+}  // namespace outrider

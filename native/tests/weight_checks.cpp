@@ -1,0 +1,52 @@
+// Numbers of 16 bits against their definition, all of them; and what a model is built from.
+#include "check.h"
+#include "checks.h"
+#include "weights.h"
+
+#include <cmath>
+#include <cstring>
+#include <limits>
+
+namespace outrider {
+namespace {
+
+// (-1)^s 2^(e - bias) (1 + m / 2^bits), or with e = 0, 2^(1 - bias) m / 2^bits.
+double value_of(unsigned half, int mantissa_bits) {
+  const int exponent_bits = 15 - mantissa_bits, bias = (1 << (exponent_bits - 1)) - 1;
+  const int exponent = static_cast<int>(half >> mantissa_bits) & ((1 << exponent_bits) - 1);
+  const int mantissa = static_cast<int>(half) & ((1 << mantissa_bits) - 1);
+  const double sign = half >> 15 != 0 ? -1.0 : 1.0;
+  if (exponent == (1 << exponent_bits) - 1)
+    return mantissa != 0 ? std::numeric_limits<double>::quiet_NaN()
+                         : sign * std::numeric_limits<double>::infinity();
+  const int whole = exponent == 0 ? mantissa : mantissa + (1 << mantissa_bits);
+  return sign * std::ldexp(whole, std::max(exponent, 1) - bias - mantissa_bits);
+}
+
+void check_halves(NumberType type, int mantissa_bits) {
+  std::vector<unsigned char> bytes(1 + 2 * 65536);  // one byte off: nothing need be aligned
+  for (unsigned half = 0; half < 65536; ++half) {
+    const auto bits = static_cast<std::uint16_t>(half);
+    std::memcpy(bytes.data() + 1 + 2 * half, &bits, sizeof bits);
+  }
+  std::vector<float> found(65536);
+  widen(bytes.data() + 1, type, found.size(), found.data());
+  for (unsigned half = 0; half < 65536; ++half) {
+    const double expected = value_of(half, mantissa_bits);
+    CHECK(std::isnan(expected) ? std::isnan(found[half])
+                               : found[half] == static_cast<float>(expected) &&
+                                     std::signbit(found[half]) == std::signbit(expected));
+    const Array one{"one", bytes.data() + 1, type, {65536}};
+    float read = 0.0f;
+    CHECK(refuses([&] { one.read(half, 1, &read); }) == !std::isfinite(expected));
+  }
+}
+
+}  // namespace
+
+void check_weights() {
+  check_halves(NumberType::float16, 10);
+  check_halves(NumberType::bfloat16, 7);
+}
+
+}  // namespace outrider

@@ -1,0 +1,103 @@
+"""The native core packs weights as they lie in a file: halves of either kind, mapped, unaligned."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from numpy.typing import NDArray
+
+import native_tiny
+from outrider.backends.native_parts import ctc_shape, drafter_shape, model_shape, weights
+
+core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
+
+SOURCE = [[3, 4, 5, 1], [6, 1]]
+TOKENS_BT = np.array([[1, 7, 2], [5, 3, 8]])
+
+
+def parts(kind: str, dtype: str) -> dict[str, Any]:
+    """Everything but the weights that a model with a drafter and a CTC decoder is built from."""
+    model = native_tiny.build(kind)
+    drafter, ctc = native_tiny.build_drafter(model), native_tiny.build_ctc(model)
+    return {
+        "model": model_shape(model.config, dtype),
+        "weights": weights(model, drafter, ctc),
+        "drafter": drafter_shape(drafter),
+        "ctc": ctc_shape(ctc),
+        "instruction_set": "",
+        "threads": 1,
+    }
+
+
+def answers(model: Any) -> list[NDArray[Any]]:
+    """Everything there is to ask of a model, as numbers."""
+    state = model.encode(SOURCE, 12, True, True)
+    logits = model.extend(state, TOKENS_BT, None, False)
+    drafted = model.draft(state, np.array([2, 9]), 4, 1.0, None, None)
+    return [logits, *drafted, model.ctc(state, None)]
+
+
+def same(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:
+    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
+
+
+def to_bfloat16(array: NDArray[np.float32]) -> NDArray[np.uint16]:
+    """The upper halves, as they lie in a file."""
+    return (np.ascontiguousarray(array).view(np.uint32) >> 16).astype(np.uint16)
+
+
+def from_bfloat16(array: NDArray[np.uint16]) -> NDArray[np.float32]:
+    return (array.astype(np.uint32) << 16).view(np.float32)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+@pytest.mark.parametrize("kind", ["marian", "learned", "gelu"])
+def test_halves_are_what_they_are_as_float32(kind, dtype) -> None:
+    given = parts(kind, dtype)
+    brain = {name: to_bfloat16(array) for name, array in given["weights"].items()}
+    wide = {name: from_bfloat16(array) for name, array in brain.items()}
+    expected = answers(core.Model(**given | {"weights": wide}))
+    assert same(answers(core.Model(**given | {"weights": brain})), expected)
+    assert not same(answers(core.Model(**given)), expected), "halves must lose something"
+    half = {name: array.astype(np.float16) for name, array in given["weights"].items()}
+    wide = {name: array.astype(np.float32) for name, array in half.items()}
+    found = answers(core.Model(**given | {"weights": half}))
+    assert same(found, answers(core.Model(**given | {"weights": wide})))
+
+
+def test_weights_may_be_mapped_read_only_and_unaligned(tmp_path: Path) -> None:
+    given = parts("marian", "int8")
+    expected = answers(core.Model(**given))
+    mapped = {}
+    for name, array in given["weights"].items():
+        path = tmp_path / name
+        path.write_bytes(b"!" + array.tobytes())
+        mapped[name] = np.memmap(path, np.uint8, "r")[1:].view(np.float32).reshape(array.shape)
+    assert same(answers(core.Model(**given | {"weights": mapped})), expected)
+
+
+def test_embeddings_keep_their_type() -> None:
+    given = parts("marian", "int8")
+    tokens = given["weights"]["tokens.weight"]
+    brain = given["weights"] | {"tokens.weight": to_bfloat16(tokens)}
+    small = core.Model(**given | {"weights": brain}).bytes
+    assert core.Model(**given).bytes - small == 2 * tokens.size
+
+
+@pytest.mark.parametrize(
+    ("array", "message"),
+    [
+        (np.zeros((37, 24)), "is not of float32, float16 or bfloat16"),
+        (np.zeros((37, 24), np.int16), "is not of float32, float16 or bfloat16"),
+        (np.zeros((24, 37), np.float32).T, "is not an array, or not in order"),
+        (np.full((37, 24), 0x7F80, np.uint16), "holds numbers that are not finite"),
+        (np.full((37, 24), np.nan, np.float16), "holds numbers that are not finite"),
+        ([1.0], "is not an array"),
+    ],
+    ids=["float64", "int16", "transposed", "infinity", "nan", "list"],
+)
+def test_what_is_no_weight_is_named(array, message) -> None:
+    given = parts("marian", "int8")
+    with pytest.raises(ValueError, match=f"'tokens.weight' {message}"):
+        core.Model(**given | {"weights": given["weights"] | {"tokens.weight": array}})
