@@ -3,6 +3,7 @@
 
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
+#include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
@@ -146,7 +147,8 @@ DrafterSpec read_drafter(const nb::dict& values, const ModelSpec& target) {
   spec.candidates = positive(values, "candidates");
   spec.taps = get<std::vector<int>>(values, "taps");
   spec.kept = get<std::vector<int>>(values, "kept");
-  if (spec.rank < 0) throw std::invalid_argument("rank is below zero");
+  if (spec.rank < 0 || spec.rank > 1 << 24)
+    throw std::invalid_argument("rank is " + std::to_string(spec.rank));
   if (spec.taps.empty()) throw std::invalid_argument("taps are missing");
   for (int tap : spec.taps)
     if (tap < 0 || tap >= target.decoder_layers)
@@ -190,20 +192,32 @@ Weights read_weights(const nb::dict& arrays, std::vector<Numbers>& held) {
   return weights;
 }
 
-void build(Model* self, const nb::dict& model, const nb::dict& arrays,
+// A file that a model was saved to; models that are built from it keep it mapped.
+struct PackedFile {
+  std::shared_ptr<PackedWeights> weights;
+};
+
+void build(Model* self, const nb::dict& model, const nb::object& weights,
            const std::optional<nb::dict>& drafter, const std::optional<nb::dict>& ctc,
            const std::string& instruction_set, int threads) {
   if (threads < 1 || threads > 1024)
     throw std::invalid_argument("threads is " + std::to_string(threads) + ", expected 1 to 1024");
   std::vector<Numbers> held;
-  const Weights weights = read_weights(arrays, held);
+  PackedFile file;
+  if (!nb::try_cast<PackedFile>(weights, file))
+    file.weights = std::make_shared<PackedWeights>(read_weights(nb::cast<nb::dict>(weights), held));
   const ModelSpec spec = read_model(model);
   std::optional<DrafterSpec> drafter_spec;
   std::optional<CtcSpec> ctc_spec;
   if (drafter) drafter_spec = read_drafter(*drafter, spec);
   if (ctc) ctc_spec = read_ctc(*ctc, spec);
   const nb::gil_scoped_release release;
-  new (self) Model(weights, spec, drafter_spec, ctc_spec, instruction_set, threads);
+  new (self) Model(file.weights, spec, drafter_spec, ctc_spec, instruction_set, threads);
+}
+
+void save(const Model& model, const std::filesystem::path& path, const std::string& about) {
+  const nb::gil_scoped_release release;
+  model.weights().save(path, about);
 }
 
 std::unique_ptr<State> encode(Model& model, const std::vector<std::vector<int>>& sources,
@@ -356,12 +370,23 @@ NB_MODULE(_core, module) {
         const State::ExclusiveUse use(state);
         state.select(rows);
       });
+  nb::class_<PackedFile>(module, "PackedFile")
+      .def(
+          "__init__",
+          [](PackedFile* self, const std::filesystem::path& path) {
+            new (self) PackedFile{std::make_shared<PackedWeights>(path)};
+          },
+          "path"_a)
+      .def_prop_ro("about", [](const PackedFile& file) { return file.weights->about(); });
   nb::class_<Model>(module, "Model")
       .def("__init__", &build, "model"_a, "weights"_a, "drafter"_a.none(), "ctc"_a.none(),
            "instruction_set"_a, "threads"_a)
       .def_prop_ro("instruction_set", &Model::instruction_set)
       .def_prop_ro("threads", &Model::threads)
-      .def_prop_ro("bytes", &Model::bytes)
+      .def_prop_ro("bytes", [](const Model& model) { return model.weights().bytes(); })
+      .def_prop_ro("embedding_bytes", &Model::embedding_bytes)
+      .def_prop_ro("mapped", [](const Model& model) { return model.weights().mapped(); })
+      .def("save", &save, "path"_a, "about"_a)
       .def("encode", &encode, "sources"_a, "capacity"_a, "drafting"_a, "parallel"_a)
       .def("extend", &extend, "state"_a, "tokens"_a.noconvert(), "counts"_a.noconvert().none(),
            "last"_a)

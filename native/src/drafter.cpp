@@ -22,7 +22,7 @@ int sample(const float* scores, int count, float temperature, double uniform) {
 
 }  // namespace
 
-Drafter::Drafter(const Weights& weights, const DrafterSpec& spec, const LayerShape& target,
+Drafter::Drafter(PackedWeights& weights, const DrafterSpec& spec, const LayerShape& target,
                  int words)
     : spec_(spec), width_(target.width), words_(words), precision_(target.precision) {
   stack_ = Stack(weights, "drafter", spec.layers, spec.shape(target));
@@ -35,15 +35,15 @@ Drafter::Drafter(const Weights& weights, const DrafterSpec& spec, const LayerSha
                          precision_);
   from_last_ = Matrix(weights, "drafter.from_last", width_, tapped, precision_);
   norm_ = Norm(weights, "drafter.norm", width_);
-  mask_ = weights.copy("drafter.mask", {width_});
-  slots_ = weights.copy("drafter.slot.weight", {spec.block, width_});
-  confidence_ = weights.copy("drafter.confidence.weight", {1, width_ + rank});
-  weights.get("drafter.confidence.bias", {1}).read(0, 1, &confidence_bias_);
+  mask_ = weights.floats("drafter.mask", {width_});
+  slots_ = weights.floats("drafter.slot.weight", {spec.block, width_});
+  confidence_ = weights.floats("drafter.confidence.weight", {1, width_ + rank});
+  confidence_bias_ = weights.floats("drafter.confidence.bias", {1})[0];
   head_ = Matrix(weights, "drafter.head", kept, width_, precision_);
   if (rank == 0) return;
   from_slot_ = Matrix(weights, "drafter.from_slot", rank, width_, precision_);
-  out_ = weights.copy("drafter.out", {kept, rank});
-  token_ = weights.copy("drafter.token", {words, rank});
+  out_ = weights.floats("drafter.out", {kept, rank});
+  token_ = weights.floats("drafter.token", {words, rank});
   from_state_ = Matrix(weights, "drafter.from_state", rank, rank, precision_, false);
 }
 
@@ -244,13 +244,6 @@ void Drafter::reserve_choice(SharedBuffers& shared, WorkerBuffers& own, int rows
 int Drafter::rows_at_once() const {
   constexpr int kScores = 1 << 22;  // numbers, 16 MiB
   return std::max(16, kScores / head_.columns());
-}
-
-std::size_t Drafter::bytes() const {
-  std::size_t total = stack_.bytes() + from_last_.bytes() + head_.bytes() + from_slot_.bytes() +
-                      from_state_.bytes();
-  for (const Matrix& inject : inject_) total += inject.bytes();
-  return total + sizeof(float) * (out_.size() + token_.size());
 }
 
 }  // namespace outrider

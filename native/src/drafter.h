@@ -34,7 +34,7 @@ struct DraftOutput {
 
 class Drafter {
  public:
-  Drafter(const Weights& weights, const DrafterSpec& spec, const LayerShape& target, int words);
+  Drafter(PackedWeights& weights, const DrafterSpec& spec, const LayerShape& target, int words);
 
   const DrafterSpec& spec() const { return spec_; }
   const Stack& stack() const { return stack_; }
@@ -61,7 +61,6 @@ class Drafter {
   // Reserves buffers to tap so many rows, and to choose tokens for so many.
   void reserve_inputs(SharedBuffers& shared, WorkerBuffers& own, int rows) const;
   void reserve_choice(SharedBuffers& shared, WorkerBuffers& own, int rows) const;
-  std::size_t bytes() const;
 
  private:
   int token_of(int column) const;  // the token that a column of the head stands for
@@ -81,7 +80,7 @@ class Drafter {
   std::vector<Matrix> inject_;
   Matrix from_last_, head_, from_slot_, from_state_;
   Norm norm_;
-  std::vector<float> mask_, slots_, confidence_, out_, token_;
+  std::span<const float> mask_, slots_, confidence_, out_, token_;
   float confidence_bias_ = 0.0f;
 };
 

@@ -53,7 +53,7 @@ Range ForwardPass::multiply_parts(const Matrix& matrix, int parts,
   return mine;
 }
 
-Layer::Layer(const Weights& weights, const std::string& name, const LayerShape& shape)
+Layer::Layer(PackedWeights& weights, const std::string& name, const LayerShape& shape)
     : shape_(shape),
       qkv_(weights, name + ".attention.qkv", shape.qkv_width(), shape.width, shape.precision),
       out_(weights, name + ".attention.out", shape.width, shape.width, shape.precision),
@@ -209,14 +209,7 @@ void Layer::write_cross_kv(ForwardPass& pass, int index,
   pass.worker.wait();  // as B: `projected` is free for the next layer's keys and values
 }
 
-std::size_t Layer::bytes() const {
-  std::size_t total = 0;
-  for (const Matrix* matrix : {&qkv_, &out_, &cross_q_, &cross_kv_, &cross_out_, &up_, &down_})
-    total += matrix->bytes();
-  return total;
-}
-
-Stack::Stack(const Weights& weights, const std::string& name, int layers, const LayerShape& shape)
+Stack::Stack(PackedWeights& weights, const std::string& name, int layers, const LayerShape& shape)
     : shape_(shape) {
   layers_.reserve(static_cast<std::size_t>(layers));
   for (int index = 0; index < layers; ++index)
@@ -248,12 +241,6 @@ void Stack::final_norm(ForwardPass& pass) const {
 void Stack::write_cross_kv(ForwardPass& pass, const std::vector<KvCache*>& sources) const {
   for (int index = 0; index < layers(); ++index)
     layers_[static_cast<std::size_t>(index)].write_cross_kv(pass, index, sources);
-}
-
-std::size_t Stack::bytes() const {
-  std::size_t total = 0;
-  for (const Layer& layer : layers_) total += layer.bytes();
-  return total;
 }
 
 void reserve_buffers(SharedBuffers& shared, WorkerBuffers& own, const LayerShape& shape, int rows,

@@ -8,6 +8,7 @@
 
 #include <functional>
 #include <initializer_list>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -72,12 +73,12 @@ struct ForwardPass {
 };
 
 struct Norm {
-  std::vector<float> weight, bias;
+  std::span<const float> weight, bias;
 
   Norm() = default;
-  Norm(const Weights& weights, const std::string& name, int width)
-      : weight(weights.copy(name + ".weight", {width})),
-        bias(weights.copy(name + ".bias", {width})) {}
+  Norm(PackedWeights& weights, const std::string& name, int width)
+      : weight(weights.floats(name + ".weight", {width})),
+        bias(weights.floats(name + ".bias", {width})) {}
 
   void run(const Kernel& kernel, const float* x, float* out) const {
     kernel.rows->layer_norm(x, static_cast<int>(weight.size()), weight.data(), bias.data(), out);
@@ -114,7 +115,7 @@ struct SideDecoderSpec {
 
 class Layer {
  public:
-  Layer(const Weights& weights, const std::string& name, const LayerShape& shape);
+  Layer(PackedWeights& weights, const std::string& name, const LayerShape& shape);
 
   // Runs the rows of a pass; their keys and values go to layer `index` of the KV caches.
   void run(ForwardPass& pass, int index) const;
@@ -123,7 +124,6 @@ class Layer {
   void write_cross_kv(ForwardPass& pass, int index, const std::vector<KvCache*>& sources) const;
 
   const LayerShape& shape() const { return shape_; }
-  std::size_t bytes() const;
 
  private:
   void attend(ForwardPass& pass) const;
@@ -146,7 +146,7 @@ class Stack {
  public:
   Stack() = default;
   // `name` holds blocks.0, blocks.1 ...; a stack of pre-norm layers ends with a norm of its own.
-  Stack(const Weights& weights, const std::string& name, int layers, const LayerShape& shape);
+  Stack(PackedWeights& weights, const std::string& name, int layers, const LayerShape& shape);
 
   // Calls `after_layer` with the index of each layer, once the residual stream has left it.
   void run(ForwardPass& pass, const std::function<void(int)>& after_layer = nullptr) const;
@@ -156,7 +156,6 @@ class Stack {
 
   int layers() const { return static_cast<int>(layers_.size()); }
   const LayerShape& shape() const { return shape_; }
-  std::size_t bytes() const;
 
  private:
   void final_norm(ForwardPass& pass) const;

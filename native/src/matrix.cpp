@@ -25,6 +25,41 @@ void round_column(const float* x, int width, float scale, std::int8_t* bytes) {
   }
 }
 
+// What an int8 weight consists of, one part behind the other.
+struct Columns {
+  std::int8_t* bytes;
+  float* scales;
+  std::int32_t* offsets;
+};
+
+// A column at a time is widened: the whole weight is never there in float32.
+void pack_columns(const Array& weight, const Columns& out) {
+  const auto width = static_cast<std::size_t>(weight.shape[1]);
+  const auto depth = static_cast<std::size_t>(round_up(weight.shape[1], kDepthStep));
+  std::vector<float> column(depth, 0.0f);
+  std::vector<std::int8_t> bytes(depth, 0);
+  for (std::size_t c = 0; c < static_cast<std::size_t>(weight.shape[0]); ++c) {
+    const float step = weight.read(c * width, width, column.data()) / 127.0f;
+    const float scale = step > 0.0f ? step : 1.0f;
+    round_column(column.data(), weight.shape[1], scale, bytes.data());
+    std::int8_t* panel = out.bytes + c / kPanel * depth * kPanel + c % kPanel * 4;
+    for (std::size_t k = 0; k < depth; k += 4)
+      std::memcpy(panel + k * kPanel, bytes.data() + k, 4);
+    out.scales[c] = scale;
+    out.offsets[c] = 128 * std::accumulate(bytes.begin(), bytes.end(), 0);
+  }
+}
+
+void pack_floats(const Array& weight, float* out) {
+  const auto width = static_cast<std::size_t>(weight.shape[1]);
+  std::vector<float> column(width);
+  for (std::size_t c = 0; c < static_cast<std::size_t>(weight.shape[0]); ++c) {
+    weight.read(c * width, width, column.data());
+    float* panel = out + c / kPanel * width * kPanel + c % kPanel;
+    for (std::size_t k = 0; k < width; ++k) panel[k * kPanel] = column[k];
+  }
+}
+
 }  // namespace
 
 void Operand::reserve(Precision precision, int rows, int width) {
@@ -55,61 +90,47 @@ void Operand::load(const Kernel& kernel, Precision precision, const float* x, in
                               bytes_.data() + static_cast<std::ptrdiff_t>(r) * depth_, depth_);
 }
 
-Matrix::Matrix(const Array& weight, const Array* bias, Precision precision)
-    : precision_(precision),
-      columns_(weight.shape[0]),
-      width_(weight.shape[1]),
-      depth_(round_up(width_, kDepthStep)) {
-  const int padded = round_up(columns_, kPanel);
-  bias_ = Buffer<float>(static_cast<std::size_t>(padded));
-  std::fill_n(bias_.data(), padded, 0.0f);
-  if (bias != nullptr) bias->read(0, static_cast<std::size_t>(columns_), bias_.data());
-  if (precision == Precision::int8)
-    pack_bytes(weight);
-  else
-    pack_floats(weight);
-}
-
-// A column at a time is widened: the whole weight is never there in float32.
-void Matrix::pack_bytes(const Array& weight) {
-  const auto padded = static_cast<std::size_t>(round_up(columns_, kPanel));
-  const auto width = static_cast<std::size_t>(width_), depth = static_cast<std::size_t>(depth_);
-  packed_ = Buffer<std::int8_t>(padded * depth);
-  scales_ = Buffer<float>(padded);
-  offsets_ = Buffer<std::int32_t>(padded);
-  std::memset(packed_.data(), 0, packed_.size());
-  std::fill_n(scales_.data(), padded, 0.0f);
-  std::fill_n(offsets_.data(), padded, 0);
-  std::vector<float> column(depth, 0.0f);
-  std::vector<std::int8_t> bytes(depth, 0);
-  for (std::size_t c = 0; c < static_cast<std::size_t>(columns_); ++c) {
-    const float step = weight.read(c * width, width, column.data()) / 127.0f;
-    const float scale = step > 0.0f ? step : 1.0f;
-    round_column(column.data(), width_, scale, bytes.data());
-    std::int8_t* panel = packed_.data() + c / kPanel * depth * kPanel + c % kPanel * 4;
-    for (std::size_t k = 0; k < depth; k += 4)
-      std::memcpy(panel + k * kPanel, bytes.data() + k, 4);
-    scales_[c] = scale;
-    offsets_[c] = 128 * std::accumulate(bytes.begin(), bytes.end(), 0);
-  }
-}
-
-void Matrix::pack_floats(const Array& weight) {
-  const auto width = static_cast<std::size_t>(width_);
-  floats_ = Buffer<float>(static_cast<std::size_t>(round_up(columns_, kPanel)) * width);
-  std::fill_n(floats_.data(), floats_.size(), 0.0f);
-  std::vector<float> column(width);
-  for (std::size_t c = 0; c < static_cast<std::size_t>(columns_); ++c) {
-    weight.read(c * width, width, column.data());
-    float* panel = floats_.data() + c / kPanel * width * kPanel + c % kPanel;
-    for (std::size_t k = 0; k < width; ++k) panel[k * kPanel] = column[k];
-  }
-}
-
-Matrix::Matrix(const Weights& weights, const std::string& name, int columns, int width,
+Matrix::Matrix(PackedWeights& weights, const std::string& name, int columns, int width,
                Precision precision, bool bias)
-    : Matrix(weights.get(name + ".weight", {columns, width}),
-             bias ? &weights.get(name + ".bias", {columns}) : nullptr, precision) {}
+    : precision_(precision), columns_(columns), width_(width), depth_(round_up(width, kDepthStep)) {
+  const auto padded = static_cast<std::size_t>(round_up(columns, kPanel));
+  const std::string weight = name + ".weight";
+  if (precision == Precision::int8) {
+    const std::size_t bytes = padded * static_cast<std::size_t>(depth_);
+    const auto packed = weights.get<std::int8_t>(
+        weight + ".int8", bytes + padded * (sizeof(float) + sizeof(std::int32_t)),
+        [&](const Weights& arrays, std::int8_t* out) {
+          pack_columns(arrays.get(weight, {columns, width}),
+                       {out, reinterpret_cast<float*>(out + bytes),
+                        reinterpret_cast<std::int32_t*>(out + bytes + padded * sizeof(float))});
+        });
+    packed_ = packed.data();
+    scales_ = reinterpret_cast<const float*>(packed_ + bytes);
+    offsets_ = reinterpret_cast<const std::int32_t*>(scales_ + padded);
+  } else {
+    floats_ = weights
+                  .get<float>(weight + ".float32", padded * static_cast<std::size_t>(width),
+                              [&](const Weights& arrays, float* out) {
+                                pack_floats(arrays.get(weight, {columns, width}), out);
+                              })
+                  .data();
+  }
+  set_bias(weights, name + ".bias", bias);
+}
+
+Matrix Matrix::with_bias(PackedWeights& weights, const std::string& name) const {
+  Matrix other = *this;
+  other.set_bias(weights, name, true);
+  return other;
+}
+
+void Matrix::set_bias(PackedWeights& weights, const std::string& name, bool read) {
+  const auto size = static_cast<std::size_t>(round_up(columns_, kPanel));
+  const auto fill = [&](const Weights& arrays, float* out) {
+    if (read) arrays.get(name, {columns_}).read(0, static_cast<std::size_t>(columns_), out);
+  };
+  bias_ = weights.get<float>(name, size, fill).data();
+}
 
 void Matrix::multiply(const Kernel& kernel, Operand& x, Range panels, float* out,
                       std::ptrdiff_t stride, const int* out_rows) const {
@@ -128,16 +149,16 @@ void Matrix::multiply_bytes(const Kernel& kernel, Operand& x, Range panels, floa
   for (int p = panels.begin; p < panels.end; p += step) {
     const int count = std::min(step, panels.end - p);
     const int column = p * kPanel, columns = std::min(count * kPanel, columns_ - column);
-    const std::int8_t* weights = packed_.data() + static_cast<std::ptrdiff_t>(p) * depth_ * kPanel;
+    const std::int8_t* weights = packed_ + static_cast<std::ptrdiff_t>(p) * depth_ * kPanel;
     for (int first = 0; first < x.rows_; first += block) {
       const int rows = std::min(block, x.rows_ - first);
       kernel.product(x.bytes_.data() + static_cast<std::ptrdiff_t>(first) * depth_, rows, depth_,
-                     weights, offsets_.data() + column, count, sums);
+                     weights, offsets_ + column, count, sums);
       for (int r = 0; r < rows; ++r) {
         const int out_row = out_rows == nullptr ? first + r : out_rows[first + r];
         kernel.rows->dequantise(sums + r * count * kPanel, columns,
                                 x.scales_[static_cast<std::size_t>(first + r)],
-                                scales_.data() + column, bias_.data() + column,
+                                scales_ + column, bias_ + column,
                                 out + out_row * stride + column - panels.begin * kPanel);
       }
     }
@@ -153,13 +174,9 @@ void Matrix::multiply_floats(const Kernel& kernel, Operand& x, Range panels, flo
       x.outputs_[static_cast<std::size_t>(r)] =
           out + (out_rows == nullptr ? r : out_rows[r]) * stride + column - panels.begin * kPanel;
     kernel.rows->multiply_panel(x.pointers_.data(), x.rows_, width_,
-                                floats_.data() + static_cast<std::ptrdiff_t>(p) * width_ * kPanel,
-                                bias_.data() + column, columns, x.outputs_.data());
+                                floats_ + static_cast<std::ptrdiff_t>(p) * width_ * kPanel,
+                                bias_ + column, columns, x.outputs_.data());
   }
-}
-
-std::size_t Matrix::bytes() const {
-  return packed_.size() + 4 * (offsets_.size() + floats_.size() + scales_.size() + bias_.size());
 }
 
 }  // namespace outrider

@@ -1,4 +1,5 @@
-// A weight of a linear layer, packed once, and products with it.
+// A weight of a linear layer, packed once, and products with it. It looks at numbers that a
+// `PackedWeights` keeps.
 //
 //     y = W x + b      int8:  W_ij ~ w_ij s_i,  x_j ~ q_j t   =>   y_i = t s_i sum_j w_ij q_j + b_i
 //
@@ -8,7 +9,7 @@
 
 #include "kernel/kernel.h"
 #include "memory.h"
-#include "weights.h"
+#include "packed_weights.h"
 
 #include <string>
 #include <vector>
@@ -44,11 +45,11 @@ class Operand {
 class Matrix {
  public:
   Matrix() = default;
-  // `weight` is [columns][width]. `bias` may be null.
-  Matrix(const Array& weight, const Array* bias, Precision precision);
-  // Reads NAME.weight and NAME.bias.
-  Matrix(const Weights& weights, const std::string& name, int columns, int width,
+  // NAME.weight is [columns][width]; without a bias NAME.bias is not read.
+  Matrix(PackedWeights& weights, const std::string& name, int columns, int width,
          Precision precision, bool bias = true);
+  // The same weight with a bias of its own.
+  Matrix with_bias(PackedWeights& weights, const std::string& name) const;
 
   int columns() const { return columns_; }
   int panels() const { return (columns_ + kPanel - 1) / kPanel; }
@@ -58,11 +59,8 @@ class Matrix {
   void multiply(const Kernel& kernel, Operand& x, Range panels, float* out, std::ptrdiff_t stride,
                 const int* out_rows = nullptr) const;
 
-  std::size_t bytes() const;
-
  private:
-  void pack_bytes(const Array& weight);
-  void pack_floats(const Array& weight);
+  void set_bias(PackedWeights& weights, const std::string& name, bool read);
   void multiply_bytes(const Kernel& kernel, Operand& x, Range panels, float* out,
                       std::ptrdiff_t stride, const int* out_rows) const;
   void multiply_floats(const Kernel& kernel, Operand& x, Range panels, float* out,
@@ -70,9 +68,9 @@ class Matrix {
 
   Precision precision_ = Precision::float32;
   int columns_ = 0, width_ = 0, depth_ = 0;
-  Buffer<std::int8_t> packed_;
-  Buffer<std::int32_t> offsets_;
-  Buffer<float> floats_, scales_, bias_;
+  const std::int8_t* packed_ = nullptr;
+  const std::int32_t* offsets_ = nullptr;
+  const float *floats_ = nullptr, *scales_ = nullptr, *bias_ = nullptr;
 };
 
 }  // namespace outrider

@@ -40,55 +40,51 @@ LayerShape Model::layer_shape() const {
   return shape;
 }
 
-Model::Model(const Weights& weights, const ModelSpec& spec,
+Model::Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
              const std::optional<DrafterSpec>& drafter, const std::optional<CtcSpec>& ctc,
              const std::string& instruction_set, int threads)
-    : spec_(spec),
+    : weights_(std::move(weights)),
+      spec_(spec),
       kernel_(find_kernel(instruction_set)),
       sines_(spec.width),
       angles_(spec.width / spec.heads),
       drafter_angles_(drafter ? spec.width / drafter->heads : 2),
       team_(threads) {
   const int words = spec.words, width = spec.width;
+  PackedWeights& packed = *weights_;
   LayerShape shape = layer_shape();
   if (spec.encoder_layers > 0) {
-    encoder_ = Stack(weights, "encoder", spec.encoder_layers, shape);
+    encoder_ = Stack(packed, "encoder", spec.encoder_layers, shape);
     shape.cross = true;
   }
-  decoder_ = Stack(weights, "decoder", spec.decoder_layers, shape);
-  tokens_ = Embeddings(weights.get("tokens.weight", {words, width}));
+  decoder_ = Stack(packed, "decoder", spec.decoder_layers, shape);
+  tokens_ = Embeddings(packed, "tokens.weight", words, width);
   if (!spec.shared_embeddings)
-    source_tokens_ = Embeddings(weights.get("source_tokens.weight", {words, width}));
+    source_tokens_ = Embeddings(packed, "source_tokens.weight", words, width);
   if (spec.position == Position::learned) {
-    position_table_ = weights.copy("decoder_position.table.weight", {spec.max_positions, width});
+    position_table_ = packed.floats("decoder_position.table.weight", {spec.max_positions, width});
     if (spec.encoder_layers > 0)
       source_position_table_ =
-          weights.copy("encoder_position.table.weight", {spec.max_positions, width});
+          packed.floats("encoder_position.table.weight", {spec.max_positions, width});
   }
-  const Array* bias = weights.has("logits_bias") ? &weights.get("logits_bias", {words}) : nullptr;
-  const char* tied = weights.has("head.weight") ? "head.weight" : "tokens.weight";
-  const Array& head = weights.get(tied, {words, width});
-  head_ = Matrix(head, bias, spec.precision);
-  if (drafter) drafter_.emplace(weights, *drafter, shape, words);
-  if (!ctc) return;
-  LayerShape parallel = ctc->shape(layer_shape());
-  parallel.rotary = false;  // it adds sines to its slots
-  ctc_.emplace(Ctc{*ctc, Stack(weights, "ctc.decoder", ctc->layers, parallel),
-                   weights.copy("ctc.copies", {ctc->upsample, width}),
-                   Matrix(weights, "ctc.told", width, width, spec.precision, false),
-                   Matrix(head, &weights.get("ctc.bias", {words}), spec.precision)});
+  if (Weights* arrays = packed.arrays()) {
+    arrays->tie("head.weight", "tokens.weight");
+    arrays->tie("head.bias", "logits_bias");
+  }
+  head_ = Matrix(packed, "head", words, width, spec.precision, packed.has("head.bias"));
+  if (drafter) drafter_.emplace(packed, *drafter, shape, words);
+  if (ctc) {
+    LayerShape parallel = ctc->shape(layer_shape());
+    parallel.rotary = false;  // it adds sines to its slots
+    ctc_.emplace(Ctc{*ctc, Stack(packed, "ctc.decoder", ctc->layers, parallel),
+                     packed.floats("ctc.copies", {ctc->upsample, width}),
+                     Matrix(packed, "ctc.told", width, width, spec.precision, false),
+                     head_.with_bias(packed, "ctc.bias")});
+  }
+  packed.release_arrays();
 }
 
 Model::~Model() = default;
-
-std::size_t Model::bytes() const {
-  std::size_t total = encoder_.bytes() + decoder_.bytes() + head_.bytes();
-  total += tokens_.bytes() + source_tokens_.bytes();
-  total += sizeof(float) * (position_table_.size() + source_position_table_.size());
-  if (drafter_) total += drafter_->bytes();
-  if (ctc_) total += ctc_->stack.bytes() + ctc_->known.bytes() + ctc_->head.bytes();
-  return total;
-}
 
 void Model::check_state(const State& state) const {
   if (state.owner != pool_) throw std::invalid_argument("this is a state of another model");
@@ -109,13 +105,13 @@ void Model::embed_token(const Embeddings& table, int token, float* out) const {
 }
 
 void Model::embed(ForwardPass& pass, const Embeddings& table,
-                  const std::vector<float>& position_table, const SineTable* sines) const {
+                  std::span<const float> position_table, const SineTable* sines) const {
   for (int r = 0; r < pass.count; ++r)
     embed_token(table, pass.rows[r].token, pass.own.stream.data() + area(r, spec_.width));
   add_positions(pass, position_table, sines);
 }
 
-void Model::add_positions(ForwardPass& pass, const std::vector<float>& position_table,
+void Model::add_positions(ForwardPass& pass, std::span<const float> position_table,
                           const SineTable* sines) const {
   const int width = spec_.width;
   for (int r = 0; r < pass.count; ++r) {

@@ -66,8 +66,9 @@ struct RoundOutput {
 
 class Model {
  public:
-  Model(const Weights& weights, const ModelSpec& spec, const std::optional<DrafterSpec>& drafter,
-        const std::optional<CtcSpec>& ctc, const std::string& instruction_set, int threads);
+  Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
+        const std::optional<DrafterSpec>& drafter, const std::optional<CtcSpec>& ctc,
+        const std::string& instruction_set, int threads);
   ~Model();
 
   const ModelSpec& spec() const { return spec_; }
@@ -75,7 +76,8 @@ class Model {
   int threads() const { return team_.threads(); }
   int candidates() const { return drafter_ ? drafter_->candidates() : 0; }
   int upsample() const { return ctc_ ? ctc_->spec.upsample : 0; }
-  std::size_t bytes() const;
+  const PackedWeights& weights() const { return *weights_; }
+  std::size_t embedding_bytes() const { return tokens_.bytes() + source_tokens_.bytes(); }
   const std::shared_ptr<BufferPool>& buffer_pool() const { return pool_; }
 
   // Opens one sequence for each source; for a language model all sources are empty.
@@ -113,7 +115,7 @@ class Model {
   struct Ctc {
     CtcSpec spec;
     Stack stack;
-    std::vector<float> copies;
+    std::span<const float> copies;
     Matrix known, head;
   };
   struct Plan;
@@ -126,9 +128,9 @@ class Model {
   void check_tokens(const std::vector<int>& tokens) const;
   void embed_token(const Embeddings& table, int token, float* out) const;
   void embed(ForwardPass& pass, const Embeddings& table,
-             const std::vector<float>& position_table, const SineTable* sines) const;
+             std::span<const float> position_table, const SineTable* sines) const;
   // `sines` is only read where positions are sinusoidal.
-  void add_positions(ForwardPass& pass, const std::vector<float>& position_table,
+  void add_positions(ForwardPass& pass, std::span<const float> position_table,
                      const SineTable* sines) const;
   // The KV caches of the decoder, or of the drafter.
   static CacheViews view(const State& state, KvCache Caches::* part);
@@ -161,11 +163,12 @@ class Model {
   void run(std::span<const Row> rows, int sequences, int max_rows, const Prepare& prepare,
            const Work& work);
 
+  std::shared_ptr<PackedWeights> weights_;  // everything below looks at them
   ModelSpec spec_;
   const Kernel& kernel_;
   Stack encoder_, decoder_;
   Embeddings tokens_, source_tokens_;  // the second empty where shared
-  std::vector<float> position_table_, source_position_table_;  // learned positions
+  std::span<const float> position_table_, source_position_table_;  // learned positions
   Matrix head_;
   std::optional<Drafter> drafter_;
   std::optional<Ctc> ctc_;

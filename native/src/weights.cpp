@@ -1,7 +1,6 @@
 #include "weights.h"
 
 #include <algorithm>
-#include <cstdint>
 #include <cstring>
 #include <stdexcept>
 
@@ -50,7 +49,7 @@ void widen(const void* numbers, NumberType type, std::size_t count, float* out) 
   }
 }
 
-std::size_t Array::size() const {
+std::size_t size_of(const std::vector<int>& shape) {
   std::size_t product = 1;
   for (int n : shape) product *= static_cast<std::size_t>(n);
   return product;
@@ -85,11 +84,11 @@ const Array& Weights::get(const std::string& name, const std::vector<int>& shape
   return found->second;
 }
 
-std::vector<float> Weights::copy(const std::string& name, const std::vector<int>& shape) const {
-  const Array& array = get(name, shape);
-  std::vector<float> numbers(array.size());
-  array.read(0, numbers.size(), numbers.data());
-  return numbers;
+void Weights::tie(const std::string& name, const std::string& other) {
+  if (const auto found = arrays_.find(other); found != arrays_.end()) {
+    Array same = found->second;
+    arrays_.emplace(name, std::move(same));
+  }
 }
 
 }  // namespace outrider

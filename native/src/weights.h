@@ -2,18 +2,29 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <string>
 #include <unordered_map>
 #include <vector>
 
 namespace outrider {
 
-// How numbers lie in memory. A bfloat16 is the upper half of a float32.
-enum class NumberType { float32, float16, bfloat16 };
+// How numbers lie in memory, and in a packed file. A bfloat16 is the upper half of a float32.
+enum class NumberType : std::uint32_t { float32, float16, bfloat16, int8, int32 };
 
-constexpr std::size_t size_of(NumberType type) { return type == NumberType::float32 ? 4 : 2; }
+constexpr int kNumberTypes = 5;
 
-// Writes `count` numbers, which need not be aligned, as float32. Exact for all types.
+// What weights come in.
+constexpr bool is_float(NumberType type) { return type <= NumberType::bfloat16; }
+
+constexpr std::size_t size_of(NumberType type) {
+  if (type == NumberType::int8) return 1;
+  return type == NumberType::float32 || type == NumberType::int32 ? 4 : 2;
+}
+
+std::size_t size_of(const std::vector<int>& shape);
+
+// Writes `count` floats of any type, which need not be aligned, as float32: exactly.
 void widen(const void* numbers, NumberType type, std::size_t count, float* out);
 
 // An array of whoever builds the model, as it may lie in a file that is mapped to memory.
@@ -23,7 +34,6 @@ struct Array {
   NumberType type = NumberType::float32;
   std::vector<int> shape;
 
-  std::size_t size() const;
   // Writes the numbers from `begin` on as float32 and returns the largest magnitude among them.
   // Throws where one of them is not finite.
   float read(std::size_t begin, std::size_t count, float* out) const;
@@ -37,7 +47,8 @@ class Weights {
 
   // The array of this name and shape; anything else is the caller's mistake, and named.
   const Array& get(const std::string& name, const std::vector<int>& shape) const;
-  std::vector<float> copy(const std::string& name, const std::vector<int>& shape) const;
+  // Makes `name` another name of what `other` is, unless there is one of it.
+  void tie(const std::string& name, const std::string& other);
 
  private:
   std::unordered_map<std::string, Array> arrays_;

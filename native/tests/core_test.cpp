@@ -34,6 +34,7 @@ int main(int count, char** values) {
     outrider::check_weights();
     outrider::check_teams(seed);
     outrider::check_models(seed);
+    outrider::check_files(seed);
     outrider::check_batches(seed);
   }
   const outrider::Tally& tally = outrider::tally();

@@ -118,12 +118,14 @@ std::vector<float> plain_int8(const Product& product) {
 // The product in pieces: some rows at a time, panels split in two, rows put somewhere else.
 std::vector<float> computed(const Kernel& kernel, Dice& dice, const Product& product,
                             Precision precision) {
-  const Array bias{"bias", product.bias.data(), NumberType::float32, {product.columns}};
-  const Matrix matrix({"weight",
-                       product.weight.data(),
-                       NumberType::float32,
-                       {product.columns, product.width}},
-                      &bias, precision);
+  Weights weights;
+  weights.insert({"w.weight",
+                  product.weight.data(),
+                  NumberType::float32,
+                  {product.columns, product.width}});
+  weights.insert({"w.bias", product.bias.data(), NumberType::float32, {product.columns}});
+  PackedWeights packed(std::move(weights));
+  const Matrix matrix(packed, "w", product.columns, product.width, precision);
   std::vector<float> out(static_cast<std::size_t>(product.rows * product.columns), -7.0f);
   std::vector<int> places(static_cast<std::size_t>(product.rows));
   std::iota(places.begin(), places.end(), 0);

@@ -182,7 +182,7 @@ Weights TinyModel::weights() const {
 }
 
 std::unique_ptr<Model> TinyModel::build(const std::string& instruction_set, int threads) const {
-  return std::make_unique<Model>(weights(), spec, drafter, ctc, instruction_set, threads);
+  return std::make_unique<Model>(std::make_shared<PackedWeights>(weights()), spec, drafter, ctc, instruction_set, threads);
 }
 
 TinyModel random_model(Dice& dice, Precision precision) {

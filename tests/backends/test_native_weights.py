@@ -1,45 +1,14 @@
 """The native core packs weights as they lie in a file: halves of either kind, mapped, unaligned."""
 
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import native_tiny
-from outrider.backends.native_parts import ctc_shape, drafter_shape, model_shape, weights
+from native_answers import answers, parts, same
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
-
-SOURCE = [[3, 4, 5, 1], [6, 1]]
-TOKENS_BT = np.array([[1, 7, 2], [5, 3, 8]])
-
-
-def parts(kind: str, dtype: str) -> dict[str, Any]:
-    """Everything but the weights that a model with a drafter and a CTC decoder is built from."""
-    model = native_tiny.build(kind)
-    drafter, ctc = native_tiny.build_drafter(model), native_tiny.build_ctc(model)
-    return {
-        "model": model_shape(model.config, dtype),
-        "weights": weights(model, drafter, ctc),
-        "drafter": drafter_shape(drafter),
-        "ctc": ctc_shape(ctc),
-        "instruction_set": "",
-        "threads": 1,
-    }
-
-
-def answers(model: Any) -> list[NDArray[Any]]:
-    """Everything there is to ask of a model, as numbers."""
-    state = model.encode(SOURCE, 12, True, True)
-    logits = model.extend(state, TOKENS_BT, None, False)
-    drafted = model.draft(state, np.array([2, 9]), 4, 1.0, None, None)
-    return [logits, *drafted, model.ctc(state, None)]
-
-
-def same(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:
-    return all(np.array_equal(a, b) for a, b in zip(one, other, strict=True))
 
 
 def to_bfloat16(array: NDArray[np.float32]) -> NDArray[np.uint16]:

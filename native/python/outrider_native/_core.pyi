@@ -1,6 +1,7 @@
 """What the compiled module offers; `src/binding.cpp` says how."""
 
 from collections.abc import Sequence
+from os import PathLike
 from typing import Any
 
 import numpy as np
@@ -30,19 +31,33 @@ class State:
     def select(self, arg: Sequence[int], /) -> None:
         """Make sequence n what sequence rows[n] was."""
 
+class PackedFile:
+    """A file that `Model.save` wrote, mapped read-only: processes share its pages.
+
+    Its sizes are checked here (a ValueError says what is wrong), and again where a model is built.
+    """
+
+    def __init__(self, path: str | PathLike[str]) -> None: ...
+    @property
+    def about(self) -> str:
+        """What was said of it when it was saved."""
+
 class Model:
     """Packed weights and threads. It never changes: any number of threads may call it at once."""
 
     def __init__(
         self,
         model: dict[str, Any],
-        weights: dict[str, NDArray[Any]],
+        weights: dict[str, NDArray[Any]] | PackedFile,
         drafter: dict[str, Any] | None,
         ctc: dict[str, Any] | None,
         instruction_set: str,
         threads: int,
     ) -> None:
-        """Pack weights: float32, float16, or uint16 with the bits of bfloat16; any may be mapped."""
+        """Pack weights, or use those of a file, which may hold side decoders that are not wanted.
+
+        Weights are float32, float16, or uint16 with the bits of bfloat16, and may be mapped.
+        """
     @property
     def instruction_set(self) -> str:
         """What its products are computed with."""
@@ -51,7 +66,15 @@ class Model:
         """Threads of its team, the calling one among them."""
     @property
     def bytes(self) -> int:
-        """Memory of the weights."""
+        """Memory of the weights, embeddings among them."""
+    @property
+    def embedding_bytes(self) -> int:
+        """Memory of the embeddings."""
+    @property
+    def mapped(self) -> bool:
+        """Whether the weights lie in a mapped file, so that processes share them."""
+    def save(self, path: str | PathLike[str], about: str) -> None:
+        """Write the packed weights, for `PackedFile`; `about` is the caller's."""
     def encode(
         self, sources: Sequence[Sequence[int]], capacity: int, drafting: bool, parallel: bool
     ) -> State:

@@ -1,0 +1,94 @@
+// The weights of a model as it computes with them: numbers in sections, by name.
+//
+// They are packed from arrays, each when it is first asked for, or lie in a file that `save` wrote
+// and are mapped from there. The layout is the same for all instruction sets.
+#pragma once
+
+#include "mapped_file.h"
+#include "memory.h"
+#include "weights.h"
+
+#include <cstdint>
+#include <filesystem>
+#include <memory>
+#include <optional>
+#include <span>
+#include <string>
+#include <unordered_map>
+#include <vector>
+
+namespace outrider {
+
+template <typename T>
+constexpr NumberType kTypeOf = NumberType::float32;
+template <>
+inline constexpr NumberType kTypeOf<std::int8_t> = NumberType::int8;
+template <>
+inline constexpr NumberType kTypeOf<std::int32_t> = NumberType::int32;
+
+struct PackedSection {
+  NumberType type = NumberType::float32;
+  std::span<const unsigned char> bytes;  // which begin where the widest vectors may
+};
+
+class PackedWeights {
+ public:
+  // Packs `arrays`, whose numbers must be there until the model is built.
+  explicit PackedWeights(Weights arrays) : arrays_(std::move(arrays)) {}
+  // Maps a file. Throws std::system_error where it cannot be read, std::invalid_argument where it
+  // is not what `save` wrote. Every size in it is checked, the numbers of the weights are not.
+  explicit PackedWeights(const std::filesystem::path& path);
+  PackedWeights(const PackedWeights&) = delete;
+  PackedWeights& operator=(const PackedWeights&) = delete;
+
+  // What is packed; null where everything is.
+  Weights* arrays() { return arrays_ ? &*arrays_ : nullptr; }
+  void release_arrays() {
+    if (arrays_) arrays_.reset();
+  }
+
+  bool mapped() const { return file_ != nullptr; }
+  const std::string& about() const { return about_; }
+  bool has(const std::string& name) const {
+    return arrays_ ? arrays_->has(name) : sections_.count(name) != 0;
+  }
+  std::size_t bytes() const;
+
+  // The section of this name, of `size` numbers: all zero, until fill(arrays, numbers) packs them.
+  template <typename T, typename Fill>
+  std::span<const T> get(const std::string& name, std::size_t size, const Fill& fill) {
+    if (const PackedSection* found = find(name, kTypeOf<T>, size * sizeof(T)))
+      return numbers<T>(*found);
+    Buffer<unsigned char> made = zeros(name, size * sizeof(T));
+    fill(static_cast<const Weights&>(*arrays_), reinterpret_cast<T*>(made.data()));
+    return numbers<T>(insert(name, kTypeOf<T>, std::move(made)));
+  }
+
+  // An array of this name and shape as float32.
+  std::span<const float> floats(const std::string& name, const std::vector<int>& shape);
+  // An array of this name and shape in the type it came in.
+  const PackedSection& table(const std::string& name, const std::vector<int>& shape);
+
+  // Writes all there is, and `about`, which is the caller's: what it was packed from, say.
+  void save(const std::filesystem::path& path, const std::string& about) const;
+
+ private:
+  template <typename T>
+  static std::span<const T> numbers(const PackedSection& section) {
+    return {reinterpret_cast<const T*>(section.bytes.data()), section.bytes.size() / sizeof(T)};
+  }
+  // The section, if it is there; one of another type or size is refused.
+  const PackedSection* find(const std::string& name, NumberType type, std::size_t bytes) const;
+  Buffer<unsigned char> zeros(const std::string& name, std::size_t bytes) const;
+  const PackedSection& insert(const std::string& name, NumberType type, Buffer<unsigned char> bytes);
+  void read_sections();
+
+  std::optional<Weights> arrays_;
+  std::unique_ptr<MappedFile> file_;
+  std::string about_;
+  std::vector<std::string> names_;  // in the order in which they are saved
+  std::unordered_map<std::string, PackedSection> sections_;
+  std::vector<Buffer<unsigned char>> owned_;
+};
+
+}  // namespace outrider

@@ -1,0 +1,103 @@
+// A packed model in a file: the same numbers as before, and no harm whatever is changed in it.
+#include "check.h"
+#include "checks.h"
+#include "examples.h"
+
+#include <cmath>
+#include <filesystem>
+#include <fstream>
+#include <iterator>
+#include <limits>
+
+#include <unistd.h>
+
+namespace outrider {
+namespace {
+
+class TemporaryFile {
+ public:
+  TemporaryFile()
+      : path_(std::filesystem::temp_directory_path() /
+              ("outrider-core-test-" + std::to_string(getpid()))) {}
+  ~TemporaryFile() { std::filesystem::remove(path_); }
+
+  const std::filesystem::path& path() const { return path_; }
+  std::string read() const {
+    std::ifstream file(path_, std::ios::binary);
+    return {std::istreambuf_iterator<char>(file), {}};
+  }
+  void write(const std::string& bytes) const {
+    std::ofstream(path_, std::ios::binary) << bytes;
+  }
+
+ private:
+  std::filesystem::path path_;
+};
+
+std::unique_ptr<Model> load(const TinyModel& tiny, const TemporaryFile& file,
+                            const std::string& instruction_set) {
+  return std::make_unique<Model>(std::make_shared<PackedWeights>(file.path()), tiny.spec,
+                                 tiny.drafter, tiny.ctc, instruction_set, 1);
+}
+
+void check_round_trip(Dice& dice, Precision precision) {
+  const TinyModel tiny = random_model(dice, precision);
+  const TemporaryFile file;
+  const std::unique_ptr<Model> built = tiny.build("", 1);
+  built->weights().save(file.path(), "about");
+  const Example example = random_examples(dice, tiny, 1)[0];
+  const Answer expected = alone(*built, tiny, example);
+  for (const std::string& name : available_kernels()) {
+    const std::unique_ptr<Model> loaded = load(tiny, file, name);
+    CHECK(loaded->weights().about() == "about");
+    CHECK(equal(alone(*loaded, tiny, example), expected));
+  }
+}
+
+// Numbers that no weight should be, in the place of some that are.
+void poison(Dice& dice, std::string& bytes) {
+  const float values[] = {std::nanf(""), std::numeric_limits<float>::infinity(), 3e38f, -3e38f};
+  for (int n = dice.pick(1, 30); n > 0; --n) {
+    const int place = dice.pick(0, static_cast<int>(bytes.size()) / 4 - 1);
+    std::memcpy(bytes.data() + 4 * static_cast<std::size_t>(place), values + dice.pick(0, 3), 4);
+  }
+}
+
+void scratch(Dice& dice, std::string& bytes) {
+  const int end = static_cast<int>(bytes.size()) - 1;
+  for (int n = dice.pick(1, 3); n > 0; --n)
+    bytes[static_cast<std::size_t>(dice.pick(0, dice.chance(0.7) ? std::min(end, 2000) : end))] =
+        static_cast<char>(dice.pick(0, 255));
+}
+
+void check_damage(Dice& dice) {
+  const TinyModel tiny = random_model(dice, Precision::int8);
+  const TemporaryFile file;
+  tiny.build("", 1)->weights().save(file.path(), "about");
+  const std::string whole = file.read();
+  const Example example = random_examples(dice, tiny, 1)[0];
+  for (int n = 0; n < 30; ++n) {
+    std::string changed = whole;
+    if (dice.chance(0.5))
+      poison(dice, changed);
+    else
+      scratch(dice, changed);
+    if (dice.chance(0.1)) changed.resize(static_cast<std::size_t>(dice.pick(0, 4000)));
+    file.write(changed);
+    const std::string name = available_kernels()[static_cast<std::size_t>(
+        dice.pick(0, static_cast<int>(available_kernels().size()) - 1))];
+    // It is refused, or says something.
+    refuses([&] { CHECK(!alone(*load(tiny, file, name), tiny, example).logits.empty()); });
+  }
+}
+
+}  // namespace
+
+void check_files(std::uint64_t seed) {
+  Dice dice(seed);
+  for (int n = 0; n < 12; ++n)
+    check_round_trip(dice, n % 3 == 0 ? Precision::float32 : Precision::int8);
+  for (int n = 0; n < 12; ++n) check_damage(dice);
+}
+
+}  // namespace outrider

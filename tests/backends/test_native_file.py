@@ -1,0 +1,181 @@
+"""A packed model is saved to one file and mapped from there: same numbers, nothing packed again."""
+
+import mmap
+import random
+import struct
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import native_tiny
+from native_answers import answers, parts, same
+
+core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
+
+
+def save(given: dict[str, Any], path: Path, about: str = "") -> Any:
+    model = core.Model(**given)
+    model.save(path, about)
+    return model
+
+
+def load(given: dict[str, Any], path: Path, **changes: Any) -> Any:
+    return core.Model(**given | {"weights": core.PackedFile(path)} | changes)
+
+
+@pytest.mark.parametrize("dtype", ["int8", "float32"])
+@pytest.mark.parametrize("kind", native_tiny.SEQ2SEQ)
+def test_a_saved_model_gives_the_same_numbers_on_every_instruction_set(
+    kind, dtype, tmp_path: Path
+) -> None:
+    given, path = parts(kind, dtype), tmp_path / "packed"
+    expected = answers(save(given, path))
+    for name in core.instruction_sets():
+        found = load(given, path, instruction_set=name, threads=2)
+        assert found.mapped
+        assert same(answers(found), expected)
+
+
+def test_saving_what_was_loaded_gives_the_same_file(tmp_path: Path) -> None:
+    given, path, again = parts("marian", "int8"), tmp_path / "one", tmp_path / "two"
+    save(given, path, "about")
+    load(given, path).save(again, "about")
+    assert again.read_bytes() == path.read_bytes()
+
+
+def test_a_model_may_be_loaded_without_its_side_decoders(tmp_path: Path) -> None:
+    given, path = parts("marian", "int8"), tmp_path / "packed"
+    save(given, path)
+    plain = load(given, path, drafter=None, ctc=None)
+    with pytest.raises(ValueError, match="no drafter"):
+        plain.encode([[3]], 4, True, False)
+
+
+def test_the_file_says_what_it_was_packed_from(tmp_path: Path) -> None:
+    path = tmp_path / "größer"
+    save(parts("plain", "int8"), path, '{"source": "größer"}')
+    assert core.PackedFile(path).about == '{"source": "größer"}'
+
+
+def test_a_mapped_model_outlives_its_file_object_and_its_name(tmp_path: Path) -> None:
+    given, path = parts("marian", "int8"), tmp_path / "packed"
+    expected = answers(save(given, path))
+    found = load(given, path)
+    path.unlink()
+    assert same(answers(found), expected)
+
+
+def test_a_file_for_another_model_is_refused(tmp_path: Path) -> None:
+    given, path = parts("plain", "int8"), tmp_path / "packed"
+    core.Model(**given | {"drafter": None, "ctc": None}).save(path, "")
+    with pytest.raises(ValueError, match=r"the packed model lacks 'drafter\."):
+        load(given, path)
+    plain = given | {"drafter": None, "ctc": None}
+    with pytest.raises(ValueError, match=r"lacks 'encoder.blocks.0.attention.qkv.weight.floa"):
+        load(plain, path, model=given["model"] | {"dtype": "float32"})
+    with pytest.raises(ValueError, match="is packed for another model"):
+        load(plain, path, model=given["model"] | {"words": 99})
+
+
+def test_what_cannot_be_opened_or_written_is_an_error_of_the_system(tmp_path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        core.PackedFile(tmp_path / "nothing")
+    with pytest.raises(OSError, match="Invalid argument"):
+        core.PackedFile(tmp_path)
+    with pytest.raises(FileNotFoundError):
+        save(parts("plain", "int8"), tmp_path / "no" / "folder")
+    if Path("/dev/full").exists():
+        with pytest.raises(OSError, match="No space left"):
+            save(parts("plain", "int8"), Path("/dev/full"))
+
+
+HEAD = struct.Struct("<8sIIQQ")
+ENTRY = struct.Struct("<QQII")
+
+
+def broken_heads(data: bytes) -> dict[str, tuple[bytes, str]]:
+    """Files that lie about themselves, and what is said of each."""
+    magic, version, count, size, about = HEAD.unpack_from(data)
+    body = data[HEAD.size :]
+
+    def head(*values: Any) -> bytes:
+        return HEAD.pack(*values) + body
+
+    def entry(index: int, value: int) -> bytes:
+        first = list(ENTRY.unpack_from(body))
+        first[index] = value
+        return data[: HEAD.size] + ENTRY.pack(*first) + body[ENTRY.size :]
+
+    return {
+        "empty": (b"", "ends too soon"),
+        "short": (data[:20], "ends too soon"),
+        "cut": (data[:-64], "another size"),
+        "longer": (data + bytes(64), "another size"),
+        "magic": (head(b"safetens", version, count, size, about), "begins otherwise"),
+        "version": (head(magic, 77, count, size, about), "is of version 77, expected"),
+        "count": (head(magic, version, 2**32 - 1, size, about), "ends too soon"),
+        "about": (head(magic, version, count, size, 2**64 - 1), "ends too soon"),
+        "offset": (entry(0, 2**63), "lies outside"),
+        "odd offset": (entry(0, ENTRY.unpack_from(body)[0] + 1), "lies outside"),
+        "bytes": (entry(1, 2**64 - 1), "lies outside"),
+        "type": (entry(2, 77), "no type we know"),
+        "name": (entry(3, 2**32 - 1), "ends too soon"),
+    }
+
+
+def test_a_file_that_lies_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "packed"
+    save(parts("plain", "int8"), path, "about")
+    for name, (data, message) in broken_heads(path.read_bytes()).items():
+        path.write_bytes(data)
+        with pytest.raises(ValueError, match=message):
+            pytest.fail(f"{name}: {core.PackedFile(path)}")
+
+
+def test_whatever_is_changed_in_a_file_nothing_worse_than_an_error_comes_of_it(
+    tmp_path: Path,
+) -> None:
+    """A file is not trusted: its sizes are checked, and numbers can only make other numbers."""
+    given, path, dice = parts("marian", "int8"), tmp_path / "packed", random.Random(0)
+    save(given, path, "about")
+    data = path.read_bytes()
+    refused = 0
+    for _ in range(150):
+        changed = bytearray(data)
+        front = dice.random() < 0.7
+        for _ in range(dice.randint(1, 4)):
+            changed[dice.randrange(3000 if front else len(data))] = dice.randrange(256)
+        path.write_bytes(changed[: dice.randrange(len(data))] if dice.random() < 0.1 else changed)
+        try:
+            answers(load(given, path))
+        except ValueError:
+            refused += 1
+    assert 20 < refused < 150
+
+
+SHARED = """
+import re, sys
+sys.path[:0] = sys.argv[2:]
+import outrider_native as core
+file = core.PackedFile(sys.argv[1])
+smaps = open("/proc/self/smaps").read()
+(found,) = re.findall(r"^\\S+ (\\S+) .*%s\\n" % re.escape(sys.argv[1]), smaps, re.M)
+print(found)
+"""
+
+
+@pytest.mark.skipif(not Path("/proc/self/smaps").exists(), reason="this system does not tell")
+def test_pages_of_the_file_are_shared_and_cannot_be_written(tmp_path: Path) -> None:
+    path = tmp_path / "packed"
+    save(parts("plain", "int8"), path)
+    assert path.stat().st_size > mmap.PAGESIZE
+    found = subprocess.run(
+        [sys.executable, "-c", SHARED, str(path), *sys.path],
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert found.stdout.strip() == "r--s"
