@@ -9,7 +9,7 @@ import native_tiny
 from outrider.backends.native_parts import ctc_shape, drafter_shape, model_shape, weights
 
 SOURCE = [[3, 4, 5, 1], [6, 1]]
-TOKENS_BT = np.array([[1, 7, 2], [5, 3, 8]])
+TOKENS = [[1, 7, 2], [5, 3, 8]]
 
 
 def parts(kind: str, dtype: str) -> dict[str, Any]:
@@ -28,10 +28,10 @@ def parts(kind: str, dtype: str) -> dict[str, Any]:
 
 def answers(model: Any) -> list[NDArray[Any]]:
     """Everything there is to ask of a model, as numbers."""
-    state = model.encode(SOURCE, 12, True, True)
-    logits = model.extend(state, TOKENS_BT, None, False)
-    drafted = model.draft(state, np.array([2, 9]), 4, 1.0, None, None)
-    return [logits, *drafted, model.ctc(state, None)]
+    state = model.encode(SOURCE, [12, 12], True, True)
+    logits = model.extend(state, TOKENS, False)
+    drafted = model.draft(state, [2, 9], [4, 4], [], [], [])
+    return [logits, *map(np.array, drafted), model.ctc(state, None)]
 
 
 def same(one: list[NDArray[Any]], other: list[NDArray[Any]]) -> bool:

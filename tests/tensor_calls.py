@@ -39,8 +39,9 @@ class TensorCalls:
 
     def draft(self, last_B1, state, tokens, *, temperature=1.0, uniform_BK=None) -> TensorDraft:
         numbers = None if uniform_BK is None else uniform_BK.tolist()
+        newest = last_B1[:, 0].tolist()
         found = self.backend.drafts.draft(
-            last_B1[:, 0].tolist(), state, tokens, temperature=temperature, uniform=numbers
+            newest, state, [tokens] * len(newest), temperature=temperature, uniform=numbers
         )
         ids_BKC, prob_BKC = map(torch.from_numpy, (found.ids_BKC, found.prob_BKC))
         return TensorDraft(

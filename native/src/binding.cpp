@@ -21,19 +21,12 @@ namespace {
 
 using Numbers = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Lengths = nb::ndarray<const std::int64_t, nb::ndim<1>, nb::c_contig, nb::device::cpu>;
-using Uniforms = nb::ndarray<const double, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
+using Tokens = std::vector<std::vector<int>>;  // a list for each row
 
 int narrow(std::int64_t value) {
   if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
     throw std::invalid_argument(std::to_string(value) + " is out of range");
   return static_cast<int>(value);
-}
-
-std::vector<int> to_ints(const std::int64_t* values, std::size_t count) {
-  std::vector<int> out(count);
-  for (std::size_t i = 0; i < count; ++i) out[i] = narrow(values[i]);
-  return out;
 }
 
 // An array that Python owns, and its data.
@@ -220,98 +213,97 @@ void save(const Model& model, const std::filesystem::path& path, const std::stri
   model.weights().save(path, about);
 }
 
-std::unique_ptr<State> encode(Model& model, const std::vector<std::vector<int>>& sources,
-                              int capacity, bool drafting, bool parallel) {
+std::unique_ptr<State> encode(Model& model, const Tokens& sources,
+                              const std::vector<int>& capacities, bool drafting, bool parallel) {
   const nb::gil_scoped_release release;
-  return model.encode(sources, capacity, drafting, parallel);
+  return model.encode(sources, capacities, drafting, parallel);
 }
 
-nb::ndarray<nb::numpy, float> extend(Model& model, State& state, const Ids& tokens,
-                                     const std::optional<Lengths>& counts, bool last) {
-  const std::size_t sequences = tokens.shape(0), width = tokens.shape(1);
-  if (static_cast<int>(sequences) != state.size() || (counts && counts->shape(0) != sequences))
-    throw std::invalid_argument(
-        "extend: tokens and counts must have one row for each of the state");
-  const std::vector<int> ids = to_ints(tokens.data(), sequences * width);
-  const std::vector<int> real = counts ? to_ints(counts->data(), sequences)
-                                       : std::vector<int>(sequences, static_cast<int>(width));
+std::size_t longest_of(const Tokens& tokens) {
+  std::size_t longest = 0;
+  for (const std::vector<int>& row : tokens) longest = std::max(longest, row.size());
+  return longest;
+}
+
+nb::ndarray<nb::numpy, float> extend(Model& model, State& state, const Tokens& tokens, bool last) {
   const auto words = static_cast<std::size_t>(model.spec().words);
-  Made<float> logits = make_logits(model, {sequences, last ? 1 : width, words});
+  const std::size_t longest = longest_of(tokens), width = last ? 1 : longest;
+  // Before there is memory for scores, which may be more than the machine has.
+  if (longest > kMaxTokens) throw std::invalid_argument("extend: there are too many tokens");
+  Made<float> logits = make_logits(model, {tokens.size(), width, words});
   {
     const nb::gil_scoped_release release;
-    if (counts) std::fill_n(logits.data, sequences * (last ? 1 : width) * words, 0.0f);
-    model.extend(state, ids, static_cast<int>(width), real, last, logits.data);
+    float* row = logits.data;
+    for (const std::vector<int>& given : tokens) {  // scores that nobody computes
+      const std::size_t real = std::min(width, given.size());
+      std::fill(row + real * words, row + width * words, 0.0f);
+      row += width * words;
+    }
+    model.extend(state, tokens, static_cast<int>(width), last, logits.data);
   }
   return logits.array;
 }
 
 // Lists, not arrays: for a handful of numbers they take a fraction of the time.
-std::vector<std::vector<std::int64_t>> likeliest(Model& model, State& state,
-                                                 const std::vector<std::vector<int>>& tokens,
-                                                 const std::vector<int>& forbidden) {
+Tokens likeliest(Model& model, State& state, const Tokens& tokens, const std::vector<int>& always,
+                 const Tokens& by_row, const std::vector<int>& ends,
+                 const std::vector<int>& early) {
   const nb::gil_scoped_release release;
-  const std::size_t width = tokens.empty() ? 0 : tokens[0].size();
-  std::vector<int> ids;
-  for (const std::vector<int>& row : tokens) {
-    if (row.size() != width) throw std::invalid_argument("likeliest: rows must be equally long");
-    ids.insert(ids.end(), row.begin(), row.end());
-  }
-  if (static_cast<int>(tokens.size()) != state.size() || width == 0)
-    throw std::invalid_argument("likeliest: tokens must have one row for each of the state");
-  std::vector<std::int64_t> best(ids.size());
-  model.likeliest(state, ids, narrow(static_cast<std::int64_t>(width)), forbidden, best.data());
-  std::vector<std::vector<std::int64_t>> rows;
-  for (auto at = best.begin(); at != best.end(); at += static_cast<std::ptrdiff_t>(width))
-    rows.emplace_back(at, at + static_cast<std::ptrdiff_t>(width));
-  return rows;
+  return model.likeliest(state, tokens, {always, by_row, ends, early});
 }
 
 nb::tuple draft_and_verify(Model& model, State& state, const std::vector<int>& held,
-                           const std::vector<int>& last, int slots, double min_survival,
-                           const std::vector<int>& ends, const std::vector<int>& forbidden) {
+                           const std::vector<int>& last, const std::vector<int>& counts,
+                           double min_survival, const Tokens& text_ends,
+                           const std::vector<int>& always, const Tokens& by_row,
+                           const std::vector<int>& ends, const std::vector<int>& early) {
   RoundOutput round;
   {
     const nb::gil_scoped_release release;
-    round = model.draft_and_verify(state, held, last, slots, min_survival, ends, forbidden);
+    round = model.draft_and_verify(state, held, last, counts, min_survival, text_ends,
+                                   {always, by_row, ends, early});
   }
-  return nb::make_tuple(round.drafted, round.best, round.drafting_seconds);
+  return nb::make_tuple(std::move(round.drafted.tokens), std::move(round.best),
+                        std::move(round.drafted.confidence), round.drafting_seconds);
 }
 
-nb::tuple draft(Model& model, State& state, const Lengths& last, int slots, double temperature,
-                const std::optional<Uniforms>& uniform, const std::optional<Ids>& known) {
-  const std::size_t sequences = last.shape(0);
-  if (slots < 1 || slots > 1 << 20 || static_cast<int>(sequences) != state.size())
-    throw std::invalid_argument(
-        "draft: one token for each row of the state, and at least one slot");
-  const auto wide = static_cast<std::size_t>(slots);
-  if ((uniform && (uniform->shape(0) != sequences || uniform->shape(1) != wide)) ||
-      (known && (known->shape(0) != sequences || known->shape(1) != wide)))
-    throw std::invalid_argument("draft: numbers and known tokens must be [rows, slots]");
-  if (!(static_cast<float>(temperature) > 0.0f) || !std::isfinite(static_cast<float>(temperature)))
-    throw std::invalid_argument("temperature must be above zero, and a number of 32 bits");
-  const std::vector<int> ids = to_ints(last.data(), sequences);
+nb::tuple draft(Model& model, State& state, const std::vector<int>& last,
+                const std::vector<int>& counts, const std::vector<double>& temperatures,
+                const std::vector<std::vector<double>>& uniform, const Tokens& known) {
+  int longest = 0;
+  for (const int count : counts) longest = std::max(longest, count);
+  if (longest > kMaxTokens)
+    throw std::invalid_argument("draft: there is no block of " + std::to_string(longest) +
+                                " tokens");
+  DraftSampling sampling{{}, uniform, known};
+  for (const double one : temperatures) sampling.temperatures.push_back(static_cast<float>(one));
+  const std::size_t sequences = counts.size(), slots = static_cast<std::size_t>(longest);
   const auto count = static_cast<std::size_t>(model.candidates());
-  auto tokens = make_array<std::int64_t>({sequences, wide});
-  auto candidates = make_array<std::int64_t>({sequences, wide, count});
-  auto probabilities = make_array<float>({sequences, wide, count});
-  auto confidence = make_array<float>({sequences, wide});
-  const DraftSampling sampling{static_cast<float>(temperature), uniform ? uniform->data() : nullptr,
-                               known ? known->data() : nullptr};
+  auto candidates = make_array<std::int64_t>({sequences, slots, count});
+  auto probabilities = make_array<float>({sequences, slots, count});
+  Draft draft;
   {
     const nb::gil_scoped_release release;
-    model.draft(state, ids, slots, sampling,
-                {tokens.data, candidates.data, probabilities.data, confidence.data});
+    const std::size_t size = sequences * slots * count;
+    std::fill_n(candidates.data, size, 0);
+    std::fill_n(probabilities.data, size, 0.0f);
+    draft = model.draft(state, last, counts, sampling,
+                        {candidates.data, probabilities.data, longest});
   }
-  return nb::make_tuple(tokens.array, candidates.array, probabilities.array, confidence.array);
+  return nb::make_tuple(std::move(draft.tokens), candidates.array, probabilities.array,
+                        std::move(draft.confidence));
 }
 
 nb::ndarray<nb::numpy, float> ctc(Model& model, State& state, const std::optional<Ids>& known) {
-  std::size_t slots = 0;
-  const auto sequences = static_cast<std::size_t>(state.size());
-  for (const auto& sequence : state.sequences)
-    if (sequence->source)
-      slots =
-          std::max(slots, static_cast<std::size_t>(sequence->source->length * model.upsample()));
+  std::size_t slots = 0, sequences = 0;
+  {
+    const State::ExclusiveUse use(state);
+    sequences = state.sequences.size();
+    for (const auto& sequence : state.sequences)
+      if (sequence->source)
+        slots =
+            std::max(slots, static_cast<std::size_t>(sequence->source->length * model.upsample()));
+  }
   if (known && (known->shape(0) != sequences || known->shape(1) != slots))
     throw std::invalid_argument("ctc: known tokens must be [rows, slots]");
   const auto words = static_cast<std::size_t>(model.spec().words);
@@ -325,16 +317,17 @@ nb::ndarray<nb::numpy, float> ctc(Model& model, State& state, const std::optiona
   return logits.array;
 }
 
-std::vector<int> lengths(const State& state) {
+std::vector<int> lengths(State& state) {
+  const State::ExclusiveUse use(state);
   std::vector<int> out;
   for (const auto& sequence : state.sequences) out.push_back(sequence->length);
   return out;
 }
 
-std::vector<int> source_lengths(const State& state) {
+std::vector<int> capacities(State& state) {
+  const State::ExclusiveUse use(state);
   std::vector<int> out;
-  for (const auto& sequence : state.sequences)
-    out.push_back(sequence->source ? sequence->source->length : 0);
+  for (const auto& sequence : state.sequences) out.push_back(sequence->capacity);
   return out;
 }
 
@@ -357,18 +350,31 @@ NB_MODULE(_core, module) {
              "Instruction sets this machine can run, best first.");
   nb::class_<State>(module, "State")
       .def_prop_ro("lengths", &lengths)
-      .def_prop_ro("source_lengths", &source_lengths)
-      .def_prop_ro("capacity", &State::capacity)
-      .def_prop_ro("bytes", &State::bytes)
-      .def("__len__", &State::size)
+      .def_prop_ro("capacities", &capacities)
+      .def_prop_ro("bytes",
+                   [](State& state) {
+                     const State::ExclusiveUse use(state);
+                     return state.bytes();
+                   })
+      .def("__len__",
+           [](State& state) {
+             const State::ExclusiveUse use(state);
+             return state.size();
+           })
       .def("rollback",
            [](State& state, const std::vector<int>& lengths) {
              const State::ExclusiveUse use(state);
              state.rollback(lengths);
            })
-      .def("select", [](State& state, const std::vector<int>& rows) {
-        const State::ExclusiveUse use(state);
-        state.select(rows);
+      .def("select",
+           [](State& state, const std::vector<int>& rows) {
+             const State::ExclusiveUse use(state);
+             state.select(rows);
+           })
+      .def("join", [](State& state, State& other, const std::vector<int>& at) {
+        if (&state == &other) throw std::invalid_argument("join: a state cannot join itself");
+        const State::ExclusiveUse use(state), others(other);
+        state.join(other, at);
       });
   nb::class_<PackedFile>(module, "PackedFile")
       .def(
@@ -387,13 +393,15 @@ NB_MODULE(_core, module) {
       .def_prop_ro("embedding_bytes", &Model::embedding_bytes)
       .def_prop_ro("mapped", [](const Model& model) { return model.weights().mapped(); })
       .def("save", &save, "path"_a, "about"_a)
-      .def("encode", &encode, "sources"_a, "capacity"_a, "drafting"_a, "parallel"_a)
-      .def("extend", &extend, "state"_a, "tokens"_a.noconvert(), "counts"_a.noconvert().none(),
-           "last"_a)
-      .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a)
-      .def("draft_and_verify", &draft_and_verify, "state"_a, "held"_a, "last"_a, "slots"_a,
-           "min_survival"_a, "ends"_a, "forbidden"_a)
-      .def("draft", &draft, "state"_a, "last"_a.noconvert(), "slots"_a, "temperature"_a,
-           "uniform"_a.noconvert().none(), "known"_a.noconvert().none())
+      .def_prop_ro("idle_bytes",
+                   [](const Model& model) { return sizeof(float) * model.buffer_pool()->held(); })
+      .def("encode", &encode, "sources"_a, "capacities"_a, "drafting"_a, "parallel"_a)
+      .def("extend", &extend, "state"_a, "tokens"_a, "last"_a)
+      .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a, "by_row"_a,
+           "ends"_a, "early"_a)
+      .def("draft_and_verify", &draft_and_verify, "state"_a, "held"_a, "last"_a, "counts"_a,
+           "min_survival"_a, "text_ends"_a, "forbidden"_a, "by_row"_a, "ends"_a, "early"_a)
+      .def("draft", &draft, "state"_a, "last"_a, "counts"_a, "temperatures"_a, "uniform"_a,
+           "known"_a)
       .def("ctc", &ctc, "state"_a, "known"_a.noconvert().none());
 }

@@ -34,10 +34,21 @@ class BufferPool {
   }
 
   void release(Buffer<float> buffer) noexcept {
+    if (buffer.size() > kMaxIdle) return;
     const std::lock_guard<std::mutex> lock(fork_safe_mutex());
-    if (held_ + buffer.size() > kMaxIdle || idle_.size() == idle_.capacity()) return;
+    // The oldest go: sizes that nobody has asked for since.
+    while (held_ + buffer.size() > kMaxIdle || idle_.size() == kMaxBuffers) {
+      held_ -= idle_.front().size();
+      idle_.erase(idle_.begin());
+    }
     held_ += buffer.size();
     idle_.push_back(std::move(buffer));
+  }
+
+  // Numbers that idle buffers hold.
+  std::size_t held() const {
+    const std::lock_guard<std::mutex> lock(fork_safe_mutex());
+    return held_;
   }
 
   BufferPool() {

@@ -41,7 +41,7 @@ void Model::ctc(State& state, const std::int64_t* known, int sequences, int slot
       [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
         reserve_buffers(shared, own, shape, count, slots);
       },
-      [&](ForwardPass& pass, int) {
+      [&](ForwardPass& pass) {
         pass.caches = &caches;
         if (known != nullptr) project_known(pass);
         upsample_encoder_output(pass, state);

@@ -69,6 +69,7 @@ void Drafter::tap(ForwardPass& pass, int layer) const {
 void Drafter::reserve_states(State& state, const std::vector<int>& counts) const {
   const int tapped = tapped_width();
   for (std::size_t b = 0; b < counts.size(); ++b) {
+    if (counts[b] == 0) continue;
     Sequence& sequence = *state.sequences[b];
     const float* newest = sequence.last_state(tapped);
     std::vector<float> earlier;
@@ -111,48 +112,49 @@ void Drafter::write_injected_kv(ForwardPass& pass, State& state,
   }
 }
 
-void Drafter::add_last_state(ForwardPass& pass, const State& state, int first_sequence,
-                             int slots) const {
-  const int tapped = tapped_width(), sequences = pass.count / slots;
-  for (int b = 0; b < sequences; ++b) {
-    const float* newest =
-        state.sequences[static_cast<std::size_t>(first_sequence + b)]->last_state(tapped);
-    float* to = pass.own.tapped_states.data() + area(b, tapped);
+void Drafter::add_last_state(ForwardPass& pass, const State& state, const DraftPlan& plan) const {
+  const int tapped = tapped_width();
+  const Range blocks = plan.blocks_of(pass);
+  for (int b = blocks.begin; b < blocks.end; ++b) {
+    const auto sequence = static_cast<std::size_t>(plan.block(b).sequence);
+    const float* newest = state.sequences[sequence]->last_state(tapped);
+    float* to = pass.own.tapped_states.data() + area(b - blocks.begin, tapped);
     if (newest == nullptr)
       std::fill_n(to, tapped, 0.0f);
     else
       std::copy_n(newest, tapped, to);
   }
-  pass.own.operand.load(pass.kernel, precision_, pass.own.tapped_states.data(), sequences, tapped,
-                        tapped);
+  pass.own.operand.load(pass.kernel, precision_, pass.own.tapped_states.data(),
+                        blocks.end - blocks.begin, tapped, tapped);
   pass.multiply(from_last_, pass.shared.sublayer_out.data());
   pass.worker.wait();  // `sublayer_out` is whole; it is free again at barrier B of the first layer
+  const int* block_of = plan.block_of.data() + (pass.rows - plan.rows.data());
   for (int r = 0; r < pass.count; ++r)
-    pass.kernel.rows->add(pass.own.stream.data() + area(r, width_),
-                          pass.shared.sublayer_out.data() + area(r / slots, width_), width_);
+    pass.kernel.rows->add(
+        pass.own.stream.data() + area(r, width_),
+        pass.shared.sublayer_out.data() + area(block_of[r] - blocks.begin, width_), width_);
 }
 
-void Drafter::choose_tokens(ForwardPass& pass, const std::vector<int>& last, int first_sequence,
-                            int slots, const DraftSampling& sampling,
-                            const DraftOutput& out) const {
+void Drafter::choose_tokens(ForwardPass& pass, const DraftPlan& plan, Draft& draft,
+                            const DraftCandidates& out) const {
   for (int r = 0; r < pass.count && !spec_.pre_norm; ++r) {  // a pre-norm stack has done it already
     float* x = pass.own.stream.data() + area(r, width_);
     norm_.run(pass.kernel, x, x);
   }
   find_candidates(pass);
-  const Range mine = pass.worker.share(pass.count / slots);
+  const Range blocks = plan.blocks_of(pass);
+  const Range mine = pass.worker.share(blocks.end - blocks.begin);
   for (int b = mine.begin; b < mine.end; ++b) {
-    const std::size_t sequence = static_cast<std::size_t>(first_sequence + b);
-    const std::ptrdiff_t at = static_cast<std::ptrdiff_t>(first_sequence + b) * slots;
-    DraftSampling one = sampling;
-    if (one.uniform != nullptr) one.uniform += at;
-    if (one.known != nullptr) one.known += at;
-    DraftOutput part{out.tokens + at, nullptr, nullptr, out.confidence + at};
+    const DraftBlock& block = plan.block(blocks.begin + b);
+    const auto sequence = static_cast<std::size_t>(block.sequence);
+    DraftCandidates part = out;
     if (out.ids != nullptr) {
-      part.ids = out.ids + at * candidates();
-      part.probabilities = out.probabilities + at * candidates();
+      const std::size_t at = area(block.sequence * out.slots, candidates());
+      part.ids += at;
+      part.probabilities += at;
     }
-    choose_block(pass, b, last[sequence], slots, one, part);
+    choose_block(pass, block, block.first - static_cast<int>(pass.rows - plan.rows.data()),
+                 draft.tokens[sequence].data(), draft.confidence[sequence].data(), part);
   }
 }
 
@@ -177,17 +179,17 @@ void Drafter::find_candidates(ForwardPass& pass) const {
   }
 }
 
-void Drafter::choose_block(ForwardPass& pass, int sequence, int last, int slots,
-                           const DraftSampling& sampling, const DraftOutput& out) const {
+void Drafter::choose_block(ForwardPass& pass, const DraftBlock& block, int first, int* tokens,
+                           float* confidence, const DraftCandidates& out) const {
   const RowFunctions& rows = *pass.kernel.rows;
   const int count = candidates(), rank = spec_.rank;
   // Recurrent states of this slot and the one before it, the update, and the candidates' scores.
   float* states = pass.own.attention_scores.data();
   float* moved = states + 2 * rank;
   float* scores = moved + rank;
-  int before = last;
-  for (int i = 0; i < slots; ++i) {
-    const int row = sequence * slots + i;
+  int before = block.last;
+  for (int i = 0; i < block.count; ++i) {
+    const int row = first + i;
     const float* hidden = pass.own.stream.data() + area(row, width_);
     const int* columns = pass.shared.candidates.data() + area(row, count);
     std::copy_n(pass.shared.candidate_scores.data() + area(row, count), count, scores);
@@ -206,22 +208,21 @@ void Drafter::choose_block(ForwardPass& pass, int sequence, int last, int slots,
         scores[c] += rows.dot(out_.data() + area(columns[c], rank), state, rank);
     }
     int pick = 0;
-    if (sampling.uniform != nullptr)
-      pick = sample(scores, count, sampling.temperature, sampling.uniform[i]);
+    if (block.uniform != nullptr)
+      pick = sample(scores, count, block.temperature, block.uniform[i]);
     else
       for (int c = 1; c < count; ++c)
         if (scores[c] > scores[pick]) pick = c;
-    const bool known = sampling.known != nullptr && sampling.known[i] >= 0;
-    out.tokens[i] = known ? sampling.known[i] : token_of(columns[pick]);
-    before = static_cast<int>(out.tokens[i]);
+    const bool known = block.known != nullptr && block.known[i] >= 0;
+    before = tokens[i] = known ? block.known[i] : token_of(columns[pick]);
     float sure = rows.dot(confidence_.data(), hidden, width_) + confidence_bias_;
     if (rank > 0) sure += rows.dot(confidence_.data() + width_, state, rank);
-    out.confidence[i] = 1.0f / (1.0f + std::exp(-sure));
+    confidence[i] = 1.0f / (1.0f + std::exp(-sure));
     if (out.ids == nullptr) continue;
     for (int c = 0; c < count; ++c) out.ids[i * count + c] = token_of(columns[c]);
     float* probabilities = out.probabilities + static_cast<std::ptrdiff_t>(i) * count;
     std::copy_n(scores, count, probabilities);
-    rows.softmax(probabilities, count, sampling.temperature);
+    rows.softmax(probabilities, count, block.temperature);
   }
 }
 

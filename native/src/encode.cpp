@@ -7,23 +7,38 @@
 #include <stdexcept>
 
 namespace outrider {
+namespace {
 
-std::unique_ptr<State> Model::encode(const std::vector<std::vector<int>>& sources, int capacity,
-                                     bool drafting, bool parallel) {
-  check_sources(sources, capacity, drafting, parallel);
-  std::unique_ptr<State> state = open_state(sources, capacity, drafting, parallel);
-  if (spec_.encoder_layers > 0) run_encoder(sources, *state);
+// Whether any sequence is to take in tokens, and so to read its source token by token.
+bool is_decoded(const std::vector<int>& capacities) {
+  return std::any_of(capacities.begin(), capacities.end(), [](int one) { return one > 0; });
+}
+
+}  // namespace
+
+std::unique_ptr<State> Model::encode(const std::vector<std::vector<int>>& sources,
+                                     const std::vector<int>& capacities, bool drafting,
+                                     bool parallel) {
+  check_sources(sources, capacities, drafting, parallel);
+  std::unique_ptr<State> state = open_state(sources, capacities, drafting, parallel);
+  if (spec_.encoder_layers > 0) run_encoder(sources, *state, is_decoded(capacities));
   return state;
 }
 
-void Model::check_sources(const std::vector<std::vector<int>>& sources, int capacity, bool drafting,
-                          bool parallel) const {
+void Model::check_sources(const std::vector<std::vector<int>>& sources,
+                          const std::vector<int>& capacities, bool drafting, bool parallel) const {
   if (sources.empty()) throw std::invalid_argument("encode: there is no source");
-  if (capacity < 0 || capacity > kMaxTokens)
-    throw std::invalid_argument("encode: there can be no capacity of " + std::to_string(capacity));
+  if (capacities.size() != sources.size())
+    throw std::invalid_argument("encode: one capacity for each source");
+  std::size_t longest = 0;
+  for (const int capacity : capacities) {
+    if (capacity < 0 || capacity > kMaxTokens)
+      throw std::invalid_argument("encode: there can be no capacity of " +
+                                  std::to_string(capacity));
+    longest = std::max(longest, static_cast<std::size_t>(capacity));
+  }
   if (drafting && !drafter_) throw std::invalid_argument("this model has no drafter");
   if (parallel && !ctc_) throw std::invalid_argument("this model has no CTC decoder");
-  std::size_t longest = static_cast<std::size_t>(capacity);
   for (const std::vector<int>& source : sources) {
     if (spec_.encoder_layers > 0 && source.empty())
       throw std::invalid_argument("encode: a source is empty");
@@ -38,15 +53,20 @@ void Model::check_sources(const std::vector<std::vector<int>>& sources, int capa
                                 std::to_string(limit) + " positions this model has");
 }
 
-std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& sources, int capacity,
-                                         bool drafting, bool parallel) {
+std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& sources,
+                                         const std::vector<int>& capacities, bool drafting,
+                                         bool parallel) {
   const auto make_cache = [&](const LayerShape& shape, int layers, int positions) {
     return KvCache(layers, shape.kv_heads, shape.head_width(), positions, pool_);
   };
-  auto state = std::make_unique<State>(capacity, drafting, parallel);
-  int reach = std::max(capacity, 1);
-  for (const std::vector<int>& source : sources) {
+  auto state = std::make_unique<State>(drafting, parallel);
+  int reach = 1;
+  for (std::size_t b = 0; b < sources.size(); ++b) {
+    const std::vector<int>& source = sources[b];
+    const int capacity = capacities[b];
     auto sequence = std::make_unique<Sequence>();
+    sequence->capacity = capacity;
+    reach = std::max(reach, capacity);
     sequence->decoder = make_cache(decoder_.shape(), decoder_.layers(), capacity);
     if (drafting)
       sequence->drafter =
@@ -57,7 +77,7 @@ std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& so
       read->length = length;
       LayerShape shape = decoder_.shape();
       shape.kv_heads = shape.heads;  // cross-attention has a key for every head
-      if (capacity > 0) read->decoder = make_cache(shape, decoder_.layers(), length);
+      if (is_decoded(capacities)) read->decoder = make_cache(shape, decoder_.layers(), length);
       if (drafting)
         read->drafter = make_cache(drafter_->stack().shape(), drafter_->stack().layers(), length);
       if (parallel) read->encoder_output.resize(area(length, spec_.width));
@@ -76,7 +96,7 @@ std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& so
   return state;
 }
 
-void Model::run_encoder(const std::vector<std::vector<int>>& sources, State& state) {
+void Model::run_encoder(const std::vector<std::vector<int>>& sources, State& state, bool decoded) {
   std::vector<Row> rows;
   std::vector<KvCache> uncached;  // one layer, used by all in turn
   std::vector<KvCache*> caches, decoder, drafter;
@@ -101,7 +121,7 @@ void Model::run_encoder(const std::vector<std::vector<int>>& sources, State& sta
       [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
         reserve_buffers(shared, own, encoder_.shape(), count, longest);
       },
-      [&](ForwardPass& pass, int) {
+      [&](ForwardPass& pass) {
         pass.caches = &caches;
         pass.angles = state.angles.get();
         embed(pass, spec_.shared_embeddings ? tokens_ : source_tokens_, source_position_table_,
@@ -109,7 +129,7 @@ void Model::run_encoder(const std::vector<std::vector<int>>& sources, State& sta
         encoder_.run_uncached(pass);
         pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width,
                               width);
-        if (state.capacity() > 0) decoder_.write_cross_kv(pass, decoder);
+        if (decoded) decoder_.write_cross_kv(pass, decoder);
         if (state.drafting()) drafter_->stack().write_cross_kv(pass, drafter);
         if (!state.parallel() || pass.worker.index != 0) return;
         for (int r = 0; r < pass.count; ++r) {

@@ -15,74 +15,105 @@ constexpr int kRowsAtOnce = 1024;    // tokens of a long prompt that are on thei
 // Panels of the head that are computed at a time for so many rows.
 int head_panels(int rows) { return std::max(4, kLogitsAtOnce / (rows * kPanel)); }
 
-// The tokens of an extend as rows, and where their logits go.
+// The tokens of an extend as rows.
 struct Model::Plan {
   std::vector<Row> rows;
-  std::vector<int> scored;   // rows that have logits, in order
-  std::vector<int> outputs;  // their rows among the logits
+  std::vector<int> counts;  // of each sequence
   int longest = 0;
 };
 
-Model::Plan Model::plan(const State& state, const std::vector<int>& tokens, int width,
-                        const std::vector<int>& counts, bool last) const {
-  if (width < 1 || tokens.size() != area(state.size(), width) ||
-      counts.size() != state.sequences.size())
-    throw std::invalid_argument("extend: tokens must be [rows, tokens], counts [rows]");
+// Rows that have logits, in order, and which rows of the logits are theirs.
+struct Model::Scored {
+  std::vector<int> rows, outputs;
+};
+
+Model::Plan Model::plan(const State& state, const std::vector<std::vector<int>>& tokens) const {
+  if (tokens.size() != state.sequences.size())
+    throw std::invalid_argument("extend: tokens must have one row for each of the state");
   Plan plan;
-  plan.rows.reserve(tokens.size());
-  for (int b = 0; b < state.size(); ++b) {
-    const int count = counts[static_cast<std::size_t>(b)];
-    const int length = state.sequences[static_cast<std::size_t>(b)]->length;
-    if (count < 0 || count > width)
-      throw std::invalid_argument("extend: a row has " + std::to_string(count) +
-                                  " real tokens of " + std::to_string(width));
-    if (length + count > state.capacity())
-      throw std::invalid_argument(std::to_string(length + count) +
+  for (std::size_t b = 0; b < tokens.size(); ++b) {
+    const int length = state.sequences[b]->length, capacity = state.sequences[b]->capacity;
+    const int sequence = static_cast<int>(b), count = static_cast<int>(tokens[b].size());
+    if (tokens[b].size() > static_cast<std::size_t>(capacity - length))
+      throw std::invalid_argument(std::to_string(tokens[b].size() + static_cast<std::size_t>(length)) +
                                   " tokens do not fit a state opened for " +
-                                  std::to_string(state.capacity()));
-    for (int t = 0; t < count; ++t) {
-      const int token = tokens[area(b, width) + static_cast<std::size_t>(t)];
-      check_token(token);
-      if (!last || t == count - 1) {
-        plan.scored.push_back(static_cast<int>(plan.rows.size()));
-        plan.outputs.push_back(last ? b : b * width + t);
-      }
-      plan.rows.push_back({b, token, length + t, length + t + 1});
-    }
+                                  std::to_string(capacity));
+    check_tokens(tokens[b]);
+    for (int t = 0; t < count; ++t)
+      plan.rows.push_back(
+          {sequence, tokens[b][static_cast<std::size_t>(t)], length + t, length + t + 1});
+    plan.counts.push_back(count);
     plan.longest = std::max(plan.longest, length + count);
   }
   return plan;
 }
 
-void Model::extend(State& state, const std::vector<int>& tokens, int width,
-                   const std::vector<int>& counts, bool last, float* logits) {
+void Model::extend(State& state, const std::vector<std::vector<int>>& tokens, int width, bool last,
+                   float* logits) {
   const State::ExclusiveUse use(state);
   check_state(state);
-  const Plan planned = plan(state, tokens, width, counts, last);
-  run_decoder(state, planned, counts,
-              [&](ForwardPass& pass) { write_logits(pass, planned, logits); });
-}
-
-void Model::likeliest(State& state, const std::vector<int>& tokens, int width,
-                      const std::vector<int>& forbidden, std::int64_t* best) {
-  const State::ExclusiveUse use(state);
-  check_state(state);
-  check_tokens(forbidden);
-  const std::vector<int> counts(state.sequences.size(), width);
-  const Plan planned = plan(state, tokens, width, counts, false);
-  run_decoder(state, planned, counts, [&](ForwardPass& pass) {
-    argmax_tokens(pass, forbidden, best + (pass.rows - planned.rows.data()));
+  const Plan planned = plan(state, tokens);
+  Scored scored;
+  int row = 0;
+  for (int b = 0; b < state.size(); ++b) {
+    const int count = planned.counts[static_cast<std::size_t>(b)];
+    if (!last && count > width)
+      throw std::invalid_argument("extend: there is no room for the scores");
+    for (int t = last ? std::max(0, count - 1) : 0; t < count; ++t) {
+      scored.rows.push_back(row + t);
+      scored.outputs.push_back(last ? b : b * width + t);
+    }
+    row += count;
+  }
+  run_decoder(state, planned, [&](ForwardPass& pass) {
+    const int first = static_cast<int>(pass.rows - planned.rows.data());
+    write_logits(pass, first, scored, logits);
   });
 }
 
+std::vector<std::vector<int>> Model::likeliest(State& state,
+                                               const std::vector<std::vector<int>>& tokens,
+                                               const Forbidden& forbidden) {
+  const State::ExclusiveUse use(state);
+  check_state(state);
+  check_forbidden(forbidden, state.sequences.size());
+  return run_likeliest(state, tokens, forbidden);
+}
+
+std::vector<std::vector<int>> Model::run_likeliest(State& state,
+                                                   const std::vector<std::vector<int>>& tokens,
+                                                   const Forbidden& forbidden) {
+  const Plan planned = plan(state, tokens);
+  std::vector<int> found(planned.rows.size());
+  run_decoder(state, planned, [&](ForwardPass& pass) {
+    argmax_tokens(pass, state, forbidden, found.data() + (pass.rows - planned.rows.data()));
+  });
+  std::vector<std::vector<int>> best;
+  best.reserve(tokens.size());
+  auto at = found.begin();
+  for (const int count : planned.counts) {
+    best.emplace_back(at, at + count);
+    at += count;
+  }
+  return best;
+}
+
+void Model::check_forbidden(const Forbidden& forbidden, std::size_t sequences) const {
+  check_tokens(forbidden.always);
+  check_tokens(forbidden.ends);
+  for (const std::vector<int>& tokens : forbidden.by_sequence) check_tokens(tokens);
+  if ((!forbidden.by_sequence.empty() && forbidden.by_sequence.size() != sequences) ||
+      (!forbidden.early.empty() && forbidden.early.size() != sequences))
+    throw std::invalid_argument("what is forbidden to each row must be as many as rows");
+}
+
 template <typename UseHidden>
-void Model::run_decoder(State& state, const Plan& plan, const std::vector<int>& counts,
-                        const UseHidden& use_hidden) {
+void Model::run_decoder(State& state, const Plan& plan, const UseHidden& use_hidden) {
   if (plan.rows.empty()) return;
   CacheViews views = view(state, &Caches::decoder);
   std::vector<KvCache*> drafter_caches;
   if (state.drafting()) {
-    drafter_->reserve_states(state, counts);
+    drafter_->reserve_states(state, plan.counts);
     drafter_caches = view(state, &Caches::drafter).caches;
   }
   run(
@@ -94,7 +125,7 @@ void Model::run_decoder(State& state, const Plan& plan, const std::vector<int>& 
         shared.context.reserve(area(count, std::max(spec_.width, 2 * team_.threads())));
         if (state.drafting()) drafter_->reserve_inputs(shared, own, count);
       },
-      [&](ForwardPass& pass, int) {
+      [&](ForwardPass& pass) {
         views.attach(pass, state.angles.get());
         embed(pass, tokens_, position_table_, state.sines.get());
         if (state.drafting()) {
@@ -106,17 +137,18 @@ void Model::run_decoder(State& state, const Plan& plan, const std::vector<int>& 
         }
         use_hidden(pass);
       });
-  for (int b = 0; b < state.size(); ++b) {
-    Sequence& sequence = *state.sequences[static_cast<std::size_t>(b)];
+  for (std::size_t b = 0; b < plan.counts.size(); ++b) {
+    if (plan.counts[b] == 0) continue;
+    Sequence& sequence = *state.sequences[b];
     sequence.length_before = sequence.length;
-    sequence.length += counts[static_cast<std::size_t>(b)];
+    sequence.length += plan.counts[b];
   }
 }
 
-void Model::write_logits(ForwardPass& pass, const Plan& plan, float* logits) const {
-  const int first = static_cast<int>(pass.rows - plan.rows.data()), width = spec_.width;
-  const auto begin = std::lower_bound(plan.scored.begin(), plan.scored.end(), first);
-  const auto end = std::lower_bound(begin, plan.scored.end(), first + pass.count);
+void Model::write_logits(ForwardPass& pass, int first, const Scored& scored, float* logits) const {
+  const int width = spec_.width;
+  const auto begin = std::lower_bound(scored.rows.begin(), scored.rows.end(), first);
+  const auto end = std::lower_bound(begin, scored.rows.end(), first + pass.count);
   const int wanted = static_cast<int>(end - begin);
   if (wanted == 0) return;
   if (wanted < pass.count)
@@ -126,13 +158,13 @@ void Model::write_logits(ForwardPass& pass, const Plan& plan, float* logits) con
   pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data(), wanted, width, width);
   const Range mine = pass.worker.share(head_.panels());
   head_.multiply(kernel_, pass.own.operand, mine, logits + mine.begin * kPanel, spec_.words,
-                 plan.outputs.data() + (begin - plan.scored.begin()));
+                 scored.outputs.data() + (begin - scored.rows.begin()));
 }
 
 // Each worker takes the argmax of its own columns, some at a time so that their logits stay in the
 // cache; the first worker then compares what they found.
-void Model::argmax_tokens(ForwardPass& pass, const std::vector<int>& forbidden,
-                          std::int64_t* best) const {
+void Model::argmax_tokens(ForwardPass& pass, const State& state, const Forbidden& forbidden,
+                          int* best) const {
   const int width = spec_.width, workers = pass.worker.count, step = head_panels(pass.count);
   const Range panels = pass.worker.share(head_.panels());
   float* logits = pass.own.logits.data();
@@ -153,8 +185,16 @@ void Model::argmax_tokens(ForwardPass& pass, const std::vector<int>& forbidden,
     head_.multiply(kernel_, pass.own.operand, some, logits, step * kPanel);
     for (int r = 0; r < pass.count; ++r) {
       float* row = logits + area(r, step * kPanel);
-      for (int token : forbidden)
-        if (token >= begin && token < begin + columns) row[token - begin] = -3e38f;
+      const auto forbid = [&](const std::vector<int>& tokens) {
+        for (const int token : tokens)
+          if (token >= begin && token < begin + columns) row[token - begin] = -3e38f;
+      };
+      forbid(forbidden.always);
+      const auto sequence = static_cast<std::size_t>(pass.rows[r].sequence);
+      if (!forbidden.by_sequence.empty()) forbid(forbidden.by_sequence[sequence]);
+      if (!forbidden.early.empty() &&
+          pass.rows[r].position - state.sequences[sequence]->length < forbidden.early[sequence])
+        forbid(forbidden.ends);
       const int index = kernel_.rows->argmax(row, columns);
       float* mine = found_by(r);
       if (!(row[index] > mine[0])) continue;  // nor where it is NaN
@@ -169,7 +209,7 @@ void Model::argmax_tokens(ForwardPass& pass, const std::vector<int>& forbidden,
     int leader = 0;
     for (int w = 1; w < workers; ++w)
       if (one[2 * w] > one[2 * leader]) leader = w;
-    best[r] = static_cast<std::int64_t>(one[2 * leader + 1]);
+    best[r] = static_cast<int>(one[2 * leader + 1]);
   }
 }
 

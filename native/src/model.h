@@ -57,10 +57,19 @@ struct CacheViews {
   }
 };
 
+// Tokens that must not be said.
+struct Forbidden {
+  std::vector<int> always;                    // by anyone
+  std::vector<std::vector<int>> by_sequence;  // by each beside those; empty for none
+  std::vector<int> ends;                      // nor these at the
+  std::vector<int> early;                     // first so many places of each; empty for none
+};
+
 // What a round brought, for each sequence: the guesses that were checked, and the likeliest token
 // after the last one and after each guess.
 struct RoundOutput {
-  std::vector<std::vector<std::int64_t>> drafted, best;
+  Draft drafted;
+  std::vector<std::vector<int>> best;
   double drafting_seconds = 0.0;
 };
 
@@ -80,32 +89,33 @@ class Model {
   std::size_t embedding_bytes() const { return tokens_.bytes() + source_tokens_.bytes(); }
   const std::shared_ptr<BufferPool>& buffer_pool() const { return pool_; }
 
-  // Opens one sequence for each source; for a language model all sources are empty.
-  std::unique_ptr<State> encode(const std::vector<std::vector<int>>& sources, int capacity,
-                                bool drafting, bool parallel);
+  // Opens one sequence for each source, with room for so many tokens; for a language model all
+  // sources are empty.
+  std::unique_ptr<State> encode(const std::vector<std::vector<int>>& sources,
+                                const std::vector<int>& capacities, bool drafting, bool parallel);
 
-  // Appends `counts[b]` of the `tokens` [sequences][width] to sequence b. Writes logits
+  // Appends `tokens[b]` to sequence b, which is left alone if there are none. Writes logits
   // [sequences][width][words], or with `last` [sequences][1][words], those after the last token of
-  // each; a sequence that is given no token has none.
-  void extend(State& state, const std::vector<int>& tokens, int width,
-              const std::vector<int>& counts, bool last, float* logits);
+  // each; where a sequence has no token nothing is written.
+  void extend(State& state, const std::vector<std::vector<int>>& tokens, int width, bool last,
+              float* logits);
 
-  // The same, but only tells the likeliest token after each, [sequences][width]; never a forbidden
-  // one.
-  void likeliest(State& state, const std::vector<int>& tokens, int width,
-                 const std::vector<int>& forbidden, std::int64_t* best);
+  // The same, but only tells the likeliest token after each; never a forbidden one.
+  std::vector<std::vector<int>> likeliest(State& state, const std::vector<std::vector<int>>& tokens,
+                                          const Forbidden& forbidden);
 
-  // Guesses `slots` tokens after `last`, which has not been taken in.
-  void draft(State& state, const std::vector<int>& last, int slots, const DraftSampling& sampling,
-             const DraftOutput& out);
+  // Guesses `counts[b]` tokens after `last[b]`, which has not been taken in.
+  Draft draft(State& state, const std::vector<int>& last, const std::vector<int>& counts,
+              const DraftSampling& sampling, const DraftCandidates& out);
 
-  // Forgets what sequences hold beyond `held` tokens, guesses `slots` tokens after `last`, and
-  // takes in `last` and those of the guesses that are worth checking: those of which all before and
-  // with them hold with a chance of `min_survival`, in the mean over sequences, and none behind
-  // one of `ends`.
+  // Forgets what sequences hold beyond `held` tokens, guesses `counts` tokens after `last`, and
+  // takes in `last` and those of the guesses that are worth checking: at least one, and those of
+  // which all before and with them hold with a chance of `min_survival`, but none behind one of
+  // the sequence's `ends` (one list for all, or one for each).
   RoundOutput draft_and_verify(State& state, const std::vector<int>& held,
-                               const std::vector<int>& last, int slots, double min_survival,
-                               const std::vector<int>& ends, const std::vector<int>& forbidden);
+                               const std::vector<int>& last, const std::vector<int>& counts,
+                               double min_survival, const std::vector<std::vector<int>>& ends,
+                               const Forbidden& forbidden);
 
   // Scores the slots of whole sequences, [sequences][slots][words]; `known` is [sequences][slots]
   // or null. The slots of a sequence are its source's length times `upsample`.
@@ -119,6 +129,7 @@ class Model {
     Matrix known, head;
   };
   struct Plan;
+  struct Scored;
   struct Scratch;
   class ScratchLease;
 
@@ -126,6 +137,7 @@ class Model {
   void check_state(const State& state) const;
   void check_token(int token) const;
   void check_tokens(const std::vector<int>& tokens) const;
+  void check_forbidden(const Forbidden& forbidden, std::size_t sequences) const;
   void embed_token(const Embeddings& table, int token, float* out) const;
   void embed(ForwardPass& pass, const Embeddings& table,
              std::span<const float> position_table, const SineTable* sines) const;
@@ -135,29 +147,36 @@ class Model {
   // The KV caches of the decoder, or of the drafter.
   static CacheViews view(const State& state, KvCache Caches::* part);
 
-  void check_sources(const std::vector<std::vector<int>>& sources, int capacity, bool drafting,
-                     bool parallel) const;
-  std::unique_ptr<State> open_state(const std::vector<std::vector<int>>& sources, int capacity,
-                                    bool drafting, bool parallel);
-  void run_encoder(const std::vector<std::vector<int>>& sources, State& state);
-  Plan plan(const State& state, const std::vector<int>& tokens, int width,
-            const std::vector<int>& counts, bool last) const;
+  void check_sources(const std::vector<std::vector<int>>& sources,
+                     const std::vector<int>& capacities, bool drafting, bool parallel) const;
+  std::unique_ptr<State> open_state(const std::vector<std::vector<int>>& sources,
+                                    const std::vector<int>& capacities, bool drafting,
+                                    bool parallel);
+  // `decoded`: whether the decoder will read the sources.
+  void run_encoder(const std::vector<std::vector<int>>& sources, State& state, bool decoded);
+  Plan plan(const State& state, const std::vector<std::vector<int>>& tokens) const;
   template <typename UseHidden>
-  void run_decoder(State& state, const Plan& plan, const std::vector<int>& counts,
-                   const UseHidden& use_hidden);
-  void write_logits(ForwardPass& pass, const Plan& plan, float* logits) const;
-  void argmax_tokens(ForwardPass& pass, const std::vector<int>& forbidden,
-                     std::int64_t* best) const;
-  std::vector<Row> plan_slots(const State& state, const std::vector<int>& last, int slots,
-                              const DraftSampling& sampling) const;
-  void embed_slots(ForwardPass& pass, int slots) const;
+  void run_decoder(State& state, const Plan& plan, const UseHidden& use_hidden);
+  // `first` is the number of the pass's first row.
+  void write_logits(ForwardPass& pass, int first, const Scored& scored, float* logits) const;
+  void argmax_tokens(ForwardPass& pass, const State& state, const Forbidden& forbidden,
+                     int* best) const;
+  DraftPlan plan_draft(const State& state, const std::vector<int>& last,
+                       const std::vector<int>& counts, const DraftSampling& sampling) const;
+  void embed_slots(ForwardPass& pass, const DraftPlan& plan) const;
+  // As the calls without `run_`, for who has the state to itself already.
+  std::vector<std::vector<int>> run_likeliest(State& state,
+                                              const std::vector<std::vector<int>>& tokens,
+                                              const Forbidden& forbidden);
+  Draft run_draft(State& state, const std::vector<int>& last, const std::vector<int>& counts,
+                  const DraftSampling& sampling, const DraftCandidates& out);
   void project_known(ForwardPass& pass) const;
   void upsample_encoder_output(ForwardPass& pass, const State& state) const;
 
   std::unique_ptr<Scratch> acquire_scratch();
   void release_scratch(std::unique_ptr<Scratch> scratch);
   // Shares rows out among the workers of the team, at most `max_rows` of them at a time, and runs
-  // work(pass, first sequence) on each. `prepare` makes room for so many before; nothing may fail
+  // work(pass) on each. `prepare` makes room for so many before; nothing may fail
   // after it.
   template <typename Prepare, typename Work>
   void run(std::span<const Row> rows, int sequences, int max_rows, const Prepare& prepare,

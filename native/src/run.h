@@ -83,7 +83,7 @@ void Model::run(std::span<const Row> rows, int sequences, int max_rows, const Pr
         ForwardPass pass{kernel_,           worker,
                          some.data(),       static_cast<int>(some.size()),
                          scratch.shared[0], scratch.own[index]};
-        work(pass, 0);
+        work(pass);
         return;
       }
       const std::span<const Row> mine = split.part(worker.index);
@@ -94,7 +94,7 @@ void Model::run(std::span<const Row> rows, int sequences, int max_rows, const Pr
                        static_cast<int>(mine.size()),
                        scratch.shared[index],
                        scratch.own[index]};
-      work(pass, split.first_sequence(worker.index));
+      work(pass);
     });
   }
 }

@@ -1,9 +1,20 @@
 #include "state.h"
 
+#include <string>
+
 namespace outrider {
+namespace {
+
+void keep_longer(std::shared_ptr<const SineTable>& mine,
+                 const std::shared_ptr<const SineTable>& other) {
+  if (other && (!mine || mine->length() < other->length())) mine = other;
+}
+
+}  // namespace
 
 Sequence Sequence::copy() const {
   Sequence copied;
+  copied.capacity = capacity;
   copied.length = length;
   copied.length_before = length_before;
   copied.source = source;
@@ -46,6 +57,35 @@ void State::select(const std::vector<int>& rows) {
   for (std::size_t n = 0; n < rows.size(); ++n)
     if (!chosen[n]) chosen[n] = std::move(sequences[static_cast<std::size_t>(rows[n])]);
   sequences = std::move(chosen);
+}
+
+void State::join(State& other, const std::vector<int>& at) {
+  if (owner != other.owner) throw std::invalid_argument("join: these are states of two models");
+  if (drafting_ != other.drafting_ || parallel_ != other.parallel_)
+    throw std::invalid_argument("join: the two states were opened for different things");
+  if (at.size() != other.sequences.size())
+    throw std::invalid_argument("join: one place for each row of the other state");
+  std::size_t length = sequences.size();
+  std::vector<bool> taken(length, false);
+  for (const int place : at) {
+    if (place < 0 || static_cast<std::size_t>(place) > length)
+      throw std::invalid_argument("join: there is no place " + std::to_string(place));
+    if (static_cast<std::size_t>(place) == length) {
+      taken.push_back(false);
+      ++length;
+    }
+    if (taken[static_cast<std::size_t>(place)])
+      throw std::invalid_argument("join: two rows for place " + std::to_string(place));
+    taken[static_cast<std::size_t>(place)] = true;
+  }
+  sequences.reserve(length);  // the last thing that can fail
+  sequences.resize(length);
+  for (std::size_t n = 0; n < at.size(); ++n)
+    sequences[static_cast<std::size_t>(at[n])] = std::move(other.sequences[n]);
+  other.sequences.clear();
+  keep_longer(sines, other.sines);
+  keep_longer(angles, other.angles);
+  keep_longer(drafter_angles, other.drafter_angles);
 }
 
 std::size_t State::bytes() const {

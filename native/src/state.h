@@ -1,4 +1,4 @@
-// Running sequences: what the model keeps of each.
+// Running sequences: what the model keeps of each. They join a state and leave it at any time.
 #pragma once
 
 #include "kv_cache.h"
@@ -23,8 +23,9 @@ struct Source : Caches {
 };
 
 struct Sequence : Caches {
+  int capacity = 0;       // tokens there is room for
   int length = 0;         // tokens taken in
-  int length_before = 0;  // tokens taken in before the last extend
+  int length_before = 0;  // tokens taken in before the last extend that gave it any
   std::shared_ptr<const Source> source;
   // Tapped states (what the drafter reads of the target) of the tokens of the last extend, and of
   // the one token before them.
@@ -38,11 +39,9 @@ struct Sequence : Caches {
 
 class State {
  public:
-  State(int capacity, bool drafting, bool parallel)
-      : capacity_(capacity), drafting_(drafting), parallel_(parallel) {}
+  State(bool drafting, bool parallel) : drafting_(drafting), parallel_(parallel) {}
 
   int size() const { return static_cast<int>(sequences.size()); }
-  int capacity() const { return capacity_; }
   bool drafting() const { return drafting_; }
   bool parallel() const { return parallel_; }
 
@@ -50,6 +49,9 @@ class State {
   void rollback(const std::vector<int>& lengths);
   // Makes sequence n what sequence rows[n] was.
   void select(const std::vector<int>& rows);
+  // Makes sequence at[n] what sequence n of `other` was, which is empty afterwards. What stood there
+  // is gone; a place behind the last is a new one.
+  void join(State& other, const std::vector<int>& at);
   std::size_t bytes() const;
 
   std::vector<std::unique_ptr<Sequence>> sequences;
@@ -72,7 +74,6 @@ class State {
   };
 
  private:
-  int capacity_;
   bool drafting_, parallel_;
   std::atomic<bool> used_{false};
 };

@@ -31,27 +31,58 @@ std::vector<Example> random_examples(Dice& dice, const TinyModel& tiny, int coun
 }
 
 std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last,
-                                      int slots, const double* uniform) {
-  const std::size_t sequences = last.size(), count = static_cast<std::size_t>(model.candidates());
-  const auto wide = static_cast<std::size_t>(slots);
-  std::vector<std::int64_t> tokens(sequences * wide), ids(tokens.size() * count);
-  std::vector<float> probabilities(ids.size()), confidence(tokens.size());
-  DraftSampling sampling;
-  sampling.uniform = uniform;
-  model.draft(state, last, slots, sampling,
-              {tokens.data(), ids.data(), probabilities.data(), confidence.data()});
+                                      const std::vector<int>& counts,
+                                      const std::vector<std::vector<double>>& uniform) {
+  const std::size_t sequences = last.size(), few = static_cast<std::size_t>(model.candidates());
+  int longest = 0;
+  for (int count : counts) longest = std::max(longest, count);
+  const auto wide = static_cast<std::size_t>(longest);
+  std::vector<std::int64_t> ids(sequences * wide * few, -7);
+  std::vector<float> probabilities(ids.size(), -7.0f);
+  const Draft found = model.draft(state, last, counts, {{}, uniform, {}},
+                                  {ids.data(), probabilities.data(), longest});
   std::vector<std::vector<float>> out(sequences);
-  for (std::size_t slot = 0; slot < tokens.size(); ++slot) {
-    std::vector<float>& row = out[slot / wide];
-    row.push_back(static_cast<float>(tokens[slot]));
-    for (std::size_t c = slot * count; c < (slot + 1) * count; ++c) {
-      row.push_back(static_cast<float>(ids[c]));
-      row.push_back(probabilities[c]);
+  for (std::size_t b = 0; b < sequences; ++b) {
+    CHECK(found.tokens[b].size() == static_cast<std::size_t>(counts[b]));
+    for (std::size_t i = 0; i < wide; ++i) {
+      const std::size_t at = (b * wide + i) * few;
+      if (i >= found.tokens[b].size()) {
+        CHECK(few == 0 || ids[at] == -7);
+        continue;
+      }
+      out[b].push_back(static_cast<float>(found.tokens[b][i]));
+      for (std::size_t c = at; c < at + few; ++c) {
+        out[b].push_back(static_cast<float>(ids[c]));
+        out[b].push_back(probabilities[c]);
+      }
+      out[b].push_back(found.confidence[b][i]);
     }
-    row.push_back(confidence[slot]);
   }
   return out;
 }
+
+std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last) {
+  return draft(model, state, last, std::vector<int>(last.size(), kSlots));
+}
+
+std::vector<std::vector<float>> extend(Model& model, State& state,
+                                       const std::vector<std::vector<int>>& tokens) {
+  std::size_t width = 0;
+  const auto words = static_cast<std::size_t>(model.spec().words);
+  for (const std::vector<int>& row : tokens) width = std::max(width, row.size());
+  std::vector<float> logits(tokens.size() * width * words, -7.0f);
+  model.extend(state, tokens, static_cast<int>(width), false, logits.data());
+  std::vector<std::vector<float>> out;
+  for (std::size_t b = 0; b < tokens.size(); ++b) {
+    const float* row = logits.data() + b * width * words;
+    const float* end = row + tokens[b].size() * words;
+    out.emplace_back(row, end);
+    CHECK(std::all_of(end, row + width * words, [](float x) { return x == -7.0f; }));
+  }
+  return out;
+}
+
+std::vector<int> room(std::size_t sequences) { return std::vector<int>(sequences, kRoom); }
 
 std::vector<std::vector<float>> slots(Model& model, State& state, const TinyModel& tiny) {
   const auto sequences = static_cast<std::size_t>(state.size());
@@ -77,14 +108,12 @@ std::vector<std::vector<float>> slots(Model& model, State& state, const TinyMode
 }
 
 Answer alone(Model& model, const TinyModel& tiny, const Example& example) {
-  const auto state = model.encode({example.source}, kRoom, true, tiny.ctc.has_value());
+  const auto state = model.encode({example.source}, {kRoom}, true, tiny.ctc.has_value());
   Answer answer;
   answer.slots = slots(model, *state, tiny)[0];
   for (int token : example.tokens) {
     answer.drafts.push_back(draft(model, *state, {token})[0]);
-    std::vector<float> logits(static_cast<std::size_t>(tiny.spec.words));
-    model.extend(*state, {token}, 1, {1}, false, logits.data());
-    answer.logits.push_back(logits);
+    answer.logits.push_back(extend(model, *state, {{token}})[0]);
   }
   return answer;
 }

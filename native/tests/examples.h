@@ -29,9 +29,18 @@ std::vector<Example> random_examples(Dice& dice, const TinyModel& tiny, int coun
 std::vector<std::vector<int>> sources_of(const std::vector<Example>& examples);
 
 // Slot by slot the token, its candidates, their probabilities and the confidence; a row for each
-// sequence.
+// sequence, which has `counts` slots.
 std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last,
-                                      int slots = kSlots, const double* uniform = nullptr);
+                                      const std::vector<int>& counts,
+                                      const std::vector<std::vector<double>>& uniform = {});
+std::vector<std::vector<float>> draft(Model& model, State& state, const std::vector<int>& last);
+
+// The logits after all tokens of each sequence.
+std::vector<std::vector<float>> extend(Model& model, State& state,
+                                       const std::vector<std::vector<int>>& tokens);
+
+// So many sequences, each with room for kRoom tokens.
+std::vector<int> room(std::size_t sequences);
 
 // CTC's logits, a row for each sequence; empty ones where the model has no CTC decoder.
 std::vector<std::vector<float>> slots(Model& model, State& state, const TinyModel& tiny);

@@ -13,7 +13,6 @@ namespace outrider {
 namespace {
 
 constexpr int kInt = std::numeric_limits<int>::max();
-constexpr std::int64_t kLong = std::numeric_limits<std::int64_t>::max();
 
 struct Calls {
   long taken = 0, refused = 0;
@@ -39,7 +38,7 @@ class Target {
     const int place = dice_.pick(0, static_cast<int>(states_.size()) - 1);
     const std::unique_ptr<State>& state = states_[static_cast<std::size_t>(place)];
     Target& caller = dice_.chance(0.03) ? other : *this;  // a state of another model
-    const int kind = dice_.pick(0, 10);
+    const int kind = dice_.pick(0, 11);
     if (kind < 3)
       caller.extend(*state);
     else if (kind < 4)
@@ -54,6 +53,8 @@ class Target {
       select(*state);
     else if (kind < 10)
       caller.draft_and_verify(*state);
+    else if (kind < 11)
+      join(*state, caller);
     else
       states_.erase(states_.begin() + place);
   }
@@ -84,14 +85,17 @@ class Target {
     return ids;
   }
 
-  std::vector<std::int64_t> some_known(int count) {
-    std::vector<std::int64_t> out(static_cast<std::size_t>(std::max(0, count)), -1);
-    for (std::int64_t& token : out) {
+  template <typename T>
+  std::vector<T> some_known(int count) {
+    std::vector<T> out(static_cast<std::size_t>(std::max(0, count)), -1);
+    for (T& token : out) {
       if (dice_.chance(0.3)) token = dice_.pick(0, words() - 1);
       if (dice_.chance(0.01))
-        token = dice_.one_of<std::int64_t>({words(), kLong, -kLong - 1,
-                                            -(std::int64_t{1} << 32) + words() + 40'000'000,
-                                            std::int64_t{1} << 32});
+        token = dice_.one_of<T>({static_cast<T>(words()), std::numeric_limits<T>::max(),
+                                 std::numeric_limits<T>::min()});
+      if (sizeof(T) > sizeof(int) && dice_.chance(0.005))
+        token = dice_.one_of<T>({static_cast<T>(-(std::int64_t{1} << 32) + words() + 40'000'000),
+                                 static_cast<T>(std::int64_t{1} << 32)});
     }
     return out;
   }
@@ -104,64 +108,113 @@ class Target {
       sources.push_back(odd_ids(length));
     }
     const bool parallel = tiny_.ctc.has_value() != dice_.chance(0.05);
-    const int capacity = odd(0, 40);
+    std::vector<int> capacities;
+    for (std::size_t n = 0; n < sources.size(); ++n) capacities.push_back(odd(0, 40));
+    if (dice_.chance(0.01)) capacities.push_back(3);
+    const bool drafting = dice_.chance(0.8);
     attempt(
-        [&] { states_.push_back(model_->encode(sources, capacity, dice_.chance(0.8), parallel)); });
+        [&] { states_.push_back(model_->encode(sources, capacities, drafting, parallel)); });
     if (states_.size() > 4) states_.erase(states_.begin());
   }
 
+  // Tokens for each sequence, of some none; now and then for another number of them.
+  std::vector<std::vector<int>> some_tokens(const State& state, int most) {
+    std::vector<std::vector<int>> tokens;
+    for (int n = state.size() + (dice_.chance(0.02) ? dice_.pick(-1, 1) : 0); n > 0; --n)
+      tokens.push_back(odd_ids(dice_.pick(0, dice_.chance(0.01) ? 50 : most)));
+    return tokens;
+  }
+
+  std::vector<int> some_counts(const State& state) {
+    std::vector<int> counts;
+    for (int n = state.size() + (dice_.chance(0.02) ? dice_.pick(-1, 1) : 0); n > 0; --n)
+      counts.push_back(odd(0, 9));
+    return counts;
+  }
+
+  Forbidden some_forbidden(const State& state) {
+    Forbidden forbidden{odd_ids(dice_.pick(0, 2 * words())), {}, odd_ids(dice_.pick(0, 3)), {}};
+    if (dice_.chance(0.5)) forbidden.by_sequence = some_tokens(state, 3);
+    if (dice_.chance(0.5)) forbidden.early = some_counts(state);
+    return forbidden;
+  }
+
   void extend(State& state) {
-    const int width = dice_.chance(0.02) ? 0 : dice_.pick(1, 7);
-    const int sequences = state.size() + (dice_.chance(0.02) ? dice_.pick(-1, 1) : 0);
     const bool last = dice_.chance(0.3);
-    std::vector<int> counts(static_cast<std::size_t>(std::max(0, sequences)));
-    for (int& count : counts) count = odd(0, std::max(width, 1));
-    std::vector<int> tokens = odd_ids(std::max(0, sequences) * width);
-    std::vector<float> logits(static_cast<std::size_t>(state.size()) *
-                              static_cast<std::size_t>((last ? 1 : width) * words()));
-    attempt([&] { model_->extend(state, tokens, width, counts, last, logits.data()); });
+    const std::vector<std::vector<int>> tokens = some_tokens(state, 7);
+    int width = last ? 1 : dice_.pick(0, 3);
+    if (!last && dice_.chance(0.95))
+      for (const std::vector<int>& row : tokens)
+        width = std::max(width, static_cast<int>(row.size()));
+    std::vector<float> logits(area(state.size(), width) * static_cast<std::size_t>(words()));
+    attempt([&] { model_->extend(state, tokens, width, last, logits.data()); });
   }
 
   void likeliest(State& state) {
-    const int width = dice_.pick(1, 7);
-    std::vector<int> tokens = odd_ids(state.size() * width);
-    if (dice_.chance(0.02)) tokens.push_back(0);
-    std::vector<std::int64_t> best(static_cast<std::size_t>(state.size() * width));
-    const std::vector<int> forbidden = odd_ids(dice_.pick(0, 2 * words()));
-    attempt([&] { model_->likeliest(state, tokens, width, forbidden, best.data()); });
+    const std::vector<std::vector<int>> tokens = some_tokens(state, 7);
+    const Forbidden forbidden = some_forbidden(state);
+    attempt([&] { model_->likeliest(state, tokens, forbidden); });
   }
 
   void draft(State& state) {
-    const int slots = odd(1, 9);
-    const std::size_t wide = slots > 0 && slots < 100 ? static_cast<std::size_t>(slots) : 1;
-    const int sequences = state.size() + (dice_.chance(0.02) ? 1 : 0);
-    const std::size_t size = static_cast<std::size_t>(state.size()) * wide;
-    const std::size_t count = static_cast<std::size_t>(model_->candidates());
-    std::vector<std::int64_t> tokens(size), ids(size * count);
-    std::vector<float> probabilities(size * count), confidence(size);
-    std::vector<double> uniform(size);
-    for (double& u : uniform) u = dice_.chance(0.01) ? -1e300 : dice_.uniform();
-    const std::vector<std::int64_t> known = some_known(static_cast<int>(size));
+    const std::vector<int> counts = some_counts(state);
     DraftSampling sampling;
-    sampling.temperature = dice_.one_of({1.0f, 0.3f, 1e-40f, 1e30f});
-    if (dice_.chance(0.3)) sampling.uniform = uniform.data();
-    if (dice_.chance(0.3)) sampling.known = known.data();
-    attempt([&] {
-      model_->draft(state, odd_ids(sequences), slots, sampling,
-                    {tokens.data(), ids.data(), probabilities.data(), confidence.data()});
-    });
+    int slots = dice_.chance(0.02) ? 0 : 9;
+    for (const int count : counts) {
+      const std::size_t real = count > 0 && count < 100 ? static_cast<std::size_t>(count) : 1;
+      sampling.temperatures.push_back(dice_.one_of({1.0f, 0.3f, 1e-40f, 1e30f}));
+      if (dice_.chance(0.002)) sampling.temperatures.back() = std::nanf("");
+      sampling.uniform.emplace_back(dice_.chance(0.3) ? 0 : real);
+      for (double& u : sampling.uniform.back())
+        u = dice_.chance(0.01) ? -1e300 : dice_.uniform();
+      sampling.known.push_back(some_known<int>(dice_.chance(0.3) ? 0 : static_cast<int>(real)));
+      slots = std::max(slots, count < 100 ? count : 0);
+    }
+    if (dice_.chance(0.4)) sampling.temperatures.clear();
+    if (dice_.chance(0.6)) sampling.uniform.clear();
+    if (dice_.chance(0.6)) sampling.known.clear();
+    if (dice_.chance(0.02)) sampling.known.resize(3);
+    const std::size_t size = area(state.size() * slots, model_->candidates());
+    std::vector<std::int64_t> ids(size);
+    std::vector<float> probabilities(size);
+    const std::vector<int> last = odd_ids(state.size() + (dice_.chance(0.02) ? 1 : 0));
+    DraftCandidates out{ids.data(), probabilities.data(), slots};
+    if (dice_.chance(0.3)) out = {};
+    attempt([&] { model_->draft(state, last, counts, sampling, out); });
   }
 
   void draft_and_verify(State& state) {
     const std::vector<int> last = odd_ids(state.size() + (dice_.chance(0.02) ? 1 : 0));
-    const std::vector<int> forbidden = odd_ids(dice_.pick(0, 3));
+    const Forbidden forbidden = some_forbidden(state);
     const double min_survival = dice_.one_of({0.0, 0.3, -1.0, 1e300, std::nan("")});
     std::vector<int> held;
     for (const auto& sequence : state.sequences)
       held.push_back(odd(sequence->length_before, sequence->length));
-    const int slots = odd(1, 9);
-    const std::vector<int> ends = odd_ids(dice_.pick(0, 3));
-    attempt([&] { model_->draft_and_verify(state, held, last, slots, min_survival, ends, forbidden); });
+    const std::vector<int> counts = some_counts(state);
+    const std::vector<std::vector<int>> ends =
+        dice_.chance(0.5) ? some_tokens(state, 3)
+                          : std::vector<std::vector<int>>{odd_ids(dice_.pick(0, 3))};
+    attempt([&] {
+      model_->draft_and_verify(state, held, last, counts, min_survival, ends, forbidden);
+    });
+  }
+
+  // Rows of a state of `owner`, mostly this one, come to `state`.
+  void join(State& state, Target& owner) {
+    if (owner.states_.empty()) return;
+    const int which = dice_.pick(0, static_cast<int>(owner.states_.size()) - 1);
+    State& other = *owner.states_[static_cast<std::size_t>(which)];
+    if (&other == &state || state.size() > 20) return;
+    std::vector<int> at;
+    int behind = state.size();
+    for (int n = 0; n < other.size(); ++n)
+      at.push_back(n < state.size() && dice_.chance(0.3) ? n : behind++);
+    for (int& place : at)
+      if (dice_.chance(0.02)) place = odd(-1, 9);
+    if (dice_.chance(0.02)) at.push_back(0);
+    const int before = state.size() + other.size();
+    attempt([&] { state.join(other, at); });
+    CHECK(state.size() <= before && state.size() + other.size() <= before);
   }
 
   void ctc(State& state) {
@@ -170,7 +223,7 @@ class Target {
       if (sequence->source) slots = std::max(slots, sequence->source->length * model_->upsample());
     if (dice_.chance(0.05)) slots = std::max(0, slots - 1);
     const int sequences = state.size() + (dice_.chance(0.02) ? 1 : 0);
-    const std::vector<std::int64_t> known = some_known(state.size() * slots);
+    const std::vector<std::int64_t> known = some_known<std::int64_t>(state.size() * slots);
     std::vector<float> logits(known.size() * static_cast<std::size_t>(words()));
     const std::int64_t* given = dice_.chance(0.5) ? known.data() : nullptr;
     attempt([&] { model_->ctc(state, given, sequences, slots, logits.data()); });
@@ -195,15 +248,12 @@ class Target {
 
   // Logits, a draft's confidence and CTC's logits of one sequence.
   std::vector<float> reference() {
-    const auto state = model_->encode({source_}, 16, true, tiny_.ctc.has_value());
+    const auto state = model_->encode({source_}, {16}, true, tiny_.ctc.has_value());
     const int width = static_cast<int>(tokens_.size());
     std::vector<float> out(tokens_.size() * static_cast<std::size_t>(words()));
-    model_->extend(*state, tokens_, width, {width}, false, out.data());
-    std::vector<std::int64_t> tokens(3), ids(3 * static_cast<std::size_t>(model_->candidates()));
-    std::vector<float> probabilities(ids.size()), confidence(3);
-    model_->draft(*state, {tokens_[0]}, 3, DraftSampling(),
-                  {tokens.data(), ids.data(), probabilities.data(), confidence.data()});
-    out.insert(out.end(), confidence.begin(), confidence.end());
+    model_->extend(*state, {tokens_}, width, false, out.data());
+    const Draft drafted = model_->draft(*state, {tokens_[0]}, {3}, {}, {});
+    out.insert(out.end(), drafted.confidence[0].begin(), drafted.confidence[0].end());
     if (!tiny_.ctc) return out;
     const int slots = static_cast<int>(source_.size()) * model_->upsample();
     std::vector<float> logits(static_cast<std::size_t>(slots * words()));

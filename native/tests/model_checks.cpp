@@ -1,4 +1,5 @@
-// The calls of a model, one by one: copies, likeliest tokens, rounds, long prompts, refusals.
+// The calls of a model, one by one: copies, likeliest tokens, rounds, joins, long prompts,
+// refusals.
 #include "check.h"
 #include "checks.h"
 #include "examples.h"
@@ -17,29 +18,26 @@ void check_copies(Dice& dice) {
   const std::vector<Example> one = random_examples(dice, tiny, 1);
   const Example& example = one[0];
   const int words = tiny.spec.words, beams = 3;
-  const auto state = model->encode({example.source}, kRoom, true, false);
-  const int length = static_cast<int>(example.tokens.size());
+  const auto state = model->encode({example.source}, {kRoom}, true, false);
   std::vector<float> logits(static_cast<std::size_t>(words));
-  model->extend(*state, example.tokens, length, {length}, true, logits.data());
+  model->extend(*state, {example.tokens}, 1, true, logits.data());
+  CHECK(same(alone(*model, tiny, example).logits.back(), logits));
   state->select({0, 0, 0});
   const std::vector<int> next = dice.ids(beams, words);
-  std::vector<float> found(static_cast<std::size_t>(beams * words));
-  model->extend(*state, next, 1, {1, 1, 1}, false, found.data());
-  for (int beam = 0; beam < beams; ++beam) {
+  const auto found = extend(*model, *state, {{next[0]}, {next[1]}, {next[2]}});
+  for (std::size_t beam = 0; beam < found.size(); ++beam) {
     Example longer = example;
-    longer.tokens.push_back(next[static_cast<std::size_t>(beam)]);
-    const std::vector<float> expected = alone(*model, tiny, longer).logits.back();
-    const float* row = found.data() + beam * words;
-    CHECK(same(std::vector<float>(row, row + words), expected));
-    CHECK(same(alone(*model, tiny, example).logits.back(), logits));
+    longer.tokens.push_back(next[beam]);
+    CHECK(same(found[beam], alone(*model, tiny, longer).logits.back()));
   }
-  std::vector<double> uniform(kSlots * 3);
-  for (double& u : uniform) u = dice.uniform();
-  const auto drawn = draft(*model, *state, next, kSlots, uniform.data());
+  std::vector<std::vector<double>> uniform(3, std::vector<double>(kSlots));
+  for (std::vector<double>& row : uniform)
+    for (double& u : row) u = dice.uniform();
+  const auto drawn = draft(*model, *state, next, {kSlots, 1, kSlots}, uniform);
   state->select({2});
-  CHECK(same(draft(*model, *state, {next[2]}, kSlots, uniform.data() + 2 * kSlots)[0], drawn[2]));
+  CHECK(same(draft(*model, *state, {next[2]}, {kSlots}, {uniform[2]})[0], drawn[2]));
   const std::vector<float> longer = draft(*model, *state, {next[2]})[0];
-  const std::vector<float> shorter = draft(*model, *state, {next[2]}, 1)[0];
+  const std::vector<float> shorter = draft(*model, *state, {next[2]}, {1})[0];
   CHECK(std::equal(shorter.begin(), shorter.end(), longer.begin()));  // a slot sees none behind it
   state->select({});
   CHECK(state->size() == 0 && draft(*model, *state, {}).empty());
@@ -49,72 +47,99 @@ void check_copies(Dice& dice) {
 void check_likeliest(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 9));
-  const int words = tiny.spec.words, sequences = static_cast<int>(examples.size());
-  const int width = dice.pick(1, 8);
-  const std::vector<int> tokens = dice.ids(sequences * width, words);
-  const std::vector<int> forbidden = dice.ids(dice.pick(0, 3), words);
+  const int words = tiny.spec.words;
+  std::vector<std::vector<int>> tokens;
+  Forbidden forbidden;
+  forbidden.always = dice.ids(dice.pick(0, 3), words);
+  forbidden.ends = dice.ids(2, words);
+  for (std::size_t b = 0; b < examples.size(); ++b) {
+    tokens.push_back(dice.ids(dice.pick(0, 8), words));
+    forbidden.by_sequence.push_back(dice.ids(dice.pick(0, 3), words));
+    forbidden.early.push_back(dice.pick(0, 4));
+  }
+  if (dice.chance(0.3)) forbidden.by_sequence.clear();
+  if (dice.chance(0.3)) forbidden.early.clear();
   for (int threads = 1; threads <= 4; ++threads) {
     const auto model = tiny.build("", threads);
-    const bool drafting = dice.chance(0.3);
-    const auto state = model->encode(sources_of(examples), kRoom, drafting, false);
-    const std::vector<int> counts(examples.size(), width);
-    std::vector<float> logits(tokens.size() * static_cast<std::size_t>(words));
-    model->extend(*state, tokens, width, counts, false, logits.data());
+    const auto state =
+        model->encode(sources_of(examples), room(examples.size()), dice.chance(0.3), false);
+    auto logits = extend(*model, *state, tokens);
     state->rollback(std::vector<int>(examples.size(), 0));
-    std::vector<std::int64_t> best(tokens.size(), -1), expected;
-    model->likeliest(*state, tokens, width, forbidden, best.data());
-    for (auto row = logits.begin(); row != logits.end(); row += words) {
-      for (int token : forbidden) row[token] = -std::numeric_limits<float>::infinity();
-      expected.push_back(std::max_element(row, row + words) - row);
+    const auto best = model->likeliest(*state, tokens, forbidden);
+    for (std::size_t b = 0; b < examples.size(); ++b) {
+      std::vector<int> expected;
+      for (int t = 0; t < static_cast<int>(tokens[b].size()); ++t) {
+        const auto row = logits[b].begin() + static_cast<std::ptrdiff_t>(area(t, words));
+        const auto forbid = [&](const std::vector<int>& some) {
+          for (int token : some) row[token] = -std::numeric_limits<float>::infinity();
+        };
+        forbid(forbidden.always);
+        if (!forbidden.by_sequence.empty()) forbid(forbidden.by_sequence[b]);
+        if (!forbidden.early.empty() && t < forbidden.early[b]) forbid(forbidden.ends);
+        expected.push_back(static_cast<int>(std::max_element(row, row + words) - row));
+      }
+      CHECK(same(best[b], expected));
+      CHECK(state->sequences[b]->length == static_cast<int>(tokens[b].size()));
     }
-    CHECK(same(best, expected));
-    CHECK(state->sequences[0]->length == width);
-    CHECK(refuses([&] { model->likeliest(*state, tokens, width, {words}, best.data()); }));
+    CHECK(refuses([&] { model->likeliest(*state, tokens, {{words}, {}, {}, {}}); }));
+    CHECK(refuses([&] { model->likeliest(*state, tokens, {{}, {}, {words}, {}}); }));
+    const std::vector<std::vector<int>> one_more(examples.size() + 1);
+    CHECK(refuses([&] { model->likeliest(*state, tokens, {{}, one_more, {}, {}}); }));
+    CHECK(refuses([&] { model->likeliest(*state, one_more, {}); }));
   }
 }
 
 // A round is a draft, and then the likeliest tokens after as much of it as is worth checking.
-void check_ride(Dice& dice) {
+void check_rounds(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 5));
-  const int words = tiny.spec.words, sequences = static_cast<int>(examples.size());
-  const std::vector<int> last = dice.ids(sequences, words), forbidden = dice.ids(2, words);
+  const std::size_t sequences = examples.size();
+  const int words = tiny.spec.words;
+  const std::vector<int> last = dice.ids(static_cast<int>(sequences), words);
+  const Forbidden forbidden{dice.ids(2, words), {}, {}, {}};
   const auto model = tiny.build("", dice.pick(1, 3));
-  const auto state = model->encode(sources_of(examples), kRoom, true, false);
-  const auto other = model->encode(sources_of(examples), kRoom, true, false);
-  const std::vector<std::vector<float>> drafted = draft(*model, *other, last);
-  const std::size_t numbers = 2 + 2 * static_cast<std::size_t>(model->candidates());
-  std::vector<int> ends;
-  if (dice.chance(0.5)) ends = {words - 1, static_cast<int>(drafted[0][numbers])};
+  const auto state = model->encode(sources_of(examples), room(sequences), true, false);
+  const auto other = model->encode(sources_of(examples), room(sequences), true, false);
+  std::vector<int> counts;
+  for (std::size_t b = 0; b < sequences; ++b) counts.push_back(dice.pick(0, kSlots));
+  const Draft drafted = model->draft(*other, last, counts, {}, {});
+  std::vector<std::vector<int>> ends(dice.chance(0.5) ? sequences : 1);
+  for (std::size_t b = 0; b < ends.size(); ++b)
+    if (dice.chance(0.7)) ends[b] = {words - 1, counts[b] > 1 ? drafted.tokens[b][1] : 0};
   const double min_survival = dice.one_of({0.0, 0.1, 0.4, 2.0});
-  const std::vector<int> none(examples.size(), 0);
-  std::vector<std::int64_t> forgotten(examples.size());
-  model->likeliest(*state, last, 1, {}, forgotten.data());  // and to be taken back
-  const RoundOutput round = model->draft_and_verify(*state, none, last, kSlots, min_survival, ends, forbidden);
-  const int kept = static_cast<int>(round.drafted[0].size()), width = kept + 1;
-  CHECK(kept >= 1 && kept <= kSlots && round.drafting_seconds >= 0.0);
-  CHECK(min_survival < 1.0 || kept == 1);
-  CHECK(min_survival > 0.0 || !ends.empty() || kept == kSlots);
-  CHECK(sequences > 1 || ends.empty() || kept <= 2);  // the second guess was made an end
-  std::vector<int> tokens;
-  for (std::size_t b = 0; b < examples.size(); ++b) {
-    tokens.push_back(last[b]);
-    for (int i = 0; i < kept; ++i) {
-      const float token = drafted[b][static_cast<std::size_t>(i) * numbers];
-      CHECK(round.drafted[b][static_cast<std::size_t>(i)] == static_cast<std::int64_t>(token));
-      tokens.push_back(static_cast<int>(token));
+  const std::vector<int> none(sequences, 0);
+  std::vector<std::vector<int>> fed;
+  for (int token : last) fed.push_back({token});
+  model->likeliest(*state, fed, {});  // and to be taken back
+  const RoundOutput round =
+      model->draft_and_verify(*state, none, last, counts, min_survival, ends, forbidden);
+  CHECK(round.drafting_seconds >= 0.0);
+  for (std::size_t b = 0; b < sequences; ++b) {
+    std::size_t kept = drafted.tokens[b].empty() ? 0 : 1;
+    double chance = kept == 0 ? 0.0 : drafted.confidence[b][0];
+    const std::vector<int>& stop = ends[ends.size() == 1 ? 0 : b];
+    for (; kept > 0 && kept < drafted.tokens[b].size(); ++kept) {
+      chance *= drafted.confidence[b][kept];
+      const int before = drafted.tokens[b][kept - 1];
+      if (std::count(stop.begin(), stop.end(), before) > 0 || chance < min_survival) break;
     }
+    fed[b].insert(fed[b].end(), drafted.tokens[b].begin(),
+                  drafted.tokens[b].begin() + static_cast<std::ptrdiff_t>(kept));
+    CHECK(round.drafted.confidence[b].size() == kept);
+    CHECK(same(round.drafted.tokens[b], std::vector<int>(fed[b].begin() + 1, fed[b].end())));
+    CHECK(state->sequences[b]->length == static_cast<int>(kept) + 1);
   }
-  std::vector<std::int64_t> best(tokens.size());
-  model->likeliest(*other, tokens, width, forbidden, best.data());
-  for (std::size_t b = 0; b < examples.size(); ++b)
-    for (int i = 0; i < width; ++i)
-      CHECK(round.best[b][static_cast<std::size_t>(i)] ==
-            best[area(static_cast<int>(b), width) + static_cast<std::size_t>(i)]);
-  CHECK(state->sequences[0]->length == width);
-  CHECK(refuses([&] { model->draft_and_verify(*state, none, last, 0, min_survival, ends, forbidden); }));
-  CHECK(refuses([&] { model->draft_and_verify(*state, none, last, kSlots, min_survival, ends, {words}); }));
-  CHECK(refuses([&] { model->draft_and_verify(*state, none, {}, kSlots, min_survival, ends, forbidden); }));
+  const auto best = model->likeliest(*other, fed, forbidden);
+  for (std::size_t b = 0; b < sequences; ++b) CHECK(same(round.best[b], best[b]));
+  const auto again = [&](const std::vector<int>& newest, const std::vector<int>& wanted,
+                         const std::vector<std::vector<int>>& stop, const Forbidden& not_said) {
+    model->draft_and_verify(*state, none, newest, wanted, min_survival, stop, not_said);
+  };
+  CHECK(refuses([&] { again(last, std::vector<int>(sequences, -1), ends, forbidden); }));
+  CHECK(refuses([&] { again(last, counts, ends, {{words}, {}, {}, {}}); }));
+  CHECK(refuses([&] { again({}, counts, ends, forbidden); }));
+  CHECK(refuses([&] { again(last, counts, {}, forbidden); }));
+  again(last, counts, ends, forbidden);
 }
 
 // A prompt that is too long to be on its way at once, beside short ones, gives what blocks give.
@@ -122,62 +147,94 @@ void check_long_prompts(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   if (tiny.spec.position == Position::learned) return;  // which has no room for it
   const int width = dice.pick(1030, 2100), words = tiny.spec.words, block = 97;
-  const std::vector<int> counts = {dice.pick(0, 40), width, dice.pick(0, 3)};
-  const std::vector<int> tokens = dice.ids(3 * width, words), last = dice.ids(3, words);
+  const std::vector<int> last = dice.ids(3, words), capacities(3, width + kSlots);
+  const std::vector<std::vector<int>> tokens = {
+      dice.ids(dice.pick(0, 40), words), dice.ids(width, words), dice.ids(dice.pick(0, 3), words)};
   const std::vector<Example> examples = random_examples(dice, tiny, 3);
   const auto model = tiny.build("", dice.pick(1, 3));
-  const auto whole = model->encode(sources_of(examples), width + kSlots, true, false);
-  const auto pieces = model->encode(sources_of(examples), width + kSlots, true, false);
+  const auto whole = model->encode(sources_of(examples), capacities, true, false);
+  const auto pieces = model->encode(sources_of(examples), capacities, true, false);
   std::vector<float> logits(static_cast<std::size_t>(3 * words), 0.0f);
-  model->extend(*whole, tokens, width, counts, true, logits.data());
+  model->extend(*whole, tokens, 1, true, logits.data());
+  std::vector<float> found(static_cast<std::size_t>(3 * words), 0.0f);
   for (int begin = 0; begin < width; begin += block) {
-    std::vector<int> some, real;
-    for (int b = 0; b < 3; ++b) {
-      real.push_back(std::clamp(counts[static_cast<std::size_t>(b)] - begin, 0, block));
-      for (int t = 0; t < block; ++t)
-        some.push_back(t < real.back() ? tokens[area(b, width) + area(1, begin + t)] : 0);
+    std::vector<std::vector<int>> some;
+    for (const std::vector<int>& row : tokens) {
+      const int count = static_cast<int>(row.size());
+      some.emplace_back(row.begin() + std::min(begin, count),
+                        row.begin() + std::min(begin + block, count));
     }
-    std::vector<float> found(static_cast<std::size_t>(3 * words), 0.0f);
-    model->extend(*pieces, some, block, real, true, found.data());
-    for (int b = 0; b < 3; ++b) {
-      const int count = counts[static_cast<std::size_t>(b)];
-      if (count <= begin || count > begin + block) continue;
-      const auto at = b * words;
-      CHECK(std::equal(found.begin() + at, found.begin() + at + words, logits.begin() + at));
-    }
+    model->extend(*pieces, some, 1, true, found.data());
   }
+  CHECK(same(found, logits));
   const auto drafted = draft(*model, *whole, last), expected = draft(*model, *pieces, last);
   for (std::size_t b = 0; b < 3; ++b) CHECK(same(drafted[b], expected[b]));
+}
+
+// A refused join leaves both states as they were; rows that have joined may join another state.
+void check_joins(Dice& dice) {
+  const TinyModel tiny = random_model(dice, Precision::int8);
+  const auto model = tiny.build("", dice.pick(1, 2)), stranger = tiny.build("", 1);
+  const std::vector<Example> examples = random_examples(dice, tiny, 4);
+  const auto open = [&](Model& one, std::size_t count, bool drafting) {
+    const std::vector<Example> some(examples.begin(),
+                                    examples.begin() + static_cast<std::ptrdiff_t>(count));
+    return one.encode(sources_of(some), room(count), drafting, false);
+  };
+  const auto state = open(*model, 2, true), other = open(*model, 2, true);
+  const auto foreign = open(*stranger, 2, true), plain = open(*model, 2, false);
+  CHECK(refuses([&] { state->join(*foreign, {0, 1}); }));
+  CHECK(refuses([&] { state->join(*plain, {0, 1}); }));
+  const std::vector<std::vector<int>> wrong = {{0},     {0, 1, 2}, {0, 0},  {2, 2},
+                                               {3, 2}, {-1, 0},   {0, 1 << 30}};
+  for (const std::vector<int>& at : wrong) {
+    CHECK(refuses([&] { state->join(*other, at); }));
+    CHECK(state->size() == 2 && other->size() == 2);
+  }
+  extend(*model, *other, {examples[0].tokens, examples[1].tokens});
+  const std::vector<float> expected = draft(*model, *other, {1, 2})[1];
+  state->join(*other, {2, 0});
+  CHECK(state->size() == 3 && other->size() == 0);
+  CHECK(same(draft(*model, *state, {2, 1, 1})[0], expected));
+  other->join(*state, {0, 1, 2});
+  CHECK(state->size() == 0 && other->size() == 3);
+  CHECK(same(draft(*model, *other, {2, 1, 1})[0], expected));
+  state->join(*other, {0, 1, 2});
+  CHECK(same(draft(*model, *state, {2, 1, 1})[0], expected));
 }
 
 void check_refusals(Dice& dice) {
   TinyModel tiny = random_model(dice, Precision::int8);
   const auto model = tiny.build("", 2), other = tiny.build("", 1);
   const std::vector<Example> examples = random_examples(dice, tiny, 2);
-  const auto state = model->encode(sources_of(examples), 8, true, false);
-  std::vector<float> logits(static_cast<std::size_t>(2 * 9 * tiny.spec.words));
-  const auto extend = [&](std::vector<int> tokens, int width, std::vector<int> counts) {
-    model->extend(*state, tokens, width, counts, false, logits.data());
+  const auto state = model->encode(sources_of(examples), {8, 9}, true, false);
+  std::vector<float> logits(static_cast<std::size_t>(2 * 10 * tiny.spec.words));
+  const auto extend = [&](const std::vector<std::vector<int>>& tokens, int width = 10) {
+    model->extend(*state, tokens, width, false, logits.data());
   };
   {
     const State::ExclusiveUse use(*state);  // as if another thread were calling
-    CHECK(refuses([&] { extend({0, 0}, 1, {1, 1}); }));
+    CHECK(refuses([&] { extend({{0}, {0}}); }));
     CHECK(refuses([&] { draft(*model, *state, {0, 0}); }));
   }
-  CHECK(refuses([&] { other->extend(*state, {0, 0}, 1, {1, 1}, false, logits.data()); }));
+  CHECK(refuses([&] { other->extend(*state, {{0}, {0}}, 1, false, logits.data()); }));
   CHECK(refuses([&] { draft(*other, *state, {0, 0}); }));
-  std::vector<std::int64_t> best(2);
-  CHECK(refuses([&] { other->likeliest(*state, {0, 0}, 1, {}, best.data()); }));
-  CHECK(refuses([&] { extend({0, tiny.spec.words}, 1, {1, 1}); }));
-  CHECK(refuses([&] { extend({-1, 0}, 1, {1, 1}); }));
-  CHECK(refuses([&] { extend({0, 0}, 1, {2, 1}); }));
-  CHECK(refuses([&] { extend(std::vector<int>(18, 0), 9, {9, 9}); }));
-  extend({0, 0}, 1, {1, 1});
+  CHECK(refuses([&] { other->likeliest(*state, {{0}, {0}}, {}); }));
+  CHECK(refuses([&] { extend({{0}, {tiny.spec.words}}); }));
+  CHECK(refuses([&] { extend({{-1}, {0}}); }));
+  CHECK(refuses([&] { extend({{0, 0}, {0}}, 1); }));
+  CHECK(refuses([&] { extend({std::vector<int>(9, 0), {}}); }));
+  CHECK(refuses([&] { extend({{}, std::vector<int>(10, 0)}); }));
+  CHECK(refuses([&] { draft(*model, *state, {0, 0}, {9, 1}); }));
+  extend({{}, std::vector<int>(9, 0)});
+  state->rollback({0, 0});
+  extend({{0}, {0}});
   CHECK(refuses([&] { state->rollback({0}); }));
   CHECK(refuses([&] { state->rollback({2, 1}); }));
   CHECK(refuses([&] { state->select({0, 2}); }));
-  CHECK(refuses([&] { model->encode({}, 8, false, false); }));
-  CHECK(refuses([&] { model->encode(sources_of(examples), 1 << 30, false, false); }));
+  CHECK(refuses([&] { model->encode({}, {}, false, false); }));
+  CHECK(refuses([&] { model->encode(sources_of(examples), {8}, false, false); }));
+  CHECK(refuses([&] { model->encode(sources_of(examples), {8, 1 << 30}, false, false); }));
   tiny.arrays.begin()->second.second[0] = std::nanf("");
   CHECK(refuses([&] { tiny.build("", 1); }));
   tiny.arrays.erase(tiny.arrays.begin());
@@ -191,7 +248,8 @@ void check_models(std::uint64_t seed) {
     Dice dice(seed * 1000 + 500 + round);
     check_copies(dice);
     check_likeliest(dice);
-    check_ride(dice);
+    check_rounds(dice);
+    check_joins(dice);
     if (round % 3 == 0) check_long_prompts(dice);
     check_refusals(dice);
   }

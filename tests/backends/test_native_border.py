@@ -6,7 +6,6 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
-import numpy as np
 import pytest
 import torch
 from torch import Tensor
@@ -14,13 +13,12 @@ from torch import Tensor
 import native_tiny
 import tiny
 from outrider.decoding import DecodeConfig, Request, greedy
-from outrider.decoding.questions import Forbidden, Likeliest
+from outrider.decoding.questions import NOTHING_FORBIDDEN, Forbidden, Likeliest, Logits
 from outrider.errors import ConfigError, InputError, ModelError
 from tensor_calls import TensorCalls, native_calls
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
-from outrider.backends import native  # noqa: E402
 from outrider.backends.native import INSTRUCTION_SET, NativeState  # noqa: E402
 from outrider.backends.native_parts import model_shape, weights  # noqa: E402
 
@@ -48,18 +46,20 @@ def verify(
     state: NativeState,
     newest: list[int],
     *,
-    tokens: int = 2,
+    tokens: tuple[int, ...] = (2, 2),
     held: tuple[int, ...] = (3, 3),
-    forbidden: tuple[int, ...] | list[int] = (),
+    forbidden: Forbidden = NOTHING_FORBIDDEN,
 ) -> Any:
-    ask = Likeliest(Forbidden(tuple(forbidden)))
+    ask = Likeliest(forbidden)
     return backend.drafts.draft_and_verify(newest, state, tokens, ask, held=held, min_survival=0.0)
 
 
-def extend(backend: TensorCalls, state: NativeState, counts: list[int]) -> Any:
-    """The core's own call: a backend counts for itself."""
-    tokens = LAST_B1.numpy()
-    return native._call(backend.core.extend, state.core, tokens, np.array(counts), False)
+def draft(backend: TensorCalls, state: NativeState, tokens: list[int], **options: Any) -> Any:
+    return backend.drafts.draft([3, 4], state, tokens, **options)
+
+
+def join(backend: TensorCalls, state: NativeState, at: list[int]) -> None:
+    state.join(open_state(backend), at)
 
 
 Call = Callable[[TensorCalls, NativeState], Any]
@@ -70,41 +70,39 @@ wrong_calls: dict[str, tuple[Call, str]] = {
         "token 37 is not one of the 37 this model has",
     ),
     "id below zero": (lambda b, s: b.extend(torch.tensor([[3], [-1]]), s), "token -1 is not"),
-    "huge id": (lambda b, s: b.extend(torch.tensor([[3], [2**40]]), s), "is out of range"),
+    "huge id": (lambda b, s: b.extend(torch.tensor([[3], [2**40]]), s), "incompatible"),
     "too many tokens": (
         lambda b, s: b.extend(torch.zeros(2, 8, dtype=torch.long), s),
         "11 tokens do not fit a state opened for 10",
     ),
     "too few rows": (lambda b, s: b.extend(torch.tensor([[3]]), s), "one row for each"),
     "too many rows": (lambda b, s: b.extend(torch.tensor([[3]] * 3), s), "one row for each"),
-    "no tokens": (lambda b, s: b.extend(torch.zeros(2, 0, dtype=torch.long), s), "extend: tokens"),
-    "count too large": (
-        lambda b, s: extend(b, s, [2, 1]),
-        "a row has 2 real tokens of 1",
-    ),
-    "count below zero": (
-        lambda b, s: extend(b, s, [-1, 1]),
-        "a row has -1 real tokens of 1",
-    ),
-    "counts of other rows": (
-        lambda b, s: extend(b, s, [1, 1, 1]),
-        "one row for each",
+    "too many tokens for one row": (
+        lambda b, s: b.extend([[3] * 8, [4]], s, Logits()),
+        "11 tokens do not fit a state opened for 10",
     ),
     "forbidden id": (lambda b, s: b.likeliest([[3], [4]], s, [WORDS]), "token 37 is not"),
     "likeliest of a wrong id": (lambda b, s: b.likeliest([[3], [-4]], s, []), "token -4 is not"),
     "likeliest of other rows": (lambda b, s: b.likeliest([[3]], s, []), "one row for each"),
-    "likeliest of no tokens": (lambda b, s: b.likeliest([[], []], s, []), "one row for each"),
-    "likeliest of ragged rows": (
-        lambda b, s: native._call(b.core.likeliest, s.core, [[3], [4, 5]], []),
-        "equally long",
+    "forbidden to other rows": (
+        lambda b, s: b.extend([[3], [4]], s, Likeliest(Forbidden((), (1,), (1, 1, 1)))),
+        "as many as rows",
     ),
     "round of a wrong id": (lambda b, s: verify(b, s, [3, WORDS]), "token 37 is not"),
     "round of other rows": (lambda b, s: verify(b, s, [3]), "one token per row"),
     "round back too far": (lambda b, s: verify(b, s, [3, 4], held=(3, 4)), "only undo tokens"),
-    "round of no slots": (lambda b, s: verify(b, s, [3, 4], tokens=0), "nothing is to be guessed"),
-    "round too far": (lambda b, s: verify(b, s, [3, 4], tokens=8), "does not fit"),
+    "round of fewer than none": (lambda b, s: verify(b, s, [3, 4], tokens=(1, -1)), "no block"),
+    "round too far": (lambda b, s: verify(b, s, [3, 4], tokens=(0, 8)), "does not fit"),
+    "round with counts of other rows": (
+        lambda b, s: verify(b, s, [3, 4], tokens=(2,)),
+        "one token per row",
+    ),
     "round with a forbidden id": (
-        lambda b, s: verify(b, s, [3, 4], forbidden=[WORDS]),
+        lambda b, s: verify(b, s, [3, 4], forbidden=Forbidden((WORDS,))),
+        "token 37 is not",
+    ),
+    "round with a forbidden end": (
+        lambda b, s: verify(b, s, [3, 4], forbidden=Forbidden((), (WORDS,), (1, 0))),
         "token 37 is not",
     ),
     "rollback too far": (
@@ -115,17 +113,30 @@ wrong_calls: dict[str, tuple[Call, str]] = {
     "rollback of other rows": (lambda b, s: s.rollback([3]), "one length per row"),
     "select out of range": (lambda b, s: s.select([0, 2]), "no such row"),
     "select below zero": (lambda b, s: s.select([-1]), "no such row"),
-    "no slots": (lambda b, s: b.draft(LAST_B1, s, 0), "at least one slot"),
+    "join at one place": (lambda b, s: join(b, s, [1, 1]), "two rows for place 1"),
+    "join with a gap": (lambda b, s: join(b, s, [2, 4]), "there is no place 4"),
+    "join below zero": (lambda b, s: join(b, s, [0, -1]), "there is no place -1"),
+    "join of other rows": (lambda b, s: join(b, s, [2]), "one place for each row"),
+    "join itself": (lambda b, s: s.join(s, [2, 3]), "cannot join itself"),
+    "join of another kind": (
+        lambda b, s: s.join(b.encode(SOURCE, capacity=10), [2, 3]),
+        "opened for different things",
+    ),
+    "fewer slots than none": (lambda b, s: draft(b, s, [2, -1]), "no block of -1 tokens"),
     "too many slots": (lambda b, s: b.draft(LAST_B1, s, 8), "a block of 8 tokens does not fit"),
     "far too many slots": (lambda b, s: b.draft(LAST_B1, s, 2**21), "draft: "),
     "draft after a wrong id": (
         lambda b, s: b.draft(torch.tensor([[3], [WORDS]]), s, 2),
         "token 37 is not",
     ),
-    "draft of other rows": (lambda b, s: b.draft(LAST_B1[:1], s, 2), "for each row"),
-    "numbers of another shape": (
-        lambda b, s: b.draft(LAST_B1, s, 2, uniform_BK=torch.rand(2, 3)),
-        "must be",
+    "draft of other rows": (lambda b, s: b.draft(LAST_B1[:1], s, 2), "one token per row"),
+    "too few numbers": (
+        lambda b, s: draft(b, s, [1, 2], uniform=[[0.5], [0.5]]),
+        "a number, or a known token, for every guess",
+    ),
+    "numbers of other rows": (
+        lambda b, s: draft(b, s, [1, 2], uniform=[[0.5, 0.5]]),
+        "are those of a row",
     ),
     "temperature zero": (
         lambda b, s: b.draft(LAST_B1, s, 2, temperature=0.0),
@@ -151,6 +162,10 @@ wrong_calls: dict[str, tuple[Call, str]] = {
     "empty source": (lambda b, s: b.encode([[3], []], capacity=3), "a source is empty"),
     "source id": (lambda b, s: b.encode([[3, WORDS]], capacity=3), "token 37 is not"),
     "capacity below zero": (lambda b, s: b.encode(SOURCE, capacity=-1), "no capacity of -1"),
+    "capacities of other rows": (
+        lambda b, s: b.encode(SOURCE, capacity=[3]),
+        "one capacity for each source",
+    ),
     "capacity too large": (lambda b, s: b.encode(SOURCE, capacity=2**31 - 1), "no capacity of"),
 }
 
@@ -173,23 +188,26 @@ def test_a_wrong_call_is_refused_and_the_state_stays_usable(backend, name) -> No
 
 @pytest.mark.parametrize(
     "tokens",
-    [np.array([[1.5], [2.5]]), np.array([["a"], ["b"]]), np.array([3, 4]), [[3], [4]], None],
-    ids=["fractions", "letters", "one axis", "lists", "nothing"],
+    [[[1.5], [2.5]], [["a"], ["b"]], [3, 4], [[3], None], None],
+    ids=["fractions", "letters", "one axis", "a row of nothing", "nothing"],
 )
-def test_what_is_no_array_of_ids_is_refused(backend, tokens) -> None:
+def test_what_are_no_rows_of_ids_is_refused(backend, tokens) -> None:
     state = open_state(backend)
     with pytest.raises(TypeError, match="incompatible function arguments"):
-        backend.core.extend(state.core, tokens, None, False)
+        backend.core.extend(state.core, tokens, False)
     assert state.lengths == [3, 3]
 
 
 def test_rows_may_take_in_nothing(backend) -> None:
-    """As a prefill does whose prompts differ in length; a row of no tokens has no logits."""
+    """A row of no tokens has no logits, and stays as it is: what it took in last can go."""
     state, other = open_state(backend), open_state(backend)
+    assert backend.extend([[], []], state, Logits()).shape == (2, 0, WORDS)
     found = backend.extend(LAST_B1, state, count_B=torch.tensor([0, 1]), last=True)
     assert torch.equal(found[1], backend.extend(LAST_B1, other)[1])
     drafted = backend.draft(LAST_B1, open_state(backend), 3)
     assert torch.equal(backend.draft(LAST_B1, state, 3).confidence_BK[0], drafted.confidence_BK[0])
+    state.rollback([1, 4])
+    assert state.lengths == [1, 4]
 
 
 def test_what_a_state_was_not_opened_for_is_refused(backend) -> None:

@@ -35,7 +35,8 @@ class Broken:
         raise self.error
 
     encode = extend = likeliest = draft_and_verify = draft = ctc = rollback = select = _fail
-    lengths = bytes = source_lengths = property(_fail)
+    join = _fail
+    lengths = bytes = property(_fail)
 
     def __len__(self) -> int:
         return 2
@@ -47,15 +48,16 @@ core_calls: dict[str, Call] = {
     "extend": lambda b, s: b.extend(LAST, s, Logits()),
     "likeliest": lambda b, s: b.extend(LAST, s, Likeliest()),
     "draft and verify": lambda b, s: b.drafts.draft_and_verify(
-        [3, 4], s, 2, Likeliest(), held=[3, 3], min_survival=0.0
+        [3, 4], s, [2, 2], Likeliest(), held=[3, 3], min_survival=0.0
     ),
-    "draft": lambda b, s: b.drafts.draft([3, 4], s, 2),
+    "draft": lambda b, s: b.drafts.draft([3, 4], s, [2, 2]),
     "predict": lambda b, s: b.drafts.predict([3, 4], s, [[-1], [-1]]),
     "ctc": lambda b, s: b.slots.fill(s, Logits()),
     "lengths": lambda b, s: s.lengths,
     "nbytes": lambda b, s: s.nbytes,
     "rollback": lambda b, s: s.rollback([3, 3]),
     "select": lambda b, s: s.select([0]),
+    "join": lambda b, s: s.join(s, [2, 3]),
     "repeat rows": lambda b, s: s.repeat_rows(2),
 }
 core_errors: dict[str, tuple[Callable[[], Exception], type[OutriderError], str]] = {

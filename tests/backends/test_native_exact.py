@@ -14,7 +14,7 @@ import native_tiny
 from native_tiny import KINDS
 from outrider.decoding import DecodeConfig, Draft, Request, greedy
 from outrider.decoding import round as rounds
-from outrider.decoding.questions import Forbidden, Likeliest
+from outrider.decoding.questions import Forbidden, Likeliest, Logits
 from outrider.decoding.round import worth_checking
 from outrider.decoding.tandem import tandem
 from tensor_calls import TensorCalls, native_calls
@@ -92,40 +92,44 @@ def test_the_likeliest_has_the_largest_logit(kind, seed, threads, rows, width, f
     seed=st.integers(0, 2**16),
     threads=st.sampled_from([1, 2]),
     rows=st.integers(1, 5),
-    slots=st.integers(1, 5),
+    data=st.data(),
     worth=st.floats(0, 1),
     forbidden=st.sets(st.integers(0, 22), max_size=3),
     ends=st.lists(st.integers(0, 22), max_size=8),
 )
 def test_one_call_drafts_and_then_verifies(
-    kind, seed, threads, rows, slots, worth, forbidden, ends
+    kind, seed, threads, rows, data, worth, forbidden, ends
 ) -> None:
+    """Each row its own number of guesses, kept by its own chances."""
     model = native_tiny.build(kind, seed=seed)
     side_decoder = native_tiny.build_drafter(model)
     backend = native_calls(model, drafter=side_decoder, threads=threads, ends=ends)
     source = native_tiny.rows(model, [1 + n for n in range(rows)], seed)
-    newest = torch.randint(backend.vocab_size, (rows, 1), generator=torch.manual_seed(seed))
+    each = st.lists(st.integers(0, 5), min_size=rows, max_size=rows)
+    counts, early = data.draw(each, "counts"), tuple(data.draw(each, "early"))
+    newest = data.draw(each, "newest")
     states = [backend.encode(source, capacity=12, drafting=True) for _ in range(2)]
 
-    draft = backend.draft(newest, states[0], slots)
-    guesses = draft.tokens_BK.tolist()
-    kept = worth_checking(
-        guesses, draft.confidence_BK.tolist(), min_survival=worth, ends=backend.ends
-    )
-    tokens = [[*new, *some[:kept]] for new, some in zip(newest.tolist(), guesses, strict=True)]
-    best = backend.likeliest(tokens, states[0], sorted(forbidden))
+    draft = backend.drafts.draft(newest, states[0], counts)
+    assert list(map(len, draft.tokens)) == list(map(len, draft.confidence)) == counts
+    drafted = []
+    for guesses, sure in zip(draft.tokens, draft.confidence, strict=True):
+        row = [guesses], [sure]
+        kept = worth_checking(*row, min_survival=worth, ends=backend.ends)
+        drafted.append(guesses[:kept])
+    tokens = [[new, *some] for new, some in zip(newest, drafted, strict=True)]
+    ask = Likeliest(Forbidden(tuple(sorted(forbidden)), backend.ends, early))
+    best = ask.answer(backend.extend(tokens, states[0], Logits()))
 
     backend.likeliest([[1]] * rows, states[1], [])
     found = backend.drafts.draft_and_verify(
-        newest[:, 0].tolist(),
-        states[1],
-        slots,
-        Likeliest(Forbidden(tuple(sorted(forbidden)))),
-        held=[0] * rows,
-        min_survival=worth,
+        newest, states[1], counts, ask, held=[0] * rows, min_survival=worth
     )
-    assert found.drafted == [row[:kept] for row in guesses]
-    assert found.best.tokens == best
+    assert found.drafted == drafted
+    assert [len(row) for row in found.confidence] == [len(row) for row in drafted]
+    for mine, other in zip(found.best.tokens, best.tokens, strict=True):
+        assert mine == other[: len(mine)]
+    assert [len(row) for row in found.best.tokens] == [len(row) for row in tokens]
     assert states[1].lengths == states[0].lengths
 
 
@@ -191,13 +195,13 @@ class Oracle:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def draft(self, newest: list[int], state: Any, tokens: int) -> Draft:
+    def draft(self, newest: list[int], state: Any, tokens: list[int]) -> Draft:
         heard = self.inner.drafts.draft(newest, state, tokens)
         # Let copies of the rows go on by themselves, beside rows that take nothing in.
         rows = list(range(len(newest)))
         state.select(rows + rows)
         chosen, fed = [], list(newest)
-        for _ in range(tokens):
+        for _ in range(max(tokens)):
             both = [*([] for _ in rows), *([token] for token in fed)]
             best = self.inner.backend.extend(both, state, Likeliest()).tokens
             fed = [token for (token,) in best[len(rows) :]]

@@ -148,7 +148,7 @@ def test_the_drafters_block_is_read_up_to_its_end_token(requests) -> None:
         limit = request.max_new_tokens or 256
         slots = min(limit, (3 * len(request.source) + 1) // 2 + 4)
         state = backend().encode([request.source], capacity=slots, drafting=True)
-        (drafted,) = backend().drafts.draft([PAD], state, slots).tokens
+        (drafted,) = backend().drafts.draft([PAD], state, [slots]).tokens
         ended = EOS in drafted
         words = drafted[: drafted.index(EOS)] if ended else drafted
         assert list(ours.tokens) == [token for token in words if token != PAD]
@@ -338,8 +338,8 @@ def test_a_drafter_that_saw_no_whole_texts_writes_no_longer_ones_than_its_blocks
             asked.append(len(known[0]))
             return super().predict(newest, state, known)
 
-        def draft(self, newest: Any, state: Any, tokens: int, **more: Any) -> Any:
-            asked.append(tokens)
+        def draft(self, newest: Any, state: Any, tokens: list[int], **more: Any) -> Any:
+            asked.extend(tokens)
             return super().draft(newest, state, tokens, **more)
 
     monkeypatch.setattr("outrider.backends.torch.TorchDrafts", Short)

@@ -159,12 +159,12 @@ class Oracle:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.inner, name)
 
-    def draft(self, newest: list[int], state: Any, tokens: int) -> Draft:
+    def draft(self, newest: list[int], state: Any, tokens: list[int]) -> Draft:
         heard = self.inner.drafts.draft(newest, state, tokens)
         # Let the model go on by itself in a copy of the state.
         ahead = copy.deepcopy(state, {id(state.drafter): state.drafter})
         chosen, fed = [], [[token] for token in newest]
-        for _ in range(tokens):
+        for _ in range(max(tokens)):
             fed = self.inner.extend(fed, ahead, Likeliest()).tokens
             chosen.append([self._spoilt(token) for (token,) in fed])
         return heard._replace(tokens=[list(row) for row in zip(*chosen, strict=True)])
@@ -534,6 +534,9 @@ def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
         ([[9, 6, 7]], [[0.9, 0.9, 0.9]], 0.0, 1),  # and so does 9
         ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.0, 3),
         ([[5, 1, 7], [5, 6, 7]], [[0.9, 0.9, 0.9]] * 2, 0.4, 2),  # the rows' mean is 0.36 at last
+        ([[5], [5, 6, 7]], [[0.9], [0.9, 0.9, 0.9]], 0.4, 2),  # and here, where one has one only
+        ([[], [5, 6, 7]], [[], [0.9, 0.9, 0.9]], 0.4, 3),  # who has none is not counted
+        ([[], []], [[], []], 0.4, 1),
     ],
 )
 def test_a_draft_is_checked_as_far_as_it_is_worth(drafted, confidence, worth, kept) -> None:

@@ -70,7 +70,7 @@ class Tables:
         codes = [follow(c[-1], token) for c, token in zip(state.codes, newest, strict=True)]
         code_B = anchor_B = torch.tensor(codes)
         parts = []
-        for place in range(tokens):
+        for place in range(max(tokens)):
             ids_BC, prob_BC = self.drafted(code_B, anchor_B, temperature)
             if uniform is None:
                 pick_B1 = prob_BC.argmax(-1, keepdim=True)

@@ -17,11 +17,8 @@ class State:
     def lengths(self) -> list[int]:
         """Tokens each sequence has taken in."""
     @property
-    def source_lengths(self) -> list[int]:
-        """Tokens of each sequence's source; 0 where it has none."""
-    @property
-    def capacity(self) -> int:
-        """Tokens a sequence has room for."""
+    def capacities(self) -> list[int]:
+        """Tokens each sequence has room for."""
     @property
     def bytes(self) -> int:
         """Memory of the caches."""
@@ -30,6 +27,8 @@ class State:
         """Make sequence b hold so many tokens; only those of the last extend can be forgotten."""
     def select(self, arg: Sequence[int], /) -> None:
         """Make sequence n what sequence rows[n] was."""
+    def join(self, arg0: State, arg1: Sequence[int], /) -> None:
+        """Make sequence at[n] what sequence n of the other state was, which is empty then."""
 
 class PackedFile:
     """A file that `Model.save` wrote, mapped read-only: processes share its pages.
@@ -75,49 +74,67 @@ class Model:
         """Whether the weights lie in a mapped file, so that processes share them."""
     def save(self, path: str | PathLike[str], about: str) -> None:
         """Write the packed weights, for `PackedFile`; `about` is the caller's."""
+    @property
+    def idle_bytes(self) -> int:
+        """Memory kept for the next caller."""
     def encode(
-        self, sources: Sequence[Sequence[int]], capacity: int, drafting: bool, parallel: bool
+        self,
+        sources: Sequence[Sequence[int]],
+        capacities: Sequence[int],
+        drafting: bool,
+        parallel: bool,
     ) -> State:
-        """Open one sequence for each source."""
+        """Open one sequence for each source, with room for so many tokens."""
     def extend(
+        self, state: State, tokens: Sequence[Sequence[int]], last: bool
+    ) -> NDArray[np.float32]:
+        """Append tokens; return logits [sequences, longest or 1, words], zero where none are."""
+    def likeliest(
         self,
         state: State,
-        tokens: NDArray[np.int64],
-        counts: NDArray[np.int64] | None,
-        last: bool,
-    ) -> NDArray[np.float32]:
-        """Append tokens [sequences, width]; return logits [sequences, width or 1, words]."""
-    def likeliest(
-        self, state: State, tokens: Sequence[Sequence[int]], forbidden: Sequence[int]
+        tokens: Sequence[Sequence[int]],
+        forbidden: Sequence[int],
+        by_row: Sequence[Sequence[int]],
+        ends: Sequence[int],
+        early: Sequence[int],
     ) -> list[list[int]]:
-        """Append tokens [sequences, width]; return the likeliest token after each."""
+        """Append tokens; return the likeliest token after each.
+
+        Forbidden are some to all, others to each sequence, and `ends` at its first `early` places.
+        """
     def draft_and_verify(
         self,
         state: State,
         held: Sequence[int],
         last: Sequence[int],
-        slots: int,
+        counts: Sequence[int],
         min_survival: float,
-        ends: Sequence[int],
+        text_ends: Sequence[Sequence[int]],
         forbidden: Sequence[int],
-    ) -> tuple[list[list[int]], list[list[int]], float]:
+        by_row: Sequence[Sequence[int]],
+        ends: Sequence[int],
+        early: Sequence[int],
+    ) -> tuple[list[list[int]], list[list[int]], list[list[float]], float]:
         """Guess tokens after `last`, and append `last` and the guesses that are worth checking.
 
-        First, sequences forget what they hold beyond `held` tokens. Returns those guesses, the
-        likeliest token after `last` and after each of them, and the seconds that guessing took.
+        First, sequences forget what they hold beyond `held` tokens. None is worth checking behind
+        `text_ends`, one list for all or one for each. Returns those guesses, the likeliest token
+        after `last` and after each of them, how sure the drafter was of each, and the seconds that
+        guessing took.
         """
     def draft(
         self,
         state: State,
-        last: NDArray[np.int64],
-        slots: int,
-        temperature: float,
-        uniform: NDArray[np.float64] | None,
-        known: NDArray[np.int64] | None,
-    ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.float32], NDArray[np.float32]]:
+        last: Sequence[int],
+        counts: Sequence[int],
+        temperatures: Sequence[float],
+        uniform: Sequence[Sequence[float]],
+        known: Sequence[Sequence[int]],
+    ) -> tuple[list[list[int]], NDArray[np.int64], NDArray[np.float32], list[list[float]]]:
         """Draft tokens after `last`: tokens, candidates, their probabilities, confidence.
 
-        Sampled with `uniform` numbers, or the likeliest; `known` tokens stand (-1: not known).
+        Sampled with `uniform` numbers, or the likeliest; `known` tokens stand (-1: not known). All
+        three may be empty, for one sequence or for all. Candidates are [sequences, longest, few].
         """
     def ctc(self, state: State, known: NDArray[np.int64] | None) -> NDArray[np.float32]:
         """Score the slots of whole sequences: logits [sequences, slots, words]."""

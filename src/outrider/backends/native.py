@@ -6,7 +6,7 @@ agree exactly, and no near-tie is ever in doubt (`epsilon` is 0).
 
 import os
 from collections.abc import Callable, Sequence
-from typing import ParamSpec, Self, TypeVar, cast
+from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
 import torch
@@ -149,6 +149,11 @@ class NativeState:
         """Drop, reorder or copy rows."""
         _call(self.core.select, rows)
 
+    def join(self, other: State, at: Sequence[int]) -> None:
+        """Take over the rows of another state, row n as row `at[n]`."""
+        assert isinstance(other, NativeState), "a state of another backend"
+        _call(self.core.join, other.core, at)
+
     def repeat_rows(self, times: int) -> Self:
         """Copy every row `times` times; the copies read one source."""
         if self.beams != 1:
@@ -240,13 +245,13 @@ class NativeBackend:
         self,
         source: Sequence[Sequence[int]],
         *,
-        capacity: int,
+        capacity: int | Sequence[int],
         drafting: bool = False,
         parallel: bool = False,
     ) -> NativeState:
         """Open one row per source."""
-        rows = [list(row) for row in source]
-        return NativeState(_call(self.core.encode, rows, capacity, drafting, parallel))
+        capacities = [capacity] * len(source) if isinstance(capacity, int) else capacity
+        return NativeState(_call(self.core.encode, source, capacities, drafting, parallel))
 
     def extend(
         self,
@@ -258,19 +263,11 @@ class NativeBackend:
     ) -> AnswerT:
         """Append tokens to every row and answer a question about what comes after each."""
         assert isinstance(state, NativeState), "a state of another backend"
-        counts = [len(row) for row in tokens]
-        longest = max(counts)
-        ragged = min(counts) < longest
-        if not ragged and (longest == 1 or not last):
-            forbidden = _simply(ask, longest)
-            if forbidden is not None:  # named while the scores are in the cache
-                best = _call(self.core.likeliest, state.core, tokens, forbidden)
-                return cast(AnswerT, Chosen(best))
-        if ragged:
-            tokens = [[*row, *[self.pad] * (longest - len(row))] for row in tokens]
-        ids_BT = np.array(tokens, dtype=np.int64).reshape(len(counts), longest)
-        count_B = np.array(counts) if ragged else None
-        return ask.answer(_call(self.core.extend, state.core, ids_BT, count_B, last))
+        forbidden = None if last else _simply(ask)
+        if forbidden is not None:  # named while the scores are in the cache
+            best = _call(self.core.likeliest, state.core, tokens, *forbidden)
+            return cast(AnswerT, Chosen(best))
+        return ask.answer(_call(self.core.extend, state.core, tokens, last))
 
 
 class NativeDrafts:
@@ -283,38 +280,34 @@ class NativeDrafts:
         self,
         newest: Sequence[int],
         state: State,
-        tokens: int,
+        tokens: Sequence[int],
         *,
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
     ) -> Draft:
         """Guess the tokens that follow the newest ones."""
         assert isinstance(state, NativeState), "a state of another backend"
-        uniform_BK = None if uniform is None else np.array(uniform, dtype=np.float64)
-        core, newest_B = self.backend.core, np.array(newest, dtype=np.int64)
-        tokens_BK, ids_BKC, prob_BKC, confidence_BK = _call(
-            core.draft, state.core, newest_B, tokens, temperature, uniform_BK, None
+        core, temperatures = self.backend.core, [temperature] * len(tokens)
+        guessed, ids_BKC, prob_BKC, confidence = _call(
+            core.draft, state.core, newest, tokens, temperatures, uniform or [], []
         )
-        return Draft(tokens_BK.tolist(), confidence_BK.tolist(), ids_BKC, prob_BKC)
+        return Draft(guessed, confidence, ids_BKC, prob_BKC)
 
     def predict(
         self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
     ) -> tuple[list[list[int]], list[list[float]]]:
         """Guess whole blocks of which some tokens are known."""
         assert isinstance(state, NativeState), "a state of another backend"
-        known_BK, newest_B = np.array(known, dtype=np.int64), np.array(newest, dtype=np.int64)
-        core, width = self.backend.core, known_BK.shape[1]
-        tokens_BK, ids_BKC, prob_BKC, _ = _call(
-            core.draft, state.core, newest_B, width, 1.0, None, known_BK
-        )
-        prob_BK = (prob_BKC * (ids_BKC == tokens_BK[..., None])).sum(-1)
-        return tokens_BK.tolist(), prob_BK.tolist()
+        core, counts = self.backend.core, [len(row) for row in known]
+        tokens, ids_BKC, prob_BKC, _ = _call(core.draft, state.core, newest, counts, [], [], known)
+        prob_BK = (prob_BKC * (ids_BKC == np.array(tokens)[..., None])).sum(-1)
+        return tokens, prob_BK.tolist()
 
     def draft_and_verify(
         self,
         newest: Sequence[int],
         state: State,
-        tokens: int,
+        tokens: Sequence[int],
         ask: Likeliest,
         *,
         held: Sequence[int],
@@ -322,18 +315,19 @@ class NativeDrafts:
     ) -> RoundOutput:
         """Draft and append what is worth checking: in one call where only tokens are wanted."""
         assert isinstance(state, NativeState), "a state of another backend"
-        forbidden = _simply(ask, tokens + 1)
+        forbidden = _simply(ask)
         if forbidden is None:
             return rounds.draft_and_verify(
                 *(self.backend, self, newest, state, tokens, ask),
                 held=held,
                 min_survival=min_survival,
             )
-        core, ends = self.backend.core, self.backend.ends
-        drafted, best, drafting = _call(
-            core.draft_and_verify, state.core, held, newest, tokens, min_survival, ends, forbidden
+        drafted, best, confidence, drafting = _call(
+            self.backend.core.draft_and_verify,
+            *(state.core, held, newest, tokens, min_survival, [self.backend.ends]),
+            *forbidden,
         )
-        return RoundOutput(drafted, Chosen(best), None, drafting)
+        return RoundOutput(drafted, Chosen(best), confidence, drafting)
 
 
 class NativeSlots:
@@ -351,8 +345,9 @@ class NativeSlots:
         return ask.answer(_call(self.core.ctc, state.core, known_BU))
 
 
-def _simply(ask: object, places: int) -> tuple[int, ...] | None:
-    """Return the tokens to leave out, where nothing else but the likeliest is asked for."""
+def _simply(ask: object) -> tuple[Sequence[Any], ...] | None:
+    """Return what to leave out, as the core is told it, where only the likeliest is asked for."""
     if not isinstance(ask, Likeliest) or not ask.tokens_only:
         return None
-    return ask.forbidden.everywhere(places)
+    forbidden = ask.forbidden
+    return forbidden.always, (), forbidden.ends, forbidden.early

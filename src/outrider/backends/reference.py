@@ -27,9 +27,9 @@ Scores = NDArray[np.float64]
 class ReferenceState:
     """What a model must remember of each row: its source, and the tokens taken in."""
 
-    def __init__(self, sources: list[Tokens], capacity: int, *, drafting: bool) -> None:
+    def __init__(self, sources: list[Tokens], capacities: Sequence[int], *, drafting: bool) -> None:
         self.rows: list[tuple[Tokens, Tokens]] = [(source, ()) for source in sources]
-        self.capacity, self.drafting = capacity, drafting
+        self.capacities, self.drafting = list(capacities), drafting
         self.group = 1
         """Neighbouring rows that share a source."""
 
@@ -47,9 +47,20 @@ class ReferenceState:
     def select(self, rows: Sequence[int]) -> None:
         """Drop, reorder or copy rows."""
         self.rows = [self.rows[row] for row in rows]
+        self.capacities = [self.capacities[row] for row in rows]
         for start in range(0, len(rows), self.group):
             sources = {source for source, _ in self.rows[start : start + self.group]}
             assert len(sources) == 1, "rows that share a source stay together"
+
+    def join(self, other: State, at: Sequence[int]) -> None:
+        """Take over the rows of another state."""
+        assert isinstance(other, ReferenceState)
+        assert (self.group, self.drafting) == (other.group, other.drafting)
+        assert len(set(at)) == len(at)
+        for place, row, capacity in zip(at, other.rows, other.capacities, strict=True):
+            self.rows[place : place + 1] = [row]
+            self.capacities[place : place + 1] = [capacity]
+        other.rows, other.capacities = [], []
 
     def repeat_rows(self, times: int) -> Self:
         """Copy every row, its copies next to it."""
@@ -94,13 +105,14 @@ class ReferenceBackend:
         self,
         source: Sequence[Sequence[int]],
         *,
-        capacity: int,
+        capacity: int | Sequence[int],
         drafting: bool = False,
         parallel: bool = False,
     ) -> ReferenceState:
         """Open one row per source."""
-        assert self.max_length is None or capacity <= self.max_length, "more than it can count to"
-        return ReferenceState([tuple(row) for row in source], capacity, drafting=drafting)
+        room = [capacity] * len(source) if isinstance(capacity, int) else capacity
+        assert self.max_length is None or max(room) <= self.max_length, "more than it can count to"
+        return ReferenceState([tuple(row) for row in source], room, drafting=drafting)
 
     def extend(
         self,
@@ -126,7 +138,7 @@ class ReferenceBackend:
                 seen = (*seen, token)
                 scores_BTV[row, place] = self.logits(source, seen)
             state.rows[row] = source, seen
-            assert len(seen) <= state.capacity, "more tokens than the state has room for"
+            assert len(seen) <= state.capacities[row], "more tokens than the state has room for"
         if not last:
             return scores_BTV
         return np.stack([scores_BTV[row, len(fed) - 1] for row, fed in enumerate(tokens)])[:, None]
@@ -148,7 +160,7 @@ class ReferenceDrafts:
         self,
         newest: Sequence[int],
         state: State,
-        tokens: int,
+        tokens: Sequence[int],
         *,
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
@@ -156,15 +168,20 @@ class ReferenceDrafts:
         """Guess the tokens that follow the newest ones."""
         assert isinstance(state, ReferenceState)
         assert state.drafting, "the state was not opened for drafting"
-        assert tokens <= self.longest
-        found = [
-            self.draft_row(
-                source, (*seen, token), tokens, temperature, None if uniform is None else uniform[n]
+        assert max(tokens) <= self.longest
+        shape = len(tokens), max(tokens), self.candidates
+        draft = Draft([], [], np.zeros(shape, dtype=np.int64), np.zeros(shape))
+        rows = enumerate(zip(newest, state.rows, tokens, strict=True))
+        for n, (token, (source, seen), count) in rows:
+            numbers = None if uniform is None else uniform[n]
+            said, sure, ids, prob = self.draft_row(
+                source, (*seen, token), count, temperature, numbers
             )
-            for n, (token, (source, seen)) in enumerate(zip(newest, state.rows, strict=True))
-        ]
-        said, sure, ids, prob = zip(*found, strict=True)
-        return Draft(list(said), list(sure), np.stack(ids), np.stack(prob))
+            draft.tokens.append(said)
+            draft.confidence.append(sure)
+            if count:
+                draft.ids_BKC[n, :count], draft.prob_BKC[n, :count] = ids, prob
+        return draft
 
     def draft_row(
         self,
@@ -173,10 +190,10 @@ class ReferenceDrafts:
         tokens: int,
         temperature: float = 1.0,
         uniform: Sequence[float] | None = None,
-    ) -> tuple[list[int], list[float], NDArray[np.int64], Scores]:
+    ) -> tuple[list[int], list[float], list[NDArray[np.int64]], list[Scores]]:
         """Return tokens, how sure it is of each, the candidates [K, C] and their probabilities."""
-        begun, said, ids, probs = len(seen), [], [], []
-        sure: list[float] = []
+        begun, said, sure = len(seen), list[int](), list[float]()
+        ids, probs = list[NDArray[np.int64]](), list[Scores]()
         for place in range(tokens):
             score_V = self.opinion(source, seen, begun)
             ids_C = np.argsort(-score_V, kind="stable")[: self.candidates]
@@ -187,7 +204,7 @@ class ReferenceDrafts:
             said.append(int(ids_C[pick]))
             sure.append(float(probs[-1][pick]))
             seen = (*seen, said[-1])
-        return said, sure, np.stack(ids), np.stack(probs)
+        return said, sure, ids, probs
 
     def opinion(self, source: Tokens, seen: Tokens, begun: int) -> Scores:
         """Score the words after `seen`, in a block that began at `begun`."""
@@ -198,7 +215,7 @@ class ReferenceDrafts:
         self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
     ) -> tuple[list[list[int]], list[list[float]]]:
         """Guess whole blocks; what is known stands, and changes nothing else."""
-        guess = self.draft(newest, state, len(known[0]))
+        guess = self.draft(newest, state, [len(row) for row in known])
         rows = zip(guess.tokens, known, strict=True)
         tokens = [[k if k >= 0 else g for g, k in zip(*row, strict=True)] for row in rows]
         return tokens, guess.confidence
@@ -207,7 +224,7 @@ class ReferenceDrafts:
         self,
         newest: Sequence[int],
         state: State,
-        tokens: int,
+        tokens: Sequence[int],
         ask: Likeliest,
         *,
         held: Sequence[int],

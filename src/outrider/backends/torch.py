@@ -78,22 +78,27 @@ class TorchBackend:
         self,
         source: Sequence[Sequence[int]],
         *,
-        capacity: int,
+        capacity: int | Sequence[int],
         drafting: bool = False,
         parallel: bool = False,
     ) -> DecoderState:
-        """Open one row per source."""
+        """Open one row per source; all have as much room as the one that needs most."""
+        capacity = capacity if isinstance(capacity, int) else max(capacity)
         memory_BSD = keep_BS = None
         # A block is verified with the newest token before it, and may all be taken back.
-        slack = SLACK
+        slack, widest = SLACK, 1
         if drafting and self.drafter is not None:
-            slack = max(SLACK, self.drafter.config.block + 1)
+            widest = self.drafter.config.block + 1
+            slack = max(SLACK, widest)
+        room = capacity + widest
         if isinstance(self.model, LanguageModel):
-            state = self.model.open(len(source), capacity=capacity, slack=slack)
+            state = self.model.open(len(source), capacity=room, slack=slack)
+            state.spare = widest
         else:
             memory_BSD, keep_BS = self._encode(self.model, source)
             if capacity:
-                state = self.model.open(memory_BSD, keep_BS, capacity=capacity, slack=slack)
+                state = self.model.open(memory_BSD, keep_BS, capacity=room, slack=slack)
+                state.spare = widest
             else:  # nothing will be decoded token by token, so nothing is made ready for it
                 lengths = [0] * len(source)
                 state = DecoderState([], [], lengths=lengths, capacity=0, device=self.device)
@@ -155,15 +160,16 @@ class TorchDrafts:
         self,
         newest: Sequence[int],
         state: State,
-        tokens: int,
+        tokens: Sequence[int],
         *,
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
     ) -> Draft:
-        """Guess the tokens that follow the newest ones."""
-        uniform_BK = None
+        """Guess the tokens that follow the newest ones: as many for all rows as for the longest."""
+        longest, uniform_BK = max(tokens), None
         if uniform is not None:
-            uniform_BK = torch.tensor(uniform, dtype=torch.float64, device=self.backend.device)
+            numbers = [[*row[:longest], *[0.0] * (longest - len(row))] for row in uniform]
+            uniform_BK = torch.tensor(numbers, dtype=torch.float64, device=self.backend.device)
         tokens_BK, ids_BKC, prob_BKC, confidence_BK = self.drafter.draft(
             self.backend.padded([[token] for token in newest]),
             _drafting(state),
@@ -171,9 +177,11 @@ class TorchDrafts:
             temperature=temperature,
             uniform_BK=uniform_BK,
         )
-        return Draft(
-            tokens_BK.tolist(), confidence_BK.tolist(), _on_host(ids_BKC), _on_host(prob_BKC)
+        guessed, sure = (
+            [row[:count] for row, count in zip(found.tolist(), tokens, strict=True)]
+            for found in (tokens_BK, confidence_BK)
         )
+        return Draft(guessed, sure, _on_host(ids_BKC), _on_host(prob_BKC))
 
     @torch.inference_mode()
     def predict(
@@ -188,7 +196,7 @@ class TorchDrafts:
         self,
         newest: Sequence[int],
         state: State,
-        tokens: int,
+        tokens: Sequence[int],
         ask: Likeliest,
         *,
         held: Sequence[int],

@@ -193,7 +193,7 @@ def _extend(backend: Backend, state: State, rows: int, count: int) -> Call:
 def _draft(backend: Backend, state: State, rows: int, k: int) -> Call:
     drafts, newest = backend.drafts, [backend.eos] * rows
     assert drafts is not None
-    return lambda: drafts.draft(newest, state, k)
+    return lambda: drafts.draft(newest, state, [k] * rows)
 
 
 def _open(

@@ -46,14 +46,15 @@ class State(Protocol):
 
 
 class Draft(NamedTuple):
-    """A block of tokens that a drafter thinks come next, and what it thinks of them."""
+    """Tokens that a drafter thinks come next, and what it thinks of them: a block for each row."""
 
     tokens: list[list[int]]
     confidence: list[list[float]]
     """Estimated chance that a token is confirmed if all before it are."""
     ids_BKC: Any
     """Candidates of every place, as an array of the backend's own kind, for it to look at when a
-    question names this draft; all other tokens have probability zero."""
+    question names this draft; all other tokens have probability zero. Shorter blocks are filled up
+    with anything."""
     prob_BKC: Any
     """q, the distribution over the candidates that each token was chosen from (float32)."""
 
@@ -84,16 +85,17 @@ class Drafts(Protocol):
         self,
         newest: Sequence[int],
         state: State,
-        tokens: int,
+        tokens: Sequence[int],
         *,
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
     ) -> Draft:
-        """Guess the `tokens` tokens that follow the newest ones in one pass; the state stays.
+        """Guess the tokens that follow the newest ones in one pass; the state stays.
 
-        `newest` are not yet taken in by `extend`. Each token of a draft is the drafter's likeliest;
-        with `uniform` (numbers in [0, 1), [B, K]) it is drawn from q instead, at `temperature`, by
-        the inverse of the cumulative distribution in the order of the candidates.
+        Row b gets `tokens[b]` of them, none for some. `newest` are not yet taken in by `extend`.
+        Each token of a draft is the drafter's likeliest; with `uniform` (numbers in [0, 1), one for
+        each token at least) it is drawn from q instead, at `temperature`, by the inverse of the
+        cumulative distribution in the order of the candidates.
         """
         ...
 
@@ -112,17 +114,18 @@ class Drafts(Protocol):
         self,
         newest: Sequence[int],
         state: State,
-        tokens: int,
+        tokens: Sequence[int],
         ask: Likeliest,
         *,
         held: Sequence[int],
         min_survival: float,
     ) -> RoundOutput:
-        """Draft `tokens` tokens after the newest ones, and append what is worth checking.
+        """Draft so many tokens after the newest of each row, and append what is worth checking.
 
         First, rows forget what they hold beyond `held` tokens, as by `rollback`. What is appended
-        is the newest token of each row and then the drafts up to where, in the mean over rows, all
-        hold with a chance of `min_survival`, at least one; never any behind an end token.
+        is the newest token of each row and then its drafts up to where all hold with a chance of
+        `min_survival`, at least one if there are any, and none behind an end token. A backend that
+        computes all rows as wide as the widest may use the mean chance of the rows instead.
 
         One call, because the next step of a loop depends on nothing else, and between two calls a
         fast model waits.
@@ -186,11 +189,11 @@ class Backend(Protocol):
         self,
         source: Sequence[Sequence[int]],
         *,
-        capacity: int,
+        capacity: int | Sequence[int],
         drafting: bool = False,
         parallel: bool = False,
     ) -> State:
-        """Open one row per source, with room for `capacity` tokens each.
+        """Open one row per source, with room for `capacity` tokens: one number for all, or each.
 
         A language model has nothing to encode: its sources are empty, its prompt goes to `extend`.
         Only a state opened for `drafting` can be drafted from; a block takes room like its tokens.
@@ -208,7 +211,8 @@ class Backend(Protocol):
     ) -> AnswerT:
         """Append tokens to every row and answer a question about what comes after each.
 
-        Rows may be given differently many tokens; answers past a row's last token mean nothing.
+        Rows may be given differently many tokens; answers past a row's last token mean nothing. A
+        row that is given none is left as it is.
         `last` asks only about what comes after the last token of each row, which is all a prefill
         needs.
         """

@@ -1,7 +1,7 @@
 """One round of tandem decoding in two calls, for backends that do not do it in one."""
 
 from collections.abc import Collection, Sequence
-from itertools import accumulate
+from itertools import accumulate, zip_longest
 from operator import mul
 from time import perf_counter
 
@@ -17,7 +17,7 @@ def draft_and_verify(
     drafts: Drafts,
     newest: Sequence[int],
     state: State,
-    tokens: int,
+    tokens: Sequence[int],
     ask: Likeliest,
     *,
     held: Sequence[int],
@@ -33,8 +33,9 @@ def draft_and_verify(
         draft.tokens, draft.confidence, min_survival=min_survival, ends=backend.ends
     )
     drafted = [guesses[:kept] for guesses in draft.tokens]
+    confidence = [sure[:kept] for sure in draft.confidence]
     fed = [[token, *guesses] for token, guesses in zip(newest, drafted, strict=True)]
-    return RoundOutput(drafted, backend.extend(fed, state, ask), draft.confidence, drafting)
+    return RoundOutput(drafted, backend.extend(fed, state, ask), confidence, drafting)
 
 
 def worth_checking(
@@ -44,14 +45,17 @@ def worth_checking(
     min_survival: float,
     ends: Collection[int],
 ) -> int:
-    """Return how many drafts to verify, at least one.
+    """Return how many drafts of each row to verify, at least one.
 
-    They are those up to which, in the mean over rows, all hold with a chance of `min_survival`.
-    Nothing is said behind an end token, so nothing holds there.
+    They are those up to which, in the mean over rows that have any, all hold with a chance of
+    `min_survival`. Nothing is said behind an end token, so nothing holds there, nor where a row has
+    no more drafts.
     """
-    products = []
-    for guesses, sure in zip(drafted, confidence, strict=True):
-        said = up_to_end(guesses, ends)
-        products.append([*accumulate(sure[:said], mul), *[0.0] * (len(guesses) - said)])
-    chances = [sum(column) / len(products) for column in zip(*products, strict=True)]
+    products = [
+        [*accumulate(sure[: up_to_end(guesses, ends)], mul)]
+        for guesses, sure in zip(drafted, confidence, strict=True)
+        if guesses
+    ]
+    columns = zip_longest(*products, fillvalue=0.0)
+    chances = [sum(column) / len(products) for column in columns]
     return sum(chance > 0 and chance >= min_survival for chance in chances) or 1

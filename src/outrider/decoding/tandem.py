@@ -245,7 +245,7 @@ class _Batch:
             drafted, best, confidence, drafting = self.drafts.draft_and_verify(
                 newest,
                 self.state,
-                slots,
+                [slots] * len(newest),
                 ask,
                 held=[row.held for row in self.rows],
                 min_survival=self._plan.min_survival,
@@ -302,10 +302,14 @@ class _Batch:
             return None
         newest = [row.newest for row in self.rows]
         if not numbers:
-            return self.drafts.draft(newest, self.state, slots)
+            return self.drafts.draft(newest, self.state, [slots] * len(newest))
         uniform = [row[:slots] for row in numbers]
         return self.drafts.draft(
-            newest, self.state, slots, temperature=self.config.temperature, uniform=uniform
+            newest,
+            self.state,
+            [slots] * len(newest),
+            temperature=self.config.temperature,
+            uniform=uniform,
         )
 
     def _forbidden(self) -> Forbidden:

@@ -195,7 +195,8 @@ class BlockWriter(Writer):
         likeliest = [0.0] * max(self.slots)  # the first candidate is written already
         uniform = [numbers for row in self._uniform() for numbers in (likeliest, *row)]
         newest = [token for token in self.newest for _ in range(candidates)]
-        drawn = self.drafts.draft(newest, self.state, max(self.slots), uniform=uniform).tokens
+        counts = [max(self.slots)] * len(newest)
+        drawn = self.drafts.draft(newest, self.state, counts, uniform=uniform).tokens
         return [drawn[n + 1 : n + candidates] for n in range(0, len(drawn), candidates)]
 
     def _read(self, tokens: list[int]) -> Text:

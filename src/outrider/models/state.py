@@ -76,6 +76,8 @@ class DecoderState:
         self.beams = beams
         self.slack = slack
         """Tokens that one extend may add whatever the caches, and that can be rolled back."""
+        self.spare = 0
+        """Part of the capacity that no token may take: there stands what fills up shorter rows."""
         self.drafter: AttachedDrafter | None = None
         self.drafter_caches: list[Cache] = []
         self.drafter_sources: list[Source | None] = []
@@ -122,9 +124,9 @@ class DecoderState:
 
     def step(self, tokens: int, counts: Sequence[int]) -> Step:
         """Plan an extend by `tokens` tokens, of which `counts` are real."""
-        longest = max(self._lengths) + tokens
-        if longest > self.capacity:
-            raise ValueError(f"{longest} tokens do not fit a state opened for {self.capacity}")
+        longest, room = max(map(sum, zip(self._lengths, counts, strict=True))), self.capacity
+        if longest > room - self.spare or max(self._lengths) + tokens > room:
+            raise ValueError(f"{longest} tokens do not fit a state opened for {room - self.spare}")
         return Step(self._lengths, tokens, counts, self.device)
 
     def advance(self, counts: Sequence[int]) -> None:

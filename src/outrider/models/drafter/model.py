@@ -103,12 +103,15 @@ class Drafter(DrafterBase):
         self,
         last_B1: Tensor,
         state: DecoderState,
-        tokens: int,
+        tokens: Sequence[int],
         *,
         temperature: float = 1.0,
         uniform_BK: Tensor | None = None,
     ) -> BlockDraft:
-        """Guess the tokens after `last_B1`; see `decoding.protocol.Backend.draft`."""
+        """Guess the tokens after `last_B1`; see `decoding.protocol.Drafts.draft`.
+
+        All rows get as many as the longest; those that a row did not ask for mean nothing.
+        """
         hidden_BKD = self._run_slots(last_B1, state, tokens)
         return self._choose(hidden_BKD, last_B1[:, 0], Choice(temperature, uniform_BK))
 
@@ -124,7 +127,7 @@ class Drafter(DrafterBase):
         """
         slots = known_BK.shape[1]
         inputs_BK = F.pad(known_BK[:, :-1], (1, 0), value=-1)
-        hidden_BKD = self._run_slots(last_B1, state, slots, inputs_BK)
+        hidden_BKD = self._run_slots(last_B1, state, [slots] * state.rows, inputs_BK)
         found = self._choose(hidden_BKD, last_B1[:, 0], Choice(known_BK=known_BK))
         chosen_BKC = found.ids_BKC == found.tokens_BK[..., None]
         prob_BK = (found.prob_BKC * chosen_BKC).sum(-1)
@@ -137,10 +140,15 @@ class Drafter(DrafterBase):
         return found.tokens_BK.masked_fill(over_BK, eos), prob_BK.masked_fill(over_BK, 1.0)
 
     def _run_slots(
-        self, last_B1: Tensor, state: DecoderState, slots: int, known_BK: Tensor | None = None
+        self,
+        last_B1: Tensor,
+        state: DecoderState,
+        counts: Sequence[int],
+        known_BK: Tensor | None = None,
     ) -> Tensor:
         """Run a block behind what the state holds; its keys and values do not stay."""
-        step = state.step(slots, [slots] * state.rows)
+        slots = max(counts)
+        step = state.step(slots, counts)
         rest_BKD = self.mask.expand(state.rows, slots - 1, -1)
         if known_BK is not None:
             rest_BK = known_BK[:, 1:]

@@ -106,7 +106,9 @@ class Step:
         self._plans: dict[object, Slots] = {}
         start_B1 = torch.tensor([lengths[0]] if self._uniform else lengths, device=device)[:, None]
         self.positions = Positions(
-            start_B1 + torch.arange(tokens, device=device), max(lengths) + tokens
+            start_B1 + torch.arange(tokens, device=device),
+            max(lengths) + tokens,
+            max(map(sum, zip(lengths, counts, strict=True))),
         )
 
     def slots(self, pattern: Pattern, size: int) -> Slots:

@@ -29,6 +29,9 @@ class Positions(NamedTuple):
     """One row stands for all where all are equal."""
     end: int
     """All positions lie below this; known on the host, so that no device has to be asked."""
+    real: int | None = None
+    """All positions of real tokens lie below this, if not below `end` alone: what fills up shorter
+    rows may stand where no token can."""
 
     @classmethod
     def upto(cls, length: int, device: torch.device) -> "Positions":
@@ -109,11 +112,15 @@ class LearnedPosition(nn.Module):
     def forward(self, x_BTD: Tensor, positions: Positions) -> Tensor:
         """Add the row of each position."""
         limit = self.table.num_embeddings
-        if positions.end > limit:
+        real = positions.end if positions.real is None else positions.real
+        if real > limit:
             raise InputError(
-                f"{positions.end} tokens are more than the {limit} positions this model has learned"
+                f"{real} tokens are more than the {limit} positions this model has learned"
             )
-        return x_BTD + self.table(positions.index_BT)
+        index_BT = positions.index_BT
+        if positions.end > limit:
+            index_BT = index_BT.clamp(max=limit - 1)
+        return x_BTD + self.table(index_BT)
 
 
 class Rotary(nn.Module):
