@@ -1,4 +1,4 @@
-// A table of token embeddings, in the type of numbers it came in.
+// A table of token embeddings, in the smallest type of numbers that holds them exactly.
 #pragma once
 
 #include "packed_weights.h"

@@ -149,12 +149,14 @@ const PackedSection& PackedWeights::table(const std::string& name, const std::ve
   }
   if (!arrays_) throw std::invalid_argument("the packed model lacks '" + name + "'");
   const Array& array = arrays_->get(name, shape);
+  const NumberType type = array.exact_type();
+  Buffer<unsigned char> made(size * size_of(type));
   std::vector<float> row(static_cast<std::size_t>(shape.back()));
-  for (std::size_t at = 0; at < size; at += row.size())
-    array.read(at, row.size(), row.data());  // which names what is not finite
-  Buffer<unsigned char> rows(size * size_of(array.type));
-  if (size > 0) std::memcpy(rows.data(), array.data, rows.size());
-  return insert(name, array.type, std::move(rows));
+  for (std::size_t at = 0; at < size; at += row.size()) {
+    array.read(at, row.size(), row.data());
+    narrow(row.data(), row.size(), type, made.data() + at * size_of(type));
+  }
+  return insert(name, type, std::move(made));
 }
 
 std::size_t PackedWeights::bytes() const {

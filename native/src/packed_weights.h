@@ -66,7 +66,7 @@ class PackedWeights {
 
   // An array of this name and shape as float32.
   std::span<const float> floats(const std::string& name, const std::vector<int>& shape);
-  // An array of this name and shape in the type it came in.
+  // An array of this name and shape, in the smallest type that holds it exactly.
   const PackedSection& table(const std::string& name, const std::vector<int>& shape);
 
   // Writes all there is, and `about`, which is the caller's: what it was packed from, say.

@@ -9,18 +9,28 @@ namespace {
 
 constexpr std::int32_t kInfinity = 0x7f800000;  // the bits of one, as float32
 
-// All 2^112 too small, where the exponents of both types begin: one product moves them, those of
-// denormals too.
+// 2^112: so far apart the exponents of float32 and float16 begin. One product moves numbers from
+// one to the other, denormals too.
+constexpr float kHalfScale = 5192296858534827628530496329220096.0f;
+
 float widen_half(std::uint16_t half) {
   std::uint32_t bits = (half & 0x7fffu) << 13;
   float out;
   std::memcpy(&out, &bits, sizeof out);
-  out *= 5192296858534827628530496329220096.0f;
+  out *= kHalfScale;
   std::memcpy(&bits, &out, sizeof out);
   if ((half & 0x7c00u) == 0x7c00u) bits = kInfinity | (half & 0x3ffu) << 13;
   bits |= (half & 0x8000u) << 16;
   std::memcpy(&out, &bits, sizeof out);
   return out;
+}
+
+std::uint16_t narrow_half(float x) {
+  std::uint32_t sign, bits;
+  std::memcpy(&sign, &x, sizeof sign);
+  x *= 1.0f / kHalfScale;
+  std::memcpy(&bits, &x, sizeof bits);
+  return static_cast<std::uint16_t>((sign >> 16 & 0x8000u) | (bits >> 13 & 0x7fffu));
 }
 
 std::string describe(const std::vector<int>& shape) {
@@ -49,6 +59,25 @@ void widen(const void* numbers, NumberType type, std::size_t count, float* out) 
   }
 }
 
+void narrow(const float* numbers, std::size_t count, NumberType type, void* out) {
+  if (type == NumberType::float32) {
+    std::memcpy(out, numbers, count * sizeof(float));
+    return;
+  }
+  auto* halves = static_cast<unsigned char*>(out);
+  for (std::size_t i = 0; i < count; ++i) {
+    std::uint16_t half;
+    if (type == NumberType::float16) {
+      half = narrow_half(numbers[i]);
+    } else {
+      std::uint32_t bits;
+      std::memcpy(&bits, numbers + i, sizeof bits);
+      half = static_cast<std::uint16_t>(bits >> 16);
+    }
+    std::memcpy(halves + 2 * i, &half, sizeof half);
+  }
+}
+
 std::size_t size_of(const std::vector<int>& shape) {
   std::size_t product = 1;
   for (int n : shape) product *= static_cast<std::size_t>(n);
@@ -68,6 +97,25 @@ float Array::read(std::size_t begin, std::size_t count, float* out) const {
   float largest;
   std::memcpy(&largest, &most, sizeof largest);
   return largest;
+}
+
+NumberType Array::exact_type() const {
+  const std::size_t row = static_cast<std::size_t>(shape.back()), all = size_of(shape);
+  std::vector<float> numbers(row), again(row);
+  std::vector<std::uint16_t> halves(row);
+  const auto fits = [&](NumberType narrower) {
+    narrow(numbers.data(), row, narrower, halves.data());
+    widen(halves.data(), narrower, row, again.data());
+    return std::memcmp(numbers.data(), again.data(), row * sizeof(float)) == 0;
+  };
+  bool brain = true, half = true;
+  for (std::size_t at = 0; at < all; at += row) {
+    read(at, row, numbers.data());
+    brain = brain && fits(NumberType::bfloat16);
+    half = half && fits(NumberType::float16);
+  }
+  if (brain) return NumberType::bfloat16;
+  return half ? NumberType::float16 : NumberType::float32;
 }
 
 void Weights::insert(Array array) {

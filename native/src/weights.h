@@ -26,6 +26,8 @@ std::size_t size_of(const std::vector<int>& shape);
 
 // Writes `count` floats of any type, which need not be aligned, as float32: exactly.
 void widen(const void* numbers, NumberType type, std::size_t count, float* out);
+// The other way; what does not fit is cut off.
+void narrow(const float* numbers, std::size_t count, NumberType type, void* out);
 
 // An array of whoever builds the model, as it may lie in a file that is mapped to memory.
 struct Array {
@@ -37,6 +39,8 @@ struct Array {
   // Writes the numbers from `begin` on as float32 and returns the largest magnitude among them.
   // Throws where one of them is not finite.
   float read(std::size_t begin, std::size_t count, float* out) const;
+  // The smallest type that holds every number exactly. Throws where one of them is not finite.
+  NumberType exact_type() const;
 };
 
 class Weights {

@@ -37,14 +37,33 @@ void check_halves(NumberType type, int mantissa_bits) {
                                : found[half] == static_cast<float>(expected) &&
                                      std::signbit(found[half]) == std::signbit(expected));
     const Array one{"one", bytes.data() + 1, type, {65536}};
+    if (!std::isnan(expected)) {
+      std::uint16_t back;
+      narrow(&found[half], 1, type, &back);
+      CHECK(back == half || std::isinf(expected));
+    }
     float read = 0.0f;
     CHECK(refuses([&] { one.read(half, 1, &read); }) == !std::isfinite(expected));
   }
 }
 
+void check_exact_types() {
+  const auto type_of = [](std::vector<float> numbers) {
+    return Array{"a", numbers.data(), NumberType::float32, {1, static_cast<int>(numbers.size())}}
+        .exact_type();
+  };
+  CHECK(type_of({1.0f, -2.5f, 0.0f, 0x1p-130f, 0x1.fep127f}) == NumberType::bfloat16);
+  CHECK(type_of({0x1.ffcp15f, 0x1p-24f, -0x1.ffcp-14f}) == NumberType::float16);
+  CHECK(type_of({0x1.ffcp15f, 0x1p-130f}) == NumberType::float32);
+  CHECK(type_of({0x1.ffcp15f, 0x1p17f}) == NumberType::float32);
+  CHECK(type_of({0x1.ffcp15f, 0x1p-25f}) == NumberType::float32);
+  CHECK(type_of({0x1.ffep0f}) == NumberType::float32);
+}
+
 }  // namespace
 
 void check_weights() {
+  check_exact_types();
   check_halves(NumberType::float16, 10);
   check_halves(NumberType::bfloat16, 7);
 }

@@ -1,6 +1,7 @@
 """The native core packs weights as they lie in a file: halves of either kind, mapped, unaligned."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -46,12 +47,18 @@ def test_weights_may_be_mapped_read_only_and_unaligned(tmp_path: Path) -> None:
     assert same(answers(core.Model(**given | {"weights": mapped})), expected)
 
 
-def test_embeddings_keep_their_type() -> None:
+def test_embeddings_take_as_few_bytes_as_hold_them_exactly() -> None:
     given = parts("marian", "int8")
     tokens = given["weights"]["tokens.weight"]
-    brain = given["weights"] | {"tokens.weight": to_bfloat16(tokens)}
-    small = core.Model(**given | {"weights": brain}).bytes
-    assert core.Model(**given).bytes - small == 2 * tokens.size
+
+    def embedding_bytes(array: NDArray[Any]) -> int:
+        arrays = given["weights"] | {"tokens.weight": array}
+        return int(core.Model(**given | {"weights": arrays}).embedding_bytes)
+
+    assert embedding_bytes(tokens) == 4 * tokens.size
+    assert embedding_bytes(to_bfloat16(tokens)) == 2 * tokens.size
+    assert embedding_bytes(from_bfloat16(to_bfloat16(tokens))) == 2 * tokens.size
+    assert embedding_bytes(tokens.astype(np.float16).astype(np.float32)) == 2 * tokens.size
 
 
 @pytest.mark.parametrize(
