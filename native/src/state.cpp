@@ -1,5 +1,7 @@
 #include "state.h"
 
+#include <unordered_set>
+
 #include <string>
 
 namespace outrider {
@@ -90,8 +92,14 @@ void State::join(State& other, const std::vector<int>& at) {
 
 std::size_t State::bytes() const {
   std::size_t total = 0;
-  for (const auto& sequence : sequences)
+  std::unordered_set<const Source*> seen;  // beams share theirs
+  for (const auto& sequence : sequences) {
     total += sequence->decoder.bytes() + sequence->drafter.bytes();
+    const Source* source = sequence->source.get();
+    if (source == nullptr || !seen.insert(source).second) continue;
+    total += source->decoder.bytes() + source->drafter.bytes();
+    total += sizeof(float) * source->encoder_output.size();
+  }
   return total;
 }
 

@@ -303,8 +303,8 @@ def test_the_installed_core_is_sound_and_checked_in_a_moment(command: Command) -
 def test_a_model_the_core_computes(command: Command, plain: Path) -> None:
     code, out, _ = command("doctor", plain)
     assert code == 0
-    wanted = f"backend native in int8 with {native.instruction_sets()[0]}, "
-    assert lines(out)["load"].startswith(wanted)
+    wanted = f"backend native in int8 with {native.instruction_sets()[0]}"
+    assert lines(out)["load"] == wanted
 
 
 @needs_core
@@ -326,3 +326,40 @@ def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
     found = self_check.check_native()
     assert found.float32_error > self_check.TOLERANCE
     assert found.differing > 0
+
+
+@needs_core
+def test_what_a_model_and_a_row_take_is_counted(command: Command, plain: Path) -> None:
+    """By the equations: keys and values of each layer, in float32."""
+    from outrider.models import load_model
+    from outrider.models.drafter import Drafter
+
+    code, out, _ = command("doctor", plain, "--json", "-")
+    assert code == 0
+    memory = json.loads(out)["model"]["memory"]
+    config, drafter = load_model(plain).config, Drafter.from_pretrained(plain / "drafter").config
+    assert memory["embedding_bytes"] == 4 * config.vocab_size * config.hidden_size
+    assert memory["packed_bytes"] > memory["embedding_bytes"]
+    assert not memory["mapped"]
+    token = config.decoder_layers * 2 * 4 * config.hidden_size
+    assert memory["token_bytes"] == {"source": token, "target": token}
+    guess = token + drafter.layers * 2 * 4 * config.hidden_size
+    assert memory["drafting_token_bytes"] == {"source": guess, "target": guess}
+    _, out, _ = command("doctor", plain)
+    kib, more = (f"{count / 1024:.1f} KiB a" for count in (token, guess))
+    assert "MiB of embeddings, of this process alone\n" in out
+    assert (
+        f" {kib} source token, {kib} target token; "
+        f"with drafting {more} source token, {more} target token\n" in out
+    )
+
+
+@needs_core
+def test_a_language_model_has_no_source_to_keep(command: Command, tmp_path: Path) -> None:
+    drafted.save_language_model(tmp_path, drafter=False)
+    code, out, _ = command("doctor", tmp_path, "--json", "-")
+    assert code == 0
+    memory = json.loads(out)["model"]["memory"]
+    assert memory["token_bytes"]["source"] == 0
+    assert memory["token_bytes"]["target"] > 0
+    assert memory["drafting_token_bytes"] is None

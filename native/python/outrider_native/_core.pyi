@@ -21,7 +21,7 @@ class State:
         """Tokens each sequence has room for."""
     @property
     def bytes(self) -> int:
-        """Memory of the caches."""
+        """Memory of the caches, those of sources among them."""
     def __len__(self) -> int: ...
     def rollback(self, arg: Sequence[int], /) -> None:
         """Make sequence b hold so many tokens; only those of the last extend can be forgotten."""

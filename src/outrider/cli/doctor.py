@@ -108,13 +108,27 @@ def _model(model: dict[str, Any]) -> Iterator[Line]:
     yield "drafter", _size(model["drafter"])
     yield "ctc", _size(model["ctc"])
     if model["backend"] == "native":
-        memory = model["memory_bytes"] / 2**20
-        set_ = model["instruction_set"]
-        yield "load", f"{_engine(model)} with {set_}, {memory:,.1f} MiB of packed weights"
+        yield "load", f"{_engine(model)} with {model['instruction_set']}"
+        yield from _memory(model["memory"])
         return
     yield "load", _engine(model)
     if model["lacking"]:
         yield "native core", f"does not compute {model['lacking']}"
+
+
+def _memory(memory: dict[str, Any]) -> Iterator[Line]:
+    packed, embeddings = memory["packed_bytes"] / 2**20, memory["embedding_bytes"] / 2**20
+    shared = "mapped, shared by processes" if memory["mapped"] else "of this process alone"
+    yield "memory", f"{packed:,.1f} MiB packed, {embeddings:,.1f} MiB of embeddings, {shared}"
+    text = _tokens(memory["token_bytes"])
+    if memory["drafting_token_bytes"]:
+        text += f"; with drafting {_tokens(memory['drafting_token_bytes'])}"
+    yield "a row", text
+
+
+def _tokens(count: dict[str, int]) -> str:
+    sides = [f"{count[side] / 2**10:,.1f} KiB a {side} token" for side in count if count[side]]
+    return ", ".join(sides)
 
 
 def _size(part: dict[str, int] | None) -> str:

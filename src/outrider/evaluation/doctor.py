@@ -40,6 +40,8 @@ OPTIONAL = {
     "scikit-learn": ("examples", "examples/images"),
 }
 """Packages some features need: the extra that brings each, and what it is for."""
+STEP = 16
+"""Tokens by which a cache of the native core grows."""
 
 
 def examine(model: str | Path | None = None) -> dict[str, Any]:
@@ -119,18 +121,18 @@ def _examine_model(name: str | Path, problems: list[str]) -> dict[str, Any]:
         "name": str(name),
         "kind": "encoder-decoder" if isinstance(loaded, Translator) else "language model",
         **{part: _measure_weights(folder / path) for part, path in parts.items()},
-        **_describe_backend(loaded.backend, said),
+        **_describe_backend(loaded.backend, said, reads=isinstance(loaded, Translator)),
     }
 
 
-def _describe_backend(backend: Any, said: list[str]) -> dict[str, Any]:
+def _describe_backend(backend: Any, said: list[str], *, reads: bool) -> dict[str, Any]:
     """Say who computes and, where that is PyTorch, why; `lacking` is what the core cannot do."""
     if isinstance(backend, NativeBackend):
         return {
             "backend": "native",
             "dtype": backend.dtype,
             "instruction_set": backend.instruction_set,
-            "memory_bytes": backend.core.bytes,
+            "memory": _measure_memory(backend, reads),
         }
     assert isinstance(backend, TorchBackend)
     lacking = missing(backend.model, backend.drafter, backend.ctc_decoder)
@@ -140,6 +142,30 @@ def _describe_backend(backend: Any, said: list[str]) -> dict[str, Any]:
         "device": str(backend.device),
         "reason": said[0] if said else _why_torch(backend.device),
         "lacking": lacking,
+    }
+
+
+def _measure_memory(backend: NativeBackend, reads: bool) -> dict[str, Any]:
+    """Count what the loaded model takes, and what each token of a text does."""
+    core = backend.core
+
+    def tokens(**options: bool) -> dict[str, int]:
+        def measure(source: int, target: int) -> int:
+            return backend.encode([[0] * source], capacity=target, **options).nbytes
+
+        source = STEP if reads else 0
+        least = measure(source, STEP)
+        return {
+            "source": (measure(2 * source, STEP) - least) // STEP,
+            "target": (measure(source, 2 * STEP) - least) // STEP,
+        }
+
+    return {
+        "packed_bytes": core.bytes - core.embedding_bytes,
+        "embedding_bytes": core.embedding_bytes,
+        "mapped": core.mapped,
+        "token_bytes": tokens(),
+        "drafting_token_bytes": tokens(drafting=True) if backend.drafts else None,
     }
 
 
