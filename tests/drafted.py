@@ -17,7 +17,8 @@ from outrider.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
-from outrider.models.ctc import Ctc, CtcConfig
+from outrider.models.config import CtcConfig
+from outrider.models.ctc import Ctc
 
 TEXT = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}

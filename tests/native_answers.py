@@ -7,6 +7,7 @@ from numpy.typing import NDArray
 
 import native_tiny
 from outrider.backends.native_parts import ctc_shape, drafter_shape, model_shape, weights
+from outrider.models.parts import parts_of
 
 SOURCE = [[3, 4, 5, 1], [6, 1]]
 TOKENS = [[1, 7, 2], [5, 3, 8]]
@@ -15,12 +16,12 @@ TOKENS = [[1, 7, 2], [5, 3, 8]]
 def parts(kind: str, dtype: str) -> dict[str, Any]:
     """Everything but the weights that a model with a drafter and a CTC decoder is built from."""
     model = native_tiny.build(kind)
-    drafter, ctc = native_tiny.build_drafter(model), native_tiny.build_ctc(model)
+    found = parts_of(model, native_tiny.build_drafter(model), native_tiny.build_ctc(model))
     return {
         "model": model_shape(model.config, dtype),
-        "weights": weights(model, drafter, ctc),
-        "drafter": drafter_shape(drafter),
-        "ctc": ctc_shape(ctc),
+        "weights": weights(found),
+        "drafter": drafter_shape(found.drafter),
+        "ctc": ctc_shape(found.ctc.config),
         "instruction_set": "",
         "threads": 1,
     }

@@ -10,7 +10,8 @@ from torch import nn
 
 import tiny
 from outrider.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq
-from outrider.models.ctc import Ctc, CtcConfig
+from outrider.models.config import CtcConfig
+from outrider.models.ctc import Ctc
 
 ODD: dict[str, Any] = {
     "vocab_size": 37,

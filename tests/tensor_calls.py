@@ -7,6 +7,7 @@ from torch import Tensor
 
 from outrider.backends.torch import TorchBackend
 from outrider.decoding.questions import Chosen, Forbidden, Likeliest, Logits
+from outrider.models.parts import parts_of
 
 __all__ = ["TensorCalls", "TensorDraft", "native_calls", "torch_calls"]
 
@@ -62,7 +63,7 @@ def torch_calls(*inputs: Any, **options: Any) -> TensorCalls:
     return TensorCalls(TorchBackend(*inputs, **options))
 
 
-def native_calls(*inputs: Any, **options: Any) -> TensorCalls:
+def native_calls(model: Any, drafter: Any = None, ctc: Any = None, **options: Any) -> TensorCalls:
     from outrider.backends.native import NativeBackend
 
-    return TensorCalls(NativeBackend(*inputs, **options))
+    return TensorCalls(NativeBackend(parts_of(model, drafter, ctc), **options))

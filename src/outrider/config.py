@@ -15,7 +15,6 @@ from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args
 from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticUndefined, to_jsonable_python
 
-from outrider import yaml12
 from outrider.errors import ConfigError, nearest
 
 __all__ = [
@@ -74,6 +73,8 @@ def build_config(cls: type[ConfigT], values: Mapping[str, Any], *, prefix: str =
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
     """Read a YAML file that holds one mapping."""
+    from outrider import yaml12
+
     path = Path(path)
     try:
         values = yaml12.parse(path.read_text(encoding="utf-8-sig"))
@@ -94,6 +95,8 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 def as_yaml(config: Config) -> str:
     """Write a config as YAML that reads back to an equal one."""
+    from outrider import yaml12
+
     return yaml12.dump(config.model_dump(mode="json"))
 
 
@@ -132,6 +135,8 @@ def explain(cls: type[Config], prefix: str = "") -> Iterator[ExplainedKey]:
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
+    from outrider import yaml12
+
     key, equals, text = override.partition("=")
     *parents, last = parts = key.strip().split(".")
     if not equals or not all(parts):
@@ -273,6 +278,8 @@ def _bounds(metadata: Iterable[Any]) -> list[str]:
 
 def show_value(value: Any) -> str:
     """Write a value on one line, as it could stand after `key=`."""
+    from outrider import yaml12
+
     if value is PydanticUndefined:
         return "required"
     return yaml12.dump(to_jsonable_python(value, inf_nan_mode="constants"), flow=True)

@@ -27,6 +27,7 @@ __all__ = [
     "ResourceError",
     "UnsupportedError",
     "is_out_of_memory",
+    "missing_extra",
     "nearest",
     "within_memory",
 ]
@@ -45,6 +46,17 @@ SMALLER = (
 
 LONGEST_KEY = 200
 """Characters of a key that a message repeats."""
+
+
+EXTRAS = {
+    **dict.fromkeys(("torch", "transformers", "accelerate"), ("PyTorch", "train")),
+    **{name: (name, "train") for name in ("pyarrow", "sacrebleu", "safetensors")},
+    "sentencepiece": ("sentencepiece", "marian"),
+    "datasets": ("datasets", "hub"),
+    "matplotlib": ("matplotlib", "plot"),
+    "ctranslate2": ("ctranslate2", "peers"),
+}
+"""Modules that `pip install outrider` does not bring: their name, and the extra that has them."""
 
 
 class OutriderError(Exception):
@@ -91,6 +103,15 @@ class MissingExtraError(OutriderError):
         super().__init__(
             f"{purpose} needs {package}, which is not installed: pip install 'outrider[{extra}]'"
         )
+
+
+def missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:
+    """Say which extra brings what could not be imported; `error` itself where none does."""
+    name = (error.name or "").partition(".")[0]
+    if name not in EXTRAS:
+        return error
+    package, extra = EXTRAS[name]
+    return MissingExtraError(package, extra, purpose)
 
 
 class FallbackWarning(UserWarning):

@@ -21,6 +21,7 @@ core = pytest.importorskip("outrider_native", reason="outrider-native is not ins
 
 from outrider.backends.native import INSTRUCTION_SET, NativeState  # noqa: E402
 from outrider.backends.native_parts import model_shape, weights  # noqa: E402
+from outrider.models.parts import parts_of  # noqa: E402
 
 WORDS = 37
 SOURCE = [[4, 5, 1], [6, 1]]
@@ -342,7 +343,7 @@ def test_weights_that_are_no_numbers_are_named(value) -> None:
 
 def test_weights_of_another_shape_are_named() -> None:
     model = native_tiny.build("plain")
-    arrays, shape = weights(model), model_shape(model.config, "int8")
+    arrays, shape = weights(parts_of(model)), model_shape(model.config, "int8")
 
     def build(**changes: Any) -> None:
         values = {"model": shape, "weights": arrays, "drafter": None, "ctc": None}
@@ -398,9 +399,9 @@ def test_wrong_options_are_named() -> None:
         native_calls(model, threads=5000)
     with pytest.raises(ModelError, match=r"does not compute position: alibi; use backend torch"):
         native_calls(tiny.seq2seq(position="alibi"))
-    unbound = native_tiny.Drafter(native_tiny.DrafterConfig.for_target(model.config))
-    with pytest.raises(ModelError, match="this drafter has no target yet"):
-        native_calls(model, drafter=unbound)
+    another = native_tiny.build_drafter(native_tiny.build("learned"))
+    with pytest.raises(ModelError, match="made for another model: its vocab_size is 37"):
+        native_calls(model, drafter=another)
 
 
 def test_repeating_rows_twice_is_our_own_mistake(backend) -> None:

@@ -13,6 +13,7 @@ from outrider.errors import InputError, OutriderError, ResourceError, Unsupporte
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
 from outrider.backends.native import NativeBackend, NativeState
+from outrider.models.parts import parts_of
 
 SOURCE = [[4, 5, 1], [6, 1]]
 LAST = [[3], [4]]
@@ -22,7 +23,7 @@ LAST = [[3], [4]]
 def backend() -> NativeBackend:
     model = native_tiny.build("marian")
     parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
-    return NativeBackend(model, threads=2, **parts)
+    return NativeBackend(parts_of(model, **parts), threads=2)
 
 
 class Broken:
@@ -115,7 +116,7 @@ def test_threads_that_the_system_does_not_give_are_one_sentence() -> None:
     resource.setrlimit(resource.RLIMIT_AS, (used + (256 << 20), hard))
     try:
         with pytest.raises(ResourceError, match="use fewer threads"):
-            NativeBackend(model, threads=1024)
+            NativeBackend(parts_of(model), threads=1024)
     finally:
         resource.setrlimit(resource.RLIMIT_AS, (soft, hard))
 
@@ -123,7 +124,7 @@ def test_threads_that_the_system_does_not_give_are_one_sentence() -> None:
 def test_more_memory_than_there_is_gives_one_sentence() -> None:
     """A million places of many wide layers; nothing of it is ever touched."""
     resource = pytest.importorskip("resource")
-    backend = NativeBackend(native_tiny.build("wide"), threads=1)
+    backend = NativeBackend(parts_of(native_tiny.build("wide")), threads=1)
     soft, hard = resource.getrlimit(resource.RLIMIT_AS)
     resource.setrlimit(resource.RLIMIT_AS, (64 << 30, hard))
     try:

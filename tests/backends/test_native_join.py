@@ -16,6 +16,7 @@ from outrider.decoding.questions import Logits
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
 from outrider.backends.native import NativeBackend  # noqa: E402
+from outrider.models.parts import parts_of  # noqa: E402
 
 LONGEST = 12
 SETS = core.instruction_sets()
@@ -23,7 +24,7 @@ SETS = core.instruction_sets()
 
 def build(kind: str, seed: int, **options: Any) -> NativeBackend:
     model = native_tiny.build(kind, seed=seed)
-    return NativeBackend(model, drafter=native_tiny.build_drafter(model), **options)
+    return NativeBackend(parts_of(model, native_tiny.build_drafter(model)), **options)
 
 
 class Alone:
@@ -139,9 +140,10 @@ import random, re
 import native_tiny
 from outrider.backends.native import NativeBackend
 from outrider.decoding.questions import Likeliest
+from outrider.models.parts import parts_of
 
 model = native_tiny.build("plain")
-backend = NativeBackend(model, drafter=native_tiny.build_drafter(model), threads=1)
+backend = NativeBackend(parts_of(model, native_tiny.build_drafter(model)), threads=1)
 dice, rows, report = random.Random(0), 0, []
 resident = lambda: int(re.search(r"VmRSS:\\s+(\\d+)", open("/proc/self/status").read())[1])
 

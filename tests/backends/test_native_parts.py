@@ -8,6 +8,7 @@ import pytest
 import native_tiny
 import tiny
 from outrider.backends.native_parts import ctc_shape, drafter_shape, missing, model_shape, weights
+from outrider.models.parts import parts_of
 
 SEQ2SEQ: list[tuple[dict[str, Any], str]] = [
     ({"position": "alibi"}, "position: alibi"),
@@ -46,31 +47,32 @@ LANGUAGE_MODELS: list[tuple[dict[str, Any], str]] = [
 
 @pytest.mark.parametrize(("parts", "expected"), SEQ2SEQ, ids=[text for _, text in SEQ2SEQ])
 def test_what_an_encoder_decoder_has_too_much_is_named(parts, expected) -> None:
-    assert missing(tiny.seq2seq(**parts)) == expected
+    assert missing(tiny.seq2seq(**parts).config) == expected
 
 
 @pytest.mark.parametrize(
     ("parts", "expected"), LANGUAGE_MODELS, ids=[text for _, text in LANGUAGE_MODELS]
 )
 def test_what_a_language_model_has_too_much_is_named(parts, expected) -> None:
-    assert missing(tiny.language_model(**parts)) == expected
+    assert missing(tiny.language_model(**parts).config) == expected
 
 
 def test_what_a_side_decoder_has_too_much_is_named() -> None:
     model = tiny.seq2seq()
     ctc = native_tiny.build_ctc(model)
-    assert missing(model, native_tiny.build_drafter(model), ctc) is None
+    config = model.config
+    assert missing(config, native_tiny.build_drafter(model).config, ctc.config) is None
     lstm = native_tiny.build_drafter(model, core="lstm", rank=0)
-    assert missing(model, lstm) == "core: lstm (of the drafter)"
+    assert missing(config, lstm.config) == "core: lstm (of the drafter)"
     ahead = native_tiny.build_drafter(model, ahead=ctc, reads="ctc")
-    assert missing(model, ahead, ctc) == "reads: ctc (of the drafter)"
+    assert missing(config, ahead.config, ctc.config) == "reads: ctc (of the drafter)"
     cross = native_tiny.build_ctc(model, cross=True)
-    assert missing(model, None, cross) == "cross: true (of the CTC decoder)"
+    assert missing(config, None, cross.config) == "cross: true (of the CTC decoder)"
 
 
 @pytest.mark.parametrize("kind", native_tiny.KINDS)
 def test_nothing_is_missing_of_what_the_core_computes(kind) -> None:
-    assert missing(native_tiny.build(kind)) is None
+    assert missing(native_tiny.build(kind).config) is None
 
 
 def test_the_shape_is_that_of_the_config() -> None:
@@ -82,14 +84,15 @@ def test_the_shape_is_that_of_the_config() -> None:
     assert (text["encoder_layers"], text["decoder_layers"], text["dtype"]) == (0, 2, "float32")
     assert text["kv_heads"] == text["heads"] == 2
     drafter = native_tiny.build_drafter(model, shortlist=5)
-    assert drafter_shape(drafter)["kept"] == drafter.kept_V.tolist()
-    assert drafter_shape(native_tiny.build_drafter(model))["kept"] == []
-    assert ctc_shape(native_tiny.build_ctc(model, upsample=3))["upsample"] == 3
+    assert drafter_shape(parts_of(model, drafter).drafter)["kept"] == drafter.kept_V.tolist()
+    plain = parts_of(model, native_tiny.build_drafter(model))
+    assert drafter_shape(plain.drafter)["kept"] == []
+    assert ctc_shape(native_tiny.build_ctc(model, upsample=3).config)["upsample"] == 3
 
 
 def test_weights_are_float32_whatever_they_were() -> None:
     model = native_tiny.build("marian").bfloat16()
     drafter = native_tiny.build_drafter(model).bfloat16()
-    found = weights(model, drafter, native_tiny.build_ctc(model).bfloat16())
+    found = weights(parts_of(model, drafter, native_tiny.build_ctc(model).bfloat16()))
     assert all(array.dtype == np.float32 for array in found.values())
     assert {name.split(".")[0] for name in found} >= {"tokens", "encoder", "drafter", "ctc"}

@@ -7,8 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.data.cleaning import PairCleaner, normalise, normalise_verbatim
+from outrider.data.cleaning import PairCleaner
 from outrider.data.config import CleanConfig
+from outrider.data.normalise import normalise, normalise_verbatim
 from outrider.data.records import Row
 from outrider.errors import DataError
 

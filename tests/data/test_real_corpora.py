@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from outrider.data.batches import BatchStream
-from outrider.data.cleaning import normalise
 from outrider.data.config import PrepareConfig, TokenizerConfig
+from outrider.data.normalise import normalise
 from outrider.data.prepare import prepare
 from outrider.data.tokenizer.training import train_tokenizer
 

@@ -13,8 +13,9 @@ from outrider.backends.special_tokens import special_tokens
 from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Request, beam, decode, greedy, sample
 from outrider.errors import ModelError
-from outrider.models.ctc import Ctc, CtcConfig
-from outrider.models.drafter import Drafter, DrafterConfig
+from outrider.models.config import CtcConfig, DrafterConfig
+from outrider.models.ctc import Ctc
+from outrider.models.drafter import Drafter
 from outrider.runtime import load
 from outrider.runtime.options import model_defaults, model_ends
 

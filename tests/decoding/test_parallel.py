@@ -17,8 +17,9 @@ from outrider.decoding.parallel import parallel
 from outrider.decoding.questions import Logits
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError
-from outrider.models.ctc import Ctc, CtcConfig
-from outrider.models.drafter import Drafter, DrafterConfig
+from outrider.models.config import CtcConfig, DrafterConfig
+from outrider.models.ctc import Ctc
+from outrider.models.drafter import Drafter
 from outrider.models.state import DecoderState
 
 EOS, PAD = 1, 0

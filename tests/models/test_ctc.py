@@ -10,8 +10,9 @@ from torch.nn import functional as F
 
 import tiny
 from outrider.errors import ConfigError, ModelError
-from outrider.models.ctc import Ctc, CtcConfig, split_weights
-from outrider.models.folder import load_side_decoder
+from outrider.models.config import CtcConfig
+from outrider.models.ctc import Ctc, split_weights
+from outrider.models.folder import load_ctc
 
 PARTS: list[dict[str, Any]] = [
     {},
@@ -108,8 +109,9 @@ def test_a_folder_keeps_it(tmp_path: Path) -> None:
     target = tiny.seq2seq()
     ctc = build(target, dtype=torch.float32, upsample=3)
     ctc.steps += 7
-    ctc.save_pretrained(tmp_path)
-    loaded = load_side_decoder(tmp_path, CtcConfig, Ctc, target).bind(target)
+    ctc.save_pretrained(tmp_path / "ctc")
+    loaded = load_ctc(tmp_path, target)
+    assert loaded is not None
     source, keep = sources([5, 2])
     memory = target.encode(source, keep)
     assert torch.equal(ctc.slots(memory, keep), loaded.slots(memory, keep))

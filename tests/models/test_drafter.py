@@ -17,7 +17,8 @@ from outrider.models import (
     Seq2Seq,
     load_drafter,
 )
-from outrider.models.ctc import Ctc, CtcConfig
+from outrider.models.config import CtcConfig
+from outrider.models.ctc import Ctc
 from outrider.models.drafter import Slots
 from outrider.nn.loss import IGNORED
 from tensor_calls import torch_calls

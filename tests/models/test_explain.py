@@ -4,11 +4,9 @@ import pytest
 
 import tiny
 from outrider.cli.main import run
-from outrider.models.config import Seq2SeqConfig
-from outrider.models.ctc import CtcConfig
-from outrider.models.drafter import DrafterConfig
+from outrider.formats.description import SideDecoderDescription
+from outrider.models.config import CtcConfig, DrafterConfig, Seq2SeqConfig
 from outrider.models.explain import SIDE_DECODERS, explain_models
-from outrider.models.side_decoder import SideDecoderConfig
 
 
 def test_only_what_a_user_may_set_is_a_key() -> None:
@@ -16,7 +14,11 @@ def test_only_what_a_user_may_set_is_a_key() -> None:
     assert {"model.rank", "model.shortlist", "model.upsample", "model.reveal_end"} <= keys
     for config_class in SIDE_DECODERS.values():
         own = {
-            key for key in vars(SideDecoderConfig) | vars(config_class) if not key.startswith("_")
+            key
+            for cls in config_class.__mro__
+            if issubclass(cls, SideDecoderDescription)
+            for key in vars(cls)
+            if not key.startswith("_")
         }
         assert {"given", "ranges"} <= own, "the names this test is about"
     assert keys.isdisjoint({"model.given", "model.ranges", "model.model_type"})

@@ -9,8 +9,8 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 import tiny
 from outrider.errors import InputError
+from outrider.formats.description.choices import POSITIONS
 from outrider.models import LanguageModel, Seq2Seq
-from outrider.models.config.choices import POSITIONS
 
 
 @pytest.mark.parametrize("position", POSITIONS)

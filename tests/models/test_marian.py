@@ -1,6 +1,7 @@
 """Marian models: the same numbers as transformers' own implementation, both ways."""
 
 import json
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,8 +10,10 @@ from transformers import MarianConfig, MarianMTModel
 
 import tiny
 from outrider.errors import ModelError
+from outrider.formats.marian import MarianValues, import_config, import_weights
+from outrider.formats.safetensors import Weight
 from outrider.models import Seq2Seq, load_model
-from outrider.models.marian import import_config, import_weights, to_marian
+from outrider.models.marian import to_marian
 
 
 @pytest.fixture
@@ -95,14 +98,23 @@ def test_unequal_halves_are_refused(marian: MarianMTModel) -> None:
         import_config(values)
 
 
+def test_what_a_config_leaves_out_is_what_transformers_takes_for_it() -> None:
+    theirs = MarianConfig()
+    ours = asdict(MarianValues())
+    assert ours == {key: getattr(theirs, key) for key in ours}
+
+
 def test_untied_head_is_refused(marian: MarianMTModel) -> None:
     with pytest.raises(ModelError, match="tie_word_embeddings is false"):
         import_config(marian.config.to_dict() | {"tie_word_embeddings": False})
 
 
 def test_a_missing_weight_is_named(marian: MarianMTModel) -> None:
-    weights = marian.state_dict()
-    del weights["model.decoder.layers.1.encoder_attn.k_proj.bias"]
+    weights = {
+        name: Weight("float32", one.numpy())
+        for name, one in marian.state_dict().items()
+        if name != "model.decoder.layers.1.encoder_attn.k_proj.bias"
+    }
     with pytest.raises(ModelError, match=r"lack 'model\.decoder\.layers\.1\.encoder_attn\.k_proj"):
         import_weights(weights, import_config(marian.config.to_dict()))
 

@@ -21,7 +21,8 @@ from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceToken
 from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.models import Drafter, DrafterConfig, Seq2Seq, Seq2SeqConfig, load_model
-from outrider.models.ctc import Ctc, CtcConfig
+from outrider.models.config import CtcConfig
+from outrider.models.ctc import Ctc
 from outrider.models.folder import load_encoder, read_encoder
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*torch.jit.script:DeprecationWarning")  # DeBERTa's

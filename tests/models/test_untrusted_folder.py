@@ -15,9 +15,9 @@ from safetensors.torch import load_file, save_file
 import native_tiny
 import tiny
 from outrider.errors import ModelError, OutriderError
+from outrider.formats.folder import read_model, read_parts
 from outrider.models import load_model
-from outrider.models.ctc import load_ctc
-from outrider.models.folder import load_drafter
+from outrider.models.folder import load_ctc, load_drafter
 from outrider.models.marian import to_marian
 
 pytestmark = pytest.mark.timeout(60)
@@ -37,13 +37,20 @@ def load(folder: Path) -> None:
     load_drafter(folder, model, load_ctc(folder, model))
 
 
+def read(folder: Path) -> None:
+    """What is read for the native core, without PyTorch."""
+    read_model(folder).check()
+    read_parts(folder).check()
+
+
 def refused(folder: Path, message: str) -> None:
-    began = time.perf_counter()
-    with pytest.raises(ModelError, match=message) as caught:
-        load(folder)
-    assert time.perf_counter() - began < 5, "it must not take long to say no"
-    assert "\n" not in str(caught.value)
-    assert len(str(caught.value)) < 900
+    for loader in (load, read):
+        began = time.perf_counter()
+        with pytest.raises(ModelError, match=message) as caught:
+            loader(folder)
+        assert time.perf_counter() - began < 5, "it must not take long to say no"
+        assert "\n" not in str(caught.value)
+        assert len(str(caught.value)) < 900
 
 
 def edit_config(path: Path, **changes: Any) -> None:
@@ -248,3 +255,5 @@ def test_every_key_takes_any_value_or_one_sentence(folder: Path, part: str) -> N
         path.write_text(json.dumps({**before, key: ANY[number % len(ANY)]}))
         with suppress(OutriderError):
             loader(folder)
+        with suppress(OutriderError):
+            read(folder)

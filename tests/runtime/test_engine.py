@@ -3,7 +3,6 @@
 import warnings
 
 import pytest
-import torch
 
 import drafted
 import native_tiny
@@ -11,10 +10,11 @@ import tiny
 from outrider.backends import native
 from outrider.backends.torch import TorchBackend
 from outrider.errors import ConfigError, FallbackWarning, ModelError
+from outrider.models.parts import parts_of
 from outrider.runtime import load
 from outrider.runtime.engine import VARIABLE, Engine, build_backend, choose_engine
 
-CPU, META = torch.device("cpu"), torch.device("meta")
+CPU, META = "cpu", "meta"
 needs_core = pytest.mark.skipif(
     not native.is_installed(), reason="outrider-native is not installed"
 )
@@ -38,7 +38,7 @@ def test_without_a_wish_the_core_computes_where_it_is_installed(installed) -> No
     expected = Engine(True, "int8", False) if installed else Engine(False, "float32", False)
     assert choose_engine(None, None, CPU) == expected
     assert choose_engine("auto", None, CPU) == expected
-    assert choose_engine(None, None, META) == Engine(False, "float32", False)
+    assert choose_engine(None, None, META) == Engine(False, "float32", False, META)
 
 
 def test_a_dtype_that_only_torch_has_means_torch(installed) -> None:
@@ -48,7 +48,7 @@ def test_a_dtype_that_only_torch_has_means_torch(installed) -> None:
 
 def test_torch_computes_what_it_is_asked_for(installed) -> None:
     assert choose_engine("torch", None, CPU) == Engine(False, "float32", True)
-    assert choose_engine("torch", "bfloat16", META) == Engine(False, "bfloat16", True)
+    assert choose_engine("torch", "bfloat16", META) == Engine(False, "bfloat16", True, META)
     with pytest.raises(ConfigError, match=r"^dtype: int8 is for backend native; torch computes"):
         choose_engine("torch", "int8", CPU)
 
@@ -95,25 +95,27 @@ def test_what_nobody_asked_for_gives_way_with_a_word() -> None:
     model = tiny.seq2seq(position="alibi")
     message = "the native core does not compute position: alibi; decoding with torch in float32"
     with pytest.warns(FallbackWarning, match=message):
-        backend = build_backend(Engine(True, "int8", False), model)
+        backend = build_backend(Engine(True, "int8", False), parts_of(model))
     assert isinstance(backend, TorchBackend)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
-        assert isinstance(build_backend(Engine(False, "float32", False), model), TorchBackend)
+        assert isinstance(
+            build_backend(Engine(False, "float32", False), parts_of(model)), TorchBackend
+        )
 
 
 @needs_core
 def test_what_was_asked_for_does_not_give_way() -> None:
     model = tiny.seq2seq(position="alibi")
     with pytest.raises(ModelError, match="does not compute position: alibi; use backend torch"):
-        build_backend(Engine(True, "int8", True), model)
+        build_backend(Engine(True, "int8", True), parts_of(model))
 
 
 @needs_core
 def test_the_core_is_given_all_parts_and_the_threads() -> None:
     model = native_tiny.build("marian")
     parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
-    backend = build_backend(Engine(True, "float32", True), model, threads=2, **parts)
+    backend = build_backend(Engine(True, "float32", True), parts_of(model, **parts), threads=2)
     assert isinstance(backend, native.NativeBackend)
     assert (backend.dtype, backend.core.threads) == ("float32", 2)
     assert (backend.slots is not None, backend.drafts.longest) == (True, 8)

@@ -10,7 +10,8 @@ from torch import Tensor
 
 import tiny
 from outrider.decoding.writer import collapse
-from outrider.models.ctc import Ctc, CtcConfig
+from outrider.models.config import CtcConfig
+from outrider.models.ctc import Ctc
 from outrider.nn.ctc import viterbi
 from outrider.training.objectives.ctc import CtcObjective, glance
 

@@ -9,7 +9,6 @@ from collections.abc import Callable, Sequence
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
-import torch
 
 from outrider.backends.native_parts import (
     ctc_shape,
@@ -19,6 +18,7 @@ from outrider.backends.native_parts import (
     weights,
 )
 from outrider.backends.special_tokens import special_tokens
+from outrider.backends.threads import default_threads
 from outrider.decoding import round as rounds
 from outrider.decoding.protocol import Draft, RoundOutput, State
 from outrider.decoding.questions import Chosen, Likeliest, Question
@@ -31,8 +31,7 @@ from outrider.errors import (
     UnsupportedError,
     within_memory,
 )
-from outrider.models import Drafter, LanguageModel, Seq2Seq
-from outrider.models.ctc import Ctc
+from outrider.formats.folder import Parts
 
 _fault: ImportError | None = None
 try:
@@ -170,10 +169,8 @@ class NativeBackend:
 
     def __init__(
         self,
-        model: Seq2Seq | LanguageModel,
+        parts: Parts,
         *,
-        drafter: Drafter | None = None,
-        ctc: Ctc | None = None,
         dtype: str = "int8",
         threads: int | None = None,
         instruction_set: str | None = None,
@@ -182,43 +179,44 @@ class NativeBackend:
         """Pack the weights of a model.
 
         Args:
-            model: What to compute.
-            drafter: Its drafter, bound to it.
-            ctc: Its CTC decoder, bound to it.
+            parts: A model, and the drafter and the CTC decoder that were made for it.
             dtype: int8, or float32 to compare with.
-            threads: CPU threads; None for as many as PyTorch uses.
+            threads: CPU threads; None for as many as the machine has cores.
             instruction_set: amx, vnni, avx2, neon or portable; None for `OUTRIDER_ISA` or the best.
             ends: End tokens beside those of the model's config.
         """
         instruction_set = choose_instruction_set(instruction_set)
         if dtype not in DTYPES:
             raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(DTYPES)}")
-        lacking = missing(model, drafter, ctc)
+        config = parts.model.config
+        drafter = None if parts.drafter is None else parts.drafter.config
+        ctc = None if parts.ctc is None else parts.ctc.config
+        lacking = missing(config, drafter, ctc)
         if lacking is not None:
             raise ModelError(f"backend native does not compute {lacking}; use backend torch")
+        parts.check()
         try:
             self.core = _call(
                 outrider_native.Model,
-                model=model_shape(model.config, dtype),
-                weights=weights(model, drafter, ctc),
-                drafter=None if drafter is None else drafter_shape(drafter),
+                model=model_shape(config, dtype),
+                weights=weights(parts),
+                drafter=None if parts.drafter is None else drafter_shape(parts.drafter),
                 ctc=None if ctc is None else ctc_shape(ctc),
                 instruction_set=instruction_set,
-                threads=threads or torch.get_num_threads(),
+                threads=threads or default_threads(),
             )
         except InputError as error:
             message = str(error).removeprefix("backend native: ")
             raise ConfigError("backend native", message) from None
-        config = model.config
-        self.dtype = dtype
+        self.config, self.dtype = config, dtype
         self.vocab_size: int = config.vocab_size
         self.start, self.ends, self.pad = special_tokens(config, ends)
         self.eos = self.ends[0]
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
         self._longest = (0, 0)
         if drafter is not None:
-            self._longest = drafter.config.block, drafter.config.longest_text
-        self._upsample = 0 if ctc is None else ctc.config.upsample
+            self._longest = drafter.block, drafter.longest_text
+        self._upsample = 0 if ctc is None else ctc.upsample
 
     # Made anew each time: kept, they would keep the model, and the model them.
     @property

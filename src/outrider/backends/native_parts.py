@@ -4,16 +4,21 @@ The core computes the standard layers: full and causal attention, add and norm, 
 else a model has is named by `missing`, and PyTorch computes it.
 """
 
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from torch import Tensor, nn
 
-from outrider.models import Drafter, LanguageModel, Seq2Seq
-from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
-from outrider.models.ctc import Ctc
-from outrider.models.portable import first_unsupported
+from outrider.formats.description import (
+    CtcDescription,
+    DrafterDescription,
+    ModelDescription,
+    Seq2SeqDescription,
+)
+from outrider.formats.folder import Part, Parts
+from outrider.formats.portable import first_unsupported
+from outrider.formats.safetensors import Weight
 
 __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 
@@ -21,49 +26,50 @@ POSITIONS = ("none", "sinusoidal", "learned", "rotary")
 
 
 def missing(
-    model: Seq2Seq | LanguageModel, drafter: Drafter | None = None, ctc: Ctc | None = None
+    model: ModelDescription,
+    drafter: DrafterDescription | None = None,
+    ctc: CtcDescription | None = None,
 ) -> str | None:
     """Return what of a model the core cannot compute, as `key: value`; None where it can all."""
-    config = model.config
-    beyond = first_unsupported(config)
+    beyond = first_unsupported(model)
     if beyond is not None:
         return f"{beyond.key}: {beyond.value}"
-    if config.hidden_size % 2:
-        return f"hidden_size: {config.hidden_size}"
-    if config.position not in POSITIONS:
-        return f"position: {config.position}"
+    if model.hidden_size % 2:
+        return f"hidden_size: {model.hidden_size}"
+    if model.position not in POSITIONS:
+        return f"position: {model.position}"
     if drafter is not None:
         for key, usual in (("core", "transformer"), ("reads", "encoder")):
-            if getattr(drafter.config, key) != usual:
-                return f"{key}: {getattr(drafter.config, key)} (of the drafter)"
-    if ctc is not None and ctc.config.cross:
+            if getattr(drafter, key) != usual:
+                return f"{key}: {getattr(drafter, key)} (of the drafter)"
+    if ctc is not None and ctc.cross:
         return "cross: true (of the CTC decoder)"
     return None
 
 
-def model_shape(config: Seq2SeqConfig | LanguageModelConfig, dtype: str) -> dict[str, Any]:
+def model_shape(config: ModelDescription, dtype: str) -> dict[str, Any]:
     """Return the numbers that a model is built from."""
-    seq2seq = isinstance(config, Seq2SeqConfig)
+    seq2seq = config if isinstance(config, Seq2SeqDescription) else None
     heads = config.num_attention_heads
     return {
         "words": config.vocab_size,
         "width": config.hidden_size,
         "heads": heads,
         "kv_heads": config.num_key_value_heads or heads,
-        "encoder_layers": config.encoder_layers if seq2seq else 0,
-        "decoder_layers": config.decoder_layers if seq2seq else config.layers,
+        "encoder_layers": seq2seq.encoder_layers if seq2seq else 0,
+        "decoder_layers": config.decoder_depth,
         "max_positions": config.max_positions,
         "embedding_scale": config.embedding_scale,
-        "shared_embeddings": config.share_embeddings if seq2seq else True,
+        "shared_embeddings": seq2seq.share_embeddings if seq2seq else True,
         "position": config.position,
         "dtype": dtype,
         **_layer_shape(config),
     }
 
 
-def drafter_shape(drafter: Drafter) -> dict[str, Any]:
+def drafter_shape(drafter: Part[DrafterDescription]) -> dict[str, Any]:
     """Return the numbers that a drafter is built from."""
-    config, kept_V = drafter.config, drafter.kept_V
+    config = drafter.config
     return {
         "layers": config.layers,
         "heads": config.num_attention_heads,
@@ -71,14 +77,13 @@ def drafter_shape(drafter: Drafter) -> dict[str, Any]:
         "rank": config.rank,
         "candidates": config.candidates,
         "taps": config.taps,
-        "kept": [] if kept_V is None else kept_V.tolist(),
+        "kept": drafter.weights["kept_V"].data.tolist() if config.shortlist else [],
         **_layer_shape(config),
     }
 
 
-def ctc_shape(ctc: Ctc) -> dict[str, Any]:
+def ctc_shape(config: CtcDescription) -> dict[str, Any]:
     """Return the numbers that a CTC decoder is built from."""
-    config = ctc.config
     return {
         "layers": config.layers,
         "heads": config.num_attention_heads,
@@ -87,22 +92,35 @@ def ctc_shape(ctc: Ctc) -> dict[str, Any]:
     }
 
 
-def weights(
-    model: Seq2Seq | LanguageModel, drafter: Drafter | None = None, ctc: Ctc | None = None
-) -> dict[str, NDArray[np.float32]]:
-    """Return all weights as float32 arrays, side decoders under `drafter.` and `ctc.`."""
-    found = _arrays(model, "")
-    if drafter is not None:
-        found |= _arrays(drafter, "drafter.")
-        tables = drafter.tables()
-        found["drafter.head.weight"] = _array(tables.head_VD)
-        found["drafter.head.bias"] = _array(tables.bias_V)
-        if drafter.config.rank:
-            found["drafter.out"] = _array(tables.out_VR)
-            found["drafter.token"] = _array(tables.token_VR)
-    if ctc is not None:
-        found |= _arrays(ctc, "ctc.")
+def weights(parts: Parts) -> dict[str, NDArray[Any]]:
+    """Return all weights as they are stored, side decoders under `drafter.` and `ctc.`."""
+    found = _arrays(parts.model.weights, "")
+    if parts.drafter is not None:
+        found |= _arrays(parts.drafter.weights, "drafter.")
+        found |= _drafter_tables(parts.model, parts.drafter)
+    if parts.ctc is not None:
+        found |= _arrays(parts.ctc.weights, "ctc.")
     return found
+
+
+def _drafter_tables(
+    model: Part[ModelDescription], drafter: Part[DrafterDescription]
+) -> dict[str, NDArray[Any]]:
+    """Multiply out what choosing tokens needs (`models.drafter.base.Tables`)."""
+    tokens, own = model.weights["tokens.weight"], drafter.weights
+    head, bias_V = model.weights.get("head.weight", tokens), own["bias"].as_float32()
+    if "logits_bias" in model.weights:
+        bias_V = bias_V + model.weights["logits_bias"].as_float32()
+    if drafter.config.shortlist:
+        kept_N = own["kept_V"].data
+        head, bias_V = Weight(head.kind, head.data[kept_N]), bias_V[kept_N]
+    tables = {"drafter.head.weight": _array(head), "drafter.head.bias": bias_V}
+    if drafter.config.rank:
+        scale = np.float32(model.config.embedding_scale)
+        tables["drafter.out"] = head.as_float32() @ own["to_token.weight"].as_float32()
+        token_VR = tokens.as_float32() @ (scale * own["from_token.weight"].as_float32()).T
+        tables["drafter.token"] = np.ascontiguousarray(token_VR)
+    return tables
 
 
 def _layer_shape(config: Any) -> dict[str, Any]:
@@ -114,10 +132,15 @@ def _layer_shape(config: Any) -> dict[str, Any]:
     }
 
 
-def _arrays(module: nn.Module, prefix: str) -> dict[str, NDArray[np.float32]]:
-    return {prefix + name: _array(weight) for name, weight in module.named_parameters()}
+def _arrays(found: Mapping[str, Weight], prefix: str) -> dict[str, NDArray[Any]]:
+    """Return what is computed with; whole numbers are counters and lists of tokens."""
+    return {
+        prefix + name: _array(weight)
+        for name, weight in found.items()
+        if not weight.kind.startswith("int")
+    }
 
 
-def _array(weight: Tensor) -> NDArray[np.float32]:
-    array: NDArray[np.float32] = weight.detach().float().cpu().contiguous().numpy()
-    return array
+def _array(weight: Weight) -> NDArray[Any]:
+    """Return what the core is given: bfloat16 as its bits, and nothing wider than float32."""
+    return weight.as_float32() if weight.kind == "float64" else weight.data

@@ -50,7 +50,7 @@ class TorchBackend:
                 drafter.pack_weights()
             if ctc is not None:
                 ctc.pack_weights()
-        config = model.config
+        self.config = config = model.config
         self.vocab_size: int = config.vocab_size
         self.start, self.ends, self.pad = special_tokens(config, ends)
         self.eos = self.ends[0]

@@ -55,8 +55,10 @@ def _machine(found: dict[str, Any]) -> Iterator[Line]:
     yield "outrider", f"{versions['outrider']}, Python {versions['python']}, {machine['system']}"
     memory = f", {machine['memory_gib']} GiB of memory" if machine["memory_gib"] else ""
     yield "processor", f"{machine['processor']}: {machine['cores']} cores{memory}"
+    yield "threads", f"{machine['threads']}"
     gpus = ", ".join(found["gpus"]) or "no GPU"
-    yield "torch", f"{versions['torch']}, {machine['threads']} threads, {gpus}"
+    missing = "not installed: pip install 'outrider[train]' to train, and for what only torch does"
+    yield "torch", f"{versions['torch']}, {gpus}" if "torch" in versions else missing
 
 
 def _native(found: dict[str, Any]) -> Iterator[Line]:
@@ -79,7 +81,7 @@ def _check(check: dict[str, Any]) -> str:
     if check["fault"]:
         return f"failed: {check['fault']}"
     return (
-        f"ok ({check['seconds']:.1f} s): float32 within {check['float32_error']:.0e} of torch, "
+        f"ok ({check['seconds']:.1f} s): float32 within {check['float32_error']:.0e} of numpy, "
         "int8 tandem equals int8 greedy"
     )
 

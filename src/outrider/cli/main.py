@@ -34,7 +34,7 @@ from outrider.cli.show_attention import show_attention
 from outrider.cli.show_pattern import show_pattern
 from outrider.cli.train import train
 from outrider.cli.translate import generate, translate
-from outrider.errors import FallbackWarning, OutriderError, is_out_of_memory
+from outrider.errors import FallbackWarning, OutriderError, is_out_of_memory, missing_extra
 
 __all__ = ["app", "commands", "main", "run"]
 
@@ -94,7 +94,7 @@ def run(arguments: Sequence[str]) -> int:
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
-        found = _report(error)
+        found = _report(_explained(error, arguments))
         if found is None:
             raise
         if debug:
@@ -103,6 +103,15 @@ def run(arguments: Sequence[str]) -> int:
     if code == 130:
         _say("interrupted")
     return int(code)
+
+
+def _explained(error: Exception, arguments: Sequence[str]) -> Exception:
+    """Say what to install where a command needs more than decoding does."""
+    if not isinstance(error, ModuleNotFoundError):
+        return error
+    words = [word for word in arguments if not word.startswith("-")]
+    depth = 2 if words[0] in ("bench", "show") else 1
+    return missing_extra(error, " ".join(["outrider", *words[:depth]]))
 
 
 def _occupy_descriptors() -> None:

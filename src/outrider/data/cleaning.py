@@ -1,26 +1,15 @@
-"""Cleaning: texts are normalised, and pairs that cannot help are dropped, counted and shown.
+"""Cleaning: texts are normalised, and pairs that cannot help are dropped, counted and shown."""
 
-Normalising is NFC, one blank for any run of white space, and no control characters. Runs of more
-than 30 combining marks are cut first (the limit of Unicode's stream-safe text format): putting them
-in order takes quadratic time, and a hostile line would stand still for minutes.
-"""
-
-import re
-import unicodedata
 from collections.abc import Sequence
-from functools import cache
 
 from outrider.data.config import CleanConfig
 from outrider.data.corpus import Passage, Row
 from outrider.data.duplicates import SeenBefore
 from outrider.data.manifest import Dropped
+from outrider.data.normalise import normalise
 from outrider.errors import DataError
 
-__all__ = ["Drops", "PairCleaner", "normalise", "normalise_verbatim"]
-
-MAX_MARKS = 30
-CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
-CONTROL_VERBATIM = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+__all__ = ["Drops", "PairCleaner"]
 
 
 class Drops:
@@ -100,30 +89,3 @@ class PairCleaner:
         for i in seen.nonzero()[0].tolist():
             self.drops.add("duplicate", rows[i])
         return [pair for pair, again in zip(pairs, seen, strict=True) if not again]
-
-
-def normalise(text: str) -> str:
-    """One sentence: NFC, blanks collapsed, control characters gone."""
-    text = _nfc(text)
-    if not text.isprintable():
-        text = CONTROL.sub("", text)
-    return " ".join(text.split())
-
-
-def normalise_verbatim(text: str) -> str:
-    """Running text: NFC, newlines and blanks kept, control characters gone."""
-    return CONTROL_VERBATIM.sub("", _nfc(text))
-
-
-def _nfc(text: str) -> str:
-    try:
-        text.encode("latin-1")  # the quickest proof that nothing in it can combine
-    except UnicodeEncodeError:
-        return unicodedata.normalize("NFC", _long_mark_runs().sub(r"\1", text))
-    return text
-
-
-@cache
-def _long_mark_runs() -> re.Pattern[str]:
-    marks = "".join(chr(c) for c in range(0x300, 0x1F000) if unicodedata.combining(chr(c)))
-    return re.compile(f"([{marks}]{{{MAX_MARKS}}})[{marks}]+")

@@ -11,10 +11,11 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from outrider.data.cleaning import Drops, normalise_verbatim
+from outrider.data.cleaning import Drops
 from outrider.data.config import CorpusConfig, PrepareConfig
 from outrider.data.corpus import read_text
 from outrider.data.manifest import Shard, Split
+from outrider.data.normalise import normalise_verbatim
 from outrider.data.progress import Stages
 from outrider.data.shards import ShardWriter, ragged_column
 from outrider.data.spool import Spool, spread

@@ -12,20 +12,17 @@ from math import prod
 from pathlib import Path
 from typing import Any
 
-import torch
-from safetensors import safe_open
-
 from outrider.backends import native
 from outrider.backends.native import NativeBackend
 from outrider.backends.native_parts import missing
-from outrider.backends.torch import TorchBackend
 from outrider.errors import FallbackWarning, OutriderError
 from outrider.evaluation.results import machine, versions
 from outrider.evaluation.self_check import check_native
+from outrider.formats.folder import CTC, DRAFTER
+from outrider.formats.safetensors import read_safetensors
 from outrider.hub import model_folder
-from outrider.models.ctc import CTC
-from outrider.models.folder import DRAFTER
-from outrider.runtime.engine import VARIABLE, choose_device, choose_engine
+from outrider.runtime.device import choose_device, gpu_names
+from outrider.runtime.engine import VARIABLE, choose_engine
 from outrider.runtime.load import load
 from outrider.runtime.translator import Translator
 
@@ -54,7 +51,7 @@ def examine(model: str | Path | None = None) -> dict[str, Any]:
     found: dict[str, Any] = {
         "versions": versions(),
         "machine": machine(),
-        "gpus": [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())],
+        "gpus": gpu_names(),
         "environment": {name: os.environ.get(name) for name in (VARIABLE, native.INSTRUCTION_SET)},
         "native": _examine_native(problems),
         "load": _examine_load(problems),
@@ -95,13 +92,13 @@ def _examine_load(problems: list[str]) -> dict[str, Any]:
         return {"reason": str(error)}
     name = "native" if engine.native else "torch"
     reason = None if engine.native else _why_torch(place)
-    return {"backend": name, "dtype": engine.dtype, "device": str(place), "reason": reason}
+    return {"backend": name, "dtype": engine.dtype, "device": place, "reason": reason}
 
 
-def _why_torch(place: torch.device) -> str:
+def _why_torch(place: str) -> str:
     if os.environ.get(VARIABLE) == "torch":
         return f"{VARIABLE} asks for it"
-    if place.type != "cpu":
+    if place != "cpu":
         return "the native core computes on a CPU only"
     return f"the native core {'does not load' if native.is_damaged() else 'is not installed'}"
 
@@ -134,14 +131,13 @@ def _describe_backend(backend: Any, said: list[str], *, reads: bool) -> dict[str
             "instruction_set": backend.instruction_set,
             "memory": _measure_memory(backend, reads),
         }
-    assert isinstance(backend, TorchBackend)
-    lacking = missing(backend.model, backend.drafter, backend.ctc_decoder)
+    sides = [None if one is None else one.config for one in (backend.drafter, backend.ctc_decoder)]
     return {
         "backend": "torch",
         "dtype": str(backend.model.dtype).removeprefix("torch."),
         "device": str(backend.device),
-        "reason": said[0] if said else _why_torch(backend.device),
-        "lacking": lacking,
+        "reason": said[0] if said else _why_torch(backend.device.type),
+        "lacking": missing(backend.config, *sides),
     }
 
 
@@ -174,9 +170,8 @@ def _measure_weights(folder: Path) -> dict[str, int] | None:
     files = sorted(folder.glob("*.safetensors"))
     parameters = 0
     for path in files:
-        with safe_open(path, framework="pt") as file:
-            slices = [file.get_slice(name) for name in file.keys()]  # noqa: SIM118
-        parameters += sum(prod(s.get_shape()) for s in slices if "F" in s.get_dtype())
+        weights = read_safetensors(path).values()
+        parameters += sum(prod(one.shape) for one in weights if "float" in one.kind)
     size = sum(path.stat().st_size for path in files)
     return {"parameters": parameters, "bytes": size} if files else None
 

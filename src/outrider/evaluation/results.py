@@ -8,6 +8,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
+from outrider.backends.threads import default_threads
 from outrider.files import write_json
 
 __all__ = ["machine", "show_score", "versions", "write_result"]
@@ -37,14 +38,12 @@ def versions() -> dict[str, str]:
 
 def machine() -> dict[str, Any]:
     """The processor a speed was measured on, as far as the system tells."""
-    import torch
-
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _cpuinfo("model name") or platform.processor(),
         "instructions": [name for name in _INSTRUCTIONS if name in _cpuinfo("flags").split()],
         "cores": os.cpu_count(),
-        "threads": torch.get_num_threads(),
+        "threads": default_threads(),
         "memory_gib": _memory_gib(),
     }
 

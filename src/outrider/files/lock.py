@@ -4,8 +4,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from filelock import FileLock, Timeout
-
 from outrider.errors import OutriderError
 from outrider.files.writing import explained
 
@@ -18,6 +16,8 @@ def locked(path: Path, busy: OutriderError) -> Iterator[None]:
 
     The file stays: a lock whose file is removed can be held twice.
     """
+    from filelock import FileLock, Timeout
+
     lock = FileLock(path)
     try:
         with explained(path):

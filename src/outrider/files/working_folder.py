@@ -11,8 +11,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from uuid import uuid4
 
-from filelock import FileLock, Timeout
-
 from outrider.files.writing import explained, flush
 
 __all__ = ["publish", "remove_leftovers", "working_folder"]
@@ -21,6 +19,8 @@ __all__ = ["publish", "remove_leftovers", "working_folder"]
 @contextmanager
 def working_folder(folder: Path) -> Iterator[Path]:
     """Yield a folder to work in next to `folder`; it takes its place at the end, or vanishes."""
+    from filelock import FileLock
+
     kept = f"{folder} is as it was" if folder.exists() else "nothing was kept"
     with explained(folder, kept):
         folder.parent.mkdir(parents=True, exist_ok=True)
@@ -63,6 +63,8 @@ def publish(work: Path, folder: Path) -> None:
 
 def remove_leftovers(folder: Path) -> None:
     """Remove what killed processes left behind, and put back what one was about to replace."""
+    from filelock import FileLock, Timeout
+
     for lock_file in folder.parent.glob(f"{_escaped(folder.name)}.partial-*.lock"):
         work = lock_file.with_suffix("")
         lock = FileLock(lock_file)

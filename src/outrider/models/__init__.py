@@ -2,10 +2,11 @@
 
 from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
-from outrider.models.config import LanguageModelConfig, Seq2SeqConfig, check_keys
-from outrider.models.ctc import Ctc, CtcConfig, load_ctc
-from outrider.models.drafter import Drafter, DrafterConfig
-from outrider.models.folder import load_config, load_drafter, load_model
+from outrider.formats.description import check_keys
+from outrider.models.config import CtcConfig, DrafterConfig, LanguageModelConfig, Seq2SeqConfig
+from outrider.models.ctc import Ctc
+from outrider.models.drafter import Drafter
+from outrider.models.folder import load_config, load_ctc, load_drafter, load_model
 from outrider.models.language_model import LanguageModel
 from outrider.models.seq2seq import Seq2Seq
 from outrider.models.state import DecoderState

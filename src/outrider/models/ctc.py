@@ -10,23 +10,17 @@ be known: then W e(token) is added to x_u. Training gives some slots theirs (GLA
 """
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any, Self
 
 import torch
-from huggingface_hub.dataclasses import strict
 from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutput
 
-from outrider.errors import ConfigError, ModelError
 from outrider.models.base import build_block, init_weights, right_padding
-from outrider.models.config import Seq2SeqConfig
-from outrider.models.folder import load_side_decoder
-from outrider.models.language_model import LanguageModel
+from outrider.models.config import CtcConfig
 from outrider.models.seq2seq import Seq2Seq
-from outrider.models.side_decoder import SideDecoderConfig, check_fits, check_share
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.ctc import ctc_loss
 from outrider.nn.dropout import dropout
@@ -36,56 +30,7 @@ from outrider.nn.loss import IGNORED
 from outrider.nn.position import Positions, SinusoidalPosition
 from outrider.nn.stack import Stack
 
-__all__ = ["CTC", "Ctc", "CtcConfig", "load_ctc", "split_weights"]
-
-CTC = "ctc"
-"""Subfolder of a model that holds its parallel decoder."""
-WEIGHT_LIMIT = 1e6
-
-
-@strict
-class CtcConfig(SideDecoderConfig):
-    """A parallel decoder and how it is trained."""
-
-    model_type = "outrider_ctc"
-    given = ("vocab_size", "hidden_size", "blank")
-    ranges = {"upsample": (1, 16), "reveal_steps": (1, 1 << 40)}  # noqa: RUF012 - as in DrafterConfig
-
-    blank: int = 0
-    """The target's padding token: it never stands in a text."""
-    upsample: int = 2
-    """Slots for every source token; a text can be no longer than its slots."""
-    layers: int = 4
-    cross: bool = False
-    """Every layer also attends to the encoder's output."""
-    joint: bool = False
-    """Training: go on training the target too, so that its encoder serves both decoders."""
-    ar_weight: float | int = 1.0
-    """Training: weight of the target's own loss in a joint one."""
-    reveal_start: float | int = 0.5
-    """Training: slots given their token at first, as a share of those the model gets wrong."""
-    reveal_end: float | int = 0.3
-    """Training: the same share at the end."""
-    reveal_steps: int = 10_000
-    """Training: batches over which the share goes from one to the other."""
-
-    def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**kwargs)
-        for key in ("reveal_start", "reveal_end"):
-            check_share(key, getattr(self, key))
-        if not 0 <= self.ar_weight <= WEIGHT_LIMIT:
-            message = f"got {self.ar_weight}, expected 0 to {WEIGHT_LIMIT:g}"
-            raise ConfigError("ar_weight", message)
-        if not 0 <= self.blank < self.vocab_size:
-            raise ConfigError("blank", f"got {self.blank}, not a token of {self.vocab_size}")
-
-    @classmethod
-    def for_target(cls, target: Seq2SeqConfig, **values: Any) -> "CtcConfig":
-        """Take from the target what must agree with it, and its layer's shape as the default."""
-        if not isinstance(target, Seq2SeqConfig):
-            raise ConfigError("target", "is a language model; CTC needs a source to read")
-        values = {"dropout": target.dropout, **values}
-        return cls(**cls.from_target(target, values), blank=target.pad_token_id)
+__all__ = ["Ctc", "split_weights"]
 
 
 class Ctc(PreTrainedModel):
@@ -119,13 +64,7 @@ class Ctc(PreTrainedModel):
 
     def bind(self, target: Seq2Seq) -> Self:
         """Read this target's encoder. Its weights are ours to train only if the config is joint."""
-        theirs = target.config
-        expected = {
-            "vocab_size": theirs.vocab_size,
-            "hidden_size": theirs.hidden_size,
-            "blank": theirs.pad_token_id,
-        }
-        check_fits("parallel decoder", self.config, expected)
+        self.config.check_target(target.config)
         if self.config.joint:
             self.target = target
         else:
@@ -291,16 +230,3 @@ def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dic
     own = {name: weight for name, weight in weights.items() if not name.startswith(prefix)}
     theirs = {name.removeprefix(prefix): weights[name] for name in weights.keys() - own.keys()}
     return own, theirs
-
-
-def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:
-    """Load the parallel decoder that lies with a model and bind it; None if there is none."""
-    folder = Path(folder) / CTC
-    if not folder.is_dir():
-        return None
-    if not isinstance(target, Seq2Seq):
-        raise ModelError(f"{folder}: a language model has no source for a CTC decoder to read")
-    ctc = load_side_decoder(folder, CtcConfig, Ctc, target).bind(target)
-    if int(ctc.steps) < 0:
-        raise ModelError(f"{folder}: 'steps' is {int(ctc.steps)}, expected 0 or more")
-    return ctc

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from outrider.errors import ConfigError, MissingExtraError, ModelError
+from outrider.formats.portable import first_unsupported
 from outrider.models.config import Seq2SeqConfig
-from outrider.models.portable import first_unsupported
 from outrider.models.seq2seq import Seq2Seq
 from outrider.nn.layer.block import Block
 from outrider.nn.position import LearnedPosition, Positions, SinusoidalPosition

@@ -8,15 +8,15 @@ from dataclasses import MISSING, fields
 from transformers import PreTrainedConfig
 
 from outrider.config import ExplainedKey, show_type, show_value
-from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
-from outrider.models.ctc import CtcConfig
-from outrider.models.drafter import DrafterConfig
-from outrider.models.side_decoder import SideDecoderConfig
+from outrider.models.config import CtcConfig, DrafterConfig, LanguageModelConfig, Seq2SeqConfig
 
 __all__ = ["TYPES", "explain_models"]
 
 MODELS = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
-SIDE_DECODERS: dict[str, type[SideDecoderConfig]] = {"drafter": DrafterConfig, "ctc": CtcConfig}
+SIDE_DECODERS: dict[str, type[DrafterConfig | CtcConfig]] = {
+    "drafter": DrafterConfig,
+    "ctc": CtcConfig,
+}
 TYPES: dict[str, type[PreTrainedConfig]] = {**MODELS, **SIDE_DECODERS}
 DERIVED = {
     *("vocab_size", "is_encoder_decoder", "is_decoder"),

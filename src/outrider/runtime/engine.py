@@ -3,20 +3,19 @@
 import os
 import warnings
 from collections.abc import Sequence
-from typing import NamedTuple
-
-import torch
+from typing import TYPE_CHECKING, NamedTuple
 
 from outrider.backends import native
 from outrider.backends.native import NativeBackend
 from outrider.backends.native_parts import missing
-from outrider.backends.torch import TorchBackend
-from outrider.errors import ConfigError, FallbackWarning, nearest
-from outrider.models import Drafter, LanguageModel, Seq2Seq
-from outrider.models.ctc import Ctc
-from outrider.models.weights import DTYPES
+from outrider.errors import ConfigError, FallbackWarning, missing_extra, nearest
+from outrider.formats.folder import Parts
+from outrider.formats.weights import DTYPES
 
-__all__ = ["BACKENDS", "VARIABLE", "Engine", "build_backend", "choose_device", "choose_engine"]
+if TYPE_CHECKING:
+    from outrider.backends.torch import TorchBackend
+
+__all__ = ["BACKENDS", "VARIABLE", "Engine", "build_backend", "choose_engine", "lacking"]
 
 BACKENDS = ("auto", "torch", "native")
 VARIABLE = "OUTRIDER_BACKEND"
@@ -30,23 +29,10 @@ class Engine(NamedTuple):
     dtype: str
     asked: bool
     """Whether the user asked for it; then nothing else will do."""
+    device: str = "cpu"
 
 
-def choose_device(name: str) -> torch.device:
-    """Find the device of this name; `auto` is a GPU if there is one."""
-    if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    try:
-        place = torch.device(name)
-        torch.empty(0, device=place)
-    except (RuntimeError, AssertionError):
-        raise ConfigError(
-            "device", f"got {name!r}, which this machine does not have; try auto or cpu"
-        ) from None
-    return place
-
-
-def choose_engine(backend: str | None, dtype: str | None, device: torch.device) -> Engine:
+def choose_engine(backend: str | None, dtype: str | None, device: str = "cpu") -> Engine:
     """Settle what `load` was asked for.
 
     Without a wish it is the native core in int8, if that is installed and the model is for a CPU;
@@ -68,38 +54,53 @@ def choose_engine(backend: str | None, dtype: str | None, device: torch.device) 
         return Engine(True, dtype or "int8", True)
     if backend == "torch" and dtype == "int8":
         raise ConfigError("dtype", "int8 is for backend native; torch computes in float32")
-    if backend == "auto" and dtype is None and device.type == "cpu" and native.is_installed():
+    if backend == "auto" and dtype is None and device == "cpu" and native.is_installed():
         return Engine(True, "int8", False)
-    return Engine(False, dtype or "float32", backend == "torch")
+    return Engine(False, dtype or "float32", backend == "torch", device)
 
 
 def build_backend(
-    engine: Engine,
-    model: Seq2Seq | LanguageModel,
-    *,
-    drafter: Drafter | None = None,
-    ctc: Ctc | None = None,
-    threads: int | None = None,
-    ends: Sequence[int] = (),
-) -> TorchBackend | NativeBackend:
+    engine: Engine, parts: Parts, *, threads: int | None = None, ends: Sequence[int] = ()
+) -> "NativeBackend | TorchBackend":
     """Let an engine compute a model; what nobody asked for gives way where it cannot."""
+    if engine.native and (engine.asked or lacking(parts) is None):
+        return NativeBackend(parts, dtype=engine.dtype, threads=threads, ends=ends)
+    computer = _build_torch(engine, parts, threads, ends)
     if engine.native:
-        lacking = None if engine.asked else missing(model, drafter, ctc)
-        if lacking is None:
-            return NativeBackend(
-                model, drafter=drafter, ctc=ctc, dtype=engine.dtype, threads=threads, ends=ends
-            )
         warnings.warn(
-            f"the native core does not compute {lacking}; decoding with torch in float32",
+            f"the native core does not compute {lacking(parts)}; decoding with torch in float32",
             FallbackWarning,
             stacklevel=3,
         )
-    return TorchBackend(model, drafter=drafter, ctc=ctc, frozen=True, ends=ends)
+    return computer
 
 
-def _check_native(dtype: str | None, device: torch.device) -> None:
+def lacking(parts: Parts) -> str | None:
+    """Return what of a model the core cannot compute; None where it can all."""
+    drafter = None if parts.drafter is None else parts.drafter.config
+    ctc = None if parts.ctc is None else parts.ctc.config
+    return missing(parts.model.config, drafter, ctc)
+
+
+def _build_torch(
+    engine: Engine, parts: Parts, threads: int | None, ends: Sequence[int]
+) -> "TorchBackend":
+    try:
+        from outrider.runtime.torch_engine import build_torch
+    except ModuleNotFoundError as error:
+        purpose = "backend torch"
+        if engine.native:
+            purpose = f"{parts.model.folder}: a model with {lacking(parts)}"
+        elif not engine.asked:
+            purpose = "decoding without the native core"
+        raise missing_extra(error, purpose) from None
+    dtype = "float32" if engine.native else engine.dtype
+    return build_torch(parts, dtype=dtype, device=engine.device, threads=threads, ends=ends)
+
+
+def _check_native(dtype: str | None, device: str) -> None:
     native.check_installed()
-    if device.type != "cpu":
+    if device != "cpu":
         raise ConfigError("device", f"backend native computes on a CPU, not on {device}")
     if dtype is not None and dtype not in native.DTYPES:
         expected = " or ".join(native.DTYPES)

@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from safetensors.torch import save_file
 
 from outrider.backends.torch import TorchBackend
@@ -13,11 +14,12 @@ from outrider.data.tokenizer.marian import MarianTokenizer
 from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
+from outrider.formats.weights import DTYPES, read_weights
 from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
 from outrider.models.ctranslate2 import Words, to_ctranslate2
+from outrider.models.folder import as_tensor
 from outrider.models.marian import to_marian
-from outrider.models.weights import DTYPES, read_weights
 from outrider.runtime.options import model_defaults
 
 __all__ = ["export_copy", "export_ctranslate2", "export_marian"]
@@ -91,9 +93,10 @@ def _words(tokenizer: Tokenizer) -> Words:
 
 def _copy_part(source: Path, target: Path, dtype: str) -> None:
     target.mkdir(exist_ok=True)
+    tensors = {name: as_tensor(weight) for name, weight in read_weights(source).items()}
     weights = {
-        name: tensor.to(DTYPES[dtype]) if tensor.is_floating_point() else tensor
-        for name, tensor in read_weights(source).items()
+        name: tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
+        for name, tensor in tensors.items()
     }
     save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
     for path in sorted(source.iterdir()):

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property
 from typing import Any, Literal, overload
 
-from outrider.data.cleaning import normalise_verbatim
+from outrider.data.normalise import normalise_verbatim
 from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
 from outrider.decoding.policy import DraftPolicy

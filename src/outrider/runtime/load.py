@@ -1,21 +1,24 @@
 """`outrider.load`: a folder becomes an object that translates or generates."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-import torch
-
+from outrider.backends.native import NativeBackend
 from outrider.bounds import check_bound
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer
 from outrider.errors import ModelError
+from outrider.formats.description import Seq2SeqDescription
+from outrider.formats.folder import read_parts
 from outrider.hub import model_folder
-from outrider.models import LanguageModel, Seq2Seq, load_model
-from outrider.models.ctc import load_ctc
-from outrider.models.folder import load_drafter
-from outrider.runtime.engine import build_backend, choose_device, choose_engine
+from outrider.runtime.device import choose_device
+from outrider.runtime.engine import build_backend, choose_engine
 from outrider.runtime.generator import Generator
 from outrider.runtime.options import model_defaults, model_ends
 from outrider.runtime.translator import Translator
+
+if TYPE_CHECKING:
+    from outrider.backends.torch import TorchBackend
 
 __all__ = ["load"]
 
@@ -41,33 +44,31 @@ def load(
             installed and no other dtype is asked for. `OUTRIDER_BACKEND` changes the default.
         threads: CPU threads of this process; None leaves them alone.
     """
-    place = choose_device(device)
-    engine = choose_engine(backend, dtype, place)
+    engine = choose_engine(backend, dtype, choose_device(device))
     if threads is not None:
-        torch.set_num_threads(check_bound("threads", threads))
+        check_bound("threads", threads)
     folder = model_folder(name)
-    model = load_model(folder, dtype="float32" if engine.native else engine.dtype, device=place)
-    tokenizer = load_tokenizer(folder)
-    if tokenizer.vocab_size > model.config.vocab_size:
+    parts = read_parts(folder)
+    config, tokenizer = parts.model.config, load_tokenizer(folder)
+    if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, "
-            f"the model only {model.config.vocab_size}; they do not belong together"
+            f"the model only {config.vocab_size}; they do not belong together"
         )
-    if isinstance(model, Seq2Seq):
-        _check_source(folder, model, tokenizer)
-    ctc = load_ctc(folder, model)
-    drafter = load_drafter(folder, model, ctc)
-    ends = model_ends(folder)
-    computer = build_backend(engine, model, drafter=drafter, ctc=ctc, threads=threads, ends=ends)
+    computer = build_backend(engine, parts, threads=threads, ends=model_ends(folder))
     defaults = model_defaults(folder, computer)
-    if isinstance(model, LanguageModel):
+    if not isinstance(config, Seq2SeqDescription):
         return Generator(computer, tokenizer, defaults=defaults)
-    return Translator(computer, tokenizer, longest=model.config.longest_source, defaults=defaults)
+    _check_source(folder, computer, tokenizer)
+    longest = computer.config.longest_source
+    return Translator(computer, tokenizer, longest=longest, defaults=defaults)
 
 
-def _check_source(folder: Path, model: Seq2Seq, tokenizer: Tokenizer) -> None:
+def _check_source(
+    folder: Path, computer: "NativeBackend | TorchBackend", tokenizer: Tokenizer
+) -> None:
     """A pretrained encoder is read to by its own tokenizer, any other by that of the target."""
-    encoder = model.pretrained
+    encoder = None if isinstance(computer, NativeBackend) else computer.model.pretrained
     if (encoder is not None) != isinstance(tokenizer, PairTokenizer):
         what = "lacks" if encoder is not None else "has no pretrained encoder, but has"
         raise ModelError(f"{folder}: {what} {SOURCE_FILE}; this is not a whole model folder")

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
-from outrider.data.cleaning import normalise
+from outrider.data.normalise import normalise
 from outrider.data.tokenizer import Tokenizer
 from outrider.runtime import sentences
 from outrider.runtime.text import well_formed

@@ -27,8 +27,9 @@ from outrider.models import (
     load_config,
     load_model,
 )
-from outrider.models.ctc import Ctc, CtcConfig, load_ctc
-from outrider.models.folder import load_encoder
+from outrider.models.config import CtcConfig
+from outrider.models.ctc import Ctc
+from outrider.models.folder import load_ctc, load_encoder
 from outrider.training.encoder import (
     check_encoder_data,
     check_encoder_settings,

@@ -7,7 +7,7 @@ from outrider.data.tokenizer.base import Tokenizer
 from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
 from outrider.data.tokenizer.pipeline import read_pipeline
 from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
-from outrider.errors import ModelError
+from outrider.errors import ModelError, missing_extra
 from outrider.files import read_json
 
 __all__ = ["load_tokenizer"]
@@ -25,8 +25,10 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return _load_subword(folder)
     if (folder / "source.spm").is_file():
-        from outrider.data.tokenizer.marian import MarianTokenizer  # needs sentencepiece
-
+        try:
+            from outrider.data.tokenizer.marian import MarianTokenizer
+        except ModuleNotFoundError as error:
+            raise missing_extra(error, f"{folder}: the tokenizer of a Marian folder") from None
         return MarianTokenizer(folder)
     raise ModelError(
         f"{folder} holds no tokenizer: neither tokenizer.json nor source.spm with vocab.json"

@@ -1,8 +1,8 @@
-"""Model configs: Hugging Face strict dataclasses, checked as the untrusted input they are."""
+"""Model configs as Hugging Face knows them: descriptions that also know what needs PyTorch."""
 
 from outrider.models.config.base import ModelConfig
-from outrider.models.config.keys import check_keys
 from outrider.models.config.language_model import LanguageModelConfig
 from outrider.models.config.seq2seq import Seq2SeqConfig
+from outrider.models.config.side_decoder import CtcConfig, DrafterConfig
 
-__all__ = ["LanguageModelConfig", "ModelConfig", "Seq2SeqConfig", "check_keys"]
+__all__ = ["CtcConfig", "DrafterConfig", "LanguageModelConfig", "ModelConfig", "Seq2SeqConfig"]

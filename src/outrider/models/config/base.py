@@ -1,84 +1,24 @@
-"""The keys that all models have, and what follows from them."""
+"""What the configs of all models know beyond their description."""
 
-import math
-from typing import Any, ClassVar
+from typing import Any
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
 from outrider.config import build_config
-from outrider.errors import ConfigError
+from outrider.formats.description import ModelDescription
 from outrider.nn.attention import HeadShape, load_attention
 from outrider.nn.stack.halting import HaltingConfig
 
-__all__ = ["AttentionSpec", "ModelConfig"]
-
-AttentionSpec = dict[str, Any] | list[dict[str, Any]]
+__all__ = ["ModelConfig"]
 
 
 @strict
-class ModelConfig(PreTrainedConfig):
-    """What all Outrider models share. Each of them checks it (`checks.py`) with its own keys."""
+class ModelConfig(ModelDescription, PreTrainedConfig):
+    """The parts that the words of a description stand for."""
 
-    vocab_size: int = 8000
-    hidden_size: int = 512
-    """Model width."""
-    num_attention_heads: int = 8
-    """Heads of every attention; must divide the width."""
-    num_key_value_heads: int | None = None
-    """Key-value heads of self-attention; null for as many as there are heads."""
-    intermediate_size: int = 2048
-    """Feed-forward width."""
-    activation: str = "relu"
-    """relu, gelu or silu."""
-    gated: bool = False
-    """Feed-forward with a gate."""
-    feedforward_chunks: int = 1
-    """Compute the feed-forward of so many parts of the positions one after another, and again in
-    the backward: less memory, more time."""
-    norm: str = "pre"
-    """Norm before each part (pre) or after each sum (post)."""
-    residual: str = "add"
-    """How a part joins the rest: add, gru (a gate), or reversible (memory does not grow with
-    depth)."""
-    gate_bias: float | int | None = None
-    """How far the gates of `residual: gru` are closed at first; null for 6.5."""
-    depth: str = "stacked"
-    """stacked: every layer has weights of its own; shared: one layer is applied as many times."""
-    halting: dict[str, Any] | None = None
-    """With `depth: shared`, `{threshold: 0.99, ponder: 0.01, bias: 1.0}` (or `{}`) lets every token
-    decide how often it goes through the layer; null for all the same."""
-    position: str = "sinusoidal"
-    """sinusoidal, learned, coordinate, rotary, relative, alibi or none."""
-    relative_codes: int | None = None
-    """Width of the codes of `relative` positions; null for that of a head."""
-    position_correlation: int = 0
-    """Width of the filters that let queries and keys know their neighbours; 0 for none."""
-    position_mlp: int = 0
-    """Tokens back, itself included, that a token is compared with before the first layer; 0 for
-    none."""
-    max_positions: int = 1024
-    """Size of the table of learned positions; the others have no limit."""
-    dropout: float | int = 0.1
-    """On embeddings and on what each part adds."""
-    attention_dropout: float | int = 0.0
-    """On attention weights; costs quadratic memory on long inputs."""
-    activation_dropout: float | int = 0.0
-    """Inside the feed-forward."""
-    scale_embedding: bool = True
-    """Multiply embeddings by the square root of the width."""
-    tie_word_embeddings: bool = True
-    """The output head is the target embedding."""
-    logits_bias: bool = False
-    """Add a trained bias to the logits."""
-    pad_token_id: int = 0
-    eos_token_id: int | list[int] = 1
-    bos_token_id: int | None = None
-
-    layer_keys: ClassVar[tuple[str, ...]] = ()
-    attention_keys: ClassVar[dict[str, tuple[str, bool]]] = {}
-    core_keys: ClassVar[dict[str, str]] = {}
-    """For the attention of layers that may be recurrent instead: the key that says so."""
+    def __post_init__(self, **kwargs: Any) -> None:
+        PreTrainedConfig.__post_init__(self, **kwargs)
 
     @property
     def halting_config(self) -> HaltingConfig | None:
@@ -87,48 +27,17 @@ class ModelConfig(PreTrainedConfig):
             return None
         return build_config(HaltingConfig, self.halting, prefix="halting.")
 
-    @property
-    def end_tokens(self) -> tuple[int, ...]:
-        """Tokens that end a text, each once; the first is the one that training puts there."""
-        ends = self.eos_token_id
-        return tuple(dict.fromkeys(ends if isinstance(ends, list) else [ends]))
-
-    def is_recurrent(self, key: str) -> bool:
-        """Whether the layers whose attention would stand under `key` have a GRU in its place."""
-        return key in self.core_keys and getattr(self, self.core_keys[key]) == "gru"
-
-    def fill_attention(self, key: str, kind: str) -> None:
-        """Give layers the usual attention where none is given; recurrent ones have none."""
-        if not self.is_recurrent(key):
-            setattr(self, key, getattr(self, key) or {"kind": kind})
-        elif getattr(self, key) is not None:
-            message = f"has no effect with {self.core_keys[key]} gru; leave it out"
-            raise ConfigError(key, message)
-
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
         """Return the attention of one layer: the one given for all, or its own of a list."""
-        specs: AttentionSpec = getattr(self, key)
-        if isinstance(specs, dict):
-            variant = load_attention(specs.get("kind", ""), key=f"{key}.kind")
-            options: dict[str, Any] = variant.Config.for_layer(specs, layer)
-            return options
-        layers = getattr(self, self.attention_keys[key][0])
-        if len(specs) != layers:
-            raise ConfigError(key, f"lists {len(specs)} attentions for {layers} layers")
-        return specs[layer]
-
-    @property
-    def head_width(self) -> int:
-        """Width of one head."""
-        return self.hidden_size // self.num_attention_heads
+        spec = super().layer_attention(key, layer)
+        if isinstance(getattr(self, key), list):
+            return spec
+        variant = load_attention(spec.get("kind", ""), key=f"{key}.kind")
+        options: dict[str, Any] = variant.Config.for_layer(spec, layer)
+        return options
 
     @property
     def head_shape(self) -> HeadShape:
         """The heads of every self-attention."""
         heads = self.num_attention_heads
         return HeadShape(heads, self.num_key_value_heads or heads, self.head_width)
-
-    @property
-    def embedding_scale(self) -> float:
-        """Factor on embeddings."""
-        return math.sqrt(self.hidden_size) if self.scale_embedding else 1.0

@@ -1,37 +1,19 @@
-"""What no model may ask for, whichever it is; a config is untrusted input."""
+"""What no model may ask of its attentions; each says itself what it can do."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from outrider.errors import ConfigError, nearest
-from outrider.models.config.base import AttentionSpec, ModelConfig
-from outrider.models.config.choices import (
-    BIASES,
-    CHUNK_LIMIT,
-    CORES,
-    DEPTHS,
-    EVEN_POSITIONS,
-    GATE_LIMIT,
-    LAYER_LIMIT,
-    LIMITS,
-    NEIGHBOUR_LIMIT,
-    NORMS,
-    POSITION_LIMIT,
-    POSITIONS,
-)
+from outrider.errors import ConfigError
+from outrider.formats.description.checks import check_usual_score
+from outrider.formats.description.choices import BIASES
+from outrider.models.config.base import ModelConfig
 from outrider.nn.attention import AttentionBase, build_attention, kinds_with, load_attention
-from outrider.nn.layer.feedforward import ACTIVATIONS
-from outrider.nn.layer.residual import RESIDUALS
 
-__all__ = ["check_model", "check_usual_score"]
+__all__ = ["check_attentions"]
 
 
-def check_model(config: ModelConfig) -> None:
-    """Refuse sizes, words and combinations of them that no model can be built from."""
-    _check_sizes(config)
-    _check_choices(config)
-    _check_depth(config)
-    _check_tokens(config)
+def check_attentions(config: ModelConfig) -> None:
+    """Refuse attentions, and combinations of other keys with them, that no model can have."""
+    _check_shared(config)
     for key, (layers, causal) in config.attention_keys.items():
         checked: list[dict[str, Any]] = []  # a thousand layers have few different attentions
         for index in range(0 if config.is_recurrent(key) else getattr(config, layers)):
@@ -44,92 +26,11 @@ def check_model(config: ModelConfig) -> None:
             _check_reversible(config, key, attention)
 
 
-def _check_sizes(config: ModelConfig) -> None:
-    limits = LIMITS | dict.fromkeys(config.layer_keys, LAYER_LIMIT)
-    limits["max_positions"] = POSITION_LIMIT
-    for key, limit in limits.items():
-        value = getattr(config, key)
-        if not 1 <= value <= limit:
-            raise ConfigError(key, f"got {value}, expected 1 to {limit}")
-    for key in ("position_correlation", "position_mlp"):
-        if not 0 <= getattr(config, key) <= NEIGHBOUR_LIMIT:
-            message = f"got {getattr(config, key)}, expected 0 to {NEIGHBOUR_LIMIT}"
-            raise ConfigError(key, message)
-    heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    if heads < 1 or config.hidden_size % heads:
-        message = f"got {heads}, which does not divide hidden_size {config.hidden_size}"
-        raise ConfigError("num_attention_heads", message)
-    if config.position in EVEN_POSITIONS and config.hidden_size // heads % 2:
-        message = f"{config.position!r} needs an even head width, not {config.hidden_size // heads}"
-        raise ConfigError("position", message)
-    _check_codes(config)
-    if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
-        message = f"got {kv_heads}, which does not divide num_attention_heads {heads}"
-        raise ConfigError("num_key_value_heads", message)
-
-
-def _check_codes(config: ModelConfig) -> None:
-    codes = config.relative_codes
-    if codes is None:
-        return
-    if config.position != "relative":
-        message = f"has no effect on {config.position!r} positions; leave it out"
-        raise ConfigError("relative_codes", message)
-    limit = LIMITS["hidden_size"]
-    if not 2 <= codes <= limit or codes % 2:
-        message = f"got {codes}, expected an even number from 2 to {limit}"
-        raise ConfigError("relative_codes", message)
-
-
-def _check_choices(config: ModelConfig) -> None:
-    choices = {
-        "activation": ACTIVATIONS,
-        "norm": NORMS,
-        "residual": RESIDUALS,
-        "depth": DEPTHS,
-        "position": POSITIONS,
-    }
-    choices |= dict.fromkeys(config.core_keys.values(), CORES)
-    for key, accepted in choices.items():
-        value = getattr(config, key)
-        if value not in accepted:
-            expected = ", ".join(accepted)
-            hint = nearest(value, accepted)
-            raise ConfigError(key, f"unknown {value!r}{hint}; expected one of {expected}")
-    for key in ("dropout", "attention_dropout", "activation_dropout"):
-        if not 0 <= getattr(config, key) < 1:
-            raise ConfigError(key, f"got {getattr(config, key)}, expected 0 to less than 1")
-    _check_residual(config)
-
-
-def _check_residual(config: ModelConfig) -> None:
-    if config.residual != "add" and config.norm != "pre":
-        message = f"{config.norm!r} does not go with residual: {config.residual}; use pre"
-        raise ConfigError("norm", message)
-    if not 1 <= config.feedforward_chunks <= CHUNK_LIMIT:
-        message = f"got {config.feedforward_chunks}, expected 1 to {CHUNK_LIMIT}"
-        raise ConfigError("feedforward_chunks", message)
-    if config.gate_bias is None:
-        return
-    if config.residual != "gru":
-        message = f"has no effect on residual: {config.residual}; leave it out"
-        raise ConfigError("gate_bias", message)
-    if not -GATE_LIMIT <= config.gate_bias <= GATE_LIMIT:
-        message = f"got {config.gate_bias}, expected {-GATE_LIMIT:g} to {GATE_LIMIT:g}"
-        raise ConfigError("gate_bias", message)
-
-
-def _check_depth(config: ModelConfig) -> None:
+def _check_shared(config: ModelConfig) -> None:
     if config.depth != "shared":
-        if config.halting is not None:
-            raise ConfigError("halting", "is for one layer that is repeated; add depth: shared")
         return
-    if config.residual == "reversible":
-        raise ConfigError("residual", "depth: shared has one layer to go back to; use add or gru")
     for key in config.attention_keys:
-        spec: AttentionSpec = getattr(config, key) or {}
-        if isinstance(spec, list):
-            raise ConfigError(key, "depth: shared has one layer; give one attention, no list")
+        spec: dict[str, Any] = getattr(config, key) or {}
         if not config.is_recurrent(key):
             kind = spec.get("kind", "")
             load_attention(kind, key=f"{key}.kind").Config.check_shared(spec, key)
@@ -152,19 +53,6 @@ def _check_halting(config: ModelConfig, key: str, spec: dict[str, Any]) -> None:
         raise ConfigError("position_correlation", message)
 
 
-def _check_tokens(config: ModelConfig) -> None:
-    """Refuse special tokens that there is no embedding for."""
-    for key in ("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"):
-        value = getattr(config, key, None)
-        ids = [] if value is None else value if isinstance(value, list) else [value]
-        if isinstance(value, list) and not value:
-            raise ConfigError(key, "is an empty list; give at least one token")
-        for token in ids:
-            if not 0 <= token < config.vocab_size:
-                message = f"got {token}, but the vocabulary has {config.vocab_size} tokens"
-                raise ConfigError(key, message)
-
-
 def _check_columns(config: ModelConfig, key: str, attention: AttentionBase) -> None:
     if config.position not in BIASES:
         return
@@ -180,11 +68,3 @@ def _check_reversible(config: ModelConfig, key: str, attention: AttentionBase) -
         for part in attention.modules():
             if isinstance(part, AttentionBase):
                 part.check_reversible(key)
-
-
-def check_usual_score(key: str, spec: Mapping[str, Any], why: str) -> None:
-    """Refuse scores and normalisers that only whole passes and caches know how to compute."""
-    usual = {"score": ("scaled_dot", "dot"), "normaliser": ("softmax",)}
-    for option, known in usual.items():
-        if spec.get(option, known[0]) not in known:
-            raise ConfigError(f"{key}.{option}", f"{why} {known[0]}; leave {option} out")

@@ -10,11 +10,10 @@ from transformers import initialization as init
 
 from outrider.errors import ModelError
 from outrider.models.base import init_weights
-from outrider.models.drafter.config import DrafterConfig, decoder_layers
+from outrider.models.config import DrafterConfig
 from outrider.models.drafter.layers import build_layer
 from outrider.models.language_model import LanguageModel
 from outrider.models.seq2seq import Seq2Seq
-from outrider.models.side_decoder import check_fits
 from outrider.nn.allocation import StepAllocation, StepTable
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source
@@ -102,16 +101,8 @@ class DrafterBase(PreTrainedModel):
 
     def bind(self, target: Target, ahead: Ahead | None = None) -> Self:
         """Draft for `target`, whose weights will not change; `ahead` is its CTC decoder."""
-        config, theirs = self.config, target.config
-        expected = {
-            "vocab_size": theirs.vocab_size,
-            "hidden_size": theirs.hidden_size,
-            "position": theirs.position,
-            "target_layers": decoder_layers(theirs),
-            "cross": isinstance(target, Seq2Seq),
-        }
-        check_fits("drafter", config, expected)
-        self._check_shortlist()
+        config = self.config
+        config.check_target(target.config)
         if config.reads == "ctc":
             if ahead is None:
                 raise ModelError("the drafter reads a CTC decoder, and this model has none")
@@ -119,17 +110,6 @@ class DrafterBase(PreTrainedModel):
         self._target = [target]
         self._tables = None
         return self
-
-    def _check_shortlist(self) -> None:
-        kept_V, words = self.kept_V, self.config.vocab_size
-        if kept_V is None:
-            return
-        in_order = bool((kept_V[1:] > kept_V[:-1]).all())
-        if not in_order or int(kept_V[0]) < 0 or int(kept_V[-1]) >= words:
-            raise ModelError(
-                f"kept_V, the drafter's shortlist, must hold token ids from 0 to {words - 1}, in "
-                "order and each once"
-            )
 
     def place_target(self) -> None:
         """Bring what it is bound to where it is itself, switched to inference."""

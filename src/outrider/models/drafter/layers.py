@@ -5,9 +5,9 @@ from typing import NamedTuple, cast
 import torch
 from torch import Tensor
 
+from outrider.formats.description.choices import IN_ATTENTION
 from outrider.models.base import build_block
-from outrider.models.config.choices import IN_ATTENTION
-from outrider.models.drafter.config import DrafterConfig
+from outrider.models.config import DrafterConfig
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.kernel.dense import attend
 from outrider.nn.layer.block import Block

@@ -7,7 +7,7 @@ part of the family is listed here, and all of them refuse it by name.
 
 from typing import Any, NamedTuple
 
-from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
+from outrider.formats.description import ModelDescription
 
 __all__ = ["Unsupported", "first_unsupported"]
 
@@ -32,7 +32,7 @@ class Unsupported(NamedTuple):
     """What a portable model has there."""
 
 
-def first_unsupported(config: Seq2SeqConfig | LanguageModelConfig) -> Unsupported | None:
+def first_unsupported(config: ModelDescription) -> Unsupported | None:
     """Return the first part of a model that is not portable; None where all are."""
     for key, portable in PORTABLE.items():
         value = getattr(config, key, portable)

@@ -4,25 +4,24 @@ Their `config.json` is untrusted input like any other, so everything a layer is 
 """
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Any, ClassVar
 
-from huggingface_hub.dataclasses import strict
-from transformers import PreTrainedConfig
-
 from outrider.errors import ConfigError, ModelError, nearest
-from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
-from outrider.models.config.choices import LIMITS, NORMS
-from outrider.nn.layer.feedforward import ACTIVATIONS
+from outrider.formats.description.base import ModelDescription
+from outrider.formats.description.choices import ACTIVATIONS, LIMITS, NORMS
 
-__all__ = ["SideDecoderConfig", "check_choice", "check_fits", "check_share"]
+__all__ = ["SideDecoderDescription", "check_choice", "check_share"]
 
 DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
 SHAPE = ("num_attention_heads", "intermediate_size", "activation", "gated", "norm")
 
 
-@strict
-class SideDecoderConfig(PreTrainedConfig):
+@dataclass(kw_only=True)
+class SideDecoderDescription:
     """The layers of a small decoder beside a target. Widths and words are the target's."""
+
+    model_type: ClassVar[str] = ""
 
     given: ClassVar[tuple[str, ...]] = ("vocab_size", "hidden_size")
     """Keys that the target decides."""
@@ -42,14 +41,13 @@ class SideDecoderConfig(PreTrainedConfig):
     attention_dropout: float | int = 0.0
     activation_dropout: float | int = 0.0
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**kwargs)
+    def __post_init__(self) -> None:
         sizes = {key: (1, limit) for key, limit in LIMITS.items()}
         sizes |= {"layers": (1, 64), "num_attention_heads": (1, 1 << 10)} | self.ranges
         for key, (least, most) in sizes.items():
             if not least <= getattr(self, key) <= most:
                 raise ConfigError(key, f"got {getattr(self, key)}, expected {least} to {most}")
-        for key, accepted in {"activation": tuple(ACTIVATIONS), "norm": NORMS}.items():
+        for key, accepted in {"activation": ACTIVATIONS, "norm": NORMS}.items():
             check_choice(key, getattr(self, key), accepted)
         for key in DROPOUTS:
             check_share(key, getattr(self, key))
@@ -58,15 +56,21 @@ class SideDecoderConfig(PreTrainedConfig):
             raise ConfigError("num_attention_heads", message)
 
     @classmethod
-    def from_target(
-        cls, target: Seq2SeqConfig | LanguageModelConfig, values: Mapping[str, Any]
-    ) -> dict[str, Any]:
+    def from_target(cls, target: ModelDescription, values: Mapping[str, Any]) -> dict[str, Any]:
         """Return what the target decides, its layer's shape, and on top the `values` asked for."""
         for key in values.keys() & set(cls.given):
             raise ConfigError(key, "comes from the target; leave it out")
         shape = {key: getattr(target, key) for key in SHAPE}
         words = {"vocab_size": target.vocab_size, "hidden_size": target.hidden_size}
         return {**words, **shape, **values}
+
+    def _check_fits(self, name: str, expected: Mapping[str, Any]) -> None:
+        for key, value in expected.items():
+            if getattr(self, key) != value:
+                raise ModelError(
+                    f"the {name} was made for another model: its {key} is {getattr(self, key)}, "
+                    f"the target's {value}"
+                )
 
 
 def check_choice(key: str, value: str, accepted: tuple[str, ...]) -> None:
@@ -81,13 +85,3 @@ def check_share(key: str, value: float) -> None:
     """Refuse what is no share of a whole."""
     if not 0 <= value < 1:
         raise ConfigError(key, f"got {value}, expected 0 to less than 1")
-
-
-def check_fits(name: str, config: PreTrainedConfig, expected: Mapping[str, Any]) -> None:
-    """Refuse a target that this was not made for."""
-    for key, value in expected.items():
-        if getattr(config, key) != value:
-            raise ModelError(
-                f"the {name} was made for another model: its {key} is {getattr(config, key)}, "
-                f"the target's {value}"
-            )

@@ -1,28 +1,36 @@
-"""The config of a block drafter."""
+"""The description of a block drafter."""
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Any, ClassVar, Self
 
-from huggingface_hub.dataclasses import strict
+from outrider.errors import ConfigError, ModelError
+from outrider.formats.description.base import ModelDescription
+from outrider.formats.description.choices import LAYER_LIMIT, POSITIONS
+from outrider.formats.description.seq2seq import Seq2SeqDescription
+from outrider.formats.description.side_decoder import SideDecoderDescription, check_choice
 
-from outrider.errors import ConfigError
-from outrider.models.config import LanguageModelConfig, Seq2SeqConfig
-from outrider.models.config.choices import LAYER_LIMIT, POSITIONS
-from outrider.models.side_decoder import SideDecoderConfig, check_choice
-
-__all__ = ["DrafterConfig", "decoder_layers"]
+__all__ = ["DrafterDescription"]
 
 CORES = ("transformer", "lstm")
 READS = ("encoder", "ctc")
 WHOLE_LIMIT = 1 << 20
 
 
-@strict
-class DrafterConfig(SideDecoderConfig):
+@dataclass(kw_only=True)
+class DrafterDescription(SideDecoderDescription):
     """A drafter: its own layer, and how it is trained."""
 
-    model_type = "outrider_drafter"
-    given = ("vocab_size", "hidden_size", "position", "cross", "target_layers")
-    ranges = {  # noqa: RUF012 - a class variable of a Hugging Face dataclass
+    model_type: ClassVar[str] = "outrider_drafter"
+    given: ClassVar[tuple[str, ...]] = (
+        "vocab_size",
+        "hidden_size",
+        "position",
+        "cross",
+        "target_layers",
+    )
+    ranges: ClassVar[dict[str, tuple[int, int]]] = {
         "block": (1, 1024),
         "rank": (0, 1 << 14),
         "candidates": (1, 1 << 14),
@@ -63,8 +71,8 @@ class DrafterConfig(SideDecoderConfig):
     whole: bool = True
     """Training: one more block over the whole target with random tokens known (mask-predict)."""
 
-    def __post_init__(self, **kwargs: Any) -> None:
-        super().__post_init__(**kwargs)
+    def __post_init__(self) -> None:
+        super().__post_init__()
         check_choice("position", self.position, POSITIONS)
         check_choice("core", self.core, CORES)
         check_choice("reads", self.reads, READS)
@@ -90,13 +98,11 @@ class DrafterConfig(SideDecoderConfig):
         return WHOLE_LIMIT if self.whole else self.block
 
     @classmethod
-    def for_target(
-        cls, target: Seq2SeqConfig | LanguageModelConfig, **values: Any
-    ) -> "DrafterConfig":
+    def for_target(cls, target: ModelDescription, **values: Any) -> Self:
         """Take from the target what must agree with it, and its layer's shape as the default."""
-        cross = isinstance(target, Seq2SeqConfig)
+        cross = isinstance(target, Seq2SeqDescription)
         theirs = {
-            "target_layers": decoder_layers(target),
+            "target_layers": target.decoder_depth,
             "position": target.position,
             "cross": cross,
         }
@@ -105,7 +111,23 @@ class DrafterConfig(SideDecoderConfig):
             usual["rank"] = 0  # it stands for what is guessed without looking at any guess
         return cls(**{**usual, **cls.from_target(target, values), **theirs})
 
+    def check_target(self, target: ModelDescription) -> None:
+        """Refuse a target that this was not made for."""
+        expected = {
+            "vocab_size": target.vocab_size,
+            "hidden_size": target.hidden_size,
+            "position": target.position,
+            "target_layers": target.decoder_depth,
+            "cross": isinstance(target, Seq2SeqDescription),
+        }
+        self._check_fits("drafter", expected)
 
-def decoder_layers(config: Seq2SeqConfig | LanguageModelConfig) -> int:
-    """Layers of a target's decoder."""
-    return config.decoder_layers if isinstance(config, Seq2SeqConfig) else config.layers
+    def check_shortlist(self, kept: Sequence[int]) -> None:
+        """Refuse a shortlist that is no list of tokens in order."""
+        words = self.vocab_size
+        in_order = all(low < high for low, high in pairwise(kept))
+        if kept and (not in_order or kept[0] < 0 or kept[-1] >= words):
+            raise ModelError(
+                f"kept_V, the drafter's shortlist, must hold token ids from 0 to {words - 1}, in "
+                "order and each once"
+            )

@@ -1,6 +1,7 @@
-"""The words and sizes that configs of models accept."""
+"""The words and sizes that descriptions of models accept."""
 
 __all__ = [
+    "ACTIVATIONS",
     "BIASES",
     "CHUNK_LIMIT",
     "CORES",
@@ -15,6 +16,7 @@ __all__ = [
     "NORMS",
     "POSITIONS",
     "POSITION_LIMIT",
+    "RESIDUALS",
     "SHIFTED_POSITIONS",
 ]
 
@@ -27,6 +29,8 @@ IN_ATTENTION = ("rotary", "relative", "alibi")
 BIASES = ("relative", "alibi")
 """Positions that add columns to queries and keys."""
 NORMS = ("pre", "post")
+ACTIVATIONS = ("relu", "gelu", "silu")
+RESIDUALS = ("add", "gru", "reversible")
 CORES = ("attention", "gru")
 DEPTHS = ("stacked", "shared")
 LIMITS = {"vocab_size": 1 << 24, "hidden_size": 1 << 16, "intermediate_size": 1 << 18}

@@ -1,0 +1,42 @@
+"""Texts as models are shown them: NFC, and without control characters.
+
+Runs of more than 30 combining marks are cut first (the limit of Unicode's stream-safe text format):
+putting them in order takes quadratic time, and a hostile line would stand still for minutes.
+"""
+
+import re
+import unicodedata
+from functools import cache
+
+__all__ = ["normalise", "normalise_verbatim"]
+
+MAX_MARKS = 30
+CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
+CONTROL_VERBATIM = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
+
+
+def normalise(text: str) -> str:
+    """One sentence: NFC, blanks collapsed, control characters gone."""
+    text = _nfc(text)
+    if not text.isprintable():
+        text = CONTROL.sub("", text)
+    return " ".join(text.split())
+
+
+def normalise_verbatim(text: str) -> str:
+    """Running text: NFC, newlines and blanks kept, control characters gone."""
+    return CONTROL_VERBATIM.sub("", _nfc(text))
+
+
+def _nfc(text: str) -> str:
+    try:
+        text.encode("latin-1")  # the quickest proof that nothing in it can combine
+    except UnicodeEncodeError:
+        return unicodedata.normalize("NFC", _long_mark_runs().sub(r"\1", text))
+    return text
+
+
+@cache
+def _long_mark_runs() -> re.Pattern[str]:
+    marks = "".join(chr(c) for c in range(0x300, 0x1F000) if unicodedata.combining(chr(c)))
+    return re.compile(f"([{marks}]{{{MAX_MARKS}}})[{marks}]+")

@@ -1,0 +1,219 @@
+"""Model folders: `config.json` and safetensors, from us or from a family we know a map for.
+
+A folder is untrusted input. Nothing in it is executed: weights are read from safetensors only,
+`config.json` can name no code, and every name and shape must be exactly what the config implies.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+from outrider.errors import ConfigError, ModelError, OutriderError
+from outrider.files import read_json
+from outrider.formats import marian
+from outrider.formats.description import (
+    CtcDescription,
+    DrafterDescription,
+    LanguageModelDescription,
+    ModelDescription,
+    Seq2SeqDescription,
+    SideDecoderDescription,
+    describe,
+)
+from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
+from outrider.formats.safetensors import Weight
+from outrider.formats.weights import FLOATS, Expected, check_weights, read_weights
+
+__all__ = [
+    "CTC",
+    "DRAFTER",
+    "Part",
+    "Parts",
+    "naming",
+    "read_config",
+    "read_ctc",
+    "read_drafter",
+    "read_model",
+    "read_parts",
+    "read_values",
+]
+
+DRAFTER = "drafter"
+"""Subfolder of a model that holds its drafter."""
+CTC = "ctc"
+"""Subfolder of a model that holds its parallel decoder."""
+OWN: dict[str, type[ModelDescription]] = {
+    Seq2SeqDescription.model_type: Seq2SeqDescription,
+    LanguageModelDescription.model_type: LanguageModelDescription,
+}
+WORDS = 400
+"""Letters of a value or a foreign message that an error repeats."""
+
+ConfigT = TypeVar("ConfigT", bound=ModelDescription | SideDecoderDescription, covariant=True)
+SideT = TypeVar("SideT", bound=SideDecoderDescription)
+
+
+@dataclass(frozen=True)
+class Part(Generic[ConfigT]):
+    """A model, or a decoder beside one: what it is made of, and its weights by name."""
+
+    folder: Path
+    config: ConfigT
+    weights: Mapping[str, Weight]
+
+    def check(self, expected: Mapping[str, Expected] | None = None) -> None:
+        """Refuse weights that are not those expected: by default, those of a portable model."""
+        config = self.config
+        check_weights(self.folder, self.weights, _layout(config) if expected is None else expected)
+        if isinstance(config, DrafterDescription) and config.shortlist:
+            with naming(self.folder):
+                config.check_shortlist(self.weights["kept_V"].data.tolist())
+        if isinstance(config, CtcDescription) and (steps := int(self.weights["steps"].data)) < 0:
+            raise ModelError(f"{self.folder}: 'steps' is {steps}, expected 0 or more")
+
+
+@dataclass(frozen=True)
+class Parts:
+    """A model and the decoders that lie with it."""
+
+    model: Part[ModelDescription]
+    drafter: Part[DrafterDescription] | None = None
+    ctc: Part[CtcDescription] | None = None
+
+    def check(self) -> None:
+        """Refuse weights that are not those of portable models, and parts of another model."""
+        self.model.check()
+        for side in (self.ctc, self.drafter):
+            if side is not None:
+                side.check()
+                side.config.check_target(self.model.config)
+
+
+def read_parts(folder: str | Path) -> Parts:
+    """Read a model and what lies with it."""
+    model = read_model(folder)
+    ctc = read_ctc(folder, model.config)
+    return Parts(model, read_drafter(folder, model.config), ctc)
+
+
+def read_model(folder: str | Path) -> Part[ModelDescription]:
+    """Read a model of ours or of Marian's; nothing is downloaded."""
+    folder = Path(folder)
+    path = folder / "config.json"
+    values = read_values(path)
+    config = _describe_model(path, values)
+    weights = read_weights(folder)
+    _check_depth(path, config, weights)
+    if values["model_type"] == marian.MODEL_TYPE:
+        assert isinstance(config, Seq2SeqDescription)
+        with naming(folder):
+            weights = marian.import_weights(weights, config)
+    return Part(folder, config, weights)
+
+
+def read_config(folder: str | Path) -> ModelDescription:
+    """Read and check `config.json`."""
+    path = Path(folder) / "config.json"
+    return _describe_model(path, read_values(path))
+
+
+def read_drafter(folder: str | Path, target: ModelDescription) -> Part[DrafterDescription] | None:
+    """Read the drafter that lies with a model; None if there is none."""
+    folder = Path(folder) / DRAFTER
+    if not folder.is_dir():
+        return None
+    part = _read_side_decoder(folder, DrafterDescription)
+    with naming(folder):
+        part.config.check_target(target)
+    return part
+
+
+def read_ctc(folder: str | Path, target: ModelDescription) -> Part[CtcDescription] | None:
+    """Read the parallel decoder that lies with a model; None if there is none."""
+    folder = Path(folder) / CTC
+    if not folder.is_dir():
+        return None
+    if not isinstance(target, Seq2SeqDescription):
+        raise ModelError(f"{folder}: a language model has no source for a CTC decoder to read")
+    part = _read_side_decoder(folder, CtcDescription)
+    part.config.check_target(target)
+    return part
+
+
+def _read_side_decoder(folder: Path, cls: type[SideT]) -> Part[SideT]:
+    path = folder / "config.json"
+    values = read_values(path)
+    if values.get("model_type") != cls.model_type:
+        kind = repr(values.get("model_type"))[:WORDS]
+        raise ModelError(f"{path}: model_type is {kind}, expected {cls.model_type!r}")
+    with naming(path):
+        _check_dtype(values)
+        config = describe(cls, values)
+    return Part(folder, config, read_weights(folder))
+
+
+def read_values(path: Path) -> dict[str, Any]:
+    """Read a `config.json`, of whatever model."""
+    if not path.exists():
+        raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}")
+    return read_json(path)
+
+
+def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
+    kind = values.get("model_type")
+    if kind != marian.MODEL_TYPE and not (isinstance(kind, str) and kind in OWN):
+        known = ", ".join([*OWN, marian.MODEL_TYPE])
+        raise ModelError(f"{path}: model_type is {repr(kind)[:WORDS]}; Outrider can load: {known}")
+    with naming(path):
+        _check_dtype(values)
+        if kind == marian.MODEL_TYPE:
+            return marian.import_config(values)
+        return describe(OWN[str(kind)], values)
+
+
+def _check_dtype(values: Mapping[str, Any]) -> None:
+    dtype = values.get("dtype")
+    if dtype is not None and dtype not in FLOATS:
+        raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(FLOATS)}")
+
+
+def _check_depth(path: Path, config: ModelDescription, weights: Mapping[str, Weight]) -> None:
+    """Refuse more layers than there are weights for, before any layer is built."""
+    if config.depth == "shared":
+        return
+    layers = {key: getattr(config, key) for key in config.layer_keys}
+    encoder = getattr(config, "encoder", None)
+    if encoder is not None:
+        inner = encoder.get("config")
+        count = inner.get("num_hidden_layers", 0) if isinstance(inner, dict) else 0
+        layers["encoder_layers"] = count if type(count) is int else 0
+    if sum(layers.values()) > len(weights):
+        counts = ", ".join(f"{key} {count}" for key, count in layers.items())
+        raise ModelError(f"{path}: has {counts}, but there are only {len(weights)} weights")
+
+
+def _layout(config: ModelDescription | SideDecoderDescription) -> dict[str, Expected]:
+    if isinstance(config, DrafterDescription):
+        return drafter_layout(config)
+    if isinstance(config, CtcDescription):
+        return ctc_layout(config)
+    assert isinstance(config, ModelDescription)
+    return model_layout(config)
+
+
+@contextmanager
+def naming(path: Path) -> Iterator[None]:
+    """Say which file it is that is wrong."""
+    try:
+        yield
+    except (OutriderError, ArithmeticError, LookupError) as error:
+        raise ModelError(f"{path}: {_short(error)}") from None
+    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
+        raise ModelError(f"{path}: {_short(error)}") from None
+
+
+def _short(error: Exception) -> str:
+    text = " ".join(str(error).split())
+    return text if len(text) <= WORDS else f"{text[:WORDS]}..."

@@ -1,0 +1,130 @@
+"""The names and shapes of the weights that a portable model and its side decoders have.
+
+    D width    F feed-forward width    V words    R rank of a drafter    W its taps' widths together
+
+PyTorch names the same weights when `models` builds the modules; a test compares the two.
+"""
+
+from collections.abc import Iterator
+
+from outrider.formats.description import (
+    CtcDescription,
+    DrafterDescription,
+    ModelDescription,
+    Seq2SeqDescription,
+)
+from outrider.formats.description.side_decoder import SideDecoderDescription
+from outrider.formats.weights import Expected
+
+__all__ = ["ctc_layout", "drafter_layout", "model_layout"]
+
+Entry = tuple[str, tuple[int, ...]]
+
+
+def model_layout(config: ModelDescription) -> dict[str, Expected]:
+    """Return what a portable model is made of."""
+    return {name: Expected(shape) for name, shape in _model(config)}
+
+
+def drafter_layout(config: DrafterDescription) -> dict[str, Expected]:
+    """Return what a drafter with a Transformer core is made of."""
+    layout = {name: Expected(shape) for name, shape in _drafter(config)}
+    if config.shortlist:
+        layout["kept_V"] = Expected((config.shortlist,), ("int64",))
+    return layout
+
+
+def ctc_layout(config: CtcDescription) -> dict[str, Expected]:
+    """Return what a CTC decoder is made of."""
+    layout = {name: Expected(shape) for name, shape in _ctc(config)}
+    layout["steps"] = Expected((), ("int64",))
+    return layout
+
+
+def _model(config: ModelDescription) -> Iterator[Entry]:
+    words, width = config.vocab_size, config.hidden_size
+    yield "tokens.weight", (words, width)
+    if not config.tie_word_embeddings:
+        yield "head.weight", (words, width)
+    if config.logits_bias:
+        yield "logits_bias", (words,)
+    encoder = isinstance(config, Seq2SeqDescription)
+    if isinstance(config, Seq2SeqDescription):
+        if not config.share_embeddings:
+            yield "source_tokens.weight", (words, width)
+        yield from _stack("encoder", config, config.encoder_layers, cross=False)
+    yield from _stack("decoder", config, config.decoder_depth, cross=encoder)
+    for number in range(getattr(config, "next_tokens", 1) - 1):
+        yield f"next_tokens.further.{number}.weight", (width, width)
+
+
+def _stack(side: str, config: ModelDescription, layers: int, *, cross: bool) -> Iterator[Entry]:
+    width = config.hidden_size
+    kv_heads = config.num_key_value_heads or config.num_attention_heads
+    if config.position == "learned":
+        yield f"{side}_position.table.weight", (config.max_positions, width)
+    for layer in range(layers):
+        kv_width = kv_heads * config.head_width
+        yield from _block(f"{side}.blocks.{layer}", config, kv_width, cross=cross)
+    if config.norm == "pre":
+        yield from _norm(f"{side}.norm", width)
+
+
+def _drafter(config: DrafterDescription) -> Iterator[Entry]:
+    width, rank = config.hidden_size, config.rank
+    assert config.taps is not None
+    tapped = width * len(config.taps)
+    yield "mask", (width,)
+    yield "bias", (config.vocab_size,)
+    yield "slot.weight", (config.block, width)
+    for layer in range(config.layers):
+        yield from _block(f"blocks.{layer}", config, width, cross=config.cross)
+        yield from _linear(f"inject.{layer}", 2 * width, tapped)
+    for number in range(len(config.taps)):
+        yield from _norm(f"state_norms.{number}", width)
+    yield from _linear("from_last", width, tapped)
+    yield from _norm("norm", width)
+    yield from _linear("confidence", 1, width + rank)
+    if rank:
+        yield from _linear("from_slot", rank, width)
+        yield "from_token.weight", (rank, width)
+        yield "from_state.weight", (rank, rank)
+        yield "to_token.weight", (width, rank)
+
+
+def _ctc(config: CtcDescription) -> Iterator[Entry]:
+    width = config.hidden_size
+    yield "copies", (config.upsample, width)
+    yield "bias", (config.vocab_size,)
+    yield "told.weight", (width, width)
+    for layer in range(config.layers):
+        yield from _block(f"decoder.blocks.{layer}", config, width, cross=config.cross)
+    if config.norm == "pre":
+        yield from _norm("decoder.norm", width)
+
+
+def _block(
+    name: str, config: ModelDescription | SideDecoderDescription, kv_width: int, *, cross: bool
+) -> Iterator[Entry]:
+    width, inner = config.hidden_size, config.intermediate_size
+    yield from _linear(f"{name}.attention.qkv", width + 2 * kv_width, width)
+    yield from _linear(f"{name}.attention.out", width, width)
+    yield from _norm(f"{name}.attention_residual.norm", width)
+    if cross:
+        yield from _linear(f"{name}.cross.q", width, width)
+        yield from _linear(f"{name}.cross.kv", 2 * width, width)
+        yield from _linear(f"{name}.cross.out", width, width)
+        yield from _norm(f"{name}.cross_residual.norm", width)
+    yield from _linear(f"{name}.feedforward.up", inner * (2 if config.gated else 1), width)
+    yield from _linear(f"{name}.feedforward.down", width, inner)
+    yield from _norm(f"{name}.feedforward_residual.norm", width)
+
+
+def _linear(name: str, rows: int, columns: int) -> Iterator[Entry]:
+    yield f"{name}.weight", (rows, columns)
+    yield f"{name}.bias", (rows,)
+
+
+def _norm(name: str, width: int) -> Iterator[Entry]:
+    yield f"{name}.weight", (width,)
+    yield f"{name}.bias", (width,)

@@ -1,0 +1,54 @@
+"""What `config.json` may say: every value is of the type its key has, and sentences name it."""
+
+from typing import Any
+
+import pytest
+
+from outrider.errors import ConfigError
+from outrider.formats.description import (
+    CtcDescription,
+    DrafterDescription,
+    LanguageModelDescription,
+    Seq2SeqDescription,
+    describe,
+)
+
+WRONG: list[tuple[str, Any, str]] = [
+    ("vocab_size", "9", "vocab_size: got '9', expected a whole number"),
+    ("vocab_size", True, "vocab_size: got True, expected a whole number"),
+    ("vocab_size", 9.0, "vocab_size: got 9.0, expected a whole number"),
+    ("gated", 1, "gated: got 1, expected true or false"),
+    ("norm", None, "norm: got None, expected text"),
+    ("dropout", "x", "dropout: got 'x', expected a number or a whole number"),
+    ("eos_token_id", [1, "x"], "eos_token_id: got .*, expected a whole number or a list"),
+    ("encoder_attention", 7, "encoder_attention: got 7, expected a section of keys or a list"),
+    ("encoder_attention", [{}, 7], "encoder_attention: got"),
+    ("halting", [], r"halting: got \[\], expected a section of keys or null"),
+    ("num_attention_headz", 4, "unknown key of Seq2SeqConfig .did you mean 'num_attention_heads'"),
+    ("layer_keys", ["x"], "layer_keys: unknown key"),
+]
+
+
+@pytest.mark.parametrize(("key", "value", "message"), WRONG, ids=[m for *_, m in WRONG])
+def test_a_value_of_another_type_is_named(key: str, value: Any, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        describe(Seq2SeqDescription, {key: value})
+
+
+def test_a_whole_number_may_stand_for_a_share() -> None:
+    assert describe(Seq2SeqDescription, {"dropout": 0}).dropout == 0
+
+
+def test_what_hugging_face_writes_says_nothing() -> None:
+    values = {"architectures": ["X"], "_name_or_path": "x", "is_decoder": True, "dtype": "float32"}
+    assert describe(LanguageModelDescription, values) == LanguageModelDescription()
+
+
+def test_side_decoders_fit_their_target_or_are_refused() -> None:
+    target = Seq2SeqDescription(vocab_size=50)
+    for cls in (DrafterDescription, CtcDescription):
+        own = cls.for_target(target)
+        own.check_target(target)
+        assert describe(cls, vars(own)) == own
+    with pytest.raises(ConfigError, match="vocab_size: comes from the target"):
+        DrafterDescription.for_target(target, vocab_size=3)

@@ -1,0 +1,43 @@
+"""The names and shapes that are known without PyTorch are those that PyTorch builds."""
+
+from typing import Any
+
+import pytest
+from torch import nn
+
+import native_tiny
+import tiny
+from outrider.formats.description import choices
+from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
+from outrider.formats.weights import Expected
+from outrider.models.folder import _expected
+from outrider.nn.layer.feedforward import ACTIVATIONS
+from outrider.nn.layer.residual import RESIDUALS
+
+
+def built(module: nn.Module) -> dict[str, Expected]:
+    return _expected(module.state_dict())
+
+
+@pytest.mark.parametrize("kind", native_tiny.KINDS)
+def test_models_are_made_of_what_the_layout_says(kind: str) -> None:
+    model = native_tiny.build(kind)
+    assert model_layout(model.config) == built(model)
+
+
+@pytest.mark.parametrize("kind", native_tiny.DRAFTERS)
+def test_drafters_are_made_of_what_the_layout_says(kind: str) -> None:
+    for target in (tiny.seq2seq(), tiny.language_model()):
+        drafter = native_tiny.build_drafter(target, **native_tiny.DRAFTERS[kind])
+        assert drafter_layout(drafter.config) == built(drafter)
+
+
+@pytest.mark.parametrize("values", [{}, {"norm": "post"}, {"cross": True, "gated": True}])
+def test_ctc_decoders_are_made_of_what_the_layout_says(values: dict[str, Any]) -> None:
+    ctc = native_tiny.build_ctc(tiny.seq2seq(), **values)
+    assert ctc_layout(ctc.config) == built(ctc)
+
+
+def test_the_words_of_a_description_are_those_that_nn_has_parts_for() -> None:
+    assert tuple(ACTIVATIONS) == choices.ACTIVATIONS
+    assert RESIDUALS == choices.RESIDUALS

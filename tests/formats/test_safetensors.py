@@ -1,0 +1,110 @@
+"""The reader of safetensors, on what the library itself writes, and on what it never would."""
+
+import json
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import hypothesis.strategies as st
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from safetensors.torch import save_file
+
+from outrider.errors import ModelError
+from outrider.formats.safetensors import read_safetensors
+
+KINDS = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
+shapes = st.lists(st.integers(0, 4), max_size=3)
+files = st.dictionaries(
+    st.text(st.characters(codec="utf-8"), min_size=1, max_size=8).filter(
+        lambda name: name != "__metadata__"
+    ),
+    st.tuples(st.sampled_from(KINDS), shapes),
+    max_size=5,
+)
+
+
+@settings(max_examples=60, deadline=None)
+@given(files, st.integers(0, 2**31))
+def test_what_the_library_writes_is_read(tmp_path_factory: Any, tensors: Any, seed: int) -> None:
+    dice = torch.Generator().manual_seed(seed)
+    written = {
+        name: torch.randint(0, 100, shape, generator=dice).to(getattr(torch, kind))
+        for name, (kind, shape) in tensors.items()
+    }
+    path = tmp_path_factory.mktemp("file") / "model.safetensors"
+    save_file(written, path, metadata={"format": "pt"})
+    found = read_safetensors(path)
+    assert found.keys() == written.keys()
+    for name, tensor in written.items():
+        assert found[name].kind == str(tensor.dtype).removeprefix("torch.")
+        assert found[name].shape == tuple(tensor.shape)
+        if tensor.is_floating_point():
+            assert np.array_equal(found[name].as_float32(), tensor.float().numpy())
+        else:
+            assert np.array_equal(found[name].data, tensor.numpy())
+
+
+def test_every_bfloat16_is_the_same_number(tmp_path: Path) -> None:
+    bits = torch.arange(1 << 16, dtype=torch.int32).to(torch.int16).view(torch.bfloat16)
+    save_file({"all": bits}, tmp_path / "a.safetensors")
+    found = read_safetensors(tmp_path / "a.safetensors")["all"].as_float32()
+    assert np.array_equal(found, bits.float().numpy(), equal_nan=True)
+
+
+def test_nothing_is_copied(tmp_path: Path) -> None:
+    save_file({"a": torch.ones(1000)}, tmp_path / "a.safetensors")
+    found = read_safetensors(tmp_path / "a.safetensors")["a"]
+    assert found.as_float32() is found.data or np.shares_memory(found.as_float32(), found.data)
+    assert not found.data.flags.writeable, "a file is read, never written"
+
+
+def lay(header: Any, data: bytes = b"") -> bytes:
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def one(**changes: Any) -> dict[str, Any]:
+    return {"dtype": "F32", "shape": [1], "data_offsets": [0, 4]} | changes
+
+
+WRONG = {
+    "a gap at first": (lay({"a": one(data_offsets=[4, 8])}, bytes(8)), "where the one before"),
+    "a gap": (
+        lay({"a": one(), "b": one(data_offsets=[8, 12])}, bytes(12)),
+        "'b' does not begin where",
+    ),
+    "an overlap": (lay({"a": one(), "b": one()}, bytes(4)), "does not begin where"),
+    "a tail": (lay({"a": one()}, bytes(5)), "does not end with its last array"),
+    "cut short": (lay({"a": one()}, bytes(3)), "does not end within the file"),
+    "backwards": (lay({"a": one(data_offsets=[4, 0])}, bytes(4)), "not as long as its shape"),
+    "a truth value": (lay({"a": one(shape=[True])}, bytes(4)), "in whole numbers"),
+    "three offsets": (lay({"a": one(data_offsets=[0, 4, 4])}, bytes(4)), "in whole numbers"),
+    "no offsets": (lay({"a": one(data_offsets=None)}, bytes(4)), "in whole numbers"),
+    "no entry": (lay({"a": 7}), "has no description"),
+    "no type": (lay({"a": one(dtype=None)}, bytes(4)), "has no description"),
+    "a long name": (lay({"x" * 5000: one(dtype="Q")}, bytes(4)), "unknown type 'Q'"),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_what_is_wrong_is_said_in_a_sentence(tmp_path: Path, name: str) -> None:
+    raw, message = WRONG[name]
+    (tmp_path / "a.safetensors").write_bytes(raw)
+    with pytest.raises(ModelError, match=message) as caught:
+        read_safetensors(tmp_path / "a.safetensors")
+    assert len(str(caught.value)) < 600
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.data())
+def test_any_flipped_byte_of_a_header_is_read_or_named(tmp_path_factory: Any, data: Any) -> None:
+    raw = bytearray(lay({"a": one(), "b": one(data_offsets=[4, 8])}, bytes(8)))
+    place = data.draw(st.integers(0, len(raw) - 9))
+    raw[place] = data.draw(st.integers(0, 255))
+    path = tmp_path_factory.mktemp("file") / "a.safetensors"
+    path.write_bytes(bytes(raw))
+    with suppress(ModelError):  # whatever else is raised is our mistake
+        read_safetensors(path)

@@ -1,0 +1,39 @@
+"""Tests that need no more than `pip install outrider`; CI runs them where nothing else is."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+import plain_folder
+from outrider.formats.description import LanguageModelDescription
+
+os.environ.setdefault("OMP_NUM_THREADS", "1")
+os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["TOKENIZERS_PARALLELISM"] = "false"
+
+
+@pytest.fixture(autouse=True)
+def _no_wish(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let the native core compute, as it does where nobody asks for anything else."""
+    pytest.importorskip("outrider_native", reason="outrider-native is not installed")
+    monkeypatch.delenv("OUTRIDER_BACKEND", raising=False)
+
+
+@pytest.fixture(scope="session")
+def demo() -> Path:
+    return plain_folder.DEMO
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model."""
+    config = LanguageModelDescription(
+        vocab_size=plain_folder.WORDS,
+        hidden_size=16,
+        layers=1,
+        num_attention_heads=2,
+        intermediate_size=24,
+        position="rotary",
+    )
+    return plain_folder.save(tmp_path_factory.mktemp("light") / "writer", config)

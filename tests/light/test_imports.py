@@ -1,0 +1,64 @@
+"""What decodes on the native core imports nothing that only training needs."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+HEAVY = (
+    *("torch", "transformers", "pyarrow", "datasets", "accelerate", "sacrebleu", "matplotlib"),
+    *("sentencepiece", "safetensors", "huggingface_hub", "yaml", "filelock"),
+)
+RUN = f"""
+import sys
+from outrider.cli.main import run
+code = run(sys.argv[1:])
+heavy = {HEAVY!r}
+found = sorted({{name.partition(".")[0] for name in sys.modules}} & set(heavy))
+sys.exit(f"imports {{', '.join(found)}}" if found else code)
+"""
+TEXT = "Where is the station? I would like to know."
+LINES: dict[str, list[str]] = {
+    "greedy": ["translate", "--model", "DEMO", TEXT],
+    "tandem": ["translate", "--model", "DEMO", "--mode", "tandem", TEXT],
+    "drafts of a fixed length": ["translate", "--model", "DEMO", "--draft-tokens", "6", TEXT],
+    "leaning": ["translate", "--model", "DEMO", "--gamma", "0.25", "--stats", TEXT],
+    "beam": ["translate", "--model", "DEMO", "--beams", "3", "--n-best", "2", TEXT],
+    "sampling": ["translate", "--model", "DEMO", "--temperature", "0.7", "--seed", "3", TEXT],
+    "tandem sampling": [
+        *("translate", "--model", "DEMO", "--mode", "tandem", "--temperature", "0.7", TEXT),
+    ],
+    "parallel by ctc": ["translate", "--model", "DEMO", "--mode", "parallel", TEXT],
+    "parallel by the drafter": [
+        *("translate", "--model", "DEMO", "--decoder", "drafter", "--iterations", "3", TEXT),
+    ],
+    "stdin": ["translate", "--model", "DEMO"],
+    "generate": ["generate", "--model", "WRITER", "--max-new-tokens", "5", TEXT],
+    "show": ["show", "tandem", "--model", "DEMO", TEXT],
+    "doctor": ["doctor", "DEMO"],
+    "help": ["--help"],
+    "a wrong option": ["translate", "--model", "DEMO", "--beams", "0", TEXT],
+}
+
+
+@pytest.mark.parametrize("name", LINES)
+def test_decoding_imports_nothing_heavy(name: str, demo: Path, writer: Path) -> None:
+    places = {"DEMO": str(demo), "WRITER": str(writer)}
+    line = [places.get(word, word) for word in LINES[name]]
+    done = subprocess.run(
+        [sys.executable, "-c", RUN, *line], input=TEXT, capture_output=True, text=True, timeout=120
+    )
+    expected = 2 if name == "a wrong option" else 0
+    assert done.returncode == expected, done.stderr
+
+
+def test_the_library_imports_nothing_heavy(demo: Path) -> None:
+    code = f"""
+import sys, outrider
+model = outrider.load({str(demo)!r})
+model.translate(["Where is it?", "Good morning."], mode="tandem")
+sys.exit(", ".join({set(HEAVY)!r} & set(sys.modules)) or 0)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120)
+    assert done.returncode == 0, done.stderr

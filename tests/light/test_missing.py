@@ -1,0 +1,73 @@
+"""What a light install lacks is named in one sentence, with what to install for it."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import plain_folder
+from outrider.formats.description import Seq2SeqDescription
+
+RUN = """
+import sys
+for name in ("torch", "transformers", "accelerate", "pyarrow", "sacrebleu", "sentencepiece"):
+    sys.modules[name] = None  # as if it were not installed, where it is
+from outrider.cli.main import run
+sys.exit(run(sys.argv[1:]))
+"""
+TORCH = "needs PyTorch, which is not installed: pip install 'outrider[train]'"
+
+
+def say(*line: str | Path) -> str:
+    """The one line on stderr of a command that fails."""
+    command = [sys.executable, "-c", RUN, *map(str, line)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120)
+    assert done.returncode == 2, done.stderr
+    (said,) = done.stderr.splitlines()
+    return said
+
+
+def test_training_names_what_it_needs(tmp_path: Path) -> None:
+    config = tmp_path / "run.yaml"
+    config.write_text("model: {type: seq2seq}\n")
+    assert say("train", config) == f"outrider: outrider train {TORCH}"
+
+
+@pytest.mark.parametrize("command", ["prepare", "evaluate", "export", "distill", "config"])
+def test_every_other_command_names_the_extra(command: str, demo: Path, tmp_path: Path) -> None:
+    lines: dict[str, list[str | Path]] = {
+        "prepare": [tmp_path / "run.yaml"],
+        "evaluate": [demo, "--source", "x", "--reference", "y"],
+        "export": [demo, tmp_path / "new"],
+        "distill": [demo, "--data", "x", "--out", "y"],
+        "config": ["--explain"],
+    }
+    said = say(command, *lines[command])
+    assert said.startswith(f"outrider: outrider {command} needs ")
+    assert said.endswith("which is not installed: pip install 'outrider[train]'")
+
+
+def test_a_wish_that_only_pytorch_grants_is_named(demo: Path) -> None:
+    line = ("translate", "--model", demo, "hello")
+    assert say(*line, "--backend", "torch") == f"outrider: backend torch {TORCH}"
+    assert say(*line, "--device", "cuda") == f"outrider: device 'cuda' {TORCH}"
+
+
+def test_a_model_that_only_pytorch_computes_is_named(tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+    config = Seq2SeqDescription(vocab_size=plain_folder.WORDS, position="alibi", **sizes)
+    folder = plain_folder.save(tmp_path / "model", config)
+    said = say("translate", "--model", folder, "hello")
+    assert said == f"outrider: {folder}: a model with position: alibi {TORCH}"
+
+
+def test_a_marian_tokenizer_names_sentencepiece(demo: Path, tmp_path: Path) -> None:
+    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
+    folder = plain_folder.save(
+        tmp_path / "model", Seq2SeqDescription(vocab_size=plain_folder.WORDS, **sizes)
+    )
+    (folder / "tokenizer.json").unlink()
+    (folder / "source.spm").touch()
+    said = say("translate", "--model", folder, "hello")
+    assert "needs sentencepiece, which is not installed: pip install 'outrider[marian]'" in said
