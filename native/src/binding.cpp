@@ -1,10 +1,10 @@
 // The border to Python: shapes, ids and lengths are checked here or in the model, before any work.
-#include "model.h"
+#include "binding.h"
 
-#include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/filesystem.h>
 #include <nanobind/stl/optional.h>
+#include <nanobind/stl/pair.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/unique_ptr.h>
 #include <nanobind/stl/vector.h>
@@ -13,7 +13,6 @@
 #include <limits>
 #include <system_error>
 
-namespace nb = nanobind;
 using namespace nb::literals;
 
 namespace outrider {
@@ -21,7 +20,6 @@ namespace {
 
 using Numbers = nb::ndarray<nb::ro, nb::c_contig, nb::device::cpu>;
 using Ids = nb::ndarray<const std::int64_t, nb::ndim<2>, nb::c_contig, nb::device::cpu>;
-using Tokens = std::vector<std::vector<int>>;  // a list for each row
 
 int narrow(std::int64_t value) {
   if (value < std::numeric_limits<int>::min() || value > std::numeric_limits<int>::max())
@@ -252,19 +250,36 @@ Tokens likeliest(Model& model, State& state, const Tokens& tokens, const std::ve
   return model.likeliest(state, tokens, {always, by_row, ends, early});
 }
 
+std::vector<std::pair<Tokens, std::vector<std::vector<float>>>> answer(
+    Model& model, State& state, const Tokens& tokens, const std::vector<Question*>& questions,
+    bool last) {
+  std::vector<Question> asked;
+  for (const Question* question : questions) {
+    if (question == nullptr) throw std::invalid_argument("answer: a question is missing");
+    asked.push_back(*question);
+  }
+  const nb::gil_scoped_release release;
+  std::vector<std::pair<Tokens, std::vector<std::vector<float>>>> found;
+  for (Answer& one : model.answer(state, tokens, asked, last))
+    found.emplace_back(std::move(one.tokens), std::move(one.log_probs));
+  return found;
+}
+
 nb::tuple draft_and_verify(Model& model, State& state, const std::vector<int>& held,
                            const std::vector<int>& last, const std::vector<int>& counts,
                            double min_survival, const Tokens& text_ends,
                            const std::vector<int>& always, const Tokens& by_row,
-                           const std::vector<int>& ends, const std::vector<int>& early) {
+                           const std::vector<int>& ends, const std::vector<int>& early,
+                           bool log_probs) {
   RoundOutput round;
   {
     const nb::gil_scoped_release release;
     round = model.draft_and_verify(state, held, last, counts, min_survival, text_ends,
-                                   {always, by_row, ends, early});
+                                   {always, by_row, ends, early}, log_probs);
   }
-  return nb::make_tuple(std::move(round.drafted.tokens), std::move(round.best),
-                        std::move(round.drafted.confidence), round.drafting_seconds);
+  return nb::make_tuple(std::move(round.drafted.tokens), std::move(round.best.tokens),
+                        std::move(round.best.log_probs), std::move(round.drafted.confidence),
+                        round.drafting_seconds);
 }
 
 nb::tuple draft(Model& model, State& state, const std::vector<int>& last,
@@ -384,6 +399,7 @@ NB_MODULE(_core, module) {
           },
           "path"_a)
       .def_prop_ro("about", [](const PackedFile& file) { return file.weights->about(); });
+  bind_questions(module);
   nb::class_<Model>(module, "Model")
       .def("__init__", &build, "model"_a, "weights"_a, "drafter"_a.none(), "ctc"_a.none(),
            "instruction_set"_a, "threads"_a)
@@ -399,8 +415,10 @@ NB_MODULE(_core, module) {
       .def("extend", &extend, "state"_a, "tokens"_a, "last"_a)
       .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a, "by_row"_a,
            "ends"_a, "early"_a)
+      .def("answer", &answer, "state"_a, "tokens"_a, "questions"_a, "last"_a)
       .def("draft_and_verify", &draft_and_verify, "state"_a, "held"_a, "last"_a, "counts"_a,
-           "min_survival"_a, "text_ends"_a, "forbidden"_a, "by_row"_a, "ends"_a, "early"_a)
+           "min_survival"_a, "text_ends"_a, "forbidden"_a, "by_row"_a, "ends"_a, "early"_a,
+           "log_probs"_a)
       .def("draft", &draft, "state"_a, "last"_a, "counts"_a, "temperatures"_a, "uniform"_a,
            "known"_a)
       .def("ctc", &ctc, "state"_a, "known"_a.noconvert().none());

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <chrono>
+#include <numeric>
 #include <stdexcept>
 
 namespace outrider {
@@ -27,7 +28,7 @@ std::size_t worth_checking(const std::vector<int>& tokens, const std::vector<flo
 RoundOutput Model::draft_and_verify(State& state, const std::vector<int>& held,
                                     const std::vector<int>& last, const std::vector<int>& counts,
                                     double min_survival, const std::vector<std::vector<int>>& ends,
-                                    const Forbidden& forbidden) {
+                                    const Forbidden& forbidden, bool log_probs) {
   const auto began = std::chrono::steady_clock::now();
   const State::ExclusiveUse use(state);
   check_state(state);
@@ -48,8 +49,19 @@ RoundOutput Model::draft_and_verify(State& state, const std::vector<int>& held,
     fed[b].push_back(last[b]);
     fed[b].insert(fed[b].end(), guesses.begin(), guesses.end());
   }
-  std::vector<std::vector<int>> best = run_likeliest(state, fed, forbidden);
-  return {std::move(draft), std::move(best), drafting.count()};
+  RoundOutput round{std::move(draft), {}, drafting.count()};
+  if (!log_probs) {
+    round.best.tokens = run_likeliest(state, fed, forbidden);
+    return round;
+  }
+  Question question;
+  question.sequences.resize(last.size());
+  std::iota(question.sequences.begin(), question.sequences.end(), 0);
+  question.places = kMaxTokens;
+  question.forbidden = forbidden;
+  question.log_probs = true;
+  round.best = std::move(run_answer(state, fed, {question}, false)[0]);
+  return round;
 }
 
 }  // namespace outrider

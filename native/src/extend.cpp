@@ -2,25 +2,21 @@
 // number.
 #include "model.h"
 
-#include "run.h"
+#include "run_decoder.h"
 
 #include <algorithm>
 #include <stdexcept>
 
 namespace outrider {
 
+namespace {
+
 constexpr int kLogitsAtOnce = 8192;  // logits that are looked at together; the caches keep so many
-constexpr int kRowsAtOnce = 1024;    // tokens of a long prompt that are on their way at a time
 
 // Panels of the head that are computed at a time for so many rows.
 int head_panels(int rows) { return std::max(4, kLogitsAtOnce / (rows * kPanel)); }
 
-// The tokens of an extend as rows.
-struct Model::Plan {
-  std::vector<Row> rows;
-  std::vector<int> counts;  // of each sequence
-  int longest = 0;
-};
+}  // namespace
 
 // Rows that have logits, in order, and which rows of the logits are theirs.
 struct Model::Scored {
@@ -65,10 +61,12 @@ void Model::extend(State& state, const std::vector<std::vector<int>>& tokens, in
     }
     row += count;
   }
-  run_decoder(state, planned, [&](ForwardPass& pass) {
-    const int first = static_cast<int>(pass.rows - planned.rows.data());
-    write_logits(pass, first, scored, logits);
-  });
+  run_decoder(
+      state, planned, [](SharedBuffers&, WorkerBuffers&, int) {},
+      [&](ForwardPass& pass) {
+        const int first = static_cast<int>(pass.rows - planned.rows.data());
+        write_logits(pass, first, scored, logits);
+      });
 }
 
 std::vector<std::vector<int>> Model::likeliest(State& state,
@@ -85,9 +83,15 @@ std::vector<std::vector<int>> Model::run_likeliest(State& state,
                                                    const Forbidden& forbidden) {
   const Plan planned = plan(state, tokens);
   std::vector<int> found(planned.rows.size());
-  run_decoder(state, planned, [&](ForwardPass& pass) {
-    argmax_tokens(pass, state, forbidden, found.data() + (pass.rows - planned.rows.data()));
-  });
+  run_decoder(
+      state, planned,
+      [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
+        own.logits.reserve(std::max<std::size_t>(kLogitsAtOnce, area(count, 4 * kPanel)));
+        shared.context.reserve(area(count, std::max(spec_.width, 2 * team_.threads())));
+      },
+      [&](ForwardPass& pass) {
+        argmax_tokens(pass, state, forbidden, found.data() + (pass.rows - planned.rows.data()));
+      });
   std::vector<std::vector<int>> best;
   best.reserve(tokens.size());
   auto at = found.begin();
@@ -105,44 +109,6 @@ void Model::check_forbidden(const Forbidden& forbidden, std::size_t sequences) c
   if ((!forbidden.by_sequence.empty() && forbidden.by_sequence.size() != sequences) ||
       (!forbidden.early.empty() && forbidden.early.size() != sequences))
     throw std::invalid_argument("what is forbidden to each row must be as many as rows");
-}
-
-template <typename UseHidden>
-void Model::run_decoder(State& state, const Plan& plan, const UseHidden& use_hidden) {
-  if (plan.rows.empty()) return;
-  CacheViews views = view(state, &Caches::decoder);
-  std::vector<KvCache*> drafter_caches;
-  if (state.drafting()) {
-    drafter_->reserve_states(state, plan.counts);
-    drafter_caches = view(state, &Caches::drafter).caches;
-  }
-  run(
-      plan.rows, state.size(), kRowsAtOnce,
-      [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
-        reserve_buffers(shared, own, decoder_.shape(), count,
-                        std::max(plan.longest, views.longest));
-        own.logits.reserve(std::max<std::size_t>(kLogitsAtOnce, area(count, 4 * kPanel)));
-        shared.context.reserve(area(count, std::max(spec_.width, 2 * team_.threads())));
-        if (state.drafting()) drafter_->reserve_inputs(shared, own, count);
-      },
-      [&](ForwardPass& pass) {
-        views.attach(pass, state.angles.get());
-        embed(pass, tokens_, position_table_, state.sines.get());
-        if (state.drafting()) {
-          decoder_.run(pass, [&](int layer) { drafter_->tap(pass, layer); });
-          pass.angles = state.drafter_angles.get();
-          drafter_->write_injected_kv(pass, state, drafter_caches);
-        } else {
-          decoder_.run(pass);
-        }
-        use_hidden(pass);
-      });
-  for (std::size_t b = 0; b < plan.counts.size(); ++b) {
-    if (plan.counts[b] == 0) continue;
-    Sequence& sequence = *state.sequences[b];
-    sequence.length_before = sequence.length;
-    sequence.length += plan.counts[b];
-  }
 }
 
 void Model::write_logits(ForwardPass& pass, int first, const Scored& scored, float* logits) const {

@@ -36,12 +36,16 @@ struct SharedBuffers {
   Buffer<float> draft_logits;      // of the drafter's head
   Buffer<int> candidates;          // [rows][candidates]: columns of the best of them,
   Buffer<float> candidate_scores;  // and their logits
+  Buffer<float> scores;            // of the model's head, where questions are asked
 };
 
 // Buffers of one worker. Each keeps the whole residual stream: computing a norm twice is cheaper
 // than waiting.
 struct WorkerBuffers {
   Buffer<float> stream, normed, tapped_states, attention_scores, logits;
+  Buffer<float> best;     // scores of tokens in order,
+  Buffer<int> order;      // and those tokens
+  Buffer<double> masses;  // that are drawn from
   Operand operand;
   std::vector<AttentionQuery> queries;
 };

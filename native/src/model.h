@@ -5,6 +5,7 @@
 #include "drafter.h"
 #include "embeddings.h"
 #include "layer.h"
+#include "question.h"
 #include "state.h"
 #include "team.h"
 
@@ -57,19 +58,11 @@ struct CacheViews {
   }
 };
 
-// Tokens that must not be said.
-struct Forbidden {
-  std::vector<int> always;                    // by anyone
-  std::vector<std::vector<int>> by_sequence;  // by each beside those; empty for none
-  std::vector<int> ends;                      // nor these at the
-  std::vector<int> early;                     // first so many places of each; empty for none
-};
-
 // What a round brought, for each sequence: the guesses that were checked, and the likeliest token
 // after the last one and after each guess.
 struct RoundOutput {
   Draft drafted;
-  std::vector<std::vector<int>> best;
+  Answer best;
   double drafting_seconds = 0.0;
 };
 
@@ -104,6 +97,11 @@ class Model {
   std::vector<std::vector<int>> likeliest(State& state, const std::vector<std::vector<int>>& tokens,
                                           const Forbidden& forbidden);
 
+  // The same, but answers questions, each about sequences of its own: about what comes after all
+  // of their tokens, or with `last` after the last. Without a question nothing is scored.
+  std::vector<Answer> answer(State& state, const std::vector<std::vector<int>>& tokens,
+                             const std::vector<Question>& questions, bool last);
+
   // Guesses `counts[b]` tokens after `last[b]`, which has not been taken in.
   Draft draft(State& state, const std::vector<int>& last, const std::vector<int>& counts,
               const DraftSampling& sampling, const DraftCandidates& out);
@@ -115,7 +113,7 @@ class Model {
   RoundOutput draft_and_verify(State& state, const std::vector<int>& held,
                                const std::vector<int>& last, const std::vector<int>& counts,
                                double min_survival, const std::vector<std::vector<int>>& ends,
-                               const Forbidden& forbidden);
+                               const Forbidden& forbidden, bool log_probs);
 
   // Scores the slots of whole sequences, [sequences][slots][words]; `known` is [sequences][slots]
   // or null. The slots of a sequence are its source's length times `upsample`.
@@ -130,6 +128,8 @@ class Model {
   };
   struct Plan;
   struct Scored;
+  struct Asked;
+  struct Questions;
   struct Scratch;
   class ScratchLease;
 
@@ -138,6 +138,7 @@ class Model {
   void check_token(int token) const;
   void check_tokens(const std::vector<int>& tokens) const;
   void check_forbidden(const Forbidden& forbidden, std::size_t sequences) const;
+  void check_question(const Question& question, const State& state) const;
   void embed_token(const Embeddings& table, int token, float* out) const;
   void embed(ForwardPass& pass, const Embeddings& table,
              std::span<const float> position_table, const SineTable* sines) const;
@@ -155,12 +156,17 @@ class Model {
   // `decoded`: whether the decoder will read the sources.
   void run_encoder(const std::vector<std::vector<int>>& sources, State& state, bool decoded);
   Plan plan(const State& state, const std::vector<std::vector<int>>& tokens) const;
-  template <typename UseHidden>
-  void run_decoder(State& state, const Plan& plan, const UseHidden& use_hidden);
+  template <typename Prepare, typename UseHidden>
+  void run_decoder(State& state, const Plan& plan, const Prepare& prepare,
+                   const UseHidden& use_hidden);
   // `first` is the number of the pass's first row.
   void write_logits(ForwardPass& pass, int first, const Scored& scored, float* logits) const;
   void argmax_tokens(ForwardPass& pass, const State& state, const Forbidden& forbidden,
                      int* best) const;
+  int scores_at_once() const;  // rows whose scores are held at a time
+  void reserve_answers(SharedBuffers& shared, WorkerBuffers& own, const Questions& all,
+                       int rows) const;
+  void answer_rows(ForwardPass& pass, int first, const Questions& all) const;
   DraftPlan plan_draft(const State& state, const std::vector<int>& last,
                        const std::vector<int>& counts, const DraftSampling& sampling) const;
   void embed_slots(ForwardPass& pass, const DraftPlan& plan) const;
@@ -168,6 +174,8 @@ class Model {
   std::vector<std::vector<int>> run_likeliest(State& state,
                                               const std::vector<std::vector<int>>& tokens,
                                               const Forbidden& forbidden);
+  std::vector<Answer> run_answer(State& state, const std::vector<std::vector<int>>& tokens,
+                                 const std::vector<Question>& questions, bool last);
   Draft run_draft(State& state, const std::vector<int>& last, const std::vector<int>& counts,
                   const DraftSampling& sampling, const DraftCandidates& out);
   void project_known(ForwardPass& pass) const;

@@ -17,12 +17,12 @@ class Batch {
  public:
   Batch(Model& model, const TinyModel& tiny, std::vector<Example> examples, Dice& dice)
       : model_(model), tiny_(tiny), dice_(dice), examples_(std::move(examples)) {
-    answers_.resize(examples_.size());
+    transcripts_.resize(examples_.size());
     drafts_.resize(examples_.size());
     state_ = open();
   }
 
-  std::vector<Answer> run() {
+  std::vector<Transcript> run() {
     while (waiting_ < examples_.size() ||
            std::any_of(owner_.begin(), owner_.end(), [&](std::size_t n) { return left(n) > 0; })) {
       if (waiting_ < examples_.size() && dice_.chance(0.5)) join();
@@ -30,11 +30,11 @@ class Batch {
       extend_some();
       if (dice_.chance(0.3)) shuffle();
     }
-    return answers_;
+    return transcripts_;
   }
 
  private:
-  int done(std::size_t n) const { return static_cast<int>(answers_[n].logits.size()); }
+  int done(std::size_t n) const { return static_cast<int>(transcripts_[n].logits.size()); }
   int left(std::size_t n) const { return static_cast<int>(examples_[n].tokens.size()) - done(n); }
 
   // Opens some of the sequences that wait, and lists them as new rows.
@@ -48,7 +48,7 @@ class Batch {
     auto state = model_.encode(sources_of(some), capacities, true, tiny_.ctc.has_value());
     const auto found = slots(model_, *state, tiny_);
     for (std::size_t b = 0; waiting_ < end; ++b, ++waiting_) {
-      answers_[waiting_].slots = found[b];
+      transcripts_[waiting_].slots = found[b];
       owner_.push_back(waiting_);
     }
     return state;
@@ -107,9 +107,9 @@ class Batch {
   void keep(std::size_t n, int count, const std::vector<float>& logits) {
     const float* row = logits.data();
     for (int t = 0; t < count; ++t, row += tiny_.spec.words) {
-      answers_[n].logits.emplace_back(row, row + tiny_.spec.words);
+      transcripts_[n].logits.emplace_back(row, row + tiny_.spec.words);
       // Only the draft before the first of a block was made; the rest are what `alone` checks.
-      answers_[n].drafts.push_back(t == 0 ? drafts_[n] : std::vector<float>());
+      transcripts_[n].drafts.push_back(t == 0 ? drafts_[n] : std::vector<float>());
     }
   }
 
@@ -131,7 +131,7 @@ class Batch {
   const TinyModel& tiny_;
   Dice& dice_;
   std::vector<Example> examples_;
-  std::vector<Answer> answers_;
+  std::vector<Transcript> transcripts_;
   std::vector<std::vector<float>> drafts_;
   std::size_t waiting_ = 0;         // the first example that has not joined
   std::vector<std::size_t> owner_;  // whose sequence a row is
@@ -139,8 +139,8 @@ class Batch {
 };
 
 // Whether the drafts that were made, which may be shorter, are those expected.
-bool agrees(const Answer& found, const Answer& expected) {
-  Answer trimmed = expected;
+bool agrees(const Transcript& found, const Transcript& expected) {
+  Transcript trimmed = expected;
   for (std::size_t i = 0; i < found.drafts.size() && i < trimmed.drafts.size(); ++i)
     trimmed.drafts[i].resize(std::min(found.drafts[i].size(), trimmed.drafts[i].size()));
   return equal(found, trimmed);
@@ -150,7 +150,7 @@ void check_exactness(Dice& dice, Precision precision) {
   const TinyModel tiny = random_model(dice, precision);
   const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 9));
   const auto plain = tiny.build("portable", 1);
-  std::vector<Answer> expected;
+  std::vector<Transcript> expected;
   for (const Example& example : examples) expected.push_back(alone(*plain, tiny, example));
   const auto plan = static_cast<std::uint64_t>(dice.pick(0, 1 << 30));
   const auto compare = [&](const std::string& name, int threads) {
@@ -158,7 +158,7 @@ void check_exactness(Dice& dice, Precision precision) {
     CHECK(model->instruction_set() == name && model->threads() == threads);
     CHECK(equal(alone(*model, tiny, examples[0]), expected[0]));
     Dice same_dice(plan);
-    const std::vector<Answer> found = Batch(*model, tiny, examples, same_dice).run();
+    const std::vector<Transcript> found = Batch(*model, tiny, examples, same_dice).run();
     for (std::size_t n = 0; n < examples.size(); ++n) CHECK(agrees(found[n], expected[n]));
   };
   const std::vector<std::string> names = available_kernels();
@@ -173,7 +173,7 @@ void check_callers(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const std::vector<Example> examples = random_examples(dice, tiny, 3);
   const auto model = tiny.build("", dice.pick(2, 3));
-  std::vector<Answer> expected;
+  std::vector<Transcript> expected;
   for (const Example& example : examples) expected.push_back(alone(*model, tiny, example));
   std::vector<int> wrong(examples.size(), 0);
   std::vector<std::thread> callers;

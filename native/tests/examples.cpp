@@ -4,7 +4,7 @@
 
 namespace outrider {
 
-bool equal(const Answer& left, const Answer& right) {
+bool equal(const Transcript& left, const Transcript& right) {
   if (left.logits.size() != right.logits.size() || left.drafts.size() != right.drafts.size())
     return false;
   for (std::size_t i = 0; i < left.logits.size(); ++i)
@@ -107,9 +107,9 @@ std::vector<std::vector<float>> slots(Model& model, State& state, const TinyMode
   return out;
 }
 
-Answer alone(Model& model, const TinyModel& tiny, const Example& example) {
+Transcript alone(Model& model, const TinyModel& tiny, const Example& example) {
   const auto state = model.encode({example.source}, {kRoom}, true, tiny.ctc.has_value());
-  Answer answer;
+  Transcript answer;
   answer.slots = slots(model, *state, tiny)[0];
   for (int token : example.tokens) {
     answer.drafts.push_back(draft(model, *state, {token})[0]);

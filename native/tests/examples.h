@@ -18,12 +18,12 @@ struct Example {
 
 // What a model says of one sequence: logits after every token, a draft before every one, CTC's
 // logits.
-struct Answer {
+struct Transcript {
   std::vector<std::vector<float>> logits, drafts;
   std::vector<float> slots;
 };
 
-bool equal(const Answer& left, const Answer& right);
+bool equal(const Transcript& left, const Transcript& right);
 
 std::vector<Example> random_examples(Dice& dice, const TinyModel& tiny, int count);
 std::vector<std::vector<int>> sources_of(const std::vector<Example>& examples);
@@ -46,6 +46,6 @@ std::vector<int> room(std::size_t sequences);
 std::vector<std::vector<float>> slots(Model& model, State& state, const TinyModel& tiny);
 
 // One example, token by token.
-Answer alone(Model& model, const TinyModel& tiny, const Example& example);
+Transcript alone(Model& model, const TinyModel& tiny, const Example& example);
 
 }  // namespace outrider

@@ -46,7 +46,7 @@ void check_round_trip(Dice& dice, Precision precision) {
   const std::unique_ptr<Model> built = tiny.build("", 1);
   built->weights().save(file.path(), "about");
   const Example example = random_examples(dice, tiny, 1)[0];
-  const Answer expected = alone(*built, tiny, example);
+  const Transcript expected = alone(*built, tiny, example);
   for (const std::string& name : available_kernels()) {
     const std::unique_ptr<Model> loaded = load(tiny, file, name);
     CHECK(loaded->weights().about() == "about");

@@ -42,7 +42,7 @@ class Target {
     if (kind < 3)
       caller.extend(*state);
     else if (kind < 4)
-      caller.likeliest(*state);
+      dice_.chance(0.5) ? caller.likeliest(*state) : caller.answer(*state);
     else if (kind < 6)
       caller.draft(*state);
     else if (kind < 7)
@@ -156,6 +156,52 @@ class Target {
     attempt([&] { model_->likeliest(state, tokens, forbidden); });
   }
 
+  Question some_question(const std::vector<int>& sequences) {
+    Question question;
+    question.kind = dice_.one_of({Question::Kind::likeliest, Question::Kind::top,
+                                  Question::Kind::draw, Question::Kind::given});
+    question.sequences = sequences;
+    const bool one = question.kind == Question::Kind::top || question.kind == Question::Kind::draw;
+    question.places = one && dice_.chance(0.97) ? 1 : odd(0, 4);
+    question.log_probs = dice_.chance(0.5);
+    question.count = odd(1, words() + 3);
+    question.temperature = dice_.one_of({1.0, 0.2, 1e-60, 1e300});
+    if (dice_.chance(0.01)) question.temperature = dice_.one_of({0.0, -1.0, std::nan("")});
+    question.top_k = odd(0, words() + 3);
+    question.top_p = dice_.one_of({1.0, 0.9, 0.1, 0.0, 2.0});
+    if (dice_.chance(0.01)) question.top_p = dice_.one_of({-1.0, std::nan("")});
+    question.ends = odd_ids(dice_.pick(0, 3));
+    question.forbidden.always = odd_ids(dice_.pick(0, 2 * words()));
+    question.forbidden.ends = odd_ids(dice_.pick(0, 3));
+    const bool early = dice_.chance(0.5), by_sequence = dice_.chance(0.3);
+    for (int n = static_cast<int>(sequences.size()) + (dice_.chance(0.01) ? 1 : 0); n > 0; --n) {
+      question.uniform.push_back(dice_.chance(0.01) ? -1e300 : dice_.uniform());
+      question.given.push_back(odd_ids(dice_.chance(0.97) ? 4 : dice_.pick(0, 4)));
+      if (early) question.forbidden.early.push_back(odd(0, 3));
+      if (by_sequence) question.forbidden.by_sequence.push_back(odd_ids(dice_.pick(0, 3)));
+    }
+    return question;
+  }
+
+  void answer(State& state) {
+    std::vector<Question> questions;
+    std::vector<int> some;
+    for (int b = 0; b < state.size(); ++b) {
+      if (dice_.chance(0.8)) some.push_back(dice_.chance(0.01) ? odd(-1, 9) : b);
+      if (!dice_.chance(0.3)) continue;
+      questions.push_back(some_question(some));
+      some.clear();
+    }
+    questions.push_back(some_question(some));
+    const bool last = dice_.chance(0.3);
+    const std::vector<std::vector<int>> tokens = some_tokens(state, 4);
+    attempt([&] {
+      for (const Answer& one : model_->answer(state, tokens, questions, last))
+        for (const std::vector<int>& row : one.tokens)
+          for (const int token : row) CHECK(token >= 0 && token < words());
+    });
+  }
+
   void draft(State& state) {
     const std::vector<int> counts = some_counts(state);
     DraftSampling sampling;
@@ -195,7 +241,8 @@ class Target {
         dice_.chance(0.5) ? some_tokens(state, 3)
                           : std::vector<std::vector<int>>{odd_ids(dice_.pick(0, 3))};
     attempt([&] {
-      model_->draft_and_verify(state, held, last, counts, min_survival, ends, forbidden);
+      model_->draft_and_verify(state, held, last, counts, min_survival, ends, forbidden,
+                               dice_.chance(0.3));
     });
   }
 

@@ -301,6 +301,35 @@ void check_top(Dice& dice, const RowFunctions& rows) {
     CHECK(near(shares[i], std::exp((values[i] - values[0]) / 0.7) / total, 1e-5));
 }
 
+// What tokens are drawn from: the same bits in every family, and next to nothing off.
+void check_masses(Dice& dice, const RowFunctions& rows) {
+  const int n = dice.pick(1, 300);
+  const RowFunctions& plain = *find_kernel("portable").rows;
+  const float width = dice.one_of({0.1f, 3.0f, 30.0f});
+  std::vector<float> x = dice.normals(static_cast<std::size_t>(n), width);
+  const double temperature = dice.one_of({1.0, 0.3, 7.0, 1e-60, 1e300});
+  const double most = *std::max_element(x.begin(), x.end());
+  double sum = 0.0;
+  for (float value : x) sum += std::exp(value - most);
+  const float total = rows.log_total(x.data(), n), other = plain.log_total(x.data(), n);
+  CHECK(near(total, std::log(sum) + most, 2e-6 * (1.0 + std::fabs(most))));
+  CHECK(same(std::vector<float>{total}, std::vector<float>{other}));
+  if (n > 1) x[static_cast<std::size_t>(dice.pick(0, n - 1))] =
+      -std::numeric_limits<float>::infinity();
+  const double top = *std::max_element(x.begin(), x.end());
+  std::vector<double> mass(x.size(), -1.0), expected(x.size(), -1.0);
+  rows.masses(x.data(), n, temperature, mass.data());
+  plain.masses(x.data(), n, temperature, expected.data());
+  CHECK(same(mass, expected));
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double exact = std::exp((x[i] - top) / temperature);
+    CHECK(std::fabs(mass[i] - exact) <= 4e-16 * exact + 1e-300);
+  }
+  std::vector<float> moved = x;
+  rows.subtract(moved.data(), total, n);
+  for (std::size_t i = 0; i < x.size(); ++i) CHECK(moved[i] == x[i] - total);
+}
+
 void check_row_functions(std::uint64_t seed) {
   for (int round = 0; round < 40; ++round)
     for (const Kernel* kernel : all_kernels()) {
@@ -309,6 +338,7 @@ void check_row_functions(std::uint64_t seed) {
       check_norm(dice, *kernel->rows);
       check_attend(dice, *kernel->rows);
       check_top(dice, *kernel->rows);
+      check_masses(dice, *kernel->rows);
     }
 }
 

@@ -89,6 +89,62 @@ void check_likeliest(Dice& dice) {
   }
 }
 
+// Answers are those of the scores, to the bit whatever the number of threads and the company.
+void check_answers(Dice& dice) {
+  const TinyModel tiny = random_model(dice, Precision::int8);
+  const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 9));
+  const int words = tiny.spec.words, count = dice.pick(1, words);
+  std::vector<std::vector<int>> tokens;
+  std::vector<Question> questions;
+  for (int b = 0; b < static_cast<int>(examples.size()); ++b) {
+    Question question;
+    question.kind = dice.one_of({Question::Kind::likeliest, Question::Kind::top,
+                                 Question::Kind::draw, Question::Kind::given});
+    question.sequences = {b};
+    question.places = 1;
+    question.log_probs = true;
+    question.count = count;
+    question.temperature = dice.one_of({0.3, 1.0, 2.0});
+    question.top_k = dice.one_of({0, 3, words});
+    question.top_p = dice.one_of({1.0, 0.5});
+    question.uniform = {dice.uniform()};
+    question.given = {dice.ids(1, words)};
+    questions.push_back(question);
+    tokens.push_back(dice.ids(1, words));
+  }
+  std::vector<Answer> expected;
+  for (int threads = 1; threads <= 4; ++threads) {
+    const auto model = tiny.build("", threads);
+    const auto state = model->encode(sources_of(examples), room(examples.size()), false, false);
+    const auto found = model->answer(*state, tokens, questions, false);
+    state->rollback(std::vector<int>(examples.size(), 0));
+    const auto logits = extend(*model, *state, tokens);
+    state->rollback(std::vector<int>(examples.size(), 0));
+    const auto again = model->answer(*state, tokens, questions, dice.chance(0.5));
+    for (std::size_t b = 0; b < examples.size(); ++b) {
+      const std::vector<int>& said = found[b].tokens[0];
+      const std::vector<float>& scores = found[b].log_probs[0];
+      CHECK(same(said, again[b].tokens[0]) && same(scores, again[b].log_probs[0]));
+      double total = 0.0;
+      for (float logit : logits[b]) total += std::exp(static_cast<double>(logit));
+      const auto is_right = [&](int token, float score) {
+        const double exact = logits[b][static_cast<std::size_t>(token)] - std::log(total);
+        return std::fabs(score - exact) < 1e-4 * (1.0 + std::fabs(exact));
+      };
+      if (questions[b].kind == Question::Kind::given)
+        CHECK(said.empty() && is_right(questions[b].given[0][0], scores[0]));
+      else
+        for (std::size_t i = 0; i < said.size(); ++i) CHECK(is_right(said[i], scores[i]));
+      if (questions[b].kind == Question::Kind::top) CHECK(said.size() == area(1, count));
+      if (threads > 1) {
+        CHECK(same(said, expected[b].tokens[0]));
+        CHECK(same(scores, expected[b].log_probs[0]));
+      }
+    }
+    expected = found;
+  }
+}
+
 // A round is a draft, and then the likeliest tokens after as much of it as is worth checking.
 void check_rounds(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
@@ -107,12 +163,13 @@ void check_rounds(Dice& dice) {
   for (std::size_t b = 0; b < ends.size(); ++b)
     if (dice.chance(0.7)) ends[b] = {words - 1, counts[b] > 1 ? drafted.tokens[b][1] : 0};
   const double min_survival = dice.one_of({0.0, 0.1, 0.4, 2.0});
+  const bool log_probs = dice.chance(0.5);
   const std::vector<int> none(sequences, 0);
   std::vector<std::vector<int>> fed;
   for (int token : last) fed.push_back({token});
   model->likeliest(*state, fed, {});  // and to be taken back
   const RoundOutput round =
-      model->draft_and_verify(*state, none, last, counts, min_survival, ends, forbidden);
+      model->draft_and_verify(*state, none, last, counts, min_survival, ends, forbidden, log_probs);
   CHECK(round.drafting_seconds >= 0.0);
   for (std::size_t b = 0; b < sequences; ++b) {
     std::size_t kept = drafted.tokens[b].empty() ? 0 : 1;
@@ -130,10 +187,10 @@ void check_rounds(Dice& dice) {
     CHECK(state->sequences[b]->length == static_cast<int>(kept) + 1);
   }
   const auto best = model->likeliest(*other, fed, forbidden);
-  for (std::size_t b = 0; b < sequences; ++b) CHECK(same(round.best[b], best[b]));
+  for (std::size_t b = 0; b < sequences; ++b) CHECK(same(round.best.tokens[b], best[b]));
   const auto again = [&](const std::vector<int>& newest, const std::vector<int>& wanted,
                          const std::vector<std::vector<int>>& stop, const Forbidden& not_said) {
-    model->draft_and_verify(*state, none, newest, wanted, min_survival, stop, not_said);
+    model->draft_and_verify(*state, none, newest, wanted, min_survival, stop, not_said, log_probs);
   };
   CHECK(refuses([&] { again(last, std::vector<int>(sequences, -1), ends, forbidden); }));
   CHECK(refuses([&] { again(last, counts, ends, {{words}, {}, {}, {}}); }));
@@ -248,6 +305,7 @@ void check_models(std::uint64_t seed) {
     Dice dice(seed * 1000 + 500 + round);
     check_copies(dice);
     check_likeliest(dice);
+    check_answers(dice);
     check_rounds(dice);
     check_joins(dice);
     if (round % 3 == 0) check_long_prompts(dice);

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 import native_tiny
-from outrider.decoding.questions import Likeliest, Logits
+from outrider.decoding.questions import Likeliest, Logits, Top
 from outrider.errors import InputError, OutriderError, ResourceError, UnsupportedError
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
@@ -36,7 +36,7 @@ class Broken:
         raise self.error
 
     encode = extend = likeliest = draft_and_verify = draft = ctc = rollback = select = _fail
-    join = _fail
+    answer = join = _fail
     lengths = bytes = property(_fail)
 
     def __len__(self) -> int:
@@ -48,6 +48,7 @@ core_calls: dict[str, Call] = {
     "encode": lambda b, s: b.encode(SOURCE, capacity=3),
     "extend": lambda b, s: b.extend(LAST, s, Logits()),
     "likeliest": lambda b, s: b.extend(LAST, s, Likeliest()),
+    "answer": lambda b, s: b.extend(LAST, s, Top(2)),
     "draft and verify": lambda b, s: b.drafts.draft_and_verify(
         [3, 4], s, [2, 2], Likeliest(), held=[3, 3], min_survival=0.0
     ),

@@ -41,6 +41,47 @@ class PackedFile:
     def about(self) -> str:
         """What was said of it when it was saved."""
 
+class Question:
+    """What is asked about some rows; the rows of all questions of a call are different."""
+
+    @staticmethod
+    def likeliest(
+        rows: Sequence[int],
+        places: int,
+        log_probs: bool,
+        forbidden: Sequence[int],
+        ends: Sequence[int],
+        early: Sequence[int],
+    ) -> Question:
+        """Which token is likeliest at each of the first places."""
+    @staticmethod
+    def top(
+        rows: Sequence[int],
+        count: int,
+        forbidden: Sequence[int],
+        ends: Sequence[int],
+        early: Sequence[int],
+    ) -> Question:
+        """Which tokens are the likeliest, at one place, with their log-probabilities."""
+    @staticmethod
+    def draw(
+        rows: Sequence[int],
+        log_probs: bool,
+        temperature: float,
+        top_k: int,
+        top_p: float,
+        uniform: Sequence[float],
+        forbidden: Sequence[int],
+        ends: Sequence[int],
+        early: Sequence[int],
+    ) -> Question:
+        """Which token a number falls on, at one place; `top_k` 0 and `top_p` 1 leave all."""
+    @staticmethod
+    def log_probs(
+        rows: Sequence[int], places: int, given: Sequence[Sequence[int]], ends: Sequence[int]
+    ) -> Question:
+        """How likely given tokens are; for the first of `ends` any of them will do."""
+
 class Model:
     """Packed weights and threads. It never changes: any number of threads may call it at once."""
 
@@ -102,6 +143,14 @@ class Model:
 
         Forbidden are some to all, others to each sequence, and `ends` at its first `early` places.
         """
+    def answer(
+        self,
+        state: State,
+        tokens: Sequence[Sequence[int]],
+        questions: Sequence[Question],
+        last: bool,
+    ) -> list[tuple[list[list[int]], list[list[float]]]]:
+        """Append tokens; for each question return tokens and log-probabilities, row by row."""
     def draft_and_verify(
         self,
         state: State,
@@ -114,13 +163,14 @@ class Model:
         by_row: Sequence[Sequence[int]],
         ends: Sequence[int],
         early: Sequence[int],
-    ) -> tuple[list[list[int]], list[list[int]], list[list[float]], float]:
+        log_probs: bool,
+    ) -> tuple[list[list[int]], list[list[int]], list[list[float]], list[list[float]], float]:
         """Guess tokens after `last`, and append `last` and the guesses that are worth checking.
 
         First, sequences forget what they hold beyond `held` tokens. None is worth checking behind
         `text_ends`, one list for all or one for each. Returns those guesses, the likeliest token
-        after `last` and after each of them, how sure the drafter was of each, and the seconds that
-        guessing took.
+        after `last` and after each of them, its log-probability if asked for, how sure the drafter
+        was of each guess, and the seconds that guessing took.
         """
     def draft(
         self,

@@ -51,6 +51,12 @@ struct RowFunctions {
   int (*argmax)(const float* x, int n);
   // The `count` largest, largest first, the earlier of equals first.
   void (*top_k)(const float* x, int n, int count, int* indices, float* values);
+  // x[i] - y
+  void (*subtract)(float* x, float y, int n);
+  // log sum exp(x[i])
+  float (*log_total)(const float* x, int n);
+  // out[i] = exp((x[i] - max x) / temperature), zero where it is next to nothing.
+  void (*masses)(const float* x, int n, double temperature, double* out);
 };
 
 struct Kernel {

@@ -280,12 +280,50 @@ void top_k(const float* x, int n, int count, int* indices, float* values) {
   }
 }
 
+void subtract(float* x, float y, int n) {
+  for_each_vector(n,
+                  [&](int i, int count) { store_up_to(x + i, load_up_to(x + i, count) - y, count); });
+}
+
+float largest(const float* x, int n) {
+  const auto value = [&](int i, int count) { return load_up_to(x + i, count, -3e38f); };
+  return reduce_max(reduce_row(n, max_lanes, broadcast(-3e38f), value));
+}
+
+float log_total(const float* x, int n) {
+  const float most = largest(x, n);
+  const auto value = [&](int i, int count) {
+    const Lanes mass = exp_lanes(load_up_to(x + i, count, most) - most);
+    return count == kLanes ? mass : mask_after(mass, count);
+  };
+  const float total = reduce_sum(reduce_row(n, add_lanes, broadcast(0.0f), value));
+  return static_cast<float>(std::log(static_cast<double>(total))) + most;
+}
+
+void masses(const float* x, int n, double temperature, double* out) {
+  const double most = largest(x, n);
+  int i = 0;
+  for (; i + kWideLanes <= n; i += kWideLanes) {
+    HalfLanes narrow;
+    std::memcpy(&narrow, x + i, sizeof narrow);
+    const WideLanes mass =
+        exp_wide((__builtin_convertvector(narrow, WideLanes) - most) / temperature);
+    std::memcpy(out + i, &mass, sizeof mass);
+  }
+  if (i == n) return;
+  WideLanes z = {};
+  for (int k = 0; i + k < n; ++k) z[k] = (x[i + k] - most) / temperature;
+  const WideLanes mass = exp_wide(z);
+  std::memcpy(out + i, &mass, static_cast<std::size_t>(n - i) * sizeof(double));
+}
+
 }  // namespace
 
 extern const RowFunctions OUTRIDER_FAMILY;
 const RowFunctions OUTRIDER_FAMILY = {
-    quantise, dequantise,   multiply_panel, add, layer_norm, activate, gated_activation,
-    attend,   apply_rotary, tanh_row,       dot, softmax,    argmax,   top_k,
+    quantise,     dequantise, multiply_panel, add,     layer_norm, activate, gated_activation, attend,
+    apply_rotary, tanh_row,   dot,            softmax, argmax,     top_k,    subtract,         log_total,
+    masses,
 };
 
 }  // namespace outrider

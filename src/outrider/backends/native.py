@@ -23,19 +23,22 @@ from outrider.decoding import round as rounds
 from outrider.decoding.protocol import Draft, RoundOutput, State
 from outrider.decoding.questions import Chosen, Likeliest, Question
 from outrider.errors import (
+    SMALLER,
     ConfigError,
     InputError,
     ModelError,
     OutriderError,
     ResourceError,
     UnsupportedError,
-    within_memory,
+    is_out_of_memory,
 )
 from outrider.formats.folder import Parts
 
 _fault: ImportError | None = None
 try:
     import outrider_native
+
+    from outrider.backends.native_answers import from_core, to_core
 except ImportError as error:  # pure Python: PyTorch computes everything
     outrider_native = None  # type: ignore[assignment]
     _fault = error
@@ -65,19 +68,25 @@ _Got = TypeVar("_Got")
 def _call(function: Callable[_Given, _Got], *given: _Given.args, **named: _Given.kwargs) -> _Got:
     """Call the core; whatever it throws becomes an error of our tree."""
     try:
-        with within_memory("backend native"):
-            return function(*given, **named)
-    except OutriderError:
-        raise
-    except (ValueError, TypeError, LookupError, ArithmeticError) as error:
+        return function(*given, **named)
+    except Exception as error:
+        raise _ours(error) from None
+
+
+def _ours(error: Exception) -> OutriderError:
+    """Return what the core threw as an error of our tree."""
+    if isinstance(error, OutriderError):
+        return error
+    if is_out_of_memory(error):
+        return ResourceError(f"backend native: the machine ran out of memory; {SMALLER}")
+    if isinstance(error, ValueError | TypeError | LookupError | ArithmeticError):
         reason = str(error).partition(". The following argument types")[0]
-        raise InputError(f"backend native: {reason}") from None
-    except OSError as error:  # threads that the system does not give
+        return InputError(f"backend native: {reason}")
+    if isinstance(error, OSError):  # threads that the system does not give
         reason = error.strerror or str(error)
-        raise ResourceError(f"backend native: {reason}; use fewer threads") from None
-    except Exception as error:  # a fault of the core
-        reason = str(error) or type(error).__name__
-        raise UnsupportedError(f"backend native: {reason}; use backend torch") from None
+        return ResourceError(f"backend native: {reason}; use fewer threads")
+    reason = str(error) or type(error).__name__  # a fault of the core
+    return UnsupportedError(f"backend native: {reason}; use backend torch")
 
 
 def is_installed() -> bool:
@@ -265,7 +274,11 @@ class NativeBackend:
         if forbidden is not None:  # named while the scores are in the cache
             best = _call(self.core.likeliest, state.core, tokens, *forbidden)
             return cast(AnswerT, Chosen(best))
-        return ask.answer(_call(self.core.extend, state.core, tokens, last))
+        asked = _call(to_core, ask, len(tokens))
+        if asked is None:
+            return ask.answer(_call(self.core.extend, state.core, tokens, last))
+        found = _call(self.core.answer, state.core, tokens, asked, last)
+        return cast(AnswerT, from_core(ask, found))
 
 
 class NativeDrafts:
@@ -273,6 +286,7 @@ class NativeDrafts:
 
     def __init__(self, backend: NativeBackend, longest: int, longest_text: int) -> None:
         self.backend, self.longest, self.longest_text = backend, longest, longest_text
+        self._ends = [backend.ends]
 
     def draft(
         self,
@@ -313,19 +327,21 @@ class NativeDrafts:
     ) -> RoundOutput:
         """Draft and append what is worth checking: in one call where only tokens are wanted."""
         assert isinstance(state, NativeState), "a state of another backend"
-        forbidden = _simply(ask)
-        if forbidden is None:
+        if ask.closeness:  # which nobody asks where nothing is nearly tied
             return rounds.draft_and_verify(
                 *(self.backend, self, newest, state, tokens, ask),
                 held=held,
                 min_survival=min_survival,
             )
-        drafted, best, confidence, drafting = _call(
+        said, wants = ask.forbidden, ask.log_probs
+        drafted, best, log_probs, confidence, drafting = _call(
             self.backend.core.draft_and_verify,
-            *(state.core, held, newest, tokens, min_survival, [self.backend.ends]),
-            *forbidden,
+            *(state.core, held, newest, tokens, min_survival, self._ends),
+            *(said.always, (), said.ends, said.early, wants),
         )
-        return RoundOutput(drafted, Chosen(best), confidence, drafting)
+        return RoundOutput(
+            drafted, Chosen(best, log_probs if wants else None), confidence, drafting
+        )
 
 
 class NativeSlots:

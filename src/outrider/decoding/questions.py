@@ -8,7 +8,7 @@ naming the likeliest word while its scores are still in the cache, looks at the 
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol, TypeVar
 
 from outrider.decoding.arrays import Array, forbid, like, log_total, pick, top, where
 from outrider.decoding.sampling import Sampling, choose
@@ -24,9 +24,11 @@ __all__ = [
     "LogProbs",
     "Logits",
     "Nothing",
+    "Part",
     "Path",
     "Paths",
     "Question",
+    "Several",
     "Top",
 ]
 
@@ -113,6 +115,25 @@ class Logits:
     def answer(self, logits_BTV: Array) -> Array:
         """Hand them out."""
         return logits_BTV
+
+
+@dataclass(frozen=True)
+class Several:
+    """Different questions about different rows of one batch."""
+
+    parts: "tuple[Part, ...]"
+
+    def answer(self, logits_BTV: Array) -> list[Any]:
+        """Answer one after the other."""
+        return [ask.answer(logits_BTV[rows, :places]) for rows, places, ask in self.parts]
+
+
+class Part(NamedTuple):
+    """Some rows and what is asked about each of their first places."""
+
+    rows: list[int]
+    places: int
+    ask: Question[Any]
 
 
 @dataclass(frozen=True)

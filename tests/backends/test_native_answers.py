@@ -1,0 +1,237 @@
+"""What the core answers itself is what the question says of its scores, whoever else is asked."""
+
+import math
+from itertools import pairwise
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import native_tiny
+import tiny
+from outrider.decoding.questions import (
+    Best,
+    Chosen,
+    Draw,
+    Forbidden,
+    Likeliest,
+    Logits,
+    LogProbs,
+    Nothing,
+    Part,
+    Several,
+    Top,
+)
+from outrider.decoding.sampling import Sampling
+from outrider.errors import InputError
+from outrider.models.parts import parts_of
+
+core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
+
+from outrider.backends import native_answers  # noqa: E402
+from outrider.backends.native import NativeBackend  # noqa: E402
+
+WORDS = 37
+SETS = core.instruction_sets()
+ids = st.lists(st.integers(0, WORDS - 1), max_size=4).map(tuple)
+numbers = st.floats(0, 1, exclude_max=True)
+
+
+@pytest.fixture(scope="module", params=SETS)
+def backends(request) -> list[NativeBackend]:
+    model = native_tiny.build("marian")
+    return [
+        NativeBackend(parts_of(model), instruction_set=request.param, threads=threads)
+        for threads in (1, 2, 3)
+    ]
+
+
+@st.composite
+def forbidden(draw: Any, rows: int) -> Forbidden:
+    early = st.just(()) | st.lists(st.integers(0, 3), min_size=rows, max_size=rows).map(tuple)
+    return Forbidden(draw(ids), draw(ids), draw(early))
+
+
+@st.composite
+def questions(draw: Any, rows: int, places: int) -> Any:
+    """A question about so many rows, of which each is fed so many tokens."""
+    kind = draw(st.sampled_from(["likeliest", "given"] + ["top", "draw"] * (places == 1)))
+    if kind == "likeliest":
+        return Likeliest(draw(forbidden(rows)), draw(st.booleans()))
+    if kind == "top":
+        return Top(draw(st.sampled_from([1, 4, 12, WORDS, 99])), draw(forbidden(rows)))
+    if kind == "given":
+        tokens = [[draw(st.integers(0, 5)) for _ in range(places)] for _ in range(rows)]
+        return LogProbs(tokens, draw(st.sampled_from([(), (3,), (3, 4), (5, 1, 2)])))
+    sampling = Sampling(
+        draw(st.sampled_from([1.0, 0.3, 1e-60, 5.0, 1e300])),
+        draw(st.none() | st.sampled_from([1, 5, 99])),
+        draw(st.none() | st.sampled_from([1.0, 0.9, 0.3, 1e-9])),
+    )
+    uniform = [draw(numbers) for _ in range(rows)]
+    return Draw(sampling, uniform, draw(forbidden(rows)), draw(st.booleans()))
+
+
+def close(found: Any, expected: Any) -> None:
+    np.testing.assert_allclose(np.array(found), np.array(expected), rtol=0, atol=3e-6)
+
+
+def same(ask: Any, found: Any, expected: Any, counts: list[int]) -> None:
+    """The answers agree as far as rows have tokens; log-probabilities up to rounding."""
+    if isinstance(ask, LogProbs):
+        for one, other, count in zip(found, expected, counts, strict=True):
+            close(one, other[: min(count, len(one))])
+    elif isinstance(ask, Top):
+        assert isinstance(found, Best)
+        close(found.log_probs, expected.log_probs)
+        for one, other, scores in zip(found.tokens, expected.tokens, found.log_probs, strict=True):
+            finite = [n for n, score in enumerate(scores) if score > -math.inf]
+            assert [one[n] for n in finite] == [other[n] for n in finite]
+            assert len(set(one)) == len(other)
+    else:
+        assert isinstance(found, Chosen)
+        for one, other, count in zip(found.tokens, expected.tokens, counts, strict=True):
+            assert one == other[:count]
+        assert (found.log_probs is None) == (expected.log_probs is None)
+        pairs = zip(found.log_probs or (), expected.log_probs or (), counts, strict=False)
+        for mine, theirs, count in pairs:
+            close(mine, theirs[:count])
+
+
+@settings(max_examples=120)
+@given(data=st.data(), seed=st.integers(0, 2**16))
+def test_answers_are_those_of_the_question(backends, data, seed) -> None:
+    dice = np.random.default_rng(seed)
+    rows = data.draw(st.integers(1, 5))
+    source = [[3 + n, 1] for n in range(rows)]
+    counts = data.draw(st.lists(st.integers(1, 4), min_size=rows, max_size=rows))
+    last = data.draw(st.booleans())
+    if last or data.draw(st.booleans()):
+        counts = counts if last else [1] * rows
+        ask = data.draw(questions(rows, 1))
+    else:
+        ask = data.draw(questions(rows, max(counts)))
+    fed = [dice.integers(0, WORDS, count).tolist() for count in counts]
+    real = [1] * rows if last else counts
+
+    def state(backend: NativeBackend) -> Any:
+        return backend.encode(source, capacity=8)
+
+    plain = backends[0]
+    logits_BTV = plain.extend(fed, state(plain), Logits(), last=last)
+    expected = ask.answer(logits_BTV.copy())
+    found = [backend.extend(fed, state(backend), ask, last=last) for backend in backends]
+    assert found[0] == found[1] == found[2], "bits depend on the number of threads"
+    same(ask, found[0], expected, real)
+
+
+@pytest.mark.parametrize("top_k", [None, 3, 100, 900])
+@pytest.mark.parametrize("top_p", [None, 0.99, 0.7, 0.01])
+def test_draws_from_many_words_are_those_of_the_question(top_k, top_p) -> None:
+    """More than are kept in order while a row is read, so that some are sorted."""
+    rows, dice = 40, np.random.default_rng(0)
+    model = native_tiny.rough(tiny.seq2seq(vocab_size=700, hidden_size=32), 0)
+    backend = NativeBackend(parts_of(model), threads=2)
+    source = [dice.integers(3, 700, 4).tolist() for _ in range(rows)]
+    fed = [[token] for token in dice.integers(3, 700, rows).tolist()]
+    for temperature in (0.2, 1.0, 4.0):
+        ask = Draw(Sampling(temperature, top_k, top_p), dice.random(rows).tolist())
+        logits_BTV = backend.extend(fed, backend.encode(source, capacity=1), Logits())
+        found = backend.extend(fed, backend.encode(source, capacity=1), ask)
+        assert found == ask.answer(logits_BTV.copy())
+        assert len({token for (token,) in found.tokens}) > 10 or (top_k or 700) < 10
+    ask_top = Top(top_k or 64)
+    found_top = backend.extend(fed, backend.encode(source, capacity=1), ask_top)
+    same(ask_top, found_top, ask_top.answer(logits_BTV.copy()), [1] * rows)
+
+
+@settings(max_examples=60)
+@given(data=st.data(), seed=st.integers(0, 2**16))
+def test_several_questions_in_one_call_are_each_what_they_are_alone(backends, data, seed) -> None:
+    dice = np.random.default_rng(seed)
+    rows = data.draw(st.integers(1, 6))
+    order = data.draw(st.permutations(range(rows)))
+    cuts = sorted({0, rows, *data.draw(st.lists(st.integers(0, rows), max_size=2))})
+    parts, fed = [], [[] for _ in range(rows)]
+    for start, end in pairwise(cuts):
+        places = data.draw(st.integers(1, 3))
+        members = order[start:end]
+        parts.append(Part(list(members), places, data.draw(questions(len(members), places))))
+        for row in members:
+            fed[row] = dice.integers(0, WORDS, places).tolist()
+    source = [[3 + n, 1] for n in range(rows)]
+    backend = backends[seed % 3]
+    ask = Several(tuple(parts))
+    found = backend.extend(fed, backend.encode(source, capacity=8), ask)
+    assert len(found) == len(parts)
+    for (members, _, one), answer in zip(parts, found, strict=True):
+        state = backend.encode([source[row] for row in members], capacity=8)
+        assert answer == backend.extend([fed[row] for row in members], state, one)
+
+
+def test_no_scores_leave_the_core(backends, monkeypatch) -> None:
+    """Nor are any computed where nothing is asked."""
+
+    class Deaf:
+        def __init__(self, inner: Any) -> None:
+            self.inner = inner
+
+        def __getattr__(self, name: str) -> Any:
+            assert name != "extend", "scores were asked for"
+            return getattr(self.inner, name)
+
+    backend = backends[0]
+    monkeypatch.setattr(backend, "core", Deaf(backend.core))
+    state = backend.encode([[3, 1], [4, 1]], capacity=30)
+    fed = [[5], [6]]
+    asks: list[Any] = [Nothing(), Top(4), Draw(Sampling(), [0.1, 0.9]), LogProbs([[3], [4]])]
+    for ask in [*asks, Likeliest(log_probs=True), Likeliest()]:
+        backend.extend(fed, state, ask)
+        backend.extend(fed, state, ask, last=True)
+    parts = Part([0], 1, Top(2)), Part([1], 1, Draw(Sampling(), [0.5]))
+    backend.extend(fed, state, Several(parts))
+    assert state.lengths == [13, 13]
+    with pytest.raises(AssertionError, match="scores were asked for"):
+        backend.extend(fed, state, Several((Part([0], 1, Logits()),)))
+
+
+def test_drafts_are_verified_with_log_probabilities_in_one_call(monkeypatch) -> None:
+    model = native_tiny.build("marian")
+    backend = NativeBackend(parts_of(model, native_tiny.build_drafter(model)), threads=2)
+    drafts = backend.drafts
+    assert drafts is not None
+    states = [backend.encode([[3, 1], [4, 1]], capacity=20, drafting=True) for _ in range(2)]
+    ask = Likeliest(Forbidden((5,), (1,), (2, 0)), log_probs=True)
+    found = drafts.draft_and_verify([3, 4], states[0], [3, 1], ask, held=[0, 0], min_survival=0.0)
+    fed = [[token, *guesses] for token, guesses in zip([3, 4], found.drafted, strict=True)]
+    assert found.best == backend.extend(fed, states[1], ask)
+    assert [len(row) for row in found.best.log_probs or ()] == [len(row) for row in fed]
+
+
+wrong: dict[str, tuple[Any, str]] = {
+    "forbidden id": (Top(2, Forbidden((WORDS,))), "token 37 is not"),
+    "forbidden to other rows": (Draw(Sampling(), [0.1] * 2, Forbidden((), (1,), (1,))), "as many"),
+    "no tokens": (Top(0), "at least one token"),
+    "other numbers": (Draw(Sampling(), [0.5]), "one number for each row"),
+    "no temperature": (Draw(Sampling(0.0), [0.5, 0.5]), "above zero"),
+    "given to other rows": (LogProbs([[3]]), "tokens for each row"),
+    "given a wrong id": (LogProbs([[3], [WORDS]]), "token 37 is not"),
+    "row twice": (Several((Part([0, 0], 1, Top(1)),)), "two questions are about one row"),
+    "no such row": (Several((Part([2], 1, Top(1)),)), "a row that is not there"),
+}
+
+
+@pytest.mark.parametrize("name", wrong)
+def test_a_wrong_question_is_refused_and_nothing_is_taken_in(backends, name) -> None:
+    ask, message = wrong[name]
+    state = backends[0].encode([[3, 1], [4, 1]], capacity=8)
+    with pytest.raises(InputError, match=message):
+        backends[0].extend([[5], [6]], state, ask)
+    assert state.lengths == [0, 0]
+
+
+def test_a_question_with_a_part_of_its_own_is_answered_from_scores(backends) -> None:
+    assert native_answers.to_core(Several((Part([0], 1, Logits()),)), 2) is None
+    assert native_answers.to_core(Likeliest(closeness=0.1), 2) is None
