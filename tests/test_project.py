@@ -9,6 +9,7 @@ import resource
 import subprocess
 import sys
 import sysconfig
+import tomllib
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -48,6 +49,14 @@ def test_every_module_imports_and_has_what_it_exports(name: str) -> None:
 def test_the_package_itself_keeps_torch_out() -> None:
     line = "import sys, outrider; sys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", line]).returncode == 0
+
+
+def test_the_native_core_is_pinned_to_what_lies_beside_it() -> None:
+    ours, core = (
+        tomllib.loads((ROOT / path).read_text(encoding="utf-8"))["project"]
+        for path in ("pyproject.toml", "native/pyproject.toml")
+    )
+    assert f"{core['name']}=={core['version']}" in ours["dependencies"]
 
 
 def test_no_file_names_a_machine() -> None:
