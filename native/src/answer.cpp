@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <numeric>
 #include <stdexcept>
 
 namespace outrider {
@@ -35,20 +36,29 @@ void forbid(Scores& scores, const Forbidden& forbidden, std::size_t n, int place
   if (!forbidden.early.empty() && place < forbidden.early[n]) forbid(scores, forbidden.ends);
 }
 
-// Leaves the best `count` tokens in `own.order` and their scores in `own.best`, the earlier of
-// equals first.
-void find_best(Scores& scores, int count) {
+// Sorts the best `count` of the first `some` tokens of `own.order`, the earlier of equals first, and
+// leaves their scores in `own.best`.
+void sort_best(Scores& scores, int count, int some) {
   int* order = scores.own.order.data();
-  float* best = scores.own.best.data();
-  if (count <= kSorted) return scores.rows.top_k(scores.logits, scores.words, count, order, best);
   const auto better = [&](int left, int right) {
     const float a = scores.logits[left], b = scores.logits[right];
     const float x = std::isnan(a) ? kNever : a, y = std::isnan(b) ? kNever : b;
     return x > y || (x == y && left < right);
   };
-  for (int token = 0; token < scores.words; ++token) order[token] = token;
-  std::partial_sort(order, order + count, order + scores.words, better);
-  for (int c = 0; c < count; ++c) best[c] = scores.logits[order[c]];
+  if (count == some)
+    std::sort(order, order + some, better);
+  else
+    std::partial_sort(order, order + count, order + some, better);
+  for (int c = 0; c < count; ++c) scores.own.best.data()[c] = scores.logits[order[c]];
+}
+
+// Leaves the best `count` tokens in `own.order` and their scores in `own.best`.
+void find_best(Scores& scores, int count) {
+  int* order = scores.own.order.data();
+  if (count <= kSorted)
+    return scores.rows.top_k(scores.logits, scores.words, count, order, scores.own.best.data());
+  std::iota(order, order + scores.words, 0);
+  sort_best(scores, count, scores.words);
 }
 
 // The place that a number falls on: the first whose cumulative mass reaches (1 - uniform) of all.
@@ -72,36 +82,45 @@ int count_within(const double* mass, int count, double total, double top_p) {
   return count;
 }
 
+double sum_of(const double* mass, int count) {
+  double total = 0.0;
+  for (int c = 0; c < count; ++c) total += mass[c];
+  return total;
+}
+
+// Leaves the tokens that top_p may leave in `own.order`, best first, and returns how many. All below
+// a words-th part of 1 - top_p have less than that together, so that the others reach top_p.
+int find_nucleus(Scores& scores, double total, double top_p) {
+  const double least = (1.0 - top_p) * total / scores.words;
+  const double* mass = scores.own.masses.data();
+  int* order = scores.own.order.data();
+  int count = 0;
+  for (int token = 0; token < scores.words; ++token) {
+    order[count] = token;
+    count += mass[token] >= least;
+  }
+  sort_best(scores, count, count);
+  return count;
+}
+
 int draw(Scores& scores, const Question& question, double uniform) {
   const int words = scores.words;
   double* mass = scores.own.masses.data();
-  const auto weigh = [&](const float* x, int count) {
-    return scores.rows.masses(x, count, question.temperature, mass);
-  };
   const bool all = question.top_p >= 1.0;
-  if (question.top_k == 0 && all) {
-    weigh(scores.logits, words);
-    return invert(mass, words, uniform);
-  }
+  int count = std::min(question.top_k, words);
   double total = 0.0;
-  int count = question.top_k;
   if (count == 0) {
-    weigh(scores.logits, words);
-    for (int c = 0; c < words; ++c) total += mass[c];
-    count = kSorted;
-  }
-  for (;; count = std::min(words, count > words / 8 ? words : 8 * count)) {
-    count = std::min(count, words);
+    scores.rows.masses(scores.logits, words, question.temperature, mass);
+    if (all) return invert(mass, words, uniform);
+    total = sum_of(mass, words);
+    count = find_nucleus(scores, total, question.top_p);
+  } else {
     find_best(scores, count);
-    weigh(scores.own.best.data(), count);
-    if (question.top_k > 0) {
-      total = 0.0;
-      for (int c = 0; c < count; ++c) total += mass[c];
-    }
-    const int left = all ? count : count_within(mass, count, total, question.top_p);
-    if (left == count && question.top_k == 0 && count < words) continue;  // there may be more
-    return scores.own.order[static_cast<std::size_t>(left == 0 ? 0 : invert(mass, left, uniform))];
   }
+  scores.rows.masses(scores.own.best.data(), count, question.temperature, mass);
+  if (question.top_k > 0) total = sum_of(mass, count);
+  if (!all) count = count_within(mass, count, total, question.top_p);
+  return scores.own.order.data()[count == 0 ? 0 : invert(mass, count, uniform)];
 }
 
 // The log of what some tokens have together.
