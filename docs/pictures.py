@@ -9,6 +9,8 @@ from pathlib import Path
 
 from outrider.bench.compare.picture import draw_comparison
 from outrider.bench.decode.picture import draw_decode_speed
+from outrider.bench.session.measure import watch_batches, watch_session
+from outrider.bench.session.picture import draw_session
 from outrider.evaluation.inspect.attention_maps import read_maps
 from outrider.evaluation.inspect.tandem_trace import trace_text
 from outrider.evaluation.pictures.attention import draw_maps
@@ -18,6 +20,33 @@ from outrider.runtime import load
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"
 SENTENCE = "Do you think that she will come to the party tonight?"
+TEXTS = """
+I have to go to the station now.
+Where is it?
+My brother lives in a small house near the sea.
+He is ill.
+She did not tell me why she had come so late.
+Thank you.
+Do you want to drink a cup of tea with us?
+I know.
+The children were playing in the garden when it began to rain.
+Nobody came.
+Can you help me?
+It is cold.
+He reads the newspaper every morning before he goes to work.
+Tom laughed.
+I forgot my key.
+What is that?
+We would like to buy a new car next year, but we do not have enough money.
+Stop!
+Please sit down.
+I agree.
+The train was late again.
+Mary can speak three languages.
+You are right.
+When I was a child, I lived here.
+"""
+"""Of mixed lengths, as they come."""
 
 
 def main() -> None:
@@ -31,6 +60,8 @@ def main() -> None:
     draw_maps(replace(maps, parts=maps.parts[-1:]), IMAGES / "attention-heads.png")
     native = load(ROOT / "demo" / "en-de", backend="native")
     draw_tandem(trace_text(native, SENTENCE, {"mode": "tandem"}), IMAGES / "tandem-rounds.png")
+    both = (watch(native, TEXTS.split("\n"), rows=6) for watch in (watch_batches, watch_session))
+    draw_session(*both, IMAGES / "session.png")
 
 
 if __name__ == "__main__":

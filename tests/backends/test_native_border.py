@@ -12,7 +12,8 @@ from torch import Tensor
 
 import native_tiny
 import tiny
-from outrider.decoding import DecodeConfig, Request, greedy
+from loops import greedy
+from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.questions import NOTHING_FORBIDDEN, Forbidden, Likeliest, Logits
 from outrider.errors import ConfigError, InputError, ModelError
 from tensor_calls import TensorCalls, native_calls

@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import native_tiny
+from loops import greedy, tandem
 from native_tiny import KINDS
-from outrider.decoding import DecodeConfig, Draft, Request, greedy
+from outrider.decoding import DecodeConfig, Draft, Request
 from outrider.decoding import round as rounds
 from outrider.decoding.questions import Forbidden, Likeliest, Logits
 from outrider.decoding.round import worth_checking
-from outrider.decoding.tandem import tandem
 from tensor_calls import TensorCalls, native_calls
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")

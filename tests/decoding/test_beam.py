@@ -7,7 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.decoding import DecodeConfig, Hypothesis, Request, beam, decode, greedy
+from loops import beam, greedy
+from outrider.decoding import DecodeConfig, Hypothesis, Request, decode
 
 
 def enumerate_all(backend, request: Request, config: DecodeConfig) -> list[Hypothesis]:

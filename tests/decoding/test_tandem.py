@@ -12,15 +12,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import tiny
+from loops import greedy, tandem
 from outrider.backends.reference import ReferenceDrafts
 from outrider.backends.torch import TorchBackend
-from outrider.decoding import DecodeConfig, Draft, DraftPolicy, Request, Statistics, decode, greedy
+from outrider.decoding import DecodeConfig, Draft, DraftPolicy, Request, Statistics, decode
 from outrider.decoding import accept as accept_module
 from outrider.decoding import round as rounds
 from outrider.decoding.costs import Costs
 from outrider.decoding.questions import Likeliest
 from outrider.decoding.round import worth_checking
-from outrider.decoding.tandem import tandem
 from outrider.errors import ConfigError, ModelError
 from outrider.models import Drafter, DrafterConfig, LanguageModel
 from outrider.nn.attention import attention_kinds, load_attention
@@ -167,7 +167,8 @@ class Oracle:
         for _ in range(max(tokens)):
             fed = self.inner.extend(fed, ahead, Likeliest()).tokens
             chosen.append([self._spoilt(token) for (token,) in fed])
-        return heard._replace(tokens=[list(row) for row in zip(*chosen, strict=True)])
+        guesses = zip(zip(*chosen, strict=True), tokens, strict=True)
+        return heard._replace(tokens=[list(row[:count]) for row, count in guesses])
 
     def draft_and_verify(self, *inputs: Any, **options: Any) -> rounds.RoundOutput:
         return rounds.draft_and_verify(self.inner, self, *inputs, **options)

@@ -10,7 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider.decoding import DecodeConfig, Draft, Request, Statistics, sample, tandem
+from loops import sample, tandem
+from outrider.decoding import DecodeConfig, Draft, Request, Statistics
 from outrider.decoding import accept as accept_module
 from outrider.decoding import round as rounds
 
@@ -43,7 +44,7 @@ class Tables:
     """
 
     vocab_size, start, eos, pad, max_length = VOCABULARY, 0, EOS, 0, None
-    ends = (EOS,)
+    ends, carried = (EOS,), 0.0
     on_gpu = False
     """Whether scores are tensors, as they are on a GPU, or numpy arrays."""
     longest, longest_text, epsilon, seen_by_drafter = 3, 3, 1e-7, 3
@@ -62,8 +63,10 @@ class Tables:
         for codes, fed in zip(state.codes, tokens, strict=True):
             for token in fed:
                 codes.append(follow(codes[-1], token))
-        width = len(tokens[0])
-        logits = self.p[torch.tensor([codes[-width:] for codes in state.codes])]
+        width = max(map(len, tokens))
+        logits = torch.full((len(tokens), width, VOCABULARY), math.nan)
+        for row, codes, fed in zip(logits, state.codes, tokens, strict=True):
+            row[: len(fed)] = self.p[torch.tensor(codes[len(codes) - len(fed) :])]
         return ask.answer(logits.clone() if self.on_gpu else logits.clone().numpy())
 
     def draft(self, newest, state, tokens, *, temperature=1.0, uniform=None) -> Draft:
@@ -87,7 +90,11 @@ class Tables:
         )
         if not self.on_gpu:
             ids_BKC, prob_BKC = ids_BKC.numpy(), prob_BKC.numpy()
-        return Draft(tokens_BK.tolist(), sure_BK.tolist(), ids_BKC, prob_BKC)
+        said, sure = (
+            [row[:count] for row, count in zip(part.tolist(), tokens, strict=True)]
+            for part in (tokens_BK, sure_BK)
+        )
+        return Draft(said, sure, ids_BKC, prob_BKC)
 
     def draft_and_verify(self, *inputs, **options):
         return rounds.draft_and_verify(self, self, *inputs, **options)

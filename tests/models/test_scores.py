@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 import tiny
+from loops import greedy, tandem
 from outrider.backends.torch import TorchBackend
-from outrider.decoding import DecodeConfig, Request, greedy
-from outrider.decoding.tandem import tandem
+from outrider.decoding import DecodeConfig, Request
 from outrider.errors import ConfigError
 from outrider.models import Drafter, DrafterConfig, LanguageModel, LanguageModelConfig
 from outrider.nn.position import Positions

@@ -34,6 +34,9 @@ class EchoState:
     def lengths(self) -> list[int]:
         return [length for _, length in self.rows]
 
+    def rollback(self, lengths: list[int]) -> None:
+        self.rows = [(row[0], n) for row, n in zip(self.rows, lengths, strict=True)]
+
     def select(self, rows: list[int]) -> None:
         self.rows = [self.rows[n] for n in rows]
 
@@ -47,13 +50,14 @@ class EchoBackend:
     start, eos, ends, pad = 0, 1, (1,), 0
     vocab_size = CharacterTokenizer.vocab_size
     drafts = slots = None
+    epsilon, carried = 0.0, 0.25
 
     def __init__(self, max_length: int | None = None) -> None:
         self.max_length = max_length
         self.batches: list[tuple[int, int, int]] = []
 
-    def encode(self, source, *, capacity: int) -> EchoState:
-        self.batches.append((len(source), max(map(len, source)), capacity))
+    def encode(self, source, *, capacity, drafting=False) -> EchoState:
+        self.batches.append((len(source), max(map(len, source)), max(capacity)))
         return EchoState([(tuple(ids), 0) for ids in source])
 
     def extend(self, tokens, state, ask, *, last=False):

@@ -175,6 +175,7 @@ class NativeBackend:
     """Implements `decoding.protocol.Backend` with the native core; the model is not kept."""
 
     epsilon = 0.0
+    carried = 0.0
 
     def __init__(
         self,

@@ -75,6 +75,7 @@ class ReferenceBackend:
     start, eos, pad = 0, 1, 0
     ends: Tokens = (1,)
     epsilon = 0.0
+    carried = 0.0
     device = "cpu"
 
     def __init__(

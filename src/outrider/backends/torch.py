@@ -27,6 +27,8 @@ PACK_UP_TO = 2 << 30
 class TorchBackend:
     """Implements `decoding.protocol.Backend` with a model of ours."""
 
+    carried = 0.25
+
     def __init__(
         self,
         model: Seq2Seq | LanguageModel,

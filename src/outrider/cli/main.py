@@ -20,6 +20,7 @@ from outrider import __version__
 from outrider.cli.bench_attention import bench_attention
 from outrider.cli.bench_decode import bench_decode
 from outrider.cli.bench_modes import bench_exact, bench_modes
+from outrider.cli.bench_session import bench_session
 from outrider.cli.bench_train import bench_train
 from outrider.cli.compare import compare
 from outrider.cli.config import config
@@ -52,6 +53,7 @@ bench.command("decode")(bench_decode)
 bench.command("attention")(bench_attention)
 bench.command("modes")(bench_modes)
 bench.command("exact")(bench_exact)
+bench.command("session")(bench_session)
 show.command("tandem")(show_tandem)
 show.command("attention")(show_attention)
 show.command("pattern")(show_pattern)

@@ -1,16 +1,12 @@
-"""Decoding loops as pure functions over a small protocol; they know no weights and no devices."""
+"""Decoding as a session over a small protocol; it knows no weights and no devices."""
 
-from outrider.decoding.beam import beam
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.decode import decode
-from outrider.decoding.greedy import greedy
-from outrider.decoding.parallel import parallel
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend, Draft, State
 from outrider.decoding.request import Hypothesis, Request
-from outrider.decoding.sample import sample
+from outrider.decoding.session import Session, Update
 from outrider.decoding.statistics import Round, Statistics
-from outrider.decoding.tandem import tandem
 
 __all__ = [
     "Backend",
@@ -20,12 +16,9 @@ __all__ = [
     "Hypothesis",
     "Request",
     "Round",
+    "Session",
     "State",
     "Statistics",
-    "beam",
+    "Update",
     "decode",
-    "greedy",
-    "parallel",
-    "sample",
-    "tandem",
 ]

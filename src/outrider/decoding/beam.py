@@ -13,18 +13,19 @@ These are the rules of `generate(num_beams=N)` in transformers with its default
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from time import perf_counter
 from typing import NamedTuple
 
 import numpy as np
 
-from outrider.decoding.config import DecodeConfig
-from outrider.decoding.mask import TokenMask
-from outrider.decoding.prefill import feed_prompts, open_rows
+from outrider.decoding.mask import Masked, TokenMask
 from outrider.decoding.protocol import Backend, State
 from outrider.decoding.questions import Best, Top
-from outrider.decoding.request import Finish, Hypothesis, Request, token_limit
+from outrider.decoding.request import Finish, Hypothesis
+from outrider.decoding.row import Row
+from outrider.decoding.statistics import Statistics
 
-__all__ = ["beam"]
+__all__ = ["BeamBatch"]
 
 Chain = tuple["Chain", int] | None
 """A sequence as its prefix and its last token: beams with a common prefix share it."""
@@ -49,42 +50,114 @@ class Beam(NamedTuple):
 
 @dataclass
 class Search:
-    """The search of one request: its open beams and its best finished hypotheses."""
+    """The search of one row: its open beams and its best finished hypotheses."""
 
-    limit: int
+    row: Row
+    length: int = 0
+    """Tokens of its open beams."""
     beams: list[Beam] = field(default_factory=list)
     finished: list[Hypothesis] = field(default_factory=list)
-    done: bool = False
+
+    def settle(self) -> None:
+        """Hand the row what was found; where it was stopped on the way, the best open beam too."""
+        found, stopped = self.finished, self.row.stopped
+        if stopped is not None:
+            penalty = float(max(1, self.length)) ** self.row.config.length_penalty
+            found = found + [
+                Hypothesis(_unwind((one.prefix, one.token)), stopped, one.log_prob / penalty)
+                for one in self.beams[:1]
+            ]
+        self.row.best = found[: self.row.config.n_best]
 
 
-def beam(
-    backend: Backend, requests: Sequence[Request], config: DecodeConfig
-) -> list[list[Hypothesis]]:
-    """Return up to `n_best` hypotheses per request, best first, in the order of the requests."""
-    if not requests:
-        return []
-    limits = [token_limit(backend, request, config) for request in requests]
-    live = searches = [Search(limit) for limit in limits]
-    mask = TokenMask(config, ends=backend.ends)
-    ranked = (1 + len(backend.ends)) * config.beams
+class BeamBatch:
+    """Rows with equally many beams, for which the same tokens are forbidden."""
 
-    state = open_rows(backend, requests, limits)
-    best = feed_prompts(backend, state, requests, Top(ranked, mask.after([0] * len(live))))
-    length = 0
-    while True:
-        length += 1
-        for search, candidates in zip(live, _rank(best, live, ranked), strict=True):
-            if config.force_eos and length >= search.limit:
-                candidates = _only_end(search, backend.eos)
-            _advance(search, candidates, length, config, backend)
+    def __init__(self, backend: Backend, stats: Statistics, masked: Masked, *, beams: int) -> None:
+        """Keep so many `beams` of each row."""
+        self.backend, self.stats, self.copies = backend, stats, beams
+        self._mask = TokenMask(*masked)
+        self._ranked = (1 + len(masked[1])) * beams
+        self._searches: list[Search] = []
+        self._state: State | None = None
 
-        if all(search.done for search in live):
-            break
-        state = _follow(state, live, config, first=length == 1)
-        live = [search for search in live if not search.done]
-        tokens = [[open_.token] for search in live for open_ in search.beams]
-        best = backend.extend(tokens, state, Top(ranked, mask.after([length] * len(tokens))))
-    return [search.finished[: config.n_best] for search in searches]
+    @property
+    def rows(self) -> list[Row]:
+        """The rows that are still searched for."""
+        return [search.row for search in self._searches]
+
+    def join(self, new: Sequence[Row]) -> None:
+        """Open rows, take their first step, and put their beams beside those that are there."""
+        started = perf_counter()
+        backend, searches = self.backend, [Search(row) for row in new]
+        room = [len(row.request.prompt) + row.limit for row in new]
+        state = backend.encode([row.request.source for row in new], capacity=room)
+        fed = [[backend.start, *row.request.prompt] for row in new]
+        self._advance(searches, backend.extend(fed, state, self._ask([0] * len(new)), last=True))
+        open_ = [n for n, search in enumerate(searches) if not search.row.done]
+        if open_:
+            if len(open_) < len(searches):
+                state.select(open_)
+            if self.copies > 1:
+                state = state.repeat_rows(self.copies)
+            if self._state is None:
+                self._state = state
+            else:
+                first = len(self._searches) * self.copies
+                self._state.join(state, range(first, first + len(open_) * self.copies))
+            self._searches += [searches[n] for n in open_]
+        self.stats.seconds["plain"] += perf_counter() - started
+
+    def step(self) -> None:
+        """Let every beam go on by one token."""
+        started = perf_counter()
+        self.tidy()
+        if self._state is not None:
+            searches = self._searches
+            tokens = [[one.token] for search in searches for one in search.beams]
+            lengths = [search.length for search in searches for _ in search.beams]
+            best = self.backend.extend(tokens, self._state, self._ask(lengths))
+            self._advance(searches, best)
+            self._follow()
+        self.stats.seconds["plain"] += perf_counter() - started
+
+    def tidy(self) -> None:
+        """Let rows leave that were stopped."""
+        if any(search.row.done for search in self._searches):
+            for search in self._searches:
+                if search.row.done:
+                    search.settle()
+                search.beams = [one._replace(parent=n) for n, one in enumerate(search.beams)]
+            self._follow()
+
+    def _ask(self, produced: Sequence[int]) -> Top:
+        return Top(self._ranked, self._mask.after(produced))
+
+    def _advance(self, searches: list[Search], best: Best) -> None:
+        """Take a step in each search; the rows whose searches are over are done."""
+        for search, candidates in zip(searches, _rank(best, searches, self._ranked), strict=True):
+            search.length += 1
+            if search.row.config.force_eos and search.length >= search.row.limit:
+                candidates = _only_end(search, self.backend.eos)
+            _step(search, candidates, self.copies, self.backend.pad)
+            if search.row.done:
+                search.settle()
+
+    def _follow(self) -> None:
+        """Give every beam its parent's memory, and drop the beams of searches that are over."""
+        copies, state = self.copies, self._state
+        assert state is not None
+        rows = [
+            n * copies + one.parent
+            for n, search in enumerate(self._searches)
+            if not search.row.done
+            for one in search.beams
+        ]
+        if not rows:
+            self._searches, self._state = [], None
+        elif rows != list(range(len(self._searches) * copies)):
+            state.select(rows)
+            self._searches = [search for search in self._searches if not search.row.done]
 
 
 def _only_end(search: Search, eos: int) -> list[Candidate]:
@@ -116,15 +189,11 @@ def _rank(best: Best, live: list[Search], ranked: int) -> list[list[Candidate]]:
     ]
 
 
-def _advance(
-    search: Search,
-    candidates: list[Candidate],
-    length: int,
-    config: DecodeConfig,
-    backend: Backend,
-) -> None:
-    """Take one step: sort the ranked candidates into finished hypotheses and open beams."""
-    at_limit = length >= search.limit
+def _step(search: Search, candidates: list[Candidate], beams: int, pad: int) -> None:
+    """Sort the ranked candidates into finished hypotheses and open beams."""
+    row, length = search.row, search.length
+    config, ends = row.config, row.ends
+    at_limit = length >= row.limit
     penalty = float(length) ** config.length_penalty
     grown: list[Beam] = []
     for rank, (log_prob, parent, token) in enumerate(candidates):
@@ -132,42 +201,22 @@ def _advance(
             break
         before = search.beams[parent] if search.beams else None
         prefix = (before.prefix, before.token) if before else None
-        if token in backend.ends or at_limit:
-            if rank < config.beams:
-                ended = token in backend.ends
+        if token in ends or at_limit:
+            if rank < beams:
+                ended = token in ends
                 finish: Finish = "length" if at_limit and (config.force_eos or not ended) else "eos"
                 words = _unwind(prefix if ended else (prefix, token))
                 search.finished.append(Hypothesis(words, finish, log_prob / penalty))
-        elif len(grown) < config.beams:
+        elif len(grown) < beams:
             grown.append(Beam(log_prob, parent, token, prefix))
     search.finished.sort(key=_score, reverse=True)
-    del search.finished[config.beams :]
-    search.done = not grown or _is_settled(search, grown[0].log_prob / penalty, config)
-    dead = Beam(-math.inf, 0, backend.pad, None)
-    search.beams = grown + [dead] * (config.beams - len(grown))
-
-
-def _is_settled(search: Search, best_open: float, config: DecodeConfig) -> bool:
-    full = len(search.finished) == config.beams
-    return full and best_open <= _score(search.finished[-1])
-
-
-def _follow(state: State, live: list[Search], config: DecodeConfig, *, first: bool) -> State:
-    """Give every beam its parent's memory and drop the groups of finished searches."""
-    if first:
-        still = [n for n, search in enumerate(live) if not search.done]
-        if len(still) < len(live):
-            state.select(still)
-        return state.repeat_rows(config.beams) if config.beams > 1 else state
-    rows = [
-        n * config.beams + open_.parent
-        for n, search in enumerate(live)
-        if not search.done
-        for open_ in search.beams
-    ]
-    if rows != list(range(len(live) * config.beams)):
-        state.select(rows)
-    return state
+    del search.finished[beams:]
+    # Settled once no open beam, were it to end now, would displace the worst of the finished.
+    full = len(search.finished) == beams
+    best_open = grown[0].log_prob / penalty if grown else -math.inf
+    row.done = not grown or (full and best_open <= _score(search.finished[-1]))
+    dead = Beam(-math.inf, 0, pad, None)
+    search.beams = grown + [dead] * (beams - len(grown))
 
 
 def _unwind(chain: Chain) -> tuple[int, ...]:

@@ -1,19 +1,14 @@
-"""One entry for all modes and strategies: the config names the loop."""
+"""A list of requests: a session that is fed and drained."""
 
 from collections.abc import Sequence
 
-from outrider.decoding.beam import beam
 from outrider.decoding.config import DecodeConfig
-from outrider.decoding.greedy import greedy
-from outrider.decoding.mask import check_suppress
 from outrider.decoding.memory import enough_memory
-from outrider.decoding.parallel import parallel
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request
-from outrider.decoding.sample import sample
+from outrider.decoding.session import Session
 from outrider.decoding.statistics import Statistics
-from outrider.decoding.tandem import tandem
 
 __all__ = ["decode"]
 
@@ -23,6 +18,8 @@ def decode(
     requests: Sequence[Request],
     config: DecodeConfig,
     *,
+    rows: int | None = None,
+    tokens: int | None = None,
     policy: DraftPolicy | None = None,
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
@@ -32,18 +29,16 @@ def decode(
         backend: Who computes.
         requests: One for each row.
         config: Mode, strategy and their settings.
+        rows: Rows in flight at most, every beam counted; None for all at once.
+        tokens: Bound on what the rows in flight may hold together.
         policy: What blocks cost on this machine; lets tandem decoding choose their size.
-        stats: Told how tandem and parallel decoding went.
+        stats: Told how it went.
     """
-    check_suppress(config, backend.vocab_size, backend.ends)
+    most = max(1, len(requests) * config.beams * config.candidates) if rows is None else rows
+    session = Session(backend, config, rows=most, tokens=tokens, policy=policy, stats=stats)
+    for request in requests:
+        session.add(request)
     with enough_memory(config, rows=len(requests)):
-        if config.mode == "parallel":
-            return parallel(backend, requests, config, stats=stats)
-        if config.strategy == "beam":
-            return beam(backend, requests, config)
-        if config.mode == "tandem":
-            found = tandem(backend, requests, config, policy=policy, stats=stats)
-        else:
-            loop = greedy if config.strategy == "greedy" else sample
-            found = loop(backend, requests, config)
-        return [[hypothesis] for hypothesis in found]
+        done = session.drain()
+    done.sort(key=lambda row: row.id)
+    return [row.hypotheses() for row in done]

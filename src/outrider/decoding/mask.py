@@ -1,31 +1,41 @@
 """Tokens that must not be produced: suppressed ids always, end tokens while it is too early."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.questions import Forbidden
 from outrider.errors import ConfigError
 
-__all__ = ["TokenMask", "check_suppress"]
+__all__ = ["Masked", "TokenMask", "check_suppress"]
+
+Masked = tuple[Sequence[int], Collection[int], int]
+"""Suppressed tokens, end tokens, and the number of tokens before which none may end."""
 
 
 class TokenMask:
     """Says what is forbidden after so many tokens."""
 
-    def __init__(self, config: DecodeConfig, *, ends: Sequence[int]) -> None:
-        self._least = config.min_new_tokens
+    def __init__(self, suppress: Iterable[int], ends: Iterable[int], least: int) -> None:
+        """Forbid some tokens always, and end tokens before the `least` number of tokens."""
+        self._least = least
         self._ends = tuple(sorted(ends))
-        self._always = Forbidden(tuple(sorted(set(config.suppress))))
+        self.always = Forbidden(tuple(sorted(set(suppress))))
+        """What is forbidden to everyone."""
+
+    @property
+    def waits(self) -> bool:
+        """Whether an end token may come too early."""
+        return self._least > 0
 
     def after(self, produced: Sequence[int]) -> Forbidden:
         """Return what is forbidden to rows that have produced so many tokens each."""
         if not self._least or min(produced) >= self._least:
-            return self._always
+            return self.always
         early = tuple(max(0, self._least - count) for count in produced)
-        return Forbidden(self._always.always, self._ends, early)
+        return Forbidden(self.always.always, self._ends, early)
 
 
-def check_suppress(config: DecodeConfig, vocab_size: int, ends: Sequence[int]) -> None:
+def check_suppress(config: DecodeConfig, vocab_size: int, ends: Iterable[int]) -> None:
     """Refuse to suppress what is no token, or so much that nothing is left to say."""
     suppressed = set(config.suppress)
     for token in suppressed:

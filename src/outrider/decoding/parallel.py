@@ -13,46 +13,59 @@ from typing import Literal
 
 from outrider.decoding.config import DecodeConfig
 from outrider.decoding.protocol import Backend
-from outrider.decoding.request import Hypothesis, Request, token_limit
+from outrider.decoding.request import Hypothesis, Request, up_to_end
 from outrider.decoding.rescore import rescore
+from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
 from outrider.decoding.writer import BlockWriter, CtcWriter, Text, Writer
 from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError
 
-__all__ = ["parallel"]
+__all__ = ["ParallelBatch", "check_parallel"]
 
 
-def parallel(
-    backend: Backend,
-    requests: Sequence[Request],
-    config: DecodeConfig,
-    *,
-    stats: Statistics | None = None,
-) -> list[list[Hypothesis]]:
-    """Return one hypothesis per request, in order; it has a score where the model was asked."""
-    if not requests:
-        return []
-    _check(requests, config)
-    stats, watch = Statistics() if stats is None else stats, _Watch()
-    limits = [token_limit(backend, request, config) for request in requests]
-    scored = config.candidates > 1 or config.scores
-    kind: type[Writer] = CtcWriter if _uses_ctc(backend, config) else BlockWriter
-    writer = kind(backend, requests, config, limits, scored=scored)
-    watch.lap(stats, "encode")
-    writer.refine()
-    watch.lap(stats, "draft")
-    found = [
-        [_finish(text, limit, config) for text in texts]
-        for texts, limit in zip(writer.texts(), limits, strict=True)
-    ]
-    watch.lap(stats, "loop")
-    if scored:
-        found = rescore(backend, writer.state, found)
-        watch.lap(stats, "verify")
-    for best, *_ in found:
-        stats.rounds += 1 + config.iterations
-        stats.tokens += len(best.tokens) + (best.finish == "eos")
-    return [texts[:1] for texts in found]
+class ParallelBatch:
+    """Rows of one config, whose whole texts are written in the round after they came."""
+
+    def __init__(self, backend: Backend, stats: Statistics, config: DecodeConfig) -> None:
+        self.backend, self.stats, self.config = backend, stats, config
+        self.rows: list[Row] = []
+        self.copies = config.candidates
+
+    def join(self, new: Sequence[Row]) -> None:
+        """Take rows in; nothing is done yet."""
+        self.rows += new
+
+    def tidy(self) -> None:
+        """Let rows leave that were stopped."""
+        self.rows = [row for row in self.rows if not row.done]
+
+    def step(self) -> None:
+        """Write the texts of all rows; they have a score where the model was asked."""
+        self.tidy()
+        if not self.rows:
+            return
+        backend, config, rows, stats = self.backend, self.config, self.rows, self.stats
+        watch = _Watch()
+        scored = config.candidates > 1 or config.scores
+        kind: type[Writer] = CtcWriter if _uses_ctc(backend, config) else BlockWriter
+        limits = [row.limit for row in rows]
+        writer = kind(backend, [row.request for row in rows], config, limits, scored=scored)
+        watch.lap(stats, "encode")
+        writer.refine()
+        watch.lap(stats, "draft")
+        found = [
+            [_finish(text, row) for text in texts]
+            for texts, row in zip(writer.texts(), rows, strict=True)
+        ]
+        watch.lap(stats, "loop")
+        if scored:
+            found = rescore(backend, writer.state, found)
+            watch.lap(stats, "verify")
+        for row, (best, *_) in zip(rows, found, strict=True):
+            stats.rounds += 1 + config.iterations
+            stats.tokens += len(best.tokens) + (best.finish == "eos")
+            row.best, row.done = [best], True
+        self.rows = []
 
 
 class _Watch:
@@ -67,16 +80,18 @@ class _Watch:
         self._since = now
 
 
-def _check(requests: Sequence[Request], config: DecodeConfig) -> None:
+def check_parallel(backend: Backend, request: Request, config: DecodeConfig) -> None:
+    """Refuse what cannot be written all at once."""
     if config.min_new_tokens:
         message = "mode parallel cannot hold an end token back; leave it out or use mode ar"
         raise ConfigError("min_new_tokens", message)
-    if any(request.prompt for request in requests):
+    if request.prompt:
         raise InputError("mode parallel writes whole texts, it continues no prompt; use mode ar")
-    if not all(request.source for request in requests):
+    if not request.source:
         raise UnsupportedError(
             "mode parallel needs a source to read; a language model has mode ar and tandem"
         )
+    _uses_ctc(backend, config)
 
 
 def _uses_ctc(backend: Backend, config: DecodeConfig) -> bool:
@@ -95,8 +110,11 @@ def _best_writer(backend: Backend, config: DecodeConfig) -> Literal["ctc", "draf
     return "ctc" if backend.slots is not None and not looks_again else "drafter"
 
 
-def _finish(text: Text, limit: int, config: DecodeConfig) -> Hypothesis:
+def _finish(text: Text, row: Row) -> Hypothesis:
     """Cut a text where greedy decoding would have to stop."""
-    if text.ended and len(text.tokens) < limit:
-        return Hypothesis(tuple(text.tokens), "eos")
-    return Hypothesis(tuple(text.tokens[: limit - config.force_eos]), "length")
+    tokens, ended, limit = text.tokens, text.ended, row.limit
+    if row.request.ends and not row.ends.isdisjoint(tokens):
+        tokens, ended = tokens[: up_to_end(tokens, row.ends) - 1], True
+    if ended and len(tokens) < limit:
+        return Hypothesis(tuple(tokens), "eos")
+    return Hypothesis(tuple(tokens[: limit - row.config.force_eos]), "length")

@@ -37,6 +37,14 @@ class State(Protocol):
         """Make row n what row `rows[n]` was: drop, reorder or copy rows, in place."""
         ...
 
+    def join(self, other: Self, at: Sequence[int]) -> None:
+        """Take over the rows of another state, which is used up: row n becomes row `at[n]` here.
+
+        It takes the place of a row that was left, or comes behind the last. Both states were opened
+        for the same things by the same backend. What the other rows hold is not touched.
+        """
+        ...
+
     def repeat_rows(self, times: int) -> Self:
         """Return a state with `times` neighbouring copies of every row; the source is shared.
 
@@ -57,6 +65,15 @@ class Draft(NamedTuple):
     with anything."""
     prob_BKC: Any
     """q, the distribution over the candidates that each token was chosen from (float32)."""
+
+    def part(self, rows: list[int], tokens: int) -> "Draft":
+        """Return the first `tokens` of the drafts of some rows."""
+        return Draft(
+            [self.tokens[row][:tokens] for row in rows],
+            [self.confidence[row][:tokens] for row in rows],
+            self.ids_BKC[rows, :tokens],
+            self.prob_BKC[rows, :tokens],
+        )
 
 
 class RoundOutput(NamedTuple):
@@ -169,6 +186,9 @@ class Backend(Protocol):
     epsilon: float
     """Relative rounding error of the numbers it computes with; 0 where a row's numbers are the same
     to the bit whatever is computed with them, so that no two tokens are ever nearly tied."""
+    carried: float
+    """Share of the rows of a state that are better carried along, once they are done, than to move
+    the memory of all others by `State.select`; 0 where that moves nothing."""
 
     @property
     def drafts(self) -> Drafts | None:

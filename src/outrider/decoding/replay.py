@@ -7,18 +7,15 @@ of the row goes on from there: no token is fed more than twice.
 """
 
 from collections.abc import Sequence
+from weakref import WeakKeyDictionary
 
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.mask import TokenMask
-from outrider.decoding.prefill import open_rows
 from outrider.decoding.protocol import Backend, State
-from outrider.decoding.questions import Chosen, Likeliest
-from outrider.decoding.request import Hypothesis, Request, token_limit
+from outrider.decoding.questions import Chosen, Likeliest, Nothing
 from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
-from outrider.decoding.stepwise import decode_stepwise
 
-__all__ = ["FINE", "Replay", "closeness", "settled_greedy"]
+__all__ = ["FINE", "Replay", "closeness"]
 
 FINE = 1e-6
 """Numbers that round no more coarsely than this have so few near-ties that all are settled."""
@@ -39,74 +36,47 @@ class Replay:
     What comes out is then the text of each row alone, whichever way the others were computed.
     """
 
-    def __init__(self, backend: Backend, config: DecodeConfig, stats: Statistics) -> None:
-        self.backend = backend
-        self.config = config
-        self.stats = stats
-        self._mask = TokenMask(config, ends=backend.ends)
-        self._alone: dict[int, tuple[State, int, int]] = {}
+    def __init__(self, backend: Backend, mask: TokenMask, stats: Statistics) -> None:
+        self.backend, self.stats = backend, stats
+        self._mask = mask
+        self._alone: WeakKeyDictionary[Row, tuple[State, int, int]] = WeakKeyDictionary()
         """Rows fed by themselves, how many tokens of their text they were fed, and what follows."""
 
-    def settle(
-        self, rows: Sequence[Row], drafted: Sequence[Sequence[int]], chosen: Chosen
-    ) -> list[list[int]]:
-        """Return the likeliest tokens, corrected at every near-tie that is reached."""
+    def settle(self, rows: Sequence[Row], drafted: Sequence[Sequence[int]], chosen: Chosen) -> None:
+        """Correct the likeliest tokens at every near-tie that is reached."""
         assert chosen.near is not None
         for row, guesses, wanted, ties in zip(
             rows, drafted, chosen.tokens, chosen.near, strict=True
         ):
             if any(ties) and not row.done:
                 self._settle_row(row, guesses, wanted, ties)
-        return chosen.tokens
 
     def _settle_row(
         self, row: Row, guesses: Sequence[int], wanted: list[int], ties: Sequence[bool]
     ) -> None:
-        for place in range(min(len(ties), row.room)):
+        for place in range(min(len(guesses) + 1, row.room)):
             if ties[place]:
                 wanted[place] = self._next(row, [*row.tokens, *guesses[:place]])
                 self.stats.rechecked += 1
             refused = place == len(guesses) or guesses[place] != wanted[place]
-            if refused or wanted[place] in self.backend.ends:
+            if refused or wanted[place] in row.ends:
                 break
 
     def _next(self, row: Row, text: Sequence[int]) -> int:
         """Return what greedy decoding of this row alone says after `text`."""
-        start = [self.backend.start, *row.request.prompt]
-        state, fed, token = self._alone.get(row.index, (None, -1, -1))
+        backend = self.backend
+        state, fed, token = self._alone.get(row, (None, -1, -1))
         for count in range(fed + 1, len(text) + 1):
-            ask = Likeliest(self._mask.after([count]))
             if state is None:
-                state = open_rows(self.backend, [row.request], [row.limit])
-                chosen = self.backend.extend([start], state, ask, last=True)
+                *before, newest = [backend.start, *row.request.prompt]
+                room = len(row.request.prompt) + row.limit
+                state = backend.encode([row.request.source], capacity=[room])
+                if before:
+                    backend.extend([before], state, Nothing(), last=True)
             else:
-                chosen = self.backend.extend([[text[count - 1]]], state, ask)
+                newest = text[count - 1]
+            chosen = backend.extend([[newest]], state, Likeliest(self._mask.after([count])))
             ((token,),) = chosen.tokens
         assert state is not None
-        self._alone[row.index] = state, len(text), token
+        self._alone[row] = state, len(text), token
         return token
-
-
-def settled_greedy(
-    backend: Backend, requests: Sequence[Request], config: DecodeConfig, stats: Statistics
-) -> list[Hypothesis]:
-    """Decode greedily, one token at a time; near-ties as each row alone decides them."""
-    replay, mask = Replay(backend, config, stats), TokenMask(config, ends=backend.ends)
-    near = closeness(backend)
-    texts = [
-        Row(n, request, token_limit(backend, request, config), newest=backend.start, held=0)
-        for n, request in enumerate(requests)
-    ]
-
-    def ask(rows: Sequence[int], step: int) -> Likeliest:
-        return Likeliest(mask.after([step] * len(rows)), config.scores, near)
-
-    def settle(rows: Sequence[int], chosen: Chosen) -> list[int]:
-        waiting = [texts[row] for row in rows]
-        best = replay.settle(waiting, [[]] * len(rows), chosen)
-        for text, (token,) in zip(waiting, best, strict=True):
-            if not text.done:
-                text.take([], 0, token, ends=backend.ends)
-        return [token for (token,) in best]
-
-    return decode_stepwise(backend, requests, config, ask, settle=settle)

@@ -1,4 +1,4 @@
-"""What goes into a decoding loop, and what comes out."""
+"""What goes into a session, and what comes out."""
 
 from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
@@ -11,7 +11,7 @@ from outrider.errors import ConfigError, InputError
 
 __all__ = ["Finish", "Hypothesis", "Request", "row_seed", "token_limit", "up_to_end"]
 
-Finish = Literal["eos", "length"]
+Finish = Literal["eos", "length", "deadline", "cancelled"]
 
 DEFAULT_NEW_TOKENS = 256
 
@@ -28,6 +28,13 @@ class Request:
     """Overrides the config for this row."""
     seed: int | None = None
     """Overrides the config for this row."""
+    config: DecodeConfig | None = None
+    """How to decode this row: mode, strategy, gamma, beams, suppressed tokens, everything; None for
+    what the session was opened with."""
+    ends: tuple[int, ...] = ()
+    """Tokens that end this row beside those that end every text of the model."""
+    deadline: float | None = None
+    """Seconds from being added, after which it is handed back as far as it came."""
 
 
 @dataclass(frozen=True)
@@ -36,7 +43,8 @@ class Hypothesis:
 
     tokens: tuple[int, ...]
     finish: Finish
-    """`eos`: the model ended it; `length`: it ran into its limit."""
+    """`eos`: the model ended it; `length`: it ran into its limit; `deadline`, `cancelled`: it was
+    stopped on the way."""
     score: float | None = None
     """Log-probability; divided by the length penalty in beam search. None if not asked for."""
     rounds: tuple[Round, ...] = field(default=(), compare=False, repr=False)

@@ -1,44 +1,66 @@
-"""One request on its way through tandem decoding."""
+"""One request on its way through a session."""
 
-from collections.abc import Collection, Sequence
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outrider.decoding.request import Request, up_to_end
+from outrider.decoding.config import DecodeConfig
+from outrider.decoding.request import Finish, Hypothesis, Request, up_to_end
 from outrider.decoding.statistics import Round
+from outrider.decoding.stream import Stream
 
 __all__ = ["Row"]
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False, weakref_slot=True)
 class Row:
     """What a row has said so far, and what the model's state holds of it."""
 
-    index: int
-    """Its place among the requests."""
+    id: int
     request: Request
+    config: DecodeConfig
     limit: int
     """Tokens it may say, end token included."""
+    ends: frozenset[int]
+    """Tokens that end it."""
     newest: int
     """Its newest token, which the state has not taken in yet."""
     held: int
     """Tokens the state holds: all of the prompt and the text but the newest."""
+    expires: float = math.inf
+    """When it is stopped, by `time.monotonic`."""
+    stream: Stream | None = None
+    """Where its random numbers come from, if it draws any."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     done: bool = False
+    stopped: Finish | None = None
+    """Why it was stopped on the way."""
+    best: list[Hypothesis] = field(default_factory=list)
+    """What beam search or a parallel decoder has found, best first."""
+    told: int = 0
+    """Tokens that were handed out already."""
 
     @property
     def room(self) -> int:
         """Tokens it may still say."""
         return self.limit - len(self.tokens)
 
+    def say(self, token: int) -> None:
+        """Say one token of the model's own."""
+        self.tokens.append(token)
+        if token in self.ends or len(self.tokens) >= self.limit:
+            self.done = True
+        else:
+            self.held += 1
+            self.newest = token
+
     def take(
         self,
         drafted: Sequence[int],
         accepted: int,
         token: int | None,
-        *,
-        ends: Collection[int],
         confidence: Sequence[float] = (),
     ) -> int:
         """Say `accepted` tokens of a draft and then `token`, if any; return how many found a place.
@@ -46,20 +68,41 @@ class Row:
         An end token and the limit end a row exactly where token-by-token decoding stops, be it in
         the middle of a draft. A row that is done keeps what the state holds of it as it is.
         """
-        room = self.room
-        drafted = drafted[:room]
-        own = [] if token is None else [token]
-        said = [*drafted[:accepted], *own][:room]
-        count = up_to_end(said, ends)
-        said = said[:count]
+        room = self.limit - len(self.tokens)
+        said = list(drafted[:accepted])
+        if token is not None:
+            said.append(token)
+        if len(said) > room:
+            said, drafted = said[:room], drafted[:room]
+        count = len(said) if self.ends.isdisjoint(said) else up_to_end(said, self.ends)
         if count <= accepted:
-            done = Round(tuple(said), count, None)
-        else:
-            done = Round(tuple(drafted), accepted, token)
-        self.rounds.append(done._replace(confidence=tuple(confidence[: len(done.drafted)])))
+            said = said[:count]
+            drafted, accepted, token = said, count, None
+        self.rounds.append(
+            Round(tuple(drafted), accepted, token, tuple(confidence[: len(drafted)]))
+        )
         self.tokens += said
-        self.done = said[-1] in ends or count == room
-        if not self.done:
+        if count == room or said[-1] in self.ends:
+            self.done = True
+        else:
             self.held += count
             self.newest = said[-1]
         return count
+
+    def stop(self, why: Finish) -> None:
+        """End it where it is."""
+        self.done, self.stopped = True, why
+
+    def hypotheses(self) -> list[Hypothesis]:
+        """Return what it came to, best first, without the end token."""
+        if self.best:
+            return self.best
+        tokens, log_probs = self.tokens, self.log_probs
+        ended = bool(tokens) and tokens[-1] in self.ends
+        forced = self.config.force_eos and not ended and self.stopped is None
+        if forced:
+            log_probs = log_probs[:-1]  # a forced end token is certain
+        score = sum(log_probs) if self.config.scores else None
+        words = tokens[:-1] if ended or forced else tokens
+        finish = self.stopped or ("eos" if ended else "length")
+        return [Hypothesis(tuple(words), finish, score, tuple(self.rounds))]

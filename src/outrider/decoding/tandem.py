@@ -16,28 +16,23 @@ is rounded differently (`epsilon` 0) or near-ties are settled, in blocks and in 
 ties are too many to settle unasked, so every batch is drafted in blocks of one size.
 """
 
-import math
 from collections.abc import Sequence
 from time import perf_counter
 from typing import Any
 
-from outrider.decoding.accept import Accept, Verdict, compare
+from outrider.decoding.accept import Accept, Verdict
+from outrider.decoding.batch import Batch
 from outrider.decoding.config import DecodeConfig
-from outrider.decoding.greedy import greedy
-from outrider.decoding.mask import TokenMask
+from outrider.decoding.mask import Masked, TokenMask
 from outrider.decoding.policy import DraftPolicy, Plan
-from outrider.decoding.prefill import open_for_drafting
-from outrider.decoding.protocol import Backend, Draft, Drafts, State
-from outrider.decoding.questions import Forbidden, Likeliest
-from outrider.decoding.replay import FINE, Replay, closeness, settled_greedy
-from outrider.decoding.request import Hypothesis, Request, row_seed, token_limit
+from outrider.decoding.protocol import Backend, Draft, Drafts
+from outrider.decoding.questions import Likeliest, Part, Several
+from outrider.decoding.replay import FINE, Replay, closeness
 from outrider.decoding.row import Row
 from outrider.decoding.statistics import Statistics
-from outrider.decoding.stepwise import CARRIED, to_hypothesis
-from outrider.decoding.stream import Stream
 from outrider.errors import ConfigError, ModelError
 
-__all__ = ["may_choose", "tandem"]
+__all__ = ["ExactBatch", "JudgedBatch", "block_size", "is_exact", "may_choose", "settles"]
 
 BLOCK = 8
 """Tokens drafted at once where neither the user nor a policy says."""
@@ -45,41 +40,9 @@ PLANNED = 8
 """Rounds after which a policy is asked again."""
 
 
-def tandem(
-    backend: Backend,
-    requests: Sequence[Request],
-    config: DecodeConfig,
-    *,
-    policy: DraftPolicy | None = None,
-    stats: Statistics | None = None,
-) -> list[Hypothesis]:
-    """Return one hypothesis per request, in order, and add to `stats` what happened.
-
-    A policy chooses the size of the blocks, and whether to draft at all, where that is free
-    (`may_choose`).
-    """
-    if not requests:
-        return []
-    stats = Statistics() if stats is None else stats
-    block = _block(backend, config)
-    if config.strategy == "sample" or config.gamma > 0:
-        return _free(backend, requests, config, block, stats)
-    if policy is None or not may_choose(backend, config):
-        return _Batch(backend, requests, config, block=block, stats=stats).decode()
-    rows, length = len(requests), _likely_length(backend, requests, config)
-    objection = policy.objection(rows, length=length) or policy.speeds.objection(rows)
-    started = perf_counter()
-    if objection is None:
-        block = len(policy.acceptance)
-        batch = _Batch(backend, requests, config, block=block, policy=policy, stats=stats)
-        found = batch.decode()
-    else:
-        found = _without_drafting(backend, requests, config, stats)
-        policy.relax()
-        stats.note(f"{objection}: decoded without drafting")
-    tokens, seconds = sum(len(one.tokens) for one in found), perf_counter() - started
-    policy.speeds.note(rows, drafting=objection is None, tokens=tokens, seconds=seconds)
-    return found
+def is_exact(config: DecodeConfig) -> bool:
+    """Whether the text is that of greedy decoding; then only tokens are compared."""
+    return config.strategy == "greedy" and config.gamma == 0
 
 
 def may_choose(backend: Backend, config: DecodeConfig) -> bool:
@@ -87,25 +50,15 @@ def may_choose(backend: Backend, config: DecodeConfig) -> bool:
 
     Then a policy may choose between them, unless the user has.
     """
-    exact = config.strategy == "greedy" and config.gamma == 0
-    return exact and config.draft_tokens is None and _settles(backend, config)
+    return is_exact(config) and config.draft_tokens is None and settles(backend, config)
 
 
-def _settles(backend: Backend, config: DecodeConfig) -> bool:
+def settles(backend: Backend, config: DecodeConfig) -> bool:
     """Whether near-ties are computed again; where nothing is rounded there are none."""
     return config.strict or backend.epsilon <= FINE
 
 
-def _likely_length(backend: Backend, requests: Sequence[Request], config: DecodeConfig) -> float:
-    """Guess how many tokens a row will have: as many as its source, or all it may have."""
-    lengths = [
-        min(len(request.source) or math.inf, token_limit(backend, request, config))
-        for request in requests
-    ]
-    return sum(lengths) / len(lengths)
-
-
-def _block(backend: Backend, config: DecodeConfig) -> int:
+def block_size(backend: Backend, config: DecodeConfig) -> int:
     """Return how many tokens are drafted at once where no policy chooses."""
     longest, wanted = 0 if backend.drafts is None else backend.drafts.longest, config.draft_tokens
     if not longest:
@@ -120,211 +73,108 @@ def _block(backend: Backend, config: DecodeConfig) -> int:
     return wanted or min(BLOCK, longest)
 
 
-def _free(
-    backend: Backend,
-    requests: Sequence[Request],
-    config: DecodeConfig,
-    block: int,
-    stats: Statistics,
-) -> list[Hypothesis]:
-    """Decode where the text depends on where blocks begin, so that must depend on the row alone.
+class TandemBatch(Batch):
+    """Rows for which the same drafter drafts."""
 
-    Rows that can reach the end of the model's positions need shorter blocks there. All rows of a
-    batch have blocks of one size, so these go alone.
-    """
-    results: list[Hypothesis | None] = [None] * len(requests)
-    batches, together = [], []
-    for row, request in enumerate(requests):
-        end = len(request.prompt) + token_limit(backend, request, config) + block
-        if backend.max_length is not None and end > backend.max_length:
-            batches.append([row])
-        else:
-            together.append(row)
-    for rows in [*batches, together] if together else batches:
-        batch = _Batch(backend, [requests[row] for row in rows], config, block=block, stats=stats)
-        for row, hypothesis in zip(rows, batch.decode(), strict=True):
-            results[row] = hypothesis
-    return [hypothesis for hypothesis in results if hypothesis is not None]
+    drafting = True
+
+    def __init__(self, backend: Backend, stats: Statistics, masked: Masked, *, block: int) -> None:
+        """Draft up to `block` tokens at once for rows that may not say the same tokens."""
+        super().__init__(backend, stats, block=block)
+        assert backend.drafts is not None
+        self.drafts: Drafts = backend.drafts
+        self._mask = TokenMask(*masked)
+        self._scores = False
+
+    def changed(self) -> None:
+        """See who wants to know how likely its text is."""
+        self._scores = any(row.config.scores for row in self.rows)
 
 
-def _without_drafting(
-    backend: Backend,
-    requests: Sequence[Request],
-    config: DecodeConfig,
-    stats: Statistics,
-) -> list[Hypothesis]:
-    """Decode greedily, near-ties settled as drafting settles them."""
-    started = perf_counter()
-    if backend.epsilon > 0:
-        found = settled_greedy(backend, requests, config, stats)
-    else:
-        found = greedy(backend, requests, config)
-    stats.seconds["plain"] += perf_counter() - started
-    stats.plain_rows += len(requests)
-    return found
-
-
-_Decided = tuple[list[list[int]], list[Verdict], list[list[float]], list[list[float]]]
-"""For each row: its draft, what became of it, log-probabilities, how sure the drafter was."""
-
-
-class _Batch:
-    """The rows in flight, and all that a round needs."""
+class ExactBatch(TandemBatch):
+    """Greedy rows with gamma 0: what stands is what the model would have said itself."""
 
     def __init__(
         self,
         backend: Backend,
-        requests: Sequence[Request],
-        config: DecodeConfig,
+        stats: Statistics,
+        masked: Masked,
         *,
         block: int,
-        stats: Statistics,
         policy: DraftPolicy | None = None,
+        settled: bool = False,
     ) -> None:
-        self._since = perf_counter()
-        assert backend.drafts is not None
-        self.drafts: Drafts = backend.drafts
-        self.backend, self.config, self.stats = backend, config, stats
-        self.block, self.policy = block, policy
+        """A policy chooses the size of blocks; near-ties may be `settled` by a replay."""
+        super().__init__(backend, stats, masked, block=block)
+        self.policy = policy
         self._plan, self._planned_for, self._age = Plan(0, 0.0), 0, 0
-        self._mask = TokenMask(config, ends=backend.ends)
-        limits = [token_limit(backend, request, config) for request in requests]
-        self.state: State = open_for_drafting(backend, requests, limits, block=block)
-        self.rows = [
-            Row(n, request, limit, [backend.start, *request.prompt][-1], len(request.prompt))
-            for n, (request, limit) in enumerate(zip(requests, limits, strict=True))
-        ]
-        self._streams: list[Stream] = []
-        if config.strategy == "sample":
-            self._streams = [Stream(row_seed(request, config)) for request in requests]
-        self._replay: Replay | None = None
-        if self._exact and backend.epsilon > 0 and _settles(backend, config):
-            self._replay = Replay(backend, config, stats)
-        self._lap("encode")
+        self._replay = Replay(backend, self._mask, stats) if settled else None
+        self._near = closeness(backend) if settled else 0.0
+        self._steady: Likeliest | None = None
 
-    @property
-    def _exact(self) -> bool:
-        """Whether the text is that of greedy decoding; then only tokens are compared."""
-        return self.config.strategy == "greedy" and self.config.gamma == 0
-
-    def decode(self) -> list[Hypothesis]:
-        """Run rounds until every row is done."""
-        rows = self.rows
-        while self.rows:
-            self._round()
-        return [
-            to_hypothesis(
-                row.tokens,
-                row.log_probs,
-                row.limit,
-                ends=self.backend.ends,
-                config=self.config,
-                rounds=row.rounds,
-            )
-            for row in rows
-        ]
+    def changed(self) -> None:
+        """See what is asked in every round."""
+        super().changed()
+        self._steady = None
+        if not self._mask.waits:
+            self._steady = Likeliest(self._mask.always, self._scores, self._near)
 
     def _round(self) -> None:
-        """Forget what was not accepted, draft, verify, accept."""
-        slots = self._slots()
-        decide = self._compare if self._exact else self._judge
-        for row, drafted, verdict, log_probs, confidence in zip(
-            self.rows, *decide(slots), strict=True
-        ):
-            if not row.done:
-                self._take(row, drafted, verdict, log_probs, confidence)
-        self._part()
-        self._lap("loop")
-
-    def _compare(self, slots: int) -> _Decided:
         """Draft and verify in one call, and accept what the model would have said itself."""
-        newest = [row.newest for row in self.rows]
-        near = closeness(self.backend) if self._replay is not None else 0.0
-        ask = Likeliest(self._forbidden(), self.config.scores, near)
-        if slots:
+        started = perf_counter()
+        rows, seconds = self.rows, self.stats.seconds
+        newest, held = [row.newest for row in rows], [row.held for row in rows]
+        ask = self._steady or Likeliest(
+            self._mask.after([len(row.tokens) for row in rows]), self._scores, self._near
+        )
+        counts = self._counts()
+        called = perf_counter()
+        if any(counts):
             drafted, best, confidence, drafting = self.drafts.draft_and_verify(
-                newest,
-                self.state,
-                [slots] * len(newest),
-                ask,
-                held=[row.held for row in self.rows],
-                min_survival=self._plan.min_survival,
+                newest, self.state, counts, ask, held=held, min_survival=self._plan.min_survival
             )
         else:
-            drafted, confidence, drafting = [[] for _ in newest], None, 0.0
+            drafted, confidence, drafting = [[] for _ in rows], None, 0.0
             self._forget()
             best = self.backend.extend([[token] for token in newest], self.state, ask)
         if self._replay is not None:
-            self._replay.settle(self.rows, drafted, best)
-        self._lap("verify")
-        self.stats.seconds["draft"] += drafting
-        self.stats.seconds["verify"] -= drafting
-        verdicts = list(map(compare, drafted, best.tokens))
-        nothing: list[list[float]] = [[] for _ in drafted]
-        return drafted, verdicts, best.log_probs or nothing, confidence or nothing
+            self._replay.settle(rows, drafted, best)
+        answered = perf_counter()
+        learn = None if self.policy is None else self.policy.learn
+        for n, row in enumerate(rows):
+            if row.done:
+                continue
+            guesses, wanted = drafted[n], best.tokens[n]
+            accepted = 0
+            for guess, token in zip(guesses, wanted, strict=False):
+                if guess != token:
+                    break
+                accepted += 1
+            sure = () if confidence is None else confidence[n]
+            count = row.take(guesses, accepted, wanted[accepted], sure)
+            if best.log_probs is not None:
+                row.log_probs += best.log_probs[n][:count]
+            one = row.rounds[-1]
+            self.stats.count(one, count)
+            if learn is not None:
+                learn(len(one.drafted), one.accepted)
+        ended = perf_counter()
+        seconds["draft"] += drafting
+        seconds["verify"] += answered - called - drafting
+        seconds["loop"] += called - started + ended - answered
 
-    def _judge(self, slots: int) -> _Decided:
-        """Draft, verify, and accept by the rule of `accept.py`.
-
-        Sampling takes 2 * block + 1 numbers a round whatever is done with them, so a row's text
-        depends on its seed and its own past alone.
-        """
-        config = self.config
-        self._forget()
-        sampling, numbers = None, []
-        if config.strategy == "sample":
-            sampling = config.sampling
-            numbers = [self._streams[row.index].draw(2 * self.block + 1) for row in self.rows]
-        draft = self._draft(slots, numbers)
-        drafted = _nothing(self.rows) if draft is None else draft.tokens
-        # Where no token of the model's own follows a whole draft, the last guess need not be fed.
-        fed = [[row.newest, *guesses] for row, guesses in zip(self.rows, drafted, strict=True)]
-        if config.gamma and draft is not None:
-            fed = [tokens[:-1] for tokens in fed]
-        ask = Accept(
-            draft,
-            config.gamma,
-            sampling,
-            [[*row[self.block : self.block + slots], row[-1]] for row in numbers],
-            self._forbidden(),
-            config.scores,
-        )
-        self._lap("draft")
-        judged = self.backend.extend(fed, self.state, ask)
-        self._lap("verify")
-        log_probs = judged.log_probs or _nothing(self.rows)
-        sure = _nothing(self.rows) if draft is None else draft.confidence
-        return drafted, judged.verdicts, log_probs, sure
-
-    def _draft(self, slots: int, numbers: Sequence[Sequence[float]]) -> Draft | None:
-        """Guess tokens; with numbers they are drawn."""
-        if not slots:
-            return None
-        newest = [row.newest for row in self.rows]
-        if not numbers:
-            return self.drafts.draft(newest, self.state, [slots] * len(newest))
-        uniform = [row[:slots] for row in numbers]
-        return self.drafts.draft(
-            newest,
-            self.state,
-            [slots] * len(newest),
-            temperature=self.config.temperature,
-            uniform=uniform,
-        )
-
-    def _forbidden(self) -> Forbidden:
-        return self._mask.after([len(row.tokens) for row in self.rows])
-
-    def _slots(self) -> int:
-        """Return how many tokens to draft: none that could not be said or counted to."""
-        slots = max(row.room for row in self.rows if not row.done)
-        if self.backend.max_length is not None:
-            longest = max(row.held for row in self.rows) + (self.config.gamma == 0)
-            slots = min(slots, self.backend.max_length - longest)
-        return min(slots, self.block if self.policy is None else self._planned(self.policy))
+    def _counts(self) -> list[int]:
+        """Return how many tokens to draft for each row: none that could not be said."""
+        most = self.block if self.policy is None else self._planned(self.policy)
+        if self.backend.max_length is not None:  # the longest row must be able to count them
+            longest = max(row.held for row in self.rows)
+            most = min(most, self.backend.max_length - longest - 1)
+        if len(self.rows) == 1:
+            return [min(most, self.rows[0].room)]
+        return [0 if row.done else min(most, row.room) for row in self.rows]
 
     def _planned(self, policy: DraftPolicy) -> int:
-        """Return how many tokens the plan drafts; made anew now and then, and when rows left."""
+        """Return how many tokens the plan drafts; made anew now and then, and when rows changed."""
         rows = len(self.rows)
         if not self._plan.tokens or rows != self._planned_for or self._age == PLANNED:
             self._plan, self._planned_for, self._age = policy.plan(rows), rows, 0
@@ -334,41 +184,110 @@ class _Batch:
             self.stats.note("drafts held too rarely: some steps were taken without drafting")
         return self._plan.tokens
 
+
+class JudgedBatch(TandemBatch):
+    """Rows that sample or trust the drafter: a draft is accepted by the rule of `accept.py`.
+
+    Where blocks begin changes the text, so it depends on the row alone, and so do its numbers:
+    sampling takes 2 * block + 1 of them a round whatever is done with them.
+    """
+
+    def _round(self) -> None:
+        started = perf_counter()
+        rows, config, seconds = self.rows, self.rows[0].config, self.stats.seconds
+        self._forget()
+        numbers = [row.stream.draw(2 * self.block + 1) for row in rows if row.stream is not None]
+        counts = [0 if row.done else min(self.block, self._room(row)) for row in rows]
+        draft = self._draft(counts, numbers, config.temperature)
+        drafted = [[] for _ in rows] if draft is None else draft.tokens
+        # Where no token of the model's own follows a whole draft, the last guess need not be fed.
+        fed = [[row.newest, *guesses] for row, guesses in zip(rows, drafted, strict=True)]
+        if config.gamma:
+            fed = [tokens[: len(tokens) - 1] if tokens[1:] else tokens for tokens in fed]
+        parts = self._parts(draft, counts, fed, numbers)
+        called = perf_counter()
+        verdicts: list[Any] = [None] * len(rows)
+        log_probs: list[Any] = [[]] * len(rows)
+        answers = self._ask(fed, parts)
+        for part, judged in zip(parts, answers, strict=True):
+            for place, n in enumerate(part.rows):
+                verdicts[n] = judged.verdicts[place]
+                if judged.log_probs is not None:
+                    log_probs[n] = judged.log_probs[place]
+        answered = perf_counter()
+        sure = [()] * len(rows) if draft is None else draft.confidence
+        for row, guesses, verdict, scores, one in zip(
+            rows, drafted, verdicts, log_probs, sure, strict=True
+        ):
+            if not row.done:
+                self._take(row, guesses, verdict, scores, one)
+        seconds["draft"] += called - started
+        seconds["verify"] += answered - called
+        seconds["loop"] += perf_counter() - answered
+
+    def _room(self, row: Row) -> int:
+        """Return how many tokens a row could say and count to."""
+        most = self.backend.max_length
+        if most is None:
+            return row.room
+        return min(row.room, most - row.held - (row.config.gamma == 0))
+
+    def _draft(
+        self, counts: Sequence[int], numbers: Sequence[Sequence[float]], temperature: float
+    ) -> Draft | None:
+        """Guess tokens; with numbers they are drawn."""
+        if not any(counts):
+            return None
+        newest = [row.newest for row in self.rows]
+        if not numbers:
+            return self.drafts.draft(newest, self.state, counts)
+        uniform = [row[: max(counts)] for row in numbers]
+        return self.drafts.draft(
+            newest, self.state, counts, temperature=temperature, uniform=uniform
+        )
+
+    def _parts(
+        self,
+        draft: Draft | None,
+        counts: Sequence[int],
+        fed: Sequence[Sequence[int]],
+        numbers: Sequence[Sequence[float]],
+    ) -> list[Part]:
+        """Ask about rows with equally long drafts together."""
+        rows, block = self.rows, self.block
+        config = rows[0].config
+        alike: dict[int, list[int]] = {}
+        for n, count in enumerate(counts):
+            alike.setdefault(count, []).append(n)
+        parts = []
+        for count, places in alike.items():
+            ask = Accept(
+                None if draft is None or not count else draft.part(places, count),
+                config.gamma,
+                config.sampling if config.strategy == "sample" else None,
+                [[*row[block : block + count], row[-1]] for row in (numbers[n] for n in places)]
+                if numbers
+                else (),
+                self._mask.after([len(rows[n].tokens) for n in places]),
+                self._scores,
+            )
+            parts.append(Part(places, len(fed[places[0]]), ask))
+        return parts
+
+    def _ask(self, fed: Sequence[Sequence[int]], parts: Sequence[Part]) -> list[Any]:
+        if len(parts) == 1:
+            return [self.backend.extend(fed, self.state, parts[0].ask)]
+        return self.backend.extend(fed, self.state, Several(tuple(parts)))
+
     def _take(
         self,
         row: Row,
-        drafted: list[int],
+        drafted: Sequence[int],
         verdict: Verdict,
-        log_probs: list[float],
-        confidence: list[float],
+        log_probs: Sequence[float],
+        confidence: Sequence[float],
     ) -> None:
         """Let a row say what was decided, and remember how it went."""
-        count = row.take(drafted, *verdict, ends=self.backend.ends, confidence=confidence)
+        count = row.take(drafted, *verdict, confidence)
         row.log_probs += log_probs[:count]
-        one = row.rounds[-1]
-        self.stats.count(one, count)
-        if self.policy is not None:
-            self.policy.learn(len(one.drafted), one.accepted)
-
-    def _forget(self) -> None:
-        """Roll back what the last round took in beyond what was accepted."""
-        if self.rows[0].rounds:
-            self.state.rollback([row.held for row in self.rows])
-
-    def _part(self) -> None:
-        """Let finished rows leave once they are enough."""
-        open_ = [n for n, row in enumerate(self.rows) if not row.done]
-        if not open_:
-            self.rows = []
-        elif len(self.rows) - len(open_) > CARRIED * len(self.rows):
-            self.state.select(open_)
-            self.rows = [self.rows[n] for n in open_]
-
-    def _lap(self, part: str) -> None:
-        now = perf_counter()
-        self.stats.seconds[part] += now - self._since
-        self._since = now
-
-
-def _nothing(rows: Sequence[object]) -> list[list[Any]]:
-    return [[] for _ in rows]
+        self.stats.count(row.rounds[-1], count)

@@ -6,7 +6,7 @@ from typing import NamedTuple, Protocol, Self
 import torch
 from torch import Tensor
 
-from outrider.nn.cache import SLACK, Cache, Step
+from outrider.nn.cache import SLACK, Cache, Step, join_rows
 from outrider.nn.cache.ring import Ring
 from outrider.nn.layer.heads import Source
 
@@ -49,6 +49,20 @@ class Recent(NamedTuple):
             self.states_BTE.index_select(0, row_N),
             [self.starts[row] for row in rows],
             self.before_BE.index_select(0, row_N),
+        )
+
+    def emptied(self, rows: int) -> "Recent":
+        """Return what there is of so many rows that have taken in nothing yet."""
+        width = self.before_BE.shape[1]
+        before_BE = self.before_BE.new_zeros(rows, width)
+        return Recent(before_BE[:, None], [0] * rows, before_BE)
+
+    def join(self, other: "Recent", at: Sequence[int], place_N: Tensor, rows: int) -> "Recent":
+        """Put the rows of another at these places."""
+        return Recent(
+            join_rows(self.states_BTE, other.states_BTE, place_N, rows),
+            _placed(self.starts, other.starts, at),
+            join_rows(self.before_BE, other.before_BE, place_N, rows),
         )
 
 
@@ -161,6 +175,47 @@ class DecoderState:
         self.beams = times
         return self
 
+    def join(self, other: Self, at: Sequence[int]) -> None:
+        """Take in the rows of another state: row n becomes row `at[n]` of this one.
+
+        It takes the place of one that was left, or comes behind the last. Memory of the others is
+        moved only where it must grow: for more rows than ever, or longer ones.
+        """
+        if other.beams != self.beams or (other.drafter is None) != (self.drafter is None):
+            raise ValueError("these states were opened for other things")
+        old, groups = self.rows, [row // self.beams for row in at[:: self.beams]]
+        rows = max(old, *(place + 1 for place in at))
+        place_N = torch.tensor(at, device=self.device, dtype=torch.long)
+        group_N = torch.tensor(groups, device=self.device, dtype=torch.long)
+        with torch.inference_mode(self._inference):
+            pairs = [(self.caches, other.caches), (self.drafter_caches, other.drafter_caches)]
+            for ours, theirs in pairs:
+                for mine, new in zip(ours, theirs, strict=True):
+                    mine.join(new, place_N, rows)
+            self._join_newest(other, at, place_N, rows)
+            self.sources, self.drafter_sources = (
+                [
+                    mine and new and _join(mine, new, group_N, rows // self.beams)
+                    for mine, new in both
+                ]
+                for both in (
+                    zip(self.sources, other.sources, strict=True),
+                    zip(self.drafter_sources, other.drafter_sources, strict=True),
+                )
+            )
+        self.capacity = max(self.capacity, other.capacity)
+        self._lengths = _placed(self._lengths, other._lengths, at)
+        self._before = _placed(self._before, other._before, at)
+
+    def _join_newest(self, other: Self, at: Sequence[int], place_N: Tensor, rows: int) -> None:
+        """Join what is only there once a token was taken in."""
+        if (ring := self.ring or other.ring) is not None:
+            self.ring = self.ring or ring.emptied(self.rows)
+            self.ring.join(other.ring or ring.emptied(other.rows), place_N, rows)
+        if (recent := self.recent or other.recent) is not None:
+            ours, theirs = self.recent or recent.emptied(self.rows), other.recent
+            self.recent = ours.join(theirs or recent.emptied(other.rows), at, place_N, rows)
+
     def _move(self, rows: Sequence[int]) -> None:
         """Make what is remembered of row n what row `rows[n]` had."""
         used = max(self._lengths, default=0)
@@ -183,6 +238,34 @@ class DecoderState:
             self.memory_BSD = self.memory_BSD.index_select(0, group_N)
         if self.keep_BS is not None:
             self.keep_BS = self.keep_BS.index_select(0, group_N)
+
+
+def _placed(ours: Sequence[int], theirs: Sequence[int], at: Sequence[int]) -> list[int]:
+    """Put numbers at these places of a list, or behind its end."""
+    found = [*ours, *[0] * (max(at) + 1 - len(ours))]
+    for place, number in zip(at, theirs, strict=True):
+        found[place] = number
+    return found
+
+
+def _join(ours: Source, theirs: Source, place_N: Tensor, rows: int) -> Source:
+    """Put sources at these places; shorter ones are filled up and say so."""
+    keep_BS = None
+    whole = ours.k_BHSK.shape[2] == theirs.k_BHSK.shape[2]
+    if not whole or ours.keep_BS is not None or theirs.keep_BS is not None:
+        keep_BS = join_rows(_kept(ours), _kept(theirs), place_N, rows)
+    return Source(
+        join_rows(ours.k_BHSK, theirs.k_BHSK, place_N, rows),
+        join_rows(ours.v_BHSK, theirs.v_BHSK, place_N, rows),
+        keep_BS,
+    )
+
+
+def _kept(source: Source) -> Tensor:
+    if source.keep_BS is not None:
+        return source.keep_BS
+    rows, _, length, _ = source.k_BHSK.shape
+    return source.k_BHSK.new_ones(rows, length, dtype=torch.bool)
 
 
 def _select(source: Source, row_N: Tensor) -> Source:

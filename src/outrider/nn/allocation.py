@@ -15,10 +15,12 @@ u, v and b are zero at the start: L = S, and A is a plain diagonal.
 """
 
 import math
+from typing import Self
 
 import torch
 from torch import Tensor, nn
 
+from outrider.nn.cache import join_rows
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, SineTable
 
@@ -55,6 +57,11 @@ class StepTable:
         """Reorder, drop or copy rows."""
         self.inputs_BJD = self.inputs_BJD.index_select(0, row_N)
         self.taken_BJ = self.taken_BJ.index_select(0, row_N)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another table at these places; steps that nobody had take no part."""
+        self.inputs_BJD = join_rows(self.inputs_BJD, other.inputs_BJD, place_N, rows)
+        self.taken_BJ = join_rows(self.taken_BJ, other.taken_BJ, place_N, rows)
 
     def at(self, place_BN: Tensor) -> Tensor:
         """Return the inputs of some steps, [B, N, D]; zeros behind the last one."""

@@ -1,7 +1,6 @@
 """Requests of mixed lengths, decoded in batches that hold no more than a set number of tokens."""
 
 from collections.abc import Iterator, Sequence
-from time import perf_counter
 
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
 from outrider.decoding.policy import DraftPolicy
@@ -30,13 +29,20 @@ def decode_in_batches(
         copies * (len(r.source) + len(r.prompt) + token_limit(backend, r, config) + block)
         for r in requests
     ]
+    # Where rows are padded, each takes as much as the dearest: those of like cost go together.
+    # Elsewhere each takes its own, and whoever is done makes room for the next.
+    dearest_first = sorted(range(len(cost)), key=lambda row: -cost[row])
+    groups = plan(cost, batch_tokens) if backend.carried else [dearest_first]
     results: list[list[Hypothesis]] = [[] for _ in requests]
-    for rows in plan(cost, batch_tokens):
-        began = perf_counter()
-        found = decode(backend, [requests[row] for row in rows], config, policy=policy, stats=stats)
-        if stats is not None and config.mode == "ar":
-            stats.plain_rows += len(rows)
-            stats.seconds["plain"] += perf_counter() - began
+    for rows in groups:
+        found = decode(
+            backend,
+            [requests[row] for row in rows],
+            config,
+            tokens=batch_tokens,
+            policy=policy,
+            stats=stats,
+        )
         for row, hypotheses in zip(rows, found, strict=True):
             results[row] = hypotheses
     return results

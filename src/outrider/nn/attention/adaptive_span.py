@@ -14,7 +14,7 @@ layer's input x_t; here at the head's query, which is a linear map of x_t and al
 import math
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
@@ -243,6 +243,11 @@ class SpanCache:
         """Reorder, drop or copy rows."""
         for _, ring in self.rings:
             ring.select(row_N, used)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another cache at these places."""
+        for (_, ours), (_, theirs) in zip(self.rings, other.rings, strict=True):
+            ours.join(theirs, place_N, rows)
 
 
 class _CachePart(NamedTuple):

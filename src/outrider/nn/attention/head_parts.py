@@ -7,6 +7,7 @@ next to heads with long ones.
 """
 
 from collections.abc import Callable, Sequence
+from typing import Self
 
 import torch
 from torch import Tensor, nn
@@ -37,6 +38,11 @@ class PartsCache:
         """Reorder, drop or copy rows."""
         for cache in self.caches:
             cache.select(row_N, used)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another cache at these places."""
+        for ours, theirs in zip(self.caches, other.caches, strict=True):
+            ours.join(theirs, place_N, rows)
 
 
 class HeadParts(nn.Module):

@@ -11,14 +11,14 @@ after all m are rolled back. Whoever will extend by longer blocks asks for more 
 """
 
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor
 
 from outrider.nn.position import Positions
 
-__all__ = ["SLACK", "Cache", "LayerCache", "Pattern", "Room", "Slots", "Step"]
+__all__ = ["SLACK", "Cache", "LayerCache", "Pattern", "Room", "Slots", "Step", "join_rows"]
 
 SLACK = 64
 """Most tokens one extend may add to a cache that wraps, and so the longest rollback, unless its
@@ -60,6 +60,13 @@ class Cache(Protocol):
 
     def select(self, row_N: Tensor, used: int) -> None:
         """Reorder, drop or copy rows; no row holds more than `used` tokens."""
+        ...
+
+    def join(self, other: Any, place_N: Tensor, rows: int) -> None:
+        """Put the rows of a cache of the same layer at these places, `rows` there are then.
+
+        Its room may be another: the larger of both is what there is then.
+        """
         ...
 
 
@@ -206,6 +213,35 @@ class LayerCache:
         rows, used = len(row_N), min(used, self.size)
         self.k_BGCK = _select(self.k_BGCK, row_N, rows, used)
         self.v_BGCK = _select(self.v_BGCK, row_N, rows, used)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another cache at these places.
+
+        While a cache does not wrap, token p lies in slot p however many slots there are.
+        """
+        self.k_BGCK = join_rows(self.k_BGCK, other.k_BGCK, place_N, rows)
+        self.v_BGCK = join_rows(self.v_BGCK, other.v_BGCK, place_N, rows)
+        self.wraps = self.wraps or other.wraps
+
+
+def join_rows(ours: Tensor, theirs: Tensor, place_N: Tensor, rows: int, fill: int = 0) -> Tensor:
+    """Put rows of one tensor into another at these places, and return that, `rows` long.
+
+    It stays where it is, unless it must grow: by rows, or because theirs are larger in some other
+    way. What nobody had is `fill`.
+    """
+    inner = [max(sizes) for sizes in zip(ours.shape[1:], theirs.shape[1:], strict=True)]
+    dtype = torch.promote_types(ours.dtype, theirs.dtype)
+    if list(ours.shape) != [rows, *inner] or ours.dtype != dtype:
+        grown = ours.new_full((rows, *inner), fill, dtype=dtype)
+        grown[tuple(slice(size) for size in ours.shape)] = ours
+        ours = grown
+    if list(theirs.shape[1:]) != inner:
+        whole = theirs.new_full((len(theirs), *inner), fill)
+        whole[tuple(slice(size) for size in theirs.shape)] = theirs
+        theirs = whole
+    ours[place_N] = theirs.to(dtype)
+    return ours
 
 
 def _select(store_BGCK: Tensor, row_N: Tensor, rows: int, used: int) -> Tensor:

@@ -7,12 +7,17 @@ Rolling back needs no repair. The newest token of a bucket is noted one extend l
 known which tokens of that extend have stayed.
 """
 
+from typing import Self
+
 import torch
 from torch import Tensor
 
-from outrider.nn.cache import LayerCache, Room, Slots
+from outrider.nn.cache import LayerCache, Room, Slots, join_rows
 
 __all__ = ["ChainCache"]
+
+NOWHERE = 1 << 40
+"""Position of a token that was never there: it comes after all, and so it never stayed."""
 
 
 class ChainCache:
@@ -68,6 +73,15 @@ class ChainCache:
         self.newest_BHRN = self.newest_BHRN.index_select(0, row_N)
         self._bucket_BHRT = self._bucket_BHRT.index_select(0, row_N)
         self._position_BT = self._position_BT.index_select(0, row_N)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another cache at these places."""
+        self.lines.join(other.lines, place_N, rows)
+        self.before_BHRC = join_rows(self.before_BHRC, other.before_BHRC, place_N, rows)
+        self.newest_BHRN = join_rows(self.newest_BHRN, other.newest_BHRN, place_N, rows)
+        self._bucket_BHRT = join_rows(self._bucket_BHRT, other._bucket_BHRT, place_N, rows)
+        position_BT = join_rows(self._position_BT, other._position_BT, place_N, rows, NOWHERE)
+        self._position_BT = position_BT
 
     def _settle(self, start_B1: Tensor) -> None:
         """Note the newest token of every bucket among those of the last extend that have stayed."""

@@ -5,10 +5,13 @@ more slots than it looks back: what one extend overwrites is never needed again,
 extend is taken back.
 """
 
+from copy import copy
+from typing import Self
+
 import torch
 from torch import Tensor
 
-from outrider.nn.cache import SLACK, Step
+from outrider.nn.cache import SLACK, Step, join_rows
 
 __all__ = ["Ring"]
 
@@ -50,6 +53,17 @@ class Ring:
     def select(self, row_N: Tensor) -> None:
         """Reorder, drop or copy rows."""
         self.x_BCD = self.x_BCD.index_select(0, row_N)
+
+    def emptied(self, rows: int) -> Self:
+        """Return a ring of the same size for so many rows that hold nothing yet."""
+        other = copy(self)
+        other.x_BCD = self.x_BCD.new_zeros(rows, *self.x_BCD.shape[1:])
+        return other
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another ring at these places; one that does not wrap may be shorter."""
+        self.x_BCD = join_rows(self.x_BCD, other.x_BCD, place_N, rows)
+        self.wraps = self.wraps or other.wraps
 
     def _before(self, x_BTD: Tensor, step: Step) -> Tensor:
         rows, _, width = x_BTD.shape

@@ -7,6 +7,8 @@ projected to queries and keys. The trained c is zero at the start, so a model be
 Where the pattern does not look ahead, neither does the filter.
 """
 
+from typing import Self
+
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
@@ -66,3 +68,8 @@ class CorrelatedCache:
         """Reorder, drop or copy rows."""
         self.inner.select(row_N, used)
         self.ring.select(row_N)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another cache at these places."""
+        self.inner.join(other.inner, place_N, rows)
+        self.ring.join(other.ring, place_N, rows)

@@ -1,0 +1,1 @@
+"""`outrider bench session`: rows that are replaced at once, against batches that wait."""

@@ -1,0 +1,98 @@
+"""Plain decoding: a round is one token of the model's own, the likeliest or a drawn one.
+
+A row draws its uniform numbers one after the other from its own seed, and turns number t into token
+t by the inverse of the cumulative distribution. So what it says depends on its seed and its scores
+alone: not on its neighbours, their order, or when they come and go.
+"""
+
+from time import perf_counter
+from typing import Any
+
+from outrider.decoding.batch import Batch
+from outrider.decoding.mask import Masked, TokenMask
+from outrider.decoding.protocol import Backend
+from outrider.decoding.questions import Chosen, Draw, Likeliest, Part, Several
+from outrider.decoding.replay import Replay, closeness
+from outrider.decoding.sampling import Sampling
+from outrider.decoding.statistics import Statistics
+
+__all__ = ["PlainBatch"]
+
+
+class PlainBatch(Batch):
+    """Greedy and sampled rows side by side, each with its own temperature, top-k and top-p."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        stats: Statistics,
+        masked: Masked,
+        *,
+        settled: bool = False,
+    ) -> None:
+        """Decode rows for which the same tokens are forbidden.
+
+        With `settled` near-ties are computed again as each row alone decides them.
+        """
+        super().__init__(backend, stats)
+        self._mask = TokenMask(*masked)
+        self._replay = Replay(backend, self._mask, stats) if settled else None
+        self._near = closeness(backend) if settled else 0.0
+        self._ways: list[tuple[Sampling | None, list[int]]] = []
+        self._scores = False
+        self._steady: Likeliest | None = None
+        """What is asked in every round, where that stays the same."""
+
+    def changed(self) -> None:
+        """See how each row's token is chosen."""
+        ways: dict[Sampling | None, list[int]] = {}
+        for n, row in enumerate(self.rows):
+            ways.setdefault(row.config.sampling if row.stream else None, []).append(n)
+        self._ways = list(ways.items())
+        self._scores = any(row.config.scores for row in self.rows)
+        self._steady = None
+        if list(ways) == [None] and not self._mask.waits:
+            self._steady = Likeliest(self._mask.always, self._scores, self._near)
+
+    def _round(self) -> None:
+        started = perf_counter()
+        rows = self.rows
+        if self._gone:
+            self._forget()
+        fed = [[row.newest] for row in rows]
+        if self._steady is not None or len(self._ways) == 1:
+            asked = self._steady or self._ask(*self._ways[0])
+            chosen: Chosen = self.backend.extend(fed, self.state, asked)
+        else:
+            chosen = self._mixed(fed)
+        if self._replay is not None:
+            self._replay.settle(rows, [()] * len(rows), chosen)
+        if self._scores and chosen.log_probs is not None:
+            for row, scores in zip(rows, chosen.log_probs, strict=True):
+                if not row.done:
+                    row.log_probs += scores
+        for row, (token,) in zip(rows, chosen.tokens, strict=True):
+            if not row.done:
+                row.say(token)
+        self.stats.seconds["plain"] += perf_counter() - started
+
+    def _ask(self, sampling: Sampling | None, places: list[int]) -> Likeliest | Draw:
+        """Return how the next tokens of some rows are chosen."""
+        rows = [self.rows[n] for n in places]
+        forbidden = self._mask.after([len(row.tokens) for row in rows])
+        if sampling is None:
+            return Likeliest(forbidden, self._scores, self._near)
+        numbers = [row.stream.draw() if row.stream else 0.0 for row in rows]
+        return Draw(sampling, numbers, forbidden, self._scores)
+
+    def _mixed(self, fed: list[list[int]]) -> Chosen:
+        """Ask about rows whose tokens are chosen differently, in one pass."""
+        parts = tuple(Part(places, 1, self._ask(way, places)) for way, places in self._ways)
+        answers: list[Chosen] = self.backend.extend(fed, self.state, Several(parts))
+        tokens: list[Any] = [None] * len(fed)
+        log_probs: list[Any] = [None] * len(fed)
+        for part, answer in zip(parts, answers, strict=True):
+            scores = answer.log_probs or [[]] * len(part.rows)
+            for n, token, score in zip(part.rows, answer.tokens, scores, strict=True):
+                tokens[n], log_probs[n] = token, score
+        return Chosen(tokens, log_probs if self._scores else None)

@@ -1,0 +1,360 @@
+"""A session: requests come, rows are decoded together, texts go, and nobody waits for a neighbour.
+
+    session = Session(backend, rows=32)
+    number = session.add(Request(source, config=DecodeConfig(mode="tandem")))
+    while session.busy:
+        for update in session.step():
+            ...                          update.tokens as they come, update.hypotheses at the end
+
+Everything about a request is its own: mode, strategy, limits, seed, deadline. Rows that go through
+the same kind of round form a batch (`batch.py`), and each `step` runs one round of every batch.
+Whoever is done leaves, and whoever waits takes the place at once. Rows are independent, so what a
+row says is what it says alone.
+"""
+
+from collections import deque
+from collections.abc import Callable, Hashable, Sequence
+from functools import partial
+from itertools import count
+from time import monotonic
+from typing import NamedTuple, Protocol
+
+from outrider.decoding.beam import BeamBatch
+from outrider.decoding.choice import DraftChoice
+from outrider.decoding.config import DecodeConfig
+from outrider.decoding.mask import check_suppress
+from outrider.decoding.memory import enough_memory
+from outrider.decoding.parallel import ParallelBatch, check_parallel
+from outrider.decoding.plain import PlainBatch
+from outrider.decoding.policy import DraftPolicy
+from outrider.decoding.protocol import Backend
+from outrider.decoding.request import Hypothesis, Request, row_seed, token_limit
+from outrider.decoding.row import Row
+from outrider.decoding.statistics import Statistics
+from outrider.decoding.stream import Stream
+from outrider.decoding.tandem import (
+    ExactBatch,
+    JudgedBatch,
+    block_size,
+    is_exact,
+    may_choose,
+    settles,
+)
+from outrider.errors import OutriderError
+
+__all__ = ["Session", "Update"]
+
+ROWS = 64
+"""Rows in flight where nobody says."""
+TOGETHER = 8
+"""Rows are opened together once this part of the places is free: many cost less than one by one."""
+
+
+class Update(NamedTuple):
+    """News of one request."""
+
+    id: int
+    tokens: tuple[int, ...]
+    """What it said since the last update, without an end token; beam search and a parallel decoder
+    say everything at last."""
+    hypotheses: list[Hypothesis] | None
+    """What it came to, best first; None while it goes on."""
+    error: OutriderError | None = None
+    """Why it could not be decoded."""
+
+
+class _Batch(Protocol):
+    """Rows that share a state and go through the same kind of round."""
+
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    def join(self, new: Sequence[Row]) -> None: ...
+    def step(self) -> None: ...
+    def tidy(self) -> None: ...
+
+
+class _Kind(NamedTuple):
+    """What rows must have in common to be decoded together, and who decodes them."""
+
+    key: Hashable
+    make: Callable[[], _Batch]
+
+
+class Session:
+    """Decodes what it is given, as it comes. Not for several threads at once."""
+
+    def __init__(
+        self,
+        backend: Backend,
+        config: DecodeConfig | None = None,
+        *,
+        rows: int = ROWS,
+        tokens: int | None = None,
+        policy: DraftPolicy | None = None,
+        stats: Statistics | None = None,
+    ) -> None:
+        """Open a session on a model.
+
+        Args:
+            backend: Who computes.
+            config: How to decode requests that have no config of their own.
+            rows: Rows in flight at most, every beam counted.
+            tokens: Bound on what those rows may hold together: sources, prompts and new tokens. One
+                that alone is larger goes alone.
+            policy: What blocks cost on this machine; lets tandem decoding choose their size.
+            stats: Told how it went.
+        """
+        self.backend, self.config = backend, config or DecodeConfig()
+        self.rows, self.tokens = rows, tokens
+        self.stats = Statistics() if stats is None else stats
+        self._choice = None if policy is None else DraftChoice(policy, self.stats)
+        self._ids = count()
+        self._ends = frozenset(backend.ends)
+        self._checked: tuple[DecodeConfig | None, frozenset[int]] = None, self._ends
+        """The last config and end tokens that were found to go with the model."""
+        self._waiting: deque[Row] = deque()
+        self._batches: dict[Hashable, _Batch] = {}
+        self._running: dict[int, tuple[Row, int, int]] = {}
+        """Rows in flight, with the rows and the tokens that each takes."""
+        self._taken = [0, 0]
+        self._failed: list[tuple[Row, OutriderError]] = []
+
+    @property
+    def busy(self) -> bool:
+        """Whether anything is left to do."""
+        return bool(self._running or self._waiting or self._failed)
+
+    @property
+    def waiting(self) -> int:
+        """Requests that have not begun."""
+        return len(self._waiting)
+
+    @property
+    def running(self) -> int:
+        """Requests that are being decoded."""
+        return len(self._running)
+
+    def add(self, request: Request) -> int:
+        """Queue a request and return its number; what is wrong with it is said here."""
+        row = self._row(request)
+        self._waiting.append(row)
+        return row.id
+
+    def cancel(self, number: int) -> None:
+        """Stop a request; the next step hands back what there is. Unknown numbers are ignored."""
+        if number in self._running:
+            self._running[number][0].stop("cancelled")
+        for row in self._waiting:
+            if row.id == number:
+                row.stop("cancelled")
+
+    def step(self) -> list[Update]:
+        """Let waiting rows in, run one round of every batch, and return the news."""
+        with enough_memory(self.config, rows=len(self._running) + len(self._waiting)):
+            finished = self.advance()
+        news = []
+        for row, _, _ in self._running.values():
+            if len(row.tokens) > row.told:
+                news.append(Update(row.id, tuple(row.tokens[row.told :]), None))
+                row.told = len(row.tokens)
+        for row in finished:
+            found = row.hypotheses()
+            said = found[0].tokens if found else ()
+            news.append(Update(row.id, said[row.told :], found))
+        news += [Update(row.id, (), None, error) for row, error in self._failed]
+        self._failed.clear()
+        return news
+
+    def advance(self) -> list[Row]:
+        """Do what `step` does and return the rows that are done, which is all a list needs."""
+        finished = self._expire()
+        if self._waiting:
+            self._admit()
+        for batch in self._batches.values():
+            batch.step()
+        return finished + self._leave()
+
+    def drain(self) -> list[Row]:
+        """Go on until nothing is left; rows that failed raise what was wrong."""
+        done: list[Row] = []
+        while self._running or self._waiting:
+            done += self.advance()
+            if self._failed:
+                raise self._failed[0][1]
+        return done
+
+    def _row(self, request: Request) -> Row:
+        """Check a request and make a row of it."""
+        backend, config = self.backend, request.config or self.config
+        ends = frozenset({*self._ends, *request.ends}) if request.ends else self._ends
+        if config is not self._checked[0] or ends is not self._checked[1]:
+            check_suppress(config, backend.vocab_size, ends)
+            if config.mode == "tandem":
+                block_size(backend, config)
+            self._checked = config, ends
+        limit = token_limit(backend, request, config)
+        if config.mode == "parallel":
+            check_parallel(backend, request, config)
+        row = Row(
+            next(self._ids),
+            request,
+            config,
+            limit,
+            ends,
+            request.prompt[-1] if request.prompt else backend.start,
+            len(request.prompt),
+        )
+        if request.deadline is not None:
+            row.expires = monotonic() + request.deadline
+        if config.strategy == "sample":
+            row.stream = Stream(row_seed(request, config))
+        return row
+
+    def _expire(self) -> list[Row]:
+        """Stop rows whose time is over, and let those leave that were stopped."""
+        now, stopped = monotonic(), False
+        for row, _, _ in self._running.values():
+            if row.expires <= now:
+                row.stop("deadline")
+            stopped = stopped or row.done
+        for row in self._waiting:
+            if row.expires <= now and not row.done:
+                row.stop("deadline")
+        if not stopped:
+            return []
+        for batch in self._batches.values():
+            batch.tidy()
+        return self._leave()
+
+    def _leave(self) -> list[Row]:
+        """Let rows go that are done, and return them."""
+        finished = [row for row, _, _ in self._running.values() if row.done]
+        if finished:
+            for row in finished:
+                _, rows, tokens = self._running.pop(row.id)
+                self._taken[0] -= rows
+                self._taken[1] -= tokens
+                self.stats.plain_rows += not row.rounds and row.config.mode != "parallel"
+            self._batches = {key: one for key, one in self._batches.items() if one.rows}
+            if self._choice is not None:
+                self._choice.left(finished)
+        return finished
+
+    def _admit(self) -> None:
+        """Let as many rows in as there is room for, in the order they came."""
+        if self._running and self._crowded():
+            return
+        new: list[tuple[Row, int, int]] = []
+        while self._waiting:
+            row = self._waiting[0]
+            rows, tokens = (0, 0) if row.done else self._needs(row)
+            if (self._running or new) and not self._fits(rows, tokens):
+                break
+            self._waiting.popleft()
+            new.append((row, rows, tokens))
+            self._taken[0] += rows
+            self._taken[1] += tokens
+        self._running.update((one[0].id, one) for one in new)
+        self._join([row for row, _, _ in new if not row.done])
+
+    def _crowded(self) -> bool:
+        """Whether too little is free for a group to be opened together."""
+        rows, tokens = self._taken
+        free = self.rows - rows
+        if free < min(len(self._waiting), -(-self.rows // TOGETHER)):
+            return True
+        return self.tokens is not None and self.tokens - tokens < self.tokens // TOGETHER
+
+    def _fits(self, rows: int, tokens: int) -> bool:
+        taken = self._taken
+        return taken[0] + rows <= self.rows and (
+            self.tokens is None or taken[1] + tokens <= self.tokens
+        )
+
+    def _needs(self, row: Row) -> tuple[int, int]:
+        """Return how many rows and tokens a row takes."""
+        config = row.config
+        copies = config.beams if config.strategy == "beam" else config.candidates
+        # A block that is refused has taken room beyond the last token that may stand.
+        drafts = self.backend.drafts if config.mode == "tandem" else None
+        block = 0 if drafts is None else drafts.longest
+        request = row.request
+        return copies, copies * (len(request.source) + len(request.prompt) + row.limit + block)
+
+    def _join(self, new: Sequence[Row]) -> None:
+        """Put new rows into the batches where they belong."""
+        if self._choice is not None:
+            free = [row for row in new if self._is_free(row)]
+            if free:
+                self._choice.came(free)
+        kinds: dict[Hashable, tuple[_Kind, list[Row]]] = {}
+        for row in new:
+            kind = self._kind(row)
+            kinds.setdefault(kind.key, (kind, []))[1].append(row)
+        for kind, rows in kinds.values():
+            batch = self._batches.get(kind.key) or kind.make()
+            self._open(batch, rows)
+            if batch.rows:
+                self._batches[kind.key] = batch
+
+    def _open(self, batch: _Batch, rows: Sequence[Row]) -> None:
+        """Let rows join a batch; where not all can, let those that can."""
+        try:
+            batch.join(rows)
+        except (OutriderError, MemoryError) as error:
+            if len(rows) > 1:
+                for row in rows:
+                    self._open(batch, [row])
+                return
+            row = rows[0]
+            _, taken, tokens = self._running.pop(row.id)
+            self._taken[0] -= taken
+            self._taken[1] -= tokens
+            row.done = True
+            if not isinstance(error, OutriderError):
+                raise
+            self._failed.append((row, error))
+
+    def _is_free(self, row: Row) -> bool:
+        """Whether a policy may choose how a row is decoded."""
+        return row.config.mode == "tandem" and may_choose(self.backend, row.config)
+
+    def _kind(self, row: Row) -> _Kind:
+        """Say which rows can be decoded together with this one."""
+        backend, stats, config = self.backend, self.stats, row.config
+        if config.mode == "parallel":
+            return _Kind(("parallel", config), partial(ParallelBatch, backend, stats, config))
+        masked = config.suppress, row.ends, config.min_new_tokens
+        if config.strategy == "beam":
+            make = partial(BeamBatch, backend, stats, masked, beams=config.beams)
+            return _Kind(("beam", config.beams, *masked), make)
+        if config.mode == "ar":
+            return _Kind(("plain", *masked), partial(PlainBatch, backend, stats, masked))
+        if not is_exact(config):
+            return self._judged(row)
+        settled = backend.epsilon > 0 and settles(backend, config)
+        policy = None
+        if self._choice is not None and self._is_free(row):
+            if not self._choice.drafts:
+                key = "settled" if settled else "plain", *masked
+                return _Kind(key, partial(PlainBatch, backend, stats, masked, settled=settled))
+            policy = self._choice.policy
+        block = block_size(backend, config) if policy is None else len(policy.acceptance)
+        return _Kind(
+            ("exact", block, policy is None, settled, *masked),
+            partial(
+                ExactBatch, backend, stats, masked, block=block, policy=policy, settled=settled
+            ),
+        )
+
+    def _judged(self, row: Row) -> _Kind:
+        """Blocks are of one size, so a row that can run out of positions goes alone."""
+        backend, config = self.backend, row.config
+        block = block_size(backend, config)
+        end = len(row.request.prompt) + row.limit + block
+        alone = row.id if backend.max_length is not None and end > backend.max_length else None
+        masked = config.suppress, row.ends, config.min_new_tokens
+        return _Kind(
+            ("judged", config.strategy, config.sampling, config.gamma, block, alone, *masked),
+            partial(JudgedBatch, backend, self.stats, masked, block=block),
+        )

@@ -1,0 +1,284 @@
+"""A session: rows come, go and take places in any order, and each says what it says alone."""
+
+from functools import lru_cache
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import native_tiny
+import tiny
+from outrider.backends.reference import ReferenceBackend
+from outrider.backends.torch import TorchBackend
+from outrider.decoding import DecodeConfig, Hypothesis, Request, Session, Statistics, decode
+from outrider.decoding.costs import Costs
+from outrider.decoding.policy import DraftPolicy
+from outrider.errors import ConfigError, InputError, ModelError
+
+WAYS: dict[str, dict[str, Any]] = {
+    "greedy": {},
+    "scored": {"scores": True},
+    "sampled": {"strategy": "sample", "temperature": 0.9},
+    "cold": {"temperature": 0.6, "top_k": 4},
+    "nucleus": {"top_p": 0.8, "scores": True},
+    "beams": {"beams": 3, "n_best": 2},
+    "one beam": {"beams": 1},
+    "tandem": {"mode": "tandem"},
+    "tandem of 3": {"draft_tokens": 3},
+    "drawn in tandem": {"mode": "tandem", "strategy": "sample", "temperature": 1.1},
+    "trusting": {"gamma": 0.4, "draft_tokens": 4},
+    "drafted": {"decoder": "drafter", "candidates": 2},
+    "parallel": {"mode": "parallel"},
+}
+LIMITS: dict[str, dict[str, Any]] = {
+    "free": {},
+    "silent": {"suppress": (3, 4)},
+    "long": {"min_new_tokens": 5},
+    "forced": {"force_eos": True, "max_new_tokens": 6},
+}
+
+
+def config(way: str, limit: str) -> DecodeConfig:
+    values = {**WAYS[way], **LIMITS[limit]}
+    if values.get("mode") == "parallel" or "decoder" in values:
+        values.pop("min_new_tokens", None)
+    return DecodeConfig(**values)
+
+
+@st.composite
+def jobs(draw: Any, *, words: int, prompts: bool = True, ways: Any = tuple(WAYS)) -> Request:
+    own = config(draw(st.sampled_from(ways)), draw(st.sampled_from(list(LIMITS))))
+    ids = st.integers(2, words - 1)
+    prompt = draw(st.lists(ids, max_size=4)) if prompts and own.mode != "parallel" else []
+    return Request(
+        source=[*draw(st.lists(ids, min_size=1, max_size=6)), 1],
+        prompt=prompt,
+        max_new_tokens=draw(st.integers(1, 14)),
+        seed=draw(st.integers(0, 9)),
+        config=own,
+        ends=draw(st.sampled_from([(), (), (5,)])),
+    )
+
+
+Event = Request | int
+"""A request that comes; a number: so many steps, or, below zero, one that is called off."""
+
+
+def play(session: Session, events: list[Event]) -> tuple[dict[int, list[Hypothesis]], set[int]]:
+    """Let things happen in this order; return what every request came to, and who was stopped."""
+    said: dict[int, list[int]] = {}
+    found: dict[int, list[Hypothesis]] = {}
+    stopped: set[int] = set()
+
+    def step() -> None:
+        for update in session.step():
+            assert update.error is None
+            assert update.id not in found, "news of a row that was done"
+            said.setdefault(update.id, []).extend(update.tokens)
+            if update.hypotheses is not None:
+                found[update.id] = update.hypotheses
+                assert tuple(said[update.id]) == update.hypotheses[0].tokens
+            else:
+                assert update.tokens
+
+    numbers: list[int] = []
+    for event in events:
+        if isinstance(event, Request):
+            numbers.append(session.add(event))
+        elif event < 0 and numbers:
+            number = numbers[event % len(numbers)]
+            if number not in found:
+                stopped.add(number)
+                session.cancel(number)
+        else:
+            for _ in range(abs(event)):
+                step()
+    while session.busy:
+        step()
+    assert set(found) == set(numbers)
+    assert (session.running, session.waiting) == (0, 0)
+    return found, stopped
+
+
+def check(backend: Any, events: list[Event], rows: int, *, scores: float = 1e-4) -> None:
+    """Each row's text, the way it finished and its score are those it has alone."""
+    found, stopped = play(Session(backend, rows=rows), events)
+    requests = [event for event in events if isinstance(event, Request)]
+    for number, request in enumerate(requests):
+        assert request.config is not None
+        ((*alone,),) = decode(backend, [request], request.config)
+        if number in stopped and found[number] != alone:
+            (cut, *_) = found[number]
+            assert cut.finish == "cancelled" or request.config.strategy == "beam"
+            if request.config.strategy != "beam":
+                assert alone[0].tokens[: len(cut.tokens)] == cut.tokens
+            continue
+        assert [(h.tokens, h.finish) for h in found[number]] == [
+            (h.tokens, h.finish) for h in alone
+        ]
+        for ours, theirs in zip(found[number], alone, strict=True):
+            assert (ours.score is None) == (theirs.score is None)
+            if ours.score is not None:
+                assert ours.score == pytest.approx(theirs.score, abs=scores)
+
+
+def stories(words: int, **options: Any) -> st.SearchStrategy[list[Event]]:
+    event = st.one_of(
+        jobs(words=words, **options), jobs(words=words, **options), st.integers(-9, 5)
+    )
+    return st.lists(event, min_size=1, max_size=14)
+
+
+@settings(max_examples=150)
+@given(events=stories(6), rows=st.integers(1, 7), table=st.integers(0, 9), carried=st.booleans())
+def test_joined_is_alone_by_the_contract(events, rows, table, carried) -> None:
+    backend = ReferenceBackend(7, seed=table, block=6, skill=0.7, ctc=True)
+    backend.carried = 0.6 if carried else 0.0
+    check(backend, events, rows, scores=1e-9)
+
+
+@settings(max_examples=40)
+@given(events=stories(6), rows=st.integers(1, 5), length=st.integers(9, 14))
+def test_rows_near_the_last_position_of_a_model_say_what_they_say_alone(
+    events, rows, length
+) -> None:
+    check(ReferenceBackend(7, length, block=6, skill=0.7, ctc=True), events, rows)
+
+
+MODELS = ["marian", "learned", "grouped"]
+
+
+def parts(kind: str) -> tuple[Any, dict[str, Any]]:
+    model = native_tiny.build(kind)
+    return model, {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
+
+
+@lru_cache
+def torch_backend(kind: str) -> TorchBackend:
+    model, others = parts(kind)
+    return TorchBackend(model, **others)
+
+
+@lru_cache
+def native_backend(kind: str) -> Any:
+    native = pytest.importorskip("outrider.backends.native")
+    if not native.is_installed():
+        pytest.skip("outrider-native is not installed")
+    model, others = parts(kind)
+    return native.NativeBackend(model, **others)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@settings(max_examples=30)
+@given(events=stories(tiny.VOCABULARY), rows=st.integers(1, 7))
+def test_joined_is_alone_in_float32(kind, events, rows) -> None:
+    check(torch_backend(kind), events, rows)
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@settings(max_examples=80)
+@given(events=stories(tiny.VOCABULARY), rows=st.integers(1, 7))
+def test_joined_is_alone_to_the_bit_in_int8(kind, events, rows) -> None:
+    check(native_backend(kind), events, rows, scores=0.0)
+
+
+def test_a_row_that_leaves_gives_its_place_at_once() -> None:
+    """With two places, three rows of 2, 6 and 4 tokens take six rounds, as few as can be."""
+    backend = ReferenceBackend(6)
+    config = DecodeConfig(min_new_tokens=9, max_new_tokens=9)
+    session = Session(backend, config, rows=2)
+    for tokens in (2, 6, 4):
+        session.add(Request(source=(tokens,), max_new_tokens=tokens))
+    rounds = 0
+    while session.busy:
+        session.step()
+        rounds += 1
+    assert rounds == 6
+
+
+def test_a_batch_that_has_begun_takes_in_what_comes() -> None:
+    session = Session(ReferenceBackend(6), DecodeConfig(min_new_tokens=9, max_new_tokens=9))
+    first = session.add(Request(source=(2,)))
+    assert [update.id for update in session.step()] == [first]
+    second = session.add(Request(source=(3,)))
+    assert [update.id for update in session.step()] == [first, second]
+
+
+def test_what_is_wrong_is_said_when_it_is_added_and_disturbs_nobody() -> None:
+    session = Session(ReferenceBackend(6, 8), DecodeConfig(max_new_tokens=4))
+    good = session.add(Request(source=(2,)))
+    wrong: list[tuple[Request, type[Exception], str]] = [
+        (Request(max_new_tokens=0), ConfigError, "max_new_tokens"),
+        (Request(prompt=(2,) * 9), InputError, "leaves no room"),
+        (Request(config=DecodeConfig(mode="tandem")), ModelError, "no drafter"),
+        (Request(config=DecodeConfig(suppress=(6,))), ConfigError, "suppress"),
+        (Request((2,), config=DecodeConfig(mode="parallel")), ModelError, "no CTC decoder"),
+    ]
+    for request, kind, words in wrong:
+        with pytest.raises(kind, match=words):
+            session.add(request)
+    news = [update for _ in range(4) for update in session.step()]
+    assert {update.id for update in news} == {good}
+    assert not session.busy
+
+
+class Fragile(ReferenceBackend):
+    """Cannot read the source 3."""
+
+    def encode(self, source: Any, **options: Any) -> Any:
+        if any(3 in row for row in source):
+            raise InputError("3 cannot be read")
+        return super().encode(source, **options)
+
+
+@pytest.mark.parametrize("way", ["greedy", "beams"])
+def test_a_row_that_cannot_be_opened_fails_alone(way: str) -> None:
+    session = Session(Fragile(6), DecodeConfig(**WAYS[way], max_new_tokens=4))
+    numbers = [session.add(Request(source=(n,))) for n in (2, 3, 4)]
+    news = []
+    while session.busy:
+        news += session.step()
+    assert [str(update.error) for update in news if update.error] == ["3 cannot be read"]
+    done = {update.id for update in news if update.hypotheses is not None}
+    assert done == {numbers[0], numbers[2]}
+
+
+def test_a_deadline_hands_back_what_there_is(monkeypatch) -> None:
+    clock = [100.0]
+    monkeypatch.setattr("outrider.decoding.session.monotonic", lambda: clock[0])
+    config = DecodeConfig(min_new_tokens=30, max_new_tokens=30)
+    session = Session(ReferenceBackend(6), config, rows=1)
+    for source, deadline in ((2, 5.0), (3, 2.0), (4, None)):
+        session.add(Request(source=(source,), deadline=deadline))
+    found = {}
+    while session.busy:
+        for update in session.step():
+            if update.hypotheses is not None:
+                found[update.id] = update.hypotheses[0]
+        clock[0] += 1.5
+    alone = decode(ReferenceBackend(6), [Request(source=(n,)) for n in (2, 3, 4)], config)
+    assert (found[0].tokens, found[0].finish) == (alone[0][0].tokens[:4], "deadline")
+    assert (found[1].tokens, found[1].finish) == ((), "deadline")
+    assert found[2] == alone[2][0]
+
+
+def test_a_policy_changes_the_time_and_not_the_text() -> None:
+    """Spells of drafting and of plain steps, chosen by what was seen, in one session."""
+    backend = ReferenceBackend(7, block=6, skill=0.9)
+    costs = Costs(1.0, (1.0,) * 7, (0.2,) * 6)
+    requests = [Request(source=(n % 7, n % 5), max_new_tokens=3 + n % 9) for n in range(60)]
+    stats = Statistics()
+    session = Session(
+        backend,
+        DecodeConfig(mode="tandem"),
+        rows=4,
+        policy=DraftPolicy({1: costs}),
+        stats=stats,
+    )
+    found, _ = play(session, list(requests))
+    alone = decode(backend, requests, DecodeConfig())
+    assert [[h.tokens for h in found[n]] for n in range(60)] == [
+        [h.tokens for h in row] for row in alone
+    ]
+    assert stats.rounds
