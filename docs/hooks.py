@@ -10,7 +10,7 @@ import typer.main
 
 from outrider.bench.attention.scaling import scaling_options
 from outrider.cli.config import run_fields
-from outrider.cli.main import app
+from outrider.cli.main import build_app
 from outrider.config import ExplainedKey, explain
 from outrider.data.tasks import load_task, task_names
 from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
@@ -41,7 +41,9 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     if page.file.src_uri == f"attention/{kind}.md" and kind in attention_kinds():
         markdown = _with_picture(markdown, kind)
     if COMMANDS in markdown:
-        markdown = markdown.replace(COMMANDS, "\n".join(_commands(typer.main.get_command(app))))
+        markdown = markdown.replace(
+            COMMANDS, "\n".join(_commands(typer.main.get_command(build_app())))
+        )
     if KEYS in markdown:
         markdown = markdown.replace(KEYS, "\n".join(_keys(run_fields())))
     if ATTENTIONS in markdown:

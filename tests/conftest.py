@@ -14,6 +14,7 @@ os.environ["MPLBACKEND"] = "Agg"
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 # Tests compare with float32; those of the native core ask for it, whether or not it is installed.
 os.environ.setdefault("OUTRIDER_BACKEND", "torch")
+os.environ["OUTRIDER_CACHE"] = "off"
 
 import pytest
 import torch

@@ -54,7 +54,7 @@ def command(monkeypatch: pytest.MonkeyPatch) -> Callable[[Callable[[], None]], N
         app = typer.Typer(pretty_exceptions_enable=False)
         app.callback(invoke_without_command=True)(main.outrider)
         app.command("act")(function)
-        monkeypatch.setattr(main, "commands", lambda: get_command(app))
+        monkeypatch.setattr(main, "commands", lambda wanted: get_command(app))
 
     return replace
 
@@ -78,8 +78,9 @@ from outrider.cli import main
 def act() -> None:
     print("buffered until the end")
 
-main.app = typer.Typer(pretty_exceptions_enable=False)
-main.app.command()(act)
+app = typer.Typer(pretty_exceptions_enable=False)
+app.command()(act)
+main.build_app = lambda wanted: app
 main.main()
 """
 

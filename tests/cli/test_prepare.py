@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from outrider.cli.main import app, run
+from outrider.cli.main import build_app, run
 
 YAML = """
 name: tiny
@@ -35,7 +35,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def prepare(*arguments: object) -> tuple[int, str, str]:
-    result = CliRunner().invoke(app, ["prepare", *map(str, arguments)])
+    result = CliRunner().invoke(build_app(), ["prepare", *map(str, arguments)])
     return result.exit_code, result.stdout, result.stderr
 
 

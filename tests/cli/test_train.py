@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from outrider.cli.main import app, run
+from outrider.cli.main import build_app, run
 
 YAML = """
 name: tiny
@@ -47,7 +47,7 @@ def config(tmp_path: Path) -> Path:
 
 
 def test_train_then_evaluate(config: Path, tmp_path: Path) -> None:
-    trained = CliRunner().invoke(app, ["train", str(config)])
+    trained = CliRunner().invoke(build_app(), ["train", str(config)])
     assert trained.exit_code == 0
     model = tmp_path / "run" / "model"
     assert trained.stdout.strip() == str(model)
@@ -56,7 +56,9 @@ def test_train_then_evaluate(config: Path, tmp_path: Path) -> None:
 
     files = [f"--source={tmp_path}/train.en", f"--reference={tmp_path}/train.de"]
     result = tmp_path / "result.json"
-    scored = CliRunner().invoke(app, ["evaluate", str(model), *files, "--json", str(result)])
+    scored = CliRunner().invoke(
+        build_app(), ["evaluate", str(model), *files, "--json", str(result)]
+    )
     assert scored.exit_code == 0
     assert "bleu" in scored.stdout
     written = json.loads(result.read_text())

@@ -6,7 +6,7 @@ import pytest
 from sacrebleu.metrics import BLEU
 from typer.testing import CliRunner
 
-from outrider.cli.main import app
+from outrider.cli.main import build_app
 from outrider.config import build_config
 from outrider.errors import ConfigError, UnsupportedError
 from outrider.evaluation import bleu_tokenizer
@@ -69,7 +69,7 @@ def test_a_misspelt_name_is_refused_where_it_is_read(tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=f"evaluate.{message}"):
         build_config(EvaluateConfig, values, prefix="evaluate.")
     options = ["--source", "a", "--reference", "b", "--tokenize", "zhh"]
-    result = CliRunner().invoke(app, ["evaluate", str(tmp_path), *options])
+    result = CliRunner().invoke(build_app(), ["evaluate", str(tmp_path), *options])
     assert isinstance(result.exception, ConfigError)
     assert "--tokenize: got 'zhh'" in str(result.exception)
 

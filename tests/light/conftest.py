@@ -10,6 +10,7 @@ from outrider.formats.description import LanguageModelDescription
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"
+os.environ["OUTRIDER_CACHE"] = "off"
 os.environ["TOKENIZERS_PARALLELISM"] = "false"
 
 

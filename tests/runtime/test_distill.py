@@ -10,7 +10,7 @@ import torch
 from typer.testing import CliRunner
 
 from letters import SIZE, save, save_corpus, save_translator
-from outrider.cli.main import app, run
+from outrider.cli.main import build_app, run
 from outrider.data import prepare as prepare_module
 from outrider.data.batches import BatchStream
 from outrider.data.config import PrepareConfig
@@ -207,7 +207,7 @@ def _translator_on_text(folder: Path) -> None:
 
 def test_the_command_line(folder: Path) -> None:
     line = ["distill", f"{folder}/model", f"--data={folder}/prepared", f"--out={folder}/out"]
-    result = CliRunner().invoke(app, [*line, "--rows=5"])
+    result = CliRunner().invoke(build_app(), [*line, "--rows=5"])
     assert result.exit_code == 0, result.output
     assert result.stdout.strip() == f"{folder}/out"
     assert "did not end" in result.stderr or "kept" in result.stderr

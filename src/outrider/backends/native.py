@@ -6,6 +6,7 @@ agree exactly, and no near-tie is ever in doubt (`epsilon` is 0).
 
 import os
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
@@ -17,6 +18,7 @@ from outrider.backends.native_parts import (
     model_shape,
     weights,
 )
+from outrider.backends.packed import find_packed, keep_packed
 from outrider.backends.special_tokens import special_tokens
 from outrider.backends.threads import default_threads
 from outrider.decoding import round as rounds
@@ -171,6 +173,18 @@ class NativeState:
         return self
 
 
+def _build_core(parts: Parts, shape: dict[str, Any], *, keep: bool) -> "outrider_native.Model":
+    """Build the core from weights that were packed before, or pack them."""
+    packed = find_packed(parts) if keep else None
+    if packed is not None:
+        with suppress(InputError):  # a file that is not what it says
+            return _call(outrider_native.Model, weights=packed, **shape)
+    core = _call(outrider_native.Model, weights=weights(parts), **shape)
+    if keep:
+        keep_packed(core, parts)
+    return core
+
+
 class NativeBackend:
     """Implements `decoding.protocol.Backend` with the native core; the model is not kept."""
 
@@ -185,6 +199,7 @@ class NativeBackend:
         threads: int | None = None,
         instruction_set: str | None = None,
         ends: Sequence[int] = (),
+        keep: bool = False,
     ) -> None:
         """Pack the weights of a model.
 
@@ -194,6 +209,7 @@ class NativeBackend:
             threads: CPU threads; None for as many as the machine has cores.
             instruction_set: amx, vnni, avx2, neon or portable; None for `OUTRIDER_ISA` or the best.
             ends: End tokens beside those of the model's config.
+            keep: Take int8 weights that were packed before, and keep them for the next time.
         """
         instruction_set = choose_instruction_set(instruction_set)
         if dtype not in DTYPES:
@@ -205,16 +221,15 @@ class NativeBackend:
         if lacking is not None:
             raise ModelError(f"backend native does not compute {lacking}; use backend torch")
         parts.check()
+        shape: dict[str, Any] = {
+            "model": model_shape(config, dtype),
+            "drafter": None if parts.drafter is None else drafter_shape(parts.drafter),
+            "ctc": None if ctc is None else ctc_shape(ctc),
+            "instruction_set": instruction_set,
+            "threads": threads or default_threads(),
+        }
         try:
-            self.core = _call(
-                outrider_native.Model,
-                model=model_shape(config, dtype),
-                weights=weights(parts),
-                drafter=None if parts.drafter is None else drafter_shape(parts.drafter),
-                ctc=None if ctc is None else ctc_shape(ctc),
-                instruction_set=instruction_set,
-                threads=threads or default_threads(),
-            )
+            self.core = _build_core(parts, shape, keep=keep and dtype == "int8")
         except InputError as error:
             message = str(error).removeprefix("backend native: ")
             raise ConfigError("backend native", message) from None

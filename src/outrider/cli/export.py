@@ -5,14 +5,21 @@ from typing import Annotated
 
 import typer
 
+from outrider.errors import ConfigError
+
 __all__ = ["export"]
+
+TARGETS = ("marian", "ctranslate2", "outrider", "native")
 
 
 def export(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a model.")],
-    folder: Annotated[Path, typer.Argument(metavar="FOLDER", help="New folder to write.")],
+    folder: Annotated[
+        Path | None,
+        typer.Argument(metavar="[FOLDER]", help="New folder to write.", show_default=False),
+    ] = None,
     to: Annotated[
-        str, typer.Option("--to", help="marian, ctranslate2, or outrider for a copy.")
+        str, typer.Option("--to", help="marian, ctranslate2, outrider for a copy, or native.")
     ] = "marian",
     dtype: Annotated[
         str | None, typer.Option(help="With --to outrider: float32, bfloat16 or float16.")
@@ -21,25 +28,42 @@ def export(
         str | None, typer.Option(help="With --to ctranslate2: float32 or int8.")
     ] = None,
 ) -> None:
-    """Write a model for another engine, weight for weight, or a smaller copy for this one."""
-    from transformers.utils import logging
+    """Write a model for another engine, weight for weight, or a smaller copy for this one.
 
-    from outrider.errors import ConfigError
-    from outrider.runtime.export import export_copy, export_ctranslate2, export_marian
-
-    if to not in ("marian", "ctranslate2", "outrider"):
-        raise ConfigError("--to", f"got {to!r}, expected marian, ctranslate2 or outrider")
+    With --to native the weights are packed for the native core and put beside the model, so that no
+    start has to pack them; then there is no FOLDER.
+    """
+    if to not in TARGETS:
+        raise ConfigError(
+            "--to", f"got {to!r}, expected {', '.join(TARGETS[:-1])} or {TARGETS[-1]}"
+        )
     for name, value, taker in (
         ("--dtype", dtype, "outrider"),
         ("--quantization", quantization, "ctranslate2"),
     ):
         if value is not None and to != taker:
             raise ConfigError(name, f"has no effect with --to {to}; leave it out")
+    if to == "native":
+        if folder is not None:
+            message = "has no effect with --to native, which writes beside the model; leave it out"
+            raise ConfigError("FOLDER", message)
+        from outrider.runtime.export_native import export_native
+
+        typer.echo(f"wrote {export_native(model)}")
+        return
+    if folder is None:
+        raise ConfigError("FOLDER", f"is missing; name the new folder to write with --to {to}")
+    typer.echo(f"wrote {_export(model, folder, to, dtype, quantization)}")
+
+
+def _export(model: str, folder: Path, to: str, dtype: str | None, quantization: str | None) -> Path:
+    from transformers.utils import logging
+
+    from outrider.runtime.export import export_copy, export_ctranslate2, export_marian
+
     logging.disable_progress_bar()
     if to == "outrider":
-        written = export_copy(model, folder, dtype=dtype or "float32")
-    elif to == "ctranslate2":
-        written = export_ctranslate2(model, folder, quantization=quantization or "float32")
-    else:
-        written = export_marian(model, folder)
-    typer.echo(f"wrote {written}")
+        return export_copy(model, folder, dtype=dtype or "float32")
+    if to == "ctranslate2":
+        return export_ctranslate2(model, folder, quantization=quantization or "float32")
+    return export_marian(model, folder)

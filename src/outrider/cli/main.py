@@ -11,55 +11,47 @@ import warnings
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
+from importlib import import_module
 from typing import Annotated, Any
 
 import typer
 from typer.main import get_command
 
 from outrider import __version__
-from outrider.cli.bench_attention import bench_attention
-from outrider.cli.bench_decode import bench_decode
-from outrider.cli.bench_modes import bench_exact, bench_modes
-from outrider.cli.bench_session import bench_session
-from outrider.cli.bench_train import bench_train
-from outrider.cli.compare import compare
-from outrider.cli.config import config
-from outrider.cli.distill import distill
-from outrider.cli.doctor import doctor
-from outrider.cli.evaluate import evaluate
-from outrider.cli.export import export
 from outrider.cli.output import Nowhere
-from outrider.cli.prepare import prepare
-from outrider.cli.show import show_tandem
-from outrider.cli.show_attention import show_attention
-from outrider.cli.show_pattern import show_pattern
-from outrider.cli.train import train
-from outrider.cli.translate import generate, translate
 from outrider.errors import FallbackWarning, OutriderError, is_out_of_memory, missing_extra
 
-__all__ = ["app", "commands", "main", "run"]
+__all__ = ["build_app", "commands", "main", "run"]
 
-app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
-bench = typer.Typer(help="Measure speed, quality and exactness side by side.", no_args_is_help=True)
-app.add_typer(bench, name="bench")
-show = typer.Typer(help="See what a model does.", no_args_is_help=True)
-app.add_typer(show, name="show")
+COMMANDS = {
+    "prepare": "prepare:prepare",
+    "train": "train:train",
+    "distill": "distill:distill",
+    "evaluate": "evaluate:evaluate",
+    "compare": "compare:compare",
+    "translate": "translate:translate",
+    "generate": "translate:generate",
+    "export": "export:export",
+    "config": "config:config",
+    "doctor": "doctor:doctor",
+    "bench train": "bench_train:bench_train",
+    "bench decode": "bench_decode:bench_decode",
+    "bench session": "bench_session:bench_session",
+    "bench start": "bench_start:bench_start",
+    "bench attention": "bench_attention:bench_attention",
+    "bench modes": "bench_modes:bench_modes",
+    "bench exact": "bench_modes:bench_exact",
+    "show tandem": "show:show_tandem",
+    "show attention": "show_attention:show_attention",
+    "show pattern": "show_pattern:show_pattern",
+}
+"""What a user types: the module of this room that has it, and the function."""
+GROUPS = {
+    "bench": "Measure speed, quality and exactness side by side.",
+    "show": "See what a model does.",
+}
 
-for _command in (prepare, train, distill, evaluate, compare, translate, generate, export, config):
-    app.command()(_command)
-app.command()(doctor)
-bench.command("train")(bench_train)
-bench.command("decode")(bench_decode)
-bench.command("attention")(bench_attention)
-bench.command("modes")(bench_modes)
-bench.command("exact")(bench_exact)
-bench.command("session")(bench_session)
-show.command("tandem")(show_tandem)
-show.command("attention")(show_attention)
-show.command("pattern")(show_pattern)
 
-
-@app.callback(invoke_without_command=True)
 def outrider(
     context: typer.Context,
     version: Annotated[bool, typer.Option("--version", help="Print the version and exit.")] = False,
@@ -73,9 +65,31 @@ def outrider(
 
 
 @cache
-def commands() -> Callable[..., int | None]:
-    """Build the tree of commands, which takes a twentieth of a second, once a process."""
-    return get_command(app)
+def commands(wanted: str | None = None) -> Callable[..., int | None]:
+    """Make the tree of commands ready to run, once a process; or of it no more than one."""
+    return get_command(build_app(wanted))
+
+
+def build_app(wanted: str | None = None) -> typer.Typer:
+    """Put the tree of commands together; one alone where it is `wanted`, which takes less time."""
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app.callback(invoke_without_command=True)(outrider)
+    groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in GROUPS.items()}
+    for name, group in groups.items():
+        app.add_typer(group, name=name)
+    for line, place in COMMANDS.items():
+        if wanted in (None, line):
+            first, _, second = line.partition(" ")
+            module, _, function = place.partition(":")
+            found = getattr(import_module(f"outrider.cli.{module}"), function)
+            groups.get(first, app).command(second or first)(found)
+    return app
+
+
+def _wanted(arguments: Sequence[str]) -> str | None:
+    """Return the command that a line begins with; None where all are needed to say what is not."""
+    words = (arguments[0], " ".join(arguments[:2])) if arguments else ()
+    return next((line for line in words if line in COMMANDS), None)
 
 
 def main() -> None:
@@ -91,7 +105,10 @@ def run(arguments: Sequence[str]) -> int:
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         with _open_streams(), _fallbacks_in_one_line():
-            code = commands()(arguments, standalone_mode=False, prog_name="outrider") or 0
+            code = (
+                commands(_wanted(arguments))(arguments, standalone_mode=False, prog_name="outrider")
+                or 0
+            )
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130

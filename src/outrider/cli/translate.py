@@ -169,6 +169,9 @@ def _format(results: "list[Result]", line: int, *, n_best: int) -> str:
 @contextmanager
 def _progress(writer: TextIO) -> Iterator[Any]:
     """Count lines on a terminal, unless the translations themselves appear there."""
+    if not sys.stderr.isatty() or writer.isatty():
+        yield lambda: None
+        return
     from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
 
     console = new_console(stderr=True)

@@ -8,7 +8,7 @@ from outrider.errors import ModelError
 from outrider.files import read_json
 from outrider.formats.safetensors import Weight, read_safetensors
 
-__all__ = ["DTYPES", "FLOATS", "Expected", "check_weights", "read_weights"]
+__all__ = ["DTYPES", "FLOATS", "Expected", "check_weights", "read_weights", "weight_files"]
 
 DTYPES = ("float32", "bfloat16", "float16")
 """What a model can compute in."""
@@ -26,8 +26,8 @@ class Expected(NamedTuple):
     """Number types it may be stored in."""
 
 
-def read_weights(folder: Path) -> dict[str, Weight]:
-    """Map `model.safetensors`, or its shards where there is an index."""
+def weight_files(folder: Path) -> list[Path]:
+    """Name `model.safetensors`, or its shards where there is an index."""
     index = folder / "model.safetensors.index.json"
     names = ["model.safetensors"]
     if index.exists():
@@ -37,9 +37,14 @@ def read_weights(folder: Path) -> dict[str, Weight]:
         names = sorted(set(shards.values()))
         if any(Path(name).name != name or len(name) > NAME_LETTERS for name in names):
             raise ModelError(f"{index}: a shard lies outside the folder")
+    return [folder / name for name in names]
+
+
+def read_weights(folder: Path) -> dict[str, Weight]:
+    """Map the weights of a folder."""
     weights: dict[str, Weight] = {}
-    for name in names:
-        weights |= _read_file(folder / name)
+    for path in weight_files(folder):
+        weights |= _read_file(path)
     return weights
 
 

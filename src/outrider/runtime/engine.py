@@ -64,7 +64,7 @@ def build_backend(
 ) -> "NativeBackend | TorchBackend":
     """Let an engine compute a model; what nobody asked for gives way where it cannot."""
     if engine.native and (engine.asked or lacking(parts) is None):
-        return NativeBackend(parts, dtype=engine.dtype, threads=threads, ends=ends)
+        return NativeBackend(parts, dtype=engine.dtype, threads=threads, ends=ends, keep=True)
     computer = _build_torch(engine, parts, threads, ends)
     if engine.native:
         warnings.warn(

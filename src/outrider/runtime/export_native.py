@@ -1,0 +1,16 @@
+"""Pack a model for the native core once, for every start after that."""
+
+from pathlib import Path
+
+from outrider.backends.native import NativeBackend
+from outrider.backends.packed import write_packed
+from outrider.formats.folder import read_parts
+from outrider.hub import model_folder
+
+__all__ = ["export_native"]
+
+
+def export_native(model: str | Path) -> Path:
+    """Write the packed int8 weights beside a model; `load` finds them there."""
+    parts = read_parts(model_folder(model))
+    return write_packed(NativeBackend(parts, threads=1).core, parts)
