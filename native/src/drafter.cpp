@@ -24,7 +24,7 @@ int sample(const float* scores, int count, float temperature, double uniform) {
 
 Drafter::Drafter(PackedWeights& weights, const DrafterSpec& spec, const LayerShape& target,
                  int words)
-    : spec_(spec), width_(target.width), words_(words), precision_(target.precision) {
+    : spec_(spec), width_(target.width), precision_(target.precision) {
   stack_ = Stack(weights, "drafter", spec.layers, spec.shape(target));
   const int tapped = tapped_width(), rank = spec.rank;
   const int kept = spec.kept.empty() ? words : static_cast<int>(spec.kept.size());

@@ -102,7 +102,7 @@ class Drafter {
                     float* confidence, const DraftCandidates& out) const;
 
   DrafterSpec spec_;
-  int width_ = 0, words_ = 0;
+  int width_ = 0;
   Precision precision_;
   Stack stack_;
   std::vector<Norm> state_norms_;

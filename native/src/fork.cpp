@@ -1,9 +1,11 @@
 #include "fork.h"
 
+#if !defined(_WIN32)
 #include <pthread.h>
 #include <unistd.h>
 
 #include <new>
+#endif
 
 namespace outrider {
 namespace {
@@ -11,6 +13,16 @@ namespace {
 std::mutex shared_mutex;
 
 }  // namespace
+
+#if defined(_WIN32)  // which has no fork
+
+std::mutex& fork_safe_mutex() { return shared_mutex; }
+
+OwnerProcess::OwnerProcess() : id_(0) {}
+
+bool OwnerProcess::forked() const { return false; }
+
+#else
 
 std::mutex& fork_safe_mutex() {
   static const bool registered = [] {
@@ -25,5 +37,7 @@ std::mutex& fork_safe_mutex() {
 OwnerProcess::OwnerProcess() : id_(getpid()) {}
 
 bool OwnerProcess::forked() const { return getpid() != id_; }
+
+#endif
 
 }  // namespace outrider

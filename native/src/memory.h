@@ -2,7 +2,6 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdlib>
 #include <memory>
 #include <new>
 #include <utility>
@@ -11,16 +10,16 @@ namespace outrider {
 
 constexpr int round_up(int n, int step) { return (n + step - 1) / step * step; }
 
+constexpr std::size_t kBufferAlign = 64;
+
 template <typename T>
 class Buffer {
  public:
   Buffer() = default;
   explicit Buffer(std::size_t size) : size_(size) {
     if (size == 0) return;
-    constexpr std::size_t kAlign = 64;
-    const std::size_t bytes = (size * sizeof(T) + kAlign - 1) / kAlign * kAlign;
-    data_.reset(static_cast<T*>(std::aligned_alloc(kAlign, bytes)));
-    if (!data_) throw std::bad_alloc();
+    const std::size_t bytes = (size * sizeof(T) + kBufferAlign - 1) / kBufferAlign * kBufferAlign;
+    data_.reset(static_cast<T*>(::operator new(bytes, std::align_val_t{kBufferAlign})));
   }
 
   Buffer(Buffer&& other) noexcept
@@ -45,7 +44,7 @@ class Buffer {
 
  private:
   struct Free {
-    void operator()(T* data) const { std::free(data); }
+    void operator()(T* data) const { ::operator delete(data, std::align_val_t{kBufferAlign}); }
   };
   std::unique_ptr<T, Free> data_;
   std::size_t size_ = 0;

@@ -8,8 +8,7 @@
 #include <fstream>
 #include <iterator>
 #include <limits>
-
-#include <unistd.h>
+#include <random>
 
 namespace outrider {
 namespace {
@@ -18,7 +17,7 @@ class TemporaryFile {
  public:
   TemporaryFile()
       : path_(std::filesystem::temp_directory_path() /
-              ("outrider-core-test-" + std::to_string(getpid()))) {}
+              ("outrider-core-test-" + std::to_string(std::random_device{}()))) {}
   ~TemporaryFile() { std::filesystem::remove(path_); }
 
   const std::filesystem::path& path() const { return path_; }

@@ -2,10 +2,13 @@
 
 #include <stdexcept>
 
-#if defined(__x86_64__) && defined(__linux__)
+#if defined(OUTRIDER_X86)
+#include <cpuid.h>
+#if defined(__linux__)
 #include <sys/syscall.h>
 #include <unistd.h>
-#elif defined(__aarch64__) && defined(__linux__)
+#endif
+#elif defined(OUTRIDER_ARM) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
 #endif
@@ -28,21 +31,36 @@ Product product_neon;
 namespace {
 
 #if defined(OUTRIDER_X86)
-bool has_avx2() { return __builtin_cpu_supports("avx2"); }
+// What CPUID leaf 7 says, and which registers the system saves for a thread.
+struct Features {
+  unsigned ebx = 0, ecx = 0, edx = 0;
+  unsigned saved = 0;
 
-bool has_vnni() {
-  return has_avx2() && __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") &&
-         __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") &&
-         __builtin_cpu_supports("avx512vnni");
-}
+  Features() {
+    unsigned eax = 0, other_b = 0, other_c = 0, other_d = 0;
+    if (__get_cpuid(1, &eax, &other_b, &other_c, &other_d) == 0 || (other_c >> 27 & 1u) == 0)
+      return;  // no system saves wide registers here
+    unsigned high = 0;
+    __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
+    __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
+  }
 
-// CPUID leaf 7 names AMX-tile (bit 24 of EDX) and AMX-int8 (bit 25); Linux must also be asked for
-// the tiles' place in a thread's saved state, once in a process.
-bool has_amx() {
+  bool avx2() const { return saves(0x6) && has(ebx, 5); }
+  // AVX-512 F, DQ, BW and VL, and the dot product of bytes.
+  bool vnni() const {
+    return avx2() && saves(0xe6) && has(ebx, 16) && has(ebx, 17) && has(ebx, 30) && has(ebx, 31) &&
+           has(ecx, 11);
+  }
+  bool amx() const { return vnni() && has(edx, 24) && has(edx, 25); }  // tiles, and bytes in them
+
+ private:
+  static bool has(unsigned bits, int place) { return (bits >> place & 1u) != 0; }
+  bool saves(unsigned registers) const { return (saved & registers) == registers; }
+};
+
+// Linux must be asked for the tiles' place in a thread's saved state, once in a process.
+bool may_use_tiles() {
 #if defined(__linux__)
-  unsigned eax = 7, ebx = 0, ecx = 0, edx = 0;
-  __asm__("cpuid" : "+a"(eax), "=b"(ebx), "+c"(ecx), "=d"(edx));
-  if (!has_vnni() || (edx >> 24 & 3u) != 3u) return false;
   constexpr long kRequestPermission = 0x1023, kTileData = 18;
   return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
 #else
@@ -62,9 +80,10 @@ bool has_dot_product() {
 std::vector<Kernel> find_all() {
   std::vector<Kernel> found;
 #if defined(OUTRIDER_X86)
-  if (has_amx()) found.push_back({"amx", product_amx, &rows_avx512});
-  if (has_vnni()) found.push_back({"vnni", product_vnni, &rows_avx512});
-  if (has_avx2()) found.push_back({"avx2", product_avx2, &rows_avx2});
+  const Features machine;
+  if (machine.amx() && may_use_tiles()) found.push_back({"amx", product_amx, &rows_avx512});
+  if (machine.vnni()) found.push_back({"vnni", product_vnni, &rows_avx512});
+  if (machine.avx2()) found.push_back({"avx2", product_avx2, &rows_avx2});
 #elif defined(OUTRIDER_ARM)
   if (has_dot_product()) found.push_back({"neon", product_neon, &rows_portable});
 #endif
