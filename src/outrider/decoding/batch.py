@@ -29,11 +29,6 @@ class Batch:
         self._gone = 0
         """How many of them are done."""
 
-    @property
-    def copies(self) -> int:
-        """Rows of the state that one request takes."""
-        return 1
-
     def join(self, new: Sequence[Row]) -> None:
         """Open rows and put them beside those that are there, which see nothing of it.
 

@@ -75,7 +75,7 @@ class BeamBatch:
 
     def __init__(self, backend: Backend, stats: Statistics, masked: Masked, *, beams: int) -> None:
         """Keep so many `beams` of each row."""
-        self.backend, self.stats, self.copies = backend, stats, beams
+        self.backend, self.stats, self.beams = backend, stats, beams
         self._mask = TokenMask(*masked)
         self._ranked = (1 + len(masked[1])) * beams
         self._searches: list[Search] = []
@@ -98,13 +98,13 @@ class BeamBatch:
         if open_:
             if len(open_) < len(searches):
                 state.select(open_)
-            if self.copies > 1:
-                state = state.repeat_rows(self.copies)
+            if self.beams > 1:
+                state = state.repeat_rows(self.beams)
             if self._state is None:
                 self._state = state
             else:
-                first = len(self._searches) * self.copies
-                self._state.join(state, range(first, first + len(open_) * self.copies))
+                first = len(self._searches) * self.beams
+                self._state.join(state, range(first, first + len(open_) * self.beams))
             self._searches += [searches[n] for n in open_]
         self.stats.seconds["plain"] += perf_counter() - started
 
@@ -139,23 +139,23 @@ class BeamBatch:
             search.length += 1
             if search.row.config.force_eos and search.length >= search.row.limit:
                 candidates = _only_end(search, self.backend.eos)
-            _step(search, candidates, self.copies, self.backend.pad)
+            _step(search, candidates, self.beams, self.backend.pad)
             if search.row.done:
                 search.settle()
 
     def _follow(self) -> None:
         """Give every beam its parent's memory, and drop the beams of searches that are over."""
-        copies, state = self.copies, self._state
+        beams, state = self.beams, self._state
         assert state is not None
         rows = [
-            n * copies + one.parent
+            n * beams + one.parent
             for n, search in enumerate(self._searches)
             if not search.row.done
             for one in search.beams
         ]
         if not rows:
             self._searches, self._state = [], None
-        elif rows != list(range(len(self._searches) * copies)):
+        elif rows != list(range(len(self._searches) * beams)):
             state.select(rows)
             self._searches = [search for search in self._searches if not search.row.done]
 

@@ -29,7 +29,6 @@ class ParallelBatch:
     def __init__(self, backend: Backend, stats: Statistics, config: DecodeConfig) -> None:
         self.backend, self.stats, self.config = backend, stats, config
         self.rows: list[Row] = []
-        self.copies = config.candidates
 
     def join(self, new: Sequence[Row]) -> None:
         """Take rows in; nothing is done yet."""

@@ -32,7 +32,7 @@ class Statistics:
     blocks: Counter[tuple[int, int]] = field(default_factory=Counter)
     """How many rounds drafted so many tokens, of which so many were confirmed."""
     plain_rows: int = 0
-    """Rows decoded without drafting, because that was faster."""
+    """Rows decoded without drafting: in mode ar, or because that was faster."""
     rechecked: int = 0
     """Near-ties that `strict` computed again, one token at a time."""
     seconds: dict[str, float] = field(
