@@ -47,10 +47,10 @@ def config(way: str, limit: str) -> DecodeConfig:
 
 
 @st.composite
-def jobs(draw: Any, *, words: int, prompts: bool = True, ways: Any = tuple(WAYS)) -> Request:
-    own = config(draw(st.sampled_from(ways)), draw(st.sampled_from(list(LIMITS))))
+def jobs(draw: Any, *, words: int) -> Request:
+    own = config(draw(st.sampled_from(list(WAYS))), draw(st.sampled_from(list(LIMITS))))
     ids = st.integers(2, words - 1)
-    prompt = draw(st.lists(ids, max_size=4)) if prompts and own.mode != "parallel" else []
+    prompt = draw(st.lists(ids, max_size=4)) if own.mode != "parallel" else []
     return Request(
         source=[*draw(st.lists(ids, min_size=1, max_size=6)), 1],
         prompt=prompt,
@@ -123,11 +123,11 @@ def check(backend: Any, events: list[Event], rows: int, *, scores: float = 1e-4)
                 assert ours.score == pytest.approx(theirs.score, abs=scores)
 
 
-def stories(words: int, **options: Any) -> st.SearchStrategy[list[Event]]:
-    event = st.one_of(
-        jobs(words=words, **options), jobs(words=words, **options), st.integers(-9, 5)
-    )
-    return st.lists(event, min_size=1, max_size=14)
+def stories(words: int) -> st.SearchStrategy[list[Event]]:
+    """Several requests, and after each some steps; now and then one is called off."""
+    then = st.sampled_from([0, 0, 0, 1, 2, 4, -1, -2, -5])
+    pairs = st.lists(st.tuples(jobs(words=words), then), min_size=3, max_size=9)
+    return pairs.map(lambda all_: [event for pair in all_ for event in pair])
 
 
 @settings(max_examples=150)
