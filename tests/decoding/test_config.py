@@ -1,9 +1,11 @@
 """A wrong setting, or one without effect, is refused with its name and the fix."""
 
+from dataclasses import asdict, fields
+
 import pytest
 
 from outrider.config import build_config, explain
-from outrider.decoding import DecodeConfig
+from outrider.decoding import DecodeConfig, DecodeSettings
 from outrider.errors import ConfigError
 
 
@@ -114,6 +116,14 @@ def test_a_saved_config_reads_back_and_holds_only_what_counts(values: dict) -> N
     assert ("beams" in saved, "seed" in saved) == ("beams" in values, "seed" in values)
     assert ("gamma" in saved) == (config.mode == "tandem")
     assert ("iterations" in saved) == (config.mode == "parallel")
+
+
+def test_loops_are_told_what_the_config_says() -> None:
+    plain = {field.name: field.default for field in fields(DecodeSettings)}
+    assert plain == {name: field.default for name, field in DecodeConfig.model_fields.items()}
+    config = DecodeConfig(mode="tandem", gamma=0.5, top_p=0.9, seed=2, suppress=(3,))
+    assert asdict(config.settings) == {name: getattr(config, name) for name in plain}
+    assert config.settings.sampling == config.sampling
 
 
 def test_every_field_is_explained() -> None:

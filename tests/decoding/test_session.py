@@ -15,6 +15,7 @@ from outrider.decoding import DecodeConfig, Hypothesis, Request, Session, Statis
 from outrider.decoding.costs import Costs
 from outrider.decoding.policy import DraftPolicy
 from outrider.errors import ConfigError, InputError, ModelError
+from outrider.models.parts import parts_of
 
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -166,7 +167,7 @@ def native_backend(kind: str) -> Any:
     if not native.is_installed():
         pytest.skip("outrider-native is not installed")
     model, others = parts(kind)
-    return native.NativeBackend(model, **others)
+    return native.NativeBackend(parts_of(model, **others))
 
 
 @pytest.mark.parametrize("kind", MODELS)

@@ -53,6 +53,15 @@ def test_decoding_imports_nothing_heavy(name: str, demo: Path, writer: Path) -> 
     assert done.returncode == expected, done.stderr
 
 
+def test_a_plain_line_imports_nothing_that_checks_or_decorates(demo: Path) -> None:
+    code = RUN.replace("heavy = (", "heavy = ('pydantic', 'rich', 'importlib_metadata', ")
+    line = ["translate", "--model", str(demo), "--threads", "1", TEXT]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *line], capture_output=True, text=True, timeout=120
+    )
+    assert done.returncode == 0, done.stderr
+
+
 def test_the_library_imports_nothing_heavy(demo: Path) -> None:
     code = f"""
 import sys, outrider

@@ -21,7 +21,7 @@ from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2Seq
 from outrider.runtime import distill as distill_module
 from outrider.runtime import load
 from outrider.runtime.distill import distill
-from outrider.runtime.options import decode_config
+from outrider.runtime.options import decode_settings
 
 BLOCK = 16
 
@@ -50,7 +50,7 @@ def distilled(folder: Path, name: str = "out", **options) -> Prepared:
 def test_targets_are_what_greedy_says_to_each_source_alone(folder: Path) -> None:
     found = distilled(folder)
     model = load(folder / "model")
-    config = decode_config(model.defaults, {})
+    config = decode_settings(model.defaults, {})
     for split in ("train", "valid"):
         wanted, endless = [], 0
         for text, ids in rows(open_prepared(folder / "prepared"), split, ["source", "source_ids"]):
@@ -170,7 +170,7 @@ def test_a_language_model_continues_the_first_half_of_every_row(tmp_path: Path) 
     save(model, prepared, tmp_path / "model")
     found = distilled(tmp_path, strategy="sample", temperature=0.7)
     model = load(tmp_path / "model")
-    config = decode_config(model.defaults, {"strategy": "sample", "temperature": 0.7})
+    config = decode_settings(model.defaults, {"strategy": "sample", "temperature": 0.7})
     before, after = (rows(one, "train", ["target_ids"]) for one in (prepared, found))
     for number, ((old,), (new,)) in enumerate(zip(before, after, strict=True)):
         prompt = old[: len(old) // 2]

@@ -104,11 +104,12 @@ def decodes(command: Callable[..., None]) -> Callable[..., None]:
 
 def check(options: dict[str, Any]) -> None:
     """Refuse a wrong option before the model is loaded."""
-    from outrider.config import build_config
-    from outrider.decoding import DecodeConfig
+    if not options:
+        return
+    from outrider.runtime.options import decode_config
 
     try:
-        build_config(DecodeConfig, options, prefix="--")
+        decode_config(options, prefix="--")
     except ConfigError as error:
         key, _, message = str(error).partition(": ")
         raise ConfigError(key.replace("_", "-"), message) from None

@@ -89,11 +89,10 @@ def _evaluate_translation(
 ) -> dict[str, Any]:
     from rich.progress import Progress
 
-    from outrider.config import build_config
-    from outrider.decoding import DecodeConfig
     from outrider.evaluation.evaluate import evaluate_translation
+    from outrider.runtime.options import decode_config
 
-    config = build_config(DecodeConfig, decode, prefix="--")
+    config = decode_config(decode, prefix="--")
     console = new_console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=None)

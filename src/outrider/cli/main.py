@@ -4,6 +4,7 @@ A user's mistake is one line on stderr and exit code 2; a bug keeps its tracebac
 does instead of the one asked for is one line on stderr as well.
 """
 
+import gc
 import os
 import sys
 import traceback
@@ -19,6 +20,7 @@ from typer.main import get_command
 
 from outrider import __version__
 from outrider.cli.output import Nowhere
+from outrider.cli.plain_values import read_plainly
 from outrider.errors import FallbackWarning, OutriderError, is_out_of_memory, missing_extra
 
 __all__ = ["build_app", "commands", "main", "run"]
@@ -67,7 +69,9 @@ def outrider(
 @cache
 def commands(wanted: str | None = None) -> Callable[..., int | None]:
     """Make the tree of commands ready to run, once a process; or of it no more than one."""
-    return get_command(build_app(wanted))
+    command = get_command(build_app(wanted))
+    read_plainly(command)
+    return command
 
 
 def build_app(wanted: str | None = None) -> typer.Typer:
@@ -94,6 +98,7 @@ def _wanted(arguments: Sequence[str]) -> str | None:
 
 def main() -> None:
     """Entry point of the console script."""
+    gc.set_threshold(100_000)  # what is imported stays: looking through it takes a tenth of a start
     _occupy_descriptors()
     sys.exit(run(sys.argv[1:]))
 

@@ -1,16 +1,22 @@
 """Decoding as a session over a small protocol; it knows no weights and no devices."""
 
-from outrider.decoding.config import DecodeConfig
+from typing import TYPE_CHECKING, Any
+
 from outrider.decoding.decode import decode
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend, Draft, State
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.session import Session, Update
+from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round, Statistics
+
+if TYPE_CHECKING:
+    from outrider.decoding.config import DecodeConfig
 
 __all__ = [
     "Backend",
     "DecodeConfig",
+    "DecodeSettings",
     "Draft",
     "DraftPolicy",
     "Hypothesis",
@@ -22,3 +28,12 @@ __all__ = [
     "Update",
     "decode",
 ]
+
+
+def __getattr__(name: str) -> Any:
+    # Looked up on first use: what checks settings takes longer to import than all that decodes.
+    if name == "DecodeConfig":
+        from outrider.decoding.config import DecodeConfig
+
+        return DecodeConfig
+    raise AttributeError(f"module 'outrider.decoding' has no attribute {name!r}")

@@ -19,11 +19,9 @@ from pydantic import (
 from outrider.bounds import BOUNDS, broken_bound
 from outrider.config import Config
 from outrider.decoding.sampling import Sampling
+from outrider.decoding.settings import DecodeSettings, Mode, Strategy
 
-__all__ = ["DecodeConfig", "Mode", "Strategy"]
-
-Mode = Literal["ar", "tandem", "parallel"]
-Strategy = Literal["greedy", "sample", "beam"]
+__all__ = ["DecodeConfig"]
 
 _STRATEGIES: dict[Mode, tuple[Strategy, ...]] = {
     "ar": ("greedy", "sample", "beam"),
@@ -198,6 +196,11 @@ class DecodeConfig(Config):
         if n_best > beams:
             raise ValueError(f"{n_best} is more than beams ({beams}); raise beams or lower n_best")
         return n_best
+
+    @property
+    def settings(self) -> DecodeSettings:
+        """The values alone, for loops."""
+        return DecodeSettings(**{name: getattr(self, name) for name in type(self).model_fields})
 
     @property
     def sampling(self) -> Sampling:

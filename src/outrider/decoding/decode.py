@@ -2,12 +2,12 @@
 
 from collections.abc import Sequence
 
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.memory import enough_memory
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.session import Session
+from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 
 __all__ = ["decode"]
@@ -16,7 +16,7 @@ __all__ = ["decode"]
 def decode(
     backend: Backend,
     requests: Sequence[Request],
-    config: DecodeConfig,
+    config: DecodeSettings,
     *,
     rows: int | None = None,
     tokens: int | None = None,

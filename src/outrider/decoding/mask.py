@@ -2,8 +2,8 @@
 
 from collections.abc import Collection, Iterable, Sequence
 
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.questions import Forbidden
+from outrider.decoding.settings import DecodeSettings
 from outrider.errors import ConfigError
 
 __all__ = ["Masked", "TokenMask", "check_suppress"]
@@ -35,7 +35,7 @@ class TokenMask:
         return Forbidden(self.always.always, self._ends, early)
 
 
-def check_suppress(config: DecodeConfig, vocab_size: int, ends: Iterable[int]) -> None:
+def check_suppress(config: DecodeSettings, vocab_size: int, ends: Iterable[int]) -> None:
     """Refuse to suppress what is no token, or so much that nothing is left to say."""
     suppressed = set(config.suppress)
     for token in suppressed:

@@ -2,19 +2,19 @@
 
 from contextlib import AbstractContextManager
 
-from outrider.decoding.config import DecodeConfig
+from outrider.decoding.settings import DecodeSettings
 from outrider.errors import within_memory
 
 __all__ = ["enough_memory"]
 
 
-def enough_memory(config: DecodeConfig, *, rows: int) -> AbstractContextManager[None]:
+def enough_memory(config: DecodeSettings, *, rows: int) -> AbstractContextManager[None]:
     """Turn running out of memory into a `ResourceError` that names what takes it."""
     what = "1 row" if rows == 1 else f"{rows} rows"
     return within_memory(f"decoding {what} at once", f"lower {' or '.join(_levers(config, rows))}")
 
 
-def _levers(config: DecodeConfig, rows: int) -> list[str]:
+def _levers(config: DecodeSettings, rows: int) -> list[str]:
     """Name what takes memory, the dearest first."""
     found = ["batch_tokens"] if rows > 1 else []
     if config.strategy == "beam" and config.beams > 1:

@@ -11,11 +11,11 @@ from collections.abc import Sequence
 from time import perf_counter
 from typing import Literal
 
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, up_to_end
 from outrider.decoding.rescore import rescore
 from outrider.decoding.row import Row
+from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 from outrider.decoding.writer import BlockWriter, CtcWriter, Text, Writer
 from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError
@@ -26,7 +26,7 @@ __all__ = ["ParallelBatch", "check_parallel"]
 class ParallelBatch:
     """Rows of one config, whose whole texts are written in the round after they came."""
 
-    def __init__(self, backend: Backend, stats: Statistics, config: DecodeConfig) -> None:
+    def __init__(self, backend: Backend, stats: Statistics, config: DecodeSettings) -> None:
         self.backend, self.stats, self.config = backend, stats, config
         self.rows: list[Row] = []
 
@@ -79,7 +79,7 @@ class _Watch:
         self._since = now
 
 
-def check_parallel(backend: Backend, request: Request, config: DecodeConfig) -> None:
+def check_parallel(backend: Backend, request: Request, config: DecodeSettings) -> None:
     """Refuse what cannot be written all at once."""
     if config.min_new_tokens:
         message = "mode parallel cannot hold an end token back; leave it out or use mode ar"
@@ -93,7 +93,7 @@ def check_parallel(backend: Backend, request: Request, config: DecodeConfig) -> 
     _uses_ctc(backend, config)
 
 
-def _uses_ctc(backend: Backend, config: DecodeConfig) -> bool:
+def _uses_ctc(backend: Backend, config: DecodeSettings) -> bool:
     wanted = config.decoder or _best_writer(backend, config)
     if wanted == "ctc" and backend.slots is None:
         raise ModelError("decoder ctc: this model has no CTC decoder")
@@ -103,7 +103,7 @@ def _uses_ctc(backend: Backend, config: DecodeConfig) -> bool:
     return wanted == "ctc"
 
 
-def _best_writer(backend: Backend, config: DecodeConfig) -> Literal["ctc", "drafter"]:
+def _best_writer(backend: Backend, config: DecodeSettings) -> Literal["ctc", "drafter"]:
     """CTC writes the better text in one pass; only the drafter was trained to look again."""
     looks_again = config.iterations > 0 and backend.drafts is not None
     return "ctc" if backend.slots is not None and not looks_again else "drafter"

@@ -4,8 +4,8 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.protocol import Backend
+from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError
 
@@ -28,7 +28,7 @@ class Request:
     """Overrides the config for this row."""
     seed: int | None = None
     """Overrides the config for this row."""
-    config: DecodeConfig | None = None
+    config: DecodeSettings | None = None
     """How to decode this row: mode, strategy, gamma, beams, suppressed tokens, everything; None for
     what the session was opened with."""
     ends: tuple[int, ...] = ()
@@ -59,12 +59,12 @@ def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:
     return len(tokens)
 
 
-def row_seed(request: Request, config: DecodeConfig) -> int:
+def row_seed(request: Request, config: DecodeSettings) -> int:
     """Return what this row's random numbers come from."""
     return config.seed if request.seed is None else request.seed
 
 
-def token_limit(backend: Backend, request: Request, config: DecodeConfig) -> int:
+def token_limit(backend: Backend, request: Request, config: DecodeSettings) -> int:
     """Return how many tokens, end token included, may be added to this row."""
     wanted = config.max_new_tokens or DEFAULT_NEW_TOKENS
     if request.max_new_tokens is not None:

@@ -4,8 +4,8 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.request import Finish, Hypothesis, Request, up_to_end
+from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round
 from outrider.decoding.stream import Stream
 
@@ -18,7 +18,7 @@ class Row:
 
     id: int
     request: Request
-    config: DecodeConfig
+    config: DecodeSettings
     limit: int
     """Tokens it may say, end token included."""
     ends: frozenset[int]

@@ -1,7 +1,7 @@
 """A session: requests come, rows are decoded together, texts go, and nobody waits for a neighbour.
 
     session = Session(backend, rows=32)
-    number = session.add(Request(source, config=DecodeConfig(mode="tandem")))
+    number = session.add(Request(source, config=DecodeSettings(mode="tandem")))
     while session.busy:
         for update in session.step():
             ...                          update.tokens as they come, update.hypotheses at the end
@@ -21,7 +21,6 @@ from typing import NamedTuple, Protocol
 
 from outrider.decoding.beam import BeamBatch
 from outrider.decoding.choice import DraftChoice
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.mask import check_suppress
 from outrider.decoding.memory import enough_memory
 from outrider.decoding.parallel import ParallelBatch, check_parallel
@@ -30,6 +29,7 @@ from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, row_seed, token_limit
 from outrider.decoding.row import Row
+from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 from outrider.decoding.stream import Stream
 from outrider.decoding.tandem import (
@@ -86,7 +86,7 @@ class Session:
     def __init__(
         self,
         backend: Backend,
-        config: DecodeConfig | None = None,
+        config: DecodeSettings | None = None,
         *,
         rows: int = ROWS,
         tokens: int | None = None,
@@ -104,13 +104,13 @@ class Session:
             policy: What blocks cost on this machine; lets tandem decoding choose their size.
             stats: Told how it went.
         """
-        self.backend, self.config = backend, config or DecodeConfig()
+        self.backend, self.config = backend, config or DecodeSettings()
         self.rows, self.tokens = rows, tokens
         self.stats = Statistics() if stats is None else stats
         self._choice = None if policy is None else DraftChoice(policy, self.stats)
         self._ids = count()
         self._ends = frozenset(backend.ends)
-        self._checked: tuple[DecodeConfig | None, frozenset[int]] = None, self._ends
+        self._checked: tuple[DecodeSettings | None, frozenset[int]] = None, self._ends
         """The last config and end tokens that were found to go with the model."""
         self._waiting: deque[Row] = deque()
         self._batches: dict[Hashable, _Batch] = {}

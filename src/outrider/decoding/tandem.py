@@ -22,13 +22,13 @@ from typing import Any
 
 from outrider.decoding.accept import Accept, Verdict
 from outrider.decoding.batch import Batch
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.mask import Masked, TokenMask
 from outrider.decoding.policy import DraftPolicy, Plan
 from outrider.decoding.protocol import Backend, Draft, Drafts
 from outrider.decoding.questions import Likeliest, Part, Several
 from outrider.decoding.replay import FINE, Replay, closeness
 from outrider.decoding.row import Row
+from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, ModelError
 
@@ -40,12 +40,12 @@ PLANNED = 8
 """Rounds after which a policy is asked again."""
 
 
-def is_exact(config: DecodeConfig) -> bool:
+def is_exact(config: DecodeSettings) -> bool:
     """Whether the text is that of greedy decoding; then only tokens are compared."""
     return config.strategy == "greedy" and config.gamma == 0
 
 
-def may_choose(backend: Backend, config: DecodeConfig) -> bool:
+def may_choose(backend: Backend, config: DecodeSettings) -> bool:
     """Whether blocks of any size, and plain steps too, write the same text.
 
     Then a policy may choose between them, unless the user has.
@@ -53,12 +53,12 @@ def may_choose(backend: Backend, config: DecodeConfig) -> bool:
     return is_exact(config) and config.draft_tokens is None and settles(backend, config)
 
 
-def settles(backend: Backend, config: DecodeConfig) -> bool:
+def settles(backend: Backend, config: DecodeSettings) -> bool:
     """Whether near-ties are computed again; where nothing is rounded there are none."""
     return config.strict or backend.epsilon <= FINE
 
 
-def block_size(backend: Backend, config: DecodeConfig) -> int:
+def block_size(backend: Backend, config: DecodeSettings) -> int:
     """Return how many tokens are drafted at once where no policy chooses."""
     longest, wanted = 0 if backend.drafts is None else backend.drafts.longest, config.draft_tokens
     if not longest:

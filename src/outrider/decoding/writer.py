@@ -15,10 +15,10 @@ from typing import NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.decoding.config import DecodeConfig
 from outrider.decoding.protocol import Backend, State
 from outrider.decoding.questions import Forbidden, Path
 from outrider.decoding.request import Request, row_seed, up_to_end
+from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.stream import Stream
 
 __all__ = ["BlockWriter", "CtcWriter", "Text", "Writer", "collapse"]
@@ -56,7 +56,7 @@ class Writer:
         self,
         backend: Backend,
         requests: Sequence[Request],
-        config: DecodeConfig,
+        config: DecodeSettings,
         limits: Sequence[int],
         *,
         scored: bool,

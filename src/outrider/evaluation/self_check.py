@@ -14,7 +14,7 @@ import numpy as np
 
 from outrider.backends.native import NativeBackend
 from outrider.backends.native_parts import weights
-from outrider.decoding import Backend, DecodeConfig, Request, decode
+from outrider.decoding import Backend, DecodeSettings, Request, decode
 from outrider.decoding.questions import Logits
 from outrider.evaluation.plain_transformer import plain_logits
 from outrider.formats.description import DrafterDescription, Seq2SeqDescription
@@ -103,6 +103,6 @@ def _random(layout: Mapping[str, Expected], dice: np.random.Generator) -> dict[s
 
 def _count_differing(backend: Backend, sources: list[list[int]]) -> int:
     requests = [Request(source=source, max_new_tokens=_TOKENS) for source in sources]
-    drafted = decode(backend, requests, DecodeConfig(mode="tandem", draft_tokens=_BLOCK))
-    plain = decode(backend, requests, DecodeConfig())
+    drafted = decode(backend, requests, DecodeSettings(mode="tandem", draft_tokens=_BLOCK))
+    plain = decode(backend, requests, DecodeSettings())
     return sum(one != other for one, other in zip(drafted, plain, strict=True))

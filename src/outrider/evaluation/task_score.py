@@ -16,7 +16,7 @@ from typing import Any
 from outrider.data.tasks import SequenceTask, TaskBase, TestSet
 from outrider.data.tasks.text import Task as TextTask
 from outrider.data.tasks.translation import Task as TranslationTask
-from outrider.decoding import DecodeConfig
+from outrider.decoding import DecodeConfig, DecodeSettings
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
 from outrider.evaluation.ponder import mean_steps
 from outrider.runtime.generator import Generator
@@ -84,7 +84,7 @@ def _fits(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> 
     room, asked = _max_new_tokens(test), _inputs(task, loaded, test)
     limit = loaded.backend.max_length
     if isinstance(loaded, Translator):
-        pieces = loaded.requests(asked, DecodeConfig(), split=False)
+        pieces = loaded.requests(asked, DecodeSettings(), split=False)
         whole = all(len(found) == 1 for found in pieces)
         return whole and (limit is None or room <= limit)
     return limit is None or max(map(len, asked)) + room < limit

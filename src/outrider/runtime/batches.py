@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
+from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request, decode
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.request import token_limit
 from outrider.decoding.statistics import Statistics
@@ -13,7 +13,7 @@ __all__ = ["decode_in_batches", "plan"]
 def decode_in_batches(
     backend: Backend,
     requests: Sequence[Request],
-    config: DecodeConfig,
+    config: DecodeSettings,
     *,
     batch_tokens: int,
     policy: DraftPolicy | None = None,

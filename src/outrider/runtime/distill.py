@@ -23,7 +23,7 @@ from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import show_stages
 from outrider.data.shards import ShardWriter, ragged_column
 from outrider.data.tokenizer.match import check_same_tokenizer
-from outrider.decoding import DecodeConfig, Hypothesis, Request
+from outrider.decoding import DecodeConfig, DecodeSettings, Hypothesis, Request
 from outrider.errors import ConfigError, DataError, ResourceError
 from outrider.files import (
     explained,
@@ -83,7 +83,7 @@ class _Teacher:
     """A model that answers the rows of a block."""
 
     loaded: Translator | Generator
-    config: DecodeConfig
+    config: DecodeSettings
     batch_tokens: int
     longest: int
     """Most tokens an answer may have."""
@@ -204,13 +204,13 @@ def distill(
     loaded = load(model, device=device, dtype=dtype, threads=threads)
     _check_task(loaded, prepared, model)
     check_same_tokenizer(prepared.tokenizer, loaded.tokenizer, data=prepared.folder, model=model)
-    config = decode_config(loaded.defaults, options)
+    config = decode_config({**loaded.defaults, **options})
     origin = _origin(model, prepared, config, dtype=dtype, rows=rows)
     if out.exists():
         _check_origin(out, read_manifest(out).origin, origin)
         return Prepared(out, read_manifest(out), reused=True)
     longest = int(prepared.manifest.config["clean"]["max_tokens"])
-    teacher = _Teacher(loaded, config, check_batch_tokens(batch_tokens), longest)
+    teacher = _Teacher(loaded, config.settings, check_batch_tokens(batch_tokens), longest)
     with _partial(out, origin) as work:
         splits = _distill_splits(teacher, prepared, work, rows=rows, progress=progress)
         _finish(work, out, prepared, splits, origin)

@@ -6,12 +6,12 @@ from typing import Any, Literal, overload
 
 from outrider.data.normalise import normalise_verbatim
 from outrider.data.tokenizer import Tokenizer
-from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
+from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.options import BATCH_TOKENS, call_config, check_batch_tokens, needs_policy
+from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
 from outrider.runtime.text import well_formed
 
@@ -95,7 +95,7 @@ class Generator:
 
         What happened while drafting is added to `stats`.
         """
-        config = call_config(self.backend, self.defaults, options)
+        config = call_settings(self.backend, self.defaults, options)
         requests = self.requests(prompts, config)
         found = decode_in_batches(
             self.backend,
@@ -110,7 +110,7 @@ class Generator:
             [self._result(request.prompt, h) for h in hypotheses] for request, hypotheses in pairs
         ]
 
-    def requests(self, prompts: Sequence[str], config: DecodeConfig) -> list[Request]:
+    def requests(self, prompts: Sequence[str], config: DecodeSettings) -> list[Request]:
         """Return what a decoding loop is given for each prompt."""
         texts = [normalise_verbatim(well_formed(prompt)) for prompt in prompts]
         rows = [self._fit(ids, config) for ids in self.tokenizer.encode_batch(texts)]
@@ -125,7 +125,7 @@ class Generator:
         text = self._continuation(prompt, found.tokens)
         return Result(text, found.score, found.finish, found.tokens, found.rounds)
 
-    def _fit(self, ids: list[int], config: DecodeConfig) -> list[int]:
+    def _fit(self, ids: list[int], config: DecodeSettings) -> list[int]:
         """Keep the end of a prompt that leaves too little room for the new tokens.
 
         Up to half of the positions are the prompt's whatever is asked for: it is what the new

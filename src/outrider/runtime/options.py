@@ -3,21 +3,24 @@
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from outrider.bounds import check_bound
-from outrider.config import build_config
-from outrider.decoding import Backend, DecodeConfig
+from outrider.decoding import Backend, DecodeSettings
 from outrider.decoding.tandem import may_choose
 from outrider.errors import ConfigError, ModelError
 from outrider.files import read_json
 
+if TYPE_CHECKING:
+    from outrider.decoding import DecodeConfig
+
 __all__ = [
     "BATCH_TOKENS",
-    "call_config",
+    "call_settings",
     "check_batch_tokens",
     "check_mode",
     "decode_config",
+    "decode_settings",
     "model_defaults",
     "model_ends",
     "needs_policy",
@@ -32,31 +35,41 @@ _TRAIN = (
 )
 
 
-def decode_config(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> DecodeConfig:
+def decode_settings(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> DecodeSettings:
     """Check the options of one call; those of the last calls are known already."""
+    if not options:
+        return DecodeSettings(**defaults)
     values = {**defaults, **options}
     try:
-        return _known_config(tuple((key, type(value), value) for key, value in values.items()))
+        return _known_settings(tuple((key, type(value), value) for key, value in values.items()))
     except TypeError:  # a list, say, which cannot be looked up
-        return build_config(DecodeConfig, values)
+        return decode_config(values).settings
 
 
 @lru_cache(maxsize=64)
-def _known_config(values: tuple[tuple[str, type, Any], ...]) -> DecodeConfig:
+def _known_settings(values: tuple[tuple[str, type, Any], ...]) -> DecodeSettings:
     # The type is there because 1 is True, and 0 is 0.0, to whoever looks a value up.
-    return build_config(DecodeConfig, {key: value for key, _, value in values})
+    return decode_config({key: value for key, _, value in values}).settings
 
 
-def call_config(
+def decode_config(values: Mapping[str, Any], *, prefix: str = "") -> "DecodeConfig":
+    """Check settings by name; `prefix` stands before their names in a message."""
+    from outrider.config import build_config
+    from outrider.decoding.config import DecodeConfig
+
+    return build_config(DecodeConfig, values, prefix=prefix)
+
+
+def call_settings(
     backend: Backend, defaults: Mapping[str, Any], options: Mapping[str, Any]
-) -> DecodeConfig:
+) -> DecodeSettings:
     """Check the options of one call, and that the model can do what they ask."""
-    config = decode_config(defaults, options)
-    check_mode(backend, config)
-    return config
+    settings = decode_settings(defaults, options)
+    check_mode(backend, settings)
+    return settings
 
 
-def check_mode(backend: Backend, config: DecodeConfig) -> None:
+def check_mode(backend: Backend, config: DecodeSettings) -> None:
     """Refuse a mode for which this model lacks a part, and say how to get it."""
     if config.mode == "tandem" or (config.mode == "parallel" and config.decoder == "drafter"):
         _check_drafter(backend, config)
@@ -70,7 +83,7 @@ def check_mode(backend: Backend, config: DecodeConfig) -> None:
             )
 
 
-def _check_drafter(backend: Backend, config: DecodeConfig) -> None:
+def _check_drafter(backend: Backend, config: DecodeSettings) -> None:
     if backend.drafts is None:
         raise ModelError(
             f"this model has no drafter, which mode {config.mode} needs; {_TRAIN.format('drafter')}"
@@ -83,7 +96,7 @@ def _check_drafter(backend: Backend, config: DecodeConfig) -> None:
         )
 
 
-def needs_policy(backend: Backend, config: DecodeConfig) -> bool:
+def needs_policy(backend: Backend, config: DecodeSettings) -> bool:
     """Whether the length of drafts is to be chosen from what they cost on this machine."""
     return config.mode == "tandem" and may_choose(backend, config)
 

@@ -5,11 +5,11 @@ from functools import cached_property
 from typing import Any, Literal, overload
 
 from outrider.data.tokenizer import Tokenizer
-from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
+from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.options import BATCH_TOKENS, call_config, check_batch_tokens, needs_policy
+from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
 from outrider.runtime.segments import Segments, segment
 
@@ -119,7 +119,7 @@ class Translator:
 
         What happened while drafting is added to `stats`.
         """
-        config = call_config(self.backend, self.defaults, options)
+        config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
         return self._results(self._segment(texts, split), config, batch_tokens, stats, first=0)
 
@@ -162,7 +162,7 @@ class Translator:
         **options: Any,
     ) -> Iterator[list[Result]]:
         """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`."""
-        config = call_config(self.backend, self.defaults, options)
+        config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
         source, size, first = iter(lines), window or FIRST_WINDOW, 0
         while chunk := _read_ahead(source, size, ready):
@@ -171,7 +171,7 @@ class Translator:
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
     def requests(
-        self, texts: Sequence[str], config: DecodeConfig, *, split: bool = True
+        self, texts: Sequence[str], config: DecodeSettings, *, split: bool = True
     ) -> list[list[Request]]:
         """Return what a decoding loop is given for each text: a request for every piece of it."""
         return [
@@ -187,7 +187,7 @@ class Translator:
     def _results(
         self,
         segmented: Sequence[Segments],
-        config: DecodeConfig,
+        config: DecodeSettings,
         batch_tokens: int,
         stats: Statistics | None,
         *,
@@ -213,7 +213,7 @@ class Translator:
     def _segment(self, texts: Sequence[str], split: bool) -> list[Segments]:
         return segment(texts, self.tokenizer, longest=self.longest - 1, split=split)
 
-    def _request(self, ids: Sequence[int], config: DecodeConfig, *, seed: int) -> Request:
+    def _request(self, ids: Sequence[int], config: DecodeSettings, *, seed: int) -> Request:
         """Allow 3 target tokens for each of the source and 30 more, unless told otherwise."""
         limit = config.max_new_tokens or 3 * len(ids) + 30
         return Request(source=[*ids, self.backend.eos], max_new_tokens=limit, seed=seed)

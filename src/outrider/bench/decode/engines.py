@@ -161,10 +161,10 @@ class OutriderEngine:
         self.largest_batch: dict[str, int] = {}
 
     def _unsupported(self, mode: str) -> str | None:
-        from outrider.runtime.options import call_config
+        from outrider.runtime.options import call_settings
 
         try:
-            call_config(self.translator.backend, self.translator.defaults, {"mode": mode})
+            call_settings(self.translator.backend, self.translator.defaults, {"mode": mode})
         except ModelError as error:
             return str(error)
         return None

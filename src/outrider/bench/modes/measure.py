@@ -12,14 +12,13 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
-from outrider.config import build_config
-from outrider.decoding import Backend, DecodeConfig, Request, decode
+from outrider.decoding import Backend, DecodeSettings, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.evaluation.exactness import DRAFT_TOKENS
 from outrider.evaluation.quality import score_translations
 from outrider.evaluation.repetition import length_ratio, repetition_rate
 from outrider.runtime import Translator
-from outrider.runtime.options import needs_policy
+from outrider.runtime.options import decode_settings, needs_policy
 
 __all__ = ["DecodeMode", "decode_modes", "measure_modes"]
 
@@ -173,7 +172,7 @@ def _translate(
 
 def _sample(translator: Translator, sources: Sequence[str], sentences: int) -> list[Request]:
     """Take lines spread over the test set, without those of several pieces, shortest first."""
-    config = build_config(DecodeConfig, translator.defaults)
+    config = decode_settings(translator.defaults, {})
     pieces = translator.requests(sources, config, split=False)
     whole = [found[0] for found in pieces if len(found) == 1]
     step = max(1, len(whole) // sentences)
@@ -191,7 +190,7 @@ def _chunks(sample: list[Request], size: int) -> list[list[Request]]:
 class _Timing:
     """What one mode did in the timed runs."""
 
-    config: DecodeConfig
+    config: DecodeSettings
     seconds: list[float] = field(default_factory=list)
     """Of each repeat."""
     stats: Statistics = field(default_factory=Statistics)
@@ -207,10 +206,7 @@ def _measure_speed(
     report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     size = len(chunks[0])
-    timings = [
-        _Timing(build_config(DecodeConfig, {**translator.defaults, **mode.options}))
-        for mode in chosen
-    ]
+    timings = [_Timing(decode_settings(translator.defaults, mode.options)) for mode in chosen]
     for repeat in range(repeats + 1):
         for timing in timings:
             timing.seconds.append(0.0)

@@ -11,11 +11,11 @@ from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from outrider.decoding import DecodeConfig, Request, Session, decode
+from outrider.decoding import DecodeSettings, Request, Session, decode
 from outrider.errors import OutriderError
 from outrider.evaluation.results import machine, versions
 from outrider.runtime import Translator
-from outrider.runtime.options import call_config, needs_policy
+from outrider.runtime.options import call_settings, needs_policy
 
 __all__ = ["Stay", "measure_session", "watch_batches", "watch_session"]
 
@@ -41,7 +41,7 @@ def measure_session(
     """Time both ways for each mode; the first round of each is a warm-up."""
     found = []
     for mode in modes:
-        config = call_config(translator.backend, translator.defaults, {"mode": mode})
+        config = call_settings(translator.backend, translator.defaults, {"mode": mode})
         requests = _requests(translator, lines, config)
         seconds: dict[str, list[float]] = {"batches": [], "session": []}
         ways = {"batches": _batches, "session": _session}
@@ -78,13 +78,15 @@ def measure_session(
     }
 
 
-def _requests(translator: Translator, lines: Sequence[str], config: DecodeConfig) -> list[Request]:
+def _requests(
+    translator: Translator, lines: Sequence[str], config: DecodeSettings
+) -> list[Request]:
     texts = translator.requests([line for line in lines if line.strip()], config)
     return [request for text in texts for request in text]
 
 
 def _batches(
-    translator: Translator, requests: Sequence[Request], config: DecodeConfig, rows: int
+    translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
 ) -> list[tuple[int, ...]]:
     """Decode so many requests after the other."""
     policy = translator.policy if needs_policy(translator.backend, config) else None
@@ -96,7 +98,7 @@ def _batches(
 
 
 def _session(
-    translator: Translator, requests: Sequence[Request], config: DecodeConfig, rows: int
+    translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
 ) -> list[tuple[int, ...]]:
     """Feed a session as a server does: with news of every row after every round."""
     policy = translator.policy if needs_policy(translator.backend, config) else None
@@ -114,7 +116,7 @@ def watch_session(
     translator: Translator, lines: Sequence[str], *, rows: int, **options: Any
 ) -> list[Stay]:
     """Return who held which place in which rounds."""
-    config = call_config(translator.backend, translator.defaults, options)
+    config = call_settings(translator.backend, translator.defaults, options)
     session = Session(translator.backend, config, rows=rows)
     for request in _requests(translator, lines, config):
         session.add(request)
@@ -125,7 +127,7 @@ def watch_batches(
     translator: Translator, lines: Sequence[str], *, rows: int, **options: Any
 ) -> list[Stay]:
     """Return the same for batches of a fixed size."""
-    config = call_config(translator.backend, translator.defaults, options)
+    config = call_settings(translator.backend, translator.defaults, options)
     requests = _requests(translator, lines, config)
     stays: list[Stay] = []
     for start in range(0, len(requests), rows):

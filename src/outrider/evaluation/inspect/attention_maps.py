@@ -17,7 +17,7 @@ from torch import Tensor, nn
 
 from outrider.backends.torch import TorchBackend
 from outrider.data.tokenizer import Tokenizer
-from outrider.decoding import DecodeConfig
+from outrider.decoding import DecodeSettings
 from outrider.errors import InputError
 from outrider.evaluation.inspect.attention_weights import cross_weights, self_weights
 from outrider.models import LanguageModel
@@ -110,7 +110,7 @@ def describe_head(weights_TS: Tensor, *, own: bool) -> str:
 
 @torch.inference_mode()
 def _translate(loaded: Translator, backend: TorchBackend, text: str) -> AttentionMaps:
-    pieces = loaded.requests([text], DecodeConfig(), split=False)[0]
+    pieces = loaded.requests([text], DecodeSettings(), split=False)[0]
     if len(pieces) != 1:
         what = "nothing to read" if not pieces else f"cut into {len(pieces)} pieces"
         raise InputError(f"this text is {what}; give one sentence")
@@ -141,7 +141,7 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
 
 @torch.inference_mode()
 def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
-    prompt = list(loaded.requests([text], DecodeConfig(max_new_tokens=1))[0].prompt)
+    prompt = list(loaded.requests([text], DecodeSettings(max_new_tokens=1))[0].prompt)
     _check_length(prompt)
     model = backend.model
     assert isinstance(model, LanguageModel)

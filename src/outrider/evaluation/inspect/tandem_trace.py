@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outrider.decoding import DecodeConfig, Round, Statistics
+from outrider.decoding import DecodeSettings, Round, Statistics
 from outrider.evaluation.exactness import DRAFT_TOKENS
 from outrider.runtime import Generator, Translator
 
@@ -89,7 +89,7 @@ def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, 
     ((best, *_),) = loaded.results([text], **{k: v for k, v in chosen.items() if v})
     prompt: Sequence[int] = ()
     if isinstance(loaded, Generator):
-        limit = DecodeConfig(max_new_tokens=options.get("max_new_tokens"))
+        limit = DecodeSettings(max_new_tokens=options.get("max_new_tokens"))
         prompt = loaded.requests([text], limit)[0].prompt
     return trace(text, best.text, best.rounds, decode=tokenizer.decode, ends=ends, prompt=prompt)
 
