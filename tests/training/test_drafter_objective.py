@@ -116,7 +116,7 @@ def block(
     state = backend.encode([source], capacity=30, drafting=True)
     if anchor:
         backend.extend(torch.tensor([fed[:anchor]]), state)
-    hidden = drafter._run_slots(torch.tensor([[fed[anchor]]]), state, drafter.config.train_block)
+    hidden = drafter._run_slots(torch.tensor([[fed[anchor]]]), state, [drafter.config.train_block])
     memory = torch.zeros(drafter.config.rank, dtype=hidden.dtype)
     found: list[float | None] = []
     kept = range(tiny.VOCABULARY) if drafter.kept_V is None else drafter.kept_V.tolist()

@@ -10,13 +10,23 @@ import subprocess
 import sys
 import time
 
-for command in json.loads(sys.argv[1]):
-    began = time.perf_counter()
-    process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603 - our own commands
-    assert process.stdout is not None
-    text = process.stdout.read().decode()
-    _, status, used = os.wait4(process.pid, 0)
-    seconds = time.perf_counter() - began
-    if status:
-        sys.exit(f"{command} failed")
-    print(json.dumps({"seconds": seconds, "kib": used.ru_maxrss, "text": text.strip()}), flush=True)
+__all__ = ["main"]
+
+
+def main() -> None:
+    """Run the commands of the first argument."""
+    for command in json.loads(sys.argv[1]):
+        began = time.perf_counter()
+        process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603 - our own commands
+        assert process.stdout is not None
+        text = process.stdout.read().decode()
+        _, status, used = os.wait4(process.pid, 0)
+        seconds = time.perf_counter() - began
+        if status:
+            sys.exit(f"{command} failed")
+        found = {"seconds": seconds, "kib": used.ru_maxrss, "text": text.strip()}
+        print(json.dumps(found), flush=True)
+
+
+if __name__ == "__main__":
+    main()
