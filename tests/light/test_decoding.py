@@ -10,7 +10,7 @@ import plain_folder
 from outrider.backends.native import NativeBackend
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.description import Seq2SeqDescription
-from outrider.formats.marian import import_config, stacked_names
+from outrider.formats.readers.marian import import_config, stacked_names
 from outrider.runtime import Generator, Translator
 
 TEXTS = ["Where is the station?", "It is late. We should go home now.", ""]

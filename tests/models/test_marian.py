@@ -10,7 +10,7 @@ from transformers import MarianConfig, MarianMTModel
 
 import tiny
 from outrider.errors import ModelError
-from outrider.formats.marian import MarianValues, import_config, import_weights
+from outrider.formats.readers.marian import MarianValues, import_config, import_weights
 from outrider.formats.safetensors import Weight
 from outrider.models import Seq2Seq, load_model
 from outrider.models.marian import to_marian

@@ -8,11 +8,10 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from outrider.errors import ConfigError, ModelError, OutriderError
 from outrider.files import read_json
-from outrider.formats import marian
 from outrider.formats.description import (
     CtcDescription,
     DrafterDescription,
@@ -23,6 +22,7 @@ from outrider.formats.description import (
     describe,
 )
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
+from outrider.formats.readers import marian
 from outrider.formats.safetensors import Weight
 from outrider.formats.weights import FLOATS, Expected, check_weights, read_weights
 
@@ -48,6 +48,22 @@ OWN: dict[str, type[ModelDescription]] = {
     Seq2SeqDescription.model_type: Seq2SeqDescription,
     LanguageModelDescription.model_type: LanguageModelDescription,
 }
+
+
+class Reader(Protocol):
+    """A module of `readers`: how a model of another family becomes one of ours."""
+
+    def import_config(self, values: Mapping[str, Any], /) -> ModelDescription:
+        """Read its `config.json`."""
+        ...
+
+    def import_weights(self, theirs: Mapping[str, Weight], config: Any, /) -> dict[str, Weight]:
+        """Give its weights our names."""
+        ...
+
+
+READERS: dict[str, Reader] = {"marian": marian}
+"""For every `model_type` of other families, its reader."""
 WORDS = 400
 """Letters of a value or a foreign message that an error repeats."""
 
@@ -99,17 +115,16 @@ def read_parts(folder: str | Path) -> Parts:
 
 
 def read_model(folder: str | Path) -> Part[ModelDescription]:
-    """Read a model of ours or of Marian's; nothing is downloaded."""
+    """Read a model of ours or of a family that `READERS` knows; nothing is downloaded."""
     folder = Path(folder)
     path = folder / "config.json"
     values = read_values(path)
     config = _describe_model(path, values)
     weights = read_weights(folder)
     _check_depth(path, config, weights)
-    if values["model_type"] == marian.MODEL_TYPE:
-        assert isinstance(config, Seq2SeqDescription)
+    if reader := READERS.get(values["model_type"]):
         with naming(folder):
-            weights = marian.import_weights(weights, config)
+            weights = reader.import_weights(weights, config)
     return Part(folder, config, weights)
 
 
@@ -163,14 +178,12 @@ def read_values(path: Path) -> dict[str, Any]:
 
 def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
     kind = values.get("model_type")
-    if kind != marian.MODEL_TYPE and not (isinstance(kind, str) and kind in OWN):
-        known = ", ".join([*OWN, marian.MODEL_TYPE])
+    if not isinstance(kind, str) or kind not in {*OWN, *READERS}:
+        known = ", ".join([*OWN, *READERS])
         raise ModelError(f"{path}: model_type is {repr(kind)[:WORDS]}; Outrider can load: {known}")
     with naming(path):
         _check_dtype(values)
-        if kind == marian.MODEL_TYPE:
-            return marian.import_config(values)
-        return describe(OWN[str(kind)], values)
+        return describe(OWN[kind], values) if kind in OWN else READERS[kind].import_config(values)
 
 
 def _check_dtype(values: Mapping[str, Any]) -> None:

@@ -1,11 +1,11 @@
-"""Our weights in transformers' own Marian model; `formats.marian` holds the map."""
+"""Our weights in transformers' own Marian model; `formats.readers.marian` holds the map."""
 
 import torch
 from transformers import MarianConfig, MarianMTModel
 
 from outrider.errors import ModelError
-from outrider.formats.marian import ACTIVATIONS, CONFIG, stacked_names
 from outrider.formats.portable import first_unsupported
+from outrider.formats.readers.marian import ACTIVATIONS, CONFIG, stacked_names
 from outrider.models.config import Seq2SeqConfig
 from outrider.models.seq2seq import Seq2Seq
 

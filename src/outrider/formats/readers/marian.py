@@ -3,7 +3,7 @@
 Theirs keep queries, keys and values in three matrices, ours in one; everything else is a new name.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, fields
 from typing import Any
 
@@ -11,19 +11,17 @@ import numpy as np
 
 from outrider.errors import ModelError
 from outrider.formats.description import Seq2SeqDescription, describe
+from outrider.formats.readers.weights import rename
 from outrider.formats.safetensors import Weight
 
 __all__ = [
     "ACTIVATIONS",
     "CONFIG",
-    "MODEL_TYPE",
     "MarianValues",
     "import_config",
     "import_weights",
     "stacked_names",
 ]
-
-MODEL_TYPE = "marian"
 
 LAYER = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
@@ -129,27 +127,12 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
 
 def import_weights(theirs: Mapping[str, Weight], config: Seq2SeqDescription) -> dict[str, Weight]:
     """Rename and stack a Marian model's weights into ours."""
-    ours = {}
-    for name, parts in stacked_names(config):
-        missing = [part for part in parts if part not in theirs]
-        if missing:
-            raise ModelError(f"the Marian weights lack {missing[0]!r}")
-        ours[name] = _stack([theirs[part] for part in parts])
+    ours = rename(theirs, stacked_names(config))
     bias = theirs.get("final_logits_bias")
     if bias is None:
         bias = Weight("float32", np.zeros(config.vocab_size, np.float32))
     ours["logits_bias"] = Weight(bias.kind, bias.data.reshape(-1))
     return ours
-
-
-def _stack(parts: Sequence[Weight]) -> Weight:
-    """Put weights below each other; a single one stays where it is."""
-    kinds = {part.kind for part in parts}
-    if len(parts) == 1:
-        return parts[0]
-    if len(kinds) == 1:
-        return Weight(parts[0].kind, np.concatenate([part.data for part in parts]))
-    return Weight("float32", np.concatenate([part.as_float32() for part in parts]))
 
 
 def stacked_names(config: Seq2SeqDescription) -> Iterator[tuple[str, list[str]]]:

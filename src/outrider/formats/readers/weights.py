@@ -1,0 +1,33 @@
+"""What readers do to weights on their way into ours."""
+
+from collections.abc import Iterable, Mapping, Sequence
+
+import numpy as np
+
+from outrider.errors import ModelError
+from outrider.formats.safetensors import Weight
+
+__all__ = ["rename", "stack"]
+
+
+def rename(
+    theirs: Mapping[str, Weight], names: Iterable[tuple[str, Sequence[str]]]
+) -> dict[str, Weight]:
+    """Give weights our names: each of ours is theirs, or several of theirs below each other."""
+    ours = {}
+    for name, parts in names:
+        missing = [part for part in parts if part not in theirs]
+        if missing:
+            raise ModelError(f"the weights lack {missing[0]!r}")
+        ours[name] = stack([theirs[part] for part in parts])
+    return ours
+
+
+def stack(parts: Sequence[Weight]) -> Weight:
+    """Put weights below each other; a single one stays where it is."""
+    kinds = {part.kind for part in parts}
+    if len(parts) == 1:
+        return parts[0]
+    if len(kinds) == 1:
+        return Weight(parts[0].kind, np.concatenate([part.data for part in parts]))
+    return Weight("float32", np.concatenate([part.as_float32() for part in parts]))
