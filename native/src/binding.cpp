@@ -10,6 +10,7 @@
 #include <nanobind/stl/vector.h>
 
 #include <cmath>
+#include <cstring>
 #include <limits>
 #include <system_error>
 
@@ -167,19 +168,38 @@ NumberType to_number_type(const std::string& name, const nb::dlpack::dtype& type
   throw std::invalid_argument("'" + name + "' is not of float32, float16 or bfloat16 (as uint16)");
 }
 
+Numbers to_numbers(const std::string& name, nb::handle value) {
+  Numbers array;
+  if (!nb::try_cast<Numbers>(value, array, false))  // no copy is made unasked
+    throw std::invalid_argument("'" + name + "' is not an array, or not in order");
+  return array;
+}
+
+// An array, or a pair of int8 and their scales, one a row.
+Array read_array(const std::string& name, nb::handle value, std::vector<Numbers>& held) {
+  const bool scaled = nb::isinstance<nb::tuple>(value) && nb::len(value) == 2;
+  const Numbers array = to_numbers(name, scaled ? nb::handle(value[0]) : value);
+  Array one{name, array.data(), NumberType::int8, {}};
+  for (std::size_t i = 0; i < array.ndim(); ++i)
+    one.shape.push_back(narrow(static_cast<std::int64_t>(array.shape(i))));
+  if (scaled) {
+    const Numbers scales = to_numbers(name, value[1]);
+    if (array.dtype() != nb::dtype<std::int8_t>() || scales.dtype() != nb::dtype<float>() ||
+        array.ndim() != 2 || scales.ndim() != 1 || scales.shape(0) != array.shape(0))
+      throw std::invalid_argument("'" + name + "' is not rows of int8 and a float32 scale for each");
+    one.scales.resize(scales.shape(0));
+    std::memcpy(one.scales.data(), scales.data(), scales.nbytes());
+  } else {
+    one.type = to_number_type(name, array.dtype());
+  }
+  held.push_back(array);
+  return one;
+}
+
 Weights read_weights(const nb::dict& arrays, std::vector<Numbers>& held) {
   Weights weights;
-  for (const auto& [key, value] : arrays) {
-    const auto name = nb::cast<std::string>(key);
-    Numbers array;
-    if (!nb::try_cast<Numbers>(value, array, false))  // no copy is made unasked
-      throw std::invalid_argument("'" + name + "' is not an array, or not in order");
-    Array one{name, array.data(), to_number_type(name, array.dtype()), {}};
-    for (std::size_t i = 0; i < array.ndim(); ++i)
-      one.shape.push_back(narrow(static_cast<std::int64_t>(array.shape(i))));
-    weights.insert(std::move(one));
-    held.push_back(std::move(array));
-  }
+  for (const auto& [key, value] : arrays)
+    weights.insert(read_array(nb::cast<std::string>(key), value, held));
   return weights;
 }
 

@@ -39,9 +39,14 @@ void pack_columns(const Array& weight, const Columns& out) {
   std::vector<float> column(depth, 0.0f);
   std::vector<std::int8_t> bytes(depth, 0);
   for (std::size_t c = 0; c < static_cast<std::size_t>(weight.shape[0]); ++c) {
-    const float step = weight.read(c * width, width, column.data()) / 127.0f;
-    const float scale = step > 0.0f ? step : 1.0f;
-    round_column(column.data(), weight.shape[1], scale, bytes.data());
+    float scale;
+    if (weight.type == NumberType::int8) {
+      scale = weight.read_bytes(c, bytes.data());
+    } else {
+      const float step = weight.read(c * width, width, column.data()) / 127.0f;
+      scale = step > 0.0f ? step : 1.0f;
+      round_column(column.data(), weight.shape[1], scale, bytes.data());
+    }
     std::int8_t* panel = out.bytes + c / kPanel * depth * kPanel + c % kPanel * 4;
     for (std::size_t k = 0; k < depth; k += 4)
       std::memcpy(panel + k * kPanel, bytes.data() + k, 4);

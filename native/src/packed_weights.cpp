@@ -139,11 +139,23 @@ std::span<const float> PackedWeights::floats(const std::string& name,
   });
 }
 
-const PackedSection& PackedWeights::table(const std::string& name, const std::vector<int>& shape) {
+PackedTable PackedWeights::table(const std::string& name, const std::vector<int>& shape) {
+  const PackedSection numbers = table_numbers(name, shape);
+  if (numbers.type != NumberType::int8) return {numbers, {}};
+  const auto rows = static_cast<std::size_t>(shape.front());
+  return {numbers, get<float>(name + ".scales", rows, [&](const Weights& arrays, float* out) {
+            const Array& array = arrays.get(name, shape);
+            Buffer<std::int8_t> bytes(static_cast<std::size_t>(shape.back()));
+            for (std::size_t r = 0; r < rows; ++r) out[r] = array.read_bytes(r, bytes.data());
+          })};
+}
+
+const PackedSection& PackedWeights::table_numbers(const std::string& name,
+                                                  const std::vector<int>& shape) {
   const std::size_t size = size_of(shape);
   if (const auto found = sections_.find(name); found != sections_.end()) {
     const NumberType type = found->second.type;
-    if (!is_float(type))
+    if (!is_float(type) && type != NumberType::int8)
       throw std::invalid_argument("'" + name + "' is packed for another model");
     return *find(name, type, size * size_of(type));
   }
@@ -151,6 +163,10 @@ const PackedSection& PackedWeights::table(const std::string& name, const std::ve
   const Array& array = arrays_->get(name, shape);
   const NumberType type = array.exact_type();
   Buffer<unsigned char> made(size * size_of(type));
+  if (type == NumberType::int8) {
+    std::memcpy(made.data(), array.data, size);
+    return insert(name, type, std::move(made));
+  }
   std::vector<float> row(static_cast<std::size_t>(shape.back()));
   for (std::size_t at = 0; at < size; at += row.size()) {
     array.read(at, row.size(), row.data());

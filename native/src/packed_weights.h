@@ -31,6 +31,12 @@ struct PackedSection {
   std::span<const unsigned char> bytes;  // which begin where the widest vectors may
 };
 
+// Rows of numbers; bytes among them are times the scale of their row.
+struct PackedTable {
+  PackedSection numbers;
+  std::span<const float> scales;
+};
+
 class PackedWeights {
  public:
   // Packs `arrays`, whose numbers must be there until the model is built.
@@ -67,7 +73,7 @@ class PackedWeights {
   // An array of this name and shape as float32.
   std::span<const float> floats(const std::string& name, const std::vector<int>& shape);
   // An array of this name and shape, in the smallest type that holds it exactly.
-  const PackedSection& table(const std::string& name, const std::vector<int>& shape);
+  PackedTable table(const std::string& name, const std::vector<int>& shape);
 
   // Writes all there is, and `about`, which is the caller's: what it was packed from, say.
   void save(const std::filesystem::path& path, const std::string& about) const;
@@ -77,6 +83,7 @@ class PackedWeights {
   static std::span<const T> numbers(const PackedSection& section) {
     return {reinterpret_cast<const T*>(section.bytes.data()), section.bytes.size() / sizeof(T)};
   }
+  const PackedSection& table_numbers(const std::string& name, const std::vector<int>& shape);
   // The section, if it is there; one of another type or size is refused.
   const PackedSection* find(const std::string& name, NumberType type, std::size_t bytes) const;
   Buffer<unsigned char> zeros(const std::string& name, std::size_t bytes) const;

@@ -1,6 +1,7 @@
 #include "weights.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
 #include <stdexcept>
 
@@ -46,6 +47,11 @@ void widen(const void* numbers, NumberType type, std::size_t count, float* out) 
     std::memcpy(out, numbers, count * sizeof(float));
     return;
   }
+  if (type == NumberType::int8) {
+    const auto* bytes = static_cast<const std::int8_t*>(numbers);
+    for (std::size_t i = 0; i < count; ++i) out[i] = static_cast<float>(bytes[i]);
+    return;
+  }
   const auto* halves = static_cast<const unsigned char*>(numbers);
   for (std::size_t i = 0; i < count; ++i) {
     std::uint16_t half;
@@ -86,6 +92,10 @@ std::size_t size_of(const std::vector<int>& shape) {
 
 float Array::read(std::size_t begin, std::size_t count, float* out) const {
   widen(static_cast<const unsigned char*>(data) + begin * size_of(type), type, count, out);
+  if (!scales.empty()) {
+    const auto width = static_cast<std::size_t>(shape.back());
+    for (std::size_t i = 0; i < count; ++i) out[i] *= scales[(begin + i) / width];
+  }
   std::int32_t most = 0;  // the bits of magnitudes are in the order of magnitudes
   for (std::size_t i = 0; i < count; ++i) {
     std::int32_t bits;
@@ -99,7 +109,18 @@ float Array::read(std::size_t begin, std::size_t count, float* out) const {
   return largest;
 }
 
+float Array::read_bytes(std::size_t row, std::int8_t* out) const {
+  const auto width = static_cast<std::size_t>(shape.back());
+  std::memcpy(out, static_cast<const std::int8_t*>(data) + row * width, width);
+  if (!std::isfinite(scales[row]))
+    throw std::invalid_argument("'" + name + "' holds numbers that are not finite");
+  if (std::find(out, out + width, std::int8_t{-128}) != out + width)
+    throw std::invalid_argument("'" + name + "' holds -128, expected -127 to 127");
+  return scales[row];
+}
+
 NumberType Array::exact_type() const {
+  if (type == NumberType::int8) return type;
   const std::size_t row = static_cast<std::size_t>(shape.back()), all = size_of(shape);
   std::vector<float> numbers(row), again(row);
   std::vector<std::uint16_t> halves(row);

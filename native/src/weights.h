@@ -14,7 +14,7 @@ enum class NumberType : std::uint32_t { float32, float16, bfloat16, int8, int32 
 
 constexpr int kNumberTypes = 5;
 
-// What weights come in.
+// What weights come in, unless they are int8 with scales.
 constexpr bool is_float(NumberType type) { return type <= NumberType::bfloat16; }
 
 constexpr std::size_t size_of(NumberType type) {
@@ -24,7 +24,7 @@ constexpr std::size_t size_of(NumberType type) {
 
 std::size_t size_of(const std::vector<int>& shape);
 
-// Writes `count` floats of any type, which need not be aligned, as float32: exactly.
+// Writes `count` floats or bytes, which need not be aligned, as float32: exactly.
 void widen(const void* numbers, NumberType type, std::size_t count, float* out);
 // The other way; what does not fit is cut off.
 void narrow(const float* numbers, std::size_t count, NumberType type, void* out);
@@ -35,11 +35,15 @@ struct Array {
   const void* data = nullptr;
   NumberType type = NumberType::float32;
   std::vector<int> shape;
+  std::vector<float> scales = {};  // of int8, one a row: its numbers are bytes times this
 
   // Writes the numbers from `begin` on as float32 and returns the largest magnitude among them.
   // Throws where one of them is not finite.
   float read(std::size_t begin, std::size_t count, float* out) const;
-  // The smallest type that holds every number exactly. Throws where one of them is not finite.
+  // The same bytes and scale, for int8: what is quantised already is not rounded again. Throws
+  // where the scale is not finite, or a byte is -128, which not every instruction set negates.
+  float read_bytes(std::size_t row, std::int8_t* out) const;
+  // The smallest type that holds every number exactly: int8 for itself. Throws where one of them is not finite.
   NumberType exact_type() const;
 };
 

@@ -60,9 +60,23 @@ void check_exact_types() {
   CHECK(type_of({0x1.ffep0f}) == NumberType::float32);
 }
 
+void check_bytes() {
+  const std::int8_t bytes[] = {127, -127, 0, 3, -128, 5};
+  const float nan = std::numeric_limits<float>::quiet_NaN();
+  const Array array{"a", bytes, NumberType::int8, {3, 2}, {0.5f, nan, -2.0f}};
+  float wide[2];
+  CHECK(array.read(1, 1, wide) == 63.5f && wide[0] == -63.5f);
+  CHECK(array.exact_type() == NumberType::int8);
+  std::int8_t row[2];
+  CHECK(array.read_bytes(0, row) == 0.5f && row[0] == 127 && row[1] == -127);
+  CHECK(refuses([&] { array.read_bytes(1, row); }));
+  CHECK(refuses([&] { array.read_bytes(2, row); }));
+}
+
 }  // namespace
 
 void check_weights() {
+  check_bytes();
   check_exact_types();
   check_halves(NumberType::float16, 10);
   check_halves(NumberType::bfloat16, 7);

@@ -1,4 +1,4 @@
-"""The native core packs weights as they lie in a file: halves of either kind, mapped, unaligned."""
+"""The native core packs weights as they lie in a file: halves, int8 with scales, unaligned."""
 
 from pathlib import Path
 from typing import Any
@@ -36,6 +36,57 @@ def test_halves_are_what_they_are_as_float32(kind, dtype) -> None:
     assert same(found, answers(core.Model(**given | {"weights": wide})))
 
 
+def to_int8(array: NDArray[np.float32]) -> tuple[NDArray[np.int8], NDArray[np.float32]]:
+    """As the core rounds: the largest of a row is 127."""
+    largest = np.abs(array).max(axis=1)
+    scale = np.where(largest > 0, largest / np.float32(127), np.float32(1)).astype(np.float32)
+    return np.rint(array / scale[:, None]).astype(np.int8), scale
+
+
+def from_int8(pair: tuple[NDArray[np.int8], NDArray[np.float32]]) -> NDArray[np.float32]:
+    return pair[0] * pair[1][:, None]
+
+
+@pytest.mark.parametrize("kind", ["marian", "learned", "gelu"])
+def test_int8_is_taken_as_it_is(kind, tmp_path: Path) -> None:
+    given = parts(kind, "int8")
+    head = "head.weight" if "head.weight" in given["weights"] else "tokens.weight"
+    tables = {
+        name for name in given["weights"] if name.endswith(("tokens.weight", ".table.weight"))
+    }
+    matrices = {
+        name: to_int8(array)
+        for name, array in given["weights"].items()
+        if array.ndim == 2 and (".blocks." in name or name.endswith("head.weight"))
+    }
+    packed = core.Model(**given | {"weights": given["weights"] | matrices})
+    assert same(answers(packed), answers(core.Model(**given)))
+    quantised = {name: to_int8(given["weights"][name]) for name in tables}
+    wide = {name: from_int8(pair) for name, pair in quantised.items()}
+    wide["head.weight"] = to_int8(given["weights"][head])
+    expected = answers(core.Model(**given | {"weights": given["weights"] | wide}))
+    model = core.Model(**given | {"weights": given["weights"] | quantised})
+    assert same(answers(model), expected)
+    assert not same(expected, answers(packed)), "int8 must lose something"
+    words, width = given["weights"]["tokens.weight"].shape
+    assert model.embedding_bytes == (words * width + 4 * words) * (2 if kind == "learned" else 1)
+    model.save(tmp_path / "packed", "")
+    mapped = core.Model(**given | {"weights": core.PackedFile(tmp_path / "packed")})
+    assert same(answers(mapped), expected)
+
+
+def test_int8_with_scales_is_what_it_stands_for_in_float32() -> None:
+    given = parts("marian", "float32")
+    pairs = {
+        name: to_int8(array)
+        for name, array in given["weights"].items()
+        if name.endswith(".weight") and array.ndim == 2
+    }
+    wide = {name: from_int8(pair) for name, pair in pairs.items()}
+    found = answers(core.Model(**given | {"weights": given["weights"] | pairs}))
+    assert same(found, answers(core.Model(**given | {"weights": given["weights"] | wide})))
+
+
 def test_weights_may_be_mapped_read_only_and_unaligned(tmp_path: Path) -> None:
     given = parts("marian", "int8")
     expected = answers(core.Model(**given))
@@ -70,8 +121,34 @@ def test_embeddings_take_as_few_bytes_as_hold_them_exactly() -> None:
         (np.full((37, 24), 0x7F80, np.uint16), "holds numbers that are not finite"),
         (np.full((37, 24), np.nan, np.float16), "holds numbers that are not finite"),
         ([1.0], "is not an array"),
+        (np.zeros((37, 24), np.int8), "is not of float32, float16 or bfloat16"),
+        ((np.zeros((37, 24), np.int8), [1.0]), "is not an array"),
+        ((np.zeros((37, 24), np.int8), np.ones(36, np.float32)), "is not rows of int8"),
+        ((np.zeros((37, 24), np.int8), np.ones(37)), "is not rows of int8"),
+        ((np.zeros((37, 24), np.float32), np.ones(37, np.float32)), "is not rows of int8"),
+        ((np.zeros(37, np.int8), np.ones(37, np.float32)), "is not rows of int8"),
+        ((np.full((37, 24), -128, np.int8), np.ones(37, np.float32)), "holds -128"),
+        (
+            (np.ones((37, 24), np.int8), np.full(37, np.inf, np.float32)),
+            "holds numbers that are not finite",
+        ),
     ],
-    ids=["float64", "int16", "transposed", "infinity", "nan", "list"],
+    ids=[
+        "float64",
+        "int16",
+        "transposed",
+        "infinity",
+        "nan",
+        "list",
+        "no scales",
+        "scales in a list",
+        "a scale too few",
+        "wide scales",
+        "scaled floats",
+        "no rows",
+        "-128",
+        "infinite scale",
+    ],
 )
 def test_what_is_no_weight_is_named(array, message) -> None:
     given = parts("marian", "int8")

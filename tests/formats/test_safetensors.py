@@ -13,7 +13,8 @@ from hypothesis import given, settings
 from safetensors.torch import save_file
 
 from outrider.errors import ModelError
-from outrider.formats.safetensors import read_safetensors
+from outrider.formats.readers.weights import stack
+from outrider.formats.safetensors import Weight, read_safetensors
 
 KINDS = ["float64", "float32", "float16", "bfloat16", "int64", "int32", "int8", "uint8", "bool"]
 shapes = st.lists(st.integers(0, 4), max_size=3)
@@ -108,3 +109,18 @@ def test_any_flipped_byte_of_a_header_is_read_or_named(tmp_path_factory: Any, da
     path.write_bytes(bytes(raw))
     with suppress(ModelError):  # whatever else is raised is our mistake
         read_safetensors(path)
+
+
+def test_int8_with_scales_is_widened_cut_and_stacked() -> None:
+    scales = np.array([0.5, 2.0], np.float32)
+    one = Weight("int8", np.array([[1, -127], [3, 0]], np.int8), scales)
+    assert one.as_float32().tolist() == [[0.5, -63.5], [6.0, 0.0]]
+    assert one.as_float32().dtype == np.float32
+    assert one.rows(np.array([1])).as_float32().tolist() == [[6.0, 0.0]]
+    both = stack([one, one.rows(np.array([1]))])
+    assert both.kind == "int8"
+    assert both.as_float32().tolist() == [[0.5, -63.5], [6.0, 0.0], [6.0, 0.0]]
+    mixed = stack([one, Weight("float16", np.ones((1, 2), np.float16))])
+    assert mixed.kind == "float32"
+    assert mixed.as_float32().tolist() == [[0.5, -63.5], [6.0, 0.0], [1.0, 1.0]]
+    assert stack([one]) is one

@@ -2,16 +2,21 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
 import tiny
 from outrider.errors import ConfigError, ModelError
+from outrider.formats.folder import read_model
+from outrider.formats.safetensors import Weight
 from outrider.models import LanguageModel, Seq2Seq, load_model
+from outrider.models.folder import build_model
 
 PARTS: list[dict[str, Any]] = [
     {},
@@ -71,6 +76,18 @@ def test_half_precision_on_disk_loads_as_float32_and_the_other_way(folder: Path)
     assert half.dtype == torch.bfloat16
     half.save_pretrained(folder)
     assert load_model(folder).dtype == torch.float32
+
+
+def test_int8_with_scales_loads_as_what_it_stands_for(folder: Path) -> None:
+    weights = read_model(folder).weights
+    name = next(one for one in weights if one.endswith("feedforward.up.weight"))
+    rows, width = weights[name].shape
+    scales = np.linspace(0.5, 2, rows, dtype=np.float32)
+    bytes_ = np.arange(rows * width).reshape(rows, width).astype(np.int8)
+    part = replace(read_model(folder), weights={**weights, name: Weight("int8", bytes_, scales)})
+    found = build_model(part).state_dict()[name]
+    assert found.dtype == torch.float32
+    assert torch.equal(found, torch.from_numpy(bytes_ * scales[:, None]))
 
 
 def test_training_goes_on_from_a_loaded_model(folder: Path) -> None:

@@ -88,7 +88,7 @@ class Model:
     def __init__(
         self,
         model: dict[str, Any],
-        weights: dict[str, NDArray[Any]] | PackedFile,
+        weights: dict[str, NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]] | PackedFile,
         drafter: dict[str, Any] | None,
         ctc: dict[str, Any] | None,
         instruction_set: str,
@@ -96,7 +96,9 @@ class Model:
     ) -> None:
         """Pack weights, or use those of a file, which may hold side decoders that are not wanted.
 
-        Weights are float32, float16, or uint16 with the bits of bfloat16, and may be mapped.
+        Weights are float32, float16, or uint16 with the bits of bfloat16, and may be mapped; or
+        pairs of int8, from -127 to 127, and a float32 scale for each row, which are not rounded
+        again.
         """
     @property
     def instruction_set(self) -> str:

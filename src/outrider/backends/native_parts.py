@@ -22,6 +22,8 @@ from outrider.formats.safetensors import Weight
 
 __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 
+Array = NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]
+"""Numbers, or int8 and the scale of each row."""
 POSITIONS = ("none", "sinusoidal", "learned", "rotary")
 
 
@@ -92,7 +94,7 @@ def ctc_shape(config: CtcDescription) -> dict[str, Any]:
     }
 
 
-def weights(parts: Parts) -> dict[str, NDArray[Any]]:
+def weights(parts: Parts) -> dict[str, Array]:
     """Return all weights as they are stored, side decoders under `drafter.` and `ctc.`."""
     found = _arrays(parts.model.weights, "")
     if parts.drafter is not None:
@@ -105,7 +107,7 @@ def weights(parts: Parts) -> dict[str, NDArray[Any]]:
 
 def _drafter_tables(
     model: Part[ModelDescription], drafter: Part[DrafterDescription]
-) -> dict[str, NDArray[Any]]:
+) -> dict[str, Array]:
     """Multiply out what choosing tokens needs (`models.drafter.base.Tables`)."""
     tokens, own = model.weights["tokens.weight"], drafter.weights
     head, bias_V = model.weights.get("head.weight", tokens), own["bias"].as_float32()
@@ -113,8 +115,8 @@ def _drafter_tables(
         bias_V = bias_V + model.weights["logits_bias"].as_float32()
     if drafter.config.shortlist:
         kept_N = own["kept_V"].data
-        head, bias_V = Weight(head.kind, head.data[kept_N]), bias_V[kept_N]
-    tables = {"drafter.head.weight": _array(head), "drafter.head.bias": bias_V}
+        head, bias_V = head.rows(kept_N), bias_V[kept_N]
+    tables: dict[str, Array] = {"drafter.head.weight": _array(head), "drafter.head.bias": bias_V}
     if drafter.config.rank:
         scale = np.float32(model.config.embedding_scale)
         tables["drafter.out"] = head.as_float32() @ own["to_token.weight"].as_float32()
@@ -132,15 +134,17 @@ def _layer_shape(config: Any) -> dict[str, Any]:
     }
 
 
-def _arrays(found: Mapping[str, Weight], prefix: str) -> dict[str, NDArray[Any]]:
-    """Return what is computed with; whole numbers are counters and lists of tokens."""
+def _arrays(found: Mapping[str, Weight], prefix: str) -> dict[str, Array]:
+    """Return what is computed with; bare whole numbers are counters and lists of tokens."""
     return {
         prefix + name: _array(weight)
         for name, weight in found.items()
-        if not weight.kind.startswith("int")
+        if weight.scale is not None or not weight.kind.startswith("int")
     }
 
 
-def _array(weight: Weight) -> NDArray[Any]:
+def _array(weight: Weight) -> Array:
     """Return what the core is given: bfloat16 as its bits, and nothing wider than float32."""
+    if weight.scale is not None:
+        return np.ascontiguousarray(weight.data), weight.scale
     return weight.as_float32() if weight.kind == "float64" else weight.data

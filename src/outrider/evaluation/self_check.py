@@ -13,7 +13,6 @@ from time import perf_counter
 import numpy as np
 
 from outrider.backends.native import NativeBackend
-from outrider.backends.native_parts import weights
 from outrider.decoding import Backend, DecodeSettings, Request, decode
 from outrider.decoding.questions import Logits
 from outrider.evaluation.plain_transformer import plain_logits
@@ -57,7 +56,7 @@ def check_native() -> SelfCheck:
     parts, config = make_model(dice)
     sources = [dice.integers(4, _WORDS, 9 - text).tolist() for text in range(_TEXTS)]
     tokens = dice.integers(4, _WORDS, (_TEXTS, _TOKENS)).tolist()
-    arrays = weights(Parts(parts.model))
+    arrays = {name: one.as_float32() for name, one in parts.model.weights.items()}
     expected_TNV = np.stack(
         [plain_logits(config, arrays, *row) for row in zip(sources, tokens, strict=True)]
     )

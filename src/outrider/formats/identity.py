@@ -6,11 +6,12 @@ has the same.
 """
 
 import hashlib
+from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outrider.formats.folder import Parts
-from outrider.formats.safetensors import Weight
 
 __all__ = ["identity"]
 
@@ -27,12 +28,14 @@ def identity(parts: Parts) -> str:
         digest.update(repr(part.config).encode())
         for name, weight in part.weights.items():
             digest.update(f"{name} {weight.kind} {weight.shape}".encode())
-            digest.update(_sample(weight))
+            digest.update(_sample(weight.data))
+            if weight.scale is not None:
+                digest.update(_sample(weight.scale))
     return digest.hexdigest()
 
 
-def _sample(weight: Weight) -> bytes:
-    raw = weight.data.reshape(-1).view(np.uint8)
+def _sample(array: NDArray[Any]) -> bytes:
+    raw = array.reshape(-1).view(np.uint8)
     middle = len(raw) // 2
     places = (raw[:SAMPLE_BYTES], raw[middle : middle + SAMPLE_BYTES], raw[-SAMPLE_BYTES:])
     return b"".join(place.tobytes() for place in places)

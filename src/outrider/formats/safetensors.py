@@ -51,6 +51,8 @@ class Weight:
     kind: str
     """float32, bfloat16, ..."""
     data: NDArray[Any]
+    scale: NDArray[np.float32] | None = None
+    """Of int8 that stands for float32, one a row: numbers are `data` times this."""
 
     @property
     def shape(self) -> tuple[int, ...]:
@@ -59,11 +61,19 @@ class Weight:
 
     def as_float32(self) -> NDArray[np.float32]:
         """Return its numbers as float32, in one piece: itself where it is."""
+        if self.scale is not None:
+            return self.data * self.scale[:, None]
         if self.kind != "bfloat16":
             return np.asarray(self.data, dtype=np.float32, order="C")
         bits = self.data.astype(np.uint32)
         bits <<= 16
         return bits.view(np.float32)
+
+    def rows(self, index: NDArray[np.integer]) -> "Weight":
+        """Return some of its rows."""
+        return Weight(
+            self.kind, self.data[index], None if self.scale is None else self.scale[index]
+        )
 
 
 def read_safetensors(path: Path) -> dict[str, Weight]:

@@ -64,7 +64,8 @@ def check_weights(
         if found.shape != like.shape:
             got, wanted = list(found.shape), list(like.shape)
             raise ModelError(f"{folder}: {name!r} has shape {got}, config.json implies {wanted}")
-        if found.kind not in like.kinds:
+        kind = found.kind if found.scale is None else "float32"  # which they stand for
+        if kind not in like.kinds:
             kinds = ", ".join(sorted(like.kinds))
             message = f"is stored as {found.kind}, expected one of {kinds}"
             raise ModelError(f"{folder}: {name!r} {message}")

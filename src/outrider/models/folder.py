@@ -141,7 +141,12 @@ def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
 
 
 def as_tensor(weight: Weight) -> Tensor:
-    """Return a stored array as a tensor over the same memory, which is not to be written to."""
+    """Return a stored array as a tensor over the same memory, which is not to be written to.
+
+    What is quantised is widened, in memory of its own.
+    """
+    if weight.scale is not None:
+        return torch.from_numpy(weight.as_float32())
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
         tensor = torch.from_numpy(weight.data)

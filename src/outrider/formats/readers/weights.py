@@ -25,9 +25,10 @@ def rename(
 
 def stack(parts: Sequence[Weight]) -> Weight:
     """Put weights below each other; a single one stays where it is."""
-    kinds = {part.kind for part in parts}
     if len(parts) == 1:
         return parts[0]
-    if len(kinds) == 1:
-        return Weight(parts[0].kind, np.concatenate([part.data for part in parts]))
-    return Weight("float32", np.concatenate([part.as_float32() for part in parts]))
+    if len({(part.kind, part.scale is None) for part in parts}) > 1:
+        return Weight("float32", np.concatenate([part.as_float32() for part in parts]))
+    scales = [part.scale for part in parts if part.scale is not None]
+    data = np.concatenate([part.data for part in parts])
+    return Weight(parts[0].kind, data, np.concatenate(scales) if scales else None)
