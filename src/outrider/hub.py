@@ -1,4 +1,4 @@
-"""Where a model lies: a folder of this machine, or one fetched from the Hugging Face Hub."""
+"""Where a model lies: a folder or an Argos package of this machine, or a model of the Hub."""
 
 import re
 from pathlib import Path
@@ -7,9 +7,13 @@ from outrider.errors import ModelError
 
 __all__ = ["SAFE_FILES", "model_folder"]
 
-SAFE_FILES = ("*.json", "*.safetensors", "*.spm", "*.model", "README.md")
+SAFE_FILES = (
+    *("*.json", "*.safetensors", "*.spm", "*.model", "README.md"),
+    *("model.bin", "*_vocabulary.txt"),  # of CTranslate2
+)
 """Nothing that would have to be executed or unpickled to be read."""
 
+SUFFIX = ".argosmodel"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
@@ -18,8 +22,13 @@ def model_folder(name: str | Path) -> Path:
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
+    if folder.suffix == SUFFIX and folder.exists():
+        from outrider.files.argos import unpack_argos
+
+        return unpack_argos(folder)
     if folder.exists():
-        raise ModelError(f"{name}: is a file; give the folder that holds config.json")
+        message = f"is a file; give the folder that holds config.json, or an {SUFFIX} file"
+        raise ModelError(f"{name}: {message}")
     if not isinstance(name, str) or not _HUB_ID.fullmatch(name):
         raise ModelError(
             f"{name}: no such folder; give a model folder or a Hub id such as org/name"

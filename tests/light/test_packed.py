@@ -2,6 +2,7 @@
 
 import os
 import shutil
+import sys
 import time
 from pathlib import Path
 
@@ -12,6 +13,7 @@ import plain_folder
 from outrider.backends import packed
 from outrider.cli.main import run
 from outrider.errors import ResourceError
+from outrider.files.cache import VARIABLE, cache_folder
 from outrider.formats.description import Seq2SeqDescription
 from outrider.runtime.export_native import export_native
 
@@ -25,7 +27,7 @@ def model(demo: Path, tmp_path: Path) -> Path:
 
 @pytest.fixture
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    monkeypatch.setenv(packed.VARIABLE, str(tmp_path / "cache"))
+    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache"))
     return tmp_path / "cache"
 
 
@@ -102,7 +104,7 @@ def test_a_cache_that_cannot_be_written_to_is_no_error(
 ) -> None:
     (tmp_path / "file").touch()
     for place in ("off", "", str(tmp_path / "file" / "below"), "/proc/nowhere"):
-        monkeypatch.setenv(packed.VARIABLE, place)
+        monkeypatch.setenv(VARIABLE, place)
         assert not start(model)[0]
         assert not start(model)[0]
 
@@ -110,13 +112,13 @@ def test_a_cache_that_cannot_be_written_to_is_no_error(
 def test_the_cache_is_where_the_system_keeps_such_things(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.delenv(packed.VARIABLE)
-    monkeypatch.setattr(packed.sys, "platform", "linux")
+    monkeypatch.delenv(VARIABLE)
+    monkeypatch.setattr(sys, "platform", "linux")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    assert packed.cache_folder() == tmp_path / "outrider"
+    assert cache_folder() == tmp_path / "outrider"
     monkeypatch.delenv("XDG_CACHE_HOME")
     monkeypatch.setenv("HOME", str(tmp_path))
-    assert packed.cache_folder() == tmp_path / ".cache" / "outrider"
+    assert cache_folder() == tmp_path / ".cache" / "outrider"
 
 
 def test_what_nobody_uses_is_removed_in_the_end(model: Path, cache: Path) -> None:

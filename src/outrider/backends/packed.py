@@ -8,7 +8,6 @@ good as none, and a cache that cannot be written to is no error.
 
 import hashlib
 import os
-import sys
 import tempfile
 import time
 from contextlib import suppress
@@ -16,36 +15,19 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.errors import OutriderError, ResourceError
-from outrider.formats.folder import Parts
+from outrider.files.cache import cache_folder
+from outrider.formats.folder import Parts, model_files
 from outrider.formats.identity import identity
-from outrider.formats.weights import weight_files
 
 if TYPE_CHECKING:
     import outrider_native
 
-__all__ = ["FILE", "VARIABLE", "cache_folder", "find_packed", "keep_packed", "write_packed"]
+__all__ = ["FILE", "find_packed", "keep_packed", "write_packed"]
 
-VARIABLE = "OUTRIDER_CACHE"
-"""Environment variable: the folder of the cache, or `off`."""
 FILE = "model.packed"
 """Name of the file that lies beside a model."""
 UNUSED_SECONDS = 60 * 24 * 3600
 """How long a file of the cache is kept after it was last used."""
-
-
-def cache_folder() -> Path | None:
-    """Return where packed weights are kept; None where they are not to be."""
-    said = os.environ.get(VARIABLE)
-    if said is not None:
-        return None if said in ("", "off") else Path(said).expanduser()
-    usual = {
-        "win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local",
-        "darwin": "~/Library/Caches",
-    }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
-    try:
-        return Path(usual).expanduser() / "outrider"
-    except RuntimeError:  # there is no home
-        return None
 
 
 def find_packed(parts: Parts) -> "outrider_native.PackedFile | None":
@@ -105,7 +87,7 @@ def _place(parts: Parts) -> Path | None:
     digest = hashlib.sha256()
     try:
         for part in (parts.model, parts.drafter, parts.ctc):
-            for path in [] if part is None else weight_files(part.folder):
+            for path in [] if part is None else model_files(part.folder):
                 stat = path.stat()
                 digest.update(f"{path.resolve()} {stat.st_size} {stat.st_mtime_ns}\n".encode())
     except (OSError, RuntimeError, UnicodeError, OutriderError):

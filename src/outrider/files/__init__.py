@@ -1,13 +1,20 @@
 """Files: reading those that may be hostile, writing those that must not be lost.
 
-`read_json` is the one reader of JSON; `replacing`, `write_text`, `write_bytes` and `write_json` are
-the one way to write a file, `working_folder` and `publish` the one way to write a folder; `locked`
-is the one lock.
+`read_json` (`read_json_list` for a list) is the one reader of JSON; `replacing`, `write_text`,
+`write_bytes` and `write_json` are the one way to write a file, `working_folder` and `publish` the
+one way to write a folder; `locked` is the one lock.
 Whatever is wrong becomes one sentence that names the file and what is left of it.
 """
 
 from outrider.files.lock import locked
-from outrider.files.reading import file_sha256, open_regular, parse_json, read_json, read_limited
+from outrider.files.reading import (
+    file_sha256,
+    open_regular,
+    parse_json,
+    read_json,
+    read_json_list,
+    read_limited,
+)
 from outrider.files.working_folder import publish, remove_leftovers, working_folder
 from outrider.files.writing import (
     explained,
@@ -27,6 +34,7 @@ __all__ = [
     "parse_json",
     "publish",
     "read_json",
+    "read_json_list",
     "read_limited",
     "remove_leftovers",
     "replacing",

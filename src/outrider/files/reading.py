@@ -13,7 +13,14 @@ from typing import Any, BinaryIO, NoReturn
 
 from outrider.errors import ModelError, OutriderError
 
-__all__ = ["file_sha256", "open_regular", "parse_json", "read_json", "read_limited"]
+__all__ = [
+    "file_sha256",
+    "open_regular",
+    "parse_json",
+    "read_json",
+    "read_json_list",
+    "read_limited",
+]
 
 JSON_BYTES = 16 << 20
 """Largest JSON file that is read, unless a reader allows more: configs have a few kilobytes."""
@@ -35,10 +42,25 @@ def read_json(
     return parse_json(read_limited(path, limit=limit, error=error, fix=fix), path, error, fix)
 
 
+def read_json_list(path: Path, *, limit: int = JSON_BYTES) -> list[Any]:
+    """Read a file that holds one JSON list."""
+    values = _parse(read_limited(path, limit=limit), path, ModelError, "")
+    if not isinstance(values, list):
+        _refuse(path, f"must hold one JSON list, not {_kind(values)}", ModelError, "")
+    return values
+
+
 def parse_json(
     raw: bytes | str, path: Path, error: type[OutriderError] = ModelError, fix: str = ""
 ) -> dict[str, Any]:
     """Parse the text of `path`, which must be one JSON object."""
+    values = _parse(raw, path, error, fix)
+    if not isinstance(values, dict):
+        _refuse(path, f"must hold one JSON object, not {_kind(values)}", error, fix)
+    return values
+
+
+def _parse(raw: bytes | str, path: Path, error: type[OutriderError], fix: str) -> Any:
     try:
         values = json.loads(raw if isinstance(raw, str) else raw.decode("utf-8"))
     except RecursionError:
@@ -47,9 +69,8 @@ def parse_json(
         _refuse(path, f"is not UTF-8 text: {problem.reason} at byte {problem.start}", error, fix)
     except ValueError as problem:
         _refuse(path, f"is not JSON: {problem}", error, fix)
-    if not isinstance(values, dict):
-        _refuse(path, f"must hold one JSON object, not {_kind(values)}", error, fix)
-    _check_depth(values, path, error, fix)
+    if isinstance(values, dict | list):
+        _check_depth(values, path, error, fix)
     return values
 
 
@@ -100,7 +121,13 @@ def _check_depth(values: Any, path: Path, error: type[OutriderError], fix: str) 
 
 
 def _kind(value: Any) -> str:
-    names = {list: "a list", str: "a text", bool: "a truth value", type(None): "null"}
+    names = {
+        dict: "an object",
+        list: "a list",
+        str: "a text",
+        bool: "a truth value",
+        type(None): "null",
+    }
     return names.get(type(value), "a number")
 
 

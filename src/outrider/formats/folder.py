@@ -8,7 +8,7 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar
 
 from outrider.errors import ConfigError, ModelError, OutriderError
 from outrider.files import read_json
@@ -22,15 +22,22 @@ from outrider.formats.description import (
     describe,
 )
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
-from outrider.formats.readers import marian
+from outrider.formats.readers import ctranslate2, marian
 from outrider.formats.safetensors import Weight
-from outrider.formats.weights import FLOATS, Expected, check_weights, read_weights
+from outrider.formats.weights import (
+    FLOATS,
+    Expected,
+    check_weights,
+    read_weights,
+    weight_files,
+)
 
 __all__ = [
     "CTC",
     "DRAFTER",
     "Part",
     "Parts",
+    "model_files",
     "naming",
     "read_config",
     "read_ctc",
@@ -62,8 +69,22 @@ class Reader(Protocol):
         ...
 
 
+class FileReader(Protocol):
+    """A module of `readers` for models that are no Hugging Face folder."""
+
+    def find(self, folder: Path, /) -> Path | None:
+        """Return the file that holds the weights; None where the folder is no such model."""
+        ...
+
+    def read(self, path: Path, /) -> tuple[ModelDescription, dict[str, Weight]]:
+        """Say what model such a file holds, and give its weights our names."""
+        ...
+
+
 READERS: dict[str, Reader] = {"marian": marian}
 """For every `model_type` of other families, its reader."""
+FILE_READERS: tuple[FileReader, ...] = (ctranslate2,)
+"""Readers of models that are known by their files."""
 WORDS = 400
 """Letters of a value or a foreign message that an error repeats."""
 
@@ -115,8 +136,11 @@ def read_parts(folder: str | Path) -> Parts:
 
 
 def read_model(folder: str | Path) -> Part[ModelDescription]:
-    """Read a model of ours or of a family that `READERS` knows; nothing is downloaded."""
+    """Read a model of ours or of a family that a reader knows; nothing is downloaded."""
     folder = Path(folder)
+    if (found := _find_file(folder)) is not None:
+        with naming(found.file):
+            return Part(folder, *found.reader.read(found.file))
     path = folder / "config.json"
     values = read_values(path)
     config = _describe_model(path, values)
@@ -129,9 +153,29 @@ def read_model(folder: str | Path) -> Part[ModelDescription]:
 
 
 def read_config(folder: str | Path) -> ModelDescription:
-    """Read and check `config.json`."""
+    """Read and check what a folder says of its model."""
+    if _find_file(Path(folder)) is not None:
+        return read_model(folder).config
     path = Path(folder) / "config.json"
     return _describe_model(path, read_values(path))
+
+
+def model_files(folder: Path) -> list[Path]:
+    """Name the files that hold the weights of a model."""
+    found = _find_file(folder)
+    return weight_files(folder) if found is None else [found.file]
+
+
+class _Found(NamedTuple):
+    reader: FileReader
+    file: Path
+
+
+def _find_file(folder: Path) -> _Found | None:
+    for reader in FILE_READERS:
+        if (file := reader.find(folder)) is not None:
+            return _Found(reader, file)
+    return None
 
 
 def read_drafter(folder: str | Path, target: ModelDescription) -> Part[DrafterDescription] | None:
@@ -222,11 +266,12 @@ def naming(path: Path) -> Iterator[None]:
     try:
         yield
     except (OutriderError, ArithmeticError, LookupError) as error:
-        raise ModelError(f"{path}: {_short(error)}") from None
+        raise ModelError(_name(path, error)) from None
     except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelError(f"{path}: {_short(error)}") from None
+        raise ModelError(_name(path, error)) from None
 
 
-def _short(error: Exception) -> str:
+def _name(path: Path, error: Exception) -> str:
     text = " ".join(str(error).split())
-    return text if len(text) <= WORDS else f"{text[:WORDS]}..."
+    text = text if len(text) <= WORDS else f"{text[:WORDS]}..."
+    return text if text.startswith(str(path.parent)) else f"{path}: {text}"

@@ -34,6 +34,7 @@ from outrider.files import (
     write_json,
     write_text,
 )
+from outrider.formats.folder import model_files
 from outrider.hub import model_folder
 from outrider.runtime.batches import decode_in_batches
 from outrider.runtime.generator import Generator
@@ -100,7 +101,7 @@ class _Teacher:
         """Translate every source; what is too long or does not end is left out."""
         sources = [row.tolist() for row in table["source_ids"].to_numpy()]
         short = [n for n, ids in enumerate(sources) if len(ids) < translator.longest]
-        requests = [self._request(sources[n], unit.first + n) for n in short]
+        requests = [self._request(translator, sources[n], unit.first + n) for n in short]
         advance(len(sources) - len(short))
         answers = dict(zip(short, self._decode(requests, advance), strict=True))
         ended = [n for n, answer in answers.items() if answer.finish == "eos"]
@@ -132,11 +133,11 @@ class _Teacher:
         ]
         return _Rows(self._with_targets(table.select([]), targets), {})
 
-    def _request(self, source: list[int], row: int) -> Request:
+    def _request(self, translator: Translator, source: list[int], row: int) -> Request:
         """Ask as `Translator` does, but for no more than a corpus row may hold."""
         limit = self.config.max_new_tokens or 3 * len(source) + 30
         return Request(
-            source=[*source, self.loaded.backend.eos],
+            source=translator.source(source),
             max_new_tokens=min(limit, self.longest + 1),
             seed=self.config.seed + row,
         )
@@ -372,7 +373,7 @@ def _origin(
 
 def weights_of(folder: Path) -> dict[str, str]:
     """Checksums of the weights of a model, which say exactly which model it is."""
-    return {path.name: file_sha256(path) for path in sorted(folder.glob("*.safetensors"))}
+    return {path.name: file_sha256(path) for path in model_files(folder) if path.is_file()}
 
 
 def _check_origin(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:

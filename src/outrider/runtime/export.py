@@ -14,7 +14,8 @@ from outrider.data.tokenizer.marian import MarianTokenizer
 from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
-from outrider.formats.weights import DTYPES, read_weights
+from outrider.formats.folder import model_files
+from outrider.formats.weights import DTYPES, read_weights, weight_files
 from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
 from outrider.models.ctranslate2 import Words, to_ctranslate2
@@ -65,8 +66,12 @@ def export_copy(model: str | Path, folder: str | Path, *, dtype: str) -> Path:
     source = model_folder(model)
     if dtype not in DTYPES:
         raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(DTYPES)}")
-    load_model(source)  # what cannot be loaded is not worth copying
+    loaded = load_model(source)  # what cannot be loaded is not worth copying
     with _new_folder(Path(folder)) as draft:
+        if weight_files(source) != model_files(source):  # of another format: written as ours
+            loaded.to(getattr(torch, dtype)).save_pretrained(draft)
+            load_tokenizer(source).save(draft)
+            return Path(folder)
         for part in (".", *SIDE_DECODERS):
             if (source / part / "config.json").is_file():
                 _copy_part(source / part, draft / part, dtype)

@@ -36,7 +36,8 @@ def load(
     A drafter (`drafter/`) or CTC decoder (`ctc/`) that lies with it is loaded too.
 
     Args:
-        name: A model folder (ours or Marian's), or the id of a Hub model.
+        name: A model folder (ours, Marian's or CTranslate2's), an `.argosmodel` file, or
+            the id of a Hub model.
         device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
         dtype: float32, bfloat16, float16 or int8. By default int8 where the native core computes,
             float32 elsewhere.
@@ -61,7 +62,13 @@ def load(
         return Generator(computer, tokenizer, defaults=defaults)
     _check_source(folder, computer, tokenizer)
     longest = computer.config.longest_source
-    return Translator(computer, tokenizer, longest=longest, defaults=defaults)
+    return Translator(
+        computer,
+        tokenizer,
+        longest=longest,
+        source_end=config.source_end,
+        defaults=defaults,
+    )
 
 
 def _check_source(

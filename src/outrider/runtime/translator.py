@@ -30,12 +30,22 @@ class Translator:
         tokenizer: Tokenizer,
         *,
         longest: int,
+        source_end: bool = True,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
-        """Hold the parts; `longest` is the most source tokens, end token included, at once."""
+        """Hold the parts.
+
+        Args:
+            backend: Who computes.
+            tokenizer: Reads the source and writes the target.
+            longest: Most source tokens at once, end token included.
+            source_end: Whether a source ends with the end token.
+            defaults: Decoding options that the model asks for.
+        """
         self.backend = backend
         self.tokenizer = tokenizer
         self.longest = longest
+        self.source_end = source_end
         self.defaults = dict(defaults or {})
 
     @overload
@@ -216,7 +226,11 @@ class Translator:
     def _request(self, ids: Sequence[int], config: DecodeSettings, *, seed: int) -> Request:
         """Allow 3 target tokens for each of the source and 30 more, unless told otherwise."""
         limit = config.max_new_tokens or 3 * len(ids) + 30
-        return Request(source=[*ids, self.backend.eos], max_new_tokens=limit, seed=seed)
+        return Request(source=self.source(ids), max_new_tokens=limit, seed=seed)
+
+    def source(self, ids: Sequence[int]) -> list[int]:
+        """Return what the model reads for the tokens of a text."""
+        return [*ids, self.backend.eos] if self.source_end else list(ids)
 
     def _join(self, text: Segments, found: list[list[Hypothesis]]) -> list[Result]:
         """Alternative k of a text joins alternative k of its segments."""

@@ -17,9 +17,9 @@ from tempfile import TemporaryDirectory
 from typing import Any
 
 from outrider.backends import native
-from outrider.backends.packed import VARIABLE
 from outrider.errors import ResourceError
 from outrider.evaluation.results import machine, versions
+from outrider.files.cache import VARIABLE
 from outrider.hub import model_folder
 
 __all__ = ["TEXT", "measure_start"]

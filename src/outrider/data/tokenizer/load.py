@@ -7,14 +7,15 @@ from outrider.data.tokenizer.base import Tokenizer
 from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
 from outrider.data.tokenizer.pipeline import read_pipeline
 from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
-from outrider.errors import ModelError, missing_extra
+from outrider.errors import ModelError
 from outrider.files import read_json
+from outrider.formats.readers import ctranslate2
 
 __all__ = ["load_tokenizer"]
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """Read the tokenizer of a prepared folder or of a model folder, ours or Marian's."""
+    """Read the tokenizer of a prepared folder or of a model folder, ours or another's."""
     folder = Path(folder)
     target = _load_tokenizer(folder)
     source = folder / SOURCE_FILE
@@ -24,12 +25,14 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 def _load_tokenizer(folder: Path) -> Tokenizer:
     if (folder / "tokenizer.json").is_file():
         return _load_subword(folder)
+    if (model := ctranslate2.find(folder)) is not None:
+        from outrider.data.tokenizer.ctranslate2 import read_ctranslate2
+
+        return read_ctranslate2(folder, model.parent)
     if (folder / "source.spm").is_file():
-        try:
-            from outrider.data.tokenizer.marian import MarianTokenizer
-        except ModuleNotFoundError as error:
-            raise missing_extra(error, f"{folder}: the tokenizer of a Marian folder") from None
-        return MarianTokenizer(folder)
+        from outrider.data.tokenizer.marian import read_marian
+
+        return read_marian(folder)
     raise ModelError(
         f"{folder} holds no tokenizer: neither tokenizer.json nor source.spm with vocab.json"
     )

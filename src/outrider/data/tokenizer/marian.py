@@ -5,41 +5,58 @@ files mean nothing here). A leading `>>xxx<<`, with which multilingual models ch
 translate to, is one token. Marian has no begin-of-text; its decoder starts with the padding token.
 """
 
-import shutil
-from collections.abc import Sequence
+import json
+from collections.abc import Callable, Sequence
+from functools import cached_property
 from pathlib import Path
 
 import sentencepiece
 
 from outrider.errors import ModelError
-from outrider.files import read_json, read_limited
+from outrider.files import read_json, read_limited, write_bytes
 
-__all__ = ["MarianTokenizer"]
+__all__ = ["LARGEST_MODEL", "MarianTokenizer", "read_marian"]
 
 FILES = ("source.spm", "target.spm", "vocab.json")
 LARGEST_MODEL = 64 << 20
 """Bytes of a SentencePiece model or a vocabulary; those in use have a few million."""
-OPTIONAL_FILES = ("target_vocab.json", "tokenizer_config.json")
+MARK = "\u2581"
+"""Begins a piece that begins a word."""
+SPECIAL = ("<pad>", "</s>", "<unk>")
 
 
 class MarianTokenizer:
     """Reads and writes the ids of a Marian model; the sides may have vocabularies of their own."""
 
-    def __init__(self, folder: str | Path) -> None:
-        self._folder = Path(folder)
-        for name in FILES:
-            if not (self._folder / name).is_file():
-                raise ModelError(f"{self._folder / name}: missing; a Marian tokenizer needs it")
-        self._source = self._pieces("source.spm")
-        self._target = self._pieces("target.spm")
-        self._source_ids = self._vocabulary("vocab.json")
-        separate = (self._folder / "target_vocab.json").is_file()
-        self._target_ids = self._vocabulary("target_vocab.json") if separate else self._source_ids
-        self._tokens = {index: token for token, index in self._target_ids.items()}
-        self.vocab_size = max(*self._source_ids.values(), *self._target_ids.values()) + 1
-        self.pad_id, self.eos_id, self.unk_id = (
-            self._source_ids[token] for token in ("<pad>", "</s>", "<unk>")
-        )
+    def __init__(
+        self,
+        folder: Path,
+        *,
+        source: bytes,
+        target: bytes | Callable[[], bytes],
+        source_ids: dict[str, int],
+        target_ids: dict[str, int],
+        config: bytes = b"{}",
+    ) -> None:
+        """Put the parts together.
+
+        Args:
+            folder: Where they lie; named when one of them is wrong.
+            source: `source.spm`.
+            target: `target.spm`, or what makes one: texts are written without it.
+            source_ids: The vocabulary of the source.
+            target_ids: The vocabulary of the target; the same object where they share one.
+            config: `tokenizer_config.json`.
+        """
+        self._folder, self._config = folder, config
+        self._source_file, self._target_file = source, target
+        self._source_ids, self._target_ids = source_ids, target_ids
+        self._source = self._pieces("source.spm", source)
+        if isinstance(target, bytes):
+            self._target  # noqa: B018 -- a damaged file is named now
+        self._tokens = {index: token for token, index in target_ids.items()}
+        self.vocab_size = max(*source_ids.values(), *target_ids.values()) + 1
+        self.pad_id, self.eos_id, self.unk_id = (source_ids[token] for token in SPECIAL)
         self.bos_id = self.pad_id
 
     def encode(self, text: str) -> list[int]:
@@ -61,45 +78,79 @@ class MarianTokenizer:
         """Text of target ids, special tokens left out."""
         special = {self.pad_id, self.eos_id, self.unk_id}
         tokens = [self._tokens[i] for i in ids if i not in special and i in self._tokens]
-        return str(self._target.decode_pieces(tokens)).strip()
+        if isinstance(self._target_file, bytes) or any(map(_is_byte, tokens)):
+            return str(self._target.decode_pieces(tokens)).strip()
+        return "".join(tokens).replace(MARK, " ").strip()
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of many rows of target ids."""
         return [self.decode(row) for row in rows]
 
     def save(self, folder: str | Path) -> None:
-        """Copy the files of the tokenizer."""
+        """Write the files of the tokenizer."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
-        for name in FILES + OPTIONAL_FILES:
-            if (self._folder / name).is_file():
-                shutil.copyfile(self._folder / name, folder / name)
+        files = {"source.spm": self._source_file, "tokenizer_config.json": self._config}
+        files["target.spm"] = self._target.serialized_model_proto()
+        files["vocab.json"] = json.dumps(self._source_ids, ensure_ascii=False).encode()
+        if self._target_ids is not self._source_ids:
+            files["target_vocab.json"] = json.dumps(self._target_ids, ensure_ascii=False).encode()
+        for name, content in files.items():
+            write_bytes(folder / name, content)
 
     @property
     def names(self) -> tuple[dict[str, int], dict[str, int]]:
         """The vocabularies of the source and of the target: the id of every token."""
         return self._source_ids, self._target_ids
 
-    def _number(self, tokens: Sequence[str], ids: dict[str, int]) -> list[int]:
-        return [ids.get(token, self.unk_id) for token in tokens]
+    @cached_property
+    def _target(self) -> sentencepiece.SentencePieceProcessor:
+        made = self._target_file
+        return self._pieces("target.spm", made if isinstance(made, bytes) else made())
 
-    def _pieces(self, name: str) -> sentencepiece.SentencePieceProcessor:
-        raw = read_limited(self._folder / name, limit=LARGEST_MODEL)
+    def _number(self, tokens: Sequence[str], ids: dict[str, int]) -> list[int]:
+        unknown = ids["<unk>"]
+        return [ids.get(token, unknown) for token in tokens]
+
+    def _pieces(self, name: str, raw: bytes) -> sentencepiece.SentencePieceProcessor:
         try:
             return sentencepiece.SentencePieceProcessor(model_proto=raw)
         except (RuntimeError, OSError):
             raise ModelError(f"{self._folder / name}: is not a SentencePiece model") from None
 
-    def _vocabulary(self, name: str) -> dict[str, int]:
-        path = self._folder / name
-        ids: dict[str, int] = read_json(path, limit=LARGEST_MODEL)
-        for token, index in ids.items():
-            if type(index) is not int or index < 0:
-                raise ModelError(f"{path}: {token[:80]!r} has the number {index!r}, expected an id")
-        missing = [token for token in ("<pad>", "</s>", "<unk>") if token not in ids]
-        if missing:
-            raise ModelError(f"{path}: has no {missing[0]}")
-        return ids
+
+def read_marian(folder: Path) -> MarianTokenizer:
+    """Read the tokenizer of a Marian folder."""
+    for name in FILES:
+        if not (folder / name).is_file():
+            raise ModelError(f"{folder / name}: missing; a Marian tokenizer needs it")
+    source, target = (read_limited(folder / name, limit=LARGEST_MODEL) for name in FILES[:2])
+    source_ids = _vocabulary(folder / "vocab.json")
+    other, about = (folder / name for name in ("target_vocab.json", "tokenizer_config.json"))
+    return MarianTokenizer(
+        folder,
+        source=source,
+        target=target,
+        source_ids=source_ids,
+        target_ids=_vocabulary(other) if other.is_file() else source_ids,
+        config=read_limited(about, limit=LARGEST_MODEL) if about.is_file() else b"{}",
+    )
+
+
+def _vocabulary(path: Path) -> dict[str, int]:
+    ids: dict[str, int] = read_json(path, limit=LARGEST_MODEL)
+    for token, index in ids.items():
+        if type(index) is not int or index < 0:
+            raise ModelError(f"{path}: {token[:80]!r} has the number {index!r}, expected an id")
+    missing = [token for token in SPECIAL if token not in ids]
+    if missing:
+        raise ModelError(f"{path}: has no {missing[0]}")
+    return ids
+
+
+def _is_byte(token: str) -> bool:
+    """Whether a piece is one byte of a letter that has no piece."""
+    return len(token) == 6 and token.startswith("<0x")
 
 
 def _language_code(text: str) -> tuple[list[str], str]:

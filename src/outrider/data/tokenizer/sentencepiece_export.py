@@ -11,7 +11,7 @@ from pathlib import Path
 from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
 from outrider.errors import UnsupportedError
 
-__all__ = ["write_sentencepiece"]
+__all__ = ["normalizer_of", "sentencepiece_model", "write_sentencepiece"]
 
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 UNIGRAM = 1
@@ -28,7 +28,7 @@ def write_sentencepiece(tokenizer: SubwordTokenizer, folder: str | Path) -> None
     pieces: list[tuple[str, float]] = pipeline["model"]["vocab"]
     folder = Path(folder)
     folder.mkdir(parents=True, exist_ok=True)
-    model = _model(pieces)
+    model = sentencepiece_model(pieces)
     (folder / "source.spm").write_bytes(model)
     (folder / "target.spm").write_bytes(model)
     vocabulary = {piece: index for index, (piece, _) in enumerate(pieces)}
@@ -36,9 +36,37 @@ def write_sentencepiece(tokenizer: SubwordTokenizer, folder: str | Path) -> None
     (folder / "vocab.json").write_text(text + "\n", encoding="utf-8")
 
 
-def _model(pieces: list[tuple[str, float]]) -> bytes:
+def sentencepiece_model(pieces: list[tuple[str, float]], normalizer: bytes | None = None) -> bytes:
+    """Return a unigram model: the special tokens first, every piece with its log-probability."""
     encoded = (_text(1, _piece(piece, score)) for piece, score in pieces)
-    return b"".join(encoded) + _text(2, _trainer(len(pieces))) + _text(3, _normalizer())
+    normalizer = _normalizer() if normalizer is None else normalizer
+    return b"".join(encoded) + _text(2, _trainer(pieces)) + _text(3, normalizer)
+
+
+def normalizer_of(model: bytes) -> bytes:
+    """Return what a SentencePiece model says of normalisation, as it is written there."""
+    place, found = 0, b""
+    while place < len(model):
+        key, place = _read_varint(model, place)
+        size, place = _read_varint(model, place)
+        if key & 7 != 2 or place + size > len(model):
+            raise ValueError("not a SentencePiece model")
+        if key >> 3 == 3:
+            found = model[place : place + size]
+        place += size
+    return found
+
+
+def _read_varint(data: bytes, place: int) -> tuple[int, int]:
+    value = 0
+    for shift in range(0, 64, 7):
+        if place == len(data):
+            break
+        value |= (data[place] & 0x7F) << shift
+        place += 1
+        if data[place - 1] < 0x80:
+            return value, place
+    raise ValueError("not a SentencePiece model")
 
 
 def _piece(piece: str, score: float) -> bytes:
@@ -55,11 +83,12 @@ def _kind(piece: str) -> int:
     return BYTE if len(piece) == 6 and piece.startswith("<0x") else NORMAL
 
 
-def _trainer(size: int) -> bytes:
+def _trainer(pieces: list[tuple[str, float]]) -> bytes:
     special = list(SPECIAL_TOKENS)
     ids = {"unk_token": 40, "bos_token": 41, "eos_token": 42, "pad_token": 43}
     texts = {"unk_token": 45, "bos_token": 46, "eos_token": 47, "pad_token": 48}
-    fields = [_number(3, UNIGRAM), _number(4, size), _number(35, 1)]
+    bytewise = any(_kind(piece) == BYTE for piece, _ in pieces)
+    fields = [_number(3, UNIGRAM), _number(4, len(pieces)), _number(35, bytewise)]
     fields += [_number(field, special.index(name)) for name, field in ids.items()]
     fields += [_text(field, SPECIAL_TOKENS[name].encode()) for name, field in texts.items()]
     return b"".join(fields)

@@ -42,6 +42,8 @@ class Seq2SeqDescription(ModelDescription):
     share_embeddings: bool = True
     """Source and target use one embedding table."""
     decoder_start_token_id: int = 0
+    source_end: bool = True
+    """A source ends with the end token; some models of OpenNMT read it without."""
 
     def __post_init__(self) -> None:
         self.fill_attention("encoder_attention", "full")

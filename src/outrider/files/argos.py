@@ -1,0 +1,116 @@
+"""Argos packages (`.argosmodel`): an archive of which a few files are a model.
+
+    translate-zh_en-1_9/metadata.json
+                       /sentencepiece.model
+                       /model/model.bin, config.json, shared_vocabulary.json
+
+Only these are unpacked, under these names, whatever else an archive holds or calls them: into the
+cache, once, or for as long as this process lives where there is no cache.
+"""
+
+import hashlib
+import re
+import shutil
+import tempfile
+import zipfile
+import zlib
+from functools import lru_cache
+from pathlib import Path
+from typing import IO
+
+from outrider.errors import ModelError, ResourceError
+from outrider.files.cache import cache_folder
+from outrider.files.reading import open_regular
+from outrider.files.working_folder import working_folder
+
+__all__ = ["unpack_argos"]
+
+WANTED = re.compile(
+    r"[^/]+/(metadata\.json|sentencepiece\.model|model/(?:model\.bin|config\.json"
+    r"|(?:shared|source|target)_vocabulary\.(?:json|txt)))"
+)
+SMALL_BYTES = 64 << 20
+"""Most that any file but the weights may have."""
+RATIO = 100
+"""How many times larger weights may be than their part of the archive; real ones shrink by a
+fifth."""
+ENTRIES = 10_000
+PIECE = 1 << 20
+DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+_Found = dict[str, zipfile.ZipInfo]
+
+
+def unpack_argos(path: Path) -> Path:
+    """Return the folder of a package, unpacked now or before."""
+    cache = cache_folder()
+    if cache is None:
+        return Path(_temporary(path.resolve()).name)
+    try:
+        about = path.resolve().stat()
+    except OSError as error:
+        raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
+    key = hashlib.sha256(f"{path.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
+    folder = cache / f"{path.stem}-{key.hexdigest()[:16]}"
+    if not folder.is_dir():
+        with working_folder(folder) as work:
+            _unpack(path, work)
+    return folder
+
+
+@lru_cache
+def _temporary(path: Path) -> "tempfile.TemporaryDirectory[str]":
+    folder = tempfile.TemporaryDirectory(prefix="outrider-")
+    _unpack(path, Path(folder.name))
+    return folder
+
+
+def _unpack(path: Path, folder: Path) -> None:
+    with open_regular(path) as raw:
+        try:
+            with zipfile.ZipFile(raw) as archive:
+                found = _choose(path, archive)
+                for name, about in found.items():
+                    target = folder / name
+                    target.parent.mkdir(exist_ok=True)
+                    with archive.open(about) as source, target.open("wb") as copy:
+                        _copy(path, about, source, copy)
+        except DAMAGED as error:
+            raise ModelError(f"{path}: damaged, or not an Argos package ({error})") from None
+
+
+def _choose(path: Path, archive: zipfile.ZipFile) -> _Found:
+    """Return the files of a model by the names they are to have."""
+    if len(archive.infolist()) > ENTRIES:
+        raise ModelError(f"{path}: holds more than {ENTRIES} files; a package has a dozen")
+    found: _Found = {}
+    for about in archive.infolist():
+        match = WANTED.fullmatch(about.filename)
+        if match is None or match[0].startswith(".."):
+            continue
+        if match[1] in found:
+            raise ModelError(f"{path}: holds {match[1]} twice")
+        small = match[1] != "model/model.bin"
+        if (small and about.file_size > SMALL_BYTES) or (
+            about.file_size > RATIO * max(about.compress_size, PIECE)
+        ):
+            size = f"{about.file_size >> 20} MiB in {about.compress_size >> 10} KiB"
+            raise ModelError(f"{path}: {match[1]} would be {size}; this is no real model")
+        found[match[1]] = about
+    if "model/model.bin" not in found:
+        raise ModelError(f"{path}: holds no model/model.bin; this is not an Argos package")
+    return found
+
+
+def _copy(path: Path, about: zipfile.ZipInfo, source: IO[bytes], copy: IO[bytes]) -> None:
+    """Copy what a file was said to have, and not a byte more."""
+    left = about.file_size
+    room = shutil.disk_usage(Path(copy.name).parent).free
+    if left > room:
+        raise ResourceError(f"{path}: needs {left >> 20} MiB to be unpacked, {room >> 20} are free")
+    while piece := source.read(PIECE):
+        left -= len(piece)
+        if left < 0:
+            raise ModelError(f"{path}: {about.filename[:80]!r} is larger than it says")
+        copy.write(piece)
+    if left:
+        raise ModelError(f"{path}: {about.filename[:80]!r} is smaller than it says")

@@ -1,0 +1,311 @@
+"""CTranslate2's encoder-decoder: the map between its names and ours.
+
+Theirs stack queries, keys and values as ours do. Int8 weights come with the scale each row was
+multiplied by, and stay as they are. Whatever a file holds is either known here or refused by name.
+"""
+
+import math
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.errors import ModelError
+from outrider.formats.description import Seq2SeqDescription, describe
+from outrider.formats.readers.ctranslate2.binary import Variable
+from outrider.formats.readers.ctranslate2.vocabulary import Vocabulary
+from outrider.formats.readers.weights import stack
+from outrider.formats.safetensors import Weight
+
+__all__ = ["import_config", "import_weights"]
+
+ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
+"""Their number of an activation: its name."""
+NORMS = {"weight": "gamma", "bias": "beta"}
+SELF = {
+    "attention.qkv": "self_attention/linear_0",
+    "attention.out": "self_attention/linear_1",
+    "attention_residual.norm": "self_attention/layer_norm",
+}
+CROSS = {
+    "cross.q": "attention/linear_0",
+    "cross.kv": "attention/linear_1",
+    "cross.out": "attention/linear_2",
+    "cross_residual.norm": "attention/layer_norm",
+}
+FEEDFORWARD = {
+    "feedforward.up": "ffn/linear_0",
+    "feedforward.down": "ffn/linear_1",
+    "feedforward_residual.norm": "ffn/layer_norm",
+}
+"""Our part of a layer: theirs."""
+GATE = "ffn/linear_0_noact"
+SAID = ("activation", "num_heads", "pre_norm")
+"""Settings that both sides have, and must agree on."""
+UNUSED = (
+    *("alignment_heads", "alignment_layer", "alibi_use_positive_positions", "scale_alibi"),
+    "embeddings_merge",
+)
+"""Settings that say nothing of how an ordinary model computes."""
+OFF = ("alibi", "multi_query_attention")
+"""Settings that must be off."""
+EPSILON = 1e-5
+"""What is added to the variance in a norm, in theirs and ours."""
+FORBIDDEN = -1e9
+"""Bias of the row that was added: nobody may write it."""
+POSITIONS = 1024
+"""Positions of a model that has no table of them; theirs is computed for as many as are asked."""
+
+
+def import_config(
+    variables: Mapping[str, Variable], vocabulary: Vocabulary, values: Mapping[str, Any]
+) -> Seq2SeqDescription:
+    """Say what model a `model.bin` holds; `values` is its `config.json`."""
+    said = {key: _scalar(variables, f"encoder/{key}") for key in SAID}
+    for key, value in said.items():
+        if _scalar(variables, f"decoder/{key}") != value:
+            raise ModelError(f"{key} is not the same in the encoder and the decoder: not supported")
+    for side in ("encoder", "decoder"):
+        for key in OFF:
+            if _scalar(variables, f"{side}/{key}", 0):
+                raise ModelError(f"{side}/{key} is on: not supported")
+    epsilon = values.get("layer_norm_epsilon")
+    if epsilon not in (None, EPSILON):
+        raise ModelError(f"layer_norm_epsilon is {str(epsilon)[:40]}: not supported")
+    activation = int(said["activation"])
+    if activation not in ACTIVATIONS:
+        raise ModelError(f"its activation is number {activation}: not supported")
+    zeros = bool(_scalar(variables, "decoder/start_from_zero_embedding", 0))
+    if not zeros and vocabulary.start is None:
+        raise ModelError("decoder_start_token is no token: models that need one are not supported")
+    tokens = _find(variables, "decoder/embeddings/weight")
+    if tokens.data.ndim != 2:
+        raise ModelError("decoder/embeddings/weight is no table")
+    width = tokens.data.shape[1]
+    places = [_positions(variables, side, width) for side in ("encoder", "decoder")]
+    shared = places[0] is places[1]
+    usual = all(map(_is_sinusoidal, places[:1] if shared else places))
+    return describe(
+        Seq2SeqDescription,
+        {
+            "vocab_size": _rows(vocabulary, zeros),
+            "hidden_size": width,
+            "num_attention_heads": int(said["num_heads"]),
+            "intermediate_size": len(_find(variables, "encoder/layer_0/ffn/linear_0/weight").data),
+            "encoder_layers": _depth(variables, "encoder"),
+            "decoder_layers": _depth(variables, "decoder"),
+            "activation": ACTIVATIONS[activation],
+            "gated": f"encoder/layer_0/{GATE}/weight" in variables,
+            "norm": "pre" if said["pre_norm"] else "post",
+            "position": "sinusoidal" if usual else "learned",
+            "max_positions": min(map(len, places)),
+            "scale_embedding": _scales(variables, width),
+            "tie_word_embeddings": _is_same(variables, "decoder/projection", "decoder/embeddings"),
+            "share_embeddings": _is_same(variables, _source(variables), "decoder/embeddings"),
+            "logits_bias": True,
+            "pad_token_id": vocabulary.padding,
+            "eos_token_id": vocabulary.end,
+            "decoder_start_token_id": vocabulary.rows if zeros else vocabulary.start,
+            "source_end": vocabulary.ends_source,
+        },
+    )
+
+
+def import_weights(
+    variables: Mapping[str, Variable], vocabulary: Vocabulary, config: Seq2SeqDescription
+) -> dict[str, Weight]:
+    """Give the arrays of a `model.bin` our names."""
+    known: set[str] = set()
+    ours = {}
+    for name, theirs in _names(config):
+        ours[name] = _weight(variables, theirs, known)
+    if config.gated:
+        depths = {"encoder": config.encoder_layers, "decoder": config.decoder_layers}
+        for side, layer in ((side, n) for side, depth in depths.items() for n in range(depth)):
+            for leaf in ("weight", "bias"):
+                up = f"{side}.blocks.{layer}.feedforward.up.{leaf}"
+                gate = _weight(variables, f"{side}/layer_{layer}/{GATE}/{leaf}", known)
+                ours[up] = stack([ours[up], gate])
+    ours |= _tables(variables, vocabulary, config, known)
+    settings = (
+        *(*SAID, *UNUSED, *OFF, "scale_embeddings"),
+        *("start_from_zero_embedding", "position_encodings/encodings"),
+    )
+    known |= {f"{side}/{key}" for side in ("encoder", "decoder") for key in settings}
+    for name in variables:
+        if name not in known:
+            raise ModelError(f"it holds {name[:120]!r}, which Outrider does not compute")
+    return ours
+
+
+def _tables(
+    variables: Mapping[str, Variable],
+    vocabulary: Vocabulary,
+    config: Seq2SeqDescription,
+    known: set[str],
+) -> dict[str, Weight]:
+    rows, width = config.vocab_size, config.hidden_size
+    tables = {"tokens.weight": "decoder/embeddings"}
+    if not config.tie_word_embeddings:
+        tables["head.weight"] = "decoder/projection"
+    if not config.share_embeddings:
+        tables["source_tokens.weight"] = _source(variables)
+    for theirs in ("decoder/projection", _source(variables)):
+        known |= {f"{theirs}/weight", f"{theirs}/weight_scale"}
+    found = {}
+    for name, theirs in tables.items():
+        table = _weight(variables, f"{theirs}/weight", known)
+        words = vocabulary.source if name == "source_tokens.weight" else vocabulary.target
+        if table.shape != (len(words), width):
+            got, wanted = list(table.shape), [len(words), width]
+            raise ModelError(f"{theirs}/weight has shape {got}, the vocabulary implies {wanted}")
+        if name == "source_tokens.weight" and vocabulary.swapped is not None:
+            order = np.arange(len(words))
+            order[list(vocabulary.swapped)] = order[list(reversed(vocabulary.swapped))]
+            table = table.rows(order)
+        found[name] = _lengthen(table, rows)
+    bias = np.full(rows, FORBIDDEN, np.float32)
+    bias[: len(vocabulary.target)] = 0
+    if "decoder/projection/bias" in variables:
+        given = _weight(variables, "decoder/projection/bias", known).as_float32()
+        if given.shape != (len(vocabulary.target),):
+            raise ModelError(f"decoder/projection/bias has shape {list(given.shape)}")
+        bias[: len(given)] = given
+    found["logits_bias"] = Weight("float32", bias)
+    if config.position == "learned":
+        for side in ("encoder", "decoder"):
+            places = _positions(variables, side, width)
+            places = places[: config.max_positions]
+            found[f"{side}_position.table.weight"] = Weight("float32", places)
+    return found
+
+
+def _names(config: Seq2SeqDescription) -> Iterator[tuple[str, str]]:
+    for side, layers, parts in (
+        ("encoder", config.encoder_layers, SELF | FEEDFORWARD),
+        ("decoder", config.decoder_layers, SELF | CROSS | FEEDFORWARD),
+    ):
+        for layer in range(layers):
+            for ours, theirs in parts.items():
+                for leaf in ("weight", "bias"):
+                    name = f"{side}.blocks.{layer}.{ours}.{leaf}"
+                    yield name, f"{side}/layer_{layer}/{theirs}/{_leaf(ours, leaf)}"
+        if config.norm == "pre":
+            for leaf in ("weight", "bias"):
+                yield f"{side}.norm.{leaf}", f"{side}/layer_norm/{NORMS[leaf]}"
+
+
+def _leaf(ours: str, leaf: str) -> str:
+    return NORMS[leaf] if ours.endswith(".norm") else leaf
+
+
+def _weight(variables: Mapping[str, Variable], name: str, known: set[str]) -> Weight:
+    """Return an array as it is; whole numbers stand for themselves over a scale."""
+    kind, data = _find(variables, name)
+    known.add(name)
+    if not kind.startswith("int"):
+        return Weight(kind, data)
+    scale = _find(variables, f"{name}_scale").data.astype(np.float32)
+    known.add(f"{name}_scale")
+    whole = scale.size == 1
+    if data.ndim != 2 or (not whole and scale.shape != data.shape[:1]) or not np.all(scale > 0):
+        raise ModelError(f"{name}_scale does not belong to {name}")
+    per_row = np.full(len(data), 1, np.float32) / scale.reshape(-1)
+    if kind == "int8":
+        return Weight(kind, data, per_row)
+    return Weight("float32", data * per_row[:, None])
+
+
+def _lengthen(table: Weight, rows: int) -> Weight:
+    """Add rows of zeros."""
+    more = rows - len(table.data)
+    if not more:
+        return table
+    data = np.concatenate([table.data, np.zeros((more, table.shape[1]), table.data.dtype)])
+    scale = table.scale
+    if scale is not None:
+        scale = np.concatenate([scale, np.ones(more, np.float32)])
+    return Weight(table.kind, data, scale)
+
+
+def _rows(vocabulary: Vocabulary, zeros: bool) -> int:
+    return vocabulary.rows + (zeros or vocabulary.padding == vocabulary.rows)
+
+
+def _source(variables: Mapping[str, Variable]) -> str:
+    return (
+        "encoder/embeddings_0"
+        if "encoder/embeddings_0/weight" in variables
+        else "encoder/embeddings"
+    )
+
+
+def _depth(variables: Mapping[str, Variable], side: str) -> int:
+    layers = 0
+    while f"{side}/layer_{layers}/ffn/linear_0/weight" in variables:
+        layers += 1
+    return layers
+
+
+def _is_same(variables: Mapping[str, Variable], one: str, other: str) -> bool:
+    """Whether two tables are one: under two names, or stored twice."""
+    first, second = (_find(variables, f"{name}/weight") for name in (one, other))
+    if first is second or first.data.shape != second.data.shape or first.kind != second.kind:
+        return first is second
+    return bool(np.array_equal(first.data, second.data))
+
+
+def _positions(variables: Mapping[str, Variable], side: str, width: int) -> NDArray[np.float32]:
+    """Return what is added at every position; a file without a table has OpenNMT's sinusoids."""
+    found = variables.get(f"{side}/position_encodings/encodings")
+    if found is not None:
+        places = Weight(found.kind, found.data).as_float32()
+        if places.ndim != 2 or places.shape[1] != width or not len(places):
+            raise ModelError(f"{side}/position_encodings/encodings is no table of width {width}")
+        return places
+    half = width // 2
+    rates = np.exp(np.arange(half) * -(math.log(10000) / (half - 1)))
+    angles = np.arange(1, POSITIONS + 1)[:, None] * rates
+    return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
+
+
+def _is_sinusoidal(places: NDArray[np.float32]) -> bool:
+    """Whether a table holds what our models add without one: Marian's sinusoids."""
+    rows, width = places.shape
+    if width % 2:
+        return False
+    rates = 10000.0 ** (-2 * np.arange(width // 2) / width)
+    angles = np.arange(rows)[:, None] * rates
+    usual = np.concatenate([np.sin(angles), np.cos(angles)], 1)
+    return bool(np.abs(places - usual).max() < 1e-4)
+
+
+def _scales(variables: Mapping[str, Variable], width: int) -> bool:
+    """Whether embeddings are multiplied by the root of the width; theirs is a flag or a factor."""
+    found = set()
+    for side in ("encoder", "decoder"):
+        value = _scalar(variables, f"{side}/scale_embeddings", 1)
+        if _find(variables, f"{side}/scale_embeddings").kind == "int8":
+            value = math.sqrt(width) if value else 1.0
+        found.add(round(value, 3))
+    if found == {round(math.sqrt(width), 3)}:
+        return True
+    if found != {1.0}:
+        raise ModelError(f"scale_embeddings is {found}, expected the square root of the width")
+    return False
+
+
+def _scalar(variables: Mapping[str, Variable], name: str, usual: float | None = None) -> float:
+    if name not in variables and usual is not None:
+        return usual
+    kind, data = _find(variables, name)
+    if data.size != 1:
+        raise ModelError(f"{name} is not one number")
+    return float(Weight(kind, data).as_float32().reshape(-1)[0])
+
+
+def _find(variables: Mapping[str, Variable], name: str) -> Variable:
+    if name not in variables:
+        raise ModelError(f"it lacks {name!r}")
+    return variables[name]
