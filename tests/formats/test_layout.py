@@ -25,6 +25,22 @@ def test_models_are_made_of_what_the_layout_says(kind: str) -> None:
     assert model_layout(model.config) == built(model)
 
 
+FURTHER: list[dict[str, Any]] = [
+    {"rms_norm": True, "embedding_norm": True},
+    {"embedding_norm": True, "norm": "post", "head_dim": 6, "num_key_value_heads": 1},
+    {"position": "bucketed", "relative_buckets": 8, "head_dim": 10},
+]
+
+
+@pytest.mark.parametrize("values", FURTHER, ids=str)
+@pytest.mark.parametrize("make", [tiny.seq2seq, tiny.language_model])
+def test_norms_and_widths_of_other_families_are_what_the_layout_says(
+    make: Any, values: dict[str, Any]
+) -> None:
+    model = make(**values)
+    assert model_layout(model.config) == built(model)
+
+
 @pytest.mark.parametrize("kind", native_tiny.DRAFTERS)
 def test_drafters_are_made_of_what_the_layout_says(kind: str) -> None:
     for target in (tiny.seq2seq(), tiny.language_model()):

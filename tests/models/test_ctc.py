@@ -150,7 +150,10 @@ def test_only_the_model_it_was_made_for_can_be_its_target() -> None:
         ({"layers": 65}, "layers: got 65, expected 1 to 64"),
         ({"num_attention_heads": 3}, "num_attention_heads: got 3, which does not divide 16"),
         ({"norm": "pree"}, r"norm: unknown 'pree' \(did you mean 'pre'\?\); expected one of pre"),
-        ({"activation": "tanh"}, "activation: unknown 'tanh'.*; expected one of relu, gelu, silu"),
+        (
+            {"activation": "tanh"},
+            "activation: unknown 'tanh'.*; expected one of relu, gelu, gelu_tanh",
+        ),
         ({"reveal_start": 1.0}, "reveal_start: got 1.0, expected 0 to less than 1"),
         ({"ar_weight": -1.0}, "ar_weight: got -1.0, expected 0 to"),
         ({"vocab_size": 5}, "vocab_size: comes from the target; leave it out"),

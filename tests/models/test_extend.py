@@ -23,6 +23,16 @@ PARTS = [
     {"decoder_core": "gru", "pair_attention": True},
     {"position": "alibi", "num_key_value_heads": 1},
     {"position": "relative", "num_key_value_heads": 1},
+    {"position": "bucketed", "relative_buckets": 8, "relative_distance": 6, "rms_norm": True},
+    {"position": "bucketed", "num_key_value_heads": 1, "head_dim": 6, "activation": "gelu_tanh"},
+    {
+        "position": "rotary",
+        "head_dim": 6,
+        "rope_theta": 50.0,
+        "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+        "norm_eps": 0.1,
+        "embedding_norm": True,
+    },
     {
         "position": "relative",
         "relative_codes": 4,

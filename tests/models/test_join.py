@@ -22,6 +22,8 @@ MODELS: dict[str, Any] = {
     "rotary": lambda **o: tiny.language_model(position="rotary", num_key_value_heads=1, **o),
     "learned": lambda **o: tiny.language_model(position="learned", max_positions=512, **o),
     "relative": lambda **o: tiny.language_model(position="relative", **o),
+    "bucketed": lambda **o: tiny.language_model(position="bucketed", head_dim=6, **o),
+    "normed": lambda **o: tiny.language_model(rms_norm=True, embedding_norm=True, **o),
     "alibi": lambda **o: tiny.language_model(position="alibi", **o),
     "coordinate": lambda **o: tiny.language_model(position="coordinate", **o),
     "memory": lambda **o: tiny.language_model(position="relative", memory=2, max_positions=3, **o),

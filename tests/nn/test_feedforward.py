@@ -1,5 +1,7 @@
 """The feed-forward against its equation, and chunks against the whole."""
 
+import math
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -29,6 +31,15 @@ def test_matches_its_equation(gated: bool) -> None:
     x = torch.randn(2, 3, 5, dtype=torch.float64)
     up = (x @ layer.up.weight.T + layer.up.bias).split(7, dim=-1)
     inner = up[0].clamp(min=0) * (up[1] if gated else 1)
+    torch.testing.assert_close(layer(x), inner @ layer.down.weight.T + layer.down.bias)
+
+
+def test_the_approximation_of_gelu_matches_its_equation() -> None:
+    layer = build(activation="gelu_tanh", gated=False)
+    x = torch.randn(2, 3, 5, dtype=torch.float64)
+    up = x @ layer.up.weight.T + layer.up.bias
+    bent = torch.tanh((2 / math.pi) ** 0.5 * (up + 0.044715 * up * up * up))
+    inner = up / 2 * (1 + bent)
     torch.testing.assert_close(layer(x), inner @ layer.down.weight.T + layer.down.bias)
 
 

@@ -25,6 +25,7 @@ __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 Array = NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]
 """Numbers, or int8 and the scale of each row."""
 POSITIONS = ("none", "sinusoidal", "learned", "rotary")
+ACTIVATIONS = ("relu", "gelu", "silu")
 
 
 def missing(
@@ -38,8 +39,12 @@ def missing(
         return f"{beyond.key}: {beyond.value}"
     if model.hidden_size % 2:
         return f"hidden_size: {model.hidden_size}"
-    if model.position not in POSITIONS:
-        return f"position: {model.position}"
+    for key, known in {"position": POSITIONS, "activation": ACTIVATIONS}.items():
+        if getattr(model, key) not in known:
+            return f"{key}: {getattr(model, key)}"
+    for key in ("rope_theta", "rope_scaling"):
+        if getattr(model, key) is not None:
+            return f"{key}: {getattr(model, key)}"
     if drafter is not None:
         for key, usual in (("core", "transformer"), ("reads", "encoder")):
             if getattr(drafter, key) != usual:

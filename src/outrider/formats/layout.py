@@ -60,14 +60,20 @@ def _model(config: ModelDescription) -> Iterator[Entry]:
 
 def _stack(side: str, config: ModelDescription, layers: int, *, cross: bool) -> Iterator[Entry]:
     width = config.hidden_size
-    kv_heads = config.num_key_value_heads or config.num_attention_heads
+    heads, rms = config.num_attention_heads, config.rms_norm
+    kv_heads = config.num_key_value_heads or heads
+    if config.embedding_norm:
+        yield from _norm(f"{side}_embedding_norm", width, rms=rms)
+    if config.position == "bucketed":
+        yield f"{side}.bias.table.weight", (config.buckets[0], heads)
     if config.position == "learned":
         yield f"{side}_position.table.weight", (config.max_positions, width)
     for layer in range(layers):
-        kv_width = kv_heads * config.head_width
-        yield from _block(f"{side}.blocks.{layer}", config, kv_width, cross=cross)
+        heads_width, kv_width = heads * config.head_width, kv_heads * config.head_width
+        name = f"{side}.blocks.{layer}"
+        yield from _block(name, config, heads_width, kv_width, cross=cross, rms=rms)
     if config.norm == "pre":
-        yield from _norm(f"{side}.norm", width)
+        yield from _norm(f"{side}.norm", width, rms=rms)
 
 
 def _drafter(config: DrafterDescription) -> Iterator[Entry]:
@@ -78,7 +84,7 @@ def _drafter(config: DrafterDescription) -> Iterator[Entry]:
     yield "bias", (config.vocab_size,)
     yield "slot.weight", (config.block, width)
     for layer in range(config.layers):
-        yield from _block(f"blocks.{layer}", config, width, cross=config.cross)
+        yield from _block(f"blocks.{layer}", config, width, width, cross=config.cross)
         yield from _linear(f"inject.{layer}", 2 * width, tapped)
     for number in range(len(config.taps)):
         yield from _norm(f"state_norms.{number}", width)
@@ -98,26 +104,32 @@ def _ctc(config: CtcDescription) -> Iterator[Entry]:
     yield "bias", (config.vocab_size,)
     yield "told.weight", (width, width)
     for layer in range(config.layers):
-        yield from _block(f"decoder.blocks.{layer}", config, width, cross=config.cross)
+        yield from _block(f"decoder.blocks.{layer}", config, width, width, cross=config.cross)
     if config.norm == "pre":
         yield from _norm("decoder.norm", width)
 
 
 def _block(
-    name: str, config: ModelDescription | SideDecoderDescription, kv_width: int, *, cross: bool
+    name: str,
+    config: ModelDescription | SideDecoderDescription,
+    heads_width: int,
+    kv_width: int,
+    *,
+    cross: bool,
+    rms: bool = False,
 ) -> Iterator[Entry]:
     width, inner = config.hidden_size, config.intermediate_size
-    yield from _linear(f"{name}.attention.qkv", width + 2 * kv_width, width)
-    yield from _linear(f"{name}.attention.out", width, width)
-    yield from _norm(f"{name}.attention_residual.norm", width)
+    yield from _linear(f"{name}.attention.qkv", heads_width + 2 * kv_width, width)
+    yield from _linear(f"{name}.attention.out", width, heads_width)
+    yield from _norm(f"{name}.attention_residual.norm", width, rms=rms)
     if cross:
-        yield from _linear(f"{name}.cross.q", width, width)
-        yield from _linear(f"{name}.cross.kv", 2 * width, width)
-        yield from _linear(f"{name}.cross.out", width, width)
-        yield from _norm(f"{name}.cross_residual.norm", width)
+        yield from _linear(f"{name}.cross.q", heads_width, width)
+        yield from _linear(f"{name}.cross.kv", 2 * heads_width, width)
+        yield from _linear(f"{name}.cross.out", width, heads_width)
+        yield from _norm(f"{name}.cross_residual.norm", width, rms=rms)
     yield from _linear(f"{name}.feedforward.up", inner * (2 if config.gated else 1), width)
     yield from _linear(f"{name}.feedforward.down", width, inner)
-    yield from _norm(f"{name}.feedforward_residual.norm", width)
+    yield from _norm(f"{name}.feedforward_residual.norm", width, rms=rms)
 
 
 def _linear(name: str, rows: int, columns: int) -> Iterator[Entry]:
@@ -125,6 +137,7 @@ def _linear(name: str, rows: int, columns: int) -> Iterator[Entry]:
     yield f"{name}.bias", (rows,)
 
 
-def _norm(name: str, width: int) -> Iterator[Entry]:
+def _norm(name: str, width: int, *, rms: bool = False) -> Iterator[Entry]:
     yield f"{name}.weight", (width,)
-    yield f"{name}.bias", (width,)
+    if not rms:
+        yield f"{name}.bias", (width,)

@@ -21,6 +21,8 @@ PORTABLE: dict[str, Any] = {
     "position_mlp": 0,
     "memory": 0,
 }
+PLAIN: dict[str, Any] = {"rms_norm": False, "norm_eps": 1e-5, "embedding_norm": False}
+"""What the exports have beside it; engines of ours compute other values too."""
 
 
 class Unsupported(NamedTuple):
@@ -32,12 +34,18 @@ class Unsupported(NamedTuple):
     """What a portable model has there."""
 
 
-def first_unsupported(config: ModelDescription) -> Unsupported | None:
-    """Return the first part of a model that is not portable; None where all are."""
-    for key, portable in PORTABLE.items():
+def first_unsupported(config: ModelDescription, *, plain: bool = True) -> Unsupported | None:
+    """Return the first part of a model that is not portable; None where all are.
+
+    Without `plain` norms and widths of other families may be there too.
+    """
+    for key, portable in (PORTABLE | PLAIN if plain else PORTABLE).items():
         value = getattr(config, key, portable)
         if value != portable:
             return Unsupported(key, value, portable)
+    usual_width, odd = divmod(config.hidden_size, config.num_attention_heads)
+    if plain and (odd or config.head_width != usual_width):
+        return Unsupported("head_dim", config.head_dim, usual_width)
     for key, (layers, causal) in config.attention_keys.items():
         if config.is_recurrent(key):
             return Unsupported(config.core_keys[key], "gru", "attention")

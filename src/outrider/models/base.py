@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Protocol, cast, runtime_checkable
+from typing import Any, Protocol, cast, runtime_checkable
 
 import torch
 from torch import Tensor, nn
@@ -10,6 +10,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 
 from outrider.errors import InputError
+from outrider.formats.description.rotary import rotary_frequencies
 from outrider.models.config import ModelConfig
 from outrider.models.state import DecoderState
 from outrider.nn.attention import AttentionBase, build_attention
@@ -22,8 +23,10 @@ from outrider.nn.layer.recurrent import Gru
 from outrider.nn.layer.residual import GATE_BIAS
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
+from outrider.nn.norm import NormKind
 from outrider.nn.position import LearnedPosition, Positions, Rotary, SinusoidalPosition
 from outrider.nn.position.alibi import Alibi
+from outrider.nn.position.bucketed import BucketedBias
 from outrider.nn.position.columns import Columns
 from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.position.mlp import PositionMlp
@@ -73,6 +76,7 @@ class Model(PreTrainedModel, GenerationMixin):
         super().__init__(config)
         self.tokens = nn.Embedding(config.vocab_size, config.hidden_size)
         self.decoder_position = build_position(config)
+        self.decoder_embedding_norm = build_embedding_norm(config)
         self.position_mlp = (
             PositionMlp(config.position_mlp, config.hidden_size) if config.position_mlp else None
         )
@@ -108,8 +112,10 @@ class Model(PreTrainedModel, GenerationMixin):
         ids_BT: Tensor,
         positions: Positions,
         recall: Callable[[Tensor], Tensor] | None = None,
+        *,
+        norm: nn.Module | None = None,
     ) -> Tensor:
-        """Look tokens up and say where they stand.
+        """Look tokens up and say where they stand; `norm` follows.
 
         `recall` puts the embeddings before in front of a text that goes on.
         """
@@ -118,6 +124,8 @@ class Model(PreTrainedModel, GenerationMixin):
             x_BTD = position(x_BTD, positions)
         if self.position_mlp is not None:
             x_BTD = self.position_mlp((recall or self.position_mlp.pad)(x_BTD))
+        if norm is not None:
+            x_BTD = norm(x_BTD)
         return dropout(x_BTD, self.config.dropout, self.training)
 
     def logits(self, hidden: Tensor) -> Tensor:
@@ -207,6 +215,7 @@ class Model(PreTrainedModel, GenerationMixin):
             tokens_BT,
             step.positions,
             lambda z_BTD: self._ring(state).extend(z_BTD, step),
+            norm=self.decoder_embedding_norm,
         )
         seen: list[Tensor] | None = None if state.drafter is None else []
         x_BTD = self.decoder.extend(x_BTD, state.caches, step, state.sources, seen)
@@ -246,6 +255,8 @@ def init_weights(module: nn.Module) -> None:
         init.xavier_uniform_(module.weight)
         if module.bias is not None:
             init.zeros_(module.bias)
+    elif isinstance(module, nn.RMSNorm):
+        init.ones_(module.weight)
     elif isinstance(module, nn.LayerNorm):
         init.ones_(module.weight)
         init.zeros_(module.bias)
@@ -273,6 +284,25 @@ def build_position(config: ModelConfig, *, causal: bool = True) -> nn.Module | N
     return CoordinatePosition(config.hidden_size) if config.position == "coordinate" else None
 
 
+def norm_kind(config: ModelConfig) -> NormKind:
+    """Return which norm the parts of a model have."""
+    return NormKind(config.rms_norm, config.norm_eps)
+
+
+def build_embedding_norm(config: ModelConfig) -> nn.Module | None:
+    """Build what norms embeddings before the first layer."""
+    return norm_kind(config).build(config.hidden_size) if config.embedding_norm else None
+
+
+def build_bias(config: ModelConfig, *, causal: bool) -> BucketedBias | None:
+    """Build what biases the scores of a whole stack."""
+    if config.position != "bucketed":
+        return None
+    buckets, distance = config.buckets
+    heads = config.num_attention_heads
+    return BucketedBias(heads, buckets=buckets, distance=distance, two_sided=not causal)
+
+
 def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:
     """Build what biases the scores of one layer."""
     heads, width = config.num_attention_heads, config.head_width
@@ -283,7 +313,9 @@ def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:
     return None
 
 
-def build_core(config: ModelConfig, attention_key: str, layer: int) -> SelfAttention:
+def build_core(
+    config: ModelConfig, attention_key: str, layer: int, bias: BucketedBias | None = None
+) -> SelfAttention:
     """Build what one layer knows other tokens by: its self-attention, or a GRU in that place."""
     if config.is_recurrent(attention_key):
         # A layer calls both in the same way, and that is all it asks.
@@ -300,20 +332,30 @@ def build_core(config: ModelConfig, attention_key: str, layer: int) -> SelfAtten
             key=attention_key,
         ),
         kv_heads=config.num_key_value_heads,
-        rotary=Rotary(config.head_width) if config.position == "rotary" else None,
+        rotary=build_rotary(config),
         columns=build_columns(config, causal=causal),
         correlation=config.position_correlation,
+        head_width=config.head_width,
+        bias=bias,
     )
+
+
+def build_rotary(config: ModelConfig) -> Rotary | None:
+    """Build what turns queries and keys of one layer."""
+    if config.position != "rotary":
+        return None
+    return Rotary(config.head_width, rotary_frequencies(config))
 
 
 def build_stack(
     config: ModelConfig, attention_key: str, *, cross: bool, skip: SkipConfig | None = None
 ) -> Stack:
     """Build the layers whose attention stands under `attention_key` in the config."""
-    layers = getattr(config, config.attention_keys[attention_key][0])
+    key, causal = config.attention_keys[attention_key]
+    layers, bias = getattr(config, key), build_bias(config, causal=causal)
     blocks = []
     for layer in range(1 if config.depth == "shared" else layers):
-        attention = build_core(config, attention_key, layer)
+        attention = build_core(config, attention_key, layer, bias)
         blocks.append(
             build_block(
                 config,
@@ -322,19 +364,29 @@ def build_stack(
                 residual=config.residual,
                 gate_bias=GATE_BIAS if config.gate_bias is None else config.gate_bias,
                 chunks=config.feedforward_chunks,
+                head_width=config.head_width,
+                norm_kind=norm_kind(config),
             )
         )
-    width, norm, halting = config.hidden_size, config.norm, config.halting_config
-    coordinate = CoordinatePosition(width) if config.position == "coordinate" else None
+    stack = _join_blocks(config, blocks, layers, skip)
+    stack.bias = bias
+    return stack
+
+
+def _join_blocks(
+    config: ModelConfig, blocks: Sequence[Block], layers: int, skip: SkipConfig | None
+) -> Stack:
+    width, halting = config.hidden_size, config.halting_config
+    options: dict[str, Any] = {"width": width, "norm": config.norm, "kind": norm_kind(config)}
+    if config.position == "coordinate":
+        options["coordinate"] = CoordinatePosition(width)
     if halting is not None:
-        unit = Halting(width, halting)
-        return HaltingStack(blocks[0], layers, unit, width=width, norm=norm, coordinate=coordinate)
+        return HaltingStack(blocks[0], layers, Halting(width, halting), **options)
     if config.depth == "shared":
-        return SharedStack(blocks[0], layers, width=width, norm=norm, coordinate=coordinate)
+        return SharedStack(blocks[0], layers, **options)
     if skip is not None:
-        return SkippingStack(blocks, skip.layers, width=width, norm=norm, coordinate=coordinate)
-    kind = ReversibleStack if config.residual == "reversible" else Stack
-    return kind(blocks, width=width, norm=norm, coordinate=coordinate)
+        return SkippingStack(blocks, skip.layers, **options)
+    return (ReversibleStack if config.residual == "reversible" else Stack)(blocks, **options)
 
 
 def build_block(
@@ -345,9 +397,11 @@ def build_block(
     residual: str = "add",
     gate_bias: float = GATE_BIAS,
     chunks: int = 1,
+    head_width: int | None = None,
+    norm_kind: NormKind | None = None,
 ) -> Block:
     """Build one layer around its self-attention."""
-    width, heads = config.hidden_size, config.num_attention_heads
+    width, heads, dropout = config.hidden_size, config.num_attention_heads, config.attention_dropout
     return Block(
         attention,
         FeedForward(
@@ -361,9 +415,12 @@ def build_block(
         width=width,
         norm=config.norm,
         dropout=config.dropout,
-        cross=CrossAttention(width, heads, dropout=config.attention_dropout) if cross else None,
+        cross=CrossAttention(width, heads, dropout=dropout, head_width=head_width)
+        if cross
+        else None,
         residual=residual,
         gate_bias=gate_bias,
+        norm_kind=norm_kind,
     )
 
 

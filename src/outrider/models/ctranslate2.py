@@ -16,6 +16,7 @@ from outrider.formats.portable import first_unsupported
 from outrider.models.config import Seq2SeqConfig
 from outrider.models.seq2seq import Seq2Seq
 from outrider.nn.layer.block import Block
+from outrider.nn.norm import Norm
 from outrider.nn.position import LearnedPosition, Positions, SinusoidalPosition
 from outrider.nn.stack import Stack
 
@@ -24,7 +25,7 @@ __all__ = ["FORBIDDEN", "QUANTIZATIONS", "Words", "to_ctranslate2"]
 QUANTIZATIONS = ("float32", "int8")
 FORBIDDEN = -1e9
 """Added to the score of a token that is never to be written."""
-ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "silu": "SWISH"}
+ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
 """Our name of an activation: theirs."""
 POSITIONS = ("sinusoidal", "learned")
 
@@ -145,7 +146,8 @@ def _fill_product(spec: Any, weight: Tensor, bias: Tensor) -> None:
     spec.weight, spec.bias = _array(weight), _array(bias)
 
 
-def _fill_norm(spec: Any, norm: nn.LayerNorm) -> None:
+def _fill_norm(spec: Any, norm: Norm) -> None:
+    assert isinstance(norm, nn.LayerNorm), "other norms were refused"
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 

@@ -56,7 +56,8 @@ class LanguageModel(Model):
     def hidden(self, tokens_BT: Tensor, seen: list[Tensor] | None = None) -> Tensor:
         """Run whole sequences: hidden states of all positions; `seen` collects every layer's."""
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
-        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions)
+        norm = self.decoder_embedding_norm
+        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions, norm=norm)
         return self.decoder(x_BTD, positions, self.real_tokens(tokens_BT), seen=seen)
 
     def new_memory(self, rows: int, tokens: int | None = None) -> Memory:
@@ -72,7 +73,8 @@ class LanguageModel(Model):
         The start token begins a document: its row forgets what came before.
         """
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
-        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions)
+        norm = self.decoder_embedding_norm
+        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions, norm=norm)
         return run_segment(self.decoder, x_BTD, tokens_BT == self.config.bos_token_id, memory)
 
     def open(self, rows: int, *, capacity: int, slack: int = SLACK) -> DecoderState:

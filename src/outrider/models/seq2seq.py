@@ -10,7 +10,14 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from outrider.errors import InputError
-from outrider.models.base import Model, build_position, build_stack, right_padding
+from outrider.models.base import (
+    Model,
+    build_embedding_norm,
+    build_position,
+    build_stack,
+    norm_kind,
+    right_padding,
+)
 from outrider.models.config import Seq2SeqConfig
 from outrider.models.pretrained import PretrainedEncoder
 from outrider.models.state import DecoderState
@@ -57,12 +64,14 @@ class Seq2Seq(Model):
         if config.encoder is None:
             self.pretrained = None
             self.encoder_position = build_position(config, causal=False)
+            self.encoder_embedding_norm = build_embedding_norm(config)
             self.encoder = build_stack(config, "encoder_attention", cross=False, skip=skip)
         else:
             width = config.hidden_size
             self.pretrained = PretrainedEncoder(config.encoder, width=width, dropout=config.dropout)
-            self.encoder_position = None
-            self.encoder = Stack([], width=width, norm="pre")  # no layers of its own, only the norm
+            self.encoder_position = self.encoder_embedding_norm = None
+            # No layers of its own, only the norm.
+            self.encoder = Stack([], width=width, norm="pre", kind=norm_kind(config))
         self.router = None if skip is None else Router(config.vocab_size, below=skip.below)
         self.pair = PairAttention(config.hidden_size) if config.pair_attention else None
         # Hugging Face's generate asks the encoder for this.
@@ -79,7 +88,8 @@ class Seq2Seq(Model):
         positions = Positions.upto(source_BS.shape[1], source_BS.device)
         if self.pretrained is None:
             table = self.tokens if self.source_tokens is None else self.source_tokens
-            x_BSD = self.embed(table, self.encoder_position, source_BS, positions)
+            norm = self.encoder_embedding_norm
+            x_BSD = self.embed(table, self.encoder_position, source_BS, positions, norm=norm)
         else:
             x_BSD = self.pretrained(source_BS, keep_BS)
         if self.router is None:
@@ -101,7 +111,8 @@ class Seq2Seq(Model):
         `seen` collects what each layer gave.
         """
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
-        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions)
+        norm = self.decoder_embedding_norm
+        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions, norm=norm)
         sources = self.decoder.sources(memory_BSD, keep_BS)
         keep_BT = self.real_tokens(tokens_BT)
         return self.decoder(x_BTD, positions, keep_BT, sources, seen)

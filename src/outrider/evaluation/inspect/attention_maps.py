@@ -20,7 +20,7 @@ from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import DecodeSettings
 from outrider.errors import InputError
 from outrider.evaluation.inspect.attention_weights import cross_weights, self_weights
-from outrider.models import LanguageModel
+from outrider.models import LanguageModel, Seq2Seq
 from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.stack import Stack
 from outrider.runtime import Generator, Translator
@@ -108,6 +108,11 @@ def describe_head(weights_TS: Tensor, *, own: bool) -> str:
     return f"{float(spread):.1f} tokens"
 
 
+def _check_drawable(model: Seq2Seq | LanguageModel) -> None:
+    if model.config.position == "bucketed":
+        raise InputError("this model's scores have a bias of buckets, which no map is drawn of yet")
+
+
 @torch.inference_mode()
 def _translate(loaded: Translator, backend: TorchBackend, text: str) -> AttentionMaps:
     pieces = loaded.requests([text], DecodeSettings(), split=False)[0]
@@ -119,6 +124,7 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
     _check_length(source, written)
     model = backend.model
     assert not isinstance(model, LanguageModel)
+    _check_drawable(model)
     if model.pretrained is not None:
         raise InputError("this model reads with a pretrained encoder; only our own can be drawn")
     if model.router is not None:
@@ -145,6 +151,7 @@ def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
     _check_length(prompt)
     model = backend.model
     assert isinstance(model, LanguageModel)
+    _check_drawable(model)
     with _record_weights(model.decoder) as decoder:
         model.hidden(torch.tensor([[backend.start, *prompt]], device=backend.device))
     if not decoder.own:

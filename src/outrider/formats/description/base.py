@@ -21,13 +21,15 @@ class ModelDescription:
     hidden_size: int = 512
     """Model width."""
     num_attention_heads: int = 8
-    """Heads of every attention; must divide the width."""
+    """Heads of every attention; must divide the width, unless `head_dim` is given."""
+    head_dim: int | None = None
+    """Width of a head; null for the model's width divided by the heads."""
     num_key_value_heads: int | None = None
     """Key-value heads of self-attention; null for as many as there are heads."""
     intermediate_size: int = 2048
     """Feed-forward width."""
     activation: str = "relu"
-    """relu, gelu or silu."""
+    """relu, gelu, gelu_tanh (an approximation of gelu) or silu."""
     gated: bool = False
     """Feed-forward with a gate."""
     feedforward_chunks: int = 1
@@ -35,6 +37,12 @@ class ModelDescription:
     the backward: less memory, more time."""
     norm: str = "pre"
     """Norm before each part (pre) or after each sum (post)."""
+    rms_norm: bool = False
+    """Norms divide by the root mean square alone: no mean, no bias."""
+    norm_eps: float = 1e-5
+    """Added to what a norm takes the root of."""
+    embedding_norm: bool = False
+    """Norm the embeddings, positions added, before the first layer."""
     residual: str = "add"
     """How a part joins the rest: add, gru (a gate), or reversible (memory does not grow with
     depth)."""
@@ -46,9 +54,18 @@ class ModelDescription:
     """With `depth: shared`, `{threshold: 0.99, ponder: 0.01, bias: 1.0}` (or `{}`) lets every token
     decide how often it goes through the layer; null for all the same."""
     position: str = "sinusoidal"
-    """sinusoidal, learned, coordinate, rotary, relative, alibi or none."""
+    """sinusoidal, learned, coordinate, rotary, relative, bucketed, alibi or none."""
+    rope_theta: float | int | None = None
+    """Base of `rotary` positions; null for 10000."""
+    rope_scaling: dict[str, Any] | None = None
+    """How the frequencies of `rotary` positions were stretched: `{rope_type: linear, factor: 2.0}`,
+    or `rope_type: llama3` with its numbers."""
     relative_codes: int | None = None
     """Width of the codes of `relative` positions; null for that of a head."""
+    relative_buckets: int | None = None
+    """Buckets of distances that `bucketed` positions have a trained bias for; null for 32."""
+    relative_distance: int | None = None
+    """Distance from which all are in the last bucket of `bucketed` positions; null for 128."""
     position_correlation: int = 0
     """Width of the filters that let queries and keys know their neighbours; 0 for none."""
     position_mlp: int = 0
@@ -108,7 +125,12 @@ class ModelDescription:
     @property
     def head_width(self) -> int:
         """Width of one head."""
-        return self.hidden_size // self.num_attention_heads
+        return self.head_dim or self.hidden_size // self.num_attention_heads
+
+    @property
+    def buckets(self) -> tuple[int, int]:
+        """Buckets of `bucketed` positions, and the distance at which they end."""
+        return self.relative_buckets or 32, self.relative_distance or 128
 
     @property
     def embedding_scale(self) -> float:

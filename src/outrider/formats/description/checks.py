@@ -7,6 +7,7 @@ from outrider.errors import ConfigError, nearest
 from outrider.formats.description.base import AttentionSpec, ModelDescription
 from outrider.formats.description.choices import (
     ACTIVATIONS,
+    BUCKET_LIMIT,
     CHUNK_LIMIT,
     CORES,
     DEPTHS,
@@ -20,6 +21,7 @@ from outrider.formats.description.choices import (
     POSITIONS,
     RESIDUALS,
 )
+from outrider.formats.description.rotary import check_rotary
 
 __all__ = ["check_model", "check_usual_score"]
 
@@ -30,6 +32,8 @@ def check_model(config: ModelDescription) -> None:
     _check_choices(config)
     _check_depth(config)
     _check_tokens(config)
+    check_rotary(config)
+    _check_buckets(config)
     for key, (layers, _) in config.attention_keys.items():
         if not config.is_recurrent(key) and getattr(config, layers):
             config.layer_attention(key, 0)  # as many as there are layers
@@ -47,16 +51,58 @@ def _check_sizes(config: ModelDescription) -> None:
             message = f"got {getattr(config, key)}, expected 0 to {NEIGHBOUR_LIMIT}"
             raise ConfigError(key, message)
     heads, kv_heads = config.num_attention_heads, config.num_key_value_heads
-    if heads < 1 or config.hidden_size % heads:
-        message = f"got {heads}, which does not divide hidden_size {config.hidden_size}"
-        raise ConfigError("num_attention_heads", message)
-    if config.position in EVEN_POSITIONS and config.hidden_size // heads % 2:
-        message = f"{config.position!r} needs an even head width, not {config.hidden_size // heads}"
-        raise ConfigError("position", message)
+    _check_heads(config)
+    if config.position in EVEN_POSITIONS:
+        for part, width in (("head", config.head_width), ("model", config.hidden_size)):
+            if width % 2:
+                message = f"{config.position!r} needs an even {part} width, not {width}"
+                raise ConfigError("position", message)
     _check_codes(config)
     if kv_heads is not None and (kv_heads < 1 or heads % kv_heads):
         message = f"got {kv_heads}, which does not divide num_attention_heads {heads}"
         raise ConfigError("num_key_value_heads", message)
+
+
+def _check_heads(config: ModelDescription) -> None:
+    heads, width, limit = config.num_attention_heads, config.head_dim, LIMITS["hidden_size"]
+    if width is None and (heads < 1 or config.hidden_size % heads):
+        message = f"got {heads}, which does not divide hidden_size {config.hidden_size}"
+        raise ConfigError("num_attention_heads", message)
+    if heads < 1:
+        raise ConfigError("num_attention_heads", f"got {heads}, expected 1 or more")
+    if width is not None and not 1 <= width * heads <= limit:
+        message = f"got {width}, and {heads} heads of it are not 1 to {limit} wide"
+        raise ConfigError("head_dim", message)
+
+
+def _check_buckets(config: ModelDescription) -> None:
+    for key in ("relative_buckets", "relative_distance"):
+        if getattr(config, key) is not None and config.position != "bucketed":
+            message = f"has no effect on {config.position!r} positions; leave it out"
+            raise ConfigError(key, message)
+    if config.position != "bucketed":
+        return
+    buckets, distance = config.buckets
+    if not 4 <= buckets <= BUCKET_LIMIT or buckets % 4:
+        message = f"got {buckets}, expected a multiple of 4 up to {BUCKET_LIMIT}"
+        raise ConfigError("relative_buckets", message)
+    if not buckets // 2 < distance <= POSITION_LIMIT:
+        message = f"got {distance}, expected above {buckets // 2}, at most {POSITION_LIMIT}"
+        raise ConfigError("relative_distance", message)
+    for key in ("halting", "skip"):
+        if getattr(config, key, None) is not None:
+            raise ConfigError("position", f"'bucketed' does not go with {key}; use rotary")
+    if config.residual == "reversible":
+        message = "'bucketed' does not go with residual: reversible; use rotary"
+        raise ConfigError("position", message)
+    for key in config.attention_keys:
+        if config.is_recurrent(key):
+            continue
+        specs = getattr(config, key)
+        for spec in specs if isinstance(specs, list) else [specs or {}]:
+            if set(spec) - {"kind"} or spec.get("kind") not in ("causal", "full"):
+                message = "'bucketed' goes with plain full and causal attention; use rotary"
+                raise ConfigError("position", message)
 
 
 def _check_codes(config: ModelDescription) -> None:
@@ -90,6 +136,8 @@ def _check_choices(config: ModelDescription) -> None:
     for key in ("dropout", "attention_dropout", "activation_dropout"):
         if not 0 <= getattr(config, key) < 1:
             raise ConfigError(key, f"got {getattr(config, key)}, expected 0 to less than 1")
+    if not 0 < config.norm_eps < 1:
+        raise ConfigError("norm_eps", f"got {config.norm_eps}, expected above 0, less than 1")
     _check_residual(config)
 
 

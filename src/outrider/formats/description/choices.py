@@ -3,6 +3,7 @@
 __all__ = [
     "ACTIVATIONS",
     "BIASES",
+    "BUCKET_LIMIT",
     "CHUNK_LIMIT",
     "CORES",
     "DEPTHS",
@@ -20,16 +21,18 @@ __all__ = [
     "SHIFTED_POSITIONS",
 ]
 
-POSITIONS = ("sinusoidal", "learned", "coordinate", "rotary", "relative", "alibi", "none")
+POSITIONS = (
+    *("sinusoidal", "learned", "coordinate", "rotary", "relative", "bucketed", "alibi", "none"),
+)
 EVEN_POSITIONS = ("sinusoidal", "coordinate", "rotary", "relative", "alibi")
 SHIFTED_POSITIONS = ("rotary", "relative", "alibi", "none")
 """Those that only know how far apart two tokens stand, or nothing."""
-IN_ATTENTION = ("rotary", "relative", "alibi")
+IN_ATTENTION = ("rotary", "relative", "bucketed", "alibi")
 """Those that say nothing to embeddings."""
 BIASES = ("relative", "alibi")
 """Positions that add columns to queries and keys."""
 NORMS = ("pre", "post")
-ACTIVATIONS = ("relu", "gelu", "silu")
+ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 RESIDUALS = ("add", "gru", "reversible")
 CORES = ("attention", "gru")
 DEPTHS = ("stacked", "shared")
@@ -39,4 +42,5 @@ POSITION_LIMIT = 1 << 24
 NEIGHBOUR_LIMIT = 1 << 8
 CHUNK_LIMIT = 1 << 10
 GATE_LIMIT = 100.0
+BUCKET_LIMIT = 1 << 12
 NEXT_LIMIT = 1 << 6

@@ -61,6 +61,7 @@ class SideDecoderDescription:
         for key in values.keys() & set(cls.given):
             raise ConfigError(key, "comes from the target; leave it out")
         shape = {key: getattr(target, key) for key in SHAPE}
+        shape["num_attention_heads"] = _dividing(target.hidden_size, target.num_attention_heads)
         words = {"vocab_size": target.vocab_size, "hidden_size": target.hidden_size}
         return {**words, **shape, **values}
 
@@ -71,6 +72,11 @@ class SideDecoderDescription:
                     f"the {name} was made for another model: its {key} is {getattr(self, key)}, "
                     f"the target's {value}"
                 )
+
+
+def _dividing(width: int, heads: int) -> int:
+    """Return so many heads, or the next fewer that the width can be cut into."""
+    return next(n for n in range(heads, 0, -1) if width % n == 0)
 
 
 def check_choice(key: str, value: str, accepted: tuple[str, ...]) -> None:

@@ -68,7 +68,7 @@ TWINS = {
 }
 """Their keys that must say what another says; all further ones say nothing of how ours compute."""
 
-ACTIVATIONS = {"swish": "silu"}
+ACTIVATIONS = {"swish": "silu", "gelu_new": "gelu_tanh"}
 """Their name of an activation where it differs from ours."""
 
 

@@ -1,6 +1,6 @@
 """Softmax attention over dense tensors: the one place that chooses how it is computed.
 
-    y_i = sum_j w_ij v_j        w_i = softmax_{j kept}(q_i . k_j / sqrt(K))
+    y_i = sum_j w_ij v_j        w_i = softmax_{j kept}(q_i . k_j / sqrt(K) + bias_ij)
 
 Two forms give the same numbers. `scaled_dot_product_attention` never stores the T x S weights, but
 on a CPU its backward is slow for short sequences, where three plain matrix products win (measured:
@@ -28,9 +28,11 @@ def attend(
     keep: Tensor | None = None,
     causal: bool = False,
     dropout: float = 0.0,
+    bias: Tensor | None = None,
 ) -> Tensor:
     """Attend every query to the kept keys; `keep` broadcasts to [B, H, T, S].
 
+    `bias` is added to the scores, and broadcasts likewise.
     `causal` means j <= i counted from the first query and key, so it is for whole passes (T == S).
     A query with no kept key gets some finite output that must not be used.
     """
@@ -40,10 +42,14 @@ def attend(
             repeats = q_BHTK.shape[1] // k_BGSK.shape[1]
             k_BGSK = k_BGSK.repeat_interleave(repeats, dim=1)
             v_BGSK = v_BGSK.repeat_interleave(repeats, dim=1)
-        return _plain(q_BHTK, k_BGSK, v_BGSK, keep=keep, causal=causal, dropout=dropout)
-    if causal and keep is not None:
-        keep = keep & _lower_triangle(q_BHTK, k_BGSK)
+        return _plain(q_BHTK, k_BGSK, v_BGSK, keep=keep, causal=causal, dropout=dropout, bias=bias)
+    if causal and (keep is not None or bias is not None):
+        triangle_TS = _lower_triangle(q_BHTK, k_BGSK)
+        keep = triangle_TS if keep is None else keep & triangle_TS
         causal = False
+    if bias is not None:
+        bias = bias.to(q_BHTK.dtype)
+        keep = bias if keep is None else bias.masked_fill(~keep, torch.finfo(bias.dtype).min)
     return F.scaled_dot_product_attention(
         q_BHTK,
         k_BGSK,
@@ -73,8 +79,11 @@ def _plain(
     keep: Tensor | None,
     causal: bool,
     dropout: float,
+    bias: Tensor | None,
 ) -> Tensor:
     scores_BHTS = (q_BHTK * q_BHTK.shape[-1] ** -0.5) @ k_BHSK.transpose(-1, -2)
+    if bias is not None:
+        scores_BHTS = scores_BHTS + bias
     if causal:
         triangle_TS = _lower_triangle(q_BHTK, k_BHSK)
         keep = triangle_TS if keep is None else keep & triangle_TS

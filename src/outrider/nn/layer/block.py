@@ -11,6 +11,7 @@ from outrider.nn.cache import Cache, Step
 from outrider.nn.layer.feedforward import FeedForward
 from outrider.nn.layer.heads import CrossAttention, SelfAttention, Source
 from outrider.nn.layer.residual import GATE_BIAS, Residual, build_residual
+from outrider.nn.norm import NormKind
 from outrider.nn.position import Positions
 
 __all__ = ["Block"]
@@ -30,11 +31,19 @@ class Block(nn.Module):
         cross: CrossAttention | None = None,
         residual: str = "add",
         gate_bias: float = GATE_BIAS,
+        norm_kind: NormKind | None = None,
     ) -> None:
         super().__init__()
 
         def join() -> Residual:
-            return build_residual(residual, width, norm=norm, dropout=dropout, gate_bias=gate_bias)
+            return build_residual(
+                residual,
+                width,
+                norm=norm,
+                dropout=dropout,
+                gate_bias=gate_bias,
+                norm_kind=norm_kind,
+            )
 
         self.attention = attention
         self.attention_residual = join()

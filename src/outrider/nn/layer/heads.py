@@ -19,12 +19,13 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outrider.nn.attention.base import AttentionBase
-from outrider.nn.cache import SLACK, Cache, Room, Step
+from outrider.nn.cache import SLACK, Cache, LayerCache, Room, Step
 from outrider.nn.cache.ring import Ring
 from outrider.nn.kernel.dense import attend
 from outrider.nn.layer.correlation import CorrelatedCache, Correlation
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, Rotary
+from outrider.nn.position.bucketed import BucketedBias
 from outrider.nn.position.columns import Columns
 
 __all__ = ["CrossAttention", "SelfAttention", "Source"]
@@ -51,10 +52,13 @@ class SelfAttention(nn.Module):
         rotary: Rotary | None = None,
         columns: Columns | None = None,
         correlation: int = 0,
+        head_width: int | None = None,
+        bias: BucketedBias | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
-        self.head_width = width // heads
+        self.head_width = head_width or width // heads
+        self._bias = [] if bias is None else [bias]  # in a list: its weights are the stack's
         self.attention = attention
         self.rotary = rotary
         self.columns = columns
@@ -72,6 +76,8 @@ class SelfAttention(nn.Module):
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
         """One whole pass from position 0."""
         q, k, v = self.project(x_BTD, positions, keep_BT)
+        if self._bias:
+            return self.merge(self._attend_biased(q, k, v, keep_BT), x_BTD)
         return self.merge(self.attention(q, k, v, keep_BT=keep_BT), x_BTD)
 
     def extend(self, x_BTD: Tensor, cache: Cache, step: Step) -> Tensor:
@@ -81,7 +87,32 @@ class SelfAttention(nn.Module):
             ring, cache = cache.ring, cache.inner
             recall = lambda qk: ring.extend(qk, step)  # noqa: E731
         q, k, v = self.project(x_BTD, step.positions, recall=recall)
+        if self._bias:
+            return self.merge(self._extend_biased(q, k, v, cache, step), x_BTD)
         return self.merge(self.attention.extend(q, k, v, cache, step), x_BTD)
+
+    def _attend_biased(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None
+    ) -> Tensor:
+        """One whole pass under a bias; a config allows it with full and causal attention only."""
+        causal = self.attention.causal
+        # Padding on the right lies ahead of every real query of a causal pass.
+        keep = None if causal or keep_BT is None else keep_BT[:, None, None]
+        bias = self._bias[0].whole(q_BHTK.shape[2], q_BHTK.device)
+        dropout = self.attention.active_dropout
+        return attend(q_BHTK, k_BGTK, v_BGTK, keep=keep, causal=causal, dropout=dropout, bias=bias)
+
+    def _extend_biased(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
+    ) -> Tensor:
+        assert isinstance(cache, LayerCache)
+        if step.fresh:
+            cache.fill(k_BGTK, v_BGTK, step)
+            return self._attend_biased(q_BHTK, k_BGTK, v_BGTK, None)
+        slots = step.slots(self.attention, cache.size)
+        k_BGCK, v_BGCK = cache.write(k_BGTK, v_BGTK, slots)
+        bias = self._bias[0].after(step.positions, slots.read)
+        return attend(q_BHTK, k_BGCK, v_BGCK, keep=slots.keep, bias=bias)
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> Cache:
         """Room for `capacity` tokens a row, as far as the pattern needs them."""
@@ -156,13 +187,16 @@ class SelfAttention(nn.Module):
 class CrossAttention(nn.Module):
     """Target tokens look at the source."""
 
-    def __init__(self, width: int, heads: int, *, dropout: float = 0.0) -> None:
+    def __init__(
+        self, width: int, heads: int, *, dropout: float = 0.0, head_width: int | None = None
+    ) -> None:
         super().__init__()
-        self.heads, self.head_width = heads, width // heads
+        self.heads, self.head_width = heads, head_width or width // heads
         self.dropout = dropout
-        self.q = Linear(width, width)
-        self.kv = Linear(width, 2 * width)
-        self.out = Linear(width, width)
+        inner = heads * self.head_width
+        self.q = Linear(width, inner)
+        self.kv = Linear(width, 2 * inner)
+        self.out = Linear(inner, width)
 
     def source(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> Source:
         """Project the encoder's output once; every later step reads this."""

@@ -18,6 +18,7 @@ from torch import Tensor, nn
 
 from outrider.nn.dropout import dropout
 from outrider.nn.linear import Linear
+from outrider.nn.norm import NormKind
 
 __all__ = ["GATE_BIAS", "RESIDUALS", "GatedResidual", "Residual", "build_residual"]
 
@@ -29,9 +30,11 @@ GATE_BIAS = 6.5
 class Residual(nn.Module):
     """Adds what a part computed to what it was given."""
 
-    def __init__(self, width: int, *, norm: str, dropout: float) -> None:
+    def __init__(
+        self, width: int, *, norm: str, dropout: float, kind: NormKind | None = None
+    ) -> None:
         super().__init__()
-        self.norm = nn.LayerNorm(width)
+        self.norm = (kind or NormKind()).build(width)
         self.pre = norm == "pre"
         self.dropout = dropout
 
@@ -53,8 +56,15 @@ class Residual(nn.Module):
 class GatedResidual(Residual):
     """Lets gates decide how much of what a part computed replaces what it was given."""
 
-    def __init__(self, width: int, *, dropout: float, gate_bias: float = GATE_BIAS) -> None:
-        super().__init__(width, norm="pre", dropout=dropout)
+    def __init__(
+        self,
+        width: int,
+        *,
+        dropout: float,
+        gate_bias: float = GATE_BIAS,
+        kind: NormKind | None = None,
+    ) -> None:
+        super().__init__(width, norm="pre", dropout=dropout, kind=kind)
         self.from_part = Linear(width, 3 * width, bias=False)
         """W of the gates r and z and of h, one below the other."""
         self.from_stream = Linear(width, 2 * width, bias=False)
@@ -80,9 +90,15 @@ class GatedResidual(Residual):
 
 
 def build_residual(
-    kind: str, width: int, *, norm: str, dropout: float, gate_bias: float = GATE_BIAS
+    kind: str,
+    width: int,
+    *,
+    norm: str,
+    dropout: float,
+    gate_bias: float = GATE_BIAS,
+    norm_kind: NormKind | None = None,
 ) -> Residual:
     """Build the residual of one part; reversible layers have plain ones, joined by their stack."""
     if kind == "gru":
-        return GatedResidual(width, dropout=dropout, gate_bias=gate_bias)
-    return Residual(width, norm=norm, dropout=dropout)
+        return GatedResidual(width, dropout=dropout, gate_bias=gate_bias, kind=norm_kind)
+    return Residual(width, norm=norm, dropout=dropout, kind=norm_kind)

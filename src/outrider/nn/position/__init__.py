@@ -42,27 +42,28 @@ class Positions(NamedTuple):
 class SineTable:
     """Rows of cosines and sines, computed once and as far as they are asked for.
 
-    Neither a parameter nor a buffer: it follows from the width alone, is never stored, and is made
-    on whatever device asks for it. All tables of a width are one: a copy for every layer would
-    take a gigabyte at 60,000 positions.
+    Neither a parameter nor a buffer: it follows from its frequencies, is never stored, and is made
+    on whatever device asks for it. All tables of the same frequencies are one: a copy for every
+    layer would take a gigabyte at 60,000 positions.
     """
 
-    _of_width: ClassVar["WeakValueDictionary[int, SineTable]"] = WeakValueDictionary()
-    width: int
+    _known: ClassVar["WeakValueDictionary[tuple[float, ...], SineTable]"] = WeakValueDictionary()
+    frequencies: tuple[float, ...]
     _rows: dict[tuple[torch.device, torch.dtype], Tensor]
 
-    def __new__(cls, width: int) -> "SineTable":
-        """Return the table of this width."""
-        table = cls._of_width.get(width)
+    def __new__(cls, width: int, frequencies: tuple[float, ...] | None = None) -> "SineTable":
+        """Return the table of these frequencies, by default the usual ones of this width."""
+        frequencies = frequencies or tuple(10_000.0 ** (-k / width) for k in range(0, width, 2))
+        table = cls._known.get(frequencies)
         if table is None:
             table = super().__new__(cls)
-            table.width, table._rows = width, {}
-            table = cls._of_width.setdefault(width, table)
+            table.frequencies, table._rows = frequencies, {}
+            table = cls._known.setdefault(frequencies, table)
         return table
 
-    def __reduce__(self) -> tuple[type["SineTable"], tuple[int]]:
+    def __reduce__(self) -> tuple[type["SineTable"], tuple[int, tuple[float, ...]]]:
         """Copies and pickles of a module find the table again."""
-        return SineTable, (self.width,)
+        return SineTable, (2 * len(self.frequencies), self.frequencies)
 
     def look_up(self, positions: Positions, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return (sin, cos) of every angle, [B, T, width / 2] each."""
@@ -79,8 +80,7 @@ class SineTable:
         # A table made while decoding must still serve a later backward.
         with torch.inference_mode(False):
             # Angles in float64: at position 64k one would lose three digits in float32.
-            place = torch.arange(0, self.width, 2, dtype=torch.float64, device="cpu")
-            frequency = 10_000.0 ** (-place / self.width)
+            frequency = torch.tensor(self.frequencies, dtype=torch.float64, device="cpu")
             parts = []
             for start in range(0, length, PART):
                 index = torch.arange(start, min(start + PART, length), device="cpu")
@@ -126,9 +126,10 @@ class LearnedPosition(nn.Module):
 class Rotary(nn.Module):
     """Turns each pair (k, k + K/2) of a query or key by its position's angle."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, frequencies: tuple[float, ...] | None = None) -> None:
+        """Turn heads of this width, by default with the frequencies above."""
         super().__init__()
-        self.table = SineTable(width)
+        self.table = SineTable(width, frequencies)
 
     def forward(self, x_BHTK: Tensor, positions: Positions) -> Tensor:
         """Rotate queries or keys."""

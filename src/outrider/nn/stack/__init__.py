@@ -7,7 +7,9 @@ from torch import Tensor, nn
 from outrider.nn.cache import SLACK, Cache, Step
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source
+from outrider.nn.norm import NormKind
 from outrider.nn.position import Positions
+from outrider.nn.position.bucketed import BucketedBias
 from outrider.nn.position.coordinate import CoordinatePosition
 
 __all__ = ["Stack"]
@@ -23,12 +25,15 @@ class Stack(nn.Module):
         width: int,
         norm: str,
         coordinate: CoordinatePosition | None = None,
+        kind: NormKind | None = None,
     ) -> None:
         super().__init__()
         self.coordinate = coordinate
         """Added in front of every layer but the first, whose input has it already."""
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.norm = nn.LayerNorm(width) if norm == "pre" else None
+        self.norm = (kind or NormKind()).build(width) if norm == "pre" else None
+        self.bias: BucketedBias | None = None
+        """What biases the scores of all layers, which hold it too."""
 
     def forward(
         self,

@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source
+from outrider.nn.norm import NormKind
 from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack import Stack
 
@@ -27,8 +28,9 @@ class SharedStack(Stack):
         width: int,
         norm: str,
         coordinate: CoordinatePosition | None = None,
+        kind: NormKind | None = None,
     ) -> None:
-        super().__init__([block], width=width, norm=norm, coordinate=coordinate)
+        super().__init__([block], width=width, norm=norm, coordinate=coordinate, kind=kind)
         self.steps = steps
 
     @property

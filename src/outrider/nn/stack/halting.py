@@ -27,6 +27,7 @@ from outrider.nn.cache import Cache, LayerCache, Step
 from outrider.nn.kernel.dense import attend
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source
+from outrider.nn.norm import NormKind
 from outrider.nn.position import Positions
 from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack.depth import SharedStack
@@ -93,8 +94,9 @@ class HaltingStack(SharedStack):
         width: int,
         norm: str,
         coordinate: CoordinatePosition | None = None,
+        kind: NormKind | None = None,
     ) -> None:
-        super().__init__(block, steps, width=width, norm=norm, coordinate=coordinate)
+        super().__init__(block, steps, width=width, norm=norm, coordinate=coordinate, kind=kind)
         self.halting = halting
         self.pondered: Pondered | None = None
         """What the last whole pass came to."""

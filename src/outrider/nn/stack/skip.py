@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from outrider.config import Config
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source
+from outrider.nn.norm import NormKind
 from outrider.nn.position import Positions
 from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack import Stack
@@ -68,8 +69,9 @@ class SkippingStack(Stack):
         width: int,
         norm: str,
         coordinate: CoordinatePosition | None = None,
+        kind: NormKind | None = None,
     ) -> None:
-        super().__init__(blocks, width=width, norm=norm, coordinate=coordinate)
+        super().__init__(blocks, width=width, norm=norm, coordinate=coordinate, kind=kind)
         self.layers = frozenset(range(len(blocks)) if layers is None else layers)
 
     def forward(
