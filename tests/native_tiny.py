@@ -27,12 +27,14 @@ SEQ2SEQ: dict[str, dict[str, Any]] = {
     "learned": {"position": "learned", "max_positions": 40, "share_embeddings": False, **ODD},
     "grouped": {"num_key_value_heads": 2, "num_attention_heads": 4, "position": "rotary"},
     "wide": {"hidden_size": 72, "intermediate_size": 130, "num_attention_heads": 1},
+    "ssru": {"decoder_core": "ssru", "norm": "post", "logits_bias": True, **ODD},
     "unscaled": {"scale_embedding": False, "gated": True, "encoder_layers": 1, **ODD},
 }
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "text": {},
     "text rotary": {"position": "rotary", "num_key_value_heads": 1, "gated": True},
     "text learned": {"position": "learned", "max_positions": 40, "norm": "post", **ODD},
+    "text ssru": {"core": "ssru", "activation": "gelu"},
     "text many": {"next_tokens": 2, "activation": "gelu", "tie_word_embeddings": False},
 }
 KINDS = [*SEQ2SEQ, *LANGUAGE_MODELS]

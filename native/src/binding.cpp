@@ -68,6 +68,11 @@ Position to_position(const std::string& name) {
   throw std::invalid_argument("position '" + name + "' is not computed here");
 }
 
+bool is_recurrent(const std::string& core) {
+  if (core == "attention" || core == "ssru") return core == "ssru";
+  throw std::invalid_argument("core '" + core + "' is not computed here");
+}
+
 Precision to_precision(const std::string& name) {
   if (name == "int8") return Precision::int8;
   if (name == "float32") return Precision::float32;
@@ -113,6 +118,7 @@ ModelSpec read_model(const nb::dict& values) {
   spec.pre_norm = get<bool>(values, "pre_norm");
   spec.gated = get<bool>(values, "gated");
   spec.shared_embeddings = get<bool>(values, "shared_embeddings");
+  spec.recurrent = is_recurrent(get<std::string>(values, "core"));
   spec.position = to_position(get<std::string>(values, "position"));
   spec.activation = to_activation(get<std::string>(values, "activation"));
   spec.precision = to_precision(get<std::string>(values, "dtype"));

@@ -57,7 +57,8 @@ std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& so
                                          const std::vector<int>& capacities, bool drafting,
                                          bool parallel) {
   const auto make_cache = [&](const LayerShape& shape, int layers, int positions) {
-    return KvCache(layers, shape.kv_heads, shape.head_width(), positions, pool_);
+    const int heads = shape.recurrent ? shape.heads : shape.kv_heads;
+    return KvCache(layers, heads, shape.head_width(), positions, pool_, !shape.recurrent);
   };
   auto state = std::make_unique<State>(drafting, parallel);
   int reach = 1;
@@ -77,6 +78,7 @@ std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& so
       read->length = length;
       LayerShape shape = decoder_.shape();
       shape.kv_heads = shape.heads;  // cross-attention has a key for every head
+      shape.recurrent = false;
       if (is_decoded(capacities)) read->decoder = make_cache(shape, decoder_.layers(), length);
       if (drafting)
         read->drafter = make_cache(drafter_->stack().shape(), drafter_->stack().layers(), length);

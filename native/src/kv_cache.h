@@ -1,4 +1,5 @@
-// The KV cache of one sequence: keys and values of every layer and head.
+// The KV cache of one sequence: keys and values of every layer and head. Recurrent layers keep their
+// states as values, and have no keys.
 //
 // Keys lie in blocks of 16 positions, [block][width][16], so that one instruction meets 16 of them.
 // What lies beyond a sequence's length means nothing; forgetting tokens is therefore free.
@@ -14,8 +15,10 @@ namespace outrider {
 class KvCache {
  public:
   KvCache() = default;
-  KvCache(int layers, int heads, int width, int capacity, std::shared_ptr<BufferPool> pool)
-      : layers_(layers),
+  KvCache(int layers, int heads, int width, int capacity, std::shared_ptr<BufferPool> pool,
+          bool keyed = true)
+      : keyed_(keyed),
+        layers_(layers),
         heads_(heads),
         width_(width),
         capacity_(round_up(capacity, kPanel)),
@@ -25,8 +28,8 @@ class KvCache {
 
   float* keys(int layer, int head) { return data_.data() + start(layer, head); }
   const float* keys(int layer, int head) const { return data_.data() + start(layer, head); }
-  float* values(int layer, int head) { return keys(layer, head) + part(); }
-  const float* values(int layer, int head) const { return keys(layer, head) + part(); }
+  float* values(int layer, int head) { return keys(layer, head) + key_part(); }
+  const float* values(int layer, int head) const { return keys(layer, head) + key_part(); }
 
   void write(int layer, int head, int position, const float* key, const float* value) {
     float* block =
@@ -40,15 +43,21 @@ class KvCache {
                 static_cast<std::size_t>(width_) * sizeof(float));
   }
 
+  // The state of a recurrent layer after the token at a position.
+  float* state(int layer, int head, int position) {
+    return values(layer, head) + static_cast<std::ptrdiff_t>(position) * width_;
+  }
+
   // A copy of the first `length` positions.
   KvCache copy(int length) const {
-    KvCache copied(layers_, heads_, width_, capacity_, data_.pool());
+    KvCache copied(layers_, heads_, width_, capacity_, data_.pool(), keyed_);
     const std::size_t used =
         static_cast<std::size_t>(round_up(length, kPanel)) * static_cast<std::size_t>(width_);
     if (used == 0) return copied;  // and there may be no memory at all
     for (int layer = 0; layer < layers_; ++layer)
       for (int head = 0; head < heads_; ++head) {
-        std::memcpy(copied.keys(layer, head), keys(layer, head), used * sizeof(float));
+        if (keyed_)
+          std::memcpy(copied.keys(layer, head), keys(layer, head), used * sizeof(float));
         std::memcpy(copied.values(layer, head), values(layer, head), used * sizeof(float));
       }
     return copied;
@@ -58,13 +67,16 @@ class KvCache {
   std::size_t part() const {
     return static_cast<std::size_t>(capacity_) * static_cast<std::size_t>(width_);
   }
+  std::size_t key_part() const { return keyed_ ? part() : 0; }
   std::size_t size() const {
-    return 2 * part() * static_cast<std::size_t>(layers_) * static_cast<std::size_t>(heads_);
+    return (key_part() + part()) * static_cast<std::size_t>(layers_) *
+           static_cast<std::size_t>(heads_);
   }
   std::size_t start(int layer, int head) const {
-    return static_cast<std::size_t>(layer * heads_ + head) * 2 * part();
+    return static_cast<std::size_t>(layer * heads_ + head) * (key_part() + part());
   }
 
+  bool keyed_ = true;
   int layers_ = 0, heads_ = 0, width_ = 0, capacity_ = 0;
   PooledBuffer data_;
 };

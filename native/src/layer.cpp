@@ -4,10 +4,12 @@
 //
 //   buffer        written by         until  read by            from  written again from
 //   projected     product q, k, v    A      attention          A     B: all have attended
+//                 product into       A      recurrence         A     C: all have gone on
 //   context       attention          B      output projection  B     C: all have projected it
 //   ffn_inner     product up         A      activation         A
 //                 activation         D      product down       D     E: all have multiplied it
 //   sublayer_out  projection; down   C; E   add_to_residual    C; E  B or D of the next sublayer
+//                 recurrence         C      add_to_residual    C     the same
 //   KV caches     a head's worker           the same worker
 //
 // A is only there where the columns that a worker computes are not those it goes on with (see
@@ -55,12 +57,17 @@ Range ForwardPass::multiply_parts(const Matrix& matrix, int parts,
 
 Layer::Layer(PackedWeights& weights, const std::string& name, const LayerShape& shape)
     : shape_(shape),
-      qkv_(weights, name + ".attention.qkv", shape.qkv_width(), shape.width, shape.precision),
-      out_(weights, name + ".attention.out", shape.width, shape.width, shape.precision),
       up_(weights, name + ".feedforward.up", shape.up_width(), shape.width, shape.precision),
       down_(weights, name + ".feedforward.down", shape.width, shape.inner, shape.precision),
       attention_norm_(weights, name + ".attention_residual.norm", shape.width),
       feedforward_norm_(weights, name + ".feedforward_residual.norm", shape.width) {
+  const std::string attention = name + ".attention.";
+  if (shape.recurrent) {
+    into_ = Matrix(weights, attention + "into", 2 * shape.width, shape.width, shape.precision);
+  } else {
+    qkv_ = Matrix(weights, attention + "qkv", shape.qkv_width(), shape.width, shape.precision);
+    out_ = Matrix(weights, attention + "out", shape.width, shape.width, shape.precision);
+  }
   if (!shape.cross) return;
   cross_q_ = Matrix(weights, name + ".cross.q", shape.width, shape.width, shape.precision);
   cross_kv_ = Matrix(weights, name + ".cross.kv", 2 * shape.width, shape.width, shape.precision);
@@ -69,7 +76,10 @@ Layer::Layer(PackedWeights& weights, const std::string& name, const LayerShape& 
 }
 
 void Layer::run(ForwardPass& pass, int index) const {
-  self_attention(pass, index);
+  if (shape_.recurrent)
+    recurrence(pass, index);
+  else
+    self_attention(pass, index);
   if (shape_.cross) cross_attention(pass, index);
   feed_forward(pass);
 }
@@ -147,6 +157,27 @@ void Layer::self_attention(ForwardPass& pass, int index) const {
   attend(pass);
   pass.worker.wait();  // B: `context` is whole; `projected` and `sublayer_out` are free
   project_output(pass, out_, pass.shared.context, shape_.width);
+  add_to_residual(pass, attention_norm_);
+}
+
+void Layer::recurrence(ForwardPass& pass, int index) const {
+  load_sublayer_input(pass, attention_norm_);
+  const int width = shape_.head_width();
+  const Range heads = pass.multiply_parts(into_, shape_.heads, {{0, width}, {shape_.width, width}},
+                                          pass.shared.projected.data());
+  pass.worker.wait();  // B: `sublayer_out` is free
+  for (int r = 0; r < pass.count; ++r) {  // tokens of a sequence stand in order
+    const Row& row = pass.rows[r];
+    KvCache& cache = *(*pass.caches)[static_cast<std::size_t>(row.sequence)];
+    const float* x = row_of(pass.shared.projected, r, 2 * shape_.width);
+    for (int head = heads.begin; head < heads.end; ++head)
+      pass.kernel.rows->recur(
+          x + head * width, x + shape_.width + head * width,
+          row.position == 0 ? nullptr : cache.state(index, head, row.position - 1), width,
+          cache.state(index, head, row.position),
+          row_of(pass.shared.sublayer_out, r, shape_.width) + head * width);
+  }
+  pass.worker.wait();  // C: `sublayer_out` is whole; `projected` is free
   add_to_residual(pass, attention_norm_);
 }
 

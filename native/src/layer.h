@@ -29,7 +29,7 @@ struct Row {
 // Activations that the workers of a pass share, [rows][..]: each writes its own columns and, after
 // a barrier, reads those of all (layer.cpp says which barrier stands between).
 struct SharedBuffers {
-  Buffer<float> projected;         // queries, keys and values, as they come from their product
+  Buffer<float> projected;         // queries, keys and values, or inputs and gates, as they come
   Buffer<float> context;           // what attention gives, before the output projection
   Buffer<float> ffn_inner;         // the feed-forward between its two products
   Buffer<float> sublayer_out;      // what a sublayer adds to the residual stream
@@ -92,6 +92,7 @@ struct Norm {
 struct LayerShape {
   int width = 0, heads = 0, kv_heads = 0, inner = 0;
   bool pre_norm = false, gated = false, cross = false, rotary = false;
+  bool recurrent = false;  // an SSRU in the place of self-attention
   Activation activation = Activation::relu;
   Precision precision = Precision::int8;
 
@@ -113,6 +114,7 @@ struct SideDecoderSpec {
     target.pre_norm = pre_norm;
     target.gated = gated;
     target.activation = activation;
+    target.recurrent = false;
     return target;
   }
 };
@@ -132,6 +134,7 @@ class Layer {
  private:
   void attend(ForwardPass& pass) const;
   void self_attention(ForwardPass& pass, int index) const;
+  void recurrence(ForwardPass& pass, int index) const;
   void cross_attention(ForwardPass& pass, int index) const;
   void feed_forward(ForwardPass& pass) const;
   // Norms the residual stream (if norms come first) and loads it as the operand.
@@ -142,7 +145,7 @@ class Layer {
                       int width) const;
 
   LayerShape shape_;
-  Matrix qkv_, out_, cross_q_, cross_kv_, cross_out_, up_, down_;
+  Matrix qkv_, out_, into_, cross_q_, cross_kv_, cross_out_, up_, down_;
   Norm attention_norm_, cross_norm_, feedforward_norm_;
 };
 

@@ -57,6 +57,7 @@ Model::Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
     encoder_ = Stack(packed, "encoder", spec.encoder_layers, shape);
     shape.cross = true;
   }
+  shape.recurrent = spec.recurrent;
   decoder_ = Stack(packed, "decoder", spec.decoder_layers, shape);
   tokens_ = Embeddings(packed, "tokens.weight", words, width);
   if (!spec.shared_embeddings)

@@ -29,6 +29,7 @@ struct ModelSpec {
   int max_positions = 0;
   float embedding_scale = 1.0f;
   bool pre_norm = false, gated = false, shared_embeddings = true;
+  bool recurrent = false;  // the decoder has SSRUs for self-attention
   Position position = Position::sinusoidal;
   Activation activation = Activation::relu;
   Precision precision = Precision::int8;

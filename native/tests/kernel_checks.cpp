@@ -224,6 +224,24 @@ void check_activations(Dice& dice, const RowFunctions& rows) {
     CHECK(near(curved[i], std::tanh(static_cast<double>(x[i])), 2e-6));
 }
 
+void check_recur(Dice& dice, const RowFunctions& rows) {
+  const auto n = static_cast<std::size_t>(dice.pick(1, 50));
+  const std::vector<float> x = dice.normals(n, 3.0f), gate = dice.normals(n, 3.0f);
+  const std::vector<float> before = dice.normals(n, 3.0f);
+  const RowFunctions& plain = *find_kernel("portable").rows;
+  for (const float* state : {before.data(), static_cast<const float*>(nullptr)}) {
+    std::vector<float> next(n), out(n), same(n), same_out(n);
+    rows.recur(x.data(), gate.data(), state, static_cast<int>(n), next.data(), out.data());
+    plain.recur(x.data(), gate.data(), state, static_cast<int>(n), same.data(), same_out.data());
+    CHECK(next == same && out == same_out);
+    for (std::size_t i = 0; i < n; ++i) {
+      const double forget = 1.0 / (1.0 + std::exp(-static_cast<double>(gate[i])));
+      CHECK(near(next[i], forget * (state != nullptr ? state[i] : 0.0f) + (1.0 - forget) * x[i], 1e-5));
+      CHECK(out[i] == std::max(next[i], 0.0f));
+    }
+  }
+}
+
 void check_norm(Dice& dice, const RowFunctions& rows) {
   const int n = dice.pick(2, 70);
   const auto size = static_cast<std::size_t>(n);
@@ -335,6 +353,7 @@ void check_row_functions(std::uint64_t seed) {
     for (const Kernel* kernel : all_kernels()) {
       Dice dice(seed + static_cast<std::uint64_t>(round));
       check_activations(dice, *kernel->rows);
+      check_recur(dice, *kernel->rows);
       check_norm(dice, *kernel->rows);
       check_attend(dice, *kernel->rows);
       check_top(dice, *kernel->rows);

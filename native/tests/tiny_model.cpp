@@ -31,8 +31,12 @@ class Filler {
   void stack(const std::string& name, int layers, const LayerShape& shape) {
     for (int layer = 0; layer < layers; ++layer) {
       const std::string block = name + ".blocks." + std::to_string(layer);
-      linear(block + ".attention.qkv", shape.qkv_width(), shape.width);
-      linear(block + ".attention.out", shape.width, shape.width);
+      if (shape.recurrent) {
+        linear(block + ".attention.into", 2 * shape.width, shape.width);
+      } else {
+        linear(block + ".attention.qkv", shape.qkv_width(), shape.width);
+        linear(block + ".attention.out", shape.width, shape.width);
+      }
       norm(block + ".attention_residual.norm");
       linear(block + ".feedforward.up", shape.up_width(), shape.width);
       linear(block + ".feedforward.down", shape.width, shape.inner);
@@ -82,6 +86,7 @@ ModelSpec random_spec(Dice& dice, Precision precision) {
   spec.pre_norm = dice.chance(0.5);
   spec.gated = dice.chance(0.3);
   spec.shared_embeddings = spec.encoder_layers == 0 || dice.chance(0.7);
+  spec.recurrent = dice.chance(0.25);
   spec.position =
       dice.one_of({Position::none, Position::sinusoidal, Position::learned, Position::rotary});
   spec.activation = random_activation(dice);
@@ -96,6 +101,7 @@ void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
       shape_of(width, spec.heads, spec.kv_heads, spec.inner, spec.pre_norm, spec.gated, false);
   if (model.reads()) filler.stack("encoder", spec.encoder_layers, shape);
   shape.cross = model.reads();
+  shape.recurrent = spec.recurrent;
   filler.stack("decoder", spec.decoder_layers, shape);
   filler.array("tokens.weight", {words, width}, 1.0f / spec.embedding_scale);
   if (!spec.shared_embeddings) filler.array("source_tokens.weight", {words, width}, 1.0f);

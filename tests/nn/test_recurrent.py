@@ -1,4 +1,4 @@
-"""Recurrent layers against their equations, and a GRU in the place of self-attention."""
+"""Recurrent layers against their equations, and in the place of self-attention."""
 
 from pathlib import Path
 from typing import Any
@@ -17,15 +17,17 @@ from outrider.errors import ConfigError, InputError
 from outrider.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq, load_model
 from outrider.nn.cache import SLACK, Step
 from outrider.nn.layer.recurrent import Gru, SlotLstm
+from outrider.nn.layer.ssru import Ssru
 from outrider.nn.position import Positions
 
 CPU = torch.device("cpu")
-GRU = {"seq2seq": {"decoder_core": "gru"}, "language_model": {"core": "gru"}}
+CORES = ["gru", "ssru"]
+KEYS = {"seq2seq": "decoder_core", "language_model": "core"}
 MAKERS = {"seq2seq": tiny.seq2seq, "language_model": tiny.language_model}
 
 
-def build(kind: str, **changes: Any) -> Seq2Seq | LanguageModel:
-    return MAKERS[kind](**GRU[kind] | changes)
+def build(kind: str, core: str = "gru", **changes: Any) -> Seq2Seq | LanguageModel:
+    return MAKERS[kind](**{KEYS[kind]: core} | changes)
 
 
 def rescaled(model: Seq2Seq | LanguageModel) -> Any:
@@ -53,6 +55,22 @@ def gru_equation(layer: Gru, x: Tensor) -> Tensor:
     return torch.stack(out)
 
 
+def ssru_equation(layer: Ssru, x: Tensor) -> Tensor:
+    """One row, token by token, number by number."""
+    width = x.shape[1]
+    w, w_f = layer.into.weight[:width], layer.into.weight[width:]
+    b, b_f = layer.into.bias[:width], layer.into.bias[width:]
+    c, out = torch.zeros(width, dtype=x.dtype), []
+    for token in x:
+        f = 1 / (1 + torch.exp(-(w_f @ token + b_f)))
+        c = f * c + (1 - f) * (w @ token + b)
+        out.append(torch.where(c > 0, c, 0.0))
+    return torch.stack(out)
+
+
+LAYERS = {"gru": (Gru, gru_equation), "ssru": (Ssru, ssru_equation)}
+
+
 def lstm_equation(layer: SlotLstm, x: Tensor, first: Tensor) -> Tensor:
     """One block, slot by slot, gate by gate."""
     w, u = layer.lstm.weight_ih_l0, layer.lstm.weight_hh_l0
@@ -73,14 +91,16 @@ def same_with_gradient(fast: Tensor, slow: Tensor, inputs: list[Tensor]) -> None
     torch.testing.assert_close(ours, torch.autograd.grad((slow * weight).sum(), inputs))
 
 
+@pytest.mark.parametrize("core", CORES)
 @settings(max_examples=15)
 @given(tokens=st.integers(1, 7), width=st.integers(1, 6), seed=st.integers(0, 999))
-def test_gru_is_its_equation(tokens: int, width: int, seed: int) -> None:
+def test_a_layer_is_its_equation(core: str, tokens: int, width: int, seed: int) -> None:
     torch.manual_seed(seed)
-    layer = Gru(width).double()
+    kind, equation = LAYERS[core]
+    layer = kind(width).double()
     x = torch.randn(2, tokens, width, dtype=torch.float64, requires_grad=True)
     whole = layer(x, Positions.upto(tokens, CPU))
-    slow = torch.stack([gru_equation(layer, row) for row in x])
+    slow = torch.stack([equation(layer, row) for row in x])
     same_with_gradient(whole, slow, [x, *layer.parameters()])
 
 
@@ -108,14 +128,15 @@ def test_lstm_is_its_equation_whatever_lies_beside_a_block(sizes: list[int], see
     same_with_gradient(found, slow, [x, first, *layer.parameters()])
 
 
+@pytest.mark.parametrize("core", CORES)
 @settings(max_examples=20)
 @given(data=st.data(), prompt=st.sampled_from([1, 30, 150]))
 @torch.no_grad()
 def test_blocks_that_are_partly_taken_back_equal_the_whole(
-    data: st.DataObject, prompt: int
+    core: str, data: st.DataObject, prompt: int
 ) -> None:
     rows, total, width = 3, prompt + 100, 4
-    layer = Gru(width).double()
+    layer = LAYERS[core][0](width).double()
     x = torch.randn(rows, total, width, dtype=torch.float64)
     whole = layer(x, Positions.upto(total, CPU))
     cache = layer.new_cache(rows, total + SLACK)
@@ -138,10 +159,13 @@ def test_blocks_that_are_partly_taken_back_equal_the_whole(
         block = data.draw(st.integers(1, 14))
 
 
+@pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("changes", [{}, {"norm": "post"}, {"depth": "shared"}], ids=str)
 @torch.no_grad()
-def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(changes: dict[str, Any]) -> None:
-    model = build("seq2seq", dtype=torch.float64, **changes)
+def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(
+    core: str, changes: dict[str, Any]
+) -> None:
+    model = build("seq2seq", core, dtype=torch.float64, **changes)
     assert isinstance(model, Seq2Seq)
     source = torch.randint(4, tiny.VOCABULARY, (3, 7))
     keep = torch.arange(7) < torch.tensor([5, 2, 7])[:, None]
@@ -157,9 +181,10 @@ def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(changes: dict[str, 
         torch.testing.assert_close(alone, whole[one])
 
 
+@pytest.mark.parametrize("core", CORES)
 @torch.no_grad()
-def test_beams_fan_out_and_are_chosen() -> None:
-    model = build("seq2seq", dtype=torch.float64)
+def test_beams_fan_out_and_are_chosen(core: str) -> None:
+    model = build("seq2seq", core, dtype=torch.float64)
     assert isinstance(model, Seq2Seq)
     source, target = torch.randint(4, 23, (2, 5)), torch.randint(4, 23, (6, 4))
     whole = model(input_ids=source.repeat_interleave(3, 0), decoder_input_ids=target).logits
@@ -170,9 +195,10 @@ def test_beams_fan_out_and_are_chosen() -> None:
     torch.testing.assert_close(model.extend(target[rows, 2:], state), whole[rows, 2:])
 
 
+@pytest.mark.parametrize("core", CORES)
 @torch.no_grad()
-def test_prompts_of_different_length() -> None:
-    model = build("language_model", dtype=torch.float64)
+def test_prompts_of_different_length(core: str) -> None:
+    model = build("language_model", core, dtype=torch.float64)
     tokens = torch.randint(4, tiny.VOCABULARY, (3, 120))
     whole, counts = model(input_ids=tokens).logits, torch.tensor([100, 1, 37])
     state = model.open(3, capacity=120)  # type: ignore[call-arg,arg-type]
@@ -183,9 +209,10 @@ def test_prompts_of_different_length() -> None:
     torch.testing.assert_close(found, whole.gather(1, at[..., None].expand(-1, -1, 23)))
 
 
+@pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("kind", MAKERS)
-def test_tandem_is_greedy(kind: str) -> None:
-    model = rescaled(build(kind, seed=3))
+def test_tandem_is_greedy(core: str, kind: str) -> None:
+    model = rescaled(build(kind, core, seed={"gru": 3, "ssru": 7}[core]))
     torch.manual_seed(0)
     drafter = Drafter(DrafterConfig.for_target(model.config, block=6, train_block=4, rank=6))
     backend = TorchBackend(model, drafter=drafter)
@@ -203,16 +230,18 @@ def test_tandem_is_greedy(kind: str) -> None:
     assert len(set(plain[0][0].tokens)) > 2, "a text that says something"
 
 
-def test_the_state_does_not_grow_with_the_text() -> None:
-    model = build("language_model")
+@pytest.mark.parametrize("core", CORES)
+def test_the_state_does_not_grow_with_the_text(core: str) -> None:
+    model = build("language_model", core)
     assert isinstance(model, LanguageModel)
     long = model.open(2, capacity=65_536).nbytes
     assert long == model.open(2, capacity=1_000).nbytes == 2 * 2 * (SLACK + 1) * 16 * 4
 
 
+@pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize("kind", MAKERS)
-def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
-    model = build(kind)
+def test_saved_and_loaded(core: str, kind: str, tmp_path: Path) -> None:
+    model = build(kind, core)
     model.save_pretrained(tmp_path)
     loaded = load_model(tmp_path)
     ids = torch.randint(4, 23, (2, 5))
@@ -220,17 +249,19 @@ def test_saved_and_loaded(kind: str, tmp_path: Path) -> None:
     torch.testing.assert_close(loaded(**given).logits, model(**given).logits)
 
 
-def test_it_trains_under_autocast() -> None:
-    model, ids = build("language_model").train(), torch.randint(4, 23, (2, 5))
+@pytest.mark.parametrize("core", CORES)
+def test_it_trains_under_autocast(core: str) -> None:
+    model, ids = build("language_model", core).train(), torch.randint(4, 23, (2, 5))
     with torch.autocast("cpu", dtype=torch.bfloat16):
         loss = model(input_ids=ids, labels=ids).loss
     loss.backward()
     plain = model.eval()(input_ids=ids, labels=ids).loss
     torch.testing.assert_close(loss, plain, rtol=0.05, atol=0)
-    grads = [one.grad for name, one in model.named_parameters() if ".gru." in name]
+    grads = [one.grad for name, one in model.named_parameters() if ".blocks.0.attention." in name]
     assert all(grad is not None and bool(grad.any()) for grad in grads)
 
 
+@pytest.mark.parametrize("core", CORES)
 @pytest.mark.parametrize(
     ("kind", "changes", "key"),
     [
@@ -244,9 +275,9 @@ def test_it_trains_under_autocast() -> None:
         ("language_model", {"num_key_value_heads": 1}, "num_key_value_heads"),
     ],
 )
-def test_what_belongs_to_attention_is_refused(kind: str, changes: Any, key: str) -> None:
+def test_what_belongs_to_attention_is_refused(core: str, kind: str, changes: Any, key: str) -> None:
     with pytest.raises(ConfigError, match=f"^{key}:"):
-        build(kind, **changes)
+        build(kind, **{KEYS[kind]: core} | changes)
 
 
 def test_an_encoder_beside_it_keeps_its_attention() -> None:

@@ -44,6 +44,10 @@ struct RowFunctions {
   void (*attend)(const AttentionQuery* queries, int count, int width, float scale, float* scores);
   // Rotary positions: turns pairs (k, k + width / 2) by angles.
   void (*apply_rotary)(float* x, int width, const float* sines, const float* cosines);
+  // An SSRU, which forgets by f = sigmoid(gate): state = f before + (1 - f) x, out = relu(state).
+  // `before` is null for a state of zeros.
+  void (*recur)(const float* x, const float* gate, const float* before, int n, float* state,
+                float* out);
   void (*tanh)(float* x, int n);
   float (*dot)(const float* x, const float* y, int n);
   void (*softmax)(float* x, int n, float temperature);

@@ -135,6 +135,17 @@ void gated_activation(Activation kind, float* x, const float* y, int n) {
   });
 }
 
+void recur(const float* x, const float* gate, const float* before, int n, float* state,
+           float* out) {
+  for_each_vector(n, [&](int i, int count) {
+    const Lanes forget = sigmoid_lanes(load_up_to(gate + i, count));
+    Lanes next = (1.0f - forget) * load_up_to(x + i, count);
+    if (before != nullptr) next = forget * load_up_to(before + i, count) + next;
+    store_up_to(state + i, next, count);
+    store_up_to(out + i, max_lanes(next, broadcast(0.0f)), count);
+  });
+}
+
 // q . k for 16 keys at once. Four sums at a time, so that additions need not wait for each other.
 OUTRIDER_INLINE Lanes dot_block(const float* query, const float* block, int width) {
   Lanes sum[4] = {broadcast(0.0f), broadcast(0.0f), broadcast(0.0f), broadcast(0.0f)};
@@ -322,8 +333,8 @@ void masses(const float* x, int n, double temperature, double* out) {
 extern const RowFunctions OUTRIDER_FAMILY;
 const RowFunctions OUTRIDER_FAMILY = {
     quantise,     dequantise, multiply_panel, add,     layer_norm, activate, gated_activation, attend,
-    apply_rotary, tanh_row,   dot,            softmax, argmax,     top_k,    subtract,         log_total,
-    masses,
+    apply_rotary, recur,      tanh_row,       dot,     softmax,    argmax,   top_k,            subtract,
+    log_total,    masses,
 };
 
 }  // namespace outrider

@@ -17,13 +17,14 @@ from outrider.formats.description import (
     Seq2SeqDescription,
 )
 from outrider.formats.folder import Part, Parts
-from outrider.formats.portable import first_unsupported
+from outrider.formats.portable import core_of, first_unsupported
 from outrider.formats.safetensors import Weight
 
 __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 
 Array = NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]
 """Numbers, or int8 and the scale of each row."""
+CORES = ("attention", "ssru")
 POSITIONS = ("none", "sinusoidal", "learned", "rotary")
 ACTIVATIONS = ("relu", "gelu", "silu")
 
@@ -34,7 +35,7 @@ def missing(
     ctc: CtcDescription | None = None,
 ) -> str | None:
     """Return what of a model the core cannot compute, as `key: value`; None where it can all."""
-    beyond = first_unsupported(model)
+    beyond = first_unsupported(model, cores=CORES)
     if beyond is not None:
         return f"{beyond.key}: {beyond.value}"
     if model.hidden_size % 2:
@@ -68,6 +69,7 @@ def model_shape(config: ModelDescription, dtype: str) -> dict[str, Any]:
         "max_positions": config.max_positions,
         "embedding_scale": config.embedding_scale,
         "shared_embeddings": seq2seq.share_embeddings if seq2seq else True,
+        "core": core_of(config),
         "position": config.position,
         "dtype": dtype,
         **_layer_shape(config),

@@ -14,6 +14,7 @@ from outrider.formats.description import (
     Seq2SeqDescription,
 )
 from outrider.formats.description.side_decoder import SideDecoderDescription
+from outrider.formats.portable import core_of
 from outrider.formats.weights import Expected
 
 __all__ = ["ctc_layout", "drafter_layout", "model_layout"]
@@ -71,7 +72,8 @@ def _stack(side: str, config: ModelDescription, layers: int, *, cross: bool) -> 
     for layer in range(layers):
         heads_width, kv_width = heads * config.head_width, kv_heads * config.head_width
         name = f"{side}.blocks.{layer}"
-        yield from _block(name, config, heads_width, kv_width, cross=cross, rms=rms)
+        ssru = side == "decoder" and core_of(config) == "ssru"
+        yield from _block(name, config, heads_width, kv_width, cross=cross, rms=rms, ssru=ssru)
     if config.norm == "pre":
         yield from _norm(f"{side}.norm", width, rms=rms)
 
@@ -117,10 +119,14 @@ def _block(
     *,
     cross: bool,
     rms: bool = False,
+    ssru: bool = False,
 ) -> Iterator[Entry]:
     width, inner = config.hidden_size, config.intermediate_size
-    yield from _linear(f"{name}.attention.qkv", heads_width + 2 * kv_width, width)
-    yield from _linear(f"{name}.attention.out", width, heads_width)
+    if ssru:
+        yield from _linear(f"{name}.attention.into", 2 * width, width)
+    else:
+        yield from _linear(f"{name}.attention.qkv", heads_width + 2 * kv_width, width)
+        yield from _linear(f"{name}.attention.out", width, heads_width)
     yield from _norm(f"{name}.attention_residual.norm", width, rms=rms)
     if cross:
         yield from _linear(f"{name}.cross.q", heads_width, width)

@@ -5,11 +5,12 @@ full or causal attention with the usual score, sums and norms, a stack of differ
 part of the family is listed here, and all of them refuse it by name.
 """
 
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from outrider.formats.description import ModelDescription
 
-__all__ = ["Unsupported", "first_unsupported"]
+__all__ = ["Unsupported", "core_of", "first_unsupported"]
 
 PORTABLE: dict[str, Any] = {
     "encoder": None,
@@ -34,10 +35,19 @@ class Unsupported(NamedTuple):
     """What a portable model has there."""
 
 
-def first_unsupported(config: ModelDescription, *, plain: bool = True) -> Unsupported | None:
+def core_of(config: ModelDescription) -> str:
+    """Return what decoder layers know the tokens before by."""
+    key = next(key for key, (_, causal) in config.attention_keys.items() if causal)
+    return config.core_of(key)
+
+
+def first_unsupported(
+    config: ModelDescription, *, plain: bool = True, cores: Sequence[str] = ("attention",)
+) -> Unsupported | None:
     """Return the first part of a model that is not portable; None where all are.
 
-    Without `plain` norms and widths of other families may be there too.
+    Without `plain` norms and widths of other families may be there too, and `cores` may stand where
+    self-attention does.
     """
     for key, portable in (PORTABLE | PLAIN if plain else PORTABLE).items():
         value = getattr(config, key, portable)
@@ -47,8 +57,11 @@ def first_unsupported(config: ModelDescription, *, plain: bool = True) -> Unsupp
     if plain and (odd or config.head_width != usual_width):
         return Unsupported("head_dim", config.head_dim, usual_width)
     for key, (layers, causal) in config.attention_keys.items():
-        if config.is_recurrent(key):
-            return Unsupported(config.core_keys[key], "gru", "attention")
+        core = config.core_of(key)
+        if core not in cores:
+            return Unsupported(config.core_keys[key], core, cores[0])
+        if core != "attention":
+            continue
         usual = {"kind": "causal" if causal else "full"}
         for layer in range(getattr(config, layers)):
             found = config.layer_attention(key, layer)

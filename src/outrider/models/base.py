@@ -21,6 +21,7 @@ from outrider.nn.layer.feedforward import FeedForward
 from outrider.nn.layer.heads import CrossAttention, SelfAttention
 from outrider.nn.layer.recurrent import Gru
 from outrider.nn.layer.residual import GATE_BIAS
+from outrider.nn.layer.ssru import Ssru
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.nn.norm import NormKind
@@ -316,10 +317,11 @@ def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:
 def build_core(
     config: ModelConfig, attention_key: str, layer: int, bias: BucketedBias | None = None
 ) -> SelfAttention:
-    """Build what one layer knows other tokens by: its self-attention, or a GRU in that place."""
+    """Build what one layer knows other tokens by: its self-attention, or a state in that place."""
     if config.is_recurrent(attention_key):
-        # A layer calls both in the same way, and that is all it asks.
-        return cast(SelfAttention, Gru(config.hidden_size))
+        # A layer calls all in the same way, and that is all it asks.
+        core = {"gru": Gru, "ssru": Ssru}[config.core_of(attention_key)]
+        return cast(SelfAttention, core(config.hidden_size))
     causal = config.attention_keys[attention_key][1]
     return SelfAttention(
         config.hidden_size,

@@ -155,7 +155,8 @@ def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
     with _record_weights(model.decoder) as decoder:
         model.hidden(torch.tensor([[backend.start, *prompt]], device=backend.device))
     if not decoder.own:
-        raise InputError("this model's layers are recurrent (core: gru): it has no attention")
+        core = model.config.core
+        raise InputError(f"this model's layers are recurrent (core: {core}): it has no attention")
     labels = _labels([backend.start, *prompt], loaded.tokenizer, backend)
     title = "the text looks back at itself"
     return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.own_LHTS()),))

@@ -101,15 +101,19 @@ class ModelDescription:
         return tuple(dict.fromkeys(ends if isinstance(ends, list) else [ends]))
 
     def is_recurrent(self, key: str) -> bool:
-        """Whether the layers whose attention would stand under `key` have a GRU in its place."""
-        return key in self.core_keys and getattr(self, self.core_keys[key]) == "gru"
+        """Whether the layers whose attention would stand under `key` have a state in its place."""
+        return self.core_of(key) != "attention"
+
+    def core_of(self, key: str) -> str:
+        """Return what the layers whose attention would stand under `key` have there."""
+        return str(getattr(self, self.core_keys[key])) if key in self.core_keys else "attention"
 
     def fill_attention(self, key: str, kind: str) -> None:
         """Give layers the usual attention where none is given; recurrent ones have none."""
         if not self.is_recurrent(key):
             setattr(self, key, getattr(self, key) or {"kind": kind})
         elif getattr(self, key) is not None:
-            message = f"has no effect with {self.core_keys[key]} gru; leave it out"
+            message = f"has no effect with {self.core_keys[key]} {self.core_of(key)}; leave it out"
             raise ConfigError(key, message)
 
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:

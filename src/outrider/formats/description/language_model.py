@@ -30,7 +30,8 @@ class LanguageModelDescription(ModelDescription):
     attention: dict[str, Any] | list[dict[str, Any]] | None = None
     """`{kind: ...}` for all layers, or a list with one per layer."""
     core: str = "attention"
-    """What layers know the tokens before by: attention, or gru for a state of constant size."""
+    """What layers know the tokens before by: attention, or gru or ssru (which is faster) for a
+    state of constant size."""
     memory: int = 0
     """Tokens remembered from one segment of a text to the next; `max_positions` is a segment."""
     next_tokens: int = 1
@@ -55,16 +56,16 @@ class LanguageModelDescription(ModelDescription):
 
     def _check_recurrent(self) -> None:
         """Refuse what lives in an attention where there is none."""
-        if self.core != "gru":
+        if self.core == "attention":
             return
         if self.position in IN_ATTENTION:
             expected = ", ".join(one for one in POSITIONS if one not in IN_ATTENTION)
-            message = f"{self.position!r} lives in an attention; with core gru use one of"
+            message = f"{self.position!r} lives in an attention; with core {self.core} use one of"
             raise ConfigError("position", f"{message} {expected}")
         nothing = {"position_correlation": 0, "memory": 0, "num_key_value_heads": None}
         for key, value in {**nothing, "attention_dropout": 0.0}.items():
             if getattr(self, key) != value:
-                raise ConfigError(key, "has no effect with core gru; leave it out")
+                raise ConfigError(key, f"has no effect with core {self.core}; leave it out")
 
     def _check_memory(self) -> None:
         if not 0 <= self.memory <= POSITION_LIMIT:

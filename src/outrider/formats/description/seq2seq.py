@@ -29,8 +29,8 @@ class Seq2SeqDescription(ModelDescription):
     decoder_attention: dict[str, Any] | list[dict[str, Any]] | None = None
     """`{kind: ...}` for all decoder layers, or a list with one per layer."""
     decoder_core: str = "attention"
-    """What decoder layers know the tokens before by: attention, or gru for a state of constant
-    size."""
+    """What decoder layers know the tokens before by: attention, or gru or ssru (which is
+    faster) for a state of constant size."""
     pair_attention: bool = False
     """Let the encoder's states meet once more behind its last layer."""
     skip: dict[str, Any] | None = None

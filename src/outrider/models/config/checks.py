@@ -40,7 +40,7 @@ def _check_shared(config: ModelConfig) -> None:
 
 def _check_halting(config: ModelConfig, key: str, spec: dict[str, Any]) -> None:
     if config.is_recurrent(key):
-        message = "a gru reads every token, so none can halt; leave halting out"
+        message = f"a {config.core_of(key)} reads every token, so none can halt; leave halting out"
         raise ConfigError(config.core_keys[key], message)
     kind = spec.get("kind", "")
     if not load_attention(kind, key=f"{key}.kind").Attention.halting_ok:
