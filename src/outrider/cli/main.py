@@ -29,6 +29,7 @@ COMMANDS = {
     "prepare": "prepare:prepare",
     "train": "train:train",
     "distill": "distill:distill",
+    "accelerate": "accelerate:accelerate",
     "evaluate": "evaluate:evaluate",
     "compare": "compare:compare",
     "translate": "translate:translate",

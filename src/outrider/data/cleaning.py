@@ -45,8 +45,8 @@ class Drops:
 class PairCleaner:
     """Normalises and sieves the pairs of one corpus."""
 
-    def __init__(self, config: CleanConfig) -> None:
-        self.config = config
+    def __init__(self, config: CleanConfig, *, sources_alone: bool = False) -> None:
+        self.config, self.sources_alone = config, sources_alone
         self.drops = Drops()
         self._seen = SeenBefore(config.duplicate_megabytes) if config.drop_duplicates else None
 
@@ -67,6 +67,8 @@ class PairCleaner:
         return self._without_duplicates(kept_rows, pairs)
 
     def _reason(self, source: str, target: str) -> str:
+        if self.sources_alone:
+            target = source
         shorter, longer = sorted((len(source), len(target)))
         if not shorter:
             return "empty"
@@ -76,7 +78,7 @@ class PairCleaner:
             return "too long"
         if self.config.max_ratio is not None and longer > shorter * self.config.max_ratio:
             return "length ratio"
-        if self.config.drop_equal and source == target:
+        if self.config.drop_equal and source == target and not self.sources_alone:
             return "source equals target"
         return ""
 

@@ -34,7 +34,8 @@ class CorpusConfig(Config):
     source: Files = ()
     """Text files of the source side, one sentence a line, plain or .gz."""
     target: Files = ()
-    """Text files of the target side, line by line the translation; all a language model reads."""
+    """Text files of the target side, line by line the translation; all a language model reads.
+    Sources without targets are for `outrider distill`, which lets a model write them."""
     pairs: Files = ()
     """Files that hold both sides: .tsv, .jsonl (each also .gz) or .parquet."""
     hub: str | None = None
@@ -48,12 +49,17 @@ class CorpusConfig(Config):
     target_column: int | str | None = None
     """Column of the target, or of a language model's text."""
 
+    @property
+    def sources_alone(self) -> bool:
+        """Whether there are texts to translate and no translations."""
+        return bool(self.source) and not self.target
+
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         kinds = [bool(self.source or self.target), bool(self.pairs), self.hub is not None]
         if sum(kinds) != 1:
             raise ValueError("give either source and target files, or pairs, or hub")
-        if self.source and len(self.source) != len(self.target):
+        if self.source and self.target and len(self.source) != len(self.target):
             raise ValueError(
                 f"source lists {len(self.source)} files and target {len(self.target)}; "
                 "they are read side by side and must be as many"

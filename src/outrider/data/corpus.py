@@ -37,9 +37,13 @@ def read_pairs(corpus: CorpusConfig, locate: Locate, *, max_characters: int) -> 
     """Pairs of a corpus in order."""
     if corpus.hub is not None:
         yield from read_hub(corpus, paired=True)
-    for source, target in zip(corpus.source, corpus.target, strict=True):
-        # A character takes up to four bytes, and a line end up to two.
-        yield from _read_aligned(locate(source), locate(target), 4 * max_characters + 2)
+    limit = 4 * max_characters + 2  # a character takes up to four bytes, and a line end up to two
+    if corpus.sources_alone:
+        for source in corpus.source:
+            yield from _read_alone(locate(source), limit)
+    else:
+        for source, target in zip(corpus.source, corpus.target, strict=True):
+            yield from _read_aligned(locate(source), locate(target), limit)
     for name in corpus.pairs:
         yield from read_records(locate(name), corpus, paired=True)
 
@@ -70,6 +74,13 @@ def _read_aligned(source_path: Path, target_path: Path, limit: int) -> Iterator[
             target, target_fault = decode(right)
             place = target_path if target_fault and not fault else source_path
             yield Row(str(place), number, source, target, fault or target_fault)
+
+
+def _read_alone(path: Path, limit: int) -> Iterator[Row]:
+    with open_file(path) as file:
+        for number, line in enumerate(read_lines(file, path, limit), 1):
+            source, fault = decode(line)
+            yield Row(str(path), number, source, "", fault)
 
 
 def _read_document(path: Path) -> Iterator[Passage]:

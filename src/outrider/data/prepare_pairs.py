@@ -90,7 +90,8 @@ class PairPreparation:
         return splits
 
     def _read(self, name: str, corpus: CorpusConfig, clean: CleanConfig) -> _Corpus:
-        cleaner, advance = PairCleaner(clean), self._stages.start(f"read {name}")
+        cleaner = PairCleaner(clean, sources_alone=corpus.sources_alone)
+        advance = self._stages.start(f"read {name}")
         kept = _Corpus(Spool(self._folder, name, block_rows=ENCODE_ROWS), cleaner.drops)
         rows = read_pairs(corpus, self._config.path, max_characters=clean.max_characters)
         with kept.spool as spool:

@@ -5,15 +5,18 @@ from typing import Any
 
 from outrider.evaluation.results import machine, versions
 from outrider.files import file_sha256
+from outrider.formats.folder import model_files
 
 __all__ = ["origin"]
 
-_WEIGHTS = ("model.safetensors", "drafter/model.safetensors", "ctc/model.safetensors")
+_SIDE_DECODERS = ("drafter/model.safetensors", "ctc/model.safetensors")
 
 
 def origin(folder: Path, **files: Path | None) -> dict[str, Any]:
     """Name the model and the files and take their checksums; None for a file not given."""
-    weights = {name: folder / name for name in _WEIGHTS if (folder / name).is_file()}
+    found = {str(path.relative_to(folder)): path for path in model_files(folder)}
+    found |= {name: folder / name for name in _SIDE_DECODERS}
+    weights = {name: path for name, path in found.items() if path.is_file()}
     return {
         "model": "/".join(folder.resolve().parts[-2:]),
         "weights_sha256": {name: file_sha256(path) for name, path in weights.items()},

@@ -154,7 +154,11 @@ def _build_side_decoder(config: RunConfig, prepared: Prepared) -> SideDecoder:
         prepared.tokenizer, load_tokenizer(folder), data=prepared.folder, model=folder
     )
     built = _build_side_decoder_config(config)
-    target = load_model(folder).requires_grad_(isinstance(built, CtcConfig) and built.joint)
+    target = load_model(folder)
+    if isinstance(target, Seq2Seq) and not target.config.source_end:
+        message = "reads sources without an end token; training beside it is not supported"
+        raise ConfigError("model.target", f"{folder} {message}")
+    target.requires_grad_(isinstance(built, CtcConfig) and built.joint)
     if isinstance(built, CtcConfig):
         assert isinstance(target, Seq2Seq)
         return Ctc(built).bind(target)

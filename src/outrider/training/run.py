@@ -93,6 +93,7 @@ def _open(
         folder.clear()
     prepared = prepare(config.data, task=run_task(config), progress=console.is_terminal)
     prepared.verify()
+    _check_targets(config, prepared)
     _check_validation(config, prepared)
     if config.model.rides:
         _note_text_origin(config, prepared, console)
@@ -110,6 +111,14 @@ def _open(
         message = f"resuming from {resume.folder}" if resume else f"starting in {folder.path}"
     console.print(message, highlight=False, soft_wrap=True)
     return prepared
+
+
+def _check_targets(config: RunConfig, prepared: Prepared) -> None:
+    if not prepared.manifest.splits["train"].target_tokens:
+        fix = (
+            f"let a model write them: outrider distill MODEL --data {prepared.folder} --out FOLDER"
+        )
+        raise ConfigError("data.folder", f"{prepared.folder} holds sources without targets; {fix}")
 
 
 def _check_validation(config: RunConfig, prepared: Prepared) -> None:

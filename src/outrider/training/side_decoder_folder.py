@@ -7,12 +7,17 @@ drafter/ or ctc/                                what this run trained, its confi
 import shutil
 from pathlib import Path
 
+from outrider.data.tokenizer import load_tokenizer
+from outrider.formats.folder import model_files
+from outrider.formats.weights import weight_files
 from outrider.hub import SAFE_FILES
 from outrider.models import Drafter
 from outrider.models.ctc import Ctc, split_weights
 
 __all__ = ["write_side_decoder"]
 
+ARGOS = "model"
+"""Subfolder of an Argos package that holds the model."""
 _OTHERS = {"drafter": "ctc", "ctc": "drafter"}
 _FILES = (*SAFE_FILES, "run.yaml")
 
@@ -21,7 +26,12 @@ def write_side_decoder(decoder: Drafter | Ctc, target: Path, folder: Path) -> st
     """Fill `folder` with the target and its side decoder; return what people should know, or ""."""
     kind = "drafter" if isinstance(decoder, Drafter) else "ctc"
     joint = isinstance(decoder, Ctc) and decoder.config.joint
-    _copy(target, folder, leave_out="*.safetensors*" if joint else "")
+    if joint and model_files(target) != weight_files(target):  # of another format: written as ours
+        load_tokenizer(target).save(folder)
+    else:
+        _copy(target, folder, leave_out="*.safetensors*" if joint else "")
+        if (target / ARGOS / "model.bin").is_file():
+            _copy(target / ARGOS, folder / ARGOS)
     other = target / _OTHERS[kind]
     note = ""
     if joint and other.is_dir():

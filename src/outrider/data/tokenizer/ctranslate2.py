@@ -3,7 +3,7 @@
 Argos packages hold one SentencePiece model, that of the source. The target needs none to be
 written: its pieces are joined, and their mark becomes a blank. To read a target (a model is tuned,
 a draft is judged), its vocabulary is made into a SentencePiece model: it is sorted by frequency,
-so the word at rank r is as likely as 1/r says (Zipf), and characters are normalised as in the
+so the piece at rank r has a share of 1/r (Zipf), and characters are normalised as in the
 source.
 """
 
@@ -23,6 +23,7 @@ from outrider.formats.readers.ctranslate2 import read_vocabulary
 __all__ = ["read_ctranslate2"]
 
 SOURCES = ("sentencepiece.model", "source.spm", "spm.model")
+EULER = 0.5772
 PAD = SPECIAL_TOKENS["pad_token"]
 
 
@@ -70,5 +71,7 @@ def _by_rank(tokens: Sequence[str], source: bytes) -> bytes:
     """Make a SentencePiece model of a vocabulary that is sorted by frequency."""
     special = set(SPECIAL_TOKENS.values())
     pieces = [(token, 0.0) for token in SPECIAL_TOKENS.values()]
-    pieces += [(t, -math.log(rank)) for rank, t in enumerate(tokens, 2) if t and t not in special]
+    words = [token for token in tokens if token and token not in special]
+    total = math.log(len(words)) + EULER  # of 1/1 + 1/2 + ... + 1/n
+    pieces += [(word, -math.log(rank * total)) for rank, word in enumerate(words, 1)]
     return sentencepiece_model(pieces, normalizer_of(source))
