@@ -10,6 +10,7 @@ __all__ = ["SAFE_FILES", "model_folder"]
 SAFE_FILES = (
     *("*.json", "*.safetensors", "*.spm", "*.model", "README.md"),
     *("model.bin", "*_vocabulary.txt"),  # of CTranslate2
+    *("model.*.bin", "lex.*.bin"),  # of Marian
 )
 """Nothing that would have to be executed or unpickled to be read."""
 

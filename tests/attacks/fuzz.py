@@ -1,8 +1,8 @@
 """Coverage-guided fuzzing of what reads untrusted files: `python tests/attacks/fuzz.py TARGET`.
 
-Needs `pip install atheris`. TARGET is json, tokenizer or shards; options go to libFuzzer, such as
-`-max_total_time=120`. A finding is whatever is neither a result nor an OutriderError: an exception,
-a panic, ten seconds, two gigabytes.
+Needs `pip install atheris`. TARGET is json, tokenizer, shards or bergamot; options go to libFuzzer,
+such as `-max_total_time=120`. A finding is whatever is neither a result nor an OutriderError: an
+exception, a panic, ten seconds, two gigabytes.
 """
 
 import io
@@ -24,6 +24,7 @@ with atheris.instrument_imports(include=["outrider", "json"]):
     from outrider.data.tokenizer.training import train_tokenizer
     from outrider.errors import OutriderError
     from outrider.files import read_json
+    from outrider.formats.folder import read_parts
 
 WORDS = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]
 VALUES: list[Any] = [None, True, -1, 0, 1.5, 10**9, 2**32, 2**64, 1e308, "", "x", "\ud800", [], {}]
@@ -114,6 +115,22 @@ def _shards(folder: Path, seeds: Path) -> Target:
     return read, None
 
 
+def _bergamot(folder: Path, seeds: Path) -> Target:
+    """Marian's binary files with some bytes changed."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    from bergamot_tiny import write_folder
+
+    write_folder(folder / "model")
+    file = next((folder / "model").glob("model.*.bin"))
+    (seeds / "model").write_bytes(file.read_bytes())
+
+    def read(data: bytes) -> None:
+        file.write_bytes(data)
+        read_parts(folder / "model").check()
+
+    return read, None
+
+
 def _mutate_json(data: bytes, max_size: int, seed: int) -> bytes:
     """Change a value somewhere in a document, or some bytes where it is none."""
     dice = random.Random(seed)
@@ -163,6 +180,7 @@ TARGETS: dict[str, Callable[[Path, Path], Target]] = {
     "json": _json,
     "tokenizer": _tokenizer,
     "shards": _shards,
+    "bergamot": _bergamot,
 }
 
 if __name__ == "__main__":

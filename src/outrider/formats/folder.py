@@ -22,7 +22,7 @@ from outrider.formats.description import (
     describe,
 )
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
-from outrider.formats.readers import ctranslate2, marian
+from outrider.formats.readers import bergamot, ctranslate2, marian
 from outrider.formats.safetensors import Weight
 from outrider.formats.weights import (
     FLOATS,
@@ -83,7 +83,7 @@ class FileReader(Protocol):
 
 READERS: dict[str, Reader] = {"marian": marian}
 """For every `model_type` of other families, its reader."""
-FILE_READERS: tuple[FileReader, ...] = (ctranslate2,)
+FILE_READERS: tuple[FileReader, ...] = (ctranslate2, bergamot)
 """Readers of models that are known by their files."""
 WORDS = 400
 """Letters of a value or a foreign message that an error repeats."""

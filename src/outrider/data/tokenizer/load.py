@@ -9,7 +9,7 @@ from outrider.data.tokenizer.pipeline import read_pipeline
 from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
 from outrider.errors import ModelError
 from outrider.files import read_json
-from outrider.formats.readers import ctranslate2
+from outrider.formats.readers import bergamot, ctranslate2
 
 __all__ = ["load_tokenizer"]
 
@@ -23,6 +23,10 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
+    if bergamot.find(folder) is not None:  # whatever else lies there
+        from outrider.data.tokenizer.bergamot import read_bergamot
+
+        return read_bergamot(folder)
     if (folder / "tokenizer.json").is_file():
         return _load_subword(folder)
     if (model := ctranslate2.find(folder)) is not None:

@@ -1,0 +1,329 @@
+"""Students of Marian, Bergamot and Firefox: a binary file that holds its config as well.
+
+They are post-norm Transformers whose decoder may have an SSRU for self-attention. Their positions
+are sines whose wavelengths end at 10,000, a table here. Their decoder begins with an embedding of
+zeros: that of one more token, which is no word and never written.
+"""
+
+import math
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, NoReturn
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.errors import ModelError
+from outrider.formats.description import Seq2SeqDescription, describe
+from outrider.formats.readers.marian_binary import INT8, INTGEMM8, Item, read_marian_binary
+from outrider.formats.readers.weights import rename
+from outrider.formats.safetensors import Weight
+
+__all__ = ["EOS", "find", "find_files", "read"]
+
+CONFIG = "special:model.yml"
+CONFIG_BYTES = 1 << 16
+EOS = 0
+"""Where Marian has its SentencePiece vocabularies keep the end of a text."""
+POSITIONS = 1024
+"""Longest text; Marian cuts off at 1,000."""
+MATRIX = re.compile(r"(^|_)W[^_]*$")
+"""Names of matrices; all others are vectors."""
+BIAS = "decoder_ff_logit_out_b"
+NEVER = -10_000.0
+"""Added to the score of what is no word."""
+
+SIZES = {
+    "hidden_size": "dim-emb",
+    "num_attention_heads": "transformer-heads",
+    "intermediate_size": "transformer-dim-ffn",
+    "encoder_layers": "enc-depth",
+    "decoder_layers": "dec-depth",
+}
+"""Our key: theirs."""
+CORES = {"rnn": "ssru", "self-attention": "attention"}
+ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
+EXPECTED: dict[str, tuple[Any, ...]] = {
+    "type": ("transformer",),
+    "dec-cell": ("ssru",),
+    "input-types": ([], None),
+    "layer-normalization": (False,),
+    "lemma-dim-emb": (0,),
+    "lemma-dependency": ("",),
+    "right-left": (False,),
+    "skip": (False,),
+    "transformer-decoder-ffn-depth": (0, 2),
+    "transformer-ffn-depth": (2,),
+    "transformer-no-affine": (False,),
+    "transformer-no-bias": (False,),
+    "transformer-no-projection": (False,),
+    "transformer-pool": (False,),
+    "transformer-postprocess": ("dan", "an"),
+    "transformer-postprocess-emb": ("d", ""),
+    "transformer-postprocess-top": ("",),
+    "transformer-preprocess": ("", "d"),
+    "transformer-rnn-projection": (False,),
+    "transformer-tied-layers": ([], None),
+    "transformer-train-position-embeddings": (False,),
+    "ulr": (False,),
+}
+"""Values that their keys may have; d is a dropout."""
+READ = {
+    *SIZES.values(),
+    *("dim-vocabs", "output-omit-bias", "transformer-decoder-autoreg"),
+    *("transformer-decoder-dim-ffn", "transformer-ffn-activation"),
+    *("tied-embeddings", "tied-embeddings-all", "tied-embeddings-src"),
+}
+WITHOUT_EFFECT = {
+    *("bert-train-type-embeddings", "bert-type-vocab-size", "concat-factor-embed", "dim-rnn"),
+    *("dec-cell-base-depth", "dec-cell-high-depth", "enc-cell", "enc-cell-depth", "enc-type"),
+    *("factors-combine", "factors-dim-emb", "transformer-aan-activation", "transformer-aan-depth"),
+    *("transformer-aan-nogate", "transformer-depth-scaling", "transformer-dim-aan"),
+    *("transformer-guided-alignment-layer", "ulr-dim-emb", "ulr-trainable-transformation"),
+    "version",
+}
+"""Keys of training, of other types, and of alignments."""
+
+
+@dataclass(frozen=True)
+class _Model:
+    """A file whose config has been read."""
+
+    config: Seq2SeqDescription
+    vocabularies: tuple[int, int]
+    items: Mapping[str, Item]
+
+
+def find(folder: Path) -> Path | None:
+    """Return the binary model of a folder."""
+    return find_files(folder, "model.*.bin")[0]
+
+
+def find_files(folder: Path, *patterns: str) -> list[Path | None]:
+    """Return the file of each pattern, None where there is none; two would be a riddle."""
+    found: list[Path | None] = []
+    for pattern in patterns:
+        files = sorted(path for path in folder.glob(pattern) if path.is_file())
+        if len(files) > 1:
+            names = " and ".join(path.name for path in files[:2])
+            raise ModelError(f"{folder}: holds {names}; which of them is not known")
+        found.append(files[0] if files else None)
+    return found
+
+
+def read(path: Path) -> tuple[Seq2SeqDescription, dict[str, Weight]]:
+    """Say what model a binary file holds, and map its weights."""
+    items = read_marian_binary(path)
+    values = _values(items)
+    model = _Model(*_import_config(values, "Wemb" in items), items)
+    return model.config, _import_weights(model)
+
+
+def _values(items: Mapping[str, Item]) -> Mapping[str, Any]:
+    found = items.get(CONFIG)
+    if found is None or found.type != INT8 or len(found.data) > CONFIG_BYTES:
+        raise ModelError(f"has no {CONFIG} that could be read")
+    from outrider.yaml12 import parse  # which other models need not wait for
+
+    try:
+        values = parse(found.data.tobytes().rstrip(b"\0").decode())
+    except ValueError as error:  # of YAML and of UTF-8
+        raise ModelError(f"{CONFIG}: {error}") from None
+    if not isinstance(values, dict):
+        raise ModelError(f"{CONFIG}: is no list of keys and values")
+    for key, value in values.items():
+        if key not in EXPECTED and key not in READ and key not in WITHOUT_EFFECT:
+            raise ModelError(f"{CONFIG}: {key!r} is not known")
+        if key in EXPECTED and not any(_same(value, one) for one in EXPECTED[key]):
+            _refuse(key, value)
+    return values
+
+
+def _same(one: Any, other: Any) -> bool:
+    return type(one) is type(other) and bool(one == other)
+
+
+def _import_config(
+    values: Mapping[str, Any], shared: bool
+) -> tuple[Seq2SeqDescription, tuple[int, int]]:
+    sizes = {ours: _size(values, theirs) for ours, theirs in SIZES.items()}
+    source, target = _vocabularies(values)
+    for key in ("tied-embeddings-all",) if shared else ("tied-embeddings",):
+        if values.get(key) is not True:
+            _refuse(key, values.get(key))
+    if shared and source != target:
+        _refuse("dim-vocabs", values.get("dim-vocabs"))
+    inner = values.get("transformer-decoder-dim-ffn", 0)
+    if not _same(inner, 0) and inner != sizes["intermediate_size"]:
+        _refuse("transformer-decoder-dim-ffn", inner)
+    words = max(source, target)
+    config = describe(
+        Seq2SeqDescription,
+        {
+            **sizes,
+            "vocab_size": words + 1,
+            "decoder_core": _chosen(values, "transformer-decoder-autoreg", CORES, "self-attention"),
+            "activation": _chosen(values, "transformer-ffn-activation", ACTIVATIONS, "swish"),
+            "norm": "post",
+            "position": "learned",
+            "max_positions": POSITIONS,
+            "share_embeddings": shared,
+            "logits_bias": True,
+            "eos_token_id": EOS,
+            "pad_token_id": words,
+            "decoder_start_token_id": words,
+        },
+    )
+    return config, (source, target)
+
+
+def _size(values: Mapping[str, Any], key: str) -> int:
+    value = values.get(key)
+    if type(value) is not int or value < 1:
+        _refuse(key, value)
+    return value
+
+
+def _vocabularies(values: Mapping[str, Any]) -> tuple[int, int]:
+    found = values.get("dim-vocabs")
+    if not isinstance(found, list) or [type(one) for one in found] != [int, int] or min(found) < 1:
+        _refuse("dim-vocabs", found)
+    return found[0], found[1]
+
+
+def _chosen(values: Mapping[str, Any], key: str, known: Mapping[str, str], usual: str) -> str:
+    value = values.get(key, usual)
+    if not isinstance(value, str) or value not in known:
+        _refuse(key, value)
+    return known[value]
+
+
+def _import_weights(model: _Model) -> dict[str, Weight]:
+    config = model.config
+    theirs = {name: _weight(name, item) for name, item in model.items.items() if name != CONFIG}
+    source, target = model.vocabularies
+    width, words = config.hidden_size, config.vocab_size
+    tables = (
+        {"Wemb": target}
+        if config.share_embeddings
+        else {"decoder_Wemb": target, "encoder_Wemb": source}
+    )
+    for name, rows in tables.items():
+        if name in theirs:
+            theirs[name] = _with_rows(name, theirs[name], (rows, width), words)
+    for layer in range(1, config.decoder_layers + 1 if config.decoder_core == "ssru" else 1):
+        theirs[f"decoder_l{layer}_rnn_b"] = Weight("float32", np.zeros(width, np.float32))
+    names = list(_names(config))
+    unknown = theirs.keys() - {BIAS} - {part for _, parts in names for part in parts}
+    if unknown:
+        raise ModelError(f"holds an unknown {min(unknown)!r}")
+    ours = rename(theirs, names)
+    for side in ("encoder", "decoder"):
+        ours[f"{side}_position.table.weight"] = Weight("float32", _positions(width))
+    ours["logits_bias"] = _logits_bias(theirs, target, words)
+    return ours
+
+
+def _weight(name: str, item: Item) -> Weight:
+    """Return an item as ours lie: rows are what comes out, and vectors are vectors."""
+    if item.type == INT8:
+        raise ModelError(f"{name!r} is int8, expected float32 or intgemm8")
+    matrix = MATRIX.search(name) is not None
+    if len(item.shape) != 2 or (not matrix and item.shape[0] != 1):
+        wanted = "two lengths" if matrix else "1 and a length"
+        raise ModelError(f"{name!r} has the shape {list(item.shape)}, expected {wanted}")
+    if not matrix:
+        data = item.data
+    elif name.endswith("Wemb"):
+        data = item.data.reshape(item.shape)
+    elif item.type == INTGEMM8:  # which is transposed already
+        data = item.data.reshape(item.shape[::-1])
+    else:
+        data = np.ascontiguousarray(item.data.reshape(item.shape).T)
+    if item.factor is None:
+        return Weight("float32", data)
+    if not matrix:
+        raise ModelError(f"{name!r} is intgemm8, expected float32")
+    scale = np.full(len(data), 1 / np.float32(item.factor), np.float32)
+    return Weight("int8", data, scale)
+
+
+def _with_rows(name: str, weight: Weight, shape: tuple[int, int], words: int) -> Weight:
+    """Append rows of zeros to a table."""
+    if weight.shape != shape:
+        raise ModelError(f"{name!r} has the shape {list(weight.shape)}, expected {list(shape)}")
+    more = words - shape[0]
+    data = np.concatenate([weight.data, np.zeros((more, shape[1]), weight.data.dtype)])
+    scale = weight.scale
+    if scale is not None:
+        scale = np.concatenate([scale, np.ones(more, np.float32)])
+    return Weight(weight.kind, data, scale)
+
+
+def _logits_bias(theirs: Mapping[str, Weight], target: int, words: int) -> Weight:
+    bias_V = np.full(words, NEVER, np.float32)
+    bias_V[:target] = 0.0
+    given = theirs.get(BIAS)
+    if given is not None:
+        if given.shape != (target,):
+            raise ModelError(f"{BIAS!r} has the shape {list(given.shape)}, expected [1, {target}]")
+        bias_V[:target] = given.as_float32()
+    return Weight("float32", bias_V)
+
+
+def _positions(width: int) -> NDArray[np.float32]:
+    """Sines beside cosines, of wavelengths from 2 pi to 2 pi times 10,000."""
+    half = width // 2
+    speed = np.exp(np.arange(half) * -(math.log(10_000) / max(1, half - 1)))
+    angle = np.arange(POSITIONS)[:, None] * speed
+    table = np.zeros((POSITIONS, width), np.float32)
+    table[:, :half], table[:, half : 2 * half] = np.sin(angle), np.cos(angle)
+    return table
+
+
+def _names(config: Seq2SeqDescription) -> Iterator[tuple[str, list[str]]]:
+    """Yield each of our weights with theirs that it is stacked from."""
+    if config.share_embeddings:
+        yield "tokens.weight", ["Wemb"]
+    else:
+        yield "tokens.weight", ["decoder_Wemb"]
+        yield "source_tokens.weight", ["encoder_Wemb"]
+    for layer in range(config.encoder_layers):
+        yield from _block(f"encoder.blocks.{layer}", f"encoder_l{layer + 1}", "self")
+    ssru = config.decoder_core == "ssru"
+    for layer in range(config.decoder_layers):
+        ours, theirs = f"decoder.blocks.{layer}", f"decoder_l{layer + 1}"
+        yield from _block(ours, theirs, "rnn" if ssru else "self")
+        yield from _attention(f"{ours}.cross", f"{theirs}_context", {"q": "q", "kv": "kv"})
+        yield from _norm(f"{ours}.cross_residual", f"{theirs}_context_Wo")
+
+
+def _block(ours: str, theirs: str, core: str) -> Iterator[tuple[str, list[str]]]:
+    if core == "rnn":
+        yield f"{ours}.attention.into.weight", [f"{theirs}_rnn_W", f"{theirs}_rnn_Wf"]
+        yield f"{ours}.attention.into.bias", [f"{theirs}_rnn_b", f"{theirs}_rnn_bf"]
+        yield from _norm(f"{ours}.attention_residual", f"{theirs}_rnn_ffn")
+    else:
+        yield from _attention(f"{ours}.attention", f"{theirs}_self", {"qkv": "qkv"})
+        yield from _norm(f"{ours}.attention_residual", f"{theirs}_self_Wo")
+    for part, number in (("up", 1), ("down", 2)):
+        yield f"{ours}.feedforward.{part}.weight", [f"{theirs}_ffn_W{number}"]
+        yield f"{ours}.feedforward.{part}.bias", [f"{theirs}_ffn_b{number}"]
+    yield from _norm(f"{ours}.feedforward_residual", f"{theirs}_ffn_ffn")
+
+
+def _attention(ours: str, theirs: str, parts: Mapping[str, str]) -> Iterator[tuple[str, list[str]]]:
+    for name, letters in {**parts, "out": "o"}.items():
+        yield f"{ours}.{name}.weight", [f"{theirs}_W{letter}" for letter in letters]
+        yield f"{ours}.{name}.bias", [f"{theirs}_b{letter}" for letter in letters]
+
+
+def _norm(ours: str, theirs: str) -> Iterator[tuple[str, list[str]]]:
+    yield f"{ours}.norm.weight", [f"{theirs}_ln_scale"]
+    yield f"{ours}.norm.bias", [f"{theirs}_ln_bias"]
+
+
+def _refuse(key: str, value: Any) -> NoReturn:
+    raise ModelError(f"{CONFIG}: {key} is {str(value)[:80]!r}: not supported")
