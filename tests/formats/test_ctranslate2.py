@@ -120,12 +120,18 @@ def test_both_engines_read_them(marian: Path) -> None:
 def test_a_model_that_starts_from_zeros_and_has_no_padding(tmp_path: Path) -> None:
     """As the converter of Marian models writes them: one more row, which nobody may write."""
     specs = ctranslate2.specs
-    spec = specs.TransformerSpec.from_config((1, 1), 2, pre_norm=False)
+    bent = specs.common_spec.Activation.GELUTanh
+    spec = specs.TransformerSpec.from_config(
+        (1, 1), 2, pre_norm=False, activation=bent, layernorm_embedding=True
+    )
+    spec.config.layer_norm_epsilon = 0.01
     dice = np.random.default_rng(0)
     words = ["</s>", "<unk>", *(f"w{n}" for n in range(10))]
     width, inner = 8, 12
     for side in (spec.encoder, spec.decoder):
         side.scale_embeddings = True
+        side.layernorm_embedding.gamma = dice.normal(1, 0.1, size=width).astype(np.float32)
+        side.layernorm_embedding.beta = dice.normal(size=width).astype(np.float32)
         for layer in side.layer:
             linears = [*layer.self_attention.linear, *getattr(layer, "attention", _None).linear]
             rows = [3 * width, width, width, 2 * width, width]
@@ -305,7 +311,7 @@ def test_damaged_files_never_crash(marian: Path, tmp_path: Path) -> None:
         ("config.json", '{"eos_token": 5}', "eos_token is '5', which is no token"),
         ("config.json", '{"add_source_bos": true}', "add_source_bos is true: not supported"),
         ("config.json", '{"add_source_eos": 1}', "add_source_eos is '1', not true or false"),
-        ("config.json", '{"layer_norm_epsilon": 1}', "layer_norm_epsilon is 1"),
+        ("config.json", '{"layer_norm_epsilon": "x"}', "norm_eps"),
         ("config.json", "[]", "must hold one JSON object"),
         ("shared_vocabulary.json", "{}", "must hold one JSON list"),
         ("shared_vocabulary.json", '["</s>", "<unk>", 5]', "'5' is no token"),

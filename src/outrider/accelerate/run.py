@@ -6,6 +6,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import torch
 from rich.console import Console
 
 from outrider.accelerate.measure import measure
@@ -61,6 +62,8 @@ def accelerate(
         with clock.stage("translate"):
             prepared = _translate(plan, text, work, console)
         target = model_folder(model)
+        if threads is not None:
+            torch.set_num_threads(threads)
         with clock.stage("train"):
             run = settle_run(plan, target, prepared, work, console)
             folder = train_run(run, console=console)

@@ -20,7 +20,7 @@ from outrider.formats.safetensors import Weight
 
 __all__ = ["import_config", "import_weights"]
 
-ACTIVATIONS = {0: "relu", 2: "silu", 3: "gelu"}
+ACTIVATIONS = {0: "relu", 1: "gelu_tanh", 2: "silu", 3: "gelu"}
 """Their number of an activation: its name."""
 NORMS = {"weight": "gamma", "bias": "beta"}
 SELF = {
@@ -51,7 +51,7 @@ UNUSED = (
 OFF = ("alibi", "multi_query_attention")
 """Settings that must be off."""
 EPSILON = 1e-5
-"""What is added to the variance in a norm, in theirs and ours."""
+"""What is added to the variance in a norm, unless their config says."""
 FORBIDDEN = -1e9
 """Bias of the row that was added: nobody may write it."""
 POSITIONS = 1024
@@ -70,9 +70,6 @@ def import_config(
         for key in OFF:
             if _scalar(variables, f"{side}/{key}", 0):
                 raise ModelError(f"{side}/{key} is on: not supported")
-    epsilon = values.get("layer_norm_epsilon")
-    if epsilon not in (None, EPSILON):
-        raise ModelError(f"layer_norm_epsilon is {str(epsilon)[:40]}: not supported")
     activation = int(said["activation"])
     if activation not in ACTIVATIONS:
         raise ModelError(f"its activation is number {activation}: not supported")
@@ -98,6 +95,8 @@ def import_config(
             "activation": ACTIVATIONS[activation],
             "gated": f"encoder/layer_0/{GATE}/weight" in variables,
             "norm": "pre" if said["pre_norm"] else "post",
+            "norm_eps": values.get("layer_norm_epsilon") or EPSILON,
+            "embedding_norm": "encoder/layernorm_embedding/gamma" in variables,
             "position": "sinusoidal" if usual else "learned",
             "max_positions": min(map(len, places)),
             "scale_embedding": _scales(variables, width),
@@ -191,9 +190,12 @@ def _names(config: Seq2SeqDescription) -> Iterator[tuple[str, str]]:
                 for leaf in ("weight", "bias"):
                     name = f"{side}.blocks.{layer}.{ours}.{leaf}"
                     yield name, f"{side}/layer_{layer}/{theirs}/{_leaf(ours, leaf)}"
-        if config.norm == "pre":
-            for leaf in ("weight", "bias"):
+        for leaf in ("weight", "bias"):
+            if config.norm == "pre":
                 yield f"{side}.norm.{leaf}", f"{side}/layer_norm/{NORMS[leaf]}"
+            if config.embedding_norm:
+                ours = f"{side}_embedding_norm.{leaf}"
+                yield ours, f"{side}/layernorm_embedding/{NORMS[leaf]}"
 
 
 def _leaf(ours: str, leaf: str) -> str:
