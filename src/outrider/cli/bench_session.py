@@ -9,7 +9,7 @@ from outrider.bounds import MOST_THREADS
 from outrider.cli.bench_options import report_interrupt
 from outrider.cli.console import new_console
 from outrider.cli.output import check_output
-from outrider.errors import ConfigError, ModelError
+from outrider.errors import ConfigError, DataError, ModelError
 
 __all__ = ["bench_session"]
 
@@ -30,6 +30,7 @@ def bench_session(
     threads: Annotated[
         int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.")
     ] = None,
+    backend: Annotated[str | None, typer.Option(help="native, torch or auto.")] = None,
 ) -> None:
     """Measure what it brings to let waiting texts in as soon as others are done."""
     modes = [name.strip() for name in mode.split(",")]
@@ -37,6 +38,8 @@ def bench_session(
         raise ConfigError("--mode", f"got {unknown[0]!r}, expected {' or '.join(_MODES)}")
     for option, path in (("--json", json), ("--png", png)):
         check_output(option, path, source)
+    if not source.exists():  # before seconds go into imports
+        raise DataError(f"{source}: no such file")
 
     from outrider.bench.session.measure import measure_session
     from outrider.evaluation.evaluate import read_lines
@@ -45,7 +48,7 @@ def bench_session(
     from outrider.runtime import Translator, load
 
     texts = read_lines(source)[:lines]
-    translator = load(model, threads=threads)
+    translator = load(model, threads=threads, backend=backend)
     if not isinstance(translator, Translator):
         raise ModelError(f"{model}: is a language model; bench session takes an encoder-decoder")
     doing = ["nothing yet"]
@@ -58,7 +61,7 @@ def bench_session(
         result = measure_session(
             translator, texts, rows=rows, modes=modes, repeats=repeats, report=report
         )
-    result |= origin(model, source=source)
+    result |= {"backend": type(translator.backend).__name__, **origin(model, source=source)}
     _print(result)
     if json is not None:
         write_result(json, result)

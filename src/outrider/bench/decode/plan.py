@@ -10,7 +10,15 @@ from typing import NamedTuple
 from outrider.bench.decode.engines import MODES, EnginePlan
 from outrider.errors import ModelError, OutriderError
 
-__all__ = ["ENGINES", "ORDERS", "Missing", "Setting", "plan_engines", "settings"]
+__all__ = [
+    "ENGINES",
+    "ORDERS",
+    "Missing",
+    "Setting",
+    "export_for_transformers",
+    "plan_engines",
+    "settings",
+]
 
 ENGINES = (
     "outrider-torch",
@@ -111,11 +119,11 @@ def _plan(name: str, model: Path, shallow: Path | None, working: Path) -> Engine
             raise ModelError("no model with a shallow decoder was given (--shallow FOLDER)")
         model = shallow
     if name == "transformers":
-        folder = _export_marian(model, working / name)
+        folder = export_for_transformers(model, working / name)
         plan = EnginePlan(name, "transformers", folder, modes=("ar", "assisted"))
         if shallow is None:
             return plan
-        return replace(plan, assistant=_export_marian(shallow, working / "assistant"))
+        return replace(plan, assistant=export_for_transformers(shallow, working / "assistant"))
     dtype = "int8" if name.endswith("-int8") else "float32"
     if "ctranslate2" in name:
         from outrider.runtime.export import export_ctranslate2
@@ -128,7 +136,7 @@ def _plan(name: str, model: Path, shallow: Path | None, working: Path) -> Engine
     return EnginePlan(name, "native", model, dtype, modes=modes, shallow=of_shallow)
 
 
-def _export_marian(model: Path, folder: Path) -> Path:
+def export_for_transformers(model: Path, folder: Path) -> Path:
     """Write what transformers loads; suppressed tokens are a bias, as in CTranslate2."""
     import torch
 
