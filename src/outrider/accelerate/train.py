@@ -20,11 +20,11 @@ from outrider.training.run_config import RunConfig
 __all__ = ["settle_run"]
 
 FILE = "run.json"
-COVERED = 0.997
+COVERED = 0.98
 """Share of the translated text that the drafter's words are to cover; what it lacks costs a guess,
 never the text."""
 SHORTLIST_STEP = 512
-BATCH_TOKENS = 2048
+BATCH_TOKENS = 1024
 EPOCHS = 16
 """Most passes over the text: after these, more time would be better spent on more text."""
 EVALUATIONS = 16
@@ -79,7 +79,8 @@ def _draft(target: Path, prepared: Prepared, work: Path) -> RunConfig:
             "model": {
                 "type": "drafter",
                 "target": str(target),
-                "taps": sorted({last // 3, 2 * last // 3, last}),
+                "copy_layers": True,
+                "taps": sorted({last // 2, max(0, last - 1), last}),
                 "rank": min(256, described.hidden_size),
                 "candidates": 32,
                 "shortlist": _shortlist(prepared),

@@ -163,6 +163,8 @@ def _build_side_decoder(config: RunConfig, prepared: Prepared) -> SideDecoder:
         assert isinstance(target, Seq2Seq)
         return Ctc(built).bind(target)
     drafter = Drafter(built).bind(target, load_ctc(folder, target))
+    if built.copy_layers:
+        drafter.start_as_copies()
     if built.shortlist:
         drafter.set_shortlist(_commonest(prepared, built.shortlist))
     return drafter

@@ -62,6 +62,8 @@ class DrafterDescription(SideDecoderDescription):
     """Tokens of a slot that are rescored, and all that q can give."""
     shortlist: int = 0
     """Draft from so many of the commonest tokens only (the text stays exact); 0 for all."""
+    copy_layers: bool = False
+    """Training: layers begin as copies of the target's last ones, whose shape they must have."""
     anchors: int = 4
     """Training: blocks cut from every row."""
     train_block: int = 8
@@ -80,6 +82,10 @@ class DrafterDescription(SideDecoderDescription):
             raise ConfigError("reads", "an lstm reads the encoder alone; leave it out")
         if self.reads == "ctc" and not self.cross:
             raise ConfigError("reads", "a language model has no CTC decoder; leave it out")
+        if self.copy_layers and self.core == "lstm":
+            raise ConfigError(
+                "copy_layers", "an lstm is unlike any layer of a target; leave it out"
+            )
         if not 1 <= self.train_block <= self.block:
             raise ConfigError("train_block", f"got {self.train_block}, expected 1 to {self.block}")
         if not 0 < self.decay <= 1:

@@ -1,6 +1,6 @@
 """The weights of a block drafter, and what it takes from the target it is bound to."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, Self
 
 import torch
@@ -8,7 +8,7 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from outrider.errors import ModelError
+from outrider.errors import ConfigError, ModelError
 from outrider.models.base import init_weights
 from outrider.models.config import DrafterConfig
 from outrider.models.drafter.layers import build_layer
@@ -44,6 +44,10 @@ class Tables(NamedTuple):
     token_VR: Tensor
     """P e(y) of every token."""
     state_RR: Tensor
+
+
+def _shape(weights: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
+    return tuple(weights[name].shape) if name in weights else None
 
 
 class DrafterBase(PreTrainedModel):
@@ -110,6 +114,43 @@ class DrafterBase(PreTrainedModel):
         self._target = [target]
         self._tables = None
         return self
+
+    @torch.no_grad()
+    def start_as_copies(self) -> None:
+        """Begin with what the target's last layers know: of the source above all.
+
+        A copy sees the target's states through `inject`, which begins with the layer's own keys and
+        values for the tap that is nearest to what the layer saw.
+        """
+        stack, taps = self.target.decoder, self.config.taps
+        assert taps is not None
+        count, depth = len(self.blocks), len(stack.blocks)
+        if count > depth:
+            raise ConfigError("copy_layers", f"the target has {depth} layers, the drafter {count}")
+        for number, (block, inject) in enumerate(zip(self.blocks, self.inject, strict=True)):
+            layer = depth - count + number
+            theirs = stack.blocks[layer].state_dict()
+            own = block.state_dict()
+            odd = [n for n in own.keys() | theirs.keys() if _shape(own, n) != _shape(theirs, n)]
+            if odd:
+                raise ConfigError(
+                    "copy_layers",
+                    f"{sorted(odd)[0]} has another shape than in the target; leave "
+                    "num_attention_heads, intermediate_size, activation, gated and norm out",
+                )
+            block.load_state_dict(theirs)
+            width = self.config.hidden_size
+            near = min(range(len(taps)), key=lambda tap: abs(taps[tap] - (layer - 1)))
+            kv_ED = theirs["attention.qkv.weight"][width:]
+            if len(kv_ED) == 2 * width:
+                inject.weight.zero_()
+                inject.weight[:, near * width : (near + 1) * width] = kv_ED
+                inject.bias.copy_(theirs["attention.qkv.bias"][width:])
+        last = stack.norm if stack.norm is not None else stack.blocks[-1].feedforward_residual.norm
+        if stack.norm is not None:
+            self.norm.load_state_dict(last.state_dict())
+        else:  # what comes is normed already: keep its length
+            self.norm.weight.fill_(float(last.weight.square().mean().sqrt()))
 
     def place_target(self) -> None:
         """Bring what it is bound to where it is itself, switched to inference."""
