@@ -352,3 +352,27 @@ def test_the_newest_state_follows_rollback_and_select() -> None:
         alone = backend.encode([SOURCE[source]], capacity=20, drafting=True)
         backend.extend(torch.tensor([tokens[row]]), alone)
         torch.testing.assert_close(found[row : row + 1], drafter._newest(alone))
+
+
+@pytest.mark.parametrize("norm", ["pre", "post"])
+def test_layers_may_begin_as_the_targets_last(norm: str) -> None:
+    target = tiny.seq2seq(norm=norm)
+    drafter = build(target, layers=1, copy_layers=True, taps=[0, 1])
+    drafter.start_as_copies()
+    theirs, own = target.decoder.blocks[-1].state_dict(), drafter.blocks[0].state_dict()
+    assert theirs.keys() == own.keys()
+    assert all(torch.equal(theirs[name], own[name]) for name in own)
+    width = target.config.hidden_size
+    near = drafter.inject[0].weight[:, :width]  # the tap of what that layer saw
+    assert torch.equal(near, theirs["attention.qkv.weight"][width:])
+    assert not drafter.inject[0].weight[:, width:].any()
+
+
+def test_layers_of_another_shape_cannot_begin_so() -> None:
+    target = tiny.seq2seq()
+    odd = build(target, copy_layers=True, intermediate_size=12)
+    with pytest.raises(ConfigError, match=r"copy_layers: .* has another shape than in the target"):
+        odd.start_as_copies()
+    deep = build(target, copy_layers=True, layers=9)
+    with pytest.raises(ConfigError, match="the drafter 9"):
+        deep.start_as_copies()
