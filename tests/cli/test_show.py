@@ -110,7 +110,7 @@ def test_mistakes_are_one_line(command, folder, arguments, message) -> None:
 def test_a_model_without_a_drafter_says_so(command, plain, words) -> None:
     code, _, err = command(*words, "--model", plain)
     assert code == 2
-    assert "this model has no drafter, which mode tandem needs; train one with outrider" in err
+    assert "this model has no drafter, which mode tandem needs; make one with outrider" in err
 
 
 def test_bench_exact_counts_lines(command, folder, tmp_path) -> None:

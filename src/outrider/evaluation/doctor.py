@@ -6,6 +6,7 @@ no problem; what would make a command fail is.
 
 import os
 import warnings
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
@@ -18,8 +19,9 @@ from outrider.backends.native_parts import missing
 from outrider.errors import FallbackWarning, OutriderError
 from outrider.evaluation.results import machine, versions
 from outrider.evaluation.self_check import check_native
-from outrider.formats.folder import CTC, DRAFTER
-from outrider.formats.safetensors import read_safetensors
+from outrider.formats.folder import CTC, DRAFTER, model_files, read_model
+from outrider.formats.safetensors import Weight
+from outrider.formats.weights import read_weights, weight_files
 from outrider.hub import model_folder
 from outrider.runtime.device import choose_device, gpu_names
 from outrider.runtime.engine import VARIABLE, choose_engine
@@ -113,11 +115,12 @@ def _examine_model(name: str | Path, problems: list[str]) -> dict[str, Any]:
         problems.append(str(error))
         return {"name": str(name), "reason": str(error)}
     said = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
-    parts = {"weights": "", "drafter": DRAFTER, "ctc": CTC}
+    parts = {"drafter": DRAFTER, "ctc": CTC}
     return {
         "name": str(name),
         "kind": "encoder-decoder" if isinstance(loaded, Translator) else "language model",
-        **{part: _measure_weights(folder / path) for part, path in parts.items()},
+        "weights": _measure(read_model(folder).weights, model_files(folder)),
+        **{part: _measure_part(folder / path) for part, path in parts.items()},
         **_describe_backend(loaded.backend, said, reads=isinstance(loaded, Translator)),
     }
 
@@ -165,15 +168,17 @@ def _measure_memory(backend: NativeBackend, reads: bool) -> dict[str, Any]:
     }
 
 
-def _measure_weights(folder: Path) -> dict[str, int] | None:
-    """Count parameters by the headers of the files; None where there are none."""
-    files = sorted(folder.glob("*.safetensors"))
-    parameters = 0
-    for path in files:
-        weights = read_safetensors(path).values()
-        parameters += sum(prod(one.shape) for one in weights if "float" in one.kind)
-    size = sum(path.stat().st_size for path in files)
-    return {"parameters": parameters, "bytes": size} if files else None
+def _measure_part(folder: Path) -> dict[str, int] | None:
+    """Count the parameters of a decoder beside a model; None where there is none."""
+    return _measure(read_weights(folder), weight_files(folder)) if folder.is_dir() else None
+
+
+def _measure(weights: Mapping[str, Weight], files: Sequence[Path]) -> dict[str, int]:
+    counted = [w for w in weights.values() if w.scale is not None or "float" in w.kind]
+    return {
+        "parameters": sum(prod(one.shape) for one in counted),
+        "bytes": sum(path.stat().st_size for path in files),
+    }
 
 
 def _version(package: str) -> str | None:

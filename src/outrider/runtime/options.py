@@ -29,6 +29,7 @@ __all__ = [
 BATCH_TOKENS = 8192
 """Source, prompt and new tokens of all rows and beams that a batch may hold."""
 
+_ACCELERATE = "make one with outrider accelerate, or "
 _TRAIN = (
     "train one with outrider train (model.type: {}, model.target: the folder of this model) "
     "and load the model folder that writes"
@@ -86,7 +87,8 @@ def check_mode(backend: Backend, config: DecodeSettings) -> None:
 def _check_drafter(backend: Backend, config: DecodeSettings) -> None:
     if backend.drafts is None:
         raise ModelError(
-            f"this model has no drafter, which mode {config.mode} needs; {_TRAIN.format('drafter')}"
+            f"this model has no drafter, which mode {config.mode} needs; {_ACCELERATE}"
+            + _TRAIN.format("drafter")
         )
     longest = backend.drafts.longest
     if config.draft_tokens is not None and config.draft_tokens > longest:

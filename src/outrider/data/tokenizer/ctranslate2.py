@@ -33,7 +33,9 @@ def read_ctranslate2(folder: Path, model: Path) -> MarianTokenizer:
     source = _find(folder, model, *SOURCES)
     if source is None:
         names = " or ".join(SOURCES)
-        raise ModelError(f"{folder}: holds no SentencePiece model of the source ({names})")
+        raise ModelError(
+            f"{folder}: holds no SentencePiece model of the source ({names}); copy it there"
+        )
     pieces = read_limited(source, limit=LARGEST_MODEL)
     source_ids = _numbered(vocabulary.source, vocabulary.padding)
     target_ids = source_ids
