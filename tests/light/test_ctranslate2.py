@@ -1,0 +1,88 @@
+"""A CTranslate2 folder in the manner of OpenNMT: sides with vocabularies of their own, no end of
+a source, `<blank>` for padding. It is read without CTranslate2, and without PyTorch."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import ct2_file
+import outrider
+import plain_folder
+from outrider.backends.native import NativeBackend
+from outrider.data.tokenizer.sentencepiece_export import sentencepiece_model
+from outrider.data.tokenizer.subword import SPECIAL_TOKENS
+from outrider.formats.description import Seq2SeqDescription
+from outrider.formats.folder import read_model
+from outrider.formats.layout import model_layout
+from outrider.runtime import Translator
+
+SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
+SOURCE = [*SPECIAL[:3], "▁a", "▁cat", "</s>", "▁dog", "▁sees", "▁the", "."]
+TARGET = [*SPECIAL, "▁ein", "▁Hund", "▁sieht", "▁die", "▁Katze", "."]
+CONFIG = Seq2SeqDescription(
+    vocab_size=10,
+    hidden_size=16,
+    num_attention_heads=2,
+    intermediate_size=24,
+    encoder_layers=2,
+    decoder_layers=1,
+    position="learned",
+    max_positions=32,
+    logits_bias=True,
+    share_embeddings=False,
+    tie_word_embeddings=False,
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    shapes = {name: one.shape for name, one in model_layout(CONFIG).items()}
+    arrays = plain_folder.random_arrays(shapes)
+    tokens = {"decoder_start_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
+    folder = ct2_file.write(
+        tmp_path / "model",
+        arrays,
+        {**tokens, "add_source_eos": False, "add_source_bos": False},
+        heads=2,
+        source=SOURCE,
+        target=TARGET,
+    )
+    pieces = [(token, 0.0) for token in SPECIAL_TOKENS.values()]
+    pieces += [(word, -2.0) for word in SOURCE if word.startswith(("▁", "."))]
+    (folder / "sentencepiece.model").write_bytes(sentencepiece_model(pieces))
+    return folder
+
+
+def test_the_sides_keep_their_own_words(folder: Path) -> None:
+    translator = outrider.load(folder)
+    assert isinstance(translator, Translator)
+    assert isinstance(translator.backend, NativeBackend)
+    tokenizer = translator.tokenizer
+    ids = tokenizer.encode("the dog sees a cat.")
+    assert ids == [8, 6, 7, 5, 4, 9]  # "▁a" and the end changed places: 3 is the end on both sides
+    assert tokenizer.encode("the owl")[-1] == tokenizer.unk_id
+    assert tokenizer.decode([4, 5, 6, 7, 8, 9, 3]) == "ein Hund sieht die Katze."
+    assert tokenizer.encode_target_batch(["die Katze sieht."]) == [[7, 8, 6, 9]]
+    assert translator.source(ids) == ids
+    text = translator.translate("the dog sees a cat.", max_new_tokens=6)
+    assert text == translator.translate(["the dog sees a cat.", "a dog"], max_new_tokens=6)[0]
+
+
+def test_rows_are_those_of_the_file(folder: Path) -> None:
+    part = read_model(folder)
+    assert isinstance(part.config, Seq2SeqDescription)
+    assert not part.config.source_end
+    assert (part.config.pad_token_id, part.config.decoder_start_token_id) == (1, 2)
+    part.check()
+    shapes = {name: one.shape for name, one in model_layout(CONFIG).items()}
+    arrays = plain_folder.random_arrays(shapes)
+    table = arrays["source_tokens.weight"]
+    found = part.weights["source_tokens.weight"].as_float32()
+    np.testing.assert_allclose(found[3], table[5], atol=0.02)
+    np.testing.assert_allclose(found[5], table[3], atol=0.02)
+    np.testing.assert_allclose(found[8], table[8], atol=0.02)
+    for name, array in arrays.items():
+        if name != "source_tokens.weight":
+            found = part.weights[name].as_float32()
+            np.testing.assert_allclose(found, array, atol=0.02, err_msg=name)
