@@ -179,6 +179,7 @@ struct Model::Asked {
 };
 
 struct Model::Questions {
+  const State& state;
   const std::vector<Question>& questions;
   const std::vector<Asked>& asked;  // in the order of the rows
   std::vector<Answer>& answers;     // with room for everything
@@ -258,7 +259,7 @@ std::vector<Answer> Model::run_answer(State& state, const std::vector<std::vecto
   }
   std::sort(asked.begin(), asked.end(),
             [](const Asked& left, const Asked& right) { return left.row < right.row; });
-  const Questions all{questions, asked, answers, draws};
+  const Questions all{state, questions, asked, answers, draws};
   run_decoder(
       state, planned,
       [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
@@ -295,12 +296,12 @@ void Model::answer_rows(ForwardPass& pass, int first, const Questions& all) cons
       std::copy_n(pass.own.stream.data() + area(begin[n].row - first, width), width,
                   pass.own.stream.data() + area(n, width));
   float* logits = pass.shared.scores.data();
-  const Range mine = pass.worker.share(head_.panels());
   for (int done = 0; done < wanted; done += step) {
     const int some = std::min(step, wanted - done);
     pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data() + area(done, width),
                           some, width, width);
-    head_.multiply(kernel_, pass.own.operand, mine, logits + mine.begin * kPanel, spec_.words);
+    score(
+        pass, all.state, some, [&](int n) { return begin[done + n].row - first; }, logits);
     pass.worker.wait();  // `scores` are whole: each worker answers for some rows
     const Range rows = pass.worker.share(some);
     for (int r = rows.begin; r < rows.end; ++r) {

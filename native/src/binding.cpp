@@ -238,9 +238,10 @@ void save(const Model& model, const std::filesystem::path& path, const std::stri
 }
 
 std::unique_ptr<State> encode(Model& model, const Tokens& sources,
-                              const std::vector<int>& capacities, bool drafting, bool parallel) {
+                              const std::vector<int>& capacities, bool drafting, bool parallel,
+                              const Tokens& words) {
   const nb::gil_scoped_release release;
-  return model.encode(sources, capacities, drafting, parallel);
+  return model.encode(sources, capacities, drafting, parallel, words);
 }
 
 std::size_t longest_of(const Tokens& tokens) {
@@ -437,7 +438,8 @@ NB_MODULE(_core, module) {
       .def("save", &save, "path"_a, "about"_a)
       .def_prop_ro("idle_bytes",
                    [](const Model& model) { return sizeof(float) * model.buffer_pool()->held(); })
-      .def("encode", &encode, "sources"_a, "capacities"_a, "drafting"_a, "parallel"_a)
+      .def("encode", &encode, "sources"_a, "capacities"_a, "drafting"_a, "parallel"_a,
+           "words"_a = Tokens{})
       .def("extend", &extend, "state"_a, "tokens"_a, "last"_a)
       .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a, "by_row"_a,
            "ends"_a, "early"_a)

@@ -18,9 +18,10 @@ bool is_decoded(const std::vector<int>& capacities) {
 
 std::unique_ptr<State> Model::encode(const std::vector<std::vector<int>>& sources,
                                      const std::vector<int>& capacities, bool drafting,
-                                     bool parallel) {
+                                     bool parallel, const std::vector<std::vector<int>>& words) {
   check_sources(sources, capacities, drafting, parallel);
-  std::unique_ptr<State> state = open_state(sources, capacities, drafting, parallel);
+  check_words(words, sources.size());
+  std::unique_ptr<State> state = open_state(sources, capacities, drafting, parallel, words);
   if (spec_.encoder_layers > 0) run_encoder(sources, *state, is_decoded(capacities));
   return state;
 }
@@ -53,9 +54,24 @@ void Model::check_sources(const std::vector<std::vector<int>>& sources,
                                 std::to_string(limit) + " positions this model has");
 }
 
+void Model::check_words(const std::vector<std::vector<int>>& words, std::size_t sources) const {
+  if (words.empty()) return;
+  if (spec_.encoder_layers == 0) throw std::invalid_argument("a language model has no source");
+  if (words.size() != sources)
+    throw std::invalid_argument("encode: words for each source, or for none");
+  for (const std::vector<int>& listed : words) {
+    check_tokens(listed);
+    const auto wrong = [](int left, int right) { return left >= right; };
+    if (listed.empty() ||
+        std::adjacent_find(listed.begin(), listed.end(), wrong) != listed.end())
+      throw std::invalid_argument("encode: words must be in order, each once, at least one");
+  }
+}
+
 std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& sources,
                                          const std::vector<int>& capacities, bool drafting,
-                                         bool parallel) {
+                                         bool parallel,
+                                         const std::vector<std::vector<int>>& words) {
   const auto make_cache = [&](const LayerShape& shape, int layers, int positions) {
     const int heads = shape.recurrent ? shape.heads : shape.kv_heads;
     return KvCache(layers, heads, shape.head_width(), positions, pool_, !shape.recurrent);
@@ -82,6 +98,7 @@ std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& so
       if (is_decoded(capacities)) read->decoder = make_cache(shape, decoder_.layers(), length);
       if (drafting)
         read->drafter = make_cache(drafter_->stack().shape(), drafter_->stack().layers(), length);
+      if (!words.empty()) read->shortlist = std::make_unique<const Shortlist>(words[b], head_);
       if (parallel) read->encoder_output.resize(area(length, spec_.width));
       sequence->source = std::move(read);
       reach = std::max(reach, length * std::max(1, upsample()));

@@ -65,7 +65,7 @@ void Model::extend(State& state, const std::vector<std::vector<int>>& tokens, in
       state, planned, [](SharedBuffers&, WorkerBuffers&, int) {},
       [&](ForwardPass& pass) {
         const int first = static_cast<int>(pass.rows - planned.rows.data());
-        write_logits(pass, first, scored, logits);
+        write_logits(pass, state, first, scored, logits);
       });
 }
 
@@ -111,7 +111,8 @@ void Model::check_forbidden(const Forbidden& forbidden, std::size_t sequences) c
     throw std::invalid_argument("what is forbidden to each row must be as many as rows");
 }
 
-void Model::write_logits(ForwardPass& pass, int first, const Scored& scored, float* logits) const {
+void Model::write_logits(ForwardPass& pass, const State& state, int first, const Scored& scored,
+                         float* logits) const {
   const int width = spec_.width;
   const auto begin = std::lower_bound(scored.rows.begin(), scored.rows.end(), first);
   const auto end = std::lower_bound(begin, scored.rows.end(), first + pass.count);
@@ -122,17 +123,16 @@ void Model::write_logits(ForwardPass& pass, int first, const Scored& scored, flo
       std::copy_n(pass.own.stream.data() + area(begin[n] - first, width), width,
                   pass.own.stream.data() + area(n, width));
   pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data(), wanted, width, width);
-  const Range mine = pass.worker.share(head_.panels());
-  head_.multiply(kernel_, pass.own.operand, mine, logits + mine.begin * kPanel, spec_.words,
-                 scored.outputs.data() + (begin - scored.rows.begin()));
+  score(
+      pass, state, wanted, [&](int n) { return begin[n] - first; }, logits,
+      scored.outputs.data() + (begin - scored.rows.begin()));
 }
 
 // Each worker takes the argmax of its own columns, some at a time so that their logits stay in the
 // cache; the first worker then compares what they found.
 void Model::argmax_tokens(ForwardPass& pass, const State& state, const Forbidden& forbidden,
                           int* best) const {
-  const int width = spec_.width, workers = pass.worker.count, step = head_panels(pass.count);
-  const Range panels = pass.worker.share(head_.panels());
+  const int workers = pass.worker.count;
   float* logits = pass.own.logits.data();
   // [row][worker][value, index], in a buffer that is free: the last barrier was that of a
   // feed-forward (E in layer.cpp) or later, after which `sublayer_out` is still read, `context` is
@@ -140,33 +140,50 @@ void Model::argmax_tokens(ForwardPass& pass, const State& state, const Forbidden
   float* found = pass.shared.context.data();
   const auto found_by = [&](int r) { return found + 2 * area(r * workers + pass.worker.index, 1); };
   for (int r = 0; r < pass.count; ++r) {
-    found_by(r)[0] = -3e38f;
+    found_by(r)[0] = kUnlisted;
     found_by(r)[1] = 0.0f;
   }
-  pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width, width);
-  for (int panel = panels.begin; panel < panels.end; panel += step) {
-    const Range some{panel, std::min(panel + step, panels.end)};
-    const int begin = panel * kPanel;
-    const int columns = std::min(some.end * kPanel, spec_.words) - begin;
-    head_.multiply(kernel_, pass.own.operand, some, logits, step * kPanel);
-    for (int r = 0; r < pass.count; ++r) {
-      float* row = logits + area(r, step * kPanel);
-      const auto forbid = [&](const std::vector<int>& tokens) {
-        for (const int token : tokens)
-          if (token >= begin && token < begin + columns) row[token - begin] = -3e38f;
-      };
-      forbid(forbidden.always);
-      const auto sequence = static_cast<std::size_t>(pass.rows[r].sequence);
-      if (!forbidden.by_sequence.empty()) forbid(forbidden.by_sequence[sequence]);
-      if (!forbidden.early.empty() &&
-          pass.rows[r].position - state.sequences[sequence]->length < forbidden.early[sequence])
-        forbid(forbidden.ends);
-      const int index = kernel_.rows->argmax(row, columns);
-      float* mine = found_by(r);
-      if (!(row[index] > mine[0])) continue;  // nor where it is NaN
-      mine[0] = row[index];
-      mine[1] = static_cast<float>(begin + index);
+  const auto list_of = [&](int r) { return state.shortlist(pass.rows[r].sequence); };
+  // Takes the argmax of rows that have one shortlist, or none.
+  const auto search = [&](Range rows, const Shortlist* list) {
+    const Matrix& head = list == nullptr ? head_ : list->head;
+    const int count = rows.end - rows.begin, step = head_panels(count), width = spec_.width;
+    const Range panels = pass.worker.share(head.panels());
+    pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data() + area(rows.begin, width),
+                          count, width, width);
+    for (int panel = panels.begin; panel < panels.end; panel += step) {
+      const Range some{panel, std::min(panel + step, panels.end)};
+      const int begin = panel * kPanel;
+      const int columns = std::min(some.end * kPanel, head.columns()) - begin;
+      head.multiply(kernel_, pass.own.operand, some, logits, step * kPanel);
+      for (int r = rows.begin; r < rows.end; ++r) {
+        float* row = logits + area(r - rows.begin, step * kPanel);
+        const auto forbid = [&](const std::vector<int>& tokens) {
+          for (const int token : tokens) {
+            const int column = list == nullptr ? token : list->find(token);
+            if (column >= begin && column < begin + columns) row[column - begin] = kUnlisted;
+          }
+        };
+        forbid(forbidden.always);
+        const auto sequence = static_cast<std::size_t>(pass.rows[r].sequence);
+        if (!forbidden.by_sequence.empty()) forbid(forbidden.by_sequence[sequence]);
+        if (!forbidden.early.empty() &&
+            pass.rows[r].position - state.sequences[sequence]->length < forbidden.early[sequence])
+          forbid(forbidden.ends);
+        const int index = kernel_.rows->argmax(row, columns);
+        float* mine = found_by(r);
+        if (!(row[index] > mine[0])) continue;  // nor where it is NaN
+        const int token = list == nullptr ? begin + index
+                                          : list->words[static_cast<std::size_t>(begin + index)];
+        mine[0] = row[index];
+        mine[1] = static_cast<float>(token);
+      }
     }
+  };
+  for (int begin = 0, end = 0; begin < pass.count; begin = end) {
+    const Shortlist* list = list_of(begin);
+    for (end = begin + 1; end < pass.count && list_of(end) == list;) ++end;
+    search({begin, end}, list);
   }
   pass.worker.wait();  // `found` is whole: the first worker reads what all have found
   if (pass.worker.index != 0) return;

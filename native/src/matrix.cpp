@@ -129,6 +129,44 @@ Matrix Matrix::with_bias(PackedWeights& weights, const std::string& name) const 
   return other;
 }
 
+Matrix Matrix::gather(std::span<const int> columns, Buffer<unsigned char>& out) const {
+  const auto padded = static_cast<std::size_t>(round_up(static_cast<int>(columns.size()), kPanel));
+  const bool int8 = precision_ == Precision::int8;
+  const auto depth = static_cast<std::size_t>(int8 ? depth_ / 4 : width_);  // pieces of 4 bytes
+  const std::size_t whole = padded * depth * 4, numbers = padded * sizeof(float);
+  out = Buffer<unsigned char>(whole + 3 * numbers);
+  std::memset(out.data(), 0, out.size());
+  auto* scales = reinterpret_cast<float*>(out.data() + whole);
+  float* bias = scales + padded;
+  auto* offsets = reinterpret_cast<std::int32_t*>(bias + padded);
+  const auto* from = int8 ? reinterpret_cast<const unsigned char*>(packed_)
+                          : reinterpret_cast<const unsigned char*>(floats_);
+  // Where piece 0 of a column lies; the next is a panel's width further on.
+  const auto start = [&](std::size_t column) {
+    return (column / kPanel * depth * kPanel + column % kPanel) * 4;
+  };
+  for (std::size_t c = 0; c < columns.size(); ++c) {
+    const auto column = static_cast<std::size_t>(columns[c]);
+    for (std::size_t k = 0; k < depth; ++k)
+      std::memcpy(out.data() + start(c) + k * kPanel * 4, from + start(column) + k * kPanel * 4, 4);
+    bias[c] = bias_[column];
+    if (!int8) continue;
+    scales[c] = scales_[column];
+    offsets[c] = offsets_[column];
+  }
+  Matrix some = *this;
+  some.columns_ = static_cast<int>(columns.size());
+  some.bias_ = bias;
+  if (int8) {
+    some.packed_ = reinterpret_cast<const std::int8_t*>(out.data());
+    some.scales_ = scales;
+    some.offsets_ = offsets;
+  } else {
+    some.floats_ = reinterpret_cast<const float*>(out.data());
+  }
+  return some;
+}
+
 void Matrix::set_bias(PackedWeights& weights, const std::string& name, bool read) {
   const auto size = static_cast<std::size_t>(round_up(columns_, kPanel));
   const auto fill = [&](const Weights& arrays, float* out) {

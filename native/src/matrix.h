@@ -11,6 +11,7 @@
 #include "memory.h"
 #include "packed_weights.h"
 
+#include <span>
 #include <string>
 #include <vector>
 
@@ -50,6 +51,9 @@ class Matrix {
          Precision precision, bool bias = true);
   // The same weight with a bias of its own.
   Matrix with_bias(PackedWeights& weights, const std::string& name) const;
+
+  // The same for some of the columns; their numbers lie in `out`.
+  Matrix gather(std::span<const int> columns, Buffer<unsigned char>& out) const;
 
   int columns() const { return columns_; }
   int panels() const { return (columns_ + kPanel - 1) / kPanel; }

@@ -84,9 +84,11 @@ class Model {
   const std::shared_ptr<BufferPool>& buffer_pool() const { return pool_; }
 
   // Opens one sequence for each source, with room for so many tokens; for a language model all
-  // sources are empty.
+  // sources are empty. Where there are `words`, in order, only those of a source may follow it:
+  // whoever asks what comes next is told that no other does. A CTC decoder knows nothing of them.
   std::unique_ptr<State> encode(const std::vector<std::vector<int>>& sources,
-                                const std::vector<int>& capacities, bool drafting, bool parallel);
+                                const std::vector<int>& capacities, bool drafting, bool parallel,
+                                const std::vector<std::vector<int>>& words = {});
 
   // Appends `tokens[b]` to sequence b, which is left alone if there are none. Writes logits
   // [sequences][width][words], or with `last` [sequences][1][words], those after the last token of
@@ -151,9 +153,10 @@ class Model {
 
   void check_sources(const std::vector<std::vector<int>>& sources,
                      const std::vector<int>& capacities, bool drafting, bool parallel) const;
+  void check_words(const std::vector<std::vector<int>>& words, std::size_t sources) const;
   std::unique_ptr<State> open_state(const std::vector<std::vector<int>>& sources,
                                     const std::vector<int>& capacities, bool drafting,
-                                    bool parallel);
+                                    bool parallel, const std::vector<std::vector<int>>& words);
   // `decoded`: whether the decoder will read the sources.
   void run_encoder(const std::vector<std::vector<int>>& sources, State& state, bool decoded);
   Plan plan(const State& state, const std::vector<std::vector<int>>& tokens) const;
@@ -161,7 +164,13 @@ class Model {
   void run_decoder(State& state, const Plan& plan, const Prepare& prepare,
                    const UseHidden& use_hidden);
   // `first` is the number of the pass's first row.
-  void write_logits(ForwardPass& pass, int first, const Scored& scored, float* logits) const;
+  void write_logits(ForwardPass& pass, const State& state, int first, const Scored& scored,
+                    float* logits) const;
+  // Computes this worker's columns of the logits of what the operand holds, row n of which is row
+  // pass_row(n) of the pass, and goes where `out_rows` says.
+  template <typename PassRow>
+  void score(ForwardPass& pass, const State& state, int rows, const PassRow& pass_row,
+             float* logits, const int* out_rows = nullptr) const;
   void argmax_tokens(ForwardPass& pass, const State& state, const Forbidden& forbidden,
                      int* best) const;
   int scores_at_once() const;  // rows whose scores are held at a time

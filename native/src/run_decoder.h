@@ -16,6 +16,19 @@ struct Model::Plan {
   int longest = 0;
 };
 
+template <typename PassRow>
+void Model::score(ForwardPass& pass, const State& state, int rows, const PassRow& pass_row,
+                  float* logits, const int* out_rows) const {
+  const Range mine = pass.worker.share(head_.panels());
+  head_.multiply(kernel_, pass.own.operand, mine, logits + mine.begin * kPanel, spec_.words,
+                 out_rows);
+  const Range columns{mine.begin * kPanel, std::min(mine.end * kPanel, spec_.words)};
+  for (int n = 0; n < rows; ++n)
+    if (const Shortlist* list = state.shortlist(pass.rows[pass_row(n)].sequence))
+      list->leave_out(columns,
+                      logits + area(out_rows == nullptr ? n : out_rows[n], spec_.words));
+}
+
 // `prepare` makes room as in `run`; `use_hidden` gets passes whose stream has left the layers.
 template <typename Prepare, typename UseHidden>
 void Model::run_decoder(State& state, const Plan& plan, const Prepare& prepare,

@@ -99,6 +99,7 @@ std::size_t State::bytes() const {
     if (source == nullptr || !seen.insert(source).second) continue;
     total += source->decoder.bytes() + source->drafter.bytes();
     total += sizeof(float) * source->encoder_output.size();
+    if (source->shortlist) total += source->shortlist->bytes();
   }
   return total;
 }

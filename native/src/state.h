@@ -3,6 +3,7 @@
 
 #include "kv_cache.h"
 #include "positions.h"
+#include "shortlist.h"
 
 #include <atomic>
 #include <memory>
@@ -20,6 +21,7 @@ struct Caches {
 struct Source : Caches {
   int length = 0;
   std::vector<float> encoder_output;  // for a CTC decoder; else empty
+  std::unique_ptr<const Shortlist> shortlist;  // null where every word may follow
 };
 
 struct Sequence : Caches {
@@ -42,6 +44,11 @@ class State {
   State(bool drafting, bool parallel) : drafting_(drafting), parallel_(parallel) {}
 
   int size() const { return static_cast<int>(sequences.size()); }
+  // What may follow a sequence; null where every word may.
+  const Shortlist* shortlist(int sequence) const {
+    const auto& source = sequences[static_cast<std::size_t>(sequence)]->source;
+    return source ? source->shortlist.get() : nullptr;
+  }
   bool drafting() const { return drafting_; }
   bool parallel() const { return parallel_; }
 

@@ -112,8 +112,17 @@ class Target {
     for (std::size_t n = 0; n < sources.size(); ++n) capacities.push_back(odd(0, 40));
     if (dice_.chance(0.01)) capacities.push_back(3);
     const bool drafting = dice_.chance(0.8);
+    std::vector<std::vector<int>> words;
+    if (tiny_.reads() != dice_.chance(0.02) && dice_.chance(0.4))
+      for (std::size_t n = dice_.chance(0.02) ? 1 : 0; n < sources.size(); ++n) {
+        words.push_back(odd_ids(dice_.pick(dice_.chance(0.01) ? 0 : 1, 30)));
+        std::sort(words.back().begin(), words.back().end());
+        if (dice_.chance(0.02)) continue;
+        words.back().erase(std::unique(words.back().begin(), words.back().end()),
+                           words.back().end());
+      }
     attempt(
-        [&] { states_.push_back(model_->encode(sources, capacities, drafting, parallel)); });
+        [&] { states_.push_back(model_->encode(sources, capacities, drafting, parallel, words)); });
     if (states_.size() > 4) states_.erase(states_.begin());
   }
 

@@ -43,9 +43,24 @@ void check_copies(Dice& dice) {
   CHECK(state->size() == 0 && draft(*model, *state, {}).empty());
 }
 
-// The likeliest tokens are those whose logits are the largest, the first of equals.
+// Words for each source, in order, or none at all.
+std::vector<std::vector<int>> random_words(Dice& dice, const TinyModel& tiny, std::size_t sources) {
+  std::vector<std::vector<int>> listed;
+  if (!tiny.reads() || dice.chance(0.4)) return listed;
+  for (std::size_t b = 0; b < sources; ++b) {
+    std::vector<int> words = dice.ids(dice.pick(1, 40), tiny.spec.words);
+    std::sort(words.begin(), words.end());
+    words.erase(std::unique(words.begin(), words.end()), words.end());
+    listed.push_back(std::move(words));
+  }
+  return listed;
+}
+
+// The likeliest tokens are those whose logits are the largest, the first of equals, and among
+// those that may follow a source.
 void check_likeliest(Dice& dice) {
-  const TinyModel tiny = random_model(dice, Precision::int8);
+  const TinyModel tiny =
+      random_model(dice, dice.one_of({Precision::int8, Precision::int8, Precision::float32}));
   const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 9));
   const int words = tiny.spec.words;
   std::vector<std::vector<int>> tokens;
@@ -59,11 +74,21 @@ void check_likeliest(Dice& dice) {
   }
   if (dice.chance(0.3)) forbidden.by_sequence.clear();
   if (dice.chance(0.3)) forbidden.early.clear();
+  const auto listed = random_words(dice, tiny, examples.size());
   for (int threads = 1; threads <= 4; ++threads) {
     const auto model = tiny.build("", threads);
-    const auto state =
-        model->encode(sources_of(examples), room(examples.size()), dice.chance(0.3), false);
-    auto logits = extend(*model, *state, tokens);
+    const auto whole = model->encode(sources_of(examples), room(examples.size()), false, false);
+    const auto state = model->encode(sources_of(examples), room(examples.size()), dice.chance(0.3),
+                                     false, listed);
+    auto logits = extend(*model, *whole, tokens);
+    for (std::size_t b = 0; b < listed.size(); ++b)
+      for (std::size_t at = 0; at < logits[b].size(); ++at) {
+        const int word = static_cast<int>(at) % words;
+        if (!std::binary_search(listed[b].begin(), listed[b].end(), word))
+          logits[b][at] = kUnlisted;
+      }
+    const auto masked = extend(*model, *state, tokens);
+    for (std::size_t b = 0; b < examples.size(); ++b) CHECK(same(masked[b], logits[b]));
     state->rollback(std::vector<int>(examples.size(), 0));
     const auto best = model->likeliest(*state, tokens, forbidden);
     for (std::size_t b = 0; b < examples.size(); ++b) {
@@ -289,6 +314,9 @@ void check_refusals(Dice& dice) {
   CHECK(refuses([&] { state->rollback({0}); }));
   CHECK(refuses([&] { state->rollback({2, 1}); }));
   CHECK(refuses([&] { state->select({0, 2}); }));
+  for (const auto& words : std::vector<std::vector<std::vector<int>>>{
+           {{0}}, {{0}, {}}, {{0}, {1, 1}}, {{0}, {1, 0}}, {{0}, {-1}}, {{0}, {tiny.spec.words}}})
+    CHECK(refuses([&] { model->encode(sources_of(examples), {8, 9}, false, false, words); }));
   CHECK(refuses([&] { model->encode({}, {}, false, false); }));
   CHECK(refuses([&] { model->encode(sources_of(examples), {8}, false, false); }));
   CHECK(refuses([&] { model->encode(sources_of(examples), {8, 1 << 30}, false, false); }));

@@ -1,6 +1,7 @@
 """The stub of the native core, written by hand, says what the compiled module offers."""
 
 import ast
+import re
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,8 @@ def parameters(function: Any) -> list[str]:
 
 
 def readable(signature: str) -> str:
-    """A signature as Python can parse it: types of arrays are written as in no language."""
+    """A signature as Python can parse it: types of arrays and defaults are in no language."""
+    signature = re.sub(r"\\=?\d+", "...", signature)
     while "[dtype" in signature:
         start = signature.index("[dtype")
         signature = signature[:start] + signature[signature.index("]", start) + 1 :]

@@ -126,8 +126,12 @@ class Model:
         capacities: Sequence[int],
         drafting: bool,
         parallel: bool,
+        words: Sequence[Sequence[int]] = ...,
     ) -> State:
-        """Open one sequence for each source, with room for so many tokens."""
+        """Open one sequence for each source, with room for so many tokens.
+
+        With `words`, in order, only those of a source may follow it.
+        """
     def extend(
         self, state: State, tokens: Sequence[Sequence[int]], last: bool
     ) -> NDArray[np.float32]:

@@ -35,6 +35,7 @@ from outrider.errors import (
     is_out_of_memory,
 )
 from outrider.formats.folder import Parts
+from outrider.formats.readers.shortlist import Shortlist
 
 _fault: ImportError | None = None
 try:
@@ -200,6 +201,7 @@ class NativeBackend:
         instruction_set: str | None = None,
         ends: Sequence[int] = (),
         keep: bool = False,
+        shortlist: Shortlist | None = None,
     ) -> None:
         """Pack the weights of a model.
 
@@ -210,6 +212,7 @@ class NativeBackend:
             instruction_set: amx, vnni, avx2, neon or portable; None for `OUTRIDER_ISA` or the best.
             ends: End tokens beside those of the model's config.
             keep: Take int8 weights that were packed before, and keep them for the next time.
+            shortlist: Which words may follow a source; None for all.
         """
         instruction_set = choose_instruction_set(instruction_set)
         if dtype not in DTYPES:
@@ -233,7 +236,7 @@ class NativeBackend:
         except InputError as error:
             message = str(error).removeprefix("backend native: ")
             raise ConfigError("backend native", message) from None
-        self.config, self.dtype = config, dtype
+        self.config, self.dtype, self.shortlist = config, dtype, shortlist
         self.vocab_size: int = config.vocab_size
         self.start, self.ends, self.pad = special_tokens(config, ends)
         self.eos = self.ends[0]
@@ -274,7 +277,10 @@ class NativeBackend:
     ) -> NativeState:
         """Open one row per source."""
         capacities = [capacity] * len(source) if isinstance(capacity, int) else capacity
-        return NativeState(_call(self.core.encode, source, capacities, drafting, parallel))
+        if parallel and self.shortlist is not None:
+            raise ConfigError("shortlist", "is for ar and tandem; a CTC decoder scores every word")
+        words = [] if self.shortlist is None else [self.shortlist.listed(one) for one in source]
+        return NativeState(_call(self.core.encode, source, capacities, drafting, parallel, words))
 
     def extend(
         self,

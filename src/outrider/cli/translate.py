@@ -41,6 +41,10 @@ def translate(
         bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
     ] = False,
     batch_tokens: BatchTokens = None,
+    shortlist: Annotated[
+        bool,
+        typer.Option("--shortlist", help="Score only the words that lex.*.bin lists, as Firefox."),
+    ] = False,
     stats: Stats = False,
 ) -> None:
     """Translate: one output line per input line, in order, as soon as it is known.
@@ -67,6 +71,8 @@ def translate(
 
             raw = stack.enter_context(open_lines(source))
             lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
+        if shortlist:
+            place["shortlist"] = True
         translator = _load_translator(model, place)
         if stats:
             options["stats"] = stack.enter_context(_statistics())

@@ -10,6 +10,7 @@ from outrider.backends.native import NativeBackend
 from outrider.backends.native_parts import missing
 from outrider.errors import ConfigError, FallbackWarning, missing_extra, nearest
 from outrider.formats.folder import Parts
+from outrider.formats.readers.shortlist import Shortlist
 from outrider.formats.weights import DTYPES
 
 if TYPE_CHECKING:
@@ -60,11 +61,20 @@ def choose_engine(backend: str | None, dtype: str | None, device: str = "cpu") -
 
 
 def build_backend(
-    engine: Engine, parts: Parts, *, threads: int | None = None, ends: Sequence[int] = ()
+    engine: Engine,
+    parts: Parts,
+    *,
+    threads: int | None = None,
+    ends: Sequence[int] = (),
+    shortlist: Shortlist | None = None,
 ) -> "NativeBackend | TorchBackend":
     """Let an engine compute a model; what nobody asked for gives way where it cannot."""
     if engine.native and (engine.asked or lacking(parts) is None):
-        return NativeBackend(parts, dtype=engine.dtype, threads=threads, ends=ends, keep=True)
+        return NativeBackend(
+            parts, dtype=engine.dtype, threads=threads, ends=ends, keep=True, shortlist=shortlist
+        )
+    if shortlist is not None:
+        raise ConfigError("shortlist", "is for backend native; torch scores every word")
     computer = _build_torch(engine, parts, threads, ends)
     if engine.native:
         warnings.warn(

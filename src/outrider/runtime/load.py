@@ -7,9 +7,11 @@ from outrider.backends.native import NativeBackend
 from outrider.bounds import check_bound
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer
-from outrider.errors import ModelError
-from outrider.formats.description import Seq2SeqDescription
+from outrider.errors import ConfigError, ModelError
+from outrider.formats.description import ModelDescription, Seq2SeqDescription
 from outrider.formats.folder import read_parts
+from outrider.formats.readers import bergamot
+from outrider.formats.readers.shortlist import Shortlist, read_shortlist
 from outrider.hub import model_folder
 from outrider.runtime.device import choose_device
 from outrider.runtime.engine import build_backend, choose_engine
@@ -30,20 +32,23 @@ def load(
     dtype: str | None = None,
     backend: str | None = None,
     threads: int | None = None,
+    shortlist: bool = False,
 ) -> Translator | Generator:
     """Load a model: a `Translator` for an encoder-decoder, a `Generator` for a language model.
 
     A drafter (`drafter/`) or CTC decoder (`ctc/`) that lies with it is loaded too.
 
     Args:
-        name: A model folder (ours, Marian's or CTranslate2's), an `.argosmodel` file, or
-            the id of a Hub model.
+        name: A model folder (ours, Marian's, CTranslate2's or Bergamot's), an `.argosmodel` file,
+            or the id of a Hub model.
         device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
         dtype: float32, bfloat16, float16 or int8. By default int8 where the native core computes,
             float32 elsewhere.
         backend: `native` (outrider-native, CPU only), `torch`, or `auto`: native where it is
             installed and no other dtype is asked for. `OUTRIDER_BACKEND` changes the default.
         threads: CPU threads of this process; None leaves them alone.
+        shortlist: Let the lexical shortlist of a Bergamot folder (`lex.*.bin`) say which words may
+            follow a source, as Firefox does: faster, and a few texts differ.
     """
     engine = choose_engine(backend, dtype, choose_device(device))
     if threads is not None:
@@ -56,7 +61,13 @@ def load(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the model only {config.vocab_size}; they do not belong together"
         )
-    computer = build_backend(engine, parts, threads=threads, ends=model_ends(folder))
+    computer = build_backend(
+        engine,
+        parts,
+        threads=threads,
+        ends=model_ends(folder),
+        shortlist=_read_shortlist(folder, config) if shortlist else None,
+    )
     defaults = model_defaults(folder, computer)
     if not isinstance(config, Seq2SeqDescription):
         return Generator(computer, tokenizer, defaults=defaults)
@@ -69,6 +80,14 @@ def load(
         source_end=config.source_end,
         defaults=defaults,
     )
+
+
+def _read_shortlist(folder: Path, config: ModelDescription) -> Shortlist:
+    (path,) = bergamot.find_files(folder, "lex.*.bin")
+    if path is None or not isinstance(config, Seq2SeqDescription):
+        raise ConfigError("shortlist", f"{folder} holds no lex.*.bin; leave shortlist out")
+    words = config.vocab_size - 1  # without the one that only starts a text
+    return read_shortlist(path, words=words, shared=config.share_embeddings)
 
 
 def _check_source(
