@@ -37,7 +37,7 @@ def test_frequencies_are_those_of_transformers(
         head_dim=48,
         position="rotary",
         rope_theta=theta,
-        rope_scaling=scaling,
+        rope_scale=scaling,
     )
     ours = torch.tensor(rotary_frequencies(config), dtype=torch.float64)
     torch.testing.assert_close(ours, theirs.double(), rtol=1e-5, atol=0)
@@ -45,7 +45,7 @@ def test_frequencies_are_those_of_transformers(
 
 def test_llama3_by_hand() -> None:
     config = LanguageModelDescription(
-        hidden_size=64, num_attention_heads=2, position="rotary", rope_scaling=LLAMA3
+        hidden_size=64, num_attention_heads=2, position="rotary", rope_scale=LLAMA3
     )
     for k, found in enumerate(rotary_frequencies(config)):
         plain = 10_000 ** (-2 * k / 32)
@@ -64,12 +64,12 @@ WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rope_theta": 0}, "rope_theta: got 0, expected above 1"),
     ({"rope_theta": 1e30}, "rope_theta: got 1e[+]30"),
     ({"position": "none", "rope_theta": 5.0}, "rope_theta: has no effect on 'none' positions"),
-    ({"rope_scaling": {"rope_type": "yarn"}}, "rope_type: unknown 'yarn'; expected one of default"),
-    ({"rope_scaling": {"rope_type": ["x"]}}, "rope_type: unknown"),
-    ({"rope_scaling": {"rope_type": "linear"}}, "rope_scaling.factor: got None, expected a number"),
-    ({"rope_scaling": {"rope_type": "linear", "factor": True}}, "factor: got True"),
-    ({"rope_scaling": {"rope_type": "linear", "factor": 2, "x": 1}}, "x: unknown option of"),
-    ({"rope_scaling": LLAMA3 | {"high_freq_factor": 0.5}}, "must be above low_freq_factor"),
+    ({"rope_scale": {"rope_type": "yarn"}}, "rope_type: unknown 'yarn'; expected one of default"),
+    ({"rope_scale": {"rope_type": ["x"]}}, "rope_type: unknown"),
+    ({"rope_scale": {"rope_type": "linear"}}, "rope_scale.factor: got None, expected a number"),
+    ({"rope_scale": {"rope_type": "linear", "factor": True}}, "factor: got True"),
+    ({"rope_scale": {"rope_type": "linear", "factor": 2, "x": 1}}, "x: unknown option of"),
+    ({"rope_scale": LLAMA3 | {"high_freq_factor": 0.5}}, "must be above low_freq_factor"),
 ]
 
 

@@ -29,7 +29,7 @@ PARTS = [
         "position": "rotary",
         "head_dim": 6,
         "rope_theta": 50.0,
-        "rope_scaling": {"rope_type": "linear", "factor": 3.0},
+        "rope_scale": {"rope_type": "linear", "factor": 3.0},
         "norm_eps": 0.1,
         "embedding_norm": True,
     },

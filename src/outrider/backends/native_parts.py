@@ -43,7 +43,7 @@ def missing(
     for key, known in {"position": POSITIONS, "activation": ACTIVATIONS}.items():
         if getattr(model, key) not in known:
             return f"{key}: {getattr(model, key)}"
-    for key in ("rope_theta", "rope_scaling"):
+    for key in ("rope_theta", "rope_scale"):
         if getattr(model, key) is not None:
             return f"{key}: {getattr(model, key)}"
     if drafter is not None:

@@ -57,7 +57,7 @@ class ModelDescription:
     """sinusoidal, learned, coordinate, rotary, relative, bucketed, alibi or none."""
     rope_theta: float | int | None = None
     """Base of `rotary` positions; null for 10000."""
-    rope_scaling: dict[str, Any] | None = None
+    rope_scale: dict[str, Any] | None = None
     """How the frequencies of `rotary` positions were stretched: `{rope_type: linear, factor: 2.0}`,
     or `rope_type: llama3` with its numbers."""
     relative_codes: int | None = None

@@ -35,8 +35,8 @@ OPTIONS: dict[str, tuple[str, ...]] = {
 
 def check_rotary(config: ModelDescription) -> None:
     """Refuse a base or a scaling that frequencies cannot be computed from."""
-    theta, scaling = config.rope_theta, config.rope_scaling
-    for key, value in {"rope_theta": theta, "rope_scaling": scaling}.items():
+    theta, scaling = config.rope_theta, config.rope_scale
+    for key, value in {"rope_theta": theta, "rope_scale": scaling}.items():
         if value is not None and config.position != "rotary":
             message = f"has no effect on {config.position!r} positions; leave it out"
             raise ConfigError(key, message)
@@ -52,25 +52,25 @@ def _check_scaling(scaling: Mapping[str, Any]) -> None:
         expected = ", ".join(OPTIONS)
         hint = nearest(kind, OPTIONS) if isinstance(kind, str) else ""
         message = f"unknown {repr(kind)[:80]}{hint}; expected one of {expected}"
-        raise ConfigError("rope_scaling.rope_type", message)
+        raise ConfigError("rope_scale.rope_type", message)
     wanted = OPTIONS[kind]
     for key in scaling:
         if key != "rope_type" and key not in wanted:
             message = f"unknown option of {kind!r}{nearest(key, wanted)}"
-            raise ConfigError(f"rope_scaling.{key}", message)
+            raise ConfigError(f"rope_scale.{key}", message)
     for key in wanted:
         value = scaling.get(key)
         if type(value) not in (int, float) or not 0 < value <= LARGEST:  # type: ignore[operator]
             message = f"got {repr(value)[:80]}, expected a number above 0, at most {LARGEST:g}"
-            raise ConfigError(f"rope_scaling.{key}", message)
+            raise ConfigError(f"rope_scale.{key}", message)
     if kind == "llama3" and not scaling["low_freq_factor"] < scaling["high_freq_factor"]:
-        raise ConfigError("rope_scaling.high_freq_factor", "must be above low_freq_factor")
+        raise ConfigError("rope_scale.high_freq_factor", "must be above low_freq_factor")
 
 
 def rotary_frequencies(config: ModelDescription) -> tuple[float, ...]:
     """Return by how much each pair of a head is turned from one position to the next."""
     width, theta = config.head_width, config.rope_theta or THETA
-    scaling = config.rope_scaling or {"rope_type": "default"}
+    scaling = config.rope_scale or {"rope_type": "default"}
     plain = [float(theta) ** (-2 * k / width) for k in range(width // 2)]
     return tuple(_scale(frequency, scaling) for frequency in plain)
 
