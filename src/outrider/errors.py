@@ -54,6 +54,7 @@ EXTRAS = {
     "datasets": ("datasets", "hub"),
     "matplotlib": ("matplotlib", "plot"),
     "ctranslate2": ("ctranslate2", "peers"),
+    "peft": ("peft", "lora"),
 }
 """Modules that `pip install outrider` does not bring: their name, and the extra that has them."""
 

@@ -102,3 +102,28 @@ def test_killed_in_three_epochs_equals_undisturbed(
     assert killed.weights_hash() == undisturbed.weights_hash()
     assert [record["step"] for record in killed.updates()] == list(range(1, STEPS + 1))
     assert not list(killed.folder.rglob(".unfinished*"))
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_run_that_went_on_from_another_model(tmp_path: Path, corpus: Path) -> None:
+    """Layers left out, parts frozen, a token added: all of it is there again after a kill."""
+    values = config(corpus)
+    values["model"] |= {"encoder_layers": 2}
+    values["train"] |= {"steps": 4, "evaluate_every": 0, "stop_metric": "loss"}
+    Run(tmp_path / "first", values).finish()
+    values = config(corpus)
+    values["data"] |= {"folder": str(corpus / "again"), "tokenizer": {"new_tokens": ["<tag>"]}}
+    values["model"] = {
+        "start": str(tmp_path / "first" / "model"),
+        "keep_layers": {"encoder": [1]},
+        "freeze": ["encoder"],
+        "dropout": 0.2,
+    }
+    undisturbed = Run(tmp_path / "undisturbed", values)
+    undisturbed.finish()
+    killed = Run(tmp_path / "killed", values)
+    for epoch in range(2):
+        kill_in_epoch(killed, epoch, everyone=True)
+    assert "resuming from" in killed.finish()
+    assert killed.log() == undisturbed.log()
+    assert killed.weights_hash() == undisturbed.weights_hash()

@@ -1,5 +1,6 @@
 """The examples run, and compute what they say."""
 
+import gzip
 import json
 import math
 import sys
@@ -191,3 +192,35 @@ def test_a_gradient_step_makes_what_paid_likelier(train: ModuleType) -> None:
     after = policy(seen)[0].log_softmax(-1).gather(-1, action[..., None])[..., 0]
     gain = (after - log_prob) * (paid - paid.mean())
     assert gain.mean() > 0
+
+
+def test_the_corpus_to_tune_on_is_split_by_its_english(tmp_path: Path) -> None:
+    """A sentence with two translations is in one split only, and lines of other sources nowhere."""
+    sources = [("docs", "other")[number % 4 == 3] for number in range(800)]
+    columns = {
+        "en": [f"Call it {number // 2} times." for number in range(800)],
+        "zh": [f"调用它 {number} 次。" for number in range(800)],
+        "source": sources,
+    }
+    for name, lines in columns.items():
+        text = "".join(f"{line}\n" for line in lines)
+        (tmp_path / f"train.{name}.gz").write_bytes(gzip.compress(text.encode()))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.syspath_prepend(EXAMPLES / "tuning")
+        arguments = [str(tmp_path), str(tmp_path / "out"), "--source", "docs"]
+        patch.setattr(sys, "argv", ["make_corpus.py", *arguments])
+        import_module("make_corpus").main()
+    found = {
+        name: [
+            (tmp_path / "out" / f"{name}.{side}").read_text().splitlines() for side in ("en", "zh")
+        ]
+        for name in ("train", "valid", "test")
+    }
+    assert sum(len(english) for english, _ in found.values()) == sources.count("docs")
+    texts = [set(english) for english, _ in found.values()]
+    assert all(texts)
+    assert not texts[0] & texts[1] | texts[0] & texts[2] | texts[1] & texts[2]
+    for english, chinese in found.values():
+        for pair in zip(english, chinese, strict=True):
+            numbers = [int("".join(filter(str.isdigit, text))) for text in pair]
+            assert numbers[0] == numbers[1] // 2, "a pair was torn apart"

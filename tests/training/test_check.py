@@ -179,7 +179,7 @@ def test_files_that_are_not_there(
 
 
 def test_a_tokenizer_that_is_not_there(place: Path) -> None:
-    with pytest.raises(OutriderError, match="nowhere holds no tokenizer"):
+    with pytest.raises(OutriderError, match="nowhere: no such folder"):
         checked(place, data={"tokenizer": {"folder": str(place / "nowhere")}})
     with pytest.raises(ConfigError, match=r"data\.source_tokenizer: has no effect"):
         checked(place, data={"source_tokenizer": {"folder": str(place)}})
@@ -233,4 +233,5 @@ def test_configs_of_the_repository_contradict_nothing(
     for file in files:
         config = load_config(RunConfig, file)
         check_settings(config)
-        check._check_lengths(config)
+        if config.model.start is None:  # else that folder says what is right
+            check._check_lengths(config)

@@ -44,7 +44,8 @@ def _print_resolved(path: str, *overrides: str) -> None:
     run = load_config(RunConfig, path, overrides)
     check_keys(TYPES[run.model.type], run.model.values, prefix="model.")
     check_settings(run)
-    if not run.model.rides and "encoder" not in run.model.values:  # those need other folders
+    alone = not run.model.rides and run.model.start is None and "encoder" not in run.model.values
+    if alone:  # the others need other folders
         check_model(run)
     typer.echo(as_yaml(run), nl=False)
 

@@ -81,15 +81,20 @@ class TokenizerConfig(Config):
     sample: int = Field(default=20_000_000, ge=1)
     """Characters it is trained on, spread evenly; unigram takes 25 bytes of memory for each."""
     folder: str | None = None
-    """Use the tokenizer in this folder (ours or Marian's) instead of training one."""
+    """Use the tokenizer of this folder or Hub name (ours or Marian's) instead of training one; with
+    `model.start`, it is that model's."""
+    new_tokens: tuple[str, ...] = ()
+    """Tokens that an existing tokenizer gets in addition; `model.start` gets a row for each."""
 
     @model_validator(mode="after")
     def _no_idle_settings(self) -> Self:
         fields = type(self).model_fields  # a default written out, as in a saved config, is no wish
         changed = {name for name in fields if getattr(self, name) != fields[name].default}
-        if self.folder is not None and len(changed) > 1:
-            others = ", ".join(sorted(changed - {"folder"}))
+        others = ", ".join(sorted(changed - {"folder", "new_tokens"}))
+        if self.folder is not None and others:
             raise ValueError(f"folder takes an existing tokenizer, so {others} has no effect")
+        if self.folder is None and self.new_tokens:
+            raise ValueError("new_tokens are for an existing tokenizer; name its folder as well")
         if "coverage" in changed and self.kind != "unigram":
             raise ValueError(f"coverage has no effect on kind: {self.kind}")
         return self

@@ -22,6 +22,7 @@ from outrider.data.prepare_text import TextPreparation
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import Stages, show_stages
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
+from outrider.data.tokenizer.new_tokens import add_tokens
 from outrider.data.tokenizer.pair import PairTokenizer, SourceTokenizer
 from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import ConfigError, DataError
@@ -88,7 +89,7 @@ def _build(config: PrepareConfig, task: Task, work: Path, stages: Stages) -> Non
         tokenizer: Tokenizer = train_tokenizer(lines, config.tokenizer, verbatim=verbatim)
         stages.finish()
     else:
-        tokenizer = load_tokenizer(config.path(config.tokenizer.folder))
+        tokenizer = find_tokenizer(config, config.tokenizer.folder)
     if config.source_tokenizer is not None:
         tokenizer = _with_source(tokenizer, config, config.source_tokenizer.folder)
     block_rows = max(1, min(BLOCK_ROWS, BLOCK_CHARACTERS // preparation.mean_characters))
@@ -104,16 +105,25 @@ def _build(config: PrepareConfig, task: Task, work: Path, stages: Stages) -> Non
     ).write(work)
 
 
+def find_tokenizer(config: PrepareConfig, name: str) -> Tokenizer:
+    """Read the tokenizer of a folder or a Hub name, and add the new tokens."""
+    return add_tokens(load_tokenizer(_find(config, name)), config.tokenizer.new_tokens)
+
+
 def find_source_tokenizer(config: PrepareConfig, name: str) -> Path:
     """Find the tokenizer of a pretrained encoder, which is a folder or a Hub name."""
-    folder = config.path(name)
-    if not folder.is_dir():
-        folder = model_folder(name)
+    folder = _find(config, name)
     file = folder / "tokenizer.json"
     if not file.is_file():
         message = f"{folder} has no tokenizer.json; write one with AutoTokenizer's save_pretrained"
         raise ConfigError("data.source_tokenizer.folder", message)
     return file
+
+
+def _find(config: PrepareConfig, name: str) -> Path:
+    """Find a folder beside the corpora, or wherever models are found."""
+    folder = config.path(name)
+    return folder if folder.is_dir() else model_folder(name)
 
 
 def _with_source(tokenizer: Tokenizer, config: PrepareConfig, name: str) -> PairTokenizer:

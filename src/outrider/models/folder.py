@@ -66,13 +66,17 @@ def load_model(
 
 
 def build_model(
-    part: Part[ModelDescription], *, dtype: str = "float32", device: str | torch.device = "cpu"
+    part: Part[ModelDescription],
+    *,
+    dtype: str = "float32",
+    device: str | torch.device = "cpu",
+    copy: bool = True,
 ) -> Seq2Seq | LanguageModel:
-    """Build the model that was read from a folder."""
+    """Build the model that was read from a folder; without `copy`, on its memory where it can."""
     config_class, model_class = OWN[part.config.model_type]
     with torch.device("meta"), _naming(part.folder / "config.json"):
         model = model_class(_config(config_class, part.config))
-    _fill(model, part, getattr(torch, dtype), device)
+    _fill(model, part, getattr(torch, dtype), device, copy=copy)
     if isinstance(model, Seq2Seq) and model.pretrained is not None:
         model.pretrained.make_buffers(device)
     return model.eval()
@@ -172,7 +176,12 @@ def _config(config_class: type[PreTrainedConfig], description: Any) -> Any:
 
 
 def _fill(
-    model: PreTrainedModel, part: Part[Any], dtype: torch.dtype, device: str | torch.device
+    model: PreTrainedModel,
+    part: Part[Any],
+    dtype: torch.dtype,
+    device: str | torch.device,
+    *,
+    copy: bool = True,
 ) -> None:
     """Give a model on the meta device its weights, which must be exactly those it asks for."""
     part.check(_expected(model.state_dict()))
@@ -180,7 +189,7 @@ def _fill(
         tensors = {name: as_tensor(weight) for name, weight in part.weights.items()}
         weights = {
             name: tensor.to(
-                device, dtype if tensor.is_floating_point() else tensor.dtype, copy=True
+                device, dtype if tensor.is_floating_point() else tensor.dtype, copy=copy
             )
             for name, tensor in tensors.items()
         }

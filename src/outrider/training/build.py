@@ -1,12 +1,9 @@
-"""From the `model` section of a run to a model with fresh weights."""
+"""From the `model` section of a run to a model with fresh weights, or those it goes on from."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
-from huggingface_hub.errors import StrictDataclassError
 from numpy.typing import NDArray
 
 from outrider.data.config import Task
@@ -36,7 +33,9 @@ from outrider.training.encoder import (
     describe_encoder,
     encoder_folder,
 )
+from outrider.training.keys import keys_as_typed
 from outrider.training.run_config import RunConfig
+from outrider.training.start import build_started, check_start, started_config
 
 __all__ = [
     "SideDecoder",
@@ -60,6 +59,11 @@ def build_model(config: RunConfig, prepared: Prepared) -> Trained:
     """Build the model; its weights come from the global random state."""
     if config.model.rides:
         return _build_side_decoder(config, prepared)
+    if config.model.start is not None:
+        started = build_started(config, prepared)
+        if isinstance(started, Seq2Seq):
+            check_encoder_data(started.config, prepared)
+        return started
     built = build_model_config(config, prepared)
     if isinstance(built, LanguageModelConfig):
         return LanguageModel(built)
@@ -74,12 +78,16 @@ def build_model(config: RunConfig, prepared: Prepared) -> Trained:
 
 def check_model(config: RunConfig) -> None:
     """Refuse a wrong `model` section before hours are spent on preparing the data."""
+    check_start(config)
     if config.model.rides:
         _build_side_decoder_config(config)
         return
     if config.model.target is not None:
         message = f"has no effect on {config.model.type}; only a drafter or a ctc decoder has one"
         raise ConfigError("model.target", message)
+    if config.model.start is not None:
+        check_encoder_settings(config, getattr(started_config(config), "encoder", None))
+        return
     given = {**dict.fromkeys(_given_keys(config), 1), "vocab_size": 2}
     built = _build_config(config, given, config.data.sequence_length + 1)
     check_encoder_settings(config, getattr(built, "encoder", None))
@@ -135,7 +143,7 @@ def _build_config(
         values = {"max_positions": longest, **values}
     elif "encoder" in values:
         values["encoder"] = describe_encoder(config, source_end)
-    with _keys_as_typed():
+    with keys_as_typed():
         return config_class(**given, **values)
 
 
@@ -174,10 +182,10 @@ def _build_side_decoder_config(config: RunConfig) -> DrafterConfig | CtcConfig:
     values, target = config.model.values, load_config(target_folder(config))
     if config.model.type == "ctc":
         check_keys(CtcConfig, values, prefix="model.")
-        with _keys_as_typed():
+        with keys_as_typed():
             return CtcConfig.for_target(target, **values)
     check_keys(DrafterConfig, values, prefix="model.")
-    with _keys_as_typed():
+    with keys_as_typed():
         return DrafterConfig.for_target(target, **values)
 
 
@@ -197,15 +205,3 @@ def _count(prepared: Prepared, column: str) -> NDArray[np.int64]:
         count_V += np.bincount(ids, minlength=len(count_V))
     count_V[tokenizer.eos_id] += int(reader.block_rows.sum())
     return count_V
-
-
-@contextmanager
-def _keys_as_typed() -> Iterator[None]:
-    """Name the keys of a model as they stand in a run config."""
-    try:
-        yield
-    except ConfigError as error:
-        raise ConfigError(f"model.{error.key}", str(error).removeprefix(f"{error.key}: ")) from None
-    except StrictDataclassError as error:
-        message = " ".join(str(error.__cause__ or error).split())
-        raise ConfigError("model", f"a value has the wrong type: {message}") from None

@@ -135,6 +135,9 @@ def _data(config: RunConfig, provenance: dict[str, Any]) -> str:
     lines = [f"Rows after cleaning: {counts}. Files: {files or 'none'}."]
     if config.attribution:
         lines.append(config.attribution)
+    if config.model.start is not None:
+        name = Path(config.model.start).name
+        lines.append(f"Training went on from `{name}`, whose licence stays with the weights.")
     return "\n\n".join(lines)
 
 

@@ -15,14 +15,14 @@ from typing import Any
 from outrider.data.corpus import corpus_files
 from outrider.data.lines import open_file
 from outrider.data.manifest import read_manifest
-from outrider.data.prepare import find_source_tokenizer
-from outrider.data.tokenizer import load_tokenizer
+from outrider.data.prepare import find_source_tokenizer, find_tokenizer
 from outrider.errors import ConfigError, MissingExtraError, OutriderError, ResourceError
 from outrider.evaluation.bleu_tokenizer import check_installed
 from outrider.evaluation.evaluate import read_lines
 from outrider.training.build import check_model, run_task
 from outrider.training.folder import RunFolder
 from outrider.training.run_config import RunConfig
+from outrider.training.start import started_config
 
 __all__ = ["check_run", "check_settings"]
 
@@ -120,7 +120,7 @@ def _check_corpora(config: RunConfig) -> None:
     if data.train is None:
         return
     if data.tokenizer.folder is not None:
-        load_tokenizer(data.path(data.tokenizer.folder))
+        find_tokenizer(data, data.tokenizer.folder)
     if data.source_tokenizer is not None:
         find_source_tokenizer(data, data.source_tokenizer.folder)
 
@@ -128,6 +128,8 @@ def _check_corpora(config: RunConfig) -> None:
 def _check_lengths(config: RunConfig) -> None:
     """Learned positions must reach to the end of the longest row that training may meet."""
     values: Mapping[str, Any] = config.model.values
+    if config.model.start is not None:
+        values = vars(started_config(config))
     if config.model.rides or values.get("position") != "learned" or values.get("memory"):
         return
     settings: Mapping[str, Any] = config.data.model_dump(mode="json")

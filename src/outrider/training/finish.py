@@ -21,8 +21,10 @@ from outrider.training.checkpoint import Progress
 from outrider.training.encoder import encoder_folder
 from outrider.training.folder import RunFolder
 from outrider.training.log import read_log
+from outrider.training.lora import merge_adapters
 from outrider.training.run_config import RunConfig
 from outrider.training.side_decoder_folder import write_side_decoder
+from outrider.training.start import start_folder
 
 __all__ = ["finish_run"]
 
@@ -39,7 +41,11 @@ def finish_run(
     averaged, notes = folder.checkpoints.choose(config.train.average, config.train.averaged_by)
     for left_out in notes:
         console.print(left_out, highlight=False, soft_wrap=True)
-    model.load_state_dict(average_weights([one.folder for one in averaged]))
+    folders = [one.folder for one in averaged]
+    if config.model.lora is None:
+        model.load_state_dict(average_weights(folders))
+    else:
+        merge_adapters(model, folders)
     steps = [one.progress.step for one in averaged]
     provenance = _provenance(config, prepared, progress, steps)
     provenance["training"] |= {name: value for name, value in folder.chosen.items() if value}
@@ -47,6 +53,9 @@ def finish_run(
     if encoder is not None:
         name = config.model.values["encoder"]["pretrained"]
         provenance["encoder"] = {"pretrained": name, "weights": weights_of(encoder)}
+    if config.model.start is not None:
+        weights = weights_of(start_folder(config))
+        provenance["start"] = {"model": config.model.start, "weights": weights}
     if config.model.rides:
         provenance |= _side_decoder_provenance(config, folder, prepared)
     note = _write_model(folder, config, prepared, model, provenance)

@@ -28,6 +28,7 @@ from outrider.training.build import target_folder
 from outrider.training.checkpoint import Checkpoint, Checkpoints
 from outrider.training.log import Log
 from outrider.training.run_config import RunConfig, changed_key
+from outrider.training.start import start_folder
 
 __all__ = ["RunFolder"]
 
@@ -160,10 +161,10 @@ class RunFolder:
             raise ConfigError(
                 key, f"differs from the run in {self.path} that this resumes; {remedy}"
             )
-        if before.get("target") != state.get("target"):
-            raise ConfigError(
-                "model.target", f"has other weights than when {self.path} was started; {remedy}"
-            )
+        for name in ("target", "start"):
+            if before.get(name) != state.get(name):
+                message = f"has other weights than when {self.path} was started; {remedy}"
+                raise ConfigError(f"model.{name}", message)
         if before["data"] != state["data"]:
             raise ConfigError(
                 "data.folder", f"was prepared anew since {self.path} was started; {remedy}"
@@ -198,4 +199,6 @@ def _state(config: RunConfig, prepared: Path, processes: int) -> dict[str, Any]:
     }
     if config.model.rides:
         state["target"] = weights_of(target_folder(config))
+    if config.model.start is not None:
+        state["start"] = weights_of(start_folder(config))
     return state

@@ -1,6 +1,6 @@
 """One YAML file describes one run, from text to scores; every command reads the same file."""
 
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import (
     ConfigDict,
@@ -16,7 +16,35 @@ from outrider.errors import ConfigError
 from outrider.evaluation.config import EvaluateConfig
 from outrider.training.config import TrainConfig
 
-__all__ = ["ModelSection", "RunConfig", "changed_key"]
+__all__ = ["KeptLayers", "LoraConfig", "ModelSection", "RunConfig", "changed_key"]
+
+Numbers = tuple[Annotated[int, Field(ge=0)], ...]
+
+
+class KeptLayers(Config):
+    """Which layers of `model.start` are kept, counted from 0, in this order."""
+
+    encoder: Numbers | None = None
+    """Of its encoder; null for all."""
+    decoder: Numbers | None = None
+    """Of its decoder, or of a language model; null for all."""
+
+
+class LoraConfig(Config):
+    """Low-rank adapters (Hu et al., 2021, arXiv:2106.09685) instead of training all weights."""
+
+    rank: int = Field(default=8, ge=1)
+    """Width of the narrow product beside each weight."""
+    alpha: float = Field(default=16.0, gt=0)
+    """What it adds is multiplied by alpha / rank."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """On what goes into it."""
+    parts: tuple[Literal["attention", "cross", "feedforward"], ...] = (
+        "attention",
+        "cross",
+        "feedforward",
+    )
+    """Parts of every layer that get adapters."""
 
 
 class ModelSection(Config):
@@ -32,6 +60,17 @@ class ModelSection(Config):
     ctc are parallel decoders that belong to a finished model, the target."""
     target: str | None = None
     """Folder of the model that a drafter or a ctc decoder is for. Only for these two."""
+    start: str | None = None
+    """Folder or Hub name of a model to go on from, ours or any that Outrider reads. Architecture
+    and tokenizer are its own; only dropout and `feedforward_chunks` may be given anew."""
+    keep_layers: KeptLayers | None = None
+    """Leave out layers of `start`."""
+    freeze: tuple[str, ...] | None = None
+    """Parts of `start` that do not learn: embeddings, encoder, decoder, head, or one layer, such as
+    encoder.0."""
+    lora: LoraConfig | None = None
+    """Train low-rank adapters of `start` and nothing else; they are merged into the finished model.
+    Needs the extra `lora`."""
 
     @property
     def rides(self) -> bool:
@@ -44,9 +83,12 @@ class ModelSection(Config):
         return dict(self.model_extra or {})
 
     @model_serializer(mode="wrap")
-    def _without_idle_target(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+    def _without_idle_keys(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
         values: dict[str, Any] = serialize(self)
-        return {key: value for key, value in values.items() if (key, value) != ("target", None)}
+        return {k: v for k, v in values.items() if v is not None or k not in _OPTIONAL}
+
+
+_OPTIONAL = ("target", "start", "keep_layers", "freeze", "lora")
 
 
 class RunConfig(Config):
@@ -68,6 +110,21 @@ class RunConfig(Config):
     """How it learns."""
     evaluate: EvaluateConfig | None = None
     """What the finished model is tested on."""
+
+    @model_validator(mode="before")
+    @classmethod
+    def _tokenizer_of_start(cls, values: Any) -> Any:
+        """Let new data be read as the model that is gone on from reads."""
+        if not isinstance(values, dict):
+            return values
+        data, model = values.get("data"), values.get("model")
+        start = model.get("start") if isinstance(model, dict) else None
+        if not isinstance(data, dict) or start is None or data.get("train") is None:
+            return values
+        tokenizer = data.get("tokenizer") or {}
+        if not isinstance(tokenizer, dict) or tokenizer.get("folder") is not None:
+            return values
+        return {**values, "data": {**data, "tokenizer": {**tokenizer, "folder": start}}}
 
     @model_validator(mode="after")
     def _losses_fit(self) -> "RunConfig":

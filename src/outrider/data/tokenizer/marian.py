@@ -3,12 +3,16 @@
 SentencePiece cuts the text, `vocab.json` numbers the pieces (their numbers in the SentencePiece
 files mean nothing here). A leading `>>xxx<<`, with which multilingual models choose the language to
 translate to, is one token. Marian has no begin-of-text; its decoder starts with the padding token.
+Tokens that came later stand in `added_tokens.json`, where transformers looks for them too.
 """
 
 import json
+import re
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from itertools import chain, groupby
 from pathlib import Path
+from typing import Any
 
 import sentencepiece
 
@@ -23,6 +27,7 @@ LARGEST_MODEL = 64 << 20
 MARK = "\u2581"
 """Begins a piece that begins a word."""
 SPECIAL = ("<pad>", "</s>", "<unk>")
+ADDED_FILE = "added_tokens.json"
 
 
 class MarianTokenizer:
@@ -37,6 +42,7 @@ class MarianTokenizer:
         source_ids: dict[str, int],
         target_ids: dict[str, int],
         config: bytes = b"{}",
+        added: Sequence[str] = (),
     ) -> None:
         """Put the parts together.
 
@@ -47,22 +53,25 @@ class MarianTokenizer:
             source_ids: The vocabulary of the source.
             target_ids: The vocabulary of the target; the same object where they share one.
             config: `tokenizer_config.json`.
+            added: Tokens whose ids come behind those of both vocabularies.
         """
         self._folder, self._config = folder, config
         self._source_file, self._target_file = source, target
         self._source_ids, self._target_ids = source_ids, target_ids
+        first = max(*source_ids.values(), *target_ids.values()) + 1
+        self._added = {token: first + number for number, token in enumerate(added)}
         self._source = self._pieces("source.spm", source)
         if isinstance(target, bytes):
             self._target  # noqa: B018 -- a damaged file is named now
-        self._tokens = {index: token for token, index in target_ids.items()}
-        self.vocab_size = max(*source_ids.values(), *target_ids.values()) + 1
+        self._tokens = {index: token for token, index in (target_ids | self._added).items()}
+        self.vocab_size = first + len(added)
         self.pad_id, self.eos_id, self.unk_id = (source_ids[token] for token in SPECIAL)
         self.bos_id = self.pad_id
 
     def encode(self, text: str) -> list[int]:
         """Ids of one source text."""
         code, text = _language_code(text)
-        pieces = self._source.encode(text, out_type=str)
+        (pieces,) = self._cut(self._source, [text])
         return self._number([*code, *pieces], self._source_ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
@@ -71,16 +80,18 @@ class MarianTokenizer:
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many target texts."""
-        rows = self._target.encode(list(texts), out_type=str)
+        rows = self._cut(self._target, texts)
         return [self._number(row, self._target_ids) for row in rows]
 
     def decode(self, ids: Sequence[int]) -> str:
         """Text of target ids, special tokens left out."""
         special = {self.pad_id, self.eos_id, self.unk_id}
         tokens = [self._tokens[i] for i in ids if i not in special and i in self._tokens]
-        if isinstance(self._target_file, bytes) or any(map(_is_byte, tokens)):
-            return str(self._target.decode_pieces(tokens)).strip()
-        return "".join(tokens).replace(MARK, " ").strip()
+        words = []
+        for new, run in groupby(tokens, key=self._added.__contains__):
+            pieces = list(run)
+            words += pieces if new else [self._join(pieces)]
+        return " ".join(words).strip()
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of many rows of target ids."""
@@ -95,22 +106,55 @@ class MarianTokenizer:
         files["vocab.json"] = json.dumps(self._source_ids, ensure_ascii=False).encode()
         if self._target_ids is not self._source_ids:
             files["target_vocab.json"] = json.dumps(self._target_ids, ensure_ascii=False).encode()
+        if self._added:
+            files[ADDED_FILE] = json.dumps(self._added, ensure_ascii=False).encode()
         for name, content in files.items():
             write_bytes(folder / name, content)
+
+    def extended(self, tokens: Sequence[str]) -> "MarianTokenizer":
+        """Return a tokenizer that knows further tokens, their ids behind all others."""
+        return MarianTokenizer(
+            self._folder,
+            source=self._source_file,
+            target=self._target_file,
+            source_ids=self._source_ids,
+            target_ids=self._target_ids,
+            config=self._config,
+            added=[*self._added, *tokens],
+        )
 
     @property
     def names(self) -> tuple[dict[str, int], dict[str, int]]:
         """The vocabularies of the source and of the target: the id of every token."""
-        return self._source_ids, self._target_ids
+        return self._source_ids | self._added, self._target_ids | self._added
 
     @cached_property
     def _target(self) -> sentencepiece.SentencePieceProcessor:
         made = self._target_file
         return self._pieces("target.spm", made if isinstance(made, bytes) else made())
 
+    def _cut(self, model: sentencepiece.SentencePieceProcessor, texts: Sequence[str]) -> Any:
+        """Cut texts into pieces; tokens that were added are found first, the longest first."""
+        if not self._added:
+            return model.encode(list(texts), out_type=str)
+        longest_first = sorted(self._added, key=len, reverse=True)
+        added = re.compile(f"({'|'.join(map(re.escape, longest_first))})")
+        rows: list[list[str]] = []
+        for text in texts:
+            parts = [part for part in added.split(text) if part]
+            cut = [[p] if p in self._added else model.encode(p, out_type=str) for p in parts]
+            rows.append([*chain.from_iterable(cut)])
+        return rows
+
+    def _join(self, pieces: list[str]) -> str:
+        """Make text of pieces."""
+        if isinstance(self._target_file, bytes) or any(map(_is_byte, pieces)):
+            return str(self._target.decode_pieces(pieces)).strip()
+        return "".join(pieces).replace(MARK, " ").strip()
+
     def _number(self, tokens: Sequence[str], ids: dict[str, int]) -> list[int]:
         unknown = ids["<unk>"]
-        return [ids.get(token, unknown) for token in tokens]
+        return [ids.get(token, self._added.get(token, unknown)) for token in tokens]
 
     def _pieces(self, name: str, raw: bytes) -> sentencepiece.SentencePieceProcessor:
         try:
@@ -127,13 +171,16 @@ def read_marian(folder: Path) -> MarianTokenizer:
     source, target = (read_limited(folder / name, limit=LARGEST_MODEL) for name in FILES[:2])
     source_ids = _vocabulary(folder / "vocab.json")
     other, about = (folder / name for name in ("target_vocab.json", "tokenizer_config.json"))
+    target_ids = _vocabulary(other) if other.is_file() else source_ids
+    first = max(*source_ids.values(), *target_ids.values()) + 1
     return MarianTokenizer(
         folder,
         source=source,
         target=target,
         source_ids=source_ids,
-        target_ids=_vocabulary(other) if other.is_file() else source_ids,
+        target_ids=target_ids,
         config=read_limited(about, limit=LARGEST_MODEL) if about.is_file() else b"{}",
+        added=_read_added(folder / ADDED_FILE, source_ids, first),
     )
 
 
@@ -146,6 +193,19 @@ def _vocabulary(path: Path) -> dict[str, int]:
     if missing:
         raise ModelError(f"{path}: has no {missing[0]}")
     return ids
+
+
+def _read_added(path: Path, known: dict[str, int], first: int) -> list[str]:
+    """Tokens that were added once; `first` is the id behind the vocabularies."""
+    if not path.is_file():
+        return []
+    found: dict[str, Any] = read_json(path, limit=LARGEST_MODEL)
+    # Transformers writes the special tokens there as well.
+    added = [(index, token) for token, index in found.items() if token and token not in known]
+    whole = all(type(index) is int for index, _ in added)
+    if not whole or sorted(index for index, _ in added) != [*range(first, first + len(added))]:
+        raise ModelError(f"{path}: its ids do not go on behind those of vocab.json")
+    return [token for _, token in sorted(added)]
 
 
 def _is_byte(token: str) -> bool:

@@ -1,0 +1,59 @@
+"""Cut one source out of a parallel corpus and split it into train, valid and test.
+
+    python make_corpus.py CORPORA/en_zh_parallel OUT [--source python-docs]
+
+The folder holds `train.en.gz`, `train.zh.gz` and `train.source.gz`, which names the source of each
+line. All pairs with the same English text fall into the same split, by a checksum of that text, so
+no test sentence was seen in training and the split is the same on every machine.
+"""
+
+import argparse
+import gzip
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+
+SHARE = 50
+"""One text in so many is for validation, and one for the test."""
+
+
+def main() -> None:
+    """Write six files, and say how many pairs each split has."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("out", type=Path)
+    parser.add_argument("--source", default="python-docs")
+    arguments = parser.parse_args()
+    found = cut(arguments.corpus, arguments.source)
+    arguments.out.mkdir(parents=True, exist_ok=True)
+    for name, pairs in found.items():
+        for side, lines in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
+            text = "".join(f"{line}\n" for line in lines)
+            (arguments.out / f"{name}.{side}").write_text(text, encoding="utf-8")
+        print(f"{name}: {len(pairs)} pairs")
+
+
+def cut(corpus: Path, source: str) -> dict[str, list[tuple[str, str]]]:
+    """Return the pairs of one source by split."""
+    found: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
+    names = {0: "valid", 1: "test"}
+    for english, chinese, name in zip(
+        *(read(corpus / f"train.{part}.gz") for part in ("en", "zh", "source")), strict=True
+    ):
+        if name == source:
+            place = zlib.crc32(english.encode()) % SHARE
+            found[names.get(place, "train")].append((english, chinese))
+    if not found["train"]:
+        raise SystemExit(f"{corpus}: has no pairs of {source!r}")
+    return found
+
+
+def read(path: Path) -> Iterator[str]:
+    """Yield the lines of a gzipped file."""
+    with gzip.open(path, "rt", encoding="utf-8", newline="\n") as file:
+        for line in file:
+            yield line.rstrip("\n")
+
+
+if __name__ == "__main__":
+    main()
