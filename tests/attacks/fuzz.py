@@ -1,13 +1,15 @@
 """Coverage-guided fuzzing of what reads untrusted files: `python tests/attacks/fuzz.py TARGET`.
 
-Needs `pip install atheris`. TARGET is json, tokenizer, shards or bergamot; options go to libFuzzer,
-such as `-max_total_time=120`. A finding is whatever is neither a result nor an OutriderError: an
-exception, a panic, ten seconds, two gigabytes.
+Needs `pip install atheris`. TARGET is json, tokenizer, shards, ctranslate2, argos or bergamot;
+options go to libFuzzer, such as `-max_total_time=120`. A finding is whatever is neither a result
+nor an OutriderError: an exception, a panic, ten seconds, two gigabytes.
 """
 
 import io
 import json
+import os
 import random
+import shutil
 import sys
 import tempfile
 from collections.abc import Callable
@@ -25,6 +27,7 @@ with atheris.instrument_imports(include=["outrider", "json"]):
     from outrider.errors import OutriderError
     from outrider.files import read_json
     from outrider.formats.folder import read_parts
+    from outrider.hub import model_folder
 
 WORDS = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]
 VALUES: list[Any] = [None, True, -1, 0, 1.5, 10**9, 2**32, 2**64, 1e308, "", "x", "\ud800", [], {}]
@@ -115,6 +118,56 @@ def _shards(folder: Path, seeds: Path) -> Target:
     return read, None
 
 
+def _ctranslate2(folder: Path, seeds: Path) -> Target:
+    """A `model.bin` of CTranslate2 with some bytes changed."""
+    sys.path.append(str(Path(__file__).parents[1]))
+    import ct2_file
+    import plain_folder
+    from outrider.formats.description import Seq2SeqDescription
+    from outrider.formats.layout import model_layout
+
+    sizes = {"vocab_size": 6, "hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 6}
+    layers = {"encoder_layers": 1, "decoder_layers": 1, "position": "learned", "max_positions": 8}
+    apart = {"share_embeddings": False, "tie_word_embeddings": False, "logits_bias": True}
+    config = Seq2SeqDescription(**sizes, **layers, **apart)
+    shapes = {name: one.shape for name, one in model_layout(config).items()}
+    words = ["<unk>", "<pad>", "<s>", "</s>", "a", "b"]
+    model = ct2_file.write(
+        folder / "model",
+        plain_folder.random_arrays(shapes),
+        {"add_source_eos": True},
+        heads=2,
+        source=words,
+        target=words,
+    )
+    (seeds / "model").write_bytes((model / "model.bin").read_bytes())
+
+    def read(data: bytes) -> None:
+        (model / "model.bin").write_bytes(data)
+        read_parts(model).check()
+
+    return read, None
+
+
+def _argos(folder: Path, seeds: Path) -> Target:
+    """An `.argosmodel` with some bytes changed."""
+    import zipfile
+
+    os.environ["OUTRIDER_CACHE"] = str(folder / "cache")
+    package = folder / "x.argosmodel"
+    with zipfile.ZipFile(seeds / "package", "w", zipfile.ZIP_DEFLATED) as archive:
+        archive.writestr("root/model/model.bin", b"weights" * 99)
+        archive.writestr("root/model/config.json", "{}")
+        archive.writestr("root/sentencepiece.model", b"pieces")
+        archive.writestr("../else", b"not wanted")
+
+    def read(data: bytes) -> None:
+        package.write_bytes(data)
+        shutil.rmtree(model_folder(package))
+
+    return read, None
+
+
 def _bergamot(folder: Path, seeds: Path) -> Target:
     """Marian's binary files with some bytes changed."""
     sys.path.append(str(Path(__file__).parents[1]))
@@ -180,6 +233,8 @@ TARGETS: dict[str, Callable[[Path, Path], Target]] = {
     "json": _json,
     "tokenizer": _tokenizer,
     "shards": _shards,
+    "ctranslate2": _ctranslate2,
+    "argos": _argos,
     "bergamot": _bergamot,
 }
 

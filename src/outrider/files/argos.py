@@ -9,14 +9,17 @@ cache, once, or for as long as this process lives where there is no cache.
 """
 
 import hashlib
+import lzma
 import re
 import shutil
+import struct
 import tempfile
 import zipfile
 import zlib
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import IO
+from typing import IO, NoReturn
 
 from outrider.errors import ModelError, ResourceError
 from outrider.files.cache import cache_folder
@@ -36,7 +39,11 @@ RATIO = 100
 fifth."""
 ENTRIES = 10_000
 PIECE = 1 << 20
-DAMAGED = (zipfile.BadZipFile, zlib.error, EOFError, NotImplementedError, RuntimeError)
+DAMAGED = (
+    *(zipfile.BadZipFile, zlib.error, lzma.LZMAError, struct.error, EOFError),
+    *(OSError, RuntimeError, ValueError, OverflowError),
+)
+"""What the library raises where an archive is not one."""
 _Found = dict[str, zipfile.ZipInfo]
 
 
@@ -65,17 +72,34 @@ def _temporary(path: Path) -> "tempfile.TemporaryDirectory[str]":
 
 
 def _unpack(path: Path, folder: Path) -> None:
-    with open_regular(path) as raw:
-        try:
-            with zipfile.ZipFile(raw) as archive:
-                found = _choose(path, archive)
-                for name, about in found.items():
-                    target = folder / name
-                    target.parent.mkdir(exist_ok=True)
-                    with archive.open(about) as source, target.open("wb") as copy:
-                        _copy(path, about, source, copy)
-        except DAMAGED as error:
-            raise ModelError(f"{path}: damaged, or not an Argos package ({error})") from None
+    with open_regular(path) as raw, _open(path, raw) as archive:
+        for name, about in _choose(path, archive).items():
+            target = folder / name
+            target.parent.mkdir(exist_ok=True)
+            with target.open("wb") as copy:
+                _copy(path, about, _pieces(path, archive, about), copy)
+
+
+def _open(path: Path, raw: IO[bytes]) -> zipfile.ZipFile:
+    try:
+        return zipfile.ZipFile(raw)
+    except DAMAGED as error:
+        _refuse(path, error)
+
+
+def _pieces(path: Path, archive: zipfile.ZipFile, about: zipfile.ZipInfo) -> Iterator[bytes]:
+    """Yield a file of the archive in pieces."""
+    try:
+        with archive.open(about) as source:
+            while piece := source.read(PIECE):
+                yield piece
+    except DAMAGED as error:
+        _refuse(path, error)
+
+
+def _refuse(path: Path, error: Exception) -> NoReturn:
+    reason = " ".join(str(error).split())[:200] or type(error).__name__
+    raise ModelError(f"{path}: damaged, or not an Argos package ({reason})") from None
 
 
 def _choose(path: Path, archive: zipfile.ZipFile) -> _Found:
@@ -101,13 +125,13 @@ def _choose(path: Path, archive: zipfile.ZipFile) -> _Found:
     return found
 
 
-def _copy(path: Path, about: zipfile.ZipInfo, source: IO[bytes], copy: IO[bytes]) -> None:
+def _copy(path: Path, about: zipfile.ZipInfo, pieces: Iterator[bytes], copy: IO[bytes]) -> None:
     """Copy what a file was said to have, and not a byte more."""
     left = about.file_size
     room = shutil.disk_usage(Path(copy.name).parent).free
     if left > room:
         raise ResourceError(f"{path}: needs {left >> 20} MiB to be unpacked, {room >> 20} are free")
-    while piece := source.read(PIECE):
+    for piece in pieces:
         left -= len(piece)
         if left < 0:
             raise ModelError(f"{path}: {about.filename[:80]!r} is larger than it says")
