@@ -152,3 +152,12 @@ def test_a_damaged_shard_is_named(pairs: Prepared) -> None:
     (pairs.folder / "train-00002.parquet").write_bytes(b"PAR1")
     with pytest.raises(DataError, match=r"train-00002.parquet: damaged or missing .* --force"):
         list(islice(BatchStream(pairs, tokens=100, seed=3), 1000))
+
+
+def test_a_model_may_read_sources_without_their_end(pairs: Prepared) -> None:
+    shown = next(valid_batches(pairs, tokens=400))
+    hidden = next(valid_batches(pairs, tokens=400, source_end=False))
+    assert torch.equal(shown["input_ids"], hidden["input_ids"])
+    assert torch.equal(shown["labels"], hidden["labels"])
+    ends = (shown["input_ids"] == pairs.tokenizer.eos_id).long()
+    assert torch.equal(shown["attention_mask"] - ends, hidden["attention_mask"])

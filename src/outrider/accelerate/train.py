@@ -12,7 +12,7 @@ from outrider.data.prepared import Prepared
 from outrider.errors import DataError
 from outrider.files import read_json, write_json
 from outrider.models import load_config
-from outrider.training.build import build_model, context_length
+from outrider.training.build import build_model, context_length, reads_source_end
 from outrider.training.objectives import DrafterObjective
 from outrider.training.precision import choose_precision
 from outrider.training.run_config import RunConfig
@@ -124,6 +124,7 @@ def _time(config: RunConfig, prepared: Prepared) -> tuple[float, str]:
         world_size=1,
         cursor=None,
         max_length=context_length(prepared),
+        source_end=reads_source_end(model),
     )
     choice = choose_precision(model, DrafterObjective, next(iter(stream)).tensors)
     return choice.seconds[choice.precision], choice.precision

@@ -1,8 +1,9 @@
 """Batches as tensors: the plan says which rows, the shards hold them, padding makes them square.
 
 The ids of one group are held as flat arrays; a batch is cut from them with a few array operations.
-Rows are padded on the right, labels with -100, and every sequence ends with `</s>`. A language
-model's rows begin with `<s>` instead, which is not counted as a label.
+Rows are padded on the right, labels with -100, and every sequence ends with `</s>`, which a model
+that reads sources without it is not shown. A language model's rows begin with `<s>` instead, which
+is not counted as a label.
 """
 
 from collections.abc import Iterator
@@ -49,11 +50,12 @@ class BatchStream:
         world_size: int = 1,
         cursor: Cursor | None = None,
         max_length: int = 1024,
+        source_end: bool = True,
         window_tokens: int = WINDOW_TOKENS,
     ) -> None:
         self.cursor = cursor or Cursor()
         self._rank, self._seed = rank, seed
-        self._collator = _Collator(prepared, max_length)
+        self._collator = _Collator(prepared, max_length, source_end)
         self._distilled = prepared.manifest.origin is not None
         self._reader = prepared.reader("train")
         split = prepared.manifest.splits["train"]
@@ -93,10 +95,15 @@ class BatchStream:
 
 
 def valid_batches(
-    prepared: Prepared, *, tokens: int, split: str = "valid", max_length: int = 1024
+    prepared: Prepared,
+    *,
+    tokens: int,
+    split: str = "valid",
+    max_length: int = 1024,
+    source_end: bool = True,
 ) -> Iterator[Tensors]:
     """Every row of a split once, block by block, alike lengths together."""
-    collator, reader = _Collator(prepared, max_length), prepared.reader(split)
+    collator, reader = _Collator(prepared, max_length, source_end), prepared.reader(split)
     for block in range(len(reader.block_rows)):
         # A plan over a single block: its seed moves rows about, but never changes a mean loss.
         plan = BatchPlan(
@@ -131,11 +138,12 @@ def _load(reader: BlockReader, blocks: IntArray, paired: bool) -> _Rows:
 class _Collator:
     """Turns rows of ids into padded tensors."""
 
-    def __init__(self, prepared: Prepared, max_length: int) -> None:
+    def __init__(self, prepared: Prepared, max_length: int, source_end: bool) -> None:
         tokenizer: Any = prepared.manifest.tokenizer
         self.paired = prepared.manifest.task == "translation"
         self._pad, self._eos, self._bos = (tokenizer[f"{n}_id"] for n in ("pad", "eos", "bos"))
         self._room = max_length - 1  # one place is for </s> or <s>
+        self._source_end = source_end
 
     def __call__(self, rows: _Rows, chosen: IntArray) -> Tensors:
         if rows.source is None:
@@ -145,7 +153,7 @@ class _Collator:
         row_B = np.arange(len(chosen))
         source_BS[row_B, source_B] = self._eos
         labels_BT[row_B, target_B] = self._eos
-        keep_BS = np.arange(source_BS.shape[1]) <= source_B[:, None]
+        keep_BS = np.arange(source_BS.shape[1]) < source_B[:, None] + self._source_end
         return {
             "input_ids": torch.from_numpy(source_BS),
             "attention_mask": torch.from_numpy(keep_BS.astype(np.int64)),

@@ -5,6 +5,7 @@ from pathlib import Path
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from torch import nn
 
 from outrider.data.config import Task
 from outrider.data.prepared import Prepared
@@ -44,6 +45,7 @@ __all__ = [
     "build_model_config",
     "check_model",
     "context_length",
+    "reads_source_end",
     "run_task",
     "target_folder",
 ]
@@ -131,6 +133,12 @@ def context_length(prepared: Prepared) -> int:
     return int(settings["clean"]["max_tokens"]) + 1
 
 
+def reads_source_end(model: nn.Module) -> bool:
+    """Whether a model, or the target of one, reads sources with their end token."""
+    read = model.target if isinstance(model, Drafter | Ctc) else model
+    return bool(getattr(read.config, "source_end", True))
+
+
 def _build_config(
     config: RunConfig, given: dict[str, int], longest: int, source_end: int = 0
 ) -> Seq2SeqConfig | LanguageModelConfig:
@@ -163,9 +171,6 @@ def _build_side_decoder(config: RunConfig, prepared: Prepared) -> SideDecoder:
     )
     built = _build_side_decoder_config(config)
     target = load_model(folder)
-    if isinstance(target, Seq2Seq) and not target.config.source_end:
-        message = "reads sources without an end token; training beside it is not supported"
-        raise ConfigError("model.target", f"{folder} {message}")
     target.requires_grad_(isinstance(built, CtcConfig) and built.joint)
     if isinstance(built, CtcConfig):
         assert isinstance(target, Seq2Seq)

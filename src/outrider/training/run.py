@@ -26,6 +26,7 @@ from outrider.training.arguments import training_arguments
 from outrider.training.build import (
     build_model,
     context_length,
+    reads_source_end,
     run_task,
     target_folder,
 )
@@ -179,6 +180,7 @@ def _build_trainer(
         max_length=context_length(prepared),
         bleu=folder.chosen["bleu_tokenizer"],
         split=config.evaluate is None or config.evaluate.split,
+        source_end=reads_source_end(model),
         segment=segment,
         rank=rank,
         world_size=world_size,
@@ -186,7 +188,7 @@ def _build_trainer(
     return Trainer(
         model,
         config.train.model_copy(update={"precision": precision}),
-        stream=_stream(config, arguments, prepared, resume, segment),
+        stream=_stream(config, arguments, prepared, resume, model),
         objective=_training_objective(config, segment),
         checkpoints=folder.checkpoints,
         arguments=arguments,
@@ -209,7 +211,7 @@ def _settle_precision(
         return precision
     model.to(arguments.device)
     segment = _segment(model)
-    batch = next(iter(_stream(config, arguments, prepared, None, segment)))
+    batch = next(iter(_stream(config, arguments, prepared, None, model)))
     choice = choose_precision(model, lambda: _training_objective(config, segment), batch.tensors)
     agreed = [choice.precision]
     if arguments.world_size > 1:
@@ -233,8 +235,9 @@ def _stream(
     arguments: TrainingArguments,
     prepared: Prepared,
     resume: Checkpoint | None,
-    segment: int | None,
+    model: nn.Module,
 ) -> Iterable[PlannedBatch]:
+    segment = _segment(model)
     rank, world_size = arguments.process_index, arguments.world_size
     tokens = max(1, config.train.batch_tokens // (config.train.accumulate * world_size))
     cursor = Cursor(**resume.progress.cursor) if resume else None
@@ -256,6 +259,7 @@ def _stream(
         world_size=world_size,
         cursor=cursor,
         max_length=context_length(prepared),
+        source_end=reads_source_end(model),
     )
 
 

@@ -40,6 +40,8 @@ class Validation:
     """SacreBLEU's tokenizer; None where BLEU is not asked for."""
     split: bool = True
     """Whether BLEU is that of lines translated sentence by sentence."""
+    source_end: bool = True
+    """Whether the model reads sources with their end token."""
     segment: int | None = None
     """Tokens of a segment, where the model remembers from one to the next."""
     rank: int = 0
@@ -96,7 +98,12 @@ class Validation:
                 split="valid",
             )
             return islice(stream.batches_of(0), count)
-        batches = valid_batches(self.prepared, tokens=self.batch_tokens, max_length=self.max_length)
+        batches = valid_batches(
+            self.prepared,
+            tokens=self.batch_tokens,
+            max_length=self.max_length,
+            source_end=self.source_end,
+        )
         return islice(batches, self.rank, count, self.world_size)
 
     def _bleu(self, model: nn.Module, tokenize: str) -> float:
@@ -107,7 +114,12 @@ class Validation:
             assert isinstance(model, Seq2Seq)
             backend = TorchBackend(model)
         config = backend.model.config
-        translator = Translator(backend, self.prepared.tokenizer, longest=config.longest_source)
+        translator = Translator(
+            backend,
+            self.prepared.tokenizer,
+            longest=config.longest_source,
+            source_end=self.source_end,
+        )
         sources, references = valid_texts(self.prepared)
         mine = slice(self.rank, None, self.world_size)
         translations = translator.translate(
