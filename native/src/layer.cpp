@@ -56,23 +56,26 @@ Range ForwardPass::multiply_parts(const Matrix& matrix, int parts,
 }
 
 Layer::Layer(PackedWeights& weights, const std::string& name, const LayerShape& shape)
-    : shape_(shape),
-      up_(weights, name + ".feedforward.up", shape.up_width(), shape.width, shape.precision),
-      down_(weights, name + ".feedforward.down", shape.width, shape.inner, shape.precision),
-      attention_norm_(weights, name + ".attention_residual.norm", shape.width),
-      feedforward_norm_(weights, name + ".feedforward_residual.norm", shape.width) {
-  const std::string attention = name + ".attention.";
+    : shape_(shape) {
+  const auto matrix = [&](const char* part, int columns, int width) {
+    return Matrix(weights, name + part, columns, width, shape.precision);
+  };
+  const int width = shape.width;
   if (shape.recurrent) {
-    into_ = Matrix(weights, attention + "into", 2 * shape.width, shape.width, shape.precision);
+    into_ = matrix(".attention.into", 2 * width, width);
   } else {
-    qkv_ = Matrix(weights, attention + "qkv", shape.qkv_width(), shape.width, shape.precision);
-    out_ = Matrix(weights, attention + "out", shape.width, shape.width, shape.precision);
+    qkv_ = matrix(".attention.qkv", shape.qkv_width(), width);
+    out_ = matrix(".attention.out", width, width);
   }
+  attention_norm_ = Norm(weights, name + ".attention_residual.norm", width);
+  up_ = matrix(".feedforward.up", shape.up_width(), width);
+  down_ = matrix(".feedforward.down", width, shape.inner);
+  feedforward_norm_ = Norm(weights, name + ".feedforward_residual.norm", width);
   if (!shape.cross) return;
-  cross_q_ = Matrix(weights, name + ".cross.q", shape.width, shape.width, shape.precision);
-  cross_kv_ = Matrix(weights, name + ".cross.kv", 2 * shape.width, shape.width, shape.precision);
-  cross_out_ = Matrix(weights, name + ".cross.out", shape.width, shape.width, shape.precision);
-  cross_norm_ = Norm(weights, name + ".cross_residual.norm", shape.width);
+  cross_q_ = matrix(".cross.q", width, width);
+  cross_kv_ = matrix(".cross.kv", 2 * width, width);
+  cross_out_ = matrix(".cross.out", width, width);
+  cross_norm_ = Norm(weights, name + ".cross_residual.norm", width);
 }
 
 void Layer::run(ForwardPass& pass, int index) const {
