@@ -9,7 +9,7 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 import tiny
-from outrider.errors import ModelError
+from outrider.errors import ConfigError, ModelError
 from outrider.formats.readers.marian import MarianValues, import_config, import_weights
 from outrider.formats.safetensors import Weight
 from outrider.models import Seq2Seq, load_model
@@ -94,7 +94,7 @@ def test_what_marian_lacks_is_refused(changes: dict[str, object], message: str) 
 
 def test_unequal_halves_are_refused(marian: MarianMTModel) -> None:
     values = marian.config.to_dict() | {"decoder_ffn_dim": 64}
-    with pytest.raises(ModelError, match="decoder_ffn_dim 64 differs from encoder_ffn_dim"):
+    with pytest.raises(ConfigError, match="decoder_ffn_dim: 64 differs from encoder_ffn_dim"):
         import_config(values)
 
 
@@ -116,7 +116,7 @@ def test_a_missing_weight_is_named(marian: MarianMTModel) -> None:
         if name != "model.decoder.layers.1.encoder_attn.k_proj.bias"
     }
     with pytest.raises(ModelError, match=r"lack 'model\.decoder\.layers\.1\.encoder_attn\.k_proj"):
-        import_weights(weights, import_config(marian.config.to_dict()))
+        import_weights(weights, import_config(marian.config.to_dict()), {})
 
 
 def test_pickled_weights_are_never_read(marian: MarianMTModel, tmp_path: Path) -> None:

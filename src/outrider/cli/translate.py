@@ -37,6 +37,12 @@ def translate(
     n_best: Annotated[
         int | None, typer.Option(help="Write `line ||| text ||| score` for the n best.")
     ] = None,
+    source_language: Annotated[
+        str | None, typer.Option("--from", help="Language of the texts, as the model names it.")
+    ] = None,
+    target_language: Annotated[
+        str | None, typer.Option("--to", help="Language to translate to: deu_Latn, de_DE, de.")
+    ] = None,
     whole: Annotated[
         bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
     ] = False,
@@ -73,7 +79,8 @@ def translate(
             lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
         if shortlist:
             place["shortlist"] = True
-        translator = _load_translator(model, place)
+        languages = {"source_language": source_language, "target_language": target_language}
+        translator = _load_translator(model, {**place, **languages})
         if stats:
             options["stats"] = stack.enter_context(_statistics())
         _translate(translator, lines, target, options)

@@ -86,8 +86,7 @@ class Batch:
         sources = [row.request.source for row in new]
         state = self.backend.encode(sources, capacity=room, drafting=self.drafting)
         if any(row.held for row in new):
-            start = self.backend.start
-            fed = [[start, *row.request.prompt][: row.held] for row in new]
+            fed = [row.request.opening(self.backend)[: row.held] for row in new]
             self.backend.extend(fed, state, Nothing(), last=True)
         self.stats.seconds["encode"] += perf_counter() - started
         return state

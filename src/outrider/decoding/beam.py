@@ -92,7 +92,7 @@ class BeamBatch:
         backend, searches = self.backend, [Search(row) for row in new]
         room = [len(row.request.prompt) + row.limit for row in new]
         state = backend.encode([row.request.source for row in new], capacity=room)
-        fed = [[backend.start, *row.request.prompt] for row in new]
+        fed = [row.request.opening(backend) for row in new]
         self._advance(searches, backend.extend(fed, state, self._ask([0] * len(new)), last=True))
         open_ = [n for n, search in enumerate(searches) if not search.row.done]
         if open_:

@@ -84,7 +84,7 @@ def check_parallel(backend: Backend, request: Request, config: DecodeSettings) -
     if config.min_new_tokens:
         message = "mode parallel cannot hold an end token back; leave it out or use mode ar"
         raise ConfigError("min_new_tokens", message)
-    if request.prompt:
+    if request.prompt or request.start is not None:
         raise InputError("mode parallel writes whole texts, it continues no prompt; use mode ar")
     if not request.source:
         raise UnsupportedError(

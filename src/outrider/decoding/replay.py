@@ -68,7 +68,7 @@ class Replay:
         state, fed, token = self._alone.get(row, (None, -1, -1))
         for count in range(fed + 1, len(text) + 1):
             if state is None:
-                *before, newest = [backend.start, *row.request.prompt]
+                *before, newest = row.request.opening(backend)
                 room = len(row.request.prompt) + row.limit
                 state = backend.encode([row.request.source], capacity=[room])
                 if before:

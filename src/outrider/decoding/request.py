@@ -24,6 +24,8 @@ class Request:
     """Tokens of the encoder, end token included; empty for a language model."""
     prompt: Sequence[int] = ()
     """Tokens the decoder is given after its start token."""
+    start: int | None = None
+    """What the decoder is given first; None for the model's own start token."""
     max_new_tokens: int | None = None
     """Overrides the config for this row."""
     seed: int | None = None
@@ -35,6 +37,10 @@ class Request:
     """Tokens that end this row beside those that end every text of the model."""
     deadline: float | None = None
     """Seconds from being added, after which it is handed back as far as it came."""
+
+    def opening(self, backend: Backend) -> list[int]:
+        """Return what the decoder is given before it says anything."""
+        return [backend.start if self.start is None else self.start, *self.prompt]
 
 
 @dataclass(frozen=True)

@@ -201,7 +201,7 @@ class Session:
             config,
             limit,
             ends,
-            request.prompt[-1] if request.prompt else backend.start,
+            request.opening(backend)[-1],
             len(request.prompt),
         )
         if request.deadline is not None:

@@ -22,7 +22,20 @@ from outrider.formats.description import (
     describe,
 )
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
-from outrider.formats.readers import bergamot, ctranslate2, marian
+from outrider.formats.readers import (
+    bart,
+    bergamot,
+    ctranslate2,
+    gpt2,
+    llama,
+    m2m_100,
+    marian,
+    mbart,
+    mistral,
+    mt5,
+    qwen2,
+    t5,
+)
 from outrider.formats.safetensors import Weight
 from outrider.formats.weights import (
     FLOATS,
@@ -64,8 +77,10 @@ class Reader(Protocol):
         """Read its `config.json`."""
         ...
 
-    def import_weights(self, theirs: Mapping[str, Weight], config: Any, /) -> dict[str, Weight]:
-        """Give its weights our names."""
+    def import_weights(
+        self, theirs: Mapping[str, Weight], config: Any, values: Mapping[str, Any], /
+    ) -> dict[str, Weight]:
+        """Give its weights our names; `values` are those of its `config.json`."""
         ...
 
 
@@ -81,8 +96,25 @@ class FileReader(Protocol):
         ...
 
 
-READERS: dict[str, Reader] = {"marian": marian}
+READERS: dict[str, Reader] = {
+    "marian": marian,
+    "bart": bart,
+    "mbart": mbart,
+    "m2m_100": m2m_100,
+    "t5": t5,
+    "mt5": mt5,
+    "gpt2": gpt2,
+    "llama": llama,
+    "mistral": mistral,
+    "qwen2": qwen2,
+}
 """For every `model_type` of other families, its reader."""
+TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
+REFUSED = {
+    "auto_map": "asks for code of its own to be run, which is never done",
+    "quantization_config": "says that the weights are quantised, which is not supported",
+}
+"""Keys of other families' configs that change what the weights mean."""
 FILE_READERS: tuple[FileReader, ...] = (ctranslate2, bergamot)
 """Readers of models that are known by their files."""
 WORDS = 400
@@ -148,7 +180,7 @@ def read_model(folder: str | Path) -> Part[ModelDescription]:
     _check_depth(path, config, weights)
     if reader := READERS.get(values["model_type"]):
         with naming(folder):
-            weights = reader.import_weights(weights, config)
+            weights = reader.import_weights(weights, config, values)
     return Part(folder, config, weights)
 
 
@@ -217,7 +249,18 @@ def read_values(path: Path) -> dict[str, Any]:
     """Read a `config.json`, of whatever model."""
     if not path.exists():
         raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}")
-    return read_json(path)
+    values = read_json(path)
+    return values if values.get("model_type") not in [*READERS] else _completed(path, values)
+
+
+def _completed(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Add the special tokens that models of other families may name in another file."""
+    beside = path.with_name("generation_config.json")
+    further = read_json(beside) if beside.exists() else {}
+    told = {key: further.get(key) for key in TOKENS if values.get(key) is None}
+    if (start := further.get("decoder_start_token_id")) is not None:
+        told["decoder_start_token_id"] = start
+    return {**values, **{key: token for key, token in told.items() if token is not None}}
 
 
 def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
@@ -227,7 +270,12 @@ def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
         raise ModelError(f"{path}: model_type is {repr(kind)[:WORDS]}; Outrider can load: {known}")
     with naming(path):
         _check_dtype(values)
-        return describe(OWN[kind], values) if kind in OWN else READERS[kind].import_config(values)
+        if kind in OWN:
+            return describe(OWN[kind], values)
+        for key, why in REFUSED.items():
+            if values.get(key):
+                raise ConfigError(key, why)
+        return READERS[kind].import_config(values)
 
 
 def _check_dtype(values: Mapping[str, Any]) -> None:

@@ -5,23 +5,25 @@ from transformers import MarianConfig, MarianMTModel
 
 from outrider.errors import ModelError
 from outrider.formats.portable import first_unsupported
-from outrider.formats.readers.marian import ACTIVATIONS, CONFIG, stacked_names
+from outrider.formats.readers.marian import CONFIG, stacked_names
 from outrider.models.config import Seq2SeqConfig
 from outrider.models.seq2seq import Seq2Seq
 
 __all__ = ["to_marian"]
+
+ACTIVATIONS = {"silu": "swish", "gelu_tanh": "gelu_new"}
+"""Our name of an activation: theirs, where it differs."""
 
 
 def to_marian(model: Seq2Seq) -> MarianMTModel:
     """Return transformers' own model with these weights; fails where Marian has no such part."""
     config = model.config
     _check_exportable(config)
-    names = {silu: swish for swish, silu in ACTIVATIONS.items()}
     theirs = MarianConfig(
         **{their: getattr(config, ours) for ours, their in CONFIG.items()},
         decoder_attention_heads=config.num_attention_heads,
         decoder_ffn_dim=config.intermediate_size,
-        activation_function=names.get(config.activation, config.activation),
+        activation_function=ACTIVATIONS.get(config.activation, config.activation),
         forced_eos_token_id=None,
     )
     twin = MarianMTModel(theirs)

@@ -117,29 +117,30 @@ class _Teacher:
 
     def _continue(self, table: pa.Table, unit: _Unit, advance: Advance) -> _Rows:
         """Go on from the first half of every row to the row's full length."""
+        loaded = self.loaded
+        assert isinstance(loaded, Generator)
         rows = [row.tolist() for row in table["target_ids"].to_numpy()]
         requests = [
-            Request(
-                prompt=ids[: len(ids) // 2],
+            loaded.request(
+                ids[: len(ids) // 2],
                 max_new_tokens=len(ids) - len(ids) // 2,
                 seed=self.config.seed + unit.first + n,
             )
             for n, ids in enumerate(rows)
         ]
         answers = self._decode(requests, advance)
+        ends = [[loaded.backend.eos] * (answer.finish == "eos") for answer in answers]
         targets = [
-            [*request.prompt, *answer.tokens, *[self.loaded.backend.eos] * (answer.finish == "eos")]
-            for request, answer in zip(requests, answers, strict=True)
+            [*loaded.prompt_ids(request), *answer.tokens, *end]
+            for request, answer, end in zip(requests, answers, ends, strict=True)
         ]
         return _Rows(self._with_targets(table.select([]), targets), {})
 
     def _request(self, translator: Translator, source: list[int], row: int) -> Request:
         """Ask as `Translator` does, but for no more than a corpus row may hold."""
         limit = self.config.max_new_tokens or 3 * len(source) + 30
-        return Request(
-            source=translator.source(source),
-            max_new_tokens=min(limit, self.longest + 1),
-            seed=self.config.seed + row,
+        return translator.request(
+            source, max_new_tokens=min(limit, self.longest + 1), seed=self.config.seed + row
         )
 
     def _decode(self, requests: Sequence[Request], advance: Advance) -> list[Hypothesis]:

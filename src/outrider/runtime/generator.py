@@ -27,8 +27,11 @@ class Generator:
         tokenizer: Tokenizer,
         *,
         defaults: Mapping[str, Any] | None = None,
+        adds_start: bool = True,
     ) -> None:
+        """Hold the parts; `adds_start`: the model's start token stands before every prompt."""
         self.backend = backend
+        self.adds_start = adds_start
         self.tokenizer = tokenizer
         self.defaults = dict(defaults or {})
 
@@ -107,14 +110,28 @@ class Generator:
         )
         pairs = zip(requests, found, strict=True)
         return [
-            [self._result(request.prompt, h) for h in hypotheses] for request, hypotheses in pairs
+            [self._result(self.prompt_ids(request), h) for h in hypotheses]
+            for request, hypotheses in pairs
         ]
 
     def requests(self, prompts: Sequence[str], config: DecodeSettings) -> list[Request]:
         """Return what a decoding loop is given for each prompt."""
         texts = [normalise_verbatim(well_formed(prompt)) for prompt in prompts]
         rows = [self._fit(ids, config) for ids in self.tokenizer.encode_batch(texts)]
-        return [Request(prompt=ids, seed=config.seed + row) for row, ids in enumerate(rows)]
+        return [self.request(ids, seed=config.seed + row) for row, ids in enumerate(rows)]
+
+    def request(
+        self, ids: Sequence[int], *, seed: int, max_new_tokens: int | None = None
+    ) -> Request:
+        """Return what a decoding loop is given for the tokens of a prompt."""
+        if self.adds_start or not ids:
+            return Request(prompt=ids, max_new_tokens=max_new_tokens, seed=seed)
+        first, *rest = ids
+        return Request(start=first, prompt=rest, max_new_tokens=max_new_tokens, seed=seed)
+
+    def prompt_ids(self, request: Request) -> list[int]:
+        """Return the tokens of the prompt that a request continues."""
+        return request.opening(self.backend)[request.start is None :]
 
     @cached_property
     def policy(self) -> DraftPolicy:

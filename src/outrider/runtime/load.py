@@ -7,16 +7,22 @@ from outrider.backends.native import NativeBackend
 from outrider.bounds import check_bound
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer
+from outrider.data.tokenizer.subword import SubwordTokenizer
 from outrider.errors import ConfigError, ModelError
-from outrider.formats.description import ModelDescription, Seq2SeqDescription
+from outrider.formats.description import (
+    LanguageModelDescription,
+    ModelDescription,
+    Seq2SeqDescription,
+)
 from outrider.formats.folder import read_parts
 from outrider.formats.readers import bergamot
 from outrider.formats.readers.shortlist import Shortlist, read_shortlist
 from outrider.hub import model_folder
 from outrider.runtime.device import choose_device
 from outrider.runtime.engine import build_backend, choose_engine
+from outrider.runtime.frame import source_frame
 from outrider.runtime.generator import Generator
-from outrider.runtime.options import model_defaults, model_ends
+from outrider.runtime.options import forced_first, model_defaults, model_ends
 from outrider.runtime.translator import Translator
 
 if TYPE_CHECKING:
@@ -33,6 +39,8 @@ def load(
     backend: str | None = None,
     threads: int | None = None,
     shortlist: bool = False,
+    source_language: str | None = None,
+    target_language: str | None = None,
 ) -> Translator | Generator:
     """Load a model: a `Translator` for an encoder-decoder, a `Generator` for a language model.
 
@@ -49,6 +57,8 @@ def load(
         threads: CPU threads of this process; None leaves them alone.
         shortlist: Let the lexical shortlist of a Bergamot folder (`lex.*.bin`) say which words may
             follow a source, as Firefox does: faster, and a few texts differ.
+        source_language: What a multilingual model reads, as it names it (`eng_Latn`, `en_XX`).
+        target_language: What it writes; `Translator.between` changes both.
     """
     engine = choose_engine(backend, dtype, choose_device(device))
     if threads is not None:
@@ -69,15 +79,26 @@ def load(
         shortlist=_read_shortlist(folder, config) if shortlist else None,
     )
     defaults = model_defaults(folder, computer)
-    if not isinstance(config, Seq2SeqDescription):
-        return Generator(computer, tokenizer, defaults=defaults)
+    if isinstance(config, LanguageModelDescription):
+        if source_language or target_language:
+            key = "source_language" if source_language else "target_language"
+            raise ConfigError(key, "has no effect on a language model; leave it out")
+        adds_start = _adds_start(config, tokenizer)
+        return Generator(computer, tokenizer, defaults=defaults, adds_start=adds_start)
+    assert isinstance(config, Seq2SeqDescription)
     _check_source(folder, computer, tokenizer)
+    frame = source_frame(
+        tokenizer,
+        start=computer.start,
+        end=computer.eos if config.source_end else None,
+        forced=forced_first(folder, computer.vocab_size),
+    )
     longest = computer.config.longest_source
     return Translator(
         computer,
         tokenizer,
         longest=longest,
-        source_end=config.source_end,
+        frame=frame.between(source_language, target_language),
         defaults=defaults,
     )
 
@@ -88,6 +109,13 @@ def _read_shortlist(folder: Path, config: ModelDescription) -> Shortlist:
         raise ConfigError("shortlist", f"{folder} holds no lex.*.bin; leave shortlist out")
     words = config.vocab_size - 1  # without the one that only starts a text
     return read_shortlist(path, words=words, shared=config.share_embeddings)
+
+
+def _adds_start(config: LanguageModelDescription, tokenizer: Tokenizer) -> bool:
+    """Whether the start token stands before every text, or the tokenizer decides and leaves it."""
+    if config.add_bos_token is not None or not isinstance(tokenizer, SubwordTokenizer):
+        return bool(config.add_bos_token)
+    return bool(tokenizer.around[0])
 
 
 def _check_source(

@@ -21,6 +21,7 @@ __all__ = [
     "check_mode",
     "decode_config",
     "decode_settings",
+    "forced_first",
     "model_defaults",
     "model_ends",
     "needs_policy",
@@ -122,6 +123,17 @@ def model_ends(folder: Path) -> list[int]:
     """Read the end tokens that `generation_config.json` names; those of the model count too."""
     path, values = _generation_config(folder)
     return _token_ids(path, "eos_token_id", values)
+
+
+def forced_first(folder: Path, vocab_size: int) -> int | None:
+    """Read what a decoder is to say first; older folders name it in `config.json`."""
+    key = "forced_bos_token_id"
+    ids: list[int] = []
+    for path in (folder / "generation_config.json", folder / "config.json"):
+        ids = ids or _token_ids(path, key, read_json(path) if path.exists() else {})
+    if ids and not 0 <= ids[0] < vocab_size:
+        raise ModelError(f"{path}: {key} is {ids[0]}, not a token of this model")
+    return ids[0] if ids else None
 
 
 def _single_words(path: Path, words: Any, vocab_size: int) -> set[int]:

@@ -1,6 +1,7 @@
 """The object a user holds to translate: a tokenizer, a backend, and the loops between them."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from copy import copy
 from functools import cached_property
 from typing import Any, Literal, overload
 
@@ -9,6 +10,7 @@ from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
+from outrider.runtime.frame import Frame
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
 from outrider.runtime.segments import Segments, segment
@@ -30,7 +32,7 @@ class Translator:
         tokenizer: Tokenizer,
         *,
         longest: int,
-        source_end: bool = True,
+        frame: Frame | None = None,
         defaults: Mapping[str, Any] | None = None,
     ) -> None:
         """Hold the parts.
@@ -39,14 +41,23 @@ class Translator:
             backend: Who computes.
             tokenizer: Reads the source and writes the target.
             longest: Most source tokens at once, end token included.
-            source_end: Whether a source ends with the end token.
+            frame: What stands around texts; by default the end token behind a source.
             defaults: Decoding options that the model asks for.
         """
         self.backend = backend
         self.tokenizer = tokenizer
         self.longest = longest
-        self.source_end = source_end
+        self.frame = Frame(after=(backend.eos,)) if frame is None else frame
         self.defaults = dict(defaults or {})
+
+    def between(self, source: str | None = None, target: str | None = None) -> "Translator":
+        """Return this translator for texts of one language to be translated to another.
+
+        Languages are named as the model names them: `eng_Latn`, `en_XX`, `en` or `deu`.
+        """
+        other = copy(self)
+        other.frame = self.frame.between(source, target)
+        return other
 
     @overload
     def translate(
@@ -221,16 +232,29 @@ class Translator:
         return [self._join(text, [next(found) for _ in text.ids]) for text in segmented]
 
     def _segment(self, texts: Sequence[str], split: bool) -> list[Segments]:
-        return segment(texts, self.tokenizer, longest=self.longest - 1, split=split)
+        self.frame.check()
+        longest = self.longest - len(self.source([]))
+        return segment(texts, self.tokenizer, longest=longest, split=split)
 
     def _request(self, ids: Sequence[int], config: DecodeSettings, *, seed: int) -> Request:
         """Allow 3 target tokens for each of the source and 30 more, unless told otherwise."""
         limit = config.max_new_tokens or 3 * len(ids) + 30
-        return Request(source=self.source(ids), max_new_tokens=limit, seed=seed)
+        return self.request(ids, max_new_tokens=limit, seed=seed)
+
+    def request(self, ids: Sequence[int], *, max_new_tokens: int, seed: int) -> Request:
+        """Return what a decoding loop is given for the tokens of a text."""
+        frame = self.frame
+        return Request(
+            source=self.source(ids),
+            prompt=frame.prompt,
+            start=frame.start,
+            max_new_tokens=max_new_tokens,
+            seed=seed,
+        )
 
     def source(self, ids: Sequence[int]) -> list[int]:
         """Return what the model reads for the tokens of a text."""
-        return [*ids, self.backend.eos] if self.source_end else list(ids)
+        return [*self.frame.before, *ids, *self.frame.after]
 
     def _join(self, text: Segments, found: list[list[Hypothesis]]) -> list[Result]:
         """Alternative k of a text joins alternative k of its segments."""

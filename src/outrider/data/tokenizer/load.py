@@ -49,7 +49,22 @@ def _load_subword(folder: Path) -> SubwordTokenizer:
         return SubwordTokenizer(pipeline)
     config = read_json(config_file)
     special = {name: config[name] for name in SPECIAL_TOKENS if config.get(name)}
-    return SubwordTokenizer(pipeline, {n: _content(config_file, n, special[n]) for n in special})
+    named = {name: _content(config_file, name, token) for name, token in special.items()}
+    return SubwordTokenizer(pipeline, {**_model_tokens(folder, pipeline), **named})
+
+
+def _model_tokens(folder: Path, pipeline: Any) -> dict[str, str]:
+    """Name the special tokens of the model, which some tokenizers of other families do not."""
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else {}
+    found = {}
+    for name in SPECIAL_TOKENS:
+        token = config.get(f"{name}_id")
+        token = token[0] if isinstance(token, list) and token else token
+        text = pipeline.id_to_token(token) if type(token) is int and 0 <= token < 1 << 32 else None
+        if text is not None:
+            found[name] = text
+    return found
 
 
 def _content(file: Path, name: str, token: Any) -> str:

@@ -6,6 +6,7 @@ with the same ids. Text never becomes a special token: `</s>` is four letters.
 
 import json
 from collections.abc import Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -34,10 +35,23 @@ class SubwordTokenizer:
         self.pipeline.encode_special_tokens = True
         self.special = special
         self.vocab_size = largest_id(pipeline) + 1
-        self.pad_id = self._id("pad_token")
         self.eos_id = self._id("eos_token")
+        self.pad_id = self._id("pad_token", self.eos_id)
         self.unk_id = self._id("unk_token", self.pad_id)
         self.bos_id = self._id("bos_token", self.pad_id)
+
+    @cached_property
+    def around(self) -> tuple[list[int], list[int]]:
+        """What a tokenizer of another family puts before and behind a text that a model reads."""
+        if self.pipeline.post_processor is None:
+            return [], []
+        with guarded(CANNOT_ENCODE):
+            text = self.pipeline.encode("a", add_special_tokens=False).ids
+            whole = self.pipeline.encode("a").ids
+        for start in range(len(whole) - len(text) + 1):
+            if whole[start : start + len(text)] == text:
+                return whole[:start], whole[start + len(text) :]
+        return [], []
 
     def encode(self, text: str) -> list[int]:
         """Ids of one text."""

@@ -129,7 +129,7 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
         raise InputError("this model reads with a pretrained encoder; only our own can be drawn")
     if model.router is not None:
         raise InputError("this model's encoder leaves tokens out (skip), so it has no whole map")
-    fed = [backend.start, *written]
+    fed = [*pieces[0].opening(backend), *written]
     with _record_weights(model.encoder) as encoder, _record_weights(model.decoder) as decoder:
         memory_BSD = model.encode(torch.tensor([source], device=backend.device))
         model.decode(torch.tensor([fed], device=backend.device), memory_BSD)
@@ -147,17 +147,18 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
 
 @torch.inference_mode()
 def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
-    prompt = list(loaded.requests([text], DecodeSettings(max_new_tokens=1))[0].prompt)
-    _check_length(prompt)
+    (request,) = loaded.requests([text], DecodeSettings(max_new_tokens=1))
+    fed = request.opening(backend)
+    _check_length(fed)
     model = backend.model
     assert isinstance(model, LanguageModel)
     _check_drawable(model)
     with _record_weights(model.decoder) as decoder:
-        model.hidden(torch.tensor([[backend.start, *prompt]], device=backend.device))
+        model.hidden(torch.tensor([fed], device=backend.device))
     if not decoder.own:
         core = model.config.core
         raise InputError(f"this model's layers are recurrent (core: {core}): it has no attention")
-    labels = _labels([backend.start, *prompt], loaded.tokenizer, backend)
+    labels = _labels(fed, loaded.tokenizer, backend)
     title = "the text looks back at itself"
     return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.own_LHTS()),))
 

@@ -90,7 +90,7 @@ def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, 
     prompt: Sequence[int] = ()
     if isinstance(loaded, Generator):
         limit = DecodeSettings(max_new_tokens=options.get("max_new_tokens"))
-        prompt = loaded.requests([text], limit)[0].prompt
+        prompt = loaded.prompt_ids(loaded.requests([text], limit)[0])
     return trace(text, best.text, best.rounds, decode=tokenizer.decode, ends=ends, prompt=prompt)
 
 

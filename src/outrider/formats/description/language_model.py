@@ -37,6 +37,8 @@ class LanguageModelDescription(ModelDescription):
     next_tokens: int = 1
     """Tokens ahead that every position learns to predict; only the next one is used to decode."""
     bos_token_id: int = 3
+    add_bos_token: bool | None = True
+    """Begin every text with `bos_token_id`; null for as the tokenizer does."""
 
     def __post_init__(self) -> None:
         self.fill_attention("attention", "causal")

@@ -4,18 +4,18 @@ Theirs keep queries, keys and values in three matrices, ours in one; everything 
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
 from outrider.errors import ModelError
 from outrider.formats.description import Seq2SeqDescription, describe
+from outrider.formats.readers.config import activation, check_twins, take
 from outrider.formats.readers.weights import rename
 from outrider.formats.safetensors import Weight
 
 __all__ = [
-    "ACTIVATIONS",
     "CONFIG",
     "MarianValues",
     "import_config",
@@ -68,9 +68,6 @@ TWINS = {
 }
 """Their keys that must say what another says; all further ones say nothing of how ours compute."""
 
-ACTIVATIONS = {"swish": "silu", "gelu_new": "gelu_tanh"}
-"""Their name of an activation where it differs from ours."""
-
 
 @dataclass(kw_only=True)
 class MarianValues:
@@ -107,17 +104,13 @@ class MarianValues:
 
 def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
     """Read a Marian `config.json`."""
-    known = {field.name for field in fields(MarianValues)}
-    theirs = describe(MarianValues, {key: values[key] for key in values.keys() & known})
-    for key, twin in TWINS.items():
-        if getattr(theirs, key) != getattr(theirs, twin):
-            raise ModelError(f"{key} {getattr(theirs, key)} differs from {twin}: not supported")
+    theirs = take(MarianValues, values)
+    check_twins(theirs, TWINS)
     if not theirs.tie_word_embeddings:
         raise ModelError("tie_word_embeddings is false: not supported for Marian models")
-    activation = theirs.activation_function
     ours = {
         **{ours: getattr(theirs, their) for ours, their in CONFIG.items()},
-        "activation": ACTIVATIONS.get(activation, activation),
+        "activation": activation(theirs.activation_function),
         "norm": "post",
         "position": "sinusoidal",
         "logits_bias": True,
@@ -125,7 +118,9 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
     return describe(Seq2SeqDescription, ours)
 
 
-def import_weights(theirs: Mapping[str, Weight], config: Seq2SeqDescription) -> dict[str, Weight]:
+def import_weights(
+    theirs: Mapping[str, Weight], config: Seq2SeqDescription, values: Mapping[str, Any]
+) -> dict[str, Weight]:
     """Rename and stack a Marian model's weights into ours."""
     ours = rename(theirs, stacked_names(config))
     bias = theirs.get("final_logits_bias")

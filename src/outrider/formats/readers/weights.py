@@ -7,7 +7,7 @@ import numpy as np
 from outrider.errors import ModelError
 from outrider.formats.safetensors import Weight
 
-__all__ = ["rename", "stack"]
+__all__ = ["first_of", "prefixed", "rename", "scaled", "stack", "transposed", "zeros"]
 
 
 def rename(
@@ -32,3 +32,37 @@ def stack(parts: Sequence[Weight]) -> Weight:
     scales = [part.scale for part in parts if part.scale is not None]
     data = np.concatenate([part.data for part in parts])
     return Weight(parts[0].kind, data, np.concatenate(scales) if scales else None)
+
+
+def prefixed(theirs: Mapping[str, Weight], prefix: str, but: Sequence[str]) -> dict[str, Weight]:
+    """Put a prefix before names that lack it: a model may have been saved without its head."""
+    if any(name.startswith(prefix) for name in theirs):
+        return dict(theirs)
+    return {name if name in but else prefix + name: one for name, one in theirs.items()}
+
+
+def first_of(theirs: Mapping[str, Weight], *names: str) -> Weight:
+    """Return the first of several names of one weight that is there."""
+    for name in names:
+        if name in theirs:
+            return theirs[name]
+    raise ModelError(f"the weights lack {names[0]!r}")
+
+
+def scaled(weight: Weight, factor: float) -> Weight:
+    """Multiply a weight; by one it stays where it is."""
+    if factor == 1:
+        return weight
+    return Weight("float32", weight.as_float32() * np.float32(factor))
+
+
+def transposed(weight: Weight) -> Weight:
+    """Turn a matrix round."""
+    if weight.data.ndim != 2:
+        raise ModelError(f"a matrix has the shape {list(weight.shape)}")
+    return Weight(weight.kind, np.ascontiguousarray(weight.data.T))
+
+
+def zeros(*shape: int) -> Weight:
+    """Return the bias of a product that has none."""
+    return Weight("float32", np.zeros(shape, np.float32))

@@ -1,0 +1,105 @@
+"""BART and its kin: the map between their names and ours.
+
+BART norms its embeddings, and everything after each sum; mBART norms its embeddings too, but
+everything before each part; M2M100 (NLLB) is like mBART without the norm of embeddings, and its
+positions are fairseq's sinusoids. A table of positions begins with two rows that are never read.
+Layers are named as Marian's are.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.formats.description import Seq2SeqDescription, describe
+from outrider.formats.readers import marian
+from outrider.formats.readers.config import activation, check_twins, take
+from outrider.formats.readers.weights import first_of, prefixed, rename, zeros
+from outrider.formats.safetensors import Weight
+
+__all__ = ["OFFSET", "BartValues", "import_config", "import_family", "import_weights", "stacks"]
+
+OFFSET = 2
+"""Rows of a table of positions before that of position 0."""
+CONFIG = {our: their for our, their in marian.CONFIG.items() if our != "share_embeddings"}
+TWINS = {key: twin for key, twin in marian.TWINS.items() if key != "decoder_vocab_size"}
+SHARED = (
+    *("model.shared.weight", "model.decoder.embed_tokens.weight"),
+    *("model.encoder.embed_tokens.weight", "lm_head.weight"),
+)
+"""Names of the one table of embeddings."""
+
+
+@dataclass(kw_only=True)
+class BartValues:
+    """Keys of a BART `config.json` that say how a model computes, and what they are if left out."""
+
+    vocab_size: int = 50265
+    d_model: int = 1024
+    encoder_layers: int = 12
+    encoder_ffn_dim: int = 4096
+    encoder_attention_heads: int = 16
+    decoder_layers: int = 12
+    decoder_ffn_dim: int = 4096
+    decoder_attention_heads: int = 16
+    max_position_embeddings: int = 1024
+    activation_function: str = "gelu"
+    dropout: float | int = 0.1
+    attention_dropout: float | int = 0.0
+    activation_dropout: float | int = 0.0
+    scale_embedding: bool = False
+    tie_word_embeddings: bool = True
+    pad_token_id: int | None = 1
+    eos_token_id: int | list[int] | None = 2
+    bos_token_id: int | None = 0
+    decoder_start_token_id: int | None = 2
+
+
+def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
+    """Read a BART `config.json`."""
+    return import_family(take(BartValues, values), norm="post", embedding_norm=True)
+
+
+def import_family(theirs: BartValues, **further: Any) -> Seq2SeqDescription:
+    """Turn what a config says into a description; `further` is how this family computes."""
+    check_twins(theirs, TWINS)
+    if not theirs.tie_word_embeddings:
+        raise ConfigError("tie_word_embeddings", "is false, not supported for models like BART")
+    ours = {our: getattr(theirs, their) for our, their in CONFIG.items()}
+    if ours["decoder_start_token_id"] is None:  # some are told the language there
+        ours["decoder_start_token_id"] = theirs.eos_token_id
+    computes = {
+        "activation": activation(theirs.activation_function),
+        "position": "learned",
+        "logits_bias": True,
+    }
+    return describe(Seq2SeqDescription, {**ours, **computes, **further})
+
+
+def import_weights(
+    theirs: Mapping[str, Weight], config: Seq2SeqDescription, values: Mapping[str, Any]
+) -> dict[str, Weight]:
+    """Rename and stack the weights of BART or mBART into ours."""
+    theirs = prefixed(theirs, "model.", ("lm_head.weight", "final_logits_bias"))
+    ours = stacks(theirs, config)
+    for side in ("encoder", "decoder"):
+        table = first_of(theirs, f"model.{side}.embed_positions.weight")
+        ours[f"{side}_position.table.weight"] = Weight(table.kind, table.data[OFFSET:])
+    bias = theirs.get("final_logits_bias", zeros(config.vocab_size))
+    ours["logits_bias"] = Weight(bias.kind, bias.data.reshape(-1))
+    return ours
+
+
+def stacks(theirs: Mapping[str, Weight], config: Seq2SeqDescription) -> dict[str, Weight]:
+    """Return embeddings, layers and norms, but no positions."""
+    names = list(marian.stacked_names(config))
+    for side in ("encoder", "decoder"):
+        norms = {}
+        if config.embedding_norm:
+            norms[f"{side}_embedding_norm"] = "layernorm_embedding"
+        if config.norm == "pre":
+            norms[f"{side}.norm"] = "layer_norm"
+        for our, their in norms.items():
+            leaves = ("weight", "bias")
+            names += [(f"{our}.{leaf}", [f"model.{side}.{their}.{leaf}"]) for leaf in leaves]
+    return rename({**theirs, SHARED[0]: first_of(theirs, *SHARED)}, names)

@@ -1,0 +1,69 @@
+"""M2M100 and NLLB: mBART without a norm of embeddings, and with fairseq's sinusoids.
+
+    row p = [sin(p f), cos(p f)]        f_k = 10000^(-k / (D/2 - 1))        p = 2, 3, ...
+
+They are computed here and read as a table of learned positions, which our models have.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from outrider.errors import ConfigError
+from outrider.formats.description import Seq2SeqDescription
+from outrider.formats.readers.bart import OFFSET, BartValues, import_family, stacks
+from outrider.formats.readers.config import take
+from outrider.formats.readers.weights import prefixed
+from outrider.formats.safetensors import Weight
+
+__all__ = ["M2M100Values", "import_config", "import_weights"]
+
+MOST_POSITIONS = 1 << 14
+"""Rows of the largest table that is computed."""
+
+
+@dataclass(kw_only=True)
+class M2M100Values(BartValues):
+    """What a config says that leaves something out."""
+
+    vocab_size: int = 128112
+    activation_function: str = "relu"
+    attention_dropout: float | int = 0.1
+    scale_embedding: bool = True
+
+
+def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
+    """Read an M2M100 or NLLB `config.json`."""
+    theirs = take(M2M100Values, values)
+    if not 1 <= theirs.max_position_embeddings <= MOST_POSITIONS:
+        message = f"got {theirs.max_position_embeddings}, expected 1 to {MOST_POSITIONS}"
+        raise ConfigError("max_position_embeddings", message)
+    if theirs.d_model < 4 or theirs.d_model % 2:
+        raise ConfigError("d_model", f"got {theirs.d_model}, expected an even number from 4 on")
+    if theirs.pad_token_id != OFFSET - 1:
+        message = f"got {theirs.pad_token_id}, but positions are counted from {OFFSET - 1}"
+        raise ConfigError("pad_token_id", message)
+    return import_family(theirs, norm="pre", logits_bias=False)
+
+
+def import_weights(
+    theirs: Mapping[str, Weight], config: Seq2SeqDescription, values: Mapping[str, Any]
+) -> dict[str, Weight]:
+    """Rename and stack the weights, and write the sinusoids down."""
+    ours = stacks(prefixed(theirs, "model.", ("lm_head.weight",)), config)
+    table = Weight("float32", _sinusoids(config.max_positions, config.hidden_size))
+    return {**ours, **{f"{side}_position.table.weight": table for side in ("encoder", "decoder")}}
+
+
+def _sinusoids(positions: int, width: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
+    """Compute in float32 as those who trained the models did."""
+    half = width // 2
+    step = np.float32(-math.log(10_000) / (half - 1))
+    frequency = np.exp(np.arange(half, dtype=np.float32) * step)
+    angle = np.arange(OFFSET, OFFSET + positions, dtype=np.float32)[:, None] * frequency
+    table = np.empty((positions, width), np.float32)
+    table[:, :half], table[:, half:] = np.sin(angle), np.cos(angle)
+    return table

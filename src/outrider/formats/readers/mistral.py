@@ -1,0 +1,37 @@
+"""Mistral: Llama, and in some of them a window."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.formats.description import LanguageModelDescription
+from outrider.formats.readers.config import take
+from outrider.formats.readers.llama import LlamaValues, describe_llama, import_named
+from outrider.formats.safetensors import Weight
+
+__all__ = ["MistralValues", "import_config", "import_weights"]
+
+
+@dataclass(kw_only=True)
+class MistralValues(LlamaValues):
+    """What a config says that leaves something out."""
+
+    intermediate_size: int = 14336
+    num_key_value_heads: int | None = 8
+    max_position_embeddings: int = 4096 * 32
+    sliding_window: int | None = 4096
+
+
+def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
+    """Read a Mistral `config.json`."""
+    theirs = take(MistralValues, values)
+    window = theirs.sliding_window
+    spec = {"kind": "causal"} if window is None else {"kind": "sliding", "window": window}
+    return describe_llama(theirs, attention=spec)
+
+
+def import_weights(
+    theirs: Mapping[str, Weight], config: LanguageModelDescription, values: Mapping[str, Any]
+) -> dict[str, Weight]:
+    """Rename and stack a Mistral model's weights into ours."""
+    return import_named(theirs, config, set())

@@ -1,0 +1,42 @@
+"""Qwen2: Llama, with a bias on queries, keys and values."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from outrider.errors import ConfigError
+from outrider.formats.description import LanguageModelDescription
+from outrider.formats.readers.config import take
+from outrider.formats.readers.llama import LlamaValues, describe_llama, import_named
+from outrider.formats.safetensors import Weight
+
+__all__ = ["Qwen2Values", "import_config", "import_weights"]
+
+
+@dataclass(kw_only=True)
+class Qwen2Values(LlamaValues):
+    """What a config says that leaves something out."""
+
+    vocab_size: int = 151936
+    intermediate_size: int = 22016
+    num_key_value_heads: int | None = 32
+    max_position_embeddings: int = 32768
+    use_sliding_window: bool = False
+    bos_token_id: int | None = None
+    eos_token_id: int | list[int] | None = None
+
+
+def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
+    """Read a Qwen2 `config.json`."""
+    theirs = take(Qwen2Values, values)
+    if theirs.use_sliding_window:
+        message = "is true, not supported: some layers of a Qwen2 model would have a window"
+        raise ConfigError("use_sliding_window", message)
+    return describe_llama(theirs)
+
+
+def import_weights(
+    theirs: Mapping[str, Weight], config: LanguageModelDescription, values: Mapping[str, Any]
+) -> dict[str, Weight]:
+    """Rename and stack a Qwen2 model's weights into ours."""
+    return import_named(theirs, config, {"attention.qkv"})
