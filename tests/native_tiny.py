@@ -30,11 +30,42 @@ SEQ2SEQ: dict[str, dict[str, Any]] = {
     "ssru": {"decoder_core": "ssru", "norm": "post", "logits_bias": True, **ODD},
     "unscaled": {"scale_embedding": False, "gated": True, "encoder_layers": 1, **ODD},
 }
+FAMILIES: dict[str, dict[str, Any]] = {
+    "bart": {"norm": "post", "embedding_norm": True, "position": "learned", "norm_eps": 0.01},
+    "t5": {
+        "position": "bucketed",
+        "relative_buckets": 8,
+        "relative_distance": 6,
+        "rms_norm": True,
+        "norm_eps": 0.02,
+        "head_dim": 10,
+        "gated": True,
+        "activation": "gelu_tanh",
+        "scale_embedding": False,
+        "tie_word_embeddings": False,
+    },
+    "t5 grouped": {"position": "bucketed", "num_key_value_heads": 1, "embedding_norm": True, **ODD},
+}
+SEQ2SEQ |= FAMILIES
 LANGUAGE_MODELS: dict[str, dict[str, Any]] = {
     "text": {},
     "text rotary": {"position": "rotary", "num_key_value_heads": 1, "gated": True},
     "text learned": {"position": "learned", "max_positions": 40, "norm": "post", **ODD},
     "text ssru": {"core": "ssru", "activation": "gelu"},
+    "text llama": {
+        "position": "rotary",
+        "head_dim": 6,
+        "num_attention_heads": 4,
+        "num_key_value_heads": 2,
+        "rms_norm": True,
+        "norm_eps": 0.01,
+        "gated": True,
+        "activation": "silu",
+        "rope_theta": 50.0,
+        "rope_scale": {"rope_type": "linear", "factor": 2.0},
+        "embedding_norm": True,
+    },
+    "text bucketed": {"position": "bucketed", "head_dim": 6},
     "text many": {"next_tokens": 2, "activation": "gelu", "tie_word_embeddings": False},
 }
 KINDS = [*SEQ2SEQ, *LANGUAGE_MODELS]

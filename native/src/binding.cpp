@@ -56,6 +56,7 @@ Made<float> make_logits(Model& model, std::initializer_list<std::size_t> shape) 
 Activation to_activation(const std::string& name) {
   if (name == "relu") return Activation::relu;
   if (name == "gelu") return Activation::gelu;
+  if (name == "gelu_tanh") return Activation::gelu_tanh;
   if (name == "silu") return Activation::silu;
   throw std::invalid_argument("activation '" + name + "' is not computed here");
 }
@@ -65,6 +66,7 @@ Position to_position(const std::string& name) {
   if (name == "sinusoidal") return Position::sinusoidal;
   if (name == "learned") return Position::learned;
   if (name == "rotary") return Position::rotary;
+  if (name == "bucketed") return Position::bucketed;
   throw std::invalid_argument("position '" + name + "' is not computed here");
 }
 
@@ -101,6 +103,25 @@ void check_heads(int width, int heads, int kv_heads) {
     throw std::invalid_argument("heads do not divide the width, or their keys do not divide them");
 }
 
+void check_frequencies(const ModelSpec& spec) {
+  const std::size_t pairs = spec.position == Position::rotary ? spec.head_dim / 2 : 0;
+  if (spec.frequencies.size() != pairs || (pairs > 0 && spec.head_dim % 2 != 0))
+    throw std::invalid_argument("frequencies are not one for each pair of a head");
+  for (const double one : spec.frequencies)
+    if (!std::isfinite(one)) throw std::invalid_argument("a frequency is not finite");
+}
+
+Buckets read_buckets(const nb::dict& values, const char* key, bool two_sided) {
+  constexpr std::size_t kMost = 1 << 16;
+  const Buckets buckets{get<std::vector<int>>(values, key), two_sided};
+  if (buckets.edges.size() > kMost)
+    throw std::invalid_argument(std::string(key) + " are too many");
+  for (std::size_t n = 0; n < buckets.edges.size(); ++n)
+    if (buckets.edges[n] < (n == 0 ? 1 : buckets.edges[n - 1]))
+      throw std::invalid_argument(std::string(key) + " are not in order");
+  return buckets;
+}
+
 ModelSpec read_model(const nb::dict& values) {
   ModelSpec spec;
   spec.words = positive(values, "words");
@@ -122,7 +143,20 @@ ModelSpec read_model(const nb::dict& values) {
   spec.position = to_position(get<std::string>(values, "position"));
   spec.activation = to_activation(get<std::string>(values, "activation"));
   spec.precision = to_precision(get<std::string>(values, "dtype"));
-  check_heads(spec.width, spec.heads, spec.kv_heads);
+  spec.head_dim = positive(values, "head_width");
+  spec.norm.rms = get<bool>(values, "rms_norm");
+  spec.norm.epsilon = get<float>(values, "norm_eps");
+  if (!(spec.norm.epsilon >= 0.0f) || !std::isfinite(spec.norm.epsilon))
+    throw std::invalid_argument("norm_eps is not a number above zero");
+  spec.embedding_norm = get<bool>(values, "embedding_norm");
+  spec.frequencies = get<std::vector<double>>(values, "frequencies");
+  spec.encoder_buckets = read_buckets(values, "encoder_edges", true);
+  spec.decoder_buckets = read_buckets(values, "decoder_edges", false);
+  if (spec.heads % spec.kv_heads != 0 || spec.head_dim > (1 << 24) / spec.heads)
+    throw std::invalid_argument("keys do not divide the heads, or these are too wide");
+  if (spec.recurrent && spec.heads * spec.head_dim != spec.width)
+    throw std::invalid_argument("recurrent heads do not divide the width");
+  check_frequencies(spec);
   if (spec.width % 2 != 0) throw std::invalid_argument("width must be even");
   return spec;
 }

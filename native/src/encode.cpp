@@ -108,10 +108,10 @@ std::unique_ptr<State> Model::open_state(const std::vector<std::vector<int>>& so
   state->owner = pool_;
   // A CTC decoder tells its slots by sines whatever the model does.
   if (parallel || spec_.position == Position::sinusoidal) state->sines = sines_.at_least(reach);
-  if (spec_.position == Position::rotary) {
-    state->angles = angles_.at_least(reach);
-    if (drafting) state->drafter_angles = drafter_angles_.at_least(reach);
-  }
+  if (spec_.position == Position::rotary) state->angles = angles_.at_least(reach);
+  if (drafting && drafter_->stack().shape().rotary)
+    state->drafter_angles = drafter_angles_.at_least(reach);
+  state->bias = decoder_biases_.at_least(reach);
   return state;
 }
 
@@ -126,7 +126,7 @@ void Model::run_encoder(const std::vector<std::vector<int>>& sources, State& sta
     const int length = static_cast<int>(source.size());
     for (int position = 0; position < length; ++position)
       rows.push_back({b, source[static_cast<std::size_t>(position)], position, length});
-    uncached.emplace_back(1, spec_.kv_heads, spec_.width / spec_.heads, length, pool_);
+    uncached.emplace_back(1, spec_.kv_heads, encoder_.shape().head_width(), length, pool_);
     caches.push_back(&uncached.back());
     // No one else holds these sources yet.
     auto& read = const_cast<Source&>(*state.sequences[static_cast<std::size_t>(b)]->source);
@@ -135,6 +135,7 @@ void Model::run_encoder(const std::vector<std::vector<int>>& sources, State& sta
     longest = std::max(longest, length);
   }
   const int width = spec_.width;
+  const std::shared_ptr<const OffsetBias> bias = encoder_biases_.at_least(longest);
   run(
       rows, state.size(), static_cast<int>(rows.size()),  // a token sees all of its source
       [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
@@ -143,8 +144,9 @@ void Model::run_encoder(const std::vector<std::vector<int>>& sources, State& sta
       [&](ForwardPass& pass) {
         pass.caches = &caches;
         pass.angles = state.angles.get();
+        pass.bias = bias.get();
         embed(pass, spec_.shared_embeddings ? tokens_ : source_tokens_, source_position_table_,
-              state.sines.get());
+              state.sines.get(), source_embedding_norm_);
         encoder_.run_uncached(pass);
         pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width,
                               width);

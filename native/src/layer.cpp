@@ -57,25 +57,28 @@ Range ForwardPass::multiply_parts(const Matrix& matrix, int parts,
 
 Layer::Layer(PackedWeights& weights, const std::string& name, const LayerShape& shape)
     : shape_(shape) {
-  const auto matrix = [&](const char* part, int columns, int width) {
-    return Matrix(weights, name + part, columns, width, shape.precision);
+  const auto matrix = [&](const char* part, int columns, int depth) {
+    return Matrix(weights, name + part, columns, depth, shape.precision);
   };
-  const int width = shape.width;
+  const auto norm = [&](const char* part) {
+    return Norm(weights, name + part, shape.width, shape.norm);
+  };
+  const int width = shape.width, heads = shape.heads_width();
   if (shape.recurrent) {
     into_ = matrix(".attention.into", 2 * width, width);
   } else {
     qkv_ = matrix(".attention.qkv", shape.qkv_width(), width);
-    out_ = matrix(".attention.out", width, width);
+    out_ = matrix(".attention.out", width, heads);
   }
-  attention_norm_ = Norm(weights, name + ".attention_residual.norm", width);
+  attention_norm_ = norm(".attention_residual.norm");
   up_ = matrix(".feedforward.up", shape.up_width(), width);
   down_ = matrix(".feedforward.down", width, shape.inner);
-  feedforward_norm_ = Norm(weights, name + ".feedforward_residual.norm", width);
+  feedforward_norm_ = norm(".feedforward_residual.norm");
   if (!shape.cross) return;
-  cross_q_ = matrix(".cross.q", width, width);
-  cross_kv_ = matrix(".cross.kv", 2 * width, width);
-  cross_out_ = matrix(".cross.out", width, width);
-  cross_norm_ = Norm(weights, name + ".cross_residual.norm", width);
+  cross_q_ = matrix(".cross.q", heads, width);
+  cross_kv_ = matrix(".cross.kv", 2 * heads, width);
+  cross_out_ = matrix(".cross.out", width, heads);
+  cross_norm_ = norm(".cross_residual.norm");
 }
 
 void Layer::run(ForwardPass& pass, int index) const {
@@ -152,14 +155,15 @@ void Layer::self_attention(ForwardPass& pass, int index) const {
         if (shape_.rotary)
           rows.apply_rotary(query, width, pass.angles->sines(row.position),
                             pass.angles->cosines(row.position));
-        pass.own.queries.push_back({query, cache.keys(index, head), cache.values(index, head),
-                                    row.visible,
-                                    row_of(pass.shared.context, r, shape_.width) + q * width});
+        pass.own.queries.push_back(
+            {query, cache.keys(index, head), cache.values(index, head), row.visible,
+             row_of(pass.shared.context, r, shape_.heads_width()) + q * width,
+             pass.bias == nullptr ? nullptr : pass.bias->row(q, row.position)});
       }
     }
   attend(pass);
   pass.worker.wait();  // B: `context` is whole; `projected` and `sublayer_out` are free
-  project_output(pass, out_, pass.shared.context, shape_.width);
+  project_output(pass, out_, pass.shared.context, shape_.heads_width());
   add_to_residual(pass, attention_norm_);
 }
 
@@ -186,7 +190,7 @@ void Layer::recurrence(ForwardPass& pass, int index) const {
 
 void Layer::cross_attention(ForwardPass& pass, int index) const {
   load_sublayer_input(pass, cross_norm_);
-  const int width = shape_.head_width();
+  const int width = shape_.head_width(), all = shape_.heads_width();
   const Range heads =
       pass.multiply_parts(cross_q_, shape_.heads, {{0, width}}, pass.shared.projected.data());
   pass.own.queries.clear();
@@ -194,14 +198,14 @@ void Layer::cross_attention(ForwardPass& pass, int index) const {
     for (int r = 0; r < pass.count; ++r) {
       const auto sequence = static_cast<std::size_t>(pass.rows[r].sequence);
       const KvCache& source = *(*pass.source_caches)[sequence];
-      pass.own.queries.push_back({row_of(pass.shared.projected, r, shape_.width) + head * width,
+      pass.own.queries.push_back({row_of(pass.shared.projected, r, all) + head * width,
                                   source.keys(index, head), source.values(index, head),
                                   (*pass.source_lengths)[sequence],
-                                  row_of(pass.shared.context, r, shape_.width) + head * width});
+                                  row_of(pass.shared.context, r, all) + head * width});
     }
   attend(pass);
   pass.worker.wait();  // B: `context` is whole; `projected` and `sublayer_out` are free
-  project_output(pass, cross_out_, pass.shared.context, shape_.width);
+  project_output(pass, cross_out_, pass.shared.context, all);
   add_to_residual(pass, cross_norm_);
 }
 
@@ -231,14 +235,14 @@ void Layer::feed_forward(ForwardPass& pass) const {
 
 void Layer::write_cross_kv(ForwardPass& pass, int index,
                            const std::vector<KvCache*>& sources) const {
-  const int width = shape_.head_width();
-  const Range heads = pass.multiply_parts(
-      cross_kv_, shape_.heads, {{0, width}, {shape_.width, width}}, pass.shared.projected.data());
+  const int width = shape_.head_width(), all = shape_.heads_width();
+  const Range heads = pass.multiply_parts(cross_kv_, shape_.heads, {{0, width}, {all, width}},
+                                          pass.shared.projected.data());
   for (int r = 0; r < pass.count; ++r) {
-    const float* kv = row_of(pass.shared.projected, r, 2 * shape_.width);
+    const float* kv = row_of(pass.shared.projected, r, 2 * all);
     for (int head = heads.begin; head < heads.end; ++head)
       sources[static_cast<std::size_t>(pass.rows[r].sequence)]->write(
-          index, head, pass.rows[r].position, kv + head * width, kv + shape_.width + head * width);
+          index, head, pass.rows[r].position, kv + head * width, kv + all + head * width);
   }
   pass.worker.wait();  // as B: `projected` is free for the next layer's keys and values
 }
@@ -248,7 +252,7 @@ Stack::Stack(PackedWeights& weights, const std::string& name, int layers, const 
   layers_.reserve(static_cast<std::size_t>(layers));
   for (int index = 0; index < layers; ++index)
     layers_.emplace_back(weights, name + ".blocks." + std::to_string(index), shape);
-  if (shape.pre_norm) norm_ = Norm(weights, name + ".norm", shape.width);
+  if (shape.pre_norm) norm_ = Norm(weights, name + ".norm", shape.width, shape.norm);
 }
 
 void Stack::run(ForwardPass& pass, const std::function<void(int)>& after_layer) const {
@@ -279,16 +283,16 @@ void Stack::write_cross_kv(ForwardPass& pass, const std::vector<KvCache*>& sourc
 
 void reserve_buffers(SharedBuffers& shared, WorkerBuffers& own, const LayerShape& shape, int rows,
                      int keys) {
-  const int width = shape.width;
-  shared.projected.reserve(area(rows, std::max(shape.qkv_width(), 2 * width)));
-  shared.context.reserve(area(rows, width));
+  const int width = shape.width, heads = shape.heads_width();
+  shared.projected.reserve(area(rows, std::max({shape.qkv_width(), 2 * heads, 2 * width})));
+  shared.context.reserve(area(rows, std::max(width, heads)));
   shared.sublayer_out.reserve(area(rows, width));
   shared.ffn_inner.reserve(area(rows, shape.up_width()));
   own.stream.reserve(area(rows, width));
   own.normed.reserve(area(rows, width));
   own.attention_scores.reserve(area(kQueryBlock, round_up(keys, kPanel)));
   own.queries.reserve(area(rows, shape.heads));
-  own.operand.reserve(shape.precision, rows, std::max(width, shape.inner));
+  own.operand.reserve(shape.precision, rows, std::max({width, heads, shape.inner}));
 }
 
 }  // namespace outrider

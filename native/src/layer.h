@@ -3,6 +3,7 @@
 
 #include "kv_cache.h"
 #include "matrix.h"
+#include "offset_bias.h"
 #include "positions.h"
 #include "team.h"
 
@@ -67,6 +68,7 @@ struct ForwardPass {
   const std::vector<const KvCache*>* source_caches = nullptr;  // for cross-attention
   const std::vector<int>* source_lengths = nullptr;
   const SineTable* angles = nullptr;  // for rotary positions
+  const OffsetBias* bias = nullptr;   // of the scores of self-attention
 
   // Multiplies what the operand holds and writes this worker's share of the columns.
   void multiply(const Matrix& matrix, float* out);
@@ -76,16 +78,28 @@ struct ForwardPass {
                        float* out);
 };
 
+// Which norm the parts of a model have.
+struct NormKind {
+  bool rms = false;
+  float epsilon = 1e-5f;
+};
+
 struct Norm {
   std::span<const float> weight, bias;
+  NormKind kind;
 
   Norm() = default;
-  Norm(PackedWeights& weights, const std::string& name, int width)
-      : weight(weights.floats(name + ".weight", {width})),
-        bias(weights.floats(name + ".bias", {width})) {}
+  Norm(PackedWeights& weights, const std::string& name, int width, NormKind norm_kind = {})
+      : weight(weights.floats(name + ".weight", {width})), kind(norm_kind) {
+    if (!kind.rms) bias = weights.floats(name + ".bias", {width});
+  }
 
   void run(const Kernel& kernel, const float* x, float* out) const {
-    kernel.rows->layer_norm(x, static_cast<int>(weight.size()), weight.data(), bias.data(), out);
+    const int width = static_cast<int>(weight.size());
+    if (kind.rms)
+      kernel.rows->rms_norm(x, width, weight.data(), kind.epsilon, out);
+    else
+      kernel.rows->layer_norm(x, width, weight.data(), bias.data(), kind.epsilon, out);
   }
 };
 
@@ -93,10 +107,13 @@ struct LayerShape {
   int width = 0, heads = 0, kv_heads = 0, inner = 0;
   bool pre_norm = false, gated = false, cross = false, rotary = false;
   bool recurrent = false;  // an SSRU in the place of self-attention
+  int head_dim = 0;  // width of a head; 0 for the width divided by the heads
+  NormKind norm;
   Activation activation = Activation::relu;
   Precision precision = Precision::int8;
 
-  int head_width() const { return width / heads; }
+  int head_width() const { return head_dim > 0 ? head_dim : width / heads; }
+  int heads_width() const { return heads * head_width(); }
   int qkv_width() const { return (heads + 2 * kv_heads) * head_width(); }
   int up_width() const { return gated ? 2 * inner : inner; }
 };
@@ -115,6 +132,8 @@ struct SideDecoderSpec {
     target.gated = gated;
     target.activation = activation;
     target.recurrent = false;
+    target.head_dim = 0;
+    target.norm = {};
     return target;
   }
 };

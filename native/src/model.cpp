@@ -35,6 +35,8 @@ LayerShape Model::layer_shape() const {
   shape.pre_norm = spec_.pre_norm;
   shape.gated = spec_.gated;
   shape.rotary = spec_.position == Position::rotary;
+  shape.head_dim = spec_.head_dim;
+  shape.norm = spec_.norm;
   shape.activation = spec_.activation;
   shape.precision = spec_.precision;
   return shape;
@@ -46,9 +48,9 @@ Model::Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
     : weights_(std::move(weights)),
       spec_(spec),
       kernel_(find_kernel(instruction_set)),
-      sines_(spec.width),
-      angles_(spec.width / spec.heads),
-      drafter_angles_(drafter ? spec.width / drafter->heads : 2),
+      sines_(usual_frequencies(spec.width)),
+      angles_(spec.frequencies),
+      drafter_angles_(usual_frequencies(drafter ? spec.width / drafter->heads : 2)),
       team_(threads) {
   const int words = spec.words, width = spec.width;
   PackedWeights& packed = *weights_;
@@ -59,6 +61,9 @@ Model::Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
   }
   shape.recurrent = spec.recurrent;
   decoder_ = Stack(packed, "decoder", spec.decoder_layers, shape);
+  read_stack_parts("decoder", spec.decoder_buckets, embedding_norm_, decoder_biases_);
+  if (spec.encoder_layers > 0)
+    read_stack_parts("encoder", spec.encoder_buckets, source_embedding_norm_, encoder_biases_);
   tokens_ = Embeddings(packed, "tokens.weight", words, width);
   if (!spec.shared_embeddings)
     source_tokens_ = Embeddings(packed, "source_tokens.weight", words, width);
@@ -73,7 +78,11 @@ Model::Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
     arrays->tie("head.bias", "logits_bias");
   }
   head_ = Matrix(packed, "head", words, width, spec.precision, packed.has("head.bias"));
-  if (drafter) drafter_.emplace(packed, *drafter, shape, words);
+  if (drafter) {
+    // Where the target's embeddings say nothing of positions, a drafter turns its keys.
+    shape.rotary = spec.position == Position::rotary || spec.position == Position::bucketed;
+    drafter_.emplace(packed, *drafter, shape, words);
+  }
   if (ctc) {
     LayerShape parallel = ctc->shape(layer_shape());
     parallel.rotary = false;  // it adds sines to its slots
@@ -86,6 +95,16 @@ Model::Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
 }
 
 Model::~Model() = default;
+
+void Model::read_stack_parts(const std::string& side, const Buckets& buckets, Norm& norm,
+                             OffsetBiases& biases) {
+  if (spec_.embedding_norm)
+    norm = Norm(*weights_, side + "_embedding_norm", spec_.width, spec_.norm);
+  if (spec_.position != Position::bucketed) return;
+  const std::string name = side + ".bias.table.weight";
+  biases = OffsetBiases(buckets, weights_->floats(name, {buckets.count(), spec_.heads}),
+                        spec_.heads);
+}
 
 void Model::check_state(const State& state) const {
   if (state.owner != pool_) throw std::invalid_argument("this is a state of another model");
@@ -106,10 +125,16 @@ void Model::embed_token(const Embeddings& table, int token, float* out) const {
 }
 
 void Model::embed(ForwardPass& pass, const Embeddings& table,
-                  std::span<const float> position_table, const SineTable* sines) const {
+                  std::span<const float> position_table, const SineTable* sines,
+                  const Norm& norm) const {
   for (int r = 0; r < pass.count; ++r)
     embed_token(table, pass.rows[r].token, pass.own.stream.data() + area(r, spec_.width));
   add_positions(pass, position_table, sines);
+  if (norm.weight.empty()) return;
+  for (int r = 0; r < pass.count; ++r) {
+    float* x = pass.own.stream.data() + area(r, spec_.width);
+    norm.run(kernel_, x, x);
+  }
 }
 
 void Model::add_positions(ForwardPass& pass, std::span<const float> position_table,

@@ -18,7 +18,7 @@
 
 namespace outrider {
 
-enum class Position { none, sinusoidal, learned, rotary };
+enum class Position { none, sinusoidal, learned, rotary, bucketed };
 
 constexpr int kMaxTokens = 1 << 20;  // tokens of a sequence that there can be room for
 
@@ -28,7 +28,12 @@ struct ModelSpec {
   int encoder_layers = 0, decoder_layers = 0;  // no encoder layers: a language model
   int max_positions = 0;
   float embedding_scale = 1.0f;
+  int head_dim = 0;  // width of a head; 0 for the width divided by the heads
   bool pre_norm = false, gated = false, shared_embeddings = true;
+  NormKind norm;
+  bool embedding_norm = false;
+  std::vector<double> frequencies;               // of rotary positions
+  Buckets encoder_buckets, decoder_buckets;      // of bucketed positions
   bool recurrent = false;  // the decoder has SSRUs for self-attention
   Position position = Position::sinusoidal;
   Activation activation = Activation::relu;
@@ -51,7 +56,8 @@ struct CacheViews {
     lengths.push_back(length);
     if (length > longest) longest = length;
   }
-  void attach(ForwardPass& pass, const SineTable* angles) {
+  void attach(ForwardPass& pass, const SineTable* angles, const OffsetBias* bias = nullptr) {
+    pass.bias = bias;
     pass.caches = &caches;
     pass.source_caches = &sources;
     pass.source_lengths = &lengths;
@@ -137,6 +143,8 @@ class Model {
   class ScratchLease;
 
   LayerShape layer_shape() const;
+  void read_stack_parts(const std::string& side, const Buckets& buckets, Norm& norm,
+                        OffsetBiases& biases);
   void check_state(const State& state) const;
   void check_token(int token) const;
   void check_tokens(const std::vector<int>& tokens) const;
@@ -144,7 +152,7 @@ class Model {
   void check_question(const Question& question, const State& state) const;
   void embed_token(const Embeddings& table, int token, float* out) const;
   void embed(ForwardPass& pass, const Embeddings& table,
-             std::span<const float> position_table, const SineTable* sines) const;
+             std::span<const float> position_table, const SineTable* sines, const Norm& norm) const;
   // `sines` is only read where positions are sinusoidal.
   void add_positions(ForwardPass& pass, std::span<const float> position_table,
                      const SineTable* sines) const;
@@ -209,7 +217,9 @@ class Model {
   Matrix head_;
   std::optional<Drafter> drafter_;
   std::optional<Ctc> ctc_;
+  Norm embedding_norm_, source_embedding_norm_;  // empty where embeddings are not normed
   SineTables sines_, angles_, drafter_angles_;
+  OffsetBiases encoder_biases_, decoder_biases_;
   Team team_;
   std::vector<std::unique_ptr<Scratch>> idle_;
   std::shared_ptr<BufferPool> pool_ = std::make_shared<BufferPool>();

@@ -50,8 +50,8 @@ void Model::run_decoder(State& state, const Plan& plan, const Prepare& prepare,
         prepare(shared, own, count);
       },
       [&](ForwardPass& pass) {
-        views.attach(pass, state.angles.get());
-        embed(pass, tokens_, position_table_, state.sines.get());
+        views.attach(pass, state.angles.get(), state.bias.get());
+        embed(pass, tokens_, position_table_, state.sines.get(), embedding_norm_);
         if (state.drafting()) {
           decoder_.run(pass, [&](int layer) { drafter_->tap(pass, layer); });
           pass.angles = state.drafter_angles.get();

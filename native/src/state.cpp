@@ -7,8 +7,8 @@
 namespace outrider {
 namespace {
 
-void keep_longer(std::shared_ptr<const SineTable>& mine,
-                 const std::shared_ptr<const SineTable>& other) {
+template <typename Table>
+void keep_longer(std::shared_ptr<const Table>& mine, const std::shared_ptr<const Table>& other) {
   if (other && (!mine || mine->length() < other->length())) mine = other;
 }
 
@@ -88,6 +88,7 @@ void State::join(State& other, const std::vector<int>& at) {
   keep_longer(sines, other.sines);
   keep_longer(angles, other.angles);
   keep_longer(drafter_angles, other.drafter_angles);
+  keep_longer(bias, other.bias);
 }
 
 std::size_t State::bytes() const {

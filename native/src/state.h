@@ -2,6 +2,7 @@
 #pragma once
 
 #include "kv_cache.h"
+#include "offset_bias.h"
 #include "positions.h"
 #include "shortlist.h"
 
@@ -63,6 +64,7 @@ class State {
 
   std::vector<std::unique_ptr<Sequence>> sequences;
   std::shared_ptr<const SineTable> sines, angles, drafter_angles;
+  std::shared_ptr<const OffsetBias> bias;  // of the decoder
   std::shared_ptr<const BufferPool> owner;  // the pool of the model whose state this is
 
   // Held during a call: a state has one caller at a time.

@@ -200,6 +200,8 @@ void check_quantise(Dice& dice) {
 
 double plain_activation(Activation kind, double x) {
   if (kind == Activation::gelu) return 0.5 * x * (1.0 + std::erf(x / std::sqrt(2.0)));
+  if (kind == Activation::gelu_tanh)
+    return 0.5 * x * (1.0 + std::tanh(std::sqrt(2.0 / 3.14159265358979) * (x + 0.044715 * x * x * x)));
   if (kind == Activation::silu) return x / (1.0 + std::exp(-x));
   return std::max(x, 0.0);
 }
@@ -207,7 +209,8 @@ double plain_activation(Activation kind, double x) {
 void check_activations(Dice& dice, const RowFunctions& rows) {
   const int n = dice.pick(1, 50);
   const std::vector<float> x = dice.normals(static_cast<std::size_t>(2 * n), 3.0f);
-  for (Activation kind : {Activation::relu, Activation::gelu, Activation::silu}) {
+  for (Activation kind :
+       {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu}) {
     std::vector<float> activated = x, gated = x;
     rows.activate(kind, activated.data(), n);
     rows.gated_activation(kind, gated.data(), gated.data() + n, n);
@@ -248,17 +251,22 @@ void check_norm(Dice& dice, const RowFunctions& rows) {
   const std::vector<float> x = dice.normals(size), weight = dice.normals(size),
                            bias = dice.normals(size);
   const double mean = std::accumulate(x.begin(), x.end(), 0.0) / n;
-  double variance = 1e-5;
+  const float epsilon = dice.chance(0.5) ? 1e-5f : 0.1f;
+  double variance = epsilon, square = epsilon;
   for (float value : x) variance += (value - mean) * (value - mean) / n;
+  for (float value : x) square += static_cast<double>(value) * value / n;
   std::vector<float> out(size);
-  rows.layer_norm(x.data(), n, weight.data(), bias.data(), out.data());
+  rows.layer_norm(x.data(), n, weight.data(), bias.data(), epsilon, out.data());
   for (std::size_t i = 0; i < size; ++i)
     CHECK(near(out[i], (x[i] - mean) / std::sqrt(variance) * weight[i] + bias[i], 1e-4));
+  rows.rms_norm(x.data(), n, weight.data(), epsilon, out.data());
+  for (std::size_t i = 0; i < size; ++i)
+    CHECK(near(out[i], x[i] / std::sqrt(square) * weight[i], 1e-4));
 }
 
 // What one query makes of its keys and values, written out.
 std::vector<double> plain_attention(const float* query, const float* keys, const float* values,
-                                    int visible, int width, double scale) {
+                                    int visible, int width, double scale, const float* bias) {
   std::vector<double> weights(static_cast<std::size_t>(visible));
   std::vector<double> mixed(static_cast<std::size_t>(width), 0.0);
   double total = 0.0;
@@ -266,7 +274,8 @@ std::vector<double> plain_attention(const float* query, const float* keys, const
     double score = 0.0;
     for (int k = 0; k < width; ++k)
       score += static_cast<double>(query[k]) * keys[(j / kPanel * width + k) * kPanel + j % kPanel];
-    total += weights[static_cast<std::size_t>(j)] = std::exp(scale * score);
+    score = scale * score + (bias == nullptr ? 0.0 : bias[j]);
+    total += weights[static_cast<std::size_t>(j)] = std::exp(score);
   }
   for (int j = 0; j < visible; ++j)
     for (int k = 0; k < width; ++k)
@@ -284,14 +293,15 @@ void check_attend(Dice& dice, const RowFunctions& rows) {
   const std::vector<float> keys = dice.normals(static_cast<std::size_t>(padded) * wide);
   const std::vector<float> values = dice.normals(static_cast<std::size_t>(longest) * wide);
   std::vector<float> scores(static_cast<std::size_t>(kQueryBlock * padded)), out(q.size());
+  const std::vector<float> bias = dice.normals(static_cast<std::size_t>(longest));
   std::vector<AttentionQuery> queries;
   for (int n = 0; n < count; ++n)
     queries.push_back({q.data() + n * width, keys.data(), values.data(), dice.pick(1, longest),
-                       out.data() + n * width});
+                       out.data() + n * width, dice.chance(0.5) ? bias.data() : nullptr});
   rows.attend(queries.data(), count, width, 0.3f, scores.data());
   for (const AttentionQuery& query : queries) {
     const std::vector<double> expected =
-        plain_attention(query.q, keys.data(), values.data(), query.visible, width, 0.3);
+        plain_attention(query.q, keys.data(), values.data(), query.visible, width, 0.3, query.bias);
     for (std::size_t k = 0; k < wide; ++k) CHECK(near(query.out[k], expected[k], 1e-4));
   }
 }

@@ -21,11 +21,11 @@ class Filler {
     if (bias) array(name + ".bias", {columns}, 0.1f);
   }
 
-  void norm(const std::string& name) {
+  void norm(const std::string& name, NormKind kind = {}) {
     const int width = model_.spec.width;
     array(name + ".weight", {width}, 0.1f);
     for (float& x : model_.arrays[name + ".weight"].second) x += 1.0f;
-    array(name + ".bias", {width}, 0.1f);
+    if (!kind.rms) array(name + ".bias", {width}, 0.1f);
   }
 
   void stack(const std::string& name, int layers, const LayerShape& shape) {
@@ -35,19 +35,19 @@ class Filler {
         linear(block + ".attention.into", 2 * shape.width, shape.width);
       } else {
         linear(block + ".attention.qkv", shape.qkv_width(), shape.width);
-        linear(block + ".attention.out", shape.width, shape.width);
+        linear(block + ".attention.out", shape.width, shape.heads_width());
       }
-      norm(block + ".attention_residual.norm");
+      norm(block + ".attention_residual.norm", shape.norm);
       linear(block + ".feedforward.up", shape.up_width(), shape.width);
       linear(block + ".feedforward.down", shape.width, shape.inner);
-      norm(block + ".feedforward_residual.norm");
+      norm(block + ".feedforward_residual.norm", shape.norm);
       if (!shape.cross) continue;
-      linear(block + ".cross.q", shape.width, shape.width);
-      linear(block + ".cross.kv", 2 * shape.width, shape.width);
-      linear(block + ".cross.out", shape.width, shape.width);
-      norm(block + ".cross_residual.norm");
+      linear(block + ".cross.q", shape.heads_width(), shape.width);
+      linear(block + ".cross.kv", 2 * shape.heads_width(), shape.width);
+      linear(block + ".cross.out", shape.width, shape.heads_width());
+      norm(block + ".cross_residual.norm", shape.norm);
     }
-    if (shape.pre_norm) norm(name + ".norm");
+    if (shape.pre_norm) norm(name + ".norm", shape.norm);
   }
 
  private:
@@ -69,7 +69,8 @@ LayerShape shape_of(int width, int heads, int kv_heads, int inner, bool pre_norm
 }
 
 Activation random_activation(Dice& dice) {
-  return dice.one_of({Activation::relu, Activation::gelu, Activation::silu});
+  return dice.one_of(
+      {Activation::relu, Activation::gelu, Activation::gelu_tanh, Activation::silu});
 }
 
 ModelSpec random_spec(Dice& dice, Precision precision) {
@@ -88,7 +89,18 @@ ModelSpec random_spec(Dice& dice, Precision precision) {
   spec.shared_embeddings = spec.encoder_layers == 0 || dice.chance(0.7);
   spec.recurrent = dice.chance(0.25);
   spec.position =
-      dice.one_of({Position::none, Position::sinusoidal, Position::learned, Position::rotary});
+      dice.one_of({Position::none, Position::sinusoidal, Position::learned, Position::rotary,
+                   Position::bucketed});
+  spec.head_dim = spec.recurrent || dice.chance(0.6) ? spec.width / spec.heads : 2 * dice.pick(1, 9);
+  spec.norm = {dice.chance(0.4), dice.chance(0.5) ? 1e-5f : 0.01f};
+  spec.embedding_norm = dice.chance(0.3);
+  if (spec.position == Position::rotary)
+    for (int k = 0; k < spec.head_dim / 2; ++k)
+      spec.frequencies.push_back(std::pow(50.0, -2.0 * k / spec.head_dim));
+  if (spec.position == Position::bucketed) {
+    spec.encoder_buckets = {{1, 2, 5}, true};
+    spec.decoder_buckets = {{1, 2, 3, 4, 6, 9, 13}, false};
+  }
   spec.activation = random_activation(dice);
   spec.precision = precision;
   return spec;
@@ -99,6 +111,8 @@ void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
   const int words = spec.words, width = spec.width;
   LayerShape shape =
       shape_of(width, spec.heads, spec.kv_heads, spec.inner, spec.pre_norm, spec.gated, false);
+  shape.head_dim = spec.head_dim;
+  shape.norm = spec.norm;
   if (model.reads()) filler.stack("encoder", spec.encoder_layers, shape);
   shape.cross = model.reads();
   shape.recurrent = spec.recurrent;
@@ -107,6 +121,12 @@ void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
   if (!spec.shared_embeddings) filler.array("source_tokens.weight", {words, width}, 1.0f);
   if (dice.chance(0.5)) filler.array("head.weight", {words, width}, 0.5f);
   if (dice.chance(0.5)) filler.array("logits_bias", {words}, 0.3f);
+  for (const std::string side : {"encoder", "decoder"}) {
+    const Buckets& buckets = side == "encoder" ? spec.encoder_buckets : spec.decoder_buckets;
+    if (spec.embedding_norm) filler.norm(side + "_embedding_norm", spec.norm);
+    if (spec.position == Position::bucketed)
+      filler.array(side + ".bias.table.weight", {buckets.count(), spec.heads}, 1.0f);
+  }
   if (spec.position != Position::learned) return;
   filler.array("decoder_position.table.weight", {spec.max_positions, width}, 0.3f);
   filler.array("encoder_position.table.weight", {spec.max_positions, width}, 0.3f);

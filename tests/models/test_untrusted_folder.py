@@ -12,6 +12,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import families
 import native_tiny
 import tiny
 from outrider.errors import ModelError, OutriderError
@@ -115,9 +116,11 @@ def test_what_transformers_keeps_to_itself_is_not_read(folder: Path, key: str, v
 
 def test_a_marian_config_names_no_code_either(tmp_path: Path) -> None:
     to_marian(tiny.seq2seq(norm="post", logits_bias=True)).save_pretrained(tmp_path)
-    for key in ("_attn_implementation", "attn_implementation", "per_layer_config", "auto_map"):
+    for key in ("_attn_implementation", "attn_implementation", "per_layer_config"):
         edit_config(tmp_path / "config.json", **{key: "kernels-community/some-kernel"})
     assert load_model(tmp_path).config._attn_implementation == "sdpa"
+    edit_config(tmp_path / "config.json", auto_map={"AutoModel": "modeling.Model"})
+    refused(tmp_path, "config.json: auto_map: asks for code of its own to be run")
 
 
 @pytest.mark.parametrize("key", ["id2label", "label2id", "problem_type", "return_dict"])
@@ -257,3 +260,49 @@ def test_every_key_takes_any_value_or_one_sentence(folder: Path, part: str) -> N
             loader(folder)
         with suppress(OutriderError):
             read(folder)
+
+
+FAMILY_NAMES = ("bart", "m2m_100", "t5 gated", "gpt2 scaled", "llama biased")
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_every_key_of_another_family_takes_any_value_or_one_sentence(
+    name: str, tmp_path: Path
+) -> None:
+    families.make(name).save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    before = json.loads(path.read_text())
+    for number, key in enumerate(before):
+        for value in (ANY[number % len(ANY)], 1 << 62):
+            path.write_text(json.dumps({**before, key: value}))
+            for loader in (load_model, lambda folder: read_model(folder).check()):
+                began = time.perf_counter()
+                with suppress(OutriderError):
+                    loader(tmp_path)
+                assert time.perf_counter() - began < 5, (key, value)
+
+
+@pytest.mark.parametrize("name", FAMILY_NAMES)
+def test_weights_of_another_family_that_do_not_fit_are_named(name: str, tmp_path: Path) -> None:
+    families.make(name).save_pretrained(tmp_path)
+    path = tmp_path / "model.safetensors"
+    before = load_file(path)
+    for one in before:
+        if one.endswith(("embed_tokens.weight", "lm_head.weight")):
+            continue  # another name of a table, which may not be read
+        for wrong in (torch.zeros(3), torch.zeros(2, 3, 4), torch.zeros(0), None):
+            weights = {key: value for key, value in before.items() if key != one}
+            save_file(weights if wrong is None else {**weights, one: wrong}, path)
+            if wrong is None and one == "final_logits_bias":
+                continue  # taken for zeros
+            with pytest.raises(ModelError) as caught:
+                read_model(tmp_path).check()
+            assert "\n" not in str(caught.value)
+
+
+def test_a_folder_with_pickled_weights_alone_is_refused_whatever_the_family(tmp_path: Path) -> None:
+    for name in FAMILY_NAMES:
+        folder = tmp_path / name
+        families.make(name).save_pretrained(folder)
+        (folder / "model.safetensors").rename(folder / "pytorch_model.bin")
+        refused(folder, r"no model\.safetensors \(only pytorch_model\.bin; pickled")

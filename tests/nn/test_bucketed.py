@@ -5,9 +5,11 @@ import math
 import pytest
 import torch
 from torch import Tensor, nn
+from transformers.models.t5.modeling_t5 import T5Attention
 
 import tiny
 from attention_equation import assert_same_with_gradient
+from outrider.formats.description.buckets import bucket_edges
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.position import Positions
@@ -32,7 +34,14 @@ def number(offset: int, buckets: int, distance: int, two_sided: bool) -> int:
 @pytest.mark.parametrize("two_sided", [False, True])
 def test_buckets_of_every_offset(buckets: int, distance: int, two_sided: bool) -> None:
     offsets = torch.arange(-300, 301)
-    found = bucket(offsets, buckets=buckets, distance=distance, two_sided=two_sided)
+    edges = bucket_edges(buckets // 2 if two_sided else buckets, distance)
+    found = bucket(offsets, torch.tensor(edges), two_sided=two_sided)
+    assert (
+        found.tolist()
+        == T5Attention._relative_position_bucket(
+            offsets, bidirectional=two_sided, num_buckets=buckets, max_distance=distance
+        ).tolist()
+    )
     wanted = [number(one, buckets, distance, two_sided) for one in offsets.tolist()]
     assert found.tolist() == wanted
     assert max(wanted) == buckets - 1

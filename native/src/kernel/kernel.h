@@ -10,7 +10,7 @@ namespace outrider {
 constexpr int kPanel = 16;      // output columns that lie together in a packed weight
 constexpr int kDepthStep = 64;  // inner dimension is padded to this: one row of an AMX tile
 
-enum class Activation { relu, gelu, silu };
+enum class Activation { relu, gelu, gelu_tanh, silu };
 
 // One query of one head, and what it attends to: keys in blocks of 16, [block][width][16], and
 // values [keys][width].
@@ -20,6 +20,7 @@ struct AttentionQuery {
   const float* values;
   int visible;
   float* out;
+  const float* bias = nullptr;  // added to the score of each key; null for none
 };
 
 constexpr int kQueryBlock = 16;  // queries that are computed side by side
@@ -36,7 +37,9 @@ struct RowFunctions {
   void (*multiply_panel)(const float* const* x, int rows, int depth, const float* panel,
                          const float* bias, int n, float* const* out);
   void (*add)(float* x, const float* y, int n);
-  void (*layer_norm)(const float* x, int n, const float* weight, const float* bias, float* out);
+  void (*layer_norm)(const float* x, int n, const float* weight, const float* bias, float epsilon,
+                     float* out);
+  void (*rms_norm)(const float* x, int n, const float* weight, float epsilon, float* out);
   void (*activate)(Activation kind, float* x, int n);
   // x[i] = f(x[i]) * y[i]
   void (*gated_activation)(Activation kind, float* x, const float* y, int n);

@@ -7,8 +7,6 @@
 namespace outrider {
 namespace {
 
-constexpr float kNormEpsilon = 1e-5f;
-
 OUTRIDER_INLINE Lanes abs_lanes(Lanes x) { return x < 0.0f ? -x : x; }
 
 // Calls part(offset, lanes, count) for all of a row; the last may be shorter.
@@ -95,7 +93,8 @@ void add(float* x, const float* y, int n) {
   });
 }
 
-void layer_norm(const float* x, int n, const float* weight, const float* bias, float* out) {
+void layer_norm(const float* x, int n, const float* weight, const float* bias, float epsilon,
+                float* out) {
   const Lanes zero = broadcast(0.0f);
   const auto value = [&](int i, int count) { return load_up_to(x + i, count); };
   const float mean = reduce_sum(reduce_row(n, add_lanes, zero, value)) / static_cast<float>(n);
@@ -104,15 +103,30 @@ void layer_norm(const float* x, int n, const float* weight, const float* bias, f
     return off * off;
   };
   const float variance = reduce_sum(reduce_row(n, add_lanes, zero, square)) / static_cast<float>(n);
-  const float inverse = 1.0f / std::sqrt(variance + kNormEpsilon);
+  const float inverse = 1.0f / std::sqrt(variance + epsilon);
   for_each_vector(n, [&](int i, int count) {
     const Lanes unit = (load_up_to(x + i, count) - mean) * inverse;
     store_up_to(out + i, unit * load_up_to(weight + i, count) + load_up_to(bias + i, count), count);
   });
 }
 
+void rms_norm(const float* x, int n, const float* weight, float epsilon, float* out) {
+  const auto square = [&](int i, int count) {
+    const Lanes value = load_up_to(x + i, count);
+    return value * value;
+  };
+  const float total = reduce_sum(reduce_row(n, add_lanes, broadcast(0.0f), square));
+  const float inverse = 1.0f / std::sqrt(total / static_cast<float>(n) + epsilon);
+  for_each_vector(n, [&](int i, int count) {
+    const Lanes unit = load_up_to(x + i, count) * inverse;
+    store_up_to(out + i, unit * load_up_to(weight + i, count), count);
+  });
+}
+
 OUTRIDER_INLINE Lanes activation(Activation kind, Lanes x) {
   switch (kind) {
+    case Activation::gelu_tanh:
+      return 0.5f * x * (1.0f + tanh_lanes(0.79788456f * (x + 0.044715f * x * x * x)));
     case Activation::gelu:
       return 0.5f * x * (1.0f + erf_lanes(x * 0.70710678f));
     case Activation::silu:
@@ -161,9 +175,11 @@ OUTRIDER_INLINE Lanes dot_block(const float* query, const float* block, int widt
 OUTRIDER_INLINE void attention_scores(const AttentionQuery& query, int width, float scale,
                                       float* scores) {
   for (int j = 0; j < query.visible; j += kLanes) {
-    const Lanes found = dot_block(query.q, query.keys + j * width, width) * scale;
+    const int count = query.visible - j < kLanes ? query.visible - j : kLanes;
+    Lanes found = dot_block(query.q, query.keys + j * width, width) * scale;
+    if (query.bias != nullptr) found = found + load_up_to(query.bias + j, count);
     store(scores + j, broadcast(-1e30f));
-    store_up_to(scores + j, found, query.visible - j < kLanes ? query.visible - j : kLanes);
+    store_up_to(scores + j, found, count);
   }
 }
 
@@ -332,7 +348,7 @@ void masses(const float* x, int n, double temperature, double* out) {
 
 extern const RowFunctions OUTRIDER_FAMILY;
 const RowFunctions OUTRIDER_FAMILY = {
-    quantise,     dequantise, multiply_panel, add,     layer_norm, activate, gated_activation, attend,
+    quantise,     dequantise, multiply_panel, add,     layer_norm, rms_norm, activate, gated_activation, attend,
     apply_rotary, recur,      tanh_row,       dot,     softmax,    argmax,   top_k,            subtract,
     log_total,    masses,
 };

@@ -16,6 +16,8 @@ from outrider.formats.description import (
     ModelDescription,
     Seq2SeqDescription,
 )
+from outrider.formats.description.buckets import bucket_edges
+from outrider.formats.description.rotary import rotary_frequencies
 from outrider.formats.folder import Part, Parts
 from outrider.formats.portable import core_of, first_unsupported
 from outrider.formats.safetensors import Weight
@@ -25,8 +27,7 @@ __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 Array = NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]
 """Numbers, or int8 and the scale of each row."""
 CORES = ("attention", "ssru")
-POSITIONS = ("none", "sinusoidal", "learned", "rotary")
-ACTIVATIONS = ("relu", "gelu", "silu")
+POSITIONS = ("none", "sinusoidal", "learned", "rotary", "bucketed")
 
 
 def missing(
@@ -35,17 +36,16 @@ def missing(
     ctc: CtcDescription | None = None,
 ) -> str | None:
     """Return what of a model the core cannot compute, as `key: value`; None where it can all."""
-    beyond = first_unsupported(model, cores=CORES)
+    beyond = first_unsupported(model, plain=False, cores=CORES)
     if beyond is not None:
         return f"{beyond.key}: {beyond.value}"
     if model.hidden_size % 2:
         return f"hidden_size: {model.hidden_size}"
-    for key, known in {"position": POSITIONS, "activation": ACTIVATIONS}.items():
-        if getattr(model, key) not in known:
-            return f"{key}: {getattr(model, key)}"
-    for key in ("rope_theta", "rope_scale"):
-        if getattr(model, key) is not None:
-            return f"{key}: {getattr(model, key)}"
+    if model.position not in POSITIONS:
+        return f"position: {model.position}"
+    whole = model.head_width * model.num_attention_heads == model.hidden_size
+    if not whole and core_of(model) != "attention":
+        return f"head_dim: {model.head_dim} (of an {core_of(model)})"
     if drafter is not None:
         for key, usual in (("core", "transformer"), ("reads", "encoder")):
             if getattr(drafter, key) != usual:
@@ -72,7 +72,24 @@ def model_shape(config: ModelDescription, dtype: str) -> dict[str, Any]:
         "core": core_of(config),
         "position": config.position,
         "dtype": dtype,
+        "head_width": config.head_width,
+        "rms_norm": config.rms_norm,
+        "norm_eps": config.norm_eps,
+        "embedding_norm": config.embedding_norm,
+        "frequencies": rotary_frequencies(config) if config.position == "rotary" else (),
+        **_edges(config),
         **_layer_shape(config),
+    }
+
+
+def _edges(config: ModelDescription) -> dict[str, list[int]]:
+    """Return where the buckets of bucketed positions begin; an encoder has half for each side."""
+    if config.position != "bucketed":
+        return {"encoder_edges": [], "decoder_edges": []}
+    count, distance = config.buckets
+    return {
+        "encoder_edges": bucket_edges(count // 2, distance),
+        "decoder_edges": bucket_edges(count, distance),
     }
 
 

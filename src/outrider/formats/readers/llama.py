@@ -100,7 +100,7 @@ def _rotary(theirs: LlamaValues) -> dict[str, Any]:
     if theta is not None and type(theta) not in (int, float):
         raise ConfigError("rope_theta", f"got {str(theta)[:80]!r}, expected a number")
     scaling = None if found["rope_type"] == "default" else found
-    return {"position": "rotary", "rope_theta": theta, "rope_scaling": scaling}
+    return {"position": "rotary", "rope_theta": theta, "rope_scale": scaling}
 
 
 def import_weights(

@@ -12,30 +12,20 @@ An encoder has n = N / 2 of them for each side, those for j > i in the upper hal
 only looks back, has n = N.
 """
 
-import math
-
 import torch
 from torch import Tensor, nn
 
+from outrider.formats.description.buckets import bucket_edges
 from outrider.nn.position import Positions
 
 __all__ = ["BucketedBias", "bucket"]
 
 
-def bucket(offset: Tensor, *, buckets: int, distance: int, two_sided: bool) -> Tensor:
+def bucket(offset: Tensor, edges_N: Tensor, *, two_sided: bool) -> Tensor:
     """Return the bucket of every offset j - i."""
-    start = torch.zeros_like(offset)
-    if two_sided:
-        buckets //= 2
-        start = (offset > 0) * buckets
-        d = offset.abs()
-    else:
-        d = (-offset).clamp(min=0)
-    exact = buckets // 2
-    # In float32 as the models were trained: a rounding decides the bucket at a step's edge.
-    share = torch.log(d.float() / exact) / math.log(distance / exact)
-    far = (exact + (share * (buckets - exact)).long()).clamp(max=buckets - 1)
-    return start + torch.where(d < exact, d, far)
+    distance = offset.abs() if two_sided else (-offset).clamp(min=0)
+    near = torch.bucketize(distance, edges_N, right=True)
+    return near + (offset > 0) * (len(edges_N) + 1) if two_sided else near
 
 
 class BucketedBias(nn.Module):
@@ -43,7 +33,8 @@ class BucketedBias(nn.Module):
 
     def __init__(self, heads: int, *, buckets: int, distance: int, two_sided: bool) -> None:
         super().__init__()
-        self.buckets, self.distance, self.two_sided = buckets, distance, two_sided
+        self.two_sided = two_sided
+        self.edges = bucket_edges(buckets // 2 if two_sided else buckets, distance)
         self.table = nn.Embedding(buckets, heads)
 
     def whole(self, length: int, device: torch.device) -> Tensor:
@@ -57,11 +48,7 @@ class BucketedBias(nn.Module):
         return self._bias(index_BT, torch.arange(read, device=index_BT.device))
 
     def _bias(self, i_BT: Tensor, j_S: Tensor) -> Tensor:
-        number = bucket(
-            j_S - i_BT[..., None],
-            buckets=self.buckets,
-            distance=self.distance,
-            two_sided=self.two_sided,
-        )
+        edges_N = torch.tensor(self.edges, device=j_S.device)
+        number = bucket(j_S - i_BT[..., None], edges_N, two_sided=self.two_sided)
         bias_BHTS: Tensor = self.table(number).movedim(-1, 1)
         return bias_BHTS
