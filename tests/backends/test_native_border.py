@@ -355,13 +355,28 @@ def test_weights_of_another_shape_are_named() -> None:
         build(model=shape | {"words": 24})
     with pytest.raises(ValueError, match=r"the weights lack 'decoder.blocks.2"):
         build(model=shape | {"decoder_layers": 3})
-    for key in ("words", "width", "heads", "kv_heads", "inner", "decoder_layers"):
+    for key in ("words", "width", "heads", "kv_heads", "inner", "decoder_layers", "head_width"):
         with pytest.raises(ValueError, match=rf"{key} is 0"):
             build(model=shape | {key: 0})
     with pytest.raises(ValueError, match="encoder_layers is below zero"):
         build(model=shape | {"encoder_layers": -1})
-    with pytest.raises(ValueError, match="heads do not divide"):
-        build(model=shape | {"heads": 3})
+    for changes in ({"heads": 3}, {"head_width": 1 << 24}):
+        with pytest.raises(ValueError, match="keys do not divide the heads, or these are too wide"):
+            build(model=shape | changes)
+    for epsilon in (-1.0, float("nan"), float("inf")):
+        with pytest.raises(ValueError, match="norm_eps is not a number above zero"):
+            build(model=shape | {"norm_eps": epsilon})
+    for changes in ({"frequencies": [1.0]}, {"position": "rotary", "frequencies": [1.0, 0.5]}):
+        with pytest.raises(ValueError, match="frequencies are not one for each pair of a head"):
+            build(model=shape | changes)
+    turned = {"position": "rotary", "frequencies": [float("nan")] * 4}
+    with pytest.raises(ValueError, match="a frequency is not finite"):
+        build(model=shape | turned)
+    for edges in ([0, 1], [3, 2], [-1]):
+        with pytest.raises(ValueError, match="decoder_edges are not in order"):
+            build(model=shape | {"decoder_edges": edges})
+    with pytest.raises(ValueError, match="decoder_edges are too many"):
+        build(model=shape | {"decoder_edges": list(range(1, 1 << 17))})
     with pytest.raises(ValueError, match="position 'alibi' is not computed"):
         build(model=shape | {"position": "alibi"})
     with pytest.raises(ValueError, match="dtype 'int4' is not computed"):

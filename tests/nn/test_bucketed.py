@@ -53,7 +53,9 @@ def test_attention_equation(causal: bool) -> None:
     kind, length = "causal" if causal else "full", 9
     shape = HeadShape(HEADS, GROUPS, HEAD)
     attention = build_attention({"kind": kind}, causal=causal, shape=shape)
-    bias = BucketedBias(HEADS, buckets=8, distance=6, two_sided=not causal).double()
+    bias = BucketedBias(
+        HEADS, edges=bucket_edges(8 if causal else 4, 6), two_sided=not causal
+    ).double()
     layer = SelfAttention(
         WIDTH, HEADS, attention, kv_heads=GROUPS, head_width=HEAD, bias=bias
     ).double()
@@ -92,7 +94,7 @@ def test_attention_equation(causal: bool) -> None:
 def test_padding_is_not_looked_at() -> None:
     torch.manual_seed(0)
     attention = build_attention({"kind": "full"}, causal=False, shape=HeadShape(2, 2, 6))
-    bias = BucketedBias(2, buckets=8, distance=6, two_sided=True)
+    bias = BucketedBias(2, edges=[1, 2, 5], two_sided=True)
     layer = SelfAttention(WIDTH, 2, attention, bias=bias).double()
     bias.double()
     x, keep = torch.randn(1, 5, WIDTH, dtype=torch.float64), torch.tensor([[1, 1, 1, 0, 0]]).bool()

@@ -10,6 +10,7 @@ from transformers import GenerationMixin, PreTrainedModel
 from transformers import initialization as init
 
 from outrider.errors import InputError
+from outrider.formats.description.buckets import bucket_edges
 from outrider.formats.description.rotary import rotary_frequencies
 from outrider.models.config import ModelConfig
 from outrider.models.state import DecoderState
@@ -300,8 +301,8 @@ def build_bias(config: ModelConfig, *, causal: bool) -> BucketedBias | None:
     if config.position != "bucketed":
         return None
     buckets, distance = config.buckets
-    heads = config.num_attention_heads
-    return BucketedBias(heads, buckets=buckets, distance=distance, two_sided=not causal)
+    edges = bucket_edges(buckets if causal else buckets // 2, distance)
+    return BucketedBias(config.num_attention_heads, edges=edges, two_sided=not causal)
 
 
 def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:

@@ -12,10 +12,11 @@ An encoder has n = N / 2 of them for each side, those for j > i in the upper hal
 only looks back, has n = N.
 """
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor, nn
 
-from outrider.formats.description.buckets import bucket_edges
 from outrider.nn.position import Positions
 
 __all__ = ["BucketedBias", "bucket"]
@@ -31,11 +32,11 @@ def bucket(offset: Tensor, edges_N: Tensor, *, two_sided: bool) -> Tensor:
 class BucketedBias(nn.Module):
     """One table, for all layers of a stack."""
 
-    def __init__(self, heads: int, *, buckets: int, distance: int, two_sided: bool) -> None:
+    def __init__(self, heads: int, *, edges: Sequence[int], two_sided: bool) -> None:
+        """Make the table; `edges` are the distances at which buckets begin, but for the first."""
         super().__init__()
-        self.two_sided = two_sided
-        self.edges = bucket_edges(buckets // 2 if two_sided else buckets, distance)
-        self.table = nn.Embedding(buckets, heads)
+        self.edges, self.two_sided = list(edges), two_sided
+        self.table = nn.Embedding((len(edges) + 1) * (2 if two_sided else 1), heads)
 
     def whole(self, length: int, device: torch.device) -> Tensor:
         """Return the bias of a whole pass, [1, H, T, T]."""
