@@ -274,9 +274,10 @@ def _view(model: PreTrainedModel) -> Seq2Seq:
     if kind not in READERS:
         raise UnsupportedError(f"{name}: Outrider knows {', '.join(READERS)}, not {kind}")
     reader = READERS[kind]
-    config = reader.import_config(model.config.to_dict())
+    values = model.config.to_dict()
+    config = reader.import_config(values)
     theirs = {key: Weight("float32", w.detach().cpu().numpy()) for key, w in _floats(model)}
-    part = Part(Path(name), config, reader.import_weights(theirs, config))
+    part = Part(Path(name), config, reader.import_weights(theirs, config, values))
     target = build_model(part, device=model.device, copy=False)
     if not isinstance(target, Seq2Seq):
         raise UnsupportedError(f"{name}: only encoder-decoders are drafted for")
