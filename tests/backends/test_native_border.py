@@ -353,7 +353,7 @@ def test_weights_of_another_shape_are_named() -> None:
     build()
     with pytest.raises(ValueError, match=r"'tokens.weight' is 23 x 16, expected 24 x 16"):
         build(model=shape | {"words": 24})
-    with pytest.raises(ValueError, match=r"the weights lack 'decoder.blocks.2"):
+    with pytest.raises(ValueError, match=r"the weights lack 'decoder.blocks.2.attention"):
         build(model=shape | {"decoder_layers": 3})
     for key in ("words", "width", "heads", "kv_heads", "inner", "decoder_layers", "head_width"):
         with pytest.raises(ValueError, match=rf"{key} is 0"):

@@ -74,7 +74,7 @@ def test_a_file_for_another_model_is_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match=r"the packed model lacks 'drafter\."):
         load(given, path)
     plain = given | {"drafter": None, "ctc": None}
-    with pytest.raises(ValueError, match=r"lacks 'encoder.blocks.0.feedforward.up.weight.floa"):
+    with pytest.raises(ValueError, match=r"lacks 'encoder.blocks.0.attention.qkv.weight.floa"):
         load(plain, path, model=given["model"] | {"dtype": "float32"})
     with pytest.raises(ValueError, match="is packed for another model"):
         load(plain, path, model=given["model"] | {"words": 99})

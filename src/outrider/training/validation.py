@@ -18,6 +18,7 @@ from outrider.data.segments import SegmentStream
 from outrider.evaluation.quality import score_translations
 from outrider.models import Drafter, Seq2Seq
 from outrider.models.ctc import Ctc
+from outrider.runtime.frame import Frame
 from outrider.runtime.translator import Translator
 from outrider.training.objectives import Objective
 from outrider.training.rounds import count_rounds
@@ -118,7 +119,7 @@ class Validation:
             backend,
             self.prepared.tokenizer,
             longest=config.longest_source,
-            source_end=self.source_end,
+            frame=Frame(after=(backend.eos,) if self.source_end else ()),
         )
         sources, references = valid_texts(self.prepared)
         mine = slice(self.rank, None, self.world_size)
