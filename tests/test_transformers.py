@@ -199,6 +199,19 @@ def test_drafts_save_passes(
     assert {shape[1] for shape in passes} <= set(range(1, 8))
 
 
+def test_ties_are_decided_by_transformers(model: MarianMTModel, folder: Path) -> None:
+    """Half of the words are twins of the other half: every step is a tie."""
+    twins = new_marian()
+    twins.load_state_dict(model.state_dict())
+    half = WORDS // 2
+    with torch.no_grad():
+        twins.model.shared.weight[half:-1] = twins.model.shared.weight[1:half]
+        twins.final_logits_bias[:, half:-1] = twins.final_logits_bias[:, 1:half]
+    for seed in range(3):
+        same(twins, folder, inputs(seed=seed), max_new_tokens=20)
+        same(twins, folder, inputs(seed=seed), max_new_tokens=20, min_new_tokens=5)
+
+
 def test_weights_that_change_are_seen(model: MarianMTModel, folder: Path) -> None:
     changing, decode = new_marian(seed=7), tandem(folder)
     for _ in range(2):

@@ -46,7 +46,9 @@ __all__ = ["Tandem", "tandem"]
 BLOCK = 8
 """Tokens drafted at once where the user does not say."""
 NEAR = 32 * torch.finfo(torch.float32).eps
-"""Two tokens are nearly tied when their scores differ by less than this share of the larger."""
+"""Two tokens are nearly tied when their scores differ by less than this share of the larger,"""
+USUAL = 10.0
+"""or of this, where that is more: a small logit may be the sum of large numbers."""
 
 PROBE = 16
 """Tokens of the text by which two engines are compared."""
@@ -252,7 +254,7 @@ def _likeliest(score_BTV: Tensor) -> tuple[list[list[int]], list[list[bool]]]:
     """Return the best token everywhere, and whether another is as good but for rounding."""
     top = score_BTV.topk(2, dim=-1)
     first, second = top.values.unbind(-1)
-    near_BT = first - second <= NEAR * first.abs()
+    near_BT = first - second <= NEAR * first.abs().clamp(min=USUAL)
     return top.indices[..., 0].tolist(), near_BT.tolist()
 
 
