@@ -250,3 +250,30 @@ def test_what_ours_cannot_compute_is_named(
         read_config(tmp_path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("name", [one for one in FAMILIES if one != "mistral window"])
+def test_the_native_core_says_the_same(name: str, tmp_path: Path) -> None:
+    """In float32 what PyTorch says; in int8 the same to the bit alone and beside others."""
+    dice = torch.Generator().manual_seed(1)
+    folder = families.save(families.make(name), tmp_path, after="</s>")
+    texts = [families.text(dice, length) for length in LENGTHS]
+    options: dict[str, Any] = {"max_new_tokens": NEW, "mode": "ar", "scores": True}
+
+    def spoken(**engine: Any) -> list[list[list[int]]]:
+        loaded: Any = outrider.load(folder, **engine)
+        alone = [loaded.results([one], **options) for one in texts]
+        together = loaded.results(texts, **options)
+        if engine["backend"] == "native":
+            assert together == [one for (one,) in alone]
+        return [said(together), said([one for (one,) in alone])]
+
+    native = spoken(backend="native", dtype="float32")
+    assert native == spoken(backend="torch")
+    assert spoken(backend="native", dtype="int8")
+
+
+def test_a_window_is_left_to_torch(tmp_path: Path) -> None:
+    folder = families.save(families.make("mistral window"), tmp_path)
+    with pytest.raises(ModelError, match=r"does not compute attention: .*sliding"):
+        outrider.load(folder, backend="native")
