@@ -1,6 +1,7 @@
 """From a folder to an object that translates or generates, and every way that can fail."""
 
 import json
+from fnmatch import fnmatch
 
 import pytest
 import torch
@@ -161,7 +162,8 @@ def test_a_hub_model_is_fetched_without_code_or_pickle(monkeypatch, translator_f
     monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
     assert isinstance(load("someone/model", device="cpu"), Translator)
     assert asked == {"someone/model": list(SAFE_FILES)}
-    assert not any(pattern.endswith((".py", ".bin", ".pt", "*")) for pattern in SAFE_FILES)
+    for name in ("pytorch_model.bin", "pytorch_model-1-of-2.bin", "modeling.py", "model.pt"):
+        assert not any(fnmatch(name, pattern) for pattern in SAFE_FILES)
 
 
 def test_a_hub_model_that_cannot_be_had_is_named(monkeypatch) -> None:

@@ -167,6 +167,7 @@ def _import_config(
             "decoder_core": _chosen(values, "transformer-decoder-autoreg", CORES, "self-attention"),
             "activation": _chosen(values, "transformer-ffn-activation", ACTIVATIONS, "swish"),
             "norm": "post",
+            "norm_eps": 1e-6,
             "position": "learned",
             "max_positions": POSITIONS,
             "share_embeddings": shared,
