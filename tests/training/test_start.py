@@ -345,6 +345,14 @@ def test_what_is_only_for_a_model_that_goes_on_says_so(
         train_run(build_config(RunConfig, {**values, "model": {key: value}}))
 
 
+def test_a_model_that_is_told_a_language_is_refused(home: Path, tmp_path: Path) -> None:
+    shutil.copytree(home / "ours", tmp_path / "start")
+    path = tmp_path / "start" / "generation_config.json"
+    path.write_text(json.dumps({"forced_bos_token_id": 7}))
+    with pytest.raises(ConfigError, match=r"model\.start: .*start has tokens of languages"):
+        train_run(run(home, tmp_path, model_start=str(tmp_path / "start")))
+
+
 def test_data_of_another_tokenizer_is_refused(home: Path, tmp_path: Path) -> None:
     other = run(home, tmp_path, data_tokenizer={"folder": str(home / "ours")})
     with pytest.raises(DataError, match="was prepared with another tokenizer than that of"):

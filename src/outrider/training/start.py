@@ -17,6 +17,8 @@ from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2Seq
 from outrider.models.folder import load_config, load_model
 from outrider.models.reshape import add_words, keep_layers, rebuild
 from outrider.nn.stack import Stack
+from outrider.runtime.frame import source_frame
+from outrider.runtime.options import forced_first
 from outrider.training.keys import keys_as_typed
 from outrider.training.lora import add_adapters
 from outrider.training.run_config import RunConfig
@@ -82,6 +84,8 @@ def check_start(config: RunConfig) -> None:
         message = "leaves embeddings as they are, but data.tokenizer.new_tokens adds to them"
         raise ConfigError(f"model.{key}", f"{message}; use one of the two")
     found = started_config(config)
+    if isinstance(found, Seq2SeqConfig):
+        _check_frame(start_folder(config), found)
     with torch.device("meta"):
         model = Seq2Seq(found) if isinstance(found, Seq2SeqConfig) else LanguageModel(found)
     _freeze(_fitted(model, config), section.freeze or ())
@@ -120,6 +124,19 @@ def _fitted(model: Seq2Seq | LanguageModel, config: RunConfig) -> Seq2Seq | Lang
         if section.keep_layers is not None:
             model = keep_layers(model, section.keep_layers.model_dump(exclude_none=True))
     return model
+
+
+def _check_frame(folder: Path, config: Seq2SeqConfig) -> None:
+    """Refuse a model whose texts stand between tokens that training does not put there."""
+    with _under_start():
+        tokenizer = load_tokenizer(folder)
+    end = config.end_tokens[0] if config.source_end else None
+    forced = forced_first(folder, config.vocab_size)
+    frame = source_frame(tokenizer, start=config.decoder_start_token_id, end=end, forced=forced)
+    plain = () if end is None else (end,)
+    if frame.before or frame.prompt or frame.start is not None or frame.after != plain:
+        message = f"{folder} has tokens of languages or others around its texts"
+        raise ConfigError("model.start", f"{message}, which training does not put there yet")
 
 
 def _check_keys(values: Mapping[str, Any]) -> None:
