@@ -301,7 +301,7 @@ def test_a_model_that_is_not_what_its_config_says_is_refused(folder: Path) -> No
     other = new_marian()
     with torch.no_grad():
         other.model.decoder.embed_positions.weight.mul_(2)
-    with pytest.raises(UnsupportedError, match=r"something else than its config\.json says"):
+    with pytest.raises(UnsupportedError, match=r"something else than its config says"):
         other.generate(**inputs(), max_new_tokens=3, custom_generate=tandem(folder))
 
 

@@ -1,0 +1,102 @@
+"""What `generate` may be asked for: each option is honoured, or refused by name."""
+
+from typing import Any
+
+from transformers import PreTrainedModel
+from transformers.generation import (
+    GenerationConfig,
+    GenerationMode,
+    LogitsProcessorList,
+    StoppingCriteriaList,
+)
+
+from outrider.errors import UnsupportedError
+
+__all__ = ["check_dropped", "check_model", "check_options"]
+
+PROCESSORS = (
+    *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"),
+    *("RepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor"),
+    *("SequenceBiasLogitsProcessor", "NoBadWordsLogitsProcessor"),
+    *("ForcedBOSTokenLogitsProcessor", "ForcedEOSTokenLogitsProcessor"),
+    *("SuppressTokensAtBeginLogitsProcessor", "SuppressTokensLogitsProcessor"),
+    *("InfNanRemoveLogitsProcessor", "LogitNormalization", "ExponentialDecayLengthPenalty"),
+)
+"""Those that look at one row alone, so that its text may be asked about out of turn."""
+CRITERIA = ("MaxLengthCriteria", "EosTokenCriteria")
+GIVEN = (
+    *("encoder_outputs", "attention_mask", "position_ids"),
+    *("past_key_values", "use_cache", "logits_to_keep"),
+)
+"""What `generate` hands over and is honoured, or has no say in the tokens."""
+REFUSED = (
+    *("return_dict_in_generate", "output_scores", "output_logits", "output_attentions"),
+    *("output_hidden_states", "cache_implementation", "prefill_chunk_size"),
+)
+"""Options of a generation config that would change what is returned or computed."""
+
+
+def check_model(model: PreTrainedModel) -> None:
+    """Refuse a model whose greedy text could not be promised."""
+    name = type(model).__name__
+    if model.training:
+        raise UnsupportedError(
+            f"{name} is in training mode, where dropout draws; call model.eval()"
+        )
+    kinds = {str(one.dtype).removeprefix("torch.") for one in model.parameters()}
+    if kinds != {"float32"}:
+        found = ", ".join(sorted(kinds - {"float32"}))
+        raise UnsupportedError(
+            f"{name} computes in {found}, where near-ties are too common to be exact; load it with "
+            "dtype=torch.float32"
+        )
+    if len({one.device for one in model.parameters()}) > 1:
+        raise UnsupportedError(f"{name} lies on several devices; put it on one")
+
+
+def check_dropped(given: dict[str, Any]) -> None:
+    """Refuse what `generate` takes but does not hand to a callable: it would go unnoticed."""
+    for option in ("streamer", "assistant_model", "synced_gpus"):
+        if given.get(option):
+            _refuse(option)
+
+
+def check_options(
+    config: GenerationConfig,
+    processors: LogitsProcessorList,
+    criteria: StoppingCriteriaList,
+    model_kwargs: dict[str, Any],
+) -> None:
+    """Refuse whatever would not be honoured, by name."""
+    for option in ("num_beams", "num_return_sequences"):
+        if (getattr(config, option) or 1) > 1:
+            _refuse(f"{option}={getattr(config, option)}", f"; pass {option}=1")
+    if config.do_sample:
+        _refuse("do_sample", "; pass do_sample=False")
+    mode = config.get_generation_mode()
+    if mode != GenerationMode.GREEDY_SEARCH:
+        _refuse(mode.value.replace("_", " "))
+    for option in REFUSED:
+        if getattr(config, option, None):
+            _refuse(option)
+    for one in processors:
+        if type(one).__name__ not in PROCESSORS or not _is_theirs(one):
+            _refuse(f"the logits processor {type(one).__name__}")
+    for one in criteria:
+        if type(one).__name__ not in CRITERIA or not _is_theirs(one):
+            _refuse(f"the stopping criterion {type(one).__name__}")
+    for key, value in model_kwargs.items():
+        if key not in GIVEN and value is not None:
+            _refuse(key)
+    past = model_kwargs.get("past_key_values")
+    if past is not None and past.get_seq_length():
+        _refuse("past_key_values")
+
+
+def _is_theirs(part: Any) -> bool:
+    """Whether a processor is transformers' own, not somebody's of the same name."""
+    return type(part).__module__.startswith("transformers.generation.")
+
+
+def _refuse(option: str, fix: str = "") -> None:
+    raise UnsupportedError(f"tandem decoding in transformers does not honour {option}{fix}")
