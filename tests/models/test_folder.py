@@ -120,7 +120,7 @@ FAULTS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
         lambda c: c.update(num_attention_heads=16),
         "position: 'sinusoidal' needs an even head width, not 1",
     ),
-    (lambda c: c.update(activation="tanh"), "activation: unknown 'tanh'; expected one of relu"),
+    (lambda c: c.update(activation="cube"), "activation: unknown 'cube'; expected one of relu"),
     (lambda c: c.update(norm="psot"), r"norm: unknown 'psot' \(did you mean 'post'\?\)"),
     (lambda c: c.update(dropout=1.0), "dropout: got 1.0, expected 0 to less than 1"),
     (
