@@ -76,6 +76,7 @@ def test_a_model_and_text_become_a_faster_folder(
     assert said.out == f"{out}\n"
     assert "translating all 150 sentences" in said.err
     assert "training a drafter: " in said.err
+    assert "one sentence at a time, with drafts: " in said.err
     report = json.loads((out / "accelerate.json").read_text(encoding="utf-8"))
     assert report["curve"]
     assert set(report["minutes"]) == {"plan", "translate", "train", "measure"}

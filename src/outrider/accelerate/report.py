@@ -1,5 +1,6 @@
 """What an acceleration found, as JSON, as a section of the model's card, and as a picture."""
 
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,7 @@ from outrider.files import write_json, write_text
 from outrider.training.log import read_log
 from outrider.training.run_config import RunConfig
 
-__all__ = ["write_report"]
+__all__ = ["gain", "write_report"]
 
 TITLE = "## How much faster"
 
@@ -37,6 +38,21 @@ def write_report(
         _draw(curve, measured["rows"], folder / "accelerate.png")
     except MissingExtraError:  # without matplotlib there is no picture
         return
+
+
+def gain(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say in a line what drafting brings, one sentence at a time on one thread."""
+    first = [row for row in rows if (row["batch"], row["threads"]) == (1, 1)]
+    speeds = {
+        row["mode"]: row["sentences_per_second"]
+        for row in first
+        if row["engine"].startswith("outrider")
+    }
+    if not {"ar", "tandem"} <= speeds.keys():
+        return "drafting could not be measured here; accelerate.json says why"
+    times = speeds["tandem"] / speeds["ar"]
+    more = "" if times > 1 else "; it does not pay yet, more --minutes may help"
+    return f"one sentence at a time, with drafts: {times:.2f} times as fast as without{more}"
 
 
 def _curve(run: RunConfig) -> list[dict[str, float]]:

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from outrider.accelerate.measure import measure
 from outrider.accelerate.plan import HELD_OUT, Plan, settle_plan
-from outrider.accelerate.report import write_report
+from outrider.accelerate.report import gain, write_report
 from outrider.accelerate.text import write_sample
 from outrider.accelerate.train import settle_run
 from outrider.config import build_config
@@ -72,6 +72,7 @@ def accelerate(
         with working_folder(out) as draft:
             shutil.copytree(folder, draft, dirs_exist_ok=True)
             write_report(draft, plan, run, measured, clock.seconds)
+        console.print(gain(measured["rows"]), highlight=False, soft_wrap=True)
     shutil.rmtree(work, ignore_errors=True)
     return out
 

@@ -48,6 +48,12 @@ class SubwordTokenizer:
         with guarded(CANNOT_ENCODE):
             text = self.pipeline.encode("a", add_special_tokens=False).ids
             whole = self.pipeline.encode("a").ids
+        beyond = next((index for index in whole if index >= self.vocab_size), None)
+        if beyond is not None:
+            raise ModelError(
+                f"tokenizer.json: its post_processor writes the token {beyond}, "
+                f"and its vocabulary ends with {self.vocab_size - 1}"
+            )
         for start in range(len(whole) - len(text) + 1):
             if whole[start : start + len(text)] == text:
                 return whole[:start], whole[start + len(text) :]
