@@ -25,6 +25,11 @@ COVERED = 0.98
 never the text."""
 SHORTLIST_STEP = 512
 BATCH_TOKENS = 1024
+BLOCK = 6
+"""Slots of a draft. Text is new to a drafter: it is right for two or three tokens, so that more
+slots would learn what is hardly ever asked of them."""
+ANCHORS = 7
+"""Blocks of a row: the model's own pass over it is 40 % of an update with four, and no more."""
 EPOCHS = 16
 """Most passes over the text: after these, more time would be better spent on more text."""
 EVALUATIONS = 16
@@ -85,6 +90,10 @@ def _draft(target: Path, prepared: Prepared, work: Path) -> RunConfig:
                 "candidates": 32,
                 "shortlist": _shortlist(prepared),
                 "whole": False,
+                "block": BLOCK,
+                "train_block": BLOCK,
+                "anchors": ANCHORS,
+                "decay": 0.85,
             },
             "train": {
                 "batch_tokens": BATCH_TOKENS,

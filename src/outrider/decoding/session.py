@@ -118,6 +118,8 @@ class Session:
         """Rows in flight, with the rows and the tokens that each takes."""
         self._taken = [0, 0]
         self._failed: list[tuple[Row, OutriderError]] = []
+        self._watched = False
+        """Whether rows may end between two rounds: one has a deadline, or was cancelled."""
 
     @property
     def busy(self) -> bool:
@@ -142,6 +144,7 @@ class Session:
 
     def cancel(self, number: int) -> None:
         """Stop a request; the next step hands back what there is. Unknown numbers are ignored."""
+        self._watched = True
         if number in self._running:
             self._running[number][0].stop("cancelled")
         for row in self._waiting:
@@ -167,7 +170,7 @@ class Session:
 
     def advance(self) -> list[Row]:
         """Do what `step` does and return the rows that are done, which is all a list needs."""
-        finished = self._expire()
+        finished = self._expire() if self._watched else []
         if self._waiting:
             self._admit()
         for batch in self._batches.values():
@@ -206,6 +209,7 @@ class Session:
         )
         if request.deadline is not None:
             row.expires = monotonic() + request.deadline
+            self._watched = True
         if config.strategy == "sample":
             row.stream = Stream(row_seed(request, config))
         return row

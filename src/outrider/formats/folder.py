@@ -7,11 +7,13 @@ A folder is untrusted input. Nothing in it is executed: weights are read from sa
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar
+from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from outrider.errors import ConfigError, ModelError, OutriderError
 from outrider.files import read_json
+from outrider.formats import readers
 from outrider.formats.description import (
     CtcDescription,
     DrafterDescription,
@@ -22,20 +24,7 @@ from outrider.formats.description import (
     describe,
 )
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
-from outrider.formats.readers import (
-    bart,
-    bergamot,
-    ctranslate2,
-    gpt2,
-    llama,
-    m2m_100,
-    marian,
-    mbart,
-    mistral,
-    mt5,
-    qwen2,
-    t5,
-)
+from outrider.formats.readers import bergamot, ctranslate2
 from outrider.formats.safetensors import Weight
 from outrider.formats.weights import (
     FLOATS,
@@ -58,6 +47,7 @@ __all__ = [
     "read_model",
     "read_parts",
     "read_values",
+    "reader_of",
 ]
 
 DRAFTER = "drafter"
@@ -96,19 +86,19 @@ class FileReader(Protocol):
         ...
 
 
-READERS: dict[str, Reader] = {
-    "marian": marian,
-    "bart": bart,
-    "mbart": mbart,
-    "m2m_100": m2m_100,
-    "t5": t5,
-    "mt5": mt5,
-    "gpt2": gpt2,
-    "llama": llama,
-    "mistral": mistral,
-    "qwen2": qwen2,
-}
-"""For every `model_type` of other families, its reader."""
+READERS = (
+    "marian",
+    "bart",
+    "mbart",
+    "m2m_100",
+    "t5",
+    "mt5",
+    "gpt2",
+    "llama",
+    "mistral",
+    "qwen2",
+)
+"""Every `model_type` of other families that has a module in `readers`."""
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 REFUSED = {
     "auto_map": "asks for code of its own to be run, which is never done",
@@ -178,9 +168,9 @@ def read_model(folder: str | Path) -> Part[ModelDescription]:
     config = _describe_model(path, values)
     weights = read_weights(folder)
     _check_depth(path, config, weights)
-    if reader := READERS.get(values["model_type"]):
+    if values["model_type"] in READERS:
         with naming(folder):
-            weights = reader.import_weights(weights, config, values)
+            weights = reader_of(values["model_type"]).import_weights(weights, config, values)
     return Part(folder, config, weights)
 
 
@@ -196,6 +186,11 @@ def model_files(folder: Path) -> list[Path]:
     """Name the files that hold the weights of a model."""
     found = _find_file(folder)
     return weight_files(folder) if found is None else [found.file]
+
+
+def reader_of(model_type: str) -> Reader:
+    """Return the reader of a family; the others are not imported, which takes time at the start."""
+    return cast(Reader, import_module(f"{readers.__name__}.{model_type}"))
 
 
 class _Found(NamedTuple):
@@ -250,7 +245,7 @@ def read_values(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}")
     values = read_json(path)
-    return values if values.get("model_type") not in [*READERS] else _completed(path, values)
+    return values if values.get("model_type") not in READERS else _completed(path, values)
 
 
 def _completed(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
@@ -275,7 +270,7 @@ def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
         for key, why in REFUSED.items():
             if values.get(key):
                 raise ConfigError(key, why)
-        return READERS[kind].import_config(values)
+        return reader_of(kind).import_config(values)
 
 
 def _check_dtype(values: Mapping[str, Any]) -> None:

@@ -6,7 +6,7 @@ import torch
 from transformers import PreTrainedModel
 
 from outrider.errors import UnsupportedError
-from outrider.formats.folder import READERS, Part
+from outrider.formats.folder import READERS, Part, reader_of
 from outrider.formats.safetensors import Weight
 from outrider.models import LanguageModel, Seq2Seq
 from outrider.models.folder import build_model
@@ -25,7 +25,7 @@ def view_of(model: PreTrainedModel) -> Seq2Seq | LanguageModel:
     kind, name = model.config.model_type, type(model).__name__
     if kind not in READERS:
         raise UnsupportedError(f"{name}: Outrider knows {', '.join(READERS)}, not {kind}")
-    reader, values = READERS[kind], model.config.to_dict()
+    reader, values = reader_of(kind), model.config.to_dict()
     config = reader.import_config(values)
     theirs = {
         key: Weight("float32", weight.detach().cpu().numpy())
