@@ -164,6 +164,12 @@ Tokens likeliest(Model& model, State& state, const Tokens& tokens, const std::ve
   return model.likeliest(state, tokens, {always, by_row, ends, early});
 }
 
+Tokens greedy(Model& model, State& state, const std::vector<int>& newest, int steps,
+              const std::vector<int>& ends, const std::vector<int>& always) {
+  const nb::gil_scoped_release release;
+  return model.greedy(state, newest, steps, ends, {always, {}, {}, {}});
+}
+
 std::vector<std::pair<Tokens, std::vector<std::vector<float>>>> answer(
     Model& model, State& state, const Tokens& tokens, const std::vector<Question*>& questions,
     bool last) {
@@ -330,6 +336,7 @@ NB_MODULE(_core, module) {
       .def("extend", &extend, "state"_a, "tokens"_a, "last"_a)
       .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a, "by_row"_a,
            "ends"_a, "early"_a)
+      .def("greedy", &greedy, "state"_a, "newest"_a, "steps"_a, "ends"_a, "forbidden"_a)
       .def("answer", &answer, "state"_a, "tokens"_a, "questions"_a, "last"_a)
       .def("draft_and_verify", &draft_and_verify, "state"_a, "held"_a, "last"_a, "counts"_a,
            "min_survival"_a, "text_ends"_a, "forbidden"_a, "by_row"_a, "ends"_a, "early"_a,

@@ -78,6 +78,25 @@ std::vector<std::vector<int>> Model::likeliest(State& state,
   return run_likeliest(state, tokens, forbidden);
 }
 
+std::vector<std::vector<int>> Model::greedy(State& state, const std::vector<int>& newest,
+                                            int steps, const std::vector<int>& ends,
+                                            const Forbidden& forbidden) {
+  const State::ExclusiveUse use(state);
+  check_state(state);
+  check_forbidden(forbidden, state.sequences.size());
+  if (steps < 1) throw std::invalid_argument("greedy: steps is " + std::to_string(steps));
+  std::vector<std::vector<int>> fed, said(newest.size());
+  for (const int token : newest) fed.push_back({token});
+  for (bool ended = false; steps > 0 && !ended; --steps) {
+    fed = run_likeliest(state, fed, forbidden);
+    for (std::size_t n = 0; n < fed.size(); ++n) {
+      said[n].push_back(fed[n][0]);
+      ended = ended || std::find(ends.begin(), ends.end(), fed[n][0]) != ends.end();
+    }
+  }
+  return said;
+}
+
 std::vector<std::vector<int>> Model::run_likeliest(State& state,
                                                    const std::vector<std::vector<int>>& tokens,
                                                    const Forbidden& forbidden) {

@@ -111,6 +111,11 @@ class Model {
   std::vector<Answer> answer(State& state, const std::vector<std::vector<int>>& tokens,
                              const std::vector<Question>& questions, bool last);
 
+  // Lets every sequence say its likeliest tokens, each fed back to it: `steps` of them, or fewer,
+  // as many for all, where one says an end token.
+  std::vector<std::vector<int>> greedy(State& state, const std::vector<int>& newest, int steps,
+                                       const std::vector<int>& ends, const Forbidden& forbidden);
+
   // Guesses `counts[b]` tokens after `last[b]`, which has not been taken in.
   Draft draft(State& state, const std::vector<int>& last, const std::vector<int>& counts,
               const DraftSampling& sampling, const DraftCandidates& out);

@@ -163,6 +163,9 @@ class Target {
     const std::vector<std::vector<int>> tokens = some_tokens(state, 7);
     const Forbidden forbidden = some_forbidden(state);
     attempt([&] { model_->likeliest(state, tokens, forbidden); });
+    const std::vector<int> newest = dice_.ids(dice_.pick(0, 4), words());
+    const int steps = dice_.pick(-1, 5);
+    attempt([&] { model_->greedy(state, newest, steps, forbidden.ends, forbidden); });
   }
 
   Question some_question(const std::vector<int>& sequences) {

@@ -114,6 +114,33 @@ void check_likeliest(Dice& dice) {
   }
 }
 
+// Going on greedily is to feed back the likeliest token, until one sequence says an end token.
+void check_greedy(Dice& dice) {
+  const TinyModel tiny = random_model(dice, dice.one_of({Precision::int8, Precision::float32}));
+  const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 5));
+  const auto model = tiny.build("", dice.pick(1, 2));
+  const auto state = model->encode(sources_of(examples), room(examples.size()), false, false);
+  const auto other = model->encode(sources_of(examples), room(examples.size()), false, false);
+  const std::vector<int> newest = dice.ids(static_cast<int>(examples.size()), tiny.spec.words);
+  const std::vector<int> ends = dice.ids(dice.pick(0, 2), tiny.spec.words);
+  const Forbidden forbidden{dice.ids(dice.pick(0, 2), tiny.spec.words), {}, {}, {}};
+  const int steps = dice.pick(1, 6);
+  const auto said = model->greedy(*state, newest, steps, ends, forbidden);
+  std::vector<std::vector<int>> fed, expected(examples.size());
+  for (const int token : newest) fed.push_back({token});
+  bool ended = false;
+  for (int step = 0; step < steps && !ended; ++step) {
+    fed = model->likeliest(*other, fed, forbidden);
+    for (std::size_t b = 0; b < fed.size(); ++b) {
+      expected[b].push_back(fed[b][0]);
+      for (const int end : ends) ended = ended || fed[b][0] == end;
+    }
+  }
+  for (std::size_t b = 0; b < examples.size(); ++b) CHECK(same(said[b], expected[b]));
+  CHECK(refuses([&] { model->greedy(*state, newest, 0, ends, forbidden); }));
+  CHECK(refuses([&] { model->greedy(*state, {}, 1, ends, forbidden); }));
+}
+
 // Answers are those of the scores, to the bit whatever the number of threads and the company.
 void check_answers(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
@@ -333,6 +360,7 @@ void check_models(std::uint64_t seed) {
     Dice dice(seed * 1000 + 500 + round);
     check_copies(dice);
     check_likeliest(dice);
+    check_greedy(dice);
     check_answers(dice);
     check_rounds(dice);
     check_joins(dice);

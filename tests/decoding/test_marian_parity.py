@@ -8,6 +8,7 @@ from transformers import MarianConfig, MarianMTModel
 from loops import beam, greedy
 from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Request
+from outrider.decoding.questions import Forbidden, Likeliest
 from outrider.models import load_model
 
 VOCAB, PAD, EOS = 40, 0, 1
@@ -55,6 +56,10 @@ class UncachedMarian:
             decoder_input_ids=torch.tensor(state.rows),
         ).logits
         return ask.answer(logits[:, -1 if last else -len(tokens[0]) :].numpy())
+
+    def greedy(self, newest, state, forbidden, *, steps, ends):
+        ask = Likeliest(Forbidden(tuple(forbidden)))
+        return self.extend([[token] for token in newest], state, ask).tokens
 
 
 def padded(rows: list[list[int]]) -> Tensor:

@@ -102,9 +102,11 @@ def play(session: Session, events: list[Event]) -> tuple[dict[int, list[Hypothes
     return found, stopped
 
 
-def check(backend: Any, events: list[Event], rows: int, *, scores: float = 1e-4) -> None:
+def check(
+    backend: Any, events: list[Event], rows: int, *, ahead: int = 1, scores: float = 1e-4
+) -> None:
     """Each row's text, the way it finished and its score are those it has alone."""
-    found, stopped = play(Session(backend, rows=rows), events)
+    found, stopped = play(Session(backend, rows=rows, ahead=ahead), events)
     requests = [event for event in events if isinstance(event, Request)]
     for number, request in enumerate(requests):
         assert request.config is not None
@@ -132,11 +134,17 @@ def stories(words: int) -> st.SearchStrategy[list[Event]]:
 
 
 @settings(max_examples=150)
-@given(events=stories(6), rows=st.integers(1, 7), table=st.integers(0, 9), carried=st.booleans())
-def test_joined_is_alone_by_the_contract(events, rows, table, carried) -> None:
+@given(
+    events=stories(6),
+    rows=st.integers(1, 7),
+    ahead=st.integers(1, 4),
+    table=st.integers(0, 9),
+    carried=st.booleans(),
+)
+def test_joined_is_alone_by_the_contract(events, rows, ahead, table, carried) -> None:
     backend = ReferenceBackend(7, seed=table, block=6, skill=0.7, ctc=True)
     backend.carried = 0.6 if carried else 0.0
-    check(backend, events, rows, scores=1e-9)
+    check(backend, events, rows, ahead=ahead, scores=1e-9)
 
 
 @settings(max_examples=40)
@@ -179,9 +187,9 @@ def test_joined_is_alone_in_float32(kind, events, rows) -> None:
 
 @pytest.mark.parametrize("kind", MODELS)
 @settings(max_examples=80)
-@given(events=stories(tiny.VOCABULARY), rows=st.integers(1, 7))
-def test_joined_is_alone_to_the_bit_in_int8(kind, events, rows) -> None:
-    check(native_backend(kind), events, rows, scores=0.0)
+@given(events=stories(tiny.VOCABULARY), rows=st.integers(1, 7), ahead=st.integers(1, 4))
+def test_joined_is_alone_to_the_bit_in_int8(kind, events, rows, ahead) -> None:
+    check(native_backend(kind), events, rows, ahead=ahead, scores=0.0)
 
 
 def test_a_row_that_leaves_gives_its_place_at_once() -> None:

@@ -149,6 +149,18 @@ class Model:
 
         Forbidden are some to all, others to each sequence, and `ends` at its first `early` places.
         """
+    def greedy(
+        self,
+        state: State,
+        newest: Sequence[int],
+        steps: int,
+        ends: Sequence[int],
+        forbidden: Sequence[int],
+    ) -> list[list[int]]:
+        """Feed the newest tokens and then each sequence's own likeliest ones; return what is said.
+
+        After `steps` tokens, or where a sequence says one of `ends`, all stop.
+        """
     def answer(
         self,
         state: State,

@@ -5,7 +5,7 @@ every beginning of a text, so a row depends on nothing but itself, and no two sc
 drafter mixes those scores with noise: the better its `skill`, the more it thinks like the model.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from functools import lru_cache
 from typing import Any, Self, TypeVar
 
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from outrider.decoding import round as rounds
 from outrider.decoding.protocol import Draft, Drafts, RoundOutput, Slots, State
-from outrider.decoding.questions import Likeliest, Question
+from outrider.decoding.questions import Forbidden, Likeliest, Question
 from outrider.draw import invert, masses
 
 __all__ = ["ReferenceBackend", "ReferenceDrafts", "ReferenceSlots", "ReferenceState"]
@@ -126,6 +126,24 @@ class ReferenceBackend:
         """Append tokens to every row and answer a question about what comes after each."""
         assert isinstance(state, ReferenceState)
         return ask.answer(self.take_in(tokens, state, last=last))
+
+    def greedy(
+        self,
+        newest: Sequence[int],
+        state: State,
+        forbidden: Sequence[int],
+        *,
+        steps: int,
+        ends: Collection[int],
+    ) -> list[list[int]]:
+        """Let every row say the likeliest tokens after its newest."""
+        ask, said = Likeliest(Forbidden(tuple(forbidden))), [[token] for token in newest]
+        for _ in range(steps):
+            chosen = self.extend([row[-1:] for row in said], state, ask)
+            said = [[*row, token] for row, (token,) in zip(said, chosen.tokens, strict=True)]
+            if any(row[-1] in ends for row in said):
+                break
+        return [row[1:] for row in said]
 
     def take_in(
         self, tokens: Sequence[Sequence[int]], state: ReferenceState, *, last: bool

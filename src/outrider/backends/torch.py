@@ -1,6 +1,6 @@
 """Every model, on every device PyTorch has."""
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
 
 import numpy as np
@@ -10,7 +10,7 @@ from torch import Tensor
 from outrider.backends.special_tokens import special_tokens
 from outrider.decoding import round as rounds
 from outrider.decoding.protocol import Draft, RoundOutput, State
-from outrider.decoding.questions import Likeliest, Question
+from outrider.decoding.questions import Forbidden, Likeliest, Question
 from outrider.errors import ModelError
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
@@ -140,6 +140,19 @@ class TorchBackend:
             count_B = torch.tensor(counts, device=self.device)
         logits_BTV = self.model.extend(self.padded(tokens), state, count_B=count_B, last=last)
         return ask.answer(_on_host(logits_BTV.float()))
+
+    def greedy(
+        self,
+        newest: Sequence[int],
+        state: State,
+        forbidden: Sequence[int],
+        *,
+        steps: int,
+        ends: Collection[int],
+    ) -> list[list[int]]:
+        """Let every row say the likeliest token after its newest: one, whatever `steps` allows."""
+        ask = Likeliest(Forbidden(tuple(forbidden)))
+        return self.extend([[token] for token in newest], state, ask).tokens
 
     def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Return token ids as a tensor; shorter rows are filled up."""

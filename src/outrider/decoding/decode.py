@@ -12,6 +12,9 @@ from outrider.decoding.statistics import Statistics
 
 __all__ = ["decode"]
 
+AHEAD = 8
+"""Tokens that greedy rows say at once: nobody sees them before the list is done."""
+
 
 def decode(
     backend: Backend,
@@ -35,7 +38,9 @@ def decode(
         stats: Told how it went.
     """
     most = max(1, len(requests) * config.beams * config.candidates) if rows is None else rows
-    session = Session(backend, config, rows=most, tokens=tokens, policy=policy, stats=stats)
+    session = Session(
+        backend, config, rows=most, tokens=tokens, policy=policy, stats=stats, ahead=AHEAD
+    )
     for request in requests:
         session.add(request)
     with enough_memory(config, rows=len(requests)):

@@ -29,13 +29,15 @@ class PlainBatch(Batch):
         masked: Masked,
         *,
         settled: bool = False,
+        ahead: int = 1,
     ) -> None:
-        """Decode rows for which the same tokens are forbidden.
+        """Decode rows for which the same tokens are forbidden, and the same ends them.
 
-        With `settled` near-ties are computed again as each row alone decides them.
+        With `settled` near-ties are computed again as each row alone decides them. Greedy rows may
+        say `ahead` tokens in a round.
         """
         super().__init__(backend, stats)
-        self._mask = TokenMask(*masked)
+        self._mask, self._ends, self._ahead = TokenMask(*masked), masked[1], ahead
         self._replay = Replay(backend, self._mask, stats) if settled else None
         self._near = closeness(backend) if settled else 0.0
         self._ways: list[tuple[Sampling | None, list[int]]] = []
@@ -59,6 +61,10 @@ class PlainBatch(Batch):
         rows = self.rows
         if self._gone:
             self._forget()
+        if self._ahead > 1 and not self._gone and self._steady and self._steady.tokens_only:
+            self._go_on(min(self._ahead, *(row.room for row in rows)))
+            self.stats.seconds["plain"] += perf_counter() - started
+            return
         fed = [[row.newest] for row in rows]
         if self._steady is not None or len(self._ways) == 1:
             asked = self._steady or self._ask(*self._ways[0])
@@ -75,6 +81,14 @@ class PlainBatch(Batch):
             if not row.done:
                 row.say(token)
         self.stats.seconds["plain"] += perf_counter() - started
+
+    def _go_on(self, steps: int) -> None:
+        """Let greedy rows go on until one of them is done."""
+        newest, forbidden = [row.newest for row in self.rows], self._mask.always.always
+        said = self.backend.greedy(newest, self.state, forbidden, steps=steps, ends=self._ends)
+        for row, tokens in zip(self.rows, said, strict=True):
+            for token in tokens:
+                row.say(token)
 
     def _ask(self, sampling: Sampling | None, places: list[int]) -> Likeliest | Draw:
         """Return how the next tokens of some rows are chosen."""

@@ -11,7 +11,7 @@ they were computed: in a cache of the processor, on a GPU.
 Rows are independent: the numbers of a row do not depend on which other rows are decoded with it.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from outrider.decoding.questions import Chosen, Likeliest, Question
@@ -235,5 +235,21 @@ class Backend(Protocol):
         row that is given none is left as it is.
         `last` asks only about what comes after the last token of each row, which is all a prefill
         needs.
+        """
+        ...
+
+    def greedy(
+        self,
+        newest: Sequence[int],
+        state: State,
+        forbidden: Sequence[int],
+        *,
+        steps: int,
+        ends: Collection[int],
+    ) -> list[list[int]]:
+        """Feed each row its newest token, and let all say the likeliest that follow.
+
+        So many of them, or fewer: none behind a place where some row says one of `ends`. A fast
+        model waits between two calls; one that does not may say a single token a row.
         """
         ...

@@ -92,6 +92,7 @@ class Session:
         tokens: int | None = None,
         policy: DraftPolicy | None = None,
         stats: Statistics | None = None,
+        ahead: int = 1,
     ) -> None:
         """Open a session on a model.
 
@@ -103,12 +104,14 @@ class Session:
                 that alone is larger goes alone.
             policy: What blocks cost on this machine; lets tandem decoding choose their size.
             stats: Told how it went.
+            ahead: Tokens that greedy rows may say in a round, until one of them is done. More than
+                one spares a fast model the way back to here; who streams them waits for the last.
         """
         self.backend, self.config = backend, config or DecodeSettings()
         self.rows, self.tokens = rows, tokens
         self.stats = Statistics() if stats is None else stats
         self._choice = None if policy is None else DraftChoice(policy, self.stats)
-        self._ids = count()
+        self._ahead, self._ids = ahead, count()
         self._ends = frozenset(backend.ends)
         self._checked: tuple[DecodeSettings | None, frozenset[int]] = None, self._ends
         """The last config and end tokens that were found to go with the model."""
@@ -332,8 +335,9 @@ class Session:
         if config.strategy == "beam":
             make = partial(BeamBatch, backend, stats, masked, beams=config.beams)
             return _Kind(("beam", config.beams, *masked), make)
+        plain = partial(PlainBatch, backend, stats, masked, ahead=self._ahead)
         if config.mode == "ar":
-            return _Kind(("plain", *masked), partial(PlainBatch, backend, stats, masked))
+            return _Kind(("plain", *masked), plain)
         if not is_exact(config):
             return self._judged(row)
         settled = backend.epsilon > 0 and settles(backend, config)
@@ -341,7 +345,7 @@ class Session:
         if self._choice is not None and self._is_free(row):
             if not self._choice.drafts:
                 key = "settled" if settled else "plain", *masked
-                return _Kind(key, partial(PlainBatch, backend, stats, masked, settled=settled))
+                return _Kind(key, partial(plain, settled=settled))
             policy = self._choice.policy
         block = block_size(backend, config) if policy is None else len(policy.acceptance)
         return _Kind(
