@@ -99,7 +99,9 @@ def bench_exact(
         int | None, typer.Option(min=1, help="Most tokens to write for each line.")
     ] = None,
     lines: Limit = None,
-    dtype: Annotated[str, typer.Option(help="float32, bfloat16 or float16.")] = "float32",
+    dtype: Annotated[
+        str, typer.Option(help="int8 (native core), float32, bfloat16 or float16.")
+    ] = "float32",
     threads: Threads = None,
 ) -> None:
     """Count the lines for which tandem writes the very tokens that greedy decoding writes."""

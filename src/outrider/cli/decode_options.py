@@ -61,7 +61,7 @@ def settings(
         int | None, typer.Option(help="Parallel: passes that write uncertain tokens again.")
     ] = None,
     candidates: Annotated[
-        int | None, typer.Option(help="Parallel: texts of which the model takes the likeliest.")
+        int | None, typer.Option(help="Sampling, parallel: texts of which the likeliest is taken.")
     ] = None,
 ) -> None:
     """List how to decode: the settings of `DecodeConfig`."""

@@ -32,7 +32,6 @@ _STRATEGIES: dict[Mode, tuple[Strategy, ...]] = {
 _OWNER: dict[str, Strategy] = {
     "beams": "beam",
     "length_penalty": "beam",
-    "n_best": "beam",
     "temperature": "sample",
     "top_k": "sample",
     "top_p": "sample",
@@ -45,8 +44,12 @@ _MODE_OWNER: dict[str, Mode] = {
     "strict": "tandem",
     "decoder": "parallel",
     "iterations": "parallel",
-    "candidates": "parallel",
 }
+
+_BOUNDED = (
+    *(*_OWNER, *_MODE_OWNER),
+    *("max_new_tokens", "min_new_tokens", "candidates", "n_best"),
+)
 
 
 def _bounded(key: str, default: Any) -> Any:
@@ -79,8 +82,12 @@ class DecodeConfig(Config):
     length_penalty: float = _bounded("length_penalty", 1.0)
     """A finished sequence of n tokens scores (sum of log-probabilities) / n ** length_penalty.
     Only for beam."""
+    candidates: int = _bounded("candidates", 1)
+    """Texts drawn or written for each input, of which the one the model finds likeliest is taken,
+    by the mean log-probability of its tokens. Only for sample and for parallel."""
     n_best: int = _bounded("n_best", 1)
-    """Sequences returned for each input, best first; at most `beams`. Only for beam."""
+    """Sequences returned for each input, best first: at most `beams`, or as many as differ among
+    the `candidates`. Only for beam and sample."""
     temperature: float = _bounded("temperature", 1.0)
     """Logits are divided by it: under 1 is more cautious, over 1 more adventurous. Only for
     sample."""
@@ -114,9 +121,6 @@ class DecodeConfig(Config):
     iterations: int = _bounded("iterations", 0)
     """Further passes that write the least certain tokens again (mask-predict). A CTC decoder is
     given few of its own tokens in between, so they hardly change its text. Only for parallel."""
-    candidates: int = _bounded("candidates", 1)
-    """Texts written for each input, of which the one the model finds likeliest is taken. Only for
-    parallel."""
 
     @model_validator(mode="before")
     @classmethod
@@ -125,16 +129,19 @@ class DecodeConfig(Config):
             return values
         filled = dict(values)
         modes = [_MODE_OWNER[n] for n in values if n in _MODE_OWNER and _says_something(values[n])]
+        strategies = [_OWNER[name] for name in values if name in _OWNER]
+        if not strategies and "strategy" not in values:
+            modes += ["parallel"] if "candidates" in values else []
+            strategies += ["beam"] if "n_best" in values else []
         if modes:
             filled.setdefault("mode", modes[0])
         mode = filled.get("mode", "ar")
-        strategies = [_OWNER[name] for name in values if name in _OWNER]
         # Where the mode forbids the strategy, the setting itself is refused below.
         if strategies and (mode not in list(_STRATEGIES) or strategies[0] in _STRATEGIES[mode]):
             filled.setdefault("strategy", strategies[0])
         return filled
 
-    @field_validator(*_OWNER, *_MODE_OWNER, "max_new_tokens", "min_new_tokens", mode="before")
+    @field_validator(*_BOUNDED, mode="before")
     @classmethod
     def _keeps_its_bounds(cls, value: Any, info: ValidationInfo) -> Any:
         wrong = broken_bound(str(info.field_name), value) if info.field_name in BOUNDS else None
@@ -189,18 +196,42 @@ class DecodeConfig(Config):
             )
         return strict
 
+    @field_validator("candidates")
+    @classmethod
+    def _has_texts_to_choose_from(cls, candidates: int, info: ValidationInfo) -> int:
+        mode, strategy = info.data.get("mode"), info.data.get("strategy")
+        if mode in (None, "parallel") or strategy in (None, "sample"):
+            return candidates
+        fix = "set strategy to 'sample' or mode to 'parallel', or leave candidates out"
+        raise ValueError(
+            f"{candidates} has no effect with mode {mode!r} and strategy {strategy!r}; {fix}"
+        )
+
     @field_validator("n_best")
     @classmethod
-    def _fits_the_beam(cls, n_best: int, info: ValidationInfo) -> int:
-        beams = info.data.get("beams", n_best)
-        if n_best > beams:
-            raise ValueError(f"{n_best} is more than beams ({beams}); raise beams or lower n_best")
+    def _has_so_many(cls, n_best: int, info: ValidationInfo) -> int:
+        strategy = info.data.get("strategy")
+        if strategy is None or (strategy == "greedy" and info.data.get("mode") is None):
+            return n_best
+        if strategy == "greedy":
+            fix = "set strategy to 'beam' or 'sample' or leave n_best out"
+            raise ValueError(f"{n_best} has no effect with strategy 'greedy'; {fix}")
+        limit = "beams" if strategy == "beam" else "candidates"
+        most = info.data.get(limit, n_best)
+        if n_best > most:
+            raise ValueError(
+                f"{n_best} is more than {limit} ({most}); raise {limit} or lower n_best"
+            )
         return n_best
 
     @property
     def settings(self) -> DecodeSettings:
         """The values alone, for loops."""
         return DecodeSettings(**{name: getattr(self, name) for name in type(self).model_fields})
+
+    def changed(self, **values: Any) -> DecodeSettings:
+        """Return the values alone, some of them changed."""
+        return self.settings.changed(**values)
 
     @property
     def sampling(self) -> Sampling:
@@ -216,4 +247,6 @@ class DecodeConfig(Config):
             for name, value in values.items()
             if _OWNER.get(name, self.strategy) == self.strategy
             and _MODE_OWNER.get(name, self.mode) == self.mode
+            and (name != "candidates" or self.mode == "parallel" or self.strategy == "sample")
+            and (name != "n_best" or self.strategy != "greedy")
         }

@@ -19,7 +19,7 @@ def _levers(config: DecodeSettings, rows: int) -> list[str]:
     found = ["batch_tokens"] if rows > 1 else []
     if config.strategy == "beam" and config.beams > 1:
         found.append(f"beams ({config.beams})")
-    if config.mode == "parallel" and config.candidates > 1:
+    if config.candidates > 1:
         found.append(f"candidates ({config.candidates})")
     tokens = config.max_new_tokens
     return [*found, "max_new_tokens" if tokens is None else f"max_new_tokens ({tokens})"]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from outrider.decoding.request import Finish, Hypothesis, Request, up_to_end
 from outrider.decoding.settings import DecodeSettings
@@ -38,7 +38,9 @@ class Row:
     stopped: Finish | None = None
     """Why it was stopped on the way."""
     best: list[Hypothesis] = field(default_factory=list)
-    """What beam search or a parallel decoder has found, best first."""
+    """What beam search or a parallel decoder has found, or what was drawn, best first."""
+    drawn: list["Row"] = field(default_factory=list)
+    """Rows that are decoded in its place, where the best of several drawn texts is wanted."""
     told: int = 0
     """Tokens that were handed out already."""
 
@@ -91,7 +93,16 @@ class Row:
 
     def stop(self, why: Finish) -> None:
         """End it where it is."""
+        for row in self.drawn:
+            if not row.done:
+                row.stop(why)
         self.done, self.stopped = True, why
+
+    def gather(self) -> None:
+        """Take the likeliest of the drawn texts, once all are there."""
+        if all(row.done for row in self.drawn):
+            self.best = likeliest(self.drawn)[: self.config.n_best]
+            self.done = True
 
     def hypotheses(self) -> list[Hypothesis]:
         """Return what it came to, best first, without the end token."""
@@ -106,3 +117,24 @@ class Row:
         words = tokens[:-1] if ended or forced else tokens
         finish = self.stopped or ("eos" if ended else "length")
         return [Hypothesis(tuple(words), finish, score, tuple(self.rounds))]
+
+
+def likeliest(drawn: Sequence[Row]) -> list[Hypothesis]:
+    """Sort drawn texts, best first, and name equal ones once.
+
+    score(y) = mean_t log p(y_t | y_<t, x)      the end token counts
+
+    p is the model's own; temperature, top-k and top-p only shape the draw.
+    """
+    found: dict[tuple[int, ...], Hypothesis] = {}
+    for row in drawn:
+        (text,) = row.hypotheses()
+        count = len(text.tokens) + (text.finish == "eos")
+        found.setdefault(text.tokens, replace(text, score=(text.score or 0.0) / max(1, count)))
+    return sorted(found.values(), key=_worth, reverse=True)
+
+
+def _worth(text: Hypothesis) -> tuple[bool, float]:
+    """Tell good texts from worse; what was stopped on the way comes last."""
+    assert text.score is not None
+    return text.finish in ("eos", "length"), text.score

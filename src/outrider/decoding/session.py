@@ -120,6 +120,8 @@ class Session:
         self._running: dict[int, tuple[Row, int, int]] = {}
         """Rows in flight, with the rows and the tokens that each takes."""
         self._taken = [0, 0]
+        self._gathering: list[Row] = []
+        """Rows in flight of which several texts are drawn."""
         self._failed: list[tuple[Row, OutriderError]] = []
         self._watched = False
         """Whether rows may end between two rounds: one has a deadline, or was cancelled."""
@@ -215,7 +217,19 @@ class Session:
             self._watched = True
         if config.strategy == "sample":
             row.stream = Stream(row_seed(request, config))
+            if config.candidates > 1:
+                row.drawn = self._drawn(row)
         return row
+
+    def _drawn(self, row: Row) -> list[Row]:
+        """Make the rows that draw a text each; the first draws what is drawn where it is alone."""
+        config = row.config.changed(candidates=1, n_best=1, scores=True)
+        seed = row_seed(row.request, config)
+        streams = [Stream(seed, *([n] if n else [])) for n in range(row.config.candidates)]
+        return [
+            Row(row.id, row.request, config, row.limit, row.ends, row.newest, row.held, stream=one)
+            for one in streams
+        ]
 
     def _expire(self) -> list[Row]:
         """Stop rows whose time is over, and let those leave that were stopped."""
@@ -235,13 +249,17 @@ class Session:
 
     def _leave(self) -> list[Row]:
         """Let rows go that are done, and return them."""
+        for row in self._gathering:
+            row.gather()
         finished = [row for row, _, _ in self._running.values() if row.done]
         if finished:
             for row in finished:
                 _, rows, tokens = self._running.pop(row.id)
                 self._taken[0] -= rows
                 self._taken[1] -= tokens
-                self.stats.plain_rows += not row.rounds and row.config.mode != "parallel"
+                plain = not (row.rounds or any(one.rounds for one in row.drawn))
+                self.stats.plain_rows += plain and row.config.mode != "parallel"
+            self._gathering = [row for row in self._gathering if not row.done]
             self._batches = {key: one for key, one in self._batches.items() if one.rows}
             if self._choice is not None:
                 self._choice.left(finished)
@@ -290,6 +308,8 @@ class Session:
 
     def _join(self, new: Sequence[Row]) -> None:
         """Put new rows into the batches where they belong."""
+        self._gathering += [row for row in new if row.drawn]
+        new = [one for row in new for one in row.drawn or [row]]
         if self._choice is not None:
             free = [row for row in new if self._is_free(row)]
             if free:
@@ -314,10 +334,14 @@ class Session:
                     self._open(batch, [row])
                 return
             row = rows[0]
-            _, taken, tokens = self._running.pop(row.id)
+            row.done = True
+            if row.id not in self._running:  # another text of the same request has failed
+                return
+            row, taken, tokens = self._running.pop(row.id)
             self._taken[0] -= taken
             self._taken[1] -= tokens
-            row.done = True
+            row.stop("cancelled")
+            self._gathering = [one for one in self._gathering if one is not row]
             if not isinstance(error, OutriderError):
                 raise
             self._failed.append((row, error))

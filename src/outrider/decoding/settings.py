@@ -4,8 +4,8 @@ Plain values in a class of their own: what checks takes a fifth of a second to i
 nobody asks for anything there is nothing to check. A test compares the two classes.
 """
 
-from dataclasses import dataclass
-from typing import Literal
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from outrider.decoding.sampling import Sampling
 
@@ -39,6 +39,10 @@ class DecodeSettings:
     decoder: Literal["ctc", "drafter"] | None = None
     iterations: int = 0
     candidates: int = 1
+
+    def changed(self, **values: Any) -> "DecodeSettings":
+        """Return settings that differ in some values."""
+        return replace(self, **values)
 
     @property
     def sampling(self) -> Sampling:

@@ -10,8 +10,9 @@ __all__ = ["Stream"]
 class Stream:
     """Numbers in [0, 1): the same for the same seed, other ones for every other seed."""
 
-    def __init__(self, seed: int) -> None:
-        self._generator = np.random.default_rng(seed)
+    def __init__(self, seed: int, *which: int) -> None:
+        """Begin with a seed; `which` tells several streams of one seed apart."""
+        self._generator = np.random.default_rng([seed, *which] if which else seed)
 
     def draw(self, *shape: int) -> Any:
         """Return the next numbers as nested lists."""
