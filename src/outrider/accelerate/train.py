@@ -24,7 +24,9 @@ COVERED = 0.98
 """Share of the translated text that the drafter's words are to cover; what it lacks costs a guess,
 never the text."""
 SHORTLIST_STEP = 512
-BATCH_TOKENS = 1024
+BATCH_TOKENS = 512
+"""Small updates: of the same 43,000 tokens of OPUS-MT's text a drafter made 1.31 tokens a round,
+with twice as many tokens an update 1.21."""
 BLOCK = 6
 """Slots of a draft. Text is new to a drafter: it is right for two or three tokens, so that more
 slots would learn what is hardly ever asked of them."""
@@ -55,7 +57,7 @@ def settle_run(
     values = config.model_dump(mode="json")
     values["train"] |= {
         "steps": steps,
-        "warmup": min(300, steps // 10),
+        "warmup": min(100, steps // 10),
         "evaluate_every": every,
         "save_every": every,
         "precision": precision,

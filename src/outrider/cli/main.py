@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": "compare:compare",
     "translate": "translate:translate",
     "generate": "translate:generate",
+    "shrink": "shrink:shrink",
     "export": "export:export",
     "config": "config:config",
     "doctor": "doctor:doctor",

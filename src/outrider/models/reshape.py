@@ -1,4 +1,4 @@
-"""A model with fewer layers or more words than the one it is made from; all else is shared."""
+"""A model with other layers or words than the one it is made from; all else is shared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -15,7 +15,7 @@ from outrider.models.pretrained import PretrainedEncoder
 from outrider.models.seq2seq import Seq2Seq
 from outrider.nn.attention import load_attention
 
-__all__ = ["Layers", "add_words", "keep_layers", "rebuild"]
+__all__ = ["Layers", "add_words", "keep_layers", "keep_words", "rebuild"]
 
 Layers = Mapping[str, Sequence[int]]
 """For `encoder` and `decoder`, which layers stay, in this order; a side not named keeps all."""
@@ -62,6 +62,36 @@ def add_words(model: ModelT, rows: int, new: Sequence[int]) -> ModelT:
             grown[list(new)] = old[:first].mean(0)
             weights[name] = grown
     return rebuild(model, weights, vocab_size=max(rows, model.config.vocab_size))
+
+
+def keep_words(model: Seq2Seq, source: Sequence[int], target: Sequence[int]) -> Seq2Seq:
+    """Return a model of some of the words: row n of a table is what row `source[n]` was.
+
+    The sides get tables of their own, with equally many rows.
+    """
+    config, width = model.config, len(target)
+    if config.skip is not None or config.encoder is not None:
+        key = "skip" if config.skip is not None else "encoder"
+        raise ConfigError("words", f"does not go with {key}, which has words of its own")
+    weights = model.state_dict()
+    assert len(source) == width, "the sides have equally many words"
+    weights.setdefault("source_tokens.weight", weights["tokens.weight"])
+    for name in WORD_ROWS:
+        if name in weights:
+            weights[name] = weights[name][list(source if name.startswith("source") else target)]
+    new = {old: place for place, old in reversed([*enumerate(target)])}
+    ends = [new[token] for token in config.end_tokens if token in new]
+    bos = config.bos_token_id
+    return rebuild(
+        model,
+        weights,
+        vocab_size=width,
+        share_embeddings=False,
+        pad_token_id=new[config.pad_token_id],
+        eos_token_id=ends if len(ends) > 1 else ends[0],
+        bos_token_id=None if bos is None else new.get(bos),
+        decoder_start_token_id=new[config.decoder_start_token_id],
+    )
 
 
 def rebuild(model: ModelT, weights: Mapping[str, Tensor], **changes: Any) -> ModelT:

@@ -16,6 +16,7 @@ from typing import Any
 
 import sentencepiece
 
+from outrider.data.tokenizer.sentencepiece_export import keep_pieces
 from outrider.errors import ModelError
 from outrider.files import read_json, read_limited, write_bytes
 
@@ -122,6 +123,27 @@ class MarianTokenizer:
             config=self._config,
             added=[*self._added, *tokens],
         )
+
+    def cut(self, source: Sequence[str], target: Sequence[str]) -> "MarianTokenizer":
+        """Return a tokenizer of some of its tokens, numbered as they stand in these lists.
+
+        What was a token and is none any more is written with shorter ones.
+        """
+        made = self._target.serialized_model_proto()
+        config = json.loads(self._config) | {"separate_vocabs": source != target}
+        source_ids, target_ids = ({t: n for n, t in enumerate(one)} for one in (source, target))
+        return MarianTokenizer(
+            self._folder,
+            source=keep_pieces(self._source_file, source_ids),
+            target=keep_pieces(made, target_ids),
+            source_ids=source_ids,
+            target_ids=source_ids if source == target else target_ids,
+            config=json.dumps(config, indent=2).encode(),
+        )
+
+    def reads(self, token: str) -> bool:
+        """Whether a text of the source can be cut into this token and others."""
+        return bool(self._source.piece_to_id(token) != self._source.unk_id())
 
     @property
     def names(self) -> tuple[dict[str, int], dict[str, int]]:

@@ -6,12 +6,14 @@ written by hand; the field numbers are those of `sentencepiece_model.proto`.
 
 import json
 import struct
+from collections.abc import Collection, Iterator
 from pathlib import Path
+from typing import Any
 
 from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
 from outrider.errors import UnsupportedError
 
-__all__ = ["normalizer_of", "sentencepiece_model", "write_sentencepiece"]
+__all__ = ["keep_pieces", "normalizer_of", "sentencepiece_model", "write_sentencepiece"]
 
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 UNIGRAM = 1
@@ -45,16 +47,41 @@ def sentencepiece_model(pieces: list[tuple[str, float]], normalizer: bytes | Non
 
 def normalizer_of(model: bytes) -> bytes:
     """Return what a SentencePiece model says of normalisation, as it is written there."""
-    place, found = 0, b""
-    while place < len(model):
-        key, place = _read_varint(model, place)
-        size, place = _read_varint(model, place)
-        if key & 7 != 2 or place + size > len(model):
+    found = [content for field, _, content in _fields(model) if field == 3]
+    if any(not isinstance(one, bytes) for one in found):
+        raise ValueError("not a SentencePiece model")
+    return found[-1] if found else b""
+
+
+def keep_pieces(model: bytes, kept: Collection[str]) -> bytes:
+    """Return a SentencePiece model without the words that are not kept; all else stays as it is."""
+    out = []
+    for field, raw, content in _fields(model):
+        if field == 1:
+            parts = {number: value for number, _, value in _fields(content)}
+            ordinary = parts.get(3, NORMAL) == NORMAL
+            if ordinary and bytes(parts.get(1, b"")).decode(errors="replace") not in kept:
+                continue
+        out.append(raw)
+    return b"".join(out)
+
+
+def _fields(message: bytes) -> Iterator[tuple[int, bytes, Any]]:
+    """Take a protocol buffer apart: number of a field, its bytes, and what it holds."""
+    place = 0
+    while place < len(message):
+        start = place
+        key, place = _read_varint(message, place)
+        if key & 7 == 0:
+            content, place = _read_varint(message, place)
+            yield key >> 3, message[start:place], content
+            continue
+        fixed = {1: 8, 5: 4}.get(key & 7)
+        size, place = (fixed, place) if fixed is not None else _read_varint(message, place)
+        if key & 7 not in (1, 2, 5) or place + size > len(message):
             raise ValueError("not a SentencePiece model")
-        if key >> 3 == 3:
-            found = model[place : place + size]
         place += size
-    return found
+        yield key >> 3, message[start:place], message[place - size : place]
 
 
 def _read_varint(data: bytes, place: int) -> tuple[int, int]:

@@ -1,0 +1,165 @@
+"""A smaller model of a larger one: what is kept computes what it did, and all can be written."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import tiny
+from outrider.cli.main import run
+from outrider.config import build_config
+from outrider.data.config import PrepareConfig, TokenizerConfig
+from outrider.data.prepare import prepare
+from outrider.data.tokenizer import load_tokenizer
+from outrider.data.tokenizer.cut import cut_tokenizer
+from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
+from outrider.data.tokenizer.training import train_tokenizer
+from outrider.errors import ConfigError, ModelError
+from outrider.models import load_model
+from outrider.runtime import load
+from outrider.student import shrink
+
+LETTERS = "abcdefghinorstu"
+WORDS = ["cat", "dog", "bird", "tree", "house", "sees", "sings", "other", "the", "a", "in", "and"]
+COMMON = [WORDS[:4], WORDS[6:9]]
+"""What sources and targets of the corpus say most."""
+
+
+def texts(count: int, words: list[str]) -> list[str]:
+    return [" ".join(words[(n * 7 + at * 3) % len(words)] for at in range(3)) for n in range(count)]
+
+
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("large") / "model"
+    others = [
+        a + b + c + d for a in "bdt" for b in "aio" for c in "nrs" for d in ("tu", "ge", "ho")
+    ]
+    lines = [*texts(300, WORDS), *LETTERS, *texts(300, others)]
+    tokenizer = train_tokenizer(iter(lines), TokenizerConfig(kind="unigram", vocab_size=400))
+    write_sentencepiece(tokenizer, folder)
+    tiny.marian_like(vocab_size=tokenizer.vocab_size + 2, decoder_layers=3).save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def data(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("corpus")
+    for side, words in zip(("source", "target"), COMMON, strict=True):
+        (folder / side).write_text("\n".join(texts(60, words)) + "\n")
+    values = {
+        "folder": str(folder / "prepared"),
+        "train": {side: [str(folder / side)] for side in ("source", "target")},
+        "valid_rows": 4,
+        "tokenizer": {"folder": str(model)},
+        "clean": {"drop_duplicates": False},
+    }
+    config = build_config(PrepareConfig, values, prefix="data.")
+    return prepare(config, task="translation", progress=False).folder
+
+
+def count(model: Path) -> tuple[list[int], list[int]]:
+    tokenizer = load_tokenizer(model)
+    found = []
+    for encode, words in zip(
+        (tokenizer.encode_batch, tokenizer.encode_target_batch), COMMON, strict=True
+    ):
+        ids = torch.tensor([one for row in encode(texts(60, words)) for one in row])
+        found.append(torch.bincount(ids, minlength=tokenizer.vocab_size).tolist())
+    return found[0], found[1]
+
+
+def least(model: Path) -> int:
+    """Special tokens and letters of the source, and one more."""
+    names = load_tokenizer(model).names[0]  # type: ignore[attr-defined]
+    return 4 + sum(len(name.removeprefix("▁")) <= 1 or name.startswith("<0x") for name in names)
+
+
+def test_what_is_kept_computes_what_it_did(model: Path, data: Path, tmp_path: Path) -> None:
+    words = least(model) + 8
+    shrink(model, tmp_path / "small", words=words, data=data)
+    large, small = load_model(model), load_model(tmp_path / "small")
+    tokenizer = load_tokenizer(model)
+    cut = cut_tokenizer(tokenizer, *count(model), words=words)
+    kept = [*cut.target, tokenizer.vocab_size, tokenizer.vocab_size + 1]
+    assert small.config.vocab_size == words + 2 < large.config.vocab_size
+    cut_text = load_tokenizer(tmp_path / "small").encode_batch(["the dog sings in a tree"])[0]
+    said = [small.config.decoder_start_token_id, *range(3, words, 5)]
+    source_1S = torch.tensor([[*cut_text, small.config.end_tokens[0]]])
+    old_source_1S = torch.tensor([[cut.source[index] for index in source_1S[0]]])
+    old_said_1T = torch.tensor([[kept[index] for index in said]])
+    with torch.inference_mode():
+        hidden = small.decode(torch.tensor([said]), small.encode(source_1S))
+        before = large.decode(old_said_1T, large.encode(old_source_1S))
+        torch.testing.assert_close(hidden, before, rtol=0, atol=1e-6)
+        torch.testing.assert_close(
+            small.logits(hidden), large.logits(before)[..., kept], rtol=0, atol=1e-5
+        )
+
+
+@settings(max_examples=60)
+@given(text=st.text(LETTERS + " ", min_size=1, max_size=30), more=st.integers(0, 8))
+def test_every_text_can_still_be_read_and_written(model: Path, text: str, more: int) -> None:
+    tokenizer = load_tokenizer(model)
+    counts = [[1] * tokenizer.vocab_size, [1] * tokenizer.vocab_size]
+    cut = cut_tokenizer(tokenizer, *counts, words=least(model) + more).tokenizer
+    assert cut.unk_id not in cut.encode(text)
+    (ids,) = cut.encode_target_batch([text])
+    assert cut.decode(ids) == " ".join(text.split())
+
+
+def test_common_words_stay_whole_on_their_side(model: Path, tmp_path: Path) -> None:
+    cut = cut_tokenizer(load_tokenizer(model), *count(model), words=least(model) + 3).tokenizer
+    (source,), (target,) = cut.encode_batch(["cat dog"]), cut.encode_target_batch(["sings the"])
+    assert (len(source), len(target)) == (2, 2)
+    assert len(cut.encode("sings")) > 1
+    cut.save(tmp_path)
+    again = load_tokenizer(tmp_path)
+    assert again.encode_batch(["cat house"]) == cut.encode_batch(["cat house"])
+    assert again.encode_target_batch(["the dog"]) == cut.encode_target_batch(["the dog"])
+
+
+def test_layers_and_words_through_the_command_line(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = least(model) + 8
+    given: list[Any] = ["shrink", model, "--data", data, "--words", words, "--decoder", "0,2"]
+    assert run([*map(str, given), "--out", str(tmp_path / "small")]) == 0
+    assert capsys.readouterr().out.strip() == str(tmp_path / "small")
+    small, large = load_model(tmp_path / "small"), load_model(model)
+    assert small.config.decoder_layers == 2
+    ours, theirs = small.decoder.blocks[1].state_dict(), large.decoder.blocks[2].state_dict()
+    for name, weight in theirs.items():
+        torch.testing.assert_close(ours[name], weight)
+    assert load(tmp_path / "small").translate(["the cat sees a dog"], max_new_tokens=4)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"words": 100}, "data: is missing"),
+        ({"data": "."}, "words: is missing"),
+        ({"layers": {"decoder": [7]}}, "keep_layers.decoder: got"),
+    ],
+)
+def test_what_does_not_say_enough_is_refused(
+    model: Path, tmp_path: Path, values: dict[str, Any], message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        shrink(model, tmp_path / "small", **values)
+    assert not (tmp_path / "small").exists()
+
+
+def test_too_few_words_and_another_tokenizer_are_refused(model: Path, tmp_path: Path) -> None:
+    tokenizer = load_tokenizer(model)
+    for words in (3, tokenizer.vocab_size + 1):
+        with pytest.raises(ConfigError, match=f"words: got {words}, expected over"):
+            cut_tokenizer(tokenizer, *count(model), words=words)
+    trained = train_tokenizer(iter(texts(99, WORDS)), TokenizerConfig(kind="bpe", vocab_size=300))
+    with pytest.raises(ConfigError, match="words: only words of SentencePiece"):
+        cut_tokenizer(trained, [], [], words=9)
+    with pytest.raises(ModelError, match="exists already"):
+        shrink(model, tmp_path, layers={"decoder": [0]})
