@@ -31,24 +31,10 @@ SHARED = (
 
 
 @dataclass(kw_only=True)
-class BartValues:
-    """Keys of a BART `config.json` that say how a model computes, and what they are if left out."""
+class BartValues(marian.LayerValues):
+    """Keys of a BART `config.json` that say how a model computes."""
 
     vocab_size: int = 50265
-    d_model: int = 1024
-    encoder_layers: int = 12
-    encoder_ffn_dim: int = 4096
-    encoder_attention_heads: int = 16
-    decoder_layers: int = 12
-    decoder_ffn_dim: int = 4096
-    decoder_attention_heads: int = 16
-    max_position_embeddings: int = 1024
-    activation_function: str = "gelu"
-    dropout: float | int = 0.1
-    attention_dropout: float | int = 0.0
-    activation_dropout: float | int = 0.0
-    scale_embedding: bool = False
-    tie_word_embeddings: bool = True
     pad_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
     bos_token_id: int | None = 0

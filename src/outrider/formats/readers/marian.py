@@ -70,14 +70,12 @@ TWINS = {
 
 
 @dataclass(kw_only=True)
-class MarianValues:
-    """Keys of a Marian `config.json` that say how a model computes, and what they are if left out.
+class LayerValues:
+    """Keys that BART, Marian and their kin have in common, and what they are if left out.
 
     A test compares the defaults with those of transformers.
     """
 
-    vocab_size: int = 58101
-    decoder_vocab_size: int | None = None
     d_model: int = 1024
     encoder_layers: int = 12
     encoder_ffn_dim: int = 4096
@@ -92,6 +90,14 @@ class MarianValues:
     activation_dropout: float | int = 0.0
     scale_embedding: bool = False
     tie_word_embeddings: bool = True
+
+
+@dataclass(kw_only=True)
+class MarianValues(LayerValues):
+    """Keys of a Marian `config.json` that say how a model computes."""
+
+    vocab_size: int = 58101
+    decoder_vocab_size: int | None = None
     share_encoder_decoder_embeddings: bool = True
     pad_token_id: int | None = 58100
     eos_token_id: int | list[int] | None = 0
