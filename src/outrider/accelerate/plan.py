@@ -14,7 +14,7 @@ from outrider.hub import model_folder
 from outrider.runtime import Translator, load
 from outrider.runtime.distill import weights_of
 
-__all__ = ["HELD_OUT", "Plan", "settle_plan"]
+__all__ = ["HELD_OUT", "Plan", "probe", "settle_plan"]
 
 FILE = "plan.json"
 HELD_OUT = 400
@@ -77,7 +77,7 @@ def settle_plan(
     if found < FEWEST:
         files = ", ".join(str(one) for one in text)
         raise DataError(f"{files}: {found} sentences are too few, give at least {FEWEST}")
-    per_second, dtype = _probe(folder, sample(read_sentences(text), PROBE, of=found), threads)
+    per_second, dtype = probe(folder, sample(read_sentences(text), PROBE, of=found), threads)
     affordable = int(TRANSLATING * minutes * 60 * per_second)
     plan = Plan(
         **asked,
@@ -103,7 +103,7 @@ def _resume(path: Path, asked: dict[str, Any]) -> Plan:
         raise DataError(f"{path}: damaged; remove {path.parent} to begin anew") from None
 
 
-def _probe(folder: Path, sentences: Sequence[str], threads: int | None) -> tuple[float, str]:
+def probe(folder: Path, sentences: Sequence[str], threads: int | None) -> tuple[float, str]:
     """Return how many sentences are translated in a second, and in what."""
     translator = load(folder, threads=threads)
     if not isinstance(translator, Translator):

@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": "compare:compare",
     "translate": "translate:translate",
     "generate": "translate:generate",
+    "student": "student:student",
     "shrink": "shrink:shrink",
     "export": "export:export",
     "config": "config:config",

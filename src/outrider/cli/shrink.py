@@ -38,11 +38,8 @@ def shrink(
     if not layers and words is None:
         raise ConfigError("--decoder", "nothing is to be left out; give --decoder 0,5 or --words")
 
-    from transformers.utils import logging
-
     from outrider.student import shrink as shrink_model
 
-    logging.disable_progress_bar()
     typer.echo(str(shrink_model(model, out, layers=layers, words=words, data=data)))
 
 

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
+from transformers.utils import logging as transformers_logging
 
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.tokenizer import load_tokenizer
@@ -60,6 +61,7 @@ def shrink(
         extra = range(tokenizer.vocab_size, loaded.config.vocab_size)  # rows that are no words
         loaded = keep_words(loaded, [*cut.source, *extra], [*cut.target, *extra])
         tokenizer = cut.tokenizer
+    transformers_logging.disable_progress_bar()
     with working_folder(out) as draft:
         loaded.save_pretrained(draft)
         tokenizer.save(draft)

@@ -1,0 +1,36 @@
+"""`outrider student`: a small fast model from a good slow one."""
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from outrider.cli.console import new_console
+
+__all__ = ["student"]
+
+
+def student(
+    config: Annotated[Path, typer.Argument(help="Student config (YAML).")],
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="Overrides, e.g. train.steps=500 shape.words=8000.")
+    ] = None,
+    threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the teacher.")] = None,
+    quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no report.")] = False,
+) -> None:
+    """Let a model teach a smaller one: it translates text, and the student learns from that.
+
+    The student begins with some of the teacher's layers and words. Killed runs resume.
+    """
+    from outrider.config import load_config
+    from outrider.student import StudentConfig, train_student
+
+    wanted = load_config(StudentConfig, config, overrides or [])
+    try:
+        folder = train_student(
+            wanted, threads=threads, console=new_console(stderr=True, quiet=quiet)
+        )
+    except KeyboardInterrupt:
+        typer.echo("outrider: what is done is kept; start again to go on", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(str(folder))

@@ -1,0 +1,80 @@
+"""One YAML file describes one student: its teacher, the text, its shape, how it learns."""
+
+from typing import Annotated, Literal
+
+from pydantic import BeforeValidator, Field
+
+from outrider.config import Config
+from outrider.data.config import CleanConfig
+from outrider.evaluation.config import EvaluateConfig
+from outrider.training.config import TrainConfig
+from outrider.training.run_config import KeptLayers
+
+__all__ = ["CleanTranslations", "ShapeConfig", "StudentConfig", "TranslateConfig"]
+
+Files = Annotated[
+    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+]
+
+
+class TranslateConfig(Config):
+    """How the teacher translates the text."""
+
+    strategy: Literal["greedy", "beam"] = "greedy"
+    """greedy is fastest and easiest to learn from; beam is a little better and far slower."""
+    beams: int = Field(default=4, ge=1)
+    """With beam: sequences in flight for each sentence."""
+    dtype: str = "auto"
+    """int8 on the native core, float32, bfloat16 or float16; auto takes the fastest there is."""
+
+
+class CleanTranslations(CleanConfig):
+    """Which translations are left out: those that are too long, say too little, or are no more than
+    the source again."""
+
+    max_tokens: int = Field(default=128, ge=1)
+    """Longest side kept, in tokens."""
+    drop_equal: bool = True
+    """Drop sentences that the teacher only repeats."""
+
+
+class ShapeConfig(KeptLayers):
+    """What the student keeps of its teacher."""
+
+    words: int | None = Field(default=None, ge=8)
+    """Words of each side, the commonest of the text and all letters of the source; null for all."""
+    freeze: tuple[str, ...] | None = None
+    """Parts that do not learn: embeddings, encoder, decoder, head, or one layer (encoder.0)."""
+
+
+class StudentConfig(Config):
+    """A small model that learns from what a large one says."""
+
+    name: str
+    """What the student is called, for example in its card."""
+    folder: str
+    """Where everything is written; the student lies in `model` inside it."""
+    teacher: str
+    """Model folder, `.argosmodel` file or Hub name: any that translates and that Outrider reads."""
+    text: Files
+    """Files in the source language, plain or .gz; lines are split into sentences."""
+    root: str | None = None
+    """Folder that relative files start from; `$NAME` is read from the environment."""
+    sentences: int | None = Field(default=None, ge=1)
+    """Take so many of the text, spread evenly; null for all."""
+    valid_rows: int = Field(default=500, ge=1)
+    """Sentences that are held out, to see how it learns."""
+    seed: int = Field(default=0, ge=0, lt=1 << 32)
+    """Of the order of the data and dropout."""
+    attribution: str | None = None
+    """Origin and licence of teacher and text, for the model card."""
+    translate: TranslateConfig = TranslateConfig()
+    """How the teacher translates."""
+    clean: CleanTranslations = CleanTranslations()
+    """Which of its translations are left out."""
+    shape: ShapeConfig = ShapeConfig()
+    """What the student keeps of its teacher."""
+    train: TrainConfig = TrainConfig()
+    """How it learns."""
+    evaluate: EvaluateConfig | None = None
+    """What teacher and student are tested on."""

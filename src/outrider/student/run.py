@@ -1,0 +1,181 @@
+"""From a teacher and text to a student: translate, shrink, train; each stage is kept once done."""
+
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from outrider.accelerate.plan import probe
+from outrider.accelerate.text import count_sentences, read_sentences, sample, write_sample
+from outrider.config import build_config
+from outrider.data.config import PrepareConfig
+from outrider.data.prepare import prepare
+from outrider.data.prepared import Prepared, open_prepared
+from outrider.errors import DataError
+from outrider.files import locked, read_json, write_json
+from outrider.hub import model_folder
+from outrider.runtime.distill import distill, weights_of
+from outrider.student.config import StudentConfig
+from outrider.student.shrink import shrink
+from outrider.training.run import train_run
+from outrider.training.run_config import RunConfig
+
+__all__ = ["train_student"]
+
+PLAN = "plan.json"
+PROBED = 48
+"""Sentences that are translated to see how fast that is."""
+
+
+def train_student(
+    config: StudentConfig, *, threads: int | None = None, console: Console | None = None
+) -> Path:
+    """Train a student to its end and return its model folder.
+
+    Args:
+        config: The student; `outrider.config.load_config(StudentConfig, path)` reads one.
+        threads: CPU threads of the teacher.
+        console: Where to report; by default nowhere.
+    """
+    console = console or Console(quiet=True)
+    work = Path(config.folder) / "work"
+    work.mkdir(parents=True, exist_ok=True)
+    busy = DataError(f"{work}: another process is at work there; wait for it")
+    with locked(work / ".lock", busy):
+        plan = _settle(config, work, threads, console)
+        translated = _translate(config, work, plan, threads, console)
+        start = _shrink(config, work, translated)
+    return train_run(_run(config, translated, start), console=console)
+
+
+def _settle(
+    config: StudentConfig, work: Path, threads: int | None, console: Console
+) -> dict[str, Any]:
+    """Return what was settled when this student was begun, or settle it, and say how long."""
+    paths = _text(config)
+    asked = {
+        "weights": weights_of(model_folder(config.teacher)),
+        "text": [str(path) for path in paths],
+        "sentences": config.sentences,
+        "translate": config.translate.model_dump(mode="json"),
+        "valid_rows": config.valid_rows,
+    }
+    path = work / PLAN
+    if path.is_file():
+        before: dict[str, Any] = read_json(path, error=DataError)
+        for key, value in asked.items():
+            if before.get(key) != value:
+                fix = f"remove {work} to begin anew"
+                raise DataError(f"{path}: was begun with another {key}; {fix}")
+        return before
+    found = sum(count_sentences(one) for one in paths)
+    wanted = min(found, config.sentences or found)
+    if wanted < 2 * config.valid_rows:
+        raise DataError(
+            f"text: {wanted} sentences are too few to hold {config.valid_rows} of them out; give "
+            "more, or lower valid_rows"
+        )
+    folder = model_folder(config.teacher)
+    speed, dtype = probe(folder, sample(read_sentences(paths), PROBED, of=found), threads)
+    if config.translate.dtype != "auto":
+        dtype = config.translate.dtype
+    plan = {**asked, "found": found, "wanted": wanted, "per_second": speed, "dtype": dtype}
+    write_json(path, plan)
+    greedy = config.translate.strategy == "greedy"
+    slower = "" if greedy else f", and with {config.translate.beams} beams a few times that"
+    console.print(
+        f"translating {wanted:,} of {found:,} sentences, {speed:,.0f} a second: about "
+        f"{wanted / speed / 60:,.0f} minutes{slower}; then {config.train.steps:,} updates",
+        highlight=False,
+        soft_wrap=True,
+    )
+    return plan
+
+
+def _translate(
+    config: StudentConfig,
+    work: Path,
+    plan: dict[str, Any],
+    threads: int | None,
+    console: Console,
+) -> Prepared:
+    out = work / "translated"
+    if out.is_dir():
+        return open_prepared(out)
+    sentences = work / "sentences.txt"
+    if not sentences.is_file():
+        write_sample(_text(config), sentences, plan["wanted"], of=plan["found"])
+    values = {
+        "folder": str(work / "sentences"),
+        "train": {"source": [str(sentences)]},
+        "valid_rows": config.valid_rows,
+        "tokenizer": {"folder": str(model_folder(config.teacher))},
+        "clean": {"max_tokens": config.clean.max_tokens, "on_bad_text": "drop"},
+    }
+    data = build_config(PrepareConfig, values, prefix="data.")
+    prepared = prepare(data, task="translation", progress=console.is_terminal)
+    beam = config.translate.strategy == "beam"
+    options: dict[str, Any] = {"beams": config.translate.beams} if beam else {}
+    return distill(
+        config.teacher,
+        prepared.folder,
+        out,
+        dtype=plan["dtype"],
+        threads=threads,
+        progress=console.is_terminal,
+        **options,
+    )
+
+
+def _shrink(config: StudentConfig, work: Path, translated: Prepared) -> Path:
+    """Return the folder that the student starts from."""
+    out, shape = work / "start", config.shape
+    if out.is_dir():
+        return out
+    layers = {
+        side: kept
+        for side, kept in (("encoder", shape.encoder), ("decoder", shape.decoder))
+        if kept is not None
+    }
+    data = None if shape.words is None else translated.folder
+    return shrink(config.teacher, out, layers=layers, words=shape.words, data=data)
+
+
+def _run(config: StudentConfig, translated: Prepared, start: Path) -> RunConfig:
+    """Describe the training: the teacher's text, cut by the student's own tokenizer."""
+
+    def pairs(split: str) -> dict[str, Any]:
+        shards = translated.manifest.splits[split].shards
+        files = [str(translated.folder / shard.name) for shard in shards]
+        return {"pairs": files, "source_column": "source", "target_column": "target"}
+
+    freeze, evaluate = config.shape.freeze, config.evaluate
+    return build_config(
+        RunConfig,
+        {
+            "name": config.name,
+            "folder": config.folder,
+            "seed": config.seed,
+            "attribution": config.attribution,
+            "data": {
+                "folder": str(start.parent / "pairs"),
+                "train": pairs("train"),
+                "valid": pairs("valid"),
+                "tokenizer": {"folder": str(start)},
+                "clean": config.clean.model_dump(mode="json"),
+            },
+            "model": {
+                "type": "seq2seq",
+                "start": str(start),
+                **({} if freeze is None else {"freeze": list(freeze)}),
+            },
+            "train": config.train.model_dump(mode="json"),
+            "evaluate": None if evaluate is None else evaluate.model_dump(mode="json"),
+        },
+    )
+
+
+def _text(config: StudentConfig) -> list[Path]:
+    """List the files of text."""
+    root = PrepareConfig(folder=config.folder, root=config.root)
+    return [root.path(name) for name in config.text]

@@ -1,0 +1,128 @@
+"""From a teacher and text in its language to a smaller model, whatever interrupts it."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+import torch
+
+import tiny
+from outrider.cli.main import run
+from outrider.config import load_config
+from outrider.data.config import TokenizerConfig
+from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
+from outrider.data.tokenizer.training import train_tokenizer
+from outrider.models import load_model
+from outrider.runtime import Translator, load
+from outrider.student import StudentConfig
+
+WORDS = ["cat", "dog", "bird", "tree", "sees", "sings", "the", "a", "in", "and"]
+
+
+def texts(count: int) -> list[str]:
+    return [
+        " ".join(
+            WORDS[(seed * 7 + place * (3 + seed % 5)) % len(WORDS)] for place in range(2 + seed % 7)
+        )
+        for seed in range(count)
+    ]
+
+
+@pytest.fixture(scope="module")
+def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("teacher") / "model"
+    lines = [*texts(200), *"abcdefghinorst"]
+    tokenizer = train_tokenizer(iter(lines), TokenizerConfig(kind="unigram", vocab_size=400))
+    write_sentencepiece(tokenizer, folder)
+    model = tiny.seq2seq(
+        vocab_size=tokenizer.vocab_size,
+        norm="pre",
+        position="learned",
+        max_positions=600,
+        decoder_layers=3,
+    )
+    with torch.no_grad():  # the further it is, the more it wants to end
+        place_T1 = torch.arange(600)[:, None]
+        model.decoder_position.table.weight += place_T1 * model.tokens.weight[tokenizer.eos_id]
+    model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture
+def config(teacher: Path, tmp_path: Path) -> Path:
+    lines = [f"{number} {line}.\n" for number, line in enumerate(texts(150))]
+    (tmp_path / "mono.txt").write_text("".join(lines))
+    path = tmp_path / "student.yaml"
+    path.write_text(f"""
+name: little
+folder: {tmp_path / "little"}
+teacher: {teacher}
+text: mono.txt
+root: {tmp_path}
+valid_rows: 16
+clean: {{drop_duplicates: false, max_ratio: null, max_tokens: 500}}
+shape: {{decoder: [0, 2], words: 365}}
+train:
+  {{steps: 12, batch_tokens: 256, save_every: 4, evaluate_every: 6, warmup: 2, average: 1}}
+attribution: Made for a test.
+""")
+    return path
+
+
+def test_a_teacher_and_text_become_a_student(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["student", str(config), "--threads", "1"]) == 0
+    said = capsys.readouterr()
+    model = tmp_path / "little" / "model"
+    assert said.out == f"{model}\n"
+    assert "translating 150 of 150 sentences" in said.err
+    student = load_model(model)
+    assert (student.config.decoder_layers, student.config.vocab_size) == (2, 365)
+    assert "Made for a test." in (model / "README.md").read_text()
+    loaded = load(model)
+    assert isinstance(loaded, Translator)
+    assert len(loaded.translate(texts(3))) == 3
+    assert run(["student", str(config), "sentences=100"]) == 2
+    assert "was begun with another sentences; remove" in capsys.readouterr().err
+
+
+def test_too_little_text_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["student", str(config), "sentences=20"]) == 2
+    assert "text: 20 sentences are too few to hold 16" in capsys.readouterr().err
+
+
+def test_the_example_is_one(repository: Path) -> None:
+    example = load_config(StudentConfig, repository / "examples" / "student" / "opus-mt-zh-en.yaml")
+    assert example.shape.decoder == (0, 5)
+    assert example.clean.drop_equal
+
+
+@pytest.mark.slow
+def test_killed_it_goes_on(config: Path, tmp_path: Path) -> None:
+    """Killed in every stage it reaches, it ends with the weights of an undisturbed one."""
+    environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+
+    def start(name: str) -> "subprocess.Popen[bytes]":
+        line = ["student", str(config), f"folder={tmp_path / name}", "--threads", "1", "-q"]
+        code = f"import sys; from outrider.cli.main import run; sys.exit(run({line!r}))"
+        return subprocess.Popen([sys.executable, "-c", code], env=environment)
+
+    assert start("whole").wait(300) == 0
+    kills = 0
+    for sign in ("plan.json", "sentences.txt", "translated/manifest.json", "start/config.json"):
+        process = start("broken")
+        while process.poll() is None and not (tmp_path / "broken" / "work" / sign).exists():
+            time.sleep(0.01)
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            kills += 1
+        process.wait(60)
+    assert kills >= 3
+    assert start("broken").wait(300) == 0
+    name = "model/model.safetensors"
+    assert (tmp_path / "broken" / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
