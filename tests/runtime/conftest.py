@@ -4,6 +4,8 @@ does to a text on the way in, it must undo on the way out."""
 import numpy as np
 import pytest
 
+from outrider.decoding.questions import Forbidden, Likeliest
+
 ALPHABET = "abcdefghijklmnopqrstuvwxyzA .,!?。！你好\n"
 
 
@@ -69,6 +71,10 @@ class EchoBackend:
             out[n, 0, wanted] = 10.0
             state.rows[n] = (source, length + len(fed))
         return ask.answer(out)
+
+    def greedy(self, newest, state, forbidden, *, steps, ends):
+        ask = Likeliest(Forbidden(tuple(forbidden)))
+        return self.extend([[token] for token in newest], state, ask).tokens
 
 
 @pytest.fixture(scope="session")
