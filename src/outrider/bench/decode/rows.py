@@ -137,7 +137,7 @@ def _called(method: str, mode: str) -> str:
     """What the time in a method of the backend is called in a result."""
     if method == "extend":
         return _STEPS.get(mode, "step")
-    return "ctc" if method == "fill" else method
+    return {"greedy": "step", "fill": "ctc"}.get(method, method)
 
 
 def _identical_to_own_greedy(one: Measured, others: Sequence[Measured]) -> float | None:
