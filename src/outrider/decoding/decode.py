@@ -10,9 +10,9 @@ from outrider.decoding.session import Session
 from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 
-__all__ = ["decode"]
+__all__ = ["AHEAD", "decode"]
 
-AHEAD = 8
+AHEAD = 16
 """Tokens that greedy rows say at once: nobody sees them before the list is done."""
 
 

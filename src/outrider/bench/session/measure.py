@@ -12,6 +12,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from outrider.decoding import DecodeSettings, Request, Session, decode
+from outrider.decoding.decode import AHEAD
 from outrider.errors import OutriderError
 from outrider.evaluation.results import machine, versions
 from outrider.runtime import Translator
@@ -100,9 +101,9 @@ def _batches(
 def _session(
     translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
 ) -> list[tuple[int, ...]]:
-    """Feed a session as a server does: with news of every row after every round."""
+    """Feed a session as a server does that streams nothing: with news of rows as they are done."""
     policy = translator.policy if needs_policy(translator.backend, config) else None
-    session = Session(translator.backend, config, rows=rows, policy=policy)
+    session = Session(translator.backend, config, rows=rows, policy=policy, ahead=AHEAD)
     numbers = [session.add(request) for request in requests]
     found: dict[int, tuple[int, ...]] = {}
     while session.busy:
