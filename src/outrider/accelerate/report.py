@@ -22,10 +22,16 @@ def write_report(
     folder: Path, plan: Plan, run: RunConfig, measured: dict[str, Any], seconds: dict[str, float]
 ) -> None:
     """Write `accelerate.json`, `accelerate.png`, and a section of `README.md`."""
-    curve = _curve(run)
+    curve, values = _curve(run), run.model_dump(mode="json")
     report = {
-        "plan": asdict(plan),
-        "run": run.model_dump(mode="json"),
+        # Names of files and not their places, which mean nothing where the folder goes.
+        "plan": asdict(plan)
+        | {
+            "model": Path(plan.model).name,
+            "text": {Path(name).name: digest for name, digest in plan.text.items()},
+        },
+        "drafter": values["model"] | {"target": Path(plan.model).name},
+        "train": values["train"],
         "minutes": {name: round(spent / 60, 2) for name, spent in seconds.items()},
         "curve": curve,
         **measured,
@@ -88,8 +94,8 @@ def _section(plan: Plan, report: dict[str, Any]) -> str:
             f"{row['sentences_per_second']:,.1f} | {rounds} | {shown} |"
         )
     machine = report["machine"]
-    name = machine.get("cpu", "") if isinstance(machine, dict) else str(machine)
-    return "\n".join([*lines, "", f"Machine: {name}.", ""])
+    name, sets = machine.get("processor", ""), ", ".join(machine.get("instructions", []))
+    return "\n".join([*lines, "", f"Machine: {name} ({sets}).", ""])
 
 
 def _draw(curve: list[dict[str, float]], rows: list[dict[str, Any]], path: Path) -> None:
