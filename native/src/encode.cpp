@@ -9,6 +9,21 @@
 namespace outrider {
 namespace {
 
+// Tokens that a worker takes through the encoder at a time, in whole sequences: so many that weights
+// are worth reading for them, so few that the caches keep what they leave behind.
+constexpr std::size_t kRowsAtOnce = 64;
+
+// How many of the first rows belong together: whole sequences, at least one, about `wanted` rows.
+std::size_t whole_sequences(std::span<const Row> rows, std::size_t wanted) {
+  std::size_t end = 0;
+  for (std::size_t at = 1; at <= rows.size(); ++at) {
+    if (at < rows.size() && rows[at].sequence == rows[at - 1].sequence) continue;
+    if (end > 0 && at > wanted) break;
+    end = at;
+  }
+  return end;
+}
+
 // Whether any sequence is to take in tokens, and so to read its source token by token.
 bool is_decoded(const std::vector<int>& capacities) {
   return std::any_of(capacities.begin(), capacities.end(), [](int one) { return one > 0; });
@@ -136,31 +151,37 @@ void Model::run_encoder(const std::vector<std::vector<int>>& sources, State& sta
   }
   const int width = spec_.width;
   const std::shared_ptr<const OffsetBias> bias = encoder_biases_.at_least(longest);
-  run(
-      rows, state.size(), static_cast<int>(rows.size()),  // a token sees all of its source
-      [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
-        reserve_buffers(shared, own, encoder_.shape(), count, longest);
-      },
-      [&](ForwardPass& pass) {
-        pass.caches = &caches;
-        pass.angles = state.angles.get();
-        pass.bias = bias.get();
-        embed(pass, spec_.shared_embeddings ? tokens_ : source_tokens_, source_position_table_,
-              state.sines.get(), source_embedding_norm_);
-        encoder_.run_uncached(pass);
-        pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width,
-                              width);
-        if (decoded) decoder_.write_cross_kv(pass, decoder);
-        if (state.drafting()) drafter_->stack().write_cross_kv(pass, drafter);
-        if (!state.parallel() || pass.worker.index != 0) return;
-        for (int r = 0; r < pass.count; ++r) {
-          const Row& row = pass.rows[r];
-          auto& read =
-              const_cast<Source&>(*state.sequences[static_cast<std::size_t>(row.sequence)]->source);
-          std::copy_n(pass.own.stream.data() + area(r, width), width,
-                      read.encoder_output.data() + area(row.position, width));
-        }
-      });
+  const auto encode_rows = [&](ForwardPass& pass) {
+    pass.caches = &caches;
+    pass.angles = state.angles.get();
+    pass.bias = bias.get();
+    embed(pass, spec_.shared_embeddings ? tokens_ : source_tokens_, source_position_table_,
+          state.sines.get(), source_embedding_norm_);
+    encoder_.run_uncached(pass);
+    pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data(), pass.count, width,
+                          width);
+    if (decoded) decoder_.write_cross_kv(pass, decoder);
+    if (state.drafting()) drafter_->stack().write_cross_kv(pass, drafter);
+    if (!state.parallel() || pass.worker.index != 0) return;
+    for (int r = 0; r < pass.count; ++r) {
+      const Row& row = pass.rows[r];
+      auto& read =
+          const_cast<Source&>(*state.sequences[static_cast<std::size_t>(row.sequence)]->source);
+      std::copy_n(pass.own.stream.data() + area(r, width), width,
+                  read.encoder_output.data() + area(row.position, width));
+    }
+  };
+  const std::size_t wanted = kRowsAtOnce * static_cast<std::size_t>(team_.threads());
+  for (std::span<const Row> left = rows; !left.empty();) {
+    const std::span<const Row> some = left.first(whole_sequences(left, wanted));
+    left = left.subspan(some.size());
+    run(
+        some, state.size(), static_cast<int>(some.size()),  // a token sees all of its source
+        [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
+          reserve_buffers(shared, own, encoder_.shape(), count, longest);
+        },
+        encode_rows);
+  }
 }
 
 }  // namespace outrider

@@ -11,7 +11,8 @@ namespace outrider {
 namespace {
 
 constexpr int kRowBlock = 32;  // rows whose sums are held at once: two AMX tiles
-constexpr int kSums = 8192;    // sums held at once; 32 KiB, which the first cache keeps
+constexpr int kSums = 6144;    // sums held at once; 24 KiB, which the first cache keeps
+constexpr int kPanelStep = 12; // panels at once are a multiple of this, as all products like it
 
 // x / scale in the nearest whole numbers, ties to even. `x` and `bytes` are padded to `kLanes`.
 void round_column(const float* x, int width, float scale, std::int8_t* bytes) {
@@ -76,7 +77,7 @@ void Operand::reserve(Precision precision, int rows, int width) {
   }
   bytes_.reserve(count * static_cast<std::size_t>(round_up(width, kDepthStep)));
   scales_.reserve(count);
-  sums_.reserve(std::max(kSums, kRowBlock * 4 * kPanel));
+  sums_.reserve(std::max(kSums, kRowBlock * kPanelStep * kPanel));
 }
 
 void Operand::load(const Kernel& kernel, Precision precision, const float* x, int rows, int width,
@@ -93,6 +94,10 @@ void Operand::load(const Kernel& kernel, Precision precision, const float* x, in
     scales_[static_cast<std::size_t>(r)] =
         kernel.rows->quantise(x + static_cast<std::ptrdiff_t>(r) * stride, width,
                               bytes_.data() + static_cast<std::ptrdiff_t>(r) * depth_, depth_);
+  if (!kernel.unsigned_bytes) return;
+  std::int8_t* const bytes = bytes_.data();  // whose place the compiler need not look up again
+  const std::ptrdiff_t count = static_cast<std::ptrdiff_t>(rows) * depth_;
+  for (std::ptrdiff_t n = 0; n < count; ++n) bytes[n] = static_cast<std::int8_t>(bytes[n] ^ -128);
 }
 
 Matrix::Matrix(PackedWeights& weights, const std::string& name, int columns, int width,
@@ -187,7 +192,7 @@ void Matrix::multiply_bytes(const Kernel& kernel, Operand& x, Range panels, floa
                             std::ptrdiff_t stride, const int* out_rows) const {
   const int block = std::min(x.rows_, kRowBlock);
   if (block == 0) return;
-  const int step = std::max(4, kSums / (block * kPanel) / 4 * 4);
+  const int step = std::max(1, kSums / (block * kPanel * kPanelStep)) * kPanelStep;
   std::int32_t* sums = x.sums_.data();
   for (int p = panels.begin; p < panels.end; p += step) {
     const int count = std::min(step, panels.end - p);

@@ -56,7 +56,6 @@ void check_product(Dice& dice, int rows, int panels, int depth, bool ends) {
   const std::vector<int> weight = random_bytes(dice, columns * depth, ends);
   const Packed packed = pack(weight, columns, depth);
   Buffer<std::int8_t> bytes(x.size());
-  for (std::size_t i = 0; i < x.size(); ++i) bytes[i] = static_cast<std::int8_t>(x[i]);
   std::vector<std::int32_t> expected;
   for (int r = 0; r < rows; ++r)
     for (int c = 0; c < columns; ++c)
@@ -64,6 +63,8 @@ void check_product(Dice& dice, int rows, int panels, int depth, bool ends) {
                                             weight.begin() + c * depth, 0));
   for (const Kernel* kernel : all_kernels()) {
     std::vector<std::int32_t> sums(expected.size(), -1);
+    const int more = kernel->unsigned_bytes ? 128 : 0;
+    for (std::size_t i = 0; i < x.size(); ++i) bytes[i] = static_cast<std::int8_t>(x[i] + more);
     kernel->product(bytes.data(), rows, depth, packed.bytes.data(), packed.offsets.data(), panels,
                     sums.data());
     CHECK(same(sums, expected));
@@ -71,7 +72,7 @@ void check_product(Dice& dice, int rows, int panels, int depth, bool ends) {
 }
 
 void check_products(Dice& dice) {
-  for (int rows : {1, 2, 3, 4, 5, 15, 16, 17, 31, 32, 33})
+  for (int rows : {1, 2, 3, 4, 5, 7, 8, 12, 15, 16, 17, 31, 32, 33})
     for (int panels : {1, 2, 3, 4, 5, 8})
       check_product(dice, rows, panels, 64 * dice.pick(1, 3), dice.chance(0.3));
   check_product(dice, 4, 2, 8192, true);

@@ -82,7 +82,7 @@ std::vector<Kernel> find_all() {
 #if defined(OUTRIDER_X86)
   const Features machine;
   if (machine.amx() && may_use_tiles()) found.push_back({"amx", product_amx, &rows_avx512});
-  if (machine.vnni()) found.push_back({"vnni", product_vnni, &rows_avx512});
+  if (machine.vnni()) found.push_back({"vnni", product_vnni, &rows_avx512, true});
   if (machine.avx2()) found.push_back({"avx2", product_avx2, &rows_avx2});
 #elif defined(OUTRIDER_ARM)
   if (has_dot_product()) found.push_back({"neon", product_neon, &rows_portable});

@@ -13,7 +13,9 @@
 namespace outrider {
 namespace {
 
-template <int kRows, int kPanels>
+constexpr int kManyRows = 8, kFewPanels = 3;  // 24 sums at once; the panels stay in the first cache
+
+template <int kRows, int kPanels, bool kFlipped>
 inline __attribute__((always_inline)) void vnni_block(const std::int8_t* bytes, int depth,
                                                       const std::int8_t* panel,
                                                       const std::int32_t* offsets, int stride,
@@ -32,7 +34,8 @@ inline __attribute__((always_inline)) void vnni_block(const std::int8_t* bytes, 
     for (int r = 0; r < kRows; ++r) {
       std::int32_t four;
       std::memcpy(&four, bytes + r * depth + k, sizeof four);
-      const __m512i a = _mm512_xor_si512(_mm512_set1_epi32(four), flip);
+      __m512i a = _mm512_set1_epi32(four);
+      if constexpr (!kFlipped) a = _mm512_xor_si512(a, flip);
       for (int p = 0; p < kPanels; ++p) sum[r][p] = _mm512_dpbusd_epi32(sum[r][p], a, weight[p]);
     }
   }
@@ -41,34 +44,56 @@ inline __attribute__((always_inline)) void vnni_block(const std::int8_t* bytes, 
       _mm512_storeu_si512(sums + r * stride + p * kPanel, sum[r][p]);
 }
 
-template <int kRows>
-inline void vnni_rows(const std::int8_t* bytes, int depth, const std::int8_t* panels,
-                      const std::int32_t* offsets, int panel_count, std::int32_t* sums) {
+// A few rows against all panels: each weight is read once.
+template <int kRows, bool kFlipped>
+inline void few_rows(const std::int8_t* bytes, int depth, const std::int8_t* panels,
+                     const std::int32_t* offsets, int panel_count, std::int32_t* sums) {
   const int stride = panel_count * kPanel;
   int p = 0;
   for (; p + 4 <= panel_count; p += 4)
-    vnni_block<kRows, 4>(bytes, depth, panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel,
-                         offsets + p * kPanel, stride, sums + p * kPanel);
+    vnni_block<kRows, 4, kFlipped>(bytes, depth,
+                                   panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel,
+                                   offsets + p * kPanel, stride, sums + p * kPanel);
   for (; p < panel_count; ++p)
-    vnni_block<kRows, 1>(bytes, depth, panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel,
-                         offsets + p * kPanel, stride, sums + p * kPanel);
+    vnni_block<kRows, 1, kFlipped>(bytes, depth,
+                                   panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel,
+                                   offsets + p * kPanel, stride, sums + p * kPanel);
 }
 
+// Some panels against many rows.
+template <int kPanels, bool kFlipped>
+inline void many_rows(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panel,
+                      const std::int32_t* offsets, int stride, std::int32_t* sums) {
+  for (int r = 0; r + kManyRows <= rows; r += kManyRows)
+    vnni_block<kManyRows, kPanels, kFlipped>(bytes + r * depth, depth, panel, offsets, stride,
+                                             sums + r * stride);
+}
+
+// `kFlipped` says that the bytes are a + 128 already.
+template <bool kFlipped>
 inline void vnni_product(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
                          const std::int32_t* offsets, int panel_count, std::int32_t* sums) {
-  const int stride = panel_count * kPanel;
-  int r = 0;
+  const int stride = panel_count * kPanel, many = rows / kManyRows * kManyRows;
+  for (int p = 0; p < panel_count && many > 0;) {
+    const std::int8_t* panel = panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel;
+    const bool some = p + kFewPanels <= panel_count;
+    (some ? many_rows<kFewPanels, kFlipped> : many_rows<1, kFlipped>)(
+        bytes, many, depth, panel, offsets + p * kPanel, stride, sums + p * kPanel);
+    p += some ? kFewPanels : 1;
+  }
+  int r = many;
   for (; r + 4 <= rows; r += 4)
-    vnni_rows<4>(bytes + r * depth, depth, panels, offsets, panel_count, sums + r * stride);
+    few_rows<4, kFlipped>(bytes + r * depth, depth, panels, offsets, panel_count,
+                          sums + r * stride);
   const std::int8_t* rest = bytes + r * depth;
   std::int32_t* out = sums + r * stride;
   switch (rows - r) {
     case 3:
-      return vnni_rows<3>(rest, depth, panels, offsets, panel_count, out);
+      return few_rows<3, kFlipped>(rest, depth, panels, offsets, panel_count, out);
     case 2:
-      return vnni_rows<2>(rest, depth, panels, offsets, panel_count, out);
+      return few_rows<2, kFlipped>(rest, depth, panels, offsets, panel_count, out);
     case 1:
-      return vnni_rows<1>(rest, depth, panels, offsets, panel_count, out);
+      return few_rows<1, kFlipped>(rest, depth, panels, offsets, panel_count, out);
     default:
       return;
   }
