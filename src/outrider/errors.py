@@ -56,6 +56,7 @@ EXTRAS = {
     "matplotlib": ("matplotlib", "plot"),
     "ctranslate2": ("ctranslate2", "peers"),
     "peft": ("peft", "lora"),
+    "py3langid": ("py3langid", "language"),
 }
 """Modules that `pip install outrider` does not bring: their name, and the extra that has them."""
 

@@ -7,11 +7,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.data.cleaning import PairCleaner
+from outrider.data.cleaning import PairCleaner, count_repeats
 from outrider.data.config import CleanConfig
 from outrider.data.normalise import normalise, normalise_verbatim
 from outrider.data.records import Row
-from outrider.errors import DataError
+from outrider.errors import ConfigError, DataError
 
 
 def keep(*pairs: tuple[str, str], **config: object) -> tuple[list[tuple[str, str]], dict[str, int]]:
@@ -28,12 +28,52 @@ def keep(*pairs: tuple[str, str], **config: object) -> tuple[list[tuple[str, str
         ({"max_characters": 3}, ("abc", "abcd"), "too long"),
         ({"max_ratio": 2.0}, ("ab", "abcde"), "length ratio"),
         ({"drop_equal": True}, ("same", " same"), "source equals target"),
+        ({"max_repeats": 2}, ("so it is", "so it is so it is so it is"), "repeats itself"),
+        ({"max_repeats": 3}, ("\u54c8\u54c8\u54c8\u54c8", "It is funny."), "repeats itself"),
     ],
 )
 def test_each_reason(config: dict[str, object], pair: tuple[str, str], reason: str) -> None:
     assert keep(pair, **config) == ([], {reason: 1})
     swapped = (pair[1], pair[0])
     assert keep(swapped, **config) == ([], {reason: 1})
+
+
+@pytest.mark.parametrize(
+    ("text", "times"),
+    [("", 1), ("a b a", 1), ("a a b b b", 3), ("x a b a b a b", 3), ("a b c a b c c", 2),
+     ("\u4e00\u4e8c\u4e00\u4e8c", 2), ("no, no, no", 2), ("aaaa", 1)],
+)  # fmt: skip
+def test_repeats_are_counted(text: str, times: int) -> None:
+    assert count_repeats(text) == times
+
+
+@given(st.lists(st.sampled_from("abc"), max_size=24))
+def test_repeats_are_those_that_can_be_seen(words: list[str]) -> None:
+    found = max(
+        (times for size in range(1, 9) for start in range(len(words)) for times in range(1, 25)
+         if len(part := words[start : start + size * times]) == size * times
+         and part == part[:size] * times),
+        default=1,
+    )  # fmt: skip
+    assert count_repeats(" ".join(words)) == found
+
+
+def test_a_side_may_repeat_what_the_other_repeats() -> None:
+    fine = [("ha ha ha ha ha", "he he he he he"), ("one", "one two one two")]
+    assert keep(*fine, max_repeats=2) == (fine, {})
+
+
+def test_other_languages_are_dropped() -> None:
+    pytest.importorskip("py3langid")
+    english = "This is an ordinary sentence about nothing at all."
+    french = "Bonjour tout le monde, comment allez-vous aujourd'hui ?"
+    pairs = [("Wer da?", english), ("Was ist das?", french), ("Ja", "OK")]
+    kept, dropped = keep(*pairs, target_language="en")
+    assert (kept, dropped) == ([pairs[0], pairs[2]], {"target in another language": 1})
+    kept, dropped = keep((french, french), (english, french), source_language="fr")
+    assert (len(kept), dropped) == (1, {"source in another language": 1})
+    with pytest.raises(ConfigError, match=r"data\.clean\.target_language: got 'xx', expected one"):
+        keep(target_language="xx")
 
 
 def test_nothing_else_is_dropped() -> None:

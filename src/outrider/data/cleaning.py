@@ -5,11 +5,17 @@ from collections.abc import Sequence
 from outrider.data.config import CleanConfig
 from outrider.data.corpus import Passage, Row
 from outrider.data.duplicates import SeenBefore
+from outrider.data.language import LanguageGuess
 from outrider.data.manifest import Dropped
 from outrider.data.normalise import normalise
 from outrider.errors import DataError
 
-__all__ = ["Drops", "PairCleaner"]
+__all__ = ["Drops", "PairCleaner", "count_repeats"]
+
+PHRASE = 8
+"""Longest group of words that is looked for again."""
+EAST_ASIAN = 0x2E80
+"""From here on letters stand for syllables or words, mostly without spaces."""
 
 
 class Drops:
@@ -49,6 +55,14 @@ class PairCleaner:
         self.config, self.sources_alone = config, sources_alone
         self.drops = Drops()
         self._seen = SeenBefore(config.duplicate_megabytes) if config.drop_duplicates else None
+        wanted = {"source": config.source_language, "target": config.target_language}
+        if sources_alone:
+            del wanted["target"]
+        self._languages = {side: code for side, code in wanted.items() if code is not None}
+        self._guess = LanguageGuess() if self._languages else None
+        for side, code in self._languages.items():
+            assert self._guess is not None
+            self._guess.check(f"data.clean.{side}_language", code)
 
     def keep(self, rows: Sequence[Row]) -> list[tuple[str, str]]:
         """The clean pairs among `rows`."""
@@ -80,6 +94,17 @@ class PairCleaner:
             return "length ratio"
         if self.config.drop_equal and source == target and not self.sources_alone:
             return "source equals target"
+        if self.config.max_repeats is not None and not self.sources_alone:
+            fewer, more = sorted((count_repeats(source), count_repeats(target)))
+            if more > max(fewer, self.config.max_repeats):
+                return "repeats itself"
+        return self._wrong_language(source=source, target=target)
+
+    def _wrong_language(self, **text: str) -> str:
+        for side, wanted in self._languages.items():
+            found = self._guess(text[side]) if self._guess is not None else None
+            if found not in (None, wanted):
+                return f"{side} in another language"
         return ""
 
     def _without_duplicates(
@@ -91,3 +116,19 @@ class PairCleaner:
         for i in seen.nonzero()[0].tolist():
             self.drops.add("duplicate", rows[i])
         return [pair for pair, again in zip(pairs, seen, strict=True) if not again]
+
+
+def count_repeats(text: str) -> int:
+    """Count how often the same words follow each other at most, in groups of up to eight words.
+
+    A text in a script that has no spaces between words is counted in letters.
+    """
+    unspaced = sum(ord(letter) >= EAST_ASIAN for letter in text)
+    parts: Sequence[str] = text if 2 * unspaced > len(text) else text.split()
+    most = 1
+    for size in range(1, min(PHRASE, len(parts) // 2) + 1):
+        run = 0
+        for before, after in zip(parts, parts[size:], strict=False):
+            run = run + 1 if before == after else 0
+            most = max(most, run // size + 1)
+    return most

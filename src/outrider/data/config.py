@@ -126,6 +126,14 @@ class CleanConfig(Config):
     """Memory for finding duplicates: about 100,000 pairs a megabyte are remembered."""
     drop_equal: bool = False
     """Drop pairs whose two sides are the same text."""
+    max_repeats: int | None = Field(default=None, ge=1)
+    """Most times that a side may say the same few words (or letters, where words are not spaced)
+    in a row, unless the other does as well: what a model does that lost its way."""
+    source_language: str | None = None
+    """Code such as `zh`: drop pairs whose source is clearly in another language. Needs the extra
+    `language`."""
+    target_language: str | None = None
+    """The same for targets."""
 
 
 class PrepareConfig(Config):

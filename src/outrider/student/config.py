@@ -29,13 +29,15 @@ class TranslateConfig(Config):
 
 
 class CleanTranslations(CleanConfig):
-    """Which translations are left out: those that are too long, say too little, or are no more than
-    the source again."""
+    """Which translations are left out: those that are too long, say too little, say it over and
+    over, or are no more than the source again."""
 
     max_tokens: int = Field(default=128, ge=1)
     """Longest side kept, in tokens."""
     drop_equal: bool = True
     """Drop sentences that the teacher only repeats."""
+    max_repeats: int | None = Field(default=4, ge=1)
+    """Most times that a translation may say the same few words in a row, unless the source does."""
 
 
 class ShapeConfig(KeptLayers):
