@@ -66,6 +66,7 @@ root: {tmp_path}
 valid_rows: 16
 clean: {{drop_duplicates: false, max_ratio: null, max_tokens: 500}}
 shape: {{decoder: [0, 2], words: 365}}
+word_level: 0.5
 train:
   {{steps: 12, batch_tokens: 256, save_every: 4, evaluate_every: 6, warmup: 2, average: 1}}
 attribution: Made for a test.
@@ -89,6 +90,25 @@ def test_a_teacher_and_text_become_a_student(
     assert len(loaded.translate(texts(3))) == 3
     assert run(["student", str(config), "sentences=100"]) == 2
     assert "was begun with another sentences; remove" in capsys.readouterr().err
+    assert run(["student", str(config), "shape.words=364"]) == 2
+    assert (
+        "shape.json: was begun with another shape; choose another folder" in capsys.readouterr().err
+    )
+
+
+def test_students_share_translations(config: Path, tmp_path: Path) -> None:
+    shared = f"work={tmp_path / 'shared'}"
+    for name, words in (("one", 365), ("two", 364)):
+        line = [f"folder={tmp_path / name}", shared, f"shape.words={words}", "word_level=0", "-q"]
+        assert run(["student", str(config), *line]) == 0
+        assert load_model(tmp_path / name / "model").config.vocab_size == words
+        assert not (tmp_path / name / "teacher").exists()
+    assert not (tmp_path / "two" / "work").exists()
+
+
+def test_the_teacher_is_named_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert run(["student", str(config), "train.teacher=other"]) == 2
+    assert "train.teacher: is the teacher of the student; set word_level" in capsys.readouterr().err
 
 
 def test_too_little_text_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -114,7 +134,13 @@ def test_killed_it_goes_on(config: Path, tmp_path: Path) -> None:
 
     assert start("whole").wait(300) == 0
     kills = 0
-    for sign in ("plan.json", "sentences.txt", "translated/manifest.json", "start/config.json"):
+    for sign in (
+        "plan.json",
+        "sentences.txt",
+        "translated/manifest.json",
+        "../start/config.json",
+        "../teacher/config.json",
+    ):
         process = start("broken")
         while process.poll() is None and not (tmp_path / "broken" / "work" / sign).exists():
             time.sleep(0.01)

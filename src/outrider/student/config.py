@@ -1,11 +1,12 @@
 """One YAML file describes one student: its teacher, the text, its shape, how it learns."""
 
-from typing import Annotated, Literal
+from typing import Annotated, Literal, Self
 
-from pydantic import BeforeValidator, Field
+from pydantic import BeforeValidator, Field, model_validator
 
 from outrider.config import Config
 from outrider.data.config import CleanConfig
+from outrider.errors import ConfigError
 from outrider.evaluation.config import EvaluateConfig
 from outrider.training.config import TrainConfig
 from outrider.training.run_config import KeptLayers
@@ -56,6 +57,9 @@ class StudentConfig(Config):
     """What the student is called, for example in its card."""
     folder: str
     """Where everything is written; the student lies in `model` inside it."""
+    work: str | None = None
+    """Where the teacher's translations are kept, which several students may share; by default
+    `work` in the folder."""
     teacher: str
     """Model folder, `.argosmodel` file or Hub name: any that translates and that Outrider reads."""
     text: Files
@@ -76,7 +80,16 @@ class StudentConfig(Config):
     """Which of its translations are left out."""
     shape: ShapeConfig = ShapeConfig()
     """What the student keeps of its teacher."""
+    word_level: float = Field(default=0.0, ge=0, le=1)
+    """Share of the teacher's probability of every word in what is learnt; the rest is the text it
+    wrote. The teacher then runs along, which takes about half the time again."""
     train: TrainConfig = TrainConfig()
     """How it learns."""
     evaluate: EvaluateConfig | None = None
     """What teacher and student are tested on."""
+
+    @model_validator(mode="after")
+    def _one_teacher(self) -> Self:
+        if self.train.teacher is not None:
+            raise ConfigError("train.teacher", "is the teacher of the student; set word_level")
+        return self

@@ -1,5 +1,7 @@
 """From a teacher and text to a student: translate, shrink, train; each stage is kept once done."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +24,7 @@ from outrider.training.run_config import RunConfig
 
 __all__ = ["train_student"]
 
-PLAN = "plan.json"
+PLAN, START, TEACHER = "plan.json", "start", "teacher"
 PROBED = 48
 """Sentences that are translated to see how fast that is."""
 
@@ -38,14 +40,23 @@ def train_student(
         console: Where to report; by default nowhere.
     """
     console = console or Console(quiet=True)
-    work = Path(config.folder) / "work"
-    work.mkdir(parents=True, exist_ok=True)
-    busy = DataError(f"{work}: another process is at work there; wait for it")
-    with locked(work / ".lock", busy):
+    folder = Path(config.folder)
+    work = folder / "work" if config.work is None else Path(config.work)
+    with _alone(work):
         plan = _settle(config, work, threads, console)
         translated = _translate(config, work, plan, threads, console)
-        start = _shrink(config, work, translated)
-    return train_run(_run(config, translated, start), console=console)
+    with _alone(folder):
+        _shrink(config, folder, translated)
+    return train_run(_run(config, folder, translated), console=console)
+
+
+@contextmanager
+def _alone(folder: Path) -> Iterator[None]:
+    """Keep other processes out of a folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    busy = DataError(f"{folder}: another process is at work there; wait for it")
+    with locked(folder / ".student.lock", busy):
+        yield
 
 
 def _settle(
@@ -127,21 +138,25 @@ def _translate(
     )
 
 
-def _shrink(config: StudentConfig, work: Path, translated: Prepared) -> Path:
-    """Return the folder that the student starts from."""
-    out, shape = work / "start", config.shape
-    if out.is_dir():
-        return out
-    layers = {
-        side: kept
-        for side, kept in (("encoder", shape.encoder), ("decoder", shape.decoder))
-        if kept is not None
-    }
-    data = None if shape.words is None else translated.folder
-    return shrink(config.teacher, out, layers=layers, words=shape.words, data=data)
+def _shrink(config: StudentConfig, folder: Path, translated: Prepared) -> None:
+    """Write what the student starts from and, if it is asked for every word, its teacher."""
+    shape, words = config.shape, config.shape.words
+    data = None if words is None else translated.folder
+    asked, path = shape.model_dump(mode="json"), folder / "shape.json"
+    if path.is_file():
+        if read_json(path, error=DataError) != asked:
+            fix = f"choose another folder (work: {translated.folder.parent} keeps the translations)"
+            raise DataError(f"{path}: was begun with another shape; {fix}")
+    else:
+        write_json(path, asked)
+    sides = {"encoder": shape.encoder, "decoder": shape.decoder}
+    layers = {side: kept for side, kept in sides.items() if kept is not None}
+    for name, kept in ((START, layers), (TEACHER, None)):
+        if (name == START or config.word_level) and not (folder / name).is_dir():
+            shrink(config.teacher, folder / name, layers=kept, words=words, data=data)
 
 
-def _run(config: StudentConfig, translated: Prepared, start: Path) -> RunConfig:
+def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig:
     """Describe the training: the teacher's text, cut by the student's own tokenizer."""
 
     def pairs(split: str) -> dict[str, Any]:
@@ -150,6 +165,9 @@ def _run(config: StudentConfig, translated: Prepared, start: Path) -> RunConfig:
         return {"pairs": files, "source_column": "source", "target_column": "target"}
 
     freeze, evaluate = config.shape.freeze, config.evaluate
+    train = config.train.model_dump(mode="json")
+    if config.word_level:
+        train |= {"teacher": str(folder / TEACHER), "teacher_share": config.word_level}
     return build_config(
         RunConfig,
         {
@@ -158,18 +176,18 @@ def _run(config: StudentConfig, translated: Prepared, start: Path) -> RunConfig:
             "seed": config.seed,
             "attribution": config.attribution,
             "data": {
-                "folder": str(start.parent / "pairs"),
+                "folder": str(folder / "pairs"),
                 "train": pairs("train"),
                 "valid": pairs("valid"),
-                "tokenizer": {"folder": str(start)},
+                "tokenizer": {"folder": str(folder / START)},
                 "clean": config.clean.model_dump(mode="json"),
             },
             "model": {
                 "type": "seq2seq",
-                "start": str(start),
+                "start": str(folder / START),
                 **({} if freeze is None else {"freeze": list(freeze)}),
             },
-            "train": config.train.model_dump(mode="json"),
+            "train": train,
             "evaluate": None if evaluate is None else evaluate.model_dump(mode="json"),
         },
     )

@@ -12,7 +12,7 @@ from outrider.data.prepared import Prepared
 from outrider.data.tokenizer import load_tokenizer
 from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.data.tokenizer.pair import PairTokenizer
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, OutriderError
 from outrider.hub import model_folder
 from outrider.models import (
     Drafter,
@@ -36,7 +36,7 @@ from outrider.training.encoder import (
 )
 from outrider.training.keys import keys_as_typed
 from outrider.training.run_config import RunConfig
-from outrider.training.start import build_started, check_start, started_config
+from outrider.training.start import NEVER, build_started, check_start, started_config
 
 __all__ = [
     "SideDecoder",
@@ -45,6 +45,7 @@ __all__ = [
     "build_model_config",
     "check_model",
     "context_length",
+    "load_teacher",
     "reads_source_end",
     "run_task",
     "target_folder",
@@ -78,9 +79,37 @@ def build_model(config: RunConfig, prepared: Prepared) -> Trained:
     return model
 
 
+def load_teacher(config: RunConfig, prepared: Prepared) -> Seq2Seq | None:
+    """Load `train.teacher`, which must have the words of the data."""
+    if config.train.teacher is None:
+        return None
+    folder = _teacher_folder(config.train.teacher)
+    tokenizer = load_tokenizer(folder)
+    check_same_tokenizer(prepared.tokenizer, tokenizer, data=prepared.folder, model=folder)
+    teacher = load_model(folder)
+    assert isinstance(teacher, Seq2Seq)
+    if teacher.logits_bias is not None:
+        teacher.logits_bias.data.clamp_(min=NEVER)
+    return teacher
+
+
+def _teacher_folder(name: str) -> Path:
+    key = "train.teacher"
+    try:
+        folder = model_folder(name)
+        found = load_config(folder)
+    except OutriderError as error:
+        raise ConfigError(key, str(error)) from None
+    if not isinstance(found, Seq2SeqConfig):
+        raise ConfigError(key, f"{folder} is a language model, which teaches no seq2seq")
+    return folder
+
+
 def check_model(config: RunConfig) -> None:
     """Refuse a wrong `model` section before hours are spent on preparing the data."""
     check_start(config)
+    if config.train.teacher is not None:
+        _teacher_folder(config.train.teacher)
     if config.model.rides:
         _build_side_decoder_config(config)
         return

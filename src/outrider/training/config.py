@@ -52,6 +52,11 @@ class TrainConfig(Config):
     intermediate_loss: bool = False
     """Layers below the last predict too, layer l of n until l / 2n of the steps are done. Only for
     a language_model without memory."""
+    teacher: str | None = None
+    """Folder or Hub name of a model with the same words, whose probability of every word is learnt
+    as well as the text. Only for a seq2seq."""
+    teacher_share: float = Field(default=0.5, gt=0, le=1)
+    """What the teacher counts, the rest being the text."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
     """bfloat16 computes matrix products in half the width; weights and loss stay float32. auto
     times a few batches in both when a run begins and keeps the faster one to its end."""

@@ -1,8 +1,9 @@
 """One run on one page: from a config to a model folder, resumed wherever it was interrupted."""
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 
 import torch.distributed as dist
@@ -18,7 +19,7 @@ from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.segments import SegmentStream
 from outrider.errors import ConfigError
 from outrider.evaluation.bleu_tokenizer import tokenizer_for
-from outrider.models import Drafter, LanguageModel
+from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
 from outrider.runtime.distill import weights_of
 from outrider.training.allocator import keep_memory
@@ -26,6 +27,7 @@ from outrider.training.arguments import training_arguments
 from outrider.training.build import (
     build_model,
     context_length,
+    load_teacher,
     reads_source_end,
     run_task,
     target_folder,
@@ -42,6 +44,7 @@ from outrider.training.objectives import (
     Objective,
     SegmentObjective,
     TranslationObjective,
+    WordLevelObjective,
 )
 from outrider.training.objectives.auxiliary import IntermediateObjective
 from outrider.training.precision import choose_precision
@@ -172,7 +175,11 @@ def _build_trainer(
     rank, world_size = arguments.process_index, arguments.world_size
     share = config.train.batch_tokens // (config.train.accumulate * world_size)
     segment = _segment(model)
-    precision = _settle_precision(config, arguments, folder, prepared, model, console)
+    teacher = load_teacher(config, prepared)
+    if teacher is not None:
+        teacher.to(arguments.device)
+    objective = partial(_training_objective, config, segment, teacher)
+    precision = _settle_precision(config, arguments, folder, prepared, model, objective, console)
     validation = Validation(
         prepared,
         _objective(config, segment),
@@ -189,7 +196,7 @@ def _build_trainer(
         model,
         config.train.model_copy(update={"precision": precision}),
         stream=_stream(config, arguments, prepared, resume, model),
-        objective=_training_objective(config, segment),
+        objective=objective(),
         checkpoints=folder.checkpoints,
         arguments=arguments,
         validate=validation,
@@ -203,6 +210,7 @@ def _settle_precision(
     folder: RunFolder,
     prepared: Prepared,
     model: nn.Module,
+    objective: Callable[[], Objective],
     console: Console,
 ) -> str:
     """Return what the run computes in; `auto` is measured once, and all processes agree."""
@@ -210,9 +218,8 @@ def _settle_precision(
     if precision != "auto":
         return precision
     model.to(arguments.device)
-    segment = _segment(model)
     batch = next(iter(_stream(config, arguments, prepared, None, model)))
-    choice = choose_precision(model, lambda: _training_objective(config, segment), batch.tensors)
+    choice = choose_precision(model, objective, batch.tensors)
     agreed = [choice.precision]
     if arguments.world_size > 1:
         dist.broadcast_object_list(agreed)
@@ -274,10 +281,14 @@ def _objective(config: RunConfig, segment: int | None) -> Objective:
     return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective()
 
 
-def _training_objective(config: RunConfig, segment: int | None) -> Objective:
+def _training_objective(
+    config: RunConfig, segment: int | None, teacher: Seq2Seq | None
+) -> Objective:
     """Return what is validated, or the same with predictions that only training makes."""
     if config.train.intermediate_loss:
         return IntermediateObjective()
+    if teacher is not None:
+        return WordLevelObjective(teacher, share=config.train.teacher_share)
     return _objective(config, segment)
 
 

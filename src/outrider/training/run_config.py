@@ -127,6 +127,13 @@ class RunConfig(Config):
         return {**values, "data": {**data, "tokenizer": {**tokenizer, "folder": start}}}
 
     @model_validator(mode="after")
+    def _teacher_fits(self) -> "RunConfig":
+        if self.train.teacher is not None and self.model.type != "seq2seq":
+            message = f"is for a seq2seq, not a {self.model.type}; leave it out"
+            raise ConfigError("train.teacher", message)
+        return self
+
+    @model_validator(mode="after")
     def _losses_fit(self) -> "RunConfig":
         if not self.train.intermediate_loss:
             return self

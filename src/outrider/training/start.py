@@ -23,7 +23,7 @@ from outrider.training.keys import keys_as_typed
 from outrider.training.lora import add_adapters
 from outrider.training.run_config import RunConfig
 
-__all__ = ["build_started", "check_start", "start_folder", "started_config"]
+__all__ = ["NEVER", "build_started", "check_start", "start_folder", "started_config"]
 
 _FREE = ("dropout", "attention_dropout", "activation_dropout", "feedforward_chunks")
 """Keys that change how a model is trained, but not what it computes."""

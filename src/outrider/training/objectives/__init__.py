@@ -6,6 +6,7 @@ from outrider.training.objectives.drafter import DrafterObjective
 from outrider.training.objectives.language_model import LanguageModelObjective
 from outrider.training.objectives.segments import SegmentObjective
 from outrider.training.objectives.translation import TranslationObjective
+from outrider.training.objectives.word_level import WordLevelObjective
 
 __all__ = [
     "IGNORED",
@@ -17,4 +18,5 @@ __all__ = [
     "SegmentObjective",
     "StatefulObjective",
     "TranslationObjective",
+    "WordLevelObjective",
 ]
