@@ -30,7 +30,7 @@ def make_plan(
     source, target = dice.integers(1, longest + 1, (2, rows.sum()))
     starts = np.cumsum(rows) - rows
 
-    def lengths(blocks: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    def lengths(blocks: np.ndarray, _: int) -> tuple[np.ndarray, np.ndarray]:
         index = np.concatenate([starts[b] + np.arange(rows[b]) for b in blocks])
         return source[index], target[index]
 
@@ -91,7 +91,7 @@ def test_every_row_is_seen_once_an_epoch_and_no_rank_ever_idles(
 def test_the_budget_holds_unless_single_rows_break_it(plan: BatchPlan) -> None:
     doubled = set()
     for batch in epoch_of(plan, 0):
-        source, target = plan.lengths(batch.group.blocks)
+        source, target = plan.lengths(batch.group.blocks, 0)
         padded = np.minimum(np.maximum(source, target) + 1, plan.max_length)
         for rank in range(plan.world_size):
             rows = batch.rows(rank)
@@ -142,7 +142,7 @@ def test_batches_hold_rows_of_alike_length_from_far_apart_blocks() -> None:
     plan = make_plan([500] * 10, tokens=1000, window_rows=2000)
     used = padded = 0
     for batch in epoch_of(plan, 0):
-        target = plan.lengths(batch.group.blocks)[1][batch.rows()]
+        target = plan.lengths(batch.group.blocks, 0)[1][batch.rows()]
         used, padded = used + target.sum(), padded + len(target) * target.max()
     assert used / padded > 0.9
     groups = plan.groups(0)
@@ -153,7 +153,7 @@ def test_batches_hold_rows_of_alike_length_from_far_apart_blocks() -> None:
 
 def test_batches_come_in_few_shapes() -> None:
     lengths = np.arange(4_000) % 60 + 1
-    plan = BatchPlan(np.array([4_000]), lambda _: (lengths, lengths), seed=0, tokens=2048)
+    plan = BatchPlan(np.array([4_000]), lambda _, __: (lengths, lengths), seed=0, tokens=2048)
     group = plan.group(0, 0, np.array([0]))
     shapes = set()
     for batch in range(len(group)):

@@ -6,7 +6,7 @@ that reads sources without it is not shown. A language model's rows begin with `
 is not counted as a label.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -15,6 +15,7 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
+from outrider.data.augment import AugmentConfig, AugmentedRows
 from outrider.data.plan import BatchPlan, Cursor, padded_length, random_below
 from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
@@ -51,6 +52,7 @@ class BatchStream:
         cursor: Cursor | None = None,
         max_length: int = 1024,
         source_end: bool = True,
+        augment: AugmentConfig | None = None,
         window_tokens: int = WINDOW_TOKENS,
     ) -> None:
         self.cursor = cursor or Cursor()
@@ -59,9 +61,14 @@ class BatchStream:
         self._distilled = prepared.manifest.origin is not None
         self._reader = prepared.reader("train")
         split = prepared.manifest.splits["train"]
+        self._augmented = (
+            None
+            if augment is None
+            else AugmentedRows(prepared, augment, seed=seed, longest=max_length - 1)
+        )
         self.plan = BatchPlan(
             self._reader.block_rows,
-            self._reader.lengths,
+            self._lengths,
             seed=seed,
             tokens=tokens,
             world_size=world_size,
@@ -77,7 +84,16 @@ class BatchStream:
                 rows = self._load(batch.group.blocks, batch.cursor.epoch)
             yield PlannedBatch(self._collator(rows, batch.rows(self._rank)), following)
 
+    def _lengths(self, blocks: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
+        if self._augmented is not None:
+            return self._augmented.lengths(blocks, epoch)
+        return self._reader.lengths(blocks)
+
     def _load(self, blocks: IntArray, epoch: int) -> "_Rows":
+        if self._augmented is not None:
+            parts = [self._augmented.ids(int(block), epoch) for block in blocks]
+            source, target = (_concatenate(side) for side in zip(*parts, strict=True))
+            return _Rows(source, target)
         rows = _load(self._reader, blocks, self._collator.paired)
         # Half of a distilled row answers the other half: it must be cut where the model was asked.
         if self._collator.paired or self._distilled:
@@ -108,7 +124,7 @@ def valid_batches(
         # A plan over a single block: its seed moves rows about, but never changes a mean loss.
         plan = BatchPlan(
             reader.block_rows[block : block + 1],
-            lambda _, block=block: reader.lengths(np.array([block])),  # type: ignore[misc]
+            lambda _, __, block=block: reader.lengths(np.array([block])),  # type: ignore[misc]
             seed=0,
             tokens=tokens,
             max_length=max_length,
@@ -127,12 +143,15 @@ class _Rows:
 
 def _load(reader: BlockReader, blocks: IntArray, paired: bool) -> _Rows:
     def column(name: str) -> Ragged:
-        parts = [reader.ids(int(block), name) for block in blocks]
-        lengths = np.concatenate([part.lengths for part in parts])
-        offsets = np.concatenate([[0], np.cumsum(lengths)])
-        return Ragged(np.concatenate([part.flat for part in parts]), offsets)
+        return _concatenate([reader.ids(int(block), name) for block in blocks])
 
     return _Rows(column("source_ids") if paired else None, column("target_ids"))
+
+
+def _concatenate(parts: Sequence[Ragged]) -> Ragged:
+    lengths = np.concatenate([part.lengths for part in parts])
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    return Ragged(np.concatenate([part.flat for part in parts]), offsets)
 
 
 class _Collator:

@@ -34,10 +34,11 @@ __all__ = [
     "padded_length",
     "permutation",
     "random_below",
+    "random_uniform",
 ]
 
 IntArray = NDArray[np.int64]
-Lengths = Callable[[IntArray], tuple[IntArray, IntArray]]
+Lengths = Callable[[IntArray, int], tuple[IntArray, IntArray]]
 
 LENGTH_STEP, ROW_STEP = 4, 8
 BLOCKS, ROWS, BATCHES = range(3)  # what is shuffled: keeps the three orders independent
@@ -89,7 +90,8 @@ class BatchPlan:
     block_rows: IntArray
     """Rows of each block of the corpus."""
     lengths: Lengths
-    """Maps block numbers to the source and target lengths of their rows, block after block."""
+    """Maps block numbers and an epoch to the source and target lengths of their rows, block after
+    block."""
     seed: int
     tokens: int
     """Budget of a rank's batch: its rows times its longest side, ends counted."""
@@ -136,7 +138,7 @@ class BatchPlan:
 
     def group(self, epoch: int, index: int, blocks: IntArray) -> Group:
         """Plan the batches of one group."""
-        source, target = self.lengths(blocks)
+        source, target = self.lengths(blocks, epoch)
         order = self._sort(source, target, epoch, index)
         padded = padded_length(np.maximum(source, target) + 1, self.max_length)
         cuts = np.array(_cut(padded[order].tolist(), self.tokens, self.world_size))
@@ -171,6 +173,12 @@ def permutation(count: int, *key: int) -> IntArray:
 def random_below(count: int, *key: int) -> int:
     """A number in range(count) that depends on `key` alone."""
     return int(_state(key)[0] % np.uint64(count))
+
+
+def random_uniform(count: int, *key: int) -> NDArray[np.float64]:
+    """Numbers in [0, 1) that depend on `key` alone."""
+    bits = _mix(np.arange(count, dtype=np.uint64) + _state(key)) >> np.uint64(11)
+    return bits.astype(np.float64) * 2.0**-53
 
 
 def _state(key: tuple[int, ...]) -> NDArray[np.uint64]:

@@ -5,6 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from outrider.config import Config
+from outrider.data.augment import AugmentConfig
 from outrider.errors import ConfigError
 
 __all__ = ["TrainConfig"]
@@ -52,6 +53,9 @@ class TrainConfig(Config):
     intermediate_loss: bool = False
     """Layers below the last predict too, layer l of n until l / 2n of the steps are done. Only for
     a language_model without memory."""
+    augment: AugmentConfig | None = None
+    """Training pairs changed as people's text is: without final marks, with typos, and so on. Only
+    for a seq2seq."""
     teacher: str | None = None
     """Folder or Hub name of a model with the same words, whose probability of every word is learnt
     as well as the text. Only for a seq2seq."""

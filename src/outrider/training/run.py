@@ -267,6 +267,7 @@ def _stream(
         cursor=cursor,
         max_length=context_length(prepared),
         source_end=reads_source_end(model),
+        augment=config.train.augment,
     )
 
 

@@ -127,10 +127,11 @@ class RunConfig(Config):
         return {**values, "data": {**data, "tokenizer": {**tokenizer, "folder": start}}}
 
     @model_validator(mode="after")
-    def _teacher_fits(self) -> "RunConfig":
-        if self.train.teacher is not None and self.model.type != "seq2seq":
-            message = f"is for a seq2seq, not a {self.model.type}; leave it out"
-            raise ConfigError("train.teacher", message)
+    def _only_for_seq2seq(self) -> "RunConfig":
+        for key in ("teacher", "augment"):
+            if getattr(self.train, key) is not None and self.model.type != "seq2seq":
+                message = f"is for a seq2seq, not a {self.model.type}; leave it out"
+                raise ConfigError(f"train.{key}", message)
         return self
 
     @model_validator(mode="after")

@@ -1,0 +1,194 @@
+"""Augmentation: pairs changed as people's text is, anew in every epoch.
+
+What a corpus is too clean to hold, a model never learns: sentences without their final mark, in
+capitals or in none, with slips of the finger, several on a line, with tags and placeholders. A
+share of the rows is changed when batches are planned. Which, and how, follows from seed, epoch and
+row alone, so a run that was killed sees the same changes again.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field
+
+from outrider.config import Config
+from outrider.data.plan import random_below, random_uniform
+from outrider.data.prepared import Prepared
+from outrider.data.shards import BlockReader, Ragged
+
+__all__ = ["AugmentConfig", "AugmentedRows"]
+
+IntArray = NDArray[np.int64]
+Pair = tuple[str, str]
+
+FINAL_MARKS = ".!?\u2026\u3002\uff01\uff1f\uff0e\u0964"
+PLACEHOLDERS = ("{0}", "{name}", "%s", "%d", "$1", "[1]", "@user", "https://example.com/a?b=1")
+TAGS = ("b", "i", "p", "a", "span", "1")
+EAST_ASIAN = 0x2E80
+"""From here on sentences follow each other without a space."""
+SHORTEST_WITH_TYPO = 4
+"""Letters that a source has at least; of fewer none can be spared."""
+KINDS, PLACES = 4, 5
+"""Keys of the random numbers; the batch plan has those below."""
+
+
+class AugmentConfig(Config):
+    """Share of the training pairs that are changed, each in one way."""
+
+    final_mark: float = Field(default=0.0, ge=0, le=1)
+    """The final mark is missing on both sides."""
+    casing: float = Field(default=0.0, ge=0, le=1)
+    """Half of these are in capitals on both sides, half have a source without any; nothing happens
+    to a source whose script knows no capitals."""
+    typos: float = Field(default=0.0, ge=0, le=1)
+    """Two letters of the source have changed places, or one is missing or twice there."""
+    joined: float = Field(default=0.0, ge=0, le=1)
+    """Another pair follows on the same line."""
+    placeholders: float = Field(default=0.0, ge=0, le=1)
+    """A placeholder stands before or after both sides, or tags around them."""
+
+    def kinds(self) -> list[float]:
+        """List the shares, in order."""
+        return [float(getattr(self, name)) for name in type(self).model_fields]
+
+
+class AugmentedRows:
+    """The rows of a corpus as they are in one epoch. Keeps those it was last asked the lengths of.
+
+    Args:
+        prepared: A corpus of pairs.
+        config: What is changed.
+        seed: Of the run.
+        longest: Tokens a side may have; pairs are not joined to more.
+    """
+
+    def __init__(
+        self, prepared: Prepared, config: AugmentConfig, *, seed: int, longest: int
+    ) -> None:
+        self._tokenizer, self._seed, self._longest = prepared.tokenizer, seed, longest
+        self._reader: BlockReader = prepared.reader("train")
+        self._edges = np.cumsum(config.kinds())
+        self._held: dict[tuple[int, int], tuple[Ragged, Ragged]] = {}
+
+    def lengths(self, blocks: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
+        """Source and target lengths of the rows of some blocks."""
+        wanted = [(epoch, int(block)) for block in blocks]
+        self._held = {key: self._held.get(key) or self._change(key[1], epoch) for key in wanted}
+        sources, targets = zip(*(self._held[key] for key in wanted), strict=True)
+        return _lengths(sources), _lengths(targets)
+
+    def ids(self, block: int, epoch: int) -> tuple[Ragged, Ragged]:
+        """Token ids of a block, sources and targets."""
+        return self._held.get((epoch, block)) or self._change(block, epoch)
+
+    def _change(self, block: int, epoch: int) -> tuple[Ragged, Ragged]:
+        table = self._reader.table(block, ["source", "target"], "source")
+        pairs: list[Pair] = list(
+            zip(table["source"].to_pylist(), table["target"].to_pylist(), strict=True)
+        )
+        number_R = random_uniform(len(pairs), self._seed, epoch, KINDS, block)
+        kind_R = np.searchsorted(self._edges, number_R, side="right")
+        changed: dict[int, Pair] = {}
+        for row in np.flatnonzero(kind_R < len(self._edges)).tolist():
+            dice = _Dice(self._seed, epoch, PLACES, block, row)
+            pair = CHANGES[kind_R[row]](pairs[row], dice, pairs)
+            if pair != pairs[row]:
+                changed[row] = pair
+        sources = self._tokenizer.encode_batch([source for source, _ in changed.values()])
+        targets = self._tokenizer.encode_target_batch([target for _, target in changed.values()])
+        new = {
+            row: (source, target)
+            for row, source, target in zip(changed, sources, targets, strict=True)
+            if 0 < min(len(source), len(target)) <= max(len(source), len(target)) <= self._longest
+        }
+        return (
+            _replaced(
+                self._reader.ids(block, "source_ids"), {row: one[0] for row, one in new.items()}
+            ),
+            _replaced(
+                self._reader.ids(block, "target_ids"), {row: one[1] for row, one in new.items()}
+            ),
+        )
+
+
+class _Dice:
+    """Random whole numbers that follow from a key."""
+
+    def __init__(self, *key: int) -> None:
+        self._key, self._drawn = key, 0
+
+    def below(self, count: int) -> int:
+        self._drawn += 1
+        return random_below(count, *self._key, self._drawn)
+
+
+def _without_final_mark(pair: Pair, dice: _Dice, pairs: Sequence[Pair]) -> Pair:
+    source, target = (side.rstrip(FINAL_MARKS).rstrip() for side in pair)
+    return (source, target) if source and target and source != pair[0] else pair
+
+
+def _with_other_casing(pair: Pair, dice: _Dice, pairs: Sequence[Pair]) -> Pair:
+    source, target = pair
+    if source.upper() == source.lower():
+        return pair
+    return (source.upper(), target.upper()) if dice.below(2) else (source.lower(), target)
+
+
+def _with_typo(pair: Pair, dice: _Dice, pairs: Sequence[Pair]) -> Pair:
+    source, target = pair
+    places = [n for n in range(1, len(source) - 1) if source[n].isalpha()]
+    if len(places) < SHORTEST_WITH_TYPO:
+        return pair
+    place, kind = places[dice.below(len(places))], dice.below(3)
+    before, letter, after = source[:place], source[place], source[place + 1 :]
+    slipped = (after[:1] + letter + after[1:], after, letter + letter + after)[kind]
+    return before + slipped, target
+
+
+def _joined(pair: Pair, dice: _Dice, pairs: Sequence[Pair]) -> Pair:
+    other = pairs[dice.below(len(pairs))]
+    source, target = (_join(*sides) for sides in zip(pair, other, strict=True))
+    return source, target
+
+
+def _join(left: str, right: str) -> str:
+    spaced = not left or not right or min(ord(left[-1]), ord(right[0])) < EAST_ASIAN
+    return f"{left} {right}" if spaced else left + right
+
+
+def _with_placeholder(pair: Pair, dice: _Dice, pairs: Sequence[Pair]) -> Pair:
+    source, target = pair
+    kind = dice.below(3)
+    if kind == 2:
+        tag = TAGS[dice.below(len(TAGS))]
+        return f"<{tag}>{source}</{tag}>", f"<{tag}>{target}</{tag}>"
+    word = PLACEHOLDERS[dice.below(len(PLACEHOLDERS))]
+    if kind == 1:
+        return f"{word} {source}", f"{word} {target}"
+    return f"{source} {word}", f"{target} {word}"
+
+
+CHANGES: tuple[Callable[[Pair, _Dice, Sequence[Pair]], Pair], ...] = (
+    _without_final_mark,
+    _with_other_casing,
+    _with_typo,
+    _joined,
+    _with_placeholder,
+)
+"""In the order of the keys of `AugmentConfig`."""
+
+
+def _lengths(parts: Sequence[Ragged]) -> IntArray:
+    return np.concatenate([part.lengths for part in parts])
+
+
+def _replaced(rows: Ragged, new: Mapping[int, Sequence[int]]) -> Ragged:
+    """Return rows some of which are others."""
+    if not new:
+        return rows
+    parts = np.split(rows.flat, rows.offsets[1:-1])
+    for row, ids in new.items():
+        parts[row] = np.asarray(ids, rows.flat.dtype)
+    lengths = [len(part) for part in parts]
+    return Ragged(np.concatenate(parts), np.cumsum([0, *lengths]))
