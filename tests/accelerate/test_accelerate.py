@@ -10,7 +10,6 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
 import tiny
 from outrider.accelerate import plan as planning
@@ -22,29 +21,14 @@ from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer.training import train_tokenizer
 from outrider.errors import DataError, ModelError
 from outrider.runtime import Translator, load
-
-WORDS = ["cat", "dog", "bird", "tree", "sees", "sings", "the", "a", "in", "and"]
-
-
-def texts(count: int) -> list[str]:
-    return [
-        " ".join(
-            WORDS[(seed * 7 + place * (3 + seed % 5)) % len(WORDS)] for place in range(2 + seed % 7)
-        )
-        for seed in range(count)
-    ]
+from speaker import ending_model, texts
 
 
 @pytest.fixture(scope="module")
 def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("model") / "plain"
     tokenizer = train_tokenizer(iter(texts(200)), TokenizerConfig(kind="unigram", vocab_size=400))
-    model = tiny.seq2seq(
-        vocab_size=tokenizer.vocab_size, norm="pre", position="learned", max_positions=64
-    )
-    with torch.no_grad():  # the further it is, the more it wants to end
-        place_T1 = torch.arange(64)[:, None]
-        model.decoder_position.table.weight += place_T1 * model.tokens.weight[tokenizer.eos_id]
+    model = ending_model(tokenizer.vocab_size, eos=tokenizer.eos_id, longest=64)
     model.save_pretrained(folder)
     tokenizer.save(folder)
     return folder

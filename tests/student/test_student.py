@@ -8,9 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-import torch
 
-import tiny
 from outrider.cli.main import run
 from outrider.config import load_config
 from outrider.data.config import TokenizerConfig
@@ -19,17 +17,7 @@ from outrider.data.tokenizer.training import train_tokenizer
 from outrider.models import load_model
 from outrider.runtime import Translator, load
 from outrider.student import StudentConfig
-
-WORDS = ["cat", "dog", "bird", "tree", "sees", "sings", "the", "a", "in", "and"]
-
-
-def texts(count: int) -> list[str]:
-    return [
-        " ".join(
-            WORDS[(seed * 7 + place * (3 + seed % 5)) % len(WORDS)] for place in range(2 + seed % 7)
-        )
-        for seed in range(count)
-    ]
+from speaker import ending_model, texts
 
 
 @pytest.fixture(scope="module")
@@ -38,16 +26,7 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [*texts(200), *"abcdefghinorst"]
     tokenizer = train_tokenizer(iter(lines), TokenizerConfig(kind="unigram", vocab_size=400))
     write_sentencepiece(tokenizer, folder)
-    model = tiny.seq2seq(
-        vocab_size=tokenizer.vocab_size,
-        norm="pre",
-        position="learned",
-        max_positions=600,
-        decoder_layers=3,
-    )
-    with torch.no_grad():  # the further it is, the more it wants to end
-        place_T1 = torch.arange(600)[:, None]
-        model.decoder_position.table.weight += place_T1 * model.tokens.weight[tokenizer.eos_id]
+    model = ending_model(tokenizer.vocab_size, eos=tokenizer.eos_id, longest=600, decoder_layers=3)
     model.save_pretrained(folder)
     return folder
 
@@ -104,6 +83,15 @@ def test_students_share_translations(config: Path, tmp_path: Path) -> None:
         assert load_model(tmp_path / name / "model").config.vocab_size == words
         assert not (tmp_path / name / "teacher").exists()
     assert not (tmp_path / "two" / "work").exists()
+
+
+def test_an_impossible_shape_names_its_key(
+    config: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["student", str(config), "shape.words=9"]) == 2
+    assert "shape.words: got 9, expected over" in capsys.readouterr().err
+    assert run(["student", str(config), "shape.decoder=[0,7]"]) == 2
+    assert "shape.decoder: got [0, 7], expected some of 0 to 2" in capsys.readouterr().err
 
 
 def test_the_teacher_is_named_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

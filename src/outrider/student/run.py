@@ -13,7 +13,7 @@ from outrider.config import build_config
 from outrider.data.config import PrepareConfig
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
-from outrider.errors import DataError
+from outrider.errors import ConfigError, DataError
 from outrider.files import locked, read_json, write_json
 from outrider.hub import model_folder
 from outrider.runtime.distill import distill, weights_of
@@ -143,17 +143,26 @@ def _shrink(config: StudentConfig, folder: Path, translated: Prepared) -> None:
     shape, words = config.shape, config.shape.words
     data = None if words is None else translated.folder
     asked, path = shape.model_dump(mode="json"), folder / "shape.json"
-    if path.is_file():
-        if read_json(path, error=DataError) != asked:
-            fix = f"choose another folder (work: {translated.folder.parent} keeps the translations)"
-            raise DataError(f"{path}: was begun with another shape; {fix}")
-    else:
-        write_json(path, asked)
+    if path.is_file() and read_json(path, error=DataError) != asked:
+        fix = f"choose another folder (work: {translated.folder.parent} keeps the translations)"
+        raise DataError(f"{path}: was begun with another shape; {fix}")
     sides = {"encoder": shape.encoder, "decoder": shape.decoder}
     layers = {side: kept for side, kept in sides.items() if kept is not None}
     for name, kept in ((START, layers), (TEACHER, None)):
         if (name == START or config.word_level) and not (folder / name).is_dir():
-            shrink(config.teacher, folder / name, layers=kept, words=words, data=data)
+            with _under_shape():
+                shrink(config.teacher, folder / name, layers=kept, words=words, data=data)
+            write_json(path, asked)
+
+
+@contextmanager
+def _under_shape() -> Iterator[None]:
+    """Say under which key of `shape` stands what cannot be."""
+    try:
+        yield
+    except ConfigError as error:
+        key = error.key.removeprefix("keep_layers.")
+        raise ConfigError(f"shape.{key}", str(error).removeprefix(f"{error.key}: ")) from None
 
 
 def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig:
