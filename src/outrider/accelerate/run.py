@@ -12,7 +12,7 @@ from rich.console import Console
 from outrider.accelerate.measure import measure
 from outrider.accelerate.plan import HELD_OUT, Plan, settle_plan
 from outrider.accelerate.report import gain, write_report
-from outrider.accelerate.text import write_sample
+from outrider.accelerate.text import read_sentences, write_sample
 from outrider.accelerate.train import settle_run
 from outrider.config import build_config
 from outrider.data.config import PrepareConfig
@@ -113,7 +113,7 @@ def _translate(plan: Plan, text: Sequence[Path], work: Path, console: Console) -
         return open_prepared(out)
     sentences = work / "sentences.txt"
     if not sentences.is_file():
-        write_sample(text, sentences, plan.sentences, of=plan.found)
+        write_sample(read_sentences(text), sentences, plan.sentences, of=plan.found)
     config = build_config(
         PrepareConfig,
         {

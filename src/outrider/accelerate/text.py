@@ -1,6 +1,6 @@
 """Sentences of text files: counted, and some of them taken, spread evenly."""
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from outrider.data.lines import decode, open_file, read_lines
@@ -38,10 +38,10 @@ def sample(sentences: Iterable[str], wanted: int, *, of: int) -> list[str]:
     return list(_spread(sentences, wanted, of))
 
 
-def write_sample(files: Sequence[Path], path: Path, wanted: int, *, of: int) -> None:
-    """Write so many sentences to a file, one a line."""
+def write_sample(sentences: Iterable[str], path: Path, wanted: int, *, of: int) -> None:
+    """Write so many of the sentences to a file, one a line."""
     with replacing(path) as out:
-        for sentence in _spread(read_sentences(files), wanted, of):
+        for sentence in _spread(sentences, wanted, of):
             out.write(" ".join(sentence.split()) + "\n")
 
 

@@ -1,6 +1,6 @@
 """One YAML file describes one student: its teacher, the text, its shape, how it learns."""
 
-from typing import Annotated, Literal, Self
+from typing import Annotated, Any, Literal, Self
 
 from pydantic import BeforeValidator, Field, model_validator
 
@@ -13,8 +13,16 @@ from outrider.training.run_config import KeptLayers
 
 __all__ = ["CleanTranslations", "ShapeConfig", "StudentConfig", "TranslateConfig"]
 
-Files = Annotated[
-    tuple[str, ...], BeforeValidator(lambda value: (value,) if isinstance(value, str) else value)
+
+def _as_mapping(value: Any) -> Any:
+    """Read one name, or a list of them, as files that are taken whole."""
+    if isinstance(value, str):
+        value = [value]
+    return dict.fromkeys(value) if isinstance(value, list | tuple) else value
+
+
+Text = Annotated[
+    dict[str, Annotated[int, Field(ge=1)] | None], BeforeValidator(_as_mapping), Field(min_length=1)
 ]
 
 
@@ -62,12 +70,13 @@ class StudentConfig(Config):
     `work` in the folder."""
     teacher: str
     """Model folder, `.argosmodel` file or Hub name: any that translates and that Outrider reads."""
-    text: Files
-    """Files in the source language, plain or .gz; lines are split into sentences."""
+    text: Text
+    """Files in the source language, plain or .gz, whose lines are split into sentences: a list, or
+    for each file how many of its first sentences are taken, null for all."""
     root: str | None = None
     """Folder that relative files start from; `$NAME` is read from the environment."""
     sentences: int | None = Field(default=None, ge=1)
-    """Take so many of the text, spread evenly; null for all."""
+    """Take so many of all these, spread evenly; null for all."""
     valid_rows: int = Field(default=500, ge=1)
     """Sentences that are held out, to see how it learns."""
     seed: int = Field(default=0, ge=0, lt=1 << 32)

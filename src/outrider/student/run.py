@@ -1,14 +1,15 @@
 """From a teacher and text to a student: translate, shrink, train; each stage is kept once done."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
 from rich.console import Console
 
 from outrider.accelerate.plan import probe
-from outrider.accelerate.text import count_sentences, read_sentences, sample, write_sample
+from outrider.accelerate.text import read_sentences, sample, write_sample
 from outrider.config import build_config
 from outrider.data.config import PrepareConfig
 from outrider.data.prepare import prepare
@@ -63,10 +64,10 @@ def _settle(
     config: StudentConfig, work: Path, threads: int | None, console: Console
 ) -> dict[str, Any]:
     """Return what was settled when this student was begun, or settle it, and say how long."""
-    paths = _text(config)
+    text = _text(config)
     asked = {
         "weights": weights_of(model_folder(config.teacher)),
-        "text": [str(path) for path in paths],
+        "text": {str(path): most for path, most in text.items()},
         "sentences": config.sentences,
         "translate": config.translate.model_dump(mode="json"),
         "valid_rows": config.valid_rows,
@@ -79,7 +80,7 @@ def _settle(
                 fix = f"remove {work} to begin anew"
                 raise DataError(f"{path}: was begun with another {key}; {fix}")
         return before
-    found = sum(count_sentences(one) for one in paths)
+    found = sum(1 for _ in _sentences(text))
     wanted = min(found, config.sentences or found)
     if wanted < 2 * config.valid_rows:
         raise DataError(
@@ -87,7 +88,7 @@ def _settle(
             "more, or lower valid_rows"
         )
     folder = model_folder(config.teacher)
-    speed, dtype = probe(folder, sample(read_sentences(paths), PROBED, of=found), threads)
+    speed, dtype = probe(folder, sample(_sentences(text), PROBED, of=found), threads)
     if config.translate.dtype != "auto":
         dtype = config.translate.dtype
     plan = {**asked, "found": found, "wanted": wanted, "per_second": speed, "dtype": dtype}
@@ -115,7 +116,7 @@ def _translate(
         return open_prepared(out)
     sentences = work / "sentences.txt"
     if not sentences.is_file():
-        write_sample(_text(config), sentences, plan["wanted"], of=plan["found"])
+        write_sample(_sentences(_text(config)), sentences, plan["wanted"], of=plan["found"])
     values = {
         "folder": str(work / "sentences"),
         "train": {"source": [str(sentences)]},
@@ -202,7 +203,12 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
     )
 
 
-def _text(config: StudentConfig) -> list[Path]:
-    """List the files of text."""
+def _text(config: StudentConfig) -> dict[Path, int | None]:
+    """Find the files of text, and how much of each is taken."""
     root = PrepareConfig(folder=config.folder, root=config.root)
-    return [root.path(name) for name in config.text]
+    return {root.path(name): most for name, most in config.text.items()}
+
+
+def _sentences(text: Mapping[Path, int | None]) -> Iterator[str]:
+    for path, most in text.items():
+        yield from islice(read_sentences([path]), most)
