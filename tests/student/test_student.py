@@ -1,5 +1,6 @@
 """From a teacher and text in its language to a smaller model, whatever interrupts it."""
 
+import json
 import os
 import signal
 import subprocess
@@ -48,8 +49,11 @@ shape: {{decoder: [0, 2], words: 365}}
 word_level: 0.5
 train:
   {{steps: 12, batch_tokens: 256, save_every: 4, evaluate_every: 6, warmup: 2, average: 1}}
+evaluate: {{source: test.src, reference: test.ref, decode: {{strategy: greedy}}}}
 attribution: Made for a test.
 """)
+    for name in ("test.src", "test.ref"):
+        (tmp_path / name).write_text("".join(f"{line}\n" for line in texts(8)))
     return path
 
 
@@ -63,7 +67,13 @@ def test_a_teacher_and_text_become_a_student(
     assert "translating 150 of 150 sentences" in said.err
     student = load_model(model)
     assert (student.config.decoder_layers, student.config.vocab_size) == (2, 365)
-    assert "Made for a test." in (model / "README.md").read_text()
+    card = (model / "README.md").read_text()
+    assert "Made for a test." in card
+    assert card.count("## Beside its teacher") == 1
+    compared = json.loads((model / "student.json").read_text())
+    assert compared["student"]["weights"] == sum(one.numel() for one in student.parameters())
+    assert {row["engine"] for row in compared["speed"]} >= {"student-native-int8"}
+    assert all(row["sentences_per_second"] > 0 for row in compared["speed"])
     loaded = load(model)
     assert isinstance(loaded, Translator)
     assert len(loaded.translate(texts(3))) == 3
@@ -78,7 +88,14 @@ def test_a_teacher_and_text_become_a_student(
 def test_students_share_translations(config: Path, tmp_path: Path) -> None:
     shared = f"work={tmp_path / 'shared'}"
     for name, words in (("one", 365), ("two", 364)):
-        line = [f"folder={tmp_path / name}", shared, f"shape.words={words}", "word_level=0", "-q"]
+        line = [
+            f"folder={tmp_path / name}",
+            shared,
+            f"shape.words={words}",
+            "word_level=0",
+            "evaluate=null",
+            "-q",
+        ]
         assert run(["student", str(config), *line]) == 0
         assert load_model(tmp_path / name / "model").config.vocab_size == words
         assert not (tmp_path / name / "teacher").exists()

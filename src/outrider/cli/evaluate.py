@@ -33,6 +33,9 @@ def evaluate(
     whole: Annotated[
         bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
     ] = False,
+    dtype: Annotated[
+        str, typer.Option(help="Compute in float32, bfloat16, float16, or int8 (native core).")
+    ] = "float32",
     output: Annotated[
         Path | None, typer.Option(help="Write the translations here, when all are done.")
     ] = None,
@@ -43,6 +46,8 @@ def evaluate(
         raise ConfigError("--source", "give --source and --reference, or --text")
     if (source is None) != (reference is None):
         raise ConfigError("--reference", "source and reference belong together; give both")
+    if text is not None and dtype != "float32":
+        raise ConfigError("--dtype", "a text is predicted in float32; leave it out")
     check_output("--output", output, source, reference)
     check_output("--json", json, source, reference, text, output)
     if text is not None:
@@ -57,6 +62,7 @@ def evaluate(
             _decode(beams, length_penalty),
             tokenize=tokenize,
             split=not whole,
+            dtype=dtype,
             output=output,
         )
     _print_table(result)

@@ -31,13 +31,14 @@ def evaluate_translation(
     decode: DecodeConfig,
     tokenize: str = "auto",
     split: bool = True,
+    dtype: str | None = "float32",
     output: Path | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Translate `source` line by line and score it against `reference`; keep it in `output`.
 
     Translated as `Translator.translate` does: a line of several sentences sentence by sentence,
-    unless `split` is False. A line is scored whole either way.
+    unless `split` is False. A line is scored whole either way. `dtype` is as in `load`.
     """
     if output is not None and output.exists():
         for path in (source, reference):
@@ -49,7 +50,7 @@ def evaluate_translation(
             f"{source} has {len(sources)} lines and {reference} has {len(references)}; "
             "line n of one must be the translation of line n of the other"
         )
-    translator = load(folder, dtype="float32")
+    translator = load(folder, dtype=dtype)
     if not isinstance(translator, Translator):
         raise ModelError(f"{folder}: is a language model; test it with --text instead of --source")
     began = time.monotonic()
@@ -67,6 +68,7 @@ def evaluate_translation(
         "scores": asdict(score),
         "decode": _options(decode),
         "split": split,
+        "dtype": dtype,
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(sources) / max(seconds, 1e-9), 2),
         **origin(folder, source=source, reference=reference),

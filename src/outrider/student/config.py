@@ -99,6 +99,8 @@ class StudentConfig(Config):
 
     @model_validator(mode="after")
     def _one_teacher(self) -> Self:
+        if self.evaluate is not None and self.evaluate.source is None:
+            raise ConfigError("evaluate.text", "is for a language model; name source and reference")
         if self.train.teacher is not None:
             raise ConfigError("train.teacher", "is the teacher of the student; set word_level")
         return self

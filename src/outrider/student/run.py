@@ -18,6 +18,7 @@ from outrider.errors import ConfigError, DataError
 from outrider.files import locked, read_json, write_json
 from outrider.hub import model_folder
 from outrider.runtime.distill import distill, weights_of
+from outrider.student.compare import compare
 from outrider.student.config import StudentConfig
 from outrider.student.shrink import shrink
 from outrider.training.run import train_run
@@ -48,7 +49,11 @@ def train_student(
         translated = _translate(config, work, plan, threads, console)
     with _alone(folder):
         _shrink(config, folder, translated)
-    return train_run(_run(config, folder, translated), console=console)
+    run = _run(config, folder, translated)
+    model = train_run(run, console=console)
+    if run.evaluate is not None:
+        compare(model_folder(config.teacher), model, run.evaluate, console=console)
+    return model
 
 
 @contextmanager
@@ -174,7 +179,11 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
         files = [str(translated.folder / shard.name) for shard in shards]
         return {"pairs": files, "source_column": "source", "target_column": "target"}
 
-    freeze, evaluate = config.shape.freeze, config.evaluate
+    freeze, root = config.shape.freeze, _root(config)
+    evaluate = None
+    if config.evaluate is not None:
+        evaluate = config.evaluate.model_dump(mode="json")
+        evaluate |= {key: str(root.path(evaluate[key])) for key in ("source", "reference")}
     train = config.train.model_dump(mode="json")
     if config.word_level:
         train |= {"teacher": str(folder / TEACHER), "teacher_share": config.word_level}
@@ -198,15 +207,19 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
                 **({} if freeze is None else {"freeze": list(freeze)}),
             },
             "train": train,
-            "evaluate": None if evaluate is None else evaluate.model_dump(mode="json"),
+            "evaluate": evaluate,
         },
     )
 
 
 def _text(config: StudentConfig) -> dict[Path, int | None]:
     """Find the files of text, and how much of each is taken."""
-    root = PrepareConfig(folder=config.folder, root=config.root)
-    return {root.path(name): most for name, most in config.text.items()}
+    return {_root(config).path(name): most for name, most in config.text.items()}
+
+
+def _root(config: StudentConfig) -> PrepareConfig:
+    """Return what knows where a file lies that is named in the config."""
+    return PrepareConfig(folder=config.folder, root=config.root)
 
 
 def _sentences(text: Mapping[Path, int | None]) -> Iterator[str]:
