@@ -13,6 +13,7 @@ from transformers import MarianConfig, MarianMTModel
 
 import letters
 import outrider
+import tiny
 from outrider.config import build_config
 from outrider.data.config import TokenizerConfig
 from outrider.data.prepare import open_prepared
@@ -26,6 +27,7 @@ from outrider.models import load_model
 from outrider.training.log import read_log
 from outrider.training.run import train_run
 from outrider.training.run_config import RunConfig
+from outrider.training.start import freeze
 
 TRAIN = {
     "steps": 4,
@@ -332,6 +334,17 @@ def test_what_does_not_fit_is_refused(
     with pytest.raises(ConfigError, match=message):
         train_run(run(home, tmp_path, **changes))
     assert not (tmp_path / "prepared").exists(), "said before anything is prepared"
+
+
+def test_a_side_of_its_own_can_be_frozen() -> None:
+    apart = tiny.seq2seq(share_embeddings=False)
+    freeze(apart, ("source_embeddings", "encoder"))
+    assert not apart.encode(torch.tensor([[5, 6]])).requires_grad
+    assert apart.tokens.weight.requires_grad
+    with pytest.raises(
+        ConfigError, match=r"no 'source_embeddings' \(did you mean 'embeddings'\?\)"
+    ):
+        freeze(tiny.seq2seq(), ("source_embeddings",))
 
 
 @pytest.mark.parametrize("key", ["keep_layers", "freeze", "lora"])

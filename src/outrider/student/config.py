@@ -55,7 +55,8 @@ class ShapeConfig(KeptLayers):
     words: int | None = Field(default=None, ge=8)
     """Words of each side, the commonest of the text and all letters of the source; null for all."""
     freeze: tuple[str, ...] | None = None
-    """Parts that do not learn: embeddings, encoder, decoder, head, or one layer (encoder.0)."""
+    """Parts that do not learn: embeddings, source_embeddings, encoder, decoder, head, or one layer
+    (encoder.0)."""
 
 
 class StudentConfig(Config):

@@ -66,8 +66,8 @@ class ModelSection(Config):
     keep_layers: KeptLayers | None = None
     """Leave out layers of `start`."""
     freeze: tuple[str, ...] | None = None
-    """Parts of `start` that do not learn: embeddings, encoder, decoder, head, or one layer, such as
-    encoder.0."""
+    """Parts of `start` that do not learn: embeddings (source_embeddings are those of the source
+    alone, where it has its own), encoder, decoder, head, or one layer, such as encoder.0."""
     lora: LoraConfig | None = None
     """Train low-rank adapters of `start` and nothing else; they are merged into the finished model.
     Needs the extra `lora`."""

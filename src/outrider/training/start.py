@@ -23,7 +23,7 @@ from outrider.training.keys import keys_as_typed
 from outrider.training.lora import add_adapters
 from outrider.training.run_config import RunConfig
 
-__all__ = ["NEVER", "build_started", "check_start", "start_folder", "started_config"]
+__all__ = ["NEVER", "build_started", "check_start", "freeze", "start_folder", "started_config"]
 
 _FREE = ("dropout", "attention_dropout", "activation_dropout", "feedforward_chunks")
 """Keys that change how a model is trained, but not what it computes."""
@@ -36,6 +36,7 @@ _PARTS = {
         *("tokens", "source_tokens"),
         *("encoder_position", "decoder_position", "position_mlp"),
     ),
+    "source_embeddings": ("source_tokens", "encoder_position"),
     "encoder": ("encoder", "pretrained", "pair"),
     "decoder": ("decoder",),
     "head": ("head", "logits_bias"),
@@ -88,7 +89,7 @@ def check_start(config: RunConfig) -> None:
         _check_frame(start_folder(config), found)
     with torch.device("meta"):
         model = Seq2Seq(found) if isinstance(found, Seq2SeqConfig) else LanguageModel(found)
-    _freeze(_fitted(model, config), section.freeze or ())
+    freeze(_fitted(model, config), section.freeze or ())
 
 
 def build_started(config: RunConfig, prepared: Prepared) -> Seq2Seq | LanguageModel:
@@ -111,7 +112,7 @@ def build_started(config: RunConfig, prepared: Prepared) -> Seq2Seq | LanguageMo
     if section.lora is not None:
         add_adapters(model, section.lora)
     else:
-        _freeze(model, section.freeze or ())
+        freeze(model, section.freeze or ())
     return model
 
 
@@ -146,7 +147,8 @@ def _check_keys(values: Mapping[str, Any]) -> None:
             raise ConfigError(f"model.{key}", message)
 
 
-def _freeze(model: nn.Module, names: tuple[str, ...]) -> None:
+def freeze(model: nn.Module, names: tuple[str, ...]) -> None:
+    """Let some parts of a model stay as they are."""
     parts = _parts(model)
     for name in names:
         if name not in parts:
@@ -164,6 +166,8 @@ def _parts(model: nn.Module) -> dict[str, list[nn.Module | nn.Parameter]]:
     """What of this model can be frozen, by name."""
     found: dict[str, list[nn.Module | nn.Parameter]] = {}
     for name, places in _PARTS.items():
+        if name == "source_embeddings" and getattr(model, "source_tokens", None) is None:
+            continue  # both sides have the same
         parts = [getattr(model, place, None) for place in places]
         found[name] = [part for part in parts if part is not None]
         stack = getattr(model, name, None)
