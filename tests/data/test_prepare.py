@@ -31,6 +31,31 @@ def left_behind(config: PrepareConfig) -> list[str]:
 # --- what it makes ------------------------------------------------------------------------------
 
 
+def test_several_corpora_follow_each_other_each_with_its_tag(
+    tmp_path: Path, configure: Configure
+) -> None:
+    (tmp_path / "back.tsv").write_text("machine\thuman\nmore\tmehr\n")
+    more = [
+        {"pairs": "back.tsv", "source_column": 1, "target_column": 0, "tag": "<bt>"},
+        {"pairs": "back.tsv", "source_column": 0, "target_column": 1},
+    ]
+    config = configure(["a", "b"], ["A", "B"], more=more)
+    table = pq.read_table(run(config).folder / "train-00000.parquet")
+    assert table["source"].to_pylist() == ["a", "b", "<bt> human", "<bt> mehr", "machine", "more"]
+    assert table["target"].to_pylist() == ["A", "B", "machine", "more", "human", "mehr"]
+    assert run(config).reused
+    (tmp_path / "back.tsv").write_text("machine\thuman\n")
+    with pytest.raises(DataError, match=r"back\.tsv changed"):
+        run(config)
+
+
+def test_corpora_that_do_not_go_together_are_refused(configure: Configure) -> None:
+    with pytest.raises(ConfigError, match=r"data\.more\.0\.target: all corpora have targets"):
+        run(configure(more=[{"source": "train.en"}]))
+    with pytest.raises(ConfigError, match=r"data\.train\.tag: stands before sources"):
+        run(configure(train={"target": "train.en", "tag": "<x>"}), "language_model")
+
+
 def test_shards_hold_text_and_ids(configure: Configure) -> None:
     prepared = run(configure(shard_rows=64, tokenizer={"vocab_size": 450}))
     split = prepared.manifest.splits["train"]

@@ -48,6 +48,9 @@ class CorpusConfig(Config):
     """Column of the source: a name (`translation.en` looks inside) or, in .tsv, a number from 0."""
     target_column: int | str | None = None
     """Column of the target, or of a language model's text."""
+    tag: str | None = Field(default=None, min_length=1)
+    """Stands before every source, and tells a model what kind of text follows: `<bt>` for one that
+    was translated back, say."""
 
     @property
     def sources_alone(self) -> bool:
@@ -144,6 +147,8 @@ class PrepareConfig(Config):
     train: CorpusConfig | None = None
     """What the model learns from; null where `folder` is prepared already, by `outrider distill`
     say."""
+    more: tuple[CorpusConfig, ...] = ()
+    """Further corpora that it learns from, read after `train`."""
     valid: CorpusConfig | None = None
     """What it is checked on while it learns."""
     valid_rows: int | None = Field(default=None, ge=1)
@@ -184,6 +189,17 @@ class PrepareConfig(Config):
         if len(given) > 1:
             raise ValueError(f"give only one of {' and '.join(given)}")
         return self
+
+    @property
+    def learnt(self) -> dict[str, CorpusConfig]:
+        """The corpora that a model learns from, by key."""
+        further = {f"data.more.{number}": corpus for number, corpus in enumerate(self.more)}
+        return {} if self.train is None else {"data.train": self.train, **further}
+
+    @property
+    def corpora(self) -> dict[str, CorpusConfig]:
+        """All corpora, by key."""
+        return self.learnt | ({} if self.valid is None else {"data.valid": self.valid})
 
     def path(self, name: str) -> Path:
         """Where a corpus file named in this config lies."""

@@ -35,6 +35,12 @@ def corpus_files(corpus: CorpusConfig) -> tuple[str, ...]:
 
 def read_pairs(corpus: CorpusConfig, locate: Locate, *, max_characters: int) -> Iterator[Row]:
     """Pairs of a corpus in order."""
+    for row in _read_pairs(corpus, locate, max_characters):
+        tagged = corpus.tag is not None and not row.fault
+        yield row._replace(source=f"{corpus.tag} {row.source}") if tagged else row
+
+
+def _read_pairs(corpus: CorpusConfig, locate: Locate, max_characters: int) -> Iterator[Row]:
     if corpus.hub is not None:
         yield from read_hub(corpus, paired=True)
     limit = 4 * max_characters + 2  # a character takes up to four bytes, and a line end up to two

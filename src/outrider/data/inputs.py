@@ -55,7 +55,7 @@ def difference(manifest: Manifest, config: PrepareConfig, task: str) -> str:
 
 
 def _paths(config: PrepareConfig) -> dict[str, Path]:
-    corpora = [corpus for corpus in (config.train, config.valid) if corpus is not None]
+    corpora = config.corpora.values()
     return {name: config.path(name) for corpus in corpora for name in corpus_files(corpus)}
 
 

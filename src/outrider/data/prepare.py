@@ -135,19 +135,26 @@ def _with_source(tokenizer: Tokenizer, config: PrepareConfig, name: str) -> Pair
 
 def _check_settings(config: PrepareConfig, task: Task) -> None:
     """A setting that would have no effect is a mistake, and so is a corpus of the wrong kind."""
-    corpora = {"data.train": config.train, "data.valid": config.valid}
+    corpora = config.corpora
     if task == "translation":
         for key, corpus in corpora.items():
-            if corpus is not None and corpus.target and not corpus.source:
+            if corpus.target and not corpus.source:
                 raise ConfigError(f"{key}.source", "is required to translate; only target is given")
+        alone = {key: corpus.sources_alone for key, corpus in config.learnt.items()}
+        for key, found in alone.items():
+            if found != alone["data.train"]:
+                message = "all corpora have targets, or none has; those without are translated"
+                raise ConfigError(f"{key}.target", f"{message} by outrider distill")
         if "sequence_length" in _changed(config):
             raise ConfigError("data.sequence_length", "has no effect on translation")
         return
     if config.source_tokenizer is not None:
         raise ConfigError("data.source_tokenizer", "a language model has no source; remove it")
     for key, corpus in corpora.items():
-        if corpus is not None and (corpus.source or corpus.source_column is not None):
+        if corpus.source or corpus.source_column is not None:
             raise ConfigError(f"{key}.source", "a language model has only target text; remove it")
+        if corpus.tag is not None:
+            raise ConfigError(f"{key}.tag", "stands before sources, which there are none of")
     if config.valid_rows is not None:
         raise ConfigError("data.valid_rows", "counts pairs; give valid_fraction for running text")
     for name in sorted(_changed(config.clean) - {"on_bad_text"}):

@@ -1,9 +1,9 @@
 """The stages of a parallel corpus: read and clean pairs, sample them, encode them."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
-from itertools import islice
+from itertools import chain, islice
 from pathlib import Path
 
 import numpy as np
@@ -47,10 +47,10 @@ class PairPreparation:
     def read(self) -> None:
         """Read and clean the corpora, and settle how many pairs are held out."""
         clean = self._config.clean
-        assert self._config.train is not None
-        train = self._corpora["train"] = self._read("train", self._config.train, clean)
-        if self._config.valid is not None:
-            self._corpora["valid"] = self._read("valid", self._config.valid, _lenient(clean))
+        learnt, valid = list(self._config.learnt.values()), self._config.valid
+        train = self._corpora["train"] = self._read("train", learnt, clean)
+        if valid is not None:
+            self._corpora["valid"] = self._read("valid", [valid], _lenient(clean))
         rows = train.spool.rows
         self._held_out = self._config.valid_rows or int(rows * (self._config.valid_fraction or 0))
         if self._held_out >= rows:
@@ -89,11 +89,14 @@ class PairPreparation:
             splits |= self._encode(name, tokenizer, block_rows)
         return splits
 
-    def _read(self, name: str, corpus: CorpusConfig, clean: CleanConfig) -> _Corpus:
-        cleaner = PairCleaner(clean, sources_alone=corpus.sources_alone)
+    def _read(self, name: str, corpora: Sequence[CorpusConfig], clean: CleanConfig) -> _Corpus:
+        cleaner = PairCleaner(clean, sources_alone=corpora[0].sources_alone)
         advance = self._stages.start(f"read {name}")
         kept = _Corpus(Spool(self._folder, name, block_rows=ENCODE_ROWS), cleaner.drops)
-        rows = read_pairs(corpus, self._config.path, max_characters=clean.max_characters)
+        rows = chain.from_iterable(
+            read_pairs(corpus, self._config.path, max_characters=clean.max_characters)
+            for corpus in corpora
+        )
         with kept.spool as spool:
             while chunk := list(islice(rows, READ_ROWS)):
                 pairs = cleaner.keep(chunk)

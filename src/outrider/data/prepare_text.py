@@ -1,9 +1,9 @@
 """The stages of a language model's text: read it, sample it, cut its tokens into rows."""
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby, islice
+from itertools import chain, groupby, islice
 from pathlib import Path
 from typing import NamedTuple
 
@@ -54,10 +54,9 @@ class TextPreparation:
 
     def read(self) -> None:
         """Read the corpora."""
-        assert self._config.train is not None
-        self._corpora["train"] = self._read("train", self._config.train)
+        self._corpora["train"] = self._read("train", list(self._config.learnt.values()))
         if self._config.valid is not None:
-            self._corpora["valid"] = self._read("valid", self._config.valid)
+            self._corpora["valid"] = self._read("valid", [self._config.valid])
 
     @property
     def mean_characters(self) -> int:
@@ -91,11 +90,12 @@ class TextPreparation:
                     splits[split] = self._split(split, cutter)
         return splits
 
-    def _read(self, name: str, config: CorpusConfig) -> _Corpus:
+    def _read(self, name: str, corpora: Sequence[CorpusConfig]) -> _Corpus:
         advance = self._stages.start(f"read {name}")
         corpus = _Corpus(Spool(self._folder, name, block_rows=SPOOL_ROWS), Drops())
         with corpus.spool as spool:
-            for passage in read_text(config, self._config.path):
+            texts = (read_text(config, self._config.path) for config in corpora)
+            for passage in chain.from_iterable(texts):
                 if passage.fault:
                     corpus.drops.fault(passage, self._config.clean)
                     continue

@@ -90,8 +90,7 @@ def _check_test_kind(config: RunConfig, *, translates: bool) -> None:
 def _check_extras(config: RunConfig) -> None:
     if config.train.tensorboard and find_spec("tensorboard") is None:
         raise MissingExtraError("tensorboard", "plot", "train.tensorboard")
-    corpora = (config.data.train, config.data.valid)
-    if any(one is not None and one.hub for one in corpora) and find_spec("datasets") is None:
+    if any(one.hub for one in config.data.corpora.values()) and find_spec("datasets") is None:
         raise MissingExtraError("datasets", "hub", "reading a dataset of the Hub")
 
 
@@ -114,9 +113,8 @@ def _is_prepared(config: RunConfig) -> bool:
 def _check_corpora(config: RunConfig) -> None:
     """Every file of every corpus can be opened, and every tokenizer that is named be read."""
     data = config.data
-    for key, corpus in (("data.train", data.train), ("data.valid", data.valid)):
-        if corpus is not None:
-            _check_files(key, map(data.path, corpus_files(corpus)))
+    for key, corpus in data.corpora.items():
+        _check_files(key, map(data.path, corpus_files(corpus)))
     if data.train is None:
         return
     if data.tokenizer.folder is not None:
