@@ -33,6 +33,10 @@ def evaluate(
     whole: Annotated[
         bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
     ] = False,
+    comet: Annotated[
+        str | None,
+        typer.Option(help="Score with this COMET model, too: Unbabel/wmt22-comet-da, or a file."),
+    ] = None,
     dtype: Annotated[
         str, typer.Option(help="Compute in float32, bfloat16, float16, or int8 (native core).")
     ] = "float32",
@@ -46,8 +50,9 @@ def evaluate(
         raise ConfigError("--source", "give --source and --reference, or --text")
     if (source is None) != (reference is None):
         raise ConfigError("--reference", "source and reference belong together; give both")
-    if text is not None and dtype != "float32":
-        raise ConfigError("--dtype", "a text is predicted in float32; leave it out")
+    if text is not None and (dtype != "float32" or comet is not None):
+        key = "--dtype" if comet is None else "--comet"
+        raise ConfigError(key, "is for translations, not for --text; leave it out")
     check_output("--output", output, source, reference)
     check_output("--json", json, source, reference, text, output)
     if text is not None:
@@ -63,6 +68,7 @@ def evaluate(
             tokenize=tokenize,
             split=not whole,
             dtype=dtype,
+            comet=comet,
             output=output,
         )
     _print_table(result)

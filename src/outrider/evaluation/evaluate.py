@@ -10,6 +10,7 @@ from outrider.data.lines import open_file, open_lines
 from outrider.data.tokenizer import load_tokenizer
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
+from outrider.evaluation.comet import find_comet, score_comet
 from outrider.evaluation.origin import origin
 from outrider.evaluation.quality import score_segments, score_text, score_translations
 from outrider.files import write_text
@@ -32,18 +33,22 @@ def evaluate_translation(
     tokenize: str = "auto",
     split: bool = True,
     dtype: str | None = "float32",
+    comet: str | None = None,
     output: Path | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
     """Translate `source` line by line and score it against `reference`; keep it in `output`.
 
     Translated as `Translator.translate` does: a line of several sentences sentence by sentence,
-    unless `split` is False. A line is scored whole either way. `dtype` is as in `load`.
+    unless `split` is False. A line is scored whole either way. `dtype` is as in `load`;
+    `comet` names a model of COMET that scores as well.
     """
     if output is not None and output.exists():
         for path in (source, reference):
             if path.exists() and output.samefile(path):
                 raise ConfigError("--output", f"{output} is {path} itself; choose another file")
+    if comet is not None:
+        find_comet()
     sources, references = read_lines(source), read_lines(reference)
     if len(sources) != len(references):
         raise DataError(
@@ -62,10 +67,13 @@ def evaluate_translation(
     seconds = time.monotonic() - began
     if output is not None:
         write_text(output, "".join(f"{_one_line(text)}\n" for text in translations))
-    score = score_translations(translations, references, tokenize=tokenize)
+    scores = asdict(score_translations(translations, references, tokenize=tokenize))
+    if comet is not None:
+        scores["comet"] = score_comet(sources, translations, references, model=comet)
+        scores["comet_model"] = comet
     return {
         "task": "translation",
-        "scores": asdict(score),
+        "scores": scores,
         "decode": _options(decode),
         "split": split,
         "dtype": dtype,

@@ -1,0 +1,52 @@
+"""COMET: what its program is given, what is read from it, and what is said where it is not."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from outrider.errors import ConfigError, ResourceError
+from outrider.evaluation.comet import score_comet
+
+PROGRAM = f"""#!{sys.executable}
+import json, sys
+given = dict(zip(sys.argv[1::1], sys.argv[2::1]))
+if given["--model"] == "broken":
+    sys.exit("Model 'broken' not supported by COMET.")
+sides = [open(given[name], encoding="utf-8").read().splitlines() for name in ("-s", "-t", "-r")]
+scores = [
+    {{"src": s, "mt": t, "ref": r, "COMET": len(s) + 10 * len(t) + 100 * len(r)}}
+    for s, t, r in zip(*sides, strict=True)
+]
+json.dump({{given["-t"]: scores}}, open(given["--to_json"], "w"))
+"""
+
+
+@pytest.fixture
+def program(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A program that is called as `comet-score` of unbabel-comet 2.2.7 is, and answers likewise."""
+    path = tmp_path / "comet-score"
+    path.write_text(PROGRAM)
+    path.chmod(0o755)
+    monkeypatch.setenv("OUTRIDER_COMET", str(path))
+    return path
+
+
+@pytest.mark.usefixtures("program")
+def test_the_mean_of_all_lines_is_returned() -> None:
+    found = score_comet(["a", "b\nb"], ["cc", "d"], ["e", "f"], model="some")
+    assert found == pytest.approx((1 + 20 + 100 + 3 + 10 + 100) / 2)
+
+
+@pytest.mark.usefixtures("program")
+def test_what_it_says_is_passed_on() -> None:
+    with pytest.raises(ResourceError, match="comet-score ended with 1 and said: Model 'broken'"):
+        score_comet(["a"], ["b"], ["c"], model="broken")
+
+
+def test_without_it_the_way_to_install_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("OUTRIDER_COMET", str(tmp_path / "nowhere"))
+    with pytest.raises(ConfigError, match=r"--comet: .*nowhere is not there; install unbabel"):
+        score_comet(["a"], ["b"], ["c"], model="some")
