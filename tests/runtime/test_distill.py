@@ -20,6 +20,7 @@ from outrider.errors import ConfigError, DataError
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 from outrider.runtime import distill as distill_module
 from outrider.runtime import load
+from outrider.runtime.consensus import choose_by_consensus
 from outrider.runtime.distill import distill
 from outrider.runtime.options import decode_settings
 
@@ -69,6 +70,26 @@ def test_targets_are_what_greedy_says_to_each_source_alone(folder: Path) -> None
     assert 0 < sum(one.count for one in found.manifest.splits["train"].dropped.values()) < 55
     lengths = {len(ids) for (ids,) in rows(found, "train", ["target_ids"])}
     assert len(lengths) > 2, "a model that always says the same tests nothing"
+
+
+def test_consensus_takes_what_the_others_are_like(folder: Path) -> None:
+    found = distilled(folder, strategy="beam", beams=3, n_best=3, consensus=True)
+    likeliest = distilled(folder, "likeliest", strategy="beam", beams=3)
+    model = load(folder / "model")
+    config = decode_settings(model.defaults, {"strategy": "beam", "beams": 3, "n_best": 3})
+    for source, target in rows(found, "train", ["source_ids", "target_ids"]):
+        limit = min(3 * len(source) + 30, 31)
+        request = Request(source=[*source, model.backend.eos], max_new_tokens=limit)
+        (answers,) = decode(model.backend, [request], config)
+        ended = [answer.tokens for answer in answers if answer.finish == "eos"]
+        texts = model.tokenizer.decode_batch(ended)
+        assert tuple(target) == tuple(ended[choose_by_consensus(texts)])
+    columns = ["target_ids"]
+    assert rows(found, "train", columns) != rows(likeliest, "train", columns)
+    with pytest.raises(ConfigError, match="n_best: is 1, and a single answer agrees with itself"):
+        distilled(folder, "alone", consensus=True)
+    with pytest.raises(DataError, match="was distilled differently"):
+        distilled(folder, strategy="beam", beams=3, n_best=3)
 
 
 def test_the_folder_trains_and_names_its_origin(folder: Path) -> None:

@@ -111,6 +111,28 @@ def test_an_impossible_shape_names_its_key(
     assert "shape.decoder: got [0, 7], expected some of 0 to 2" in capsys.readouterr().err
 
 
+@pytest.mark.parametrize(
+    ("translate", "key"),
+    [
+        ("{strategy: sample}", "translate.consensus: is required to choose one of several"),
+        ("{consensus: 4}", "translate.consensus: greedy finds one text"),
+        ("{strategy: beam, consensus: 6}", "translate.consensus: got 6, but there are 4 beams"),
+    ],
+)
+def test_a_choice_needs_several(
+    config: Path, translate: str, key: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert run(["student", str(config), f"translate={translate}"]) == 2
+    assert key in capsys.readouterr().err
+
+
+def test_the_best_of_several_drawn_texts(config: Path, tmp_path: Path) -> None:
+    draws = "translate={strategy: sample, consensus: 3, temperature: 0.7}"
+    assert run(["student", str(config), draws, "evaluate=null", "-q"]) == 0
+    manifest = json.loads((tmp_path / "little/work/translated/manifest.json").read_text())
+    assert manifest["origin"]["decode"]["choose"] == "consensus"
+
+
 def test_the_teacher_is_named_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["student", str(config), "train.teacher=other"]) == 2
     assert "train.teacher: is the teacher of the student; set word_level" in capsys.readouterr().err

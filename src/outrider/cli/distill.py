@@ -15,8 +15,13 @@ def distill(
     data: Annotated[Path, typer.Option("--data", help="Prepared folder with its tokenizer.")],
     out: Annotated[Path, typer.Option("--out", help="Prepared folder to write.")],
     rows: Annotated[int | None, typer.Option(help="Only this many rows of each split.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="greedy (default) or sample.")] = None,
+    strategy: Annotated[str | None, typer.Option(help="greedy (default), beam or sample.")] = None,
     temperature: Annotated[float | None, typer.Option(help="With --strategy sample.")] = None,
+    beams: Annotated[int | None, typer.Option(help="With --strategy beam.")] = None,
+    consensus: Annotated[
+        int | None,
+        typer.Option(min=2, help="Of so many beams or drawn texts take what the others are like."),
+    ] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling: row i draws with seed + i.")] = None,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens held at once.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
@@ -35,13 +40,17 @@ def distill(
     from outrider.runtime.distill import DISTILL_TOKENS
     from outrider.runtime.distill import distill as distill_data
 
-    given = {"strategy": strategy, "temperature": temperature, "seed": seed}
+    given = {"strategy": strategy, "temperature": temperature, "seed": seed, "beams": beams}
+    if consensus is not None:
+        key = "beams" if strategy == "beam" else "candidates"
+        given |= {key: given.get(key) or consensus, "n_best": consensus}
     try:
         prepared = distill_data(
             model,
             data,
             out,
             rows=rows,
+            consensus=consensus is not None,
             batch_tokens=batch_tokens or DISTILL_TOKENS,
             device=device,
             dtype=dtype,

@@ -37,6 +37,7 @@ from outrider.files import (
 from outrider.formats.folder import model_files
 from outrider.hub import model_folder
 from outrider.runtime.batches import decode_in_batches
+from outrider.runtime.consensus import choose_by_consensus
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
 from outrider.runtime.options import check_batch_tokens, decode_config
@@ -88,6 +89,8 @@ class _Teacher:
     batch_tokens: int
     longest: int
     """Most tokens an answer may have."""
+    consensus: bool = False
+    """Whether, of several answers, that is taken which the others are most like."""
 
     def __call__(self, table: pa.Table, unit: _Unit, advance: Advance) -> _Rows:
         """Answer all rows; `advance` is told how many are done."""
@@ -155,9 +158,17 @@ class _Teacher:
                 self.config,
                 batch_tokens=self.batch_tokens,
             )
-            found |= {row: best for row, (best, *_) in zip(rows, answers, strict=True)}
+            found |= {row: self._choose(some) for row, some in zip(rows, answers, strict=True)}
             advance(len(rows))
         return [found[row] for row in range(len(requests))]
+
+    def _choose(self, answers: Sequence[Hypothesis]) -> Hypothesis:
+        """Take one of several answers; those that did not end are no answers where others did."""
+        ended = [answer for answer in answers if answer.finish == "eos"]
+        if not self.consensus or not ended:
+            return answers[0]
+        texts = self.loaded.tokenizer.decode_batch([answer.tokens for answer in ended])
+        return ended[choose_by_consensus(texts)]
 
     def _with_targets(self, table: pa.Table, targets: Sequence[Sequence[int]]) -> pa.Table:
         texts = self.loaded.tokenizer.decode_batch(targets)
@@ -176,6 +187,7 @@ def distill(
     out: str | Path,
     *,
     rows: int | None = None,
+    consensus: bool = False,
     batch_tokens: int = DISTILL_TOKENS,
     device: str = "auto",
     dtype: str = "float32",
@@ -193,6 +205,8 @@ def distill(
         data: A prepared folder with the tokenizer of the model.
         out: The folder to write; it appears when it is complete.
         rows: Take only this many rows of each split.
+        consensus: Of several answers (`n_best`) take not the likeliest, but the one that the others
+            are most like, by chrF.
         batch_tokens: Bound on the tokens held in memory at once.
         device: Where to compute, as in `load`.
         dtype: float32, bfloat16, float16, or int8 on the native core.
@@ -207,12 +221,18 @@ def distill(
     _check_task(loaded, prepared, model)
     check_same_tokenizer(prepared.tokenizer, loaded.tokenizer, data=prepared.folder, model=model)
     config = decode_config({**loaded.defaults, **options})
+    if consensus and config.n_best == 1:
+        raise ConfigError("n_best", "is 1, and a single answer agrees with itself; ask for more")
     origin = _origin(model, prepared, config, dtype=dtype, rows=rows)
+    if consensus:
+        origin["decode"]["choose"] = "consensus"
     if out.exists():
         _check_origin(out, read_manifest(out).origin, origin)
         return Prepared(out, read_manifest(out), reused=True)
     longest = int(prepared.manifest.config["clean"]["max_tokens"])
-    teacher = _Teacher(loaded, config.settings, check_batch_tokens(batch_tokens), longest)
+    teacher = _Teacher(
+        loaded, config.settings, check_batch_tokens(batch_tokens), longest, consensus
+    )
     with _partial(out, origin) as work:
         splits = _distill_splits(teacher, prepared, work, rows=rows, progress=progress)
         _finish(work, out, prepared, splits, origin)

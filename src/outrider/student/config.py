@@ -29,18 +29,49 @@ Text = Annotated[
 class TranslateConfig(Config):
     """How the teacher translates the text."""
 
-    strategy: Literal["greedy", "beam"] = "greedy"
-    """greedy is fastest and easiest to learn from; beam is a little better and far slower."""
+    strategy: Literal["greedy", "beam", "sample"] = "greedy"
+    """greedy is fastest and easiest to learn from; beam is a little better and far slower; sample
+    draws several and so needs consensus."""
     beams: int = Field(default=4, ge=1)
     """With beam: sequences in flight for each sentence."""
+    temperature: float = Field(default=0.5, gt=0)
+    """With sample: how far the draws may stray."""
+    consensus: int | None = Field(default=None, ge=2)
+    """Of so many beams, or drawn texts, take the one that the others are most like (by chrF), and
+    not the likeliest."""
     dtype: str = "auto"
     """int8 on the native core, float32, bfloat16 or float16; auto takes the fastest there is."""
+
+    @model_validator(mode="after")
+    def _several(self) -> Self:
+        if self.strategy == "sample" and self.consensus is None:
+            raise ConfigError("translate.consensus", "is required to choose one of several draws")
+        if self.strategy == "greedy" and self.consensus is not None:
+            raise ConfigError("translate.consensus", "greedy finds one text; use beam or sample")
+        if self.strategy == "beam" and (self.consensus or 0) > self.beams:
+            message = f"got {self.consensus}, but there are {self.beams} beams"
+            raise ConfigError("translate.consensus", message)
+        return self
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """What `distill` is told."""
+        found: dict[str, Any] = {"strategy": self.strategy}
+        if self.strategy == "beam":
+            found |= {"beams": self.beams}
+        if self.strategy == "sample":
+            found |= {"temperature": self.temperature, "candidates": self.consensus}
+        if self.consensus is not None:
+            found |= {"n_best": self.consensus, "consensus": True}
+        return found
 
 
 class CleanTranslations(CleanConfig):
     """Which translations are left out: those that are too long, say too little, say it over and
     over, or are no more than the source again."""
 
+    on_bad_text: Literal["error", "drop"] = "drop"
+    """What the teacher says that is no text, such as a NUL byte: drop it, or stop."""
     max_tokens: int = Field(default=128, ge=1)
     """Longest side kept, in tokens."""
     drop_equal: bool = True

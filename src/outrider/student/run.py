@@ -74,7 +74,7 @@ def _settle(
         "weights": weights_of(model_folder(config.teacher)),
         "text": {str(path): most for path, most in text.items()},
         "sentences": config.sentences,
-        "translate": config.translate.model_dump(mode="json"),
+        "translate": {**config.translate.options, "dtype": config.translate.dtype},
         "valid_rows": config.valid_rows,
     }
     path = work / PLAN
@@ -99,7 +99,7 @@ def _settle(
     plan = {**asked, "found": found, "wanted": wanted, "per_second": speed, "dtype": dtype}
     write_json(path, plan)
     greedy = config.translate.strategy == "greedy"
-    slower = "" if greedy else f", and with {config.translate.beams} beams a few times that"
+    slower = "" if greedy else f", and with {config.translate.strategy} a few times that"
     console.print(
         f"translating {wanted:,} of {found:,} sentences, {speed:,.0f} a second: about "
         f"{wanted / speed / 60:,.0f} minutes{slower}; then {config.train.steps:,} updates",
@@ -131,8 +131,6 @@ def _translate(
     }
     data = build_config(PrepareConfig, values, prefix="data.")
     prepared = prepare(data, task="translation", progress=console.is_terminal)
-    beam = config.translate.strategy == "beam"
-    options: dict[str, Any] = {"beams": config.translate.beams} if beam else {}
     return distill(
         config.teacher,
         prepared.folder,
@@ -140,7 +138,7 @@ def _translate(
         dtype=plan["dtype"],
         threads=threads,
         progress=console.is_terminal,
-        **options,
+        **config.translate.options,
     )
 
 
