@@ -3,6 +3,7 @@
 import json
 import random
 from pathlib import Path
+from typing import Any
 
 import pyarrow.parquet as pq
 import pytest
@@ -90,6 +91,31 @@ def test_consensus_takes_what_the_others_are_like(folder: Path) -> None:
         distilled(folder, "alone", consensus=True)
     with pytest.raises(DataError, match="was distilled differently"):
         distilled(folder, strategy="beam", beams=3, n_best=3)
+
+
+@pytest.mark.parametrize("options", [{}, {"strategy": "beam", "beams": 2}])
+def test_what_the_model_is_not_sure_of_is_left_out(folder: Path, options: dict[str, Any]) -> None:
+    model = load(folder / "model")
+    config = decode_settings(model.defaults, {**options, "scores": True})
+    columns = ["source_ids", "target_ids"]
+
+    def mean(source: list[int]) -> float:
+        limit = min(3 * len(source) + 30, 31)
+        request = Request(source=[*source, model.backend.eos], max_new_tokens=limit)
+        ((answer,),) = decode(model.backend, [request], config)
+        assert answer.score is not None
+        return answer.score / (1 if options else len(answer.tokens) + 1)
+
+    everything = rows(distilled(folder, "all", **options), "train", columns)
+    means = sorted(mean(source) for source, _ in everything)
+    middle = (means[len(means) // 2] + means[len(means) // 2 - 1]) / 2
+    kept = distilled(folder, "some", **options, min_score=middle)
+    assert rows(kept, "train", columns) == [
+        (source, target) for source, target in everything if mean(source) >= middle
+    ]
+    assert kept.manifest.splits["train"].dropped["the model was not sure of it"].count > 0
+    with pytest.raises(DataError, match=r"no answer .* is left \(.*the model was not sure of it"):
+        distilled(folder, "none", **options, min_score=0.0)
 
 
 def test_the_folder_trains_and_names_its_origin(folder: Path) -> None:

@@ -23,6 +23,10 @@ def distill(
         typer.Option(min=2, help="Of so many beams or drawn texts take what the others are like."),
     ] = None,
     seed: Annotated[int | None, typer.Option(help="Sampling: row i draws with seed + i.")] = None,
+    min_score: Annotated[
+        float | None,
+        typer.Option(max=0, help="Leave out what has a lower mean log-probability a token."),
+    ] = None,
     batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens held at once.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[
@@ -51,6 +55,7 @@ def distill(
             out,
             rows=rows,
             consensus=consensus is not None,
+            min_score=min_score,
             batch_tokens=batch_tokens or DISTILL_TOKENS,
             device=device,
             dtype=dtype,

@@ -53,6 +53,7 @@ CHUNK_ROWS = 2048
 SOURCE_COLUMNS = ["source", "source_ids", "source_length"]
 ENDLESS = "did not end within the length limit"
 TOO_LONG = "longer than the model can take"
+UNSURE = "the model was not sure of it"
 
 Advance = Callable[[int], None]
 
@@ -91,6 +92,8 @@ class _Teacher:
     """Most tokens an answer may have."""
     consensus: bool = False
     """Whether, of several answers, that is taken which the others are most like."""
+    min_score: float | None = None
+    """Mean log-probability of a token below which an answer is left out."""
 
     def __call__(self, table: pa.Table, unit: _Unit, advance: Advance) -> _Rows:
         """Answer all rows; `advance` is told how many are done."""
@@ -108,13 +111,15 @@ class _Teacher:
         advance(len(sources) - len(short))
         answers = dict(zip(short, self._decode(requests, advance), strict=True))
         ended = [n for n, answer in answers.items() if answer.finish == "eos"]
+        kept = [n for n in ended if self._is_sure(answers[n])]
         dropped = {
             TOO_LONG: [n for n in range(len(sources)) if n not in answers],
             ENDLESS: [n for n, answer in answers.items() if answer.finish != "eos"],
+            UNSURE: sorted({*ended} - {*kept}),
         }
-        rows = table.select(SOURCE_COLUMNS).take(pa.array(ended, pa.int64()))
+        rows = table.select(SOURCE_COLUMNS).take(pa.array(kept, pa.int64()))
         return _Rows(
-            self._with_targets(rows, [answers[n].tokens for n in ended]),
+            self._with_targets(rows, [answers[n].tokens for n in kept]),
             {why: _dropped(unit, table, left) for why, left in dropped.items() if left},
         )
 
@@ -162,6 +167,14 @@ class _Teacher:
             advance(len(rows))
         return [found[row] for row in range(len(requests))]
 
+    def _is_sure(self, answer: Hypothesis) -> bool:
+        if self.min_score is None:
+            return True
+        assert answer.score is not None
+        # One text has the sum, its end token counted; of several each has the mean.
+        several = self.config.strategy == "beam" or self.config.candidates > 1
+        return answer.score / (1 if several else len(answer.tokens) + 1) >= self.min_score
+
     def _choose(self, answers: Sequence[Hypothesis]) -> Hypothesis:
         """Take one of several answers; those that did not end are no answers where others did."""
         ended = [answer for answer in answers if answer.finish == "eos"]
@@ -188,6 +201,7 @@ def distill(
     *,
     rows: int | None = None,
     consensus: bool = False,
+    min_score: float | None = None,
     batch_tokens: int = DISTILL_TOKENS,
     device: str = "auto",
     dtype: str = "float32",
@@ -207,6 +221,7 @@ def distill(
         rows: Take only this many rows of each split.
         consensus: Of several answers (`n_best`) take not the likeliest, but the one that the others
             are most like, by chrF.
+        min_score: Leave out translations whose tokens have a lower mean log-probability.
         batch_tokens: Bound on the tokens held in memory at once.
         device: Where to compute, as in `load`.
         dtype: float32, bfloat16, float16, or int8 on the native core.
@@ -220,18 +235,26 @@ def distill(
     loaded = load(model, device=device, dtype=dtype, threads=threads)
     _check_task(loaded, prepared, model)
     check_same_tokenizer(prepared.tokenizer, loaded.tokenizer, data=prepared.folder, model=model)
+    if min_score is not None:
+        if not isinstance(loaded, Translator):
+            raise ConfigError("min_score", "is for translations; a language model only goes on")
+        options |= (
+            {"scores": True, "length_penalty": 1.0} if "beams" in options else {"scores": True}
+        )
     config = decode_config({**loaded.defaults, **options})
     if consensus and config.n_best == 1:
         raise ConfigError("n_best", "is 1, and a single answer agrees with itself; ask for more")
     origin = _origin(model, prepared, config, dtype=dtype, rows=rows)
     if consensus:
         origin["decode"]["choose"] = "consensus"
+    if min_score is not None:
+        origin["decode"]["min_score"] = min_score
     if out.exists():
         _check_origin(out, read_manifest(out).origin, origin)
         return Prepared(out, read_manifest(out), reused=True)
     longest = int(prepared.manifest.config["clean"]["max_tokens"])
     teacher = _Teacher(
-        loaded, config.settings, check_batch_tokens(batch_tokens), longest, consensus
+        loaded, config.settings, check_batch_tokens(batch_tokens), longest, consensus, min_score
     )
     with _partial(out, origin) as work:
         splits = _distill_splits(teacher, prepared, work, rows=rows, progress=progress)
@@ -318,7 +341,8 @@ def _read_split(work: Path, units: Sequence[_Unit]) -> Split:
             before = dropped.get(reason, Dropped(count=0, example=more.example))
             dropped[reason] = Dropped(count=before.count + more.count, example=before.example)
     if not shards:
-        raise DataError(f"{work}: the model ended none of its answers; is it trained?")
+        why = ", ".join(f"{reason}: {one.count}" for reason, one in dropped.items())
+        raise DataError(f"{work}: no answer of the model is left ({why}); is it trained?")
     return Split(
         shards=tuple(shards), rows_read=sum(part.rows_read for part in parts), dropped=dropped
     )

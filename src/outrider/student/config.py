@@ -39,6 +39,9 @@ class TranslateConfig(Config):
     consensus: int | None = Field(default=None, ge=2)
     """Of so many beams, or drawn texts, take the one that the others are most like (by chrF), and
     not the likeliest."""
+    min_score: float | None = Field(default=None, le=0)
+    """Leave out translations whose tokens have a lower mean log-probability: what the teacher was
+    not sure of itself. -1.5 is about one chance in four and a half for each token."""
     dtype: str = "auto"
     """int8 on the native core, float32, bfloat16 or float16; auto takes the fastest there is."""
 
@@ -63,6 +66,8 @@ class TranslateConfig(Config):
             found |= {"temperature": self.temperature, "candidates": self.consensus}
         if self.consensus is not None:
             found |= {"n_best": self.consensus, "consensus": True}
+        if self.min_score is not None:
+            found |= {"min_score": self.min_score}
         return found
 
 
