@@ -49,7 +49,7 @@ shape: {{decoder: [0, 2], words: 365}}
 word_level: 0.5
 train:
   {{steps: 12, batch_tokens: 256, save_every: 4, evaluate_every: 6, warmup: 2, average: 1}}
-evaluate: {{source: test.src, reference: test.ref, decode: {{strategy: greedy}}}}
+tests: {{news: {{source: test.src, reference: test.ref}}}}
 attribution: Made for a test.
 """)
     for name in ("test.src", "test.ref"):
@@ -71,7 +71,8 @@ def test_a_teacher_and_text_become_a_student(
     assert "Made for a test." in card
     assert card.count("## Beside its teacher") == 1
     compared = json.loads((model / "student.json").read_text())
-    assert compared["student"]["weights"] == sum(one.numel() for one in student.parameters())
+    assert {"news_bleu", "teacher_news_chrf", "megabytes", "teacher_megabytes"} <= compared.keys()
+    assert card.count("\n| cat") > 0, "sentences are shown"
     assert {row["engine"] for row in compared["speed"]} >= {"student-native-int8"}
     assert all(row["sentences_per_second"] > 0 for row in compared["speed"])
     loaded = load(model)
@@ -93,7 +94,7 @@ def test_students_share_translations(config: Path, tmp_path: Path) -> None:
             shared,
             f"shape.words={words}",
             "word_level=0",
-            "evaluate=null",
+            "tests={}",
             "-q",
         ]
         assert run(["student", str(config), *line]) == 0
@@ -128,7 +129,7 @@ def test_a_choice_needs_several(
 
 def test_the_best_of_several_drawn_texts(config: Path, tmp_path: Path) -> None:
     draws = "translate={strategy: sample, consensus: 3, temperature: 0.7}"
-    assert run(["student", str(config), draws, "evaluate=null", "-q"]) == 0
+    assert run(["student", str(config), draws, "tests={}", "-q"]) == 0
     manifest = json.loads((tmp_path / "little/work/translated/manifest.json").read_text())
     assert manifest["origin"]["decode"]["choose"] == "consensus"
 

@@ -2,16 +2,16 @@
 
 from typing import Annotated, Any, Literal, Self
 
-from pydantic import BeforeValidator, Field, model_validator
+from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 
 from outrider.config import Config
 from outrider.data.config import CleanConfig
 from outrider.errors import ConfigError
-from outrider.evaluation.config import EvaluateConfig
+from outrider.evaluation.bleu_tokenizer import check_tokenizer
 from outrider.training.config import TrainConfig
 from outrider.training.run_config import KeptLayers
 
-__all__ = ["CleanTranslations", "ShapeConfig", "StudentConfig", "TranslateConfig"]
+__all__ = ["CleanTranslations", "ShapeConfig", "StudentConfig", "TestConfig", "TranslateConfig"]
 
 
 def _as_mapping(value: Any) -> Any:
@@ -95,6 +95,19 @@ class ShapeConfig(KeptLayers):
     (encoder.0)."""
 
 
+class TestConfig(Config):
+    """Sentences, and how people translated them."""
+
+    source: str
+    """One sentence a line, plain or .gz."""
+    reference: str
+    """Their translations, line by line."""
+    tokenize: Annotated[str, AfterValidator(check_tokenizer)] = "auto"
+    """SacreBLEU's tokenizer; auto takes the one for the script of the references."""
+    split: bool = True
+    """Translate a line sentence by sentence."""
+
+
 class StudentConfig(Config):
     """A small model that learns from what a large one says."""
 
@@ -131,13 +144,14 @@ class StudentConfig(Config):
     wrote. The teacher then runs along, which takes about half the time again."""
     train: TrainConfig = TrainConfig()
     """How it learns."""
-    evaluate: EvaluateConfig | None = None
-    """What teacher and student are tested on."""
+    tests: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], TestConfig] = Field(
+        default_factory=dict
+    )
+    """Test sets by name, on which teacher and student are compared in the end; sentences of the
+    first are timed."""
 
     @model_validator(mode="after")
     def _one_teacher(self) -> Self:
-        if self.evaluate is not None and self.evaluate.source is None:
-            raise ConfigError("evaluate.text", "is for a language model; name source and reference")
         if self.train.teacher is not None:
             raise ConfigError("train.teacher", "is the teacher of the student; set word_level")
         return self

@@ -15,10 +15,11 @@ from outrider.data.config import PrepareConfig
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import ConfigError, DataError
+from outrider.evaluation.evaluate import read_lines
 from outrider.files import locked, read_json, write_json
 from outrider.hub import model_folder
 from outrider.runtime.distill import distill, weights_of
-from outrider.student.compare import compare
+from outrider.student.compare import Test, compare
 from outrider.student.config import StudentConfig
 from outrider.student.shrink import shrink
 from outrider.training.run import train_run
@@ -44,15 +45,15 @@ def train_student(
     console = console or Console(quiet=True)
     folder = Path(config.folder)
     work = folder / "work" if config.work is None else Path(config.work)
+    tests = _tests(config)
     with _alone(work):
         plan = _settle(config, work, threads, console)
         translated = _translate(config, work, plan, threads, console)
     with _alone(folder):
         _shrink(config, folder, translated)
-    run = _run(config, folder, translated)
-    model = train_run(run, console=console)
-    if run.evaluate is not None:
-        compare(model_folder(config.teacher), model, run.evaluate, console=console)
+    model = train_run(_run(config, folder, translated), console=console)
+    if tests:
+        compare(model_folder(config.teacher), model, tests, seed=config.seed, console=console)
     return model
 
 
@@ -177,11 +178,7 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
         files = [str(translated.folder / shard.name) for shard in shards]
         return {"pairs": files, "source_column": "source", "target_column": "target"}
 
-    freeze, root = config.shape.freeze, _root(config)
-    evaluate = None
-    if config.evaluate is not None:
-        evaluate = config.evaluate.model_dump(mode="json")
-        evaluate |= {key: str(root.path(evaluate[key])) for key in ("source", "reference")}
+    freeze = config.shape.freeze
     train = config.train.model_dump(mode="json")
     if config.word_level:
         train |= {"teacher": str(folder / TEACHER), "teacher_share": config.word_level}
@@ -205,7 +202,6 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
                 **({} if freeze is None else {"freeze": list(freeze)}),
             },
             "train": train,
-            "evaluate": evaluate,
         },
     )
 
@@ -213,6 +209,19 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
 def _text(config: StudentConfig) -> dict[Path, int | None]:
     """Find the files of text, and how much of each is taken."""
     return {_root(config).path(name): most for name, most in config.text.items()}
+
+
+def _tests(config: StudentConfig) -> dict[str, Test]:
+    """Find the test sets, before hours are spent."""
+    root, found = _root(config), {}
+    for name, test in config.tests.items():
+        source, reference = root.path(test.source), root.path(test.reference)
+        counts = [len(read_lines(path)) for path in (source, reference)]
+        if counts[0] != counts[1]:
+            message = f"{source} has {counts[0]} lines and {reference} {counts[1]}"
+            raise ConfigError(f"tests.{name}.reference", f"{message}; line n translates line n")
+        found[name] = Test(source, reference, test.tokenize, test.split)
+    return found
 
 
 def _root(config: StudentConfig) -> PrepareConfig:
