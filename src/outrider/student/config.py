@@ -142,6 +142,8 @@ class StudentConfig(Config):
     word_level: float = Field(default=0.0, ge=0, le=1)
     """Share of the teacher's probability of every word in what is learnt; the rest is the text it
     wrote. The teacher then runs along, which takes about half the time again."""
+    dropout: float = Field(default=0.0, ge=0, lt=1)
+    """While it learns. A student that sees a sentence once or twice learns none by heart."""
     train: TrainConfig = TrainConfig()
     """How it learns."""
     tests: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], TestConfig] = Field(

@@ -199,6 +199,7 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
             "model": {
                 "type": "seq2seq",
                 "start": str(folder / START),
+                "dropout": config.dropout,
                 **({} if freeze is None else {"freeze": list(freeze)}),
             },
             "train": train,
