@@ -7,9 +7,11 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from chat_server import Server, said
 from outrider.cli.main import run
 from outrider.config import load_config
 from outrider.data.config import TokenizerConfig
@@ -132,6 +134,32 @@ def test_the_best_of_several_drawn_texts(config: Path, tmp_path: Path) -> None:
     assert run(["student", str(config), draws, "tests={}", "-q"]) == 0
     manifest = json.loads((tmp_path / "little/work/translated/manifest.json").read_text())
     assert manifest["origin"]["decode"]["choose"] == "consensus"
+
+
+def test_a_server_teaches_what_starts_as_another_model(
+    config: Path, teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def answer(body: dict[str, Any], _: int) -> tuple[int, Any]:
+        return 200, said(" ".join(body["messages"][0]["content"].split()[::-1][:5]))
+
+    server = Server(answer)
+    try:
+        address = f"teacher={{url: '{server.url}', model: big}}"
+        line = ["student", str(config), address, "word_level=0"]
+        assert run(line) == 2
+        assert "start: is required: a teacher behind an address" in capsys.readouterr().err
+        assert run([*line, f"start={teacher}", "-q"]) == 0
+        asked = len(server.asked)
+        assert asked == 150
+        assert run([*line, f"start={teacher}", "-q"]) == 0
+        assert len(server.asked) == asked
+    finally:
+        server.http.shutdown()
+        server.http.server_close()
+    student = load_model(tmp_path / "little" / "model")
+    assert (student.config.decoder_layers, student.config.vocab_size) == (2, 365)
+    assert run(["student", str(config), address, f"start={teacher}"]) == 2
+    assert "word_level: needs a student that begins as its teacher" in capsys.readouterr().err
 
 
 def test_the_teacher_is_named_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from outrider.config import Config
 from outrider.data.config import CleanConfig
 from outrider.errors import ConfigError
 from outrider.evaluation.bleu_tokenizer import check_tokenizer
+from outrider.student.endpoint import EndpointConfig
 from outrider.training.config import TrainConfig
 from outrider.training.run_config import KeptLayers
 
@@ -118,8 +119,12 @@ class StudentConfig(Config):
     work: str | None = None
     """Where the teacher's translations are kept, which several students may share; by default
     `work` in the folder."""
-    teacher: str
-    """Model folder, `.argosmodel` file or Hub name: any that translates and that Outrider reads."""
+    teacher: str | EndpointConfig
+    """Model folder, `.argosmodel` file or Hub name: any that translates and that Outrider reads. Or
+    the address of a server, `{url: ..., model: ...}`; the student then needs a `start`."""
+    start: str | None = None
+    """What the student begins as, if not as its teacher: a model folder, `.argosmodel` file or Hub
+    name."""
     text: Text
     """Files in the source language, plain or .gz, whose lines are split into sentences: a list, or
     for each file how many of its first sentences are taken, null for all."""
@@ -154,6 +159,11 @@ class StudentConfig(Config):
 
     @model_validator(mode="after")
     def _one_teacher(self) -> Self:
+        if self.start is None and isinstance(self.teacher, EndpointConfig):
+            raise ConfigError("start", "is required: a teacher behind an address has no layers")
+        if self.start is not None and self.word_level:
+            message = "needs a student that begins as its teacher; leave start or word_level out"
+            raise ConfigError("word_level", message)
         if self.train.teacher is not None:
             raise ConfigError("train.teacher", "is the teacher of the student; set word_level")
         return self

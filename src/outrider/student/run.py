@@ -1,35 +1,29 @@
 """From a teacher and text to a student: translate, shrink, train; each stage is kept once done."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
-from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from rich.console import Console
 
-from outrider.accelerate.plan import probe
-from outrider.accelerate.text import read_sentences, sample, write_sample
 from outrider.config import build_config
 from outrider.data.config import PrepareConfig
 from outrider.data.prepare import prepare
-from outrider.data.prepared import Prepared, open_prepared
+from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError, DataError
 from outrider.evaluation.evaluate import read_lines
 from outrider.files import locked, read_json, write_json
 from outrider.hub import model_folder
-from outrider.runtime.distill import distill, weights_of
 from outrider.student.compare import Test, compare
 from outrider.student.config import StudentConfig
 from outrider.student.shrink import shrink
+from outrider.student.translations import Translations, corpus_root, translate
 from outrider.training.run import train_run
 from outrider.training.run_config import RunConfig
 
 __all__ = ["train_student"]
 
-PLAN, START, TEACHER = "plan.json", "start", "teacher"
-PROBED = 48
-"""Sentences that are translated to see how fast that is."""
+START, TEACHER = "start", "teacher"
 
 
 def train_student(
@@ -47,12 +41,11 @@ def train_student(
     work = folder / "work" if config.work is None else Path(config.work)
     tests = _tests(config)
     with _alone(work):
-        plan = _settle(config, work, threads, console)
-        translated = _translate(config, work, plan, threads, console)
+        translated = translate(config, work, threads=threads, console=console)
     with _alone(folder):
         _shrink(config, folder, translated)
     model = train_run(_run(config, folder, translated), console=console)
-    if tests:
+    if tests and isinstance(config.teacher, str):
         compare(model_folder(config.teacher), model, tests, seed=config.seed, console=console)
     return model
 
@@ -66,98 +59,44 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _settle(
-    config: StudentConfig, work: Path, threads: int | None, console: Console
-) -> dict[str, Any]:
-    """Return what was settled when this student was begun, or settle it, and say how long."""
-    text = _text(config)
-    asked = {
-        "weights": weights_of(model_folder(config.teacher)),
-        "text": {str(path): most for path, most in text.items()},
-        "sentences": config.sentences,
-        "translate": {**config.translate.options, "dtype": config.translate.dtype},
-        "valid_rows": config.valid_rows,
-    }
-    path = work / PLAN
-    if path.is_file():
-        before: dict[str, Any] = read_json(path, error=DataError)
-        for key, value in asked.items():
-            if before.get(key) != value:
-                fix = f"remove {work} to begin anew"
-                raise DataError(f"{path}: was begun with another {key}; {fix}")
-        return before
-    found = sum(1 for _ in _sentences(text))
-    wanted = min(found, config.sentences or found)
-    if wanted < 2 * config.valid_rows:
-        raise DataError(
-            f"text: {wanted} sentences are too few to hold {config.valid_rows} of them out; give "
-            "more, or lower valid_rows"
-        )
-    folder = model_folder(config.teacher)
-    speed, dtype = probe(folder, sample(_sentences(text), PROBED, of=found), threads)
-    if config.translate.dtype != "auto":
-        dtype = config.translate.dtype
-    plan = {**asked, "found": found, "wanted": wanted, "per_second": speed, "dtype": dtype}
-    write_json(path, plan)
-    greedy = config.translate.strategy == "greedy"
-    slower = "" if greedy else f", and with {config.translate.strategy} a few times that"
-    console.print(
-        f"translating {wanted:,} of {found:,} sentences, {speed:,.0f} a second: about "
-        f"{wanted / speed / 60:,.0f} minutes{slower}; then {config.train.steps:,} updates",
-        highlight=False,
-        soft_wrap=True,
-    )
-    return plan
-
-
-def _translate(
-    config: StudentConfig,
-    work: Path,
-    plan: dict[str, Any],
-    threads: int | None,
-    console: Console,
-) -> Prepared:
-    out = work / "translated"
-    if out.is_dir():
-        return open_prepared(out)
-    sentences = work / "sentences.txt"
-    if not sentences.is_file():
-        write_sample(_sentences(_text(config)), sentences, plan["wanted"], of=plan["found"])
-    values = {
-        "folder": str(work / "sentences"),
-        "train": {"source": [str(sentences)]},
-        "valid_rows": config.valid_rows,
-        "tokenizer": {"folder": str(model_folder(config.teacher))},
-        "clean": {"max_tokens": config.clean.max_tokens, "on_bad_text": "drop"},
-    }
-    data = build_config(PrepareConfig, values, prefix="data.")
-    prepared = prepare(data, task="translation", progress=console.is_terminal)
-    return distill(
-        config.teacher,
-        prepared.folder,
-        out,
-        dtype=plan["dtype"],
-        threads=threads,
-        progress=console.is_terminal,
-        **config.translate.options,
-    )
-
-
-def _shrink(config: StudentConfig, folder: Path, translated: Prepared) -> None:
+def _shrink(config: StudentConfig, folder: Path, translated: Translations) -> None:
     """Write what the student starts from and, if it is asked for every word, its teacher."""
     shape, words = config.shape, config.shape.words
-    data = None if words is None else translated.folder
     asked, path = shape.model_dump(mode="json"), folder / "shape.json"
     if path.is_file() and read_json(path, error=DataError) != asked:
-        fix = f"choose another folder (work: {translated.folder.parent} keeps the translations)"
+        work = translated.train[0].parent.parent
+        fix = f"choose another folder (work: {work} keeps the translations)"
         raise DataError(f"{path}: was begun with another shape; {fix}")
+    if (folder / START).is_dir() and (not config.word_level or (folder / TEACHER).is_dir()):
+        return
+    data = None if words is None else _counted(config, folder, translated).folder
     sides = {"encoder": shape.encoder, "decoder": shape.decoder}
     layers = {side: kept for side, kept in sides.items() if kept is not None}
     for name, kept in ((START, layers), (TEACHER, None)):
         if (name == START or config.word_level) and not (folder / name).is_dir():
             with _under_shape():
-                shrink(config.teacher, folder / name, layers=kept, words=words, data=data)
+                shrink(_start(config), folder / name, layers=kept, words=words, data=data)
             write_json(path, asked)
+
+
+def _start(config: StudentConfig) -> str:
+    """Name what the student begins as."""
+    start = config.start or config.teacher
+    assert isinstance(start, str)
+    return start
+
+
+def _counted(config: StudentConfig, folder: Path, translated: Translations) -> Prepared:
+    """Return the translations in words of what the student begins as."""
+    if config.start is None and translated.prepared is not None:
+        return translated.prepared
+    values = {
+        "folder": str(folder / "counted"),
+        **translated.corpora(config.valid_rows),
+        "tokenizer": {"folder": _start(config)},
+        "clean": config.clean.model_dump(mode="json"),
+    }
+    return prepare(build_config(PrepareConfig, values, prefix="data."), progress=False)
 
 
 @contextmanager
@@ -170,14 +109,8 @@ def _under_shape() -> Iterator[None]:
         raise ConfigError(f"shape.{key}", str(error).removeprefix(f"{error.key}: ")) from None
 
 
-def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig:
+def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunConfig:
     """Describe the training: the teacher's text, cut by the student's own tokenizer."""
-
-    def pairs(split: str) -> dict[str, Any]:
-        shards = translated.manifest.splits[split].shards
-        files = [str(translated.folder / shard.name) for shard in shards]
-        return {"pairs": files, "source_column": "source", "target_column": "target"}
-
     freeze = config.shape.freeze
     train = config.train.model_dump(mode="json")
     if config.word_level:
@@ -191,8 +124,7 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
             "attribution": config.attribution,
             "data": {
                 "folder": str(folder / "pairs"),
-                "train": pairs("train"),
-                "valid": pairs("valid"),
+                **translated.corpora(config.valid_rows),
                 "tokenizer": {"folder": str(folder / START)},
                 "clean": config.clean.model_dump(mode="json"),
             },
@@ -207,14 +139,9 @@ def _run(config: StudentConfig, folder: Path, translated: Prepared) -> RunConfig
     )
 
 
-def _text(config: StudentConfig) -> dict[Path, int | None]:
-    """Find the files of text, and how much of each is taken."""
-    return {_root(config).path(name): most for name, most in config.text.items()}
-
-
 def _tests(config: StudentConfig) -> dict[str, Test]:
     """Find the test sets, before hours are spent."""
-    root, found = _root(config), {}
+    root, found = corpus_root(config), {}
     for name, test in config.tests.items():
         source, reference = root.path(test.source), root.path(test.reference)
         counts = [len(read_lines(path)) for path in (source, reference)]
@@ -223,13 +150,3 @@ def _tests(config: StudentConfig) -> dict[str, Test]:
             raise ConfigError(f"tests.{name}.reference", f"{message}; line n translates line n")
         found[name] = Test(source, reference, test.tokenize, test.split)
     return found
-
-
-def _root(config: StudentConfig) -> PrepareConfig:
-    """Return what knows where a file lies that is named in the config."""
-    return PrepareConfig(folder=config.folder, root=config.root)
-
-
-def _sentences(text: Mapping[Path, int | None]) -> Iterator[str]:
-    for path, most in text.items():
-        yield from islice(read_sentences([path]), most)
