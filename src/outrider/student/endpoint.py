@@ -36,7 +36,7 @@ class EndpointConfig(Config):
     """A teacher that is asked over HTTP."""
 
     url: str
-    """Address up to `/v1`, such as `http://127.0.0.1:8000/v1`."""
+    """Address up to `/v1`, such as `http://teacher.example/v1`."""
     model: str
     """What the server calls the model."""
     prompt: str = "Translate into English. Answer with the translation alone.\n\n{text}"
@@ -56,7 +56,7 @@ class EndpointConfig(Config):
     def _is_address(cls, url: str) -> str:
         parts = urlsplit(url)
         if parts.scheme not in ("http", "https") or not parts.hostname:
-            raise ValueError(f"got {url!r}, expected an address such as http://127.0.0.1:8000/v1")
+            raise ValueError(f"got {url!r}, expected an address such as http://teacher.example/v1")
         return url.rstrip("/")
 
     @field_validator("prompt")
