@@ -2,6 +2,7 @@
 
 import json
 import random
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +94,14 @@ def test_consensus_takes_what_the_others_are_like(folder: Path) -> None:
         distilled(folder, strategy="beam", beams=3, n_best=3)
 
 
-@pytest.mark.parametrize("options", [{}, {"strategy": "beam", "beams": 2}])
+@pytest.mark.parametrize(
+    "options",
+    [
+        {},
+        {"strategy": "beam", "beams": 2},
+        {"strategy": "beam", "beams": 2, "length_penalty": 0.5},
+    ],
+)
 def test_what_the_model_is_not_sure_of_is_left_out(folder: Path, options: dict[str, Any]) -> None:
     model = load(folder / "model")
     config = decode_settings(model.defaults, {**options, "scores": True})
@@ -104,11 +112,15 @@ def test_what_the_model_is_not_sure_of_is_left_out(folder: Path, options: dict[s
         request = Request(source=[*source, model.backend.eos], max_new_tokens=limit)
         ((answer,),) = decode(model.backend, [request], config)
         assert answer.score is not None
-        return answer.score / (1 if options else len(answer.tokens) + 1)
+        count = len(answer.tokens) + 1
+        return (
+            answer.score * count ** options.get("length_penalty", 1.0 if options else 0.0) / count
+        )
 
     everything = rows(distilled(folder, "all", **options), "train", columns)
     means = sorted(mean(source) for source, _ in everything)
-    middle = (means[len(means) // 2] + means[len(means) // 2 - 1]) / 2
+    _, place = max((b - a, n) for n, (a, b) in enumerate(pairwise(means)))
+    middle = (means[place] + means[place + 1]) / 2  # where rounding cannot matter
     kept = distilled(folder, "some", **options, min_score=middle)
     assert rows(kept, "train", columns) == [
         (source, target) for source, target in everything if mean(source) >= middle

@@ -97,6 +97,15 @@ def test_what_is_wrong_is_said(
     assert not list((tmp_path / "out").iterdir())
 
 
+def test_after_an_error_nothing_more_is_asked(
+    serve: Callable[[Answer], Server], tmp_path: Path
+) -> None:
+    server = serve(lambda *_: (401, b"no"))
+    with pytest.raises(ResourceError, match="answered 401"):
+        ask(server, tmp_path, [f"line {n}" for n in range(200)])
+    assert len(server.asked) < 100
+
+
 def test_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(endpoint, "PATIENCE", 0.01)
     server = Server(upper)

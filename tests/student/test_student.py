@@ -19,7 +19,7 @@ from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.data.tokenizer.training import train_tokenizer
 from outrider.models import load_model
 from outrider.runtime import Translator, load
-from outrider.student import StudentConfig
+from outrider.student import StudentConfig, compare
 from speaker import ending_model, texts
 
 
@@ -148,6 +148,9 @@ def test_a_server_teaches_what_starts_as_another_model(
         line = ["student", str(config), address, "word_level=0"]
         assert run(line) == 2
         assert "start: is required: a teacher behind an address" in capsys.readouterr().err
+        assert run([*line, f"start={teacher}"]) == 2
+        assert "tests: a teacher behind an address is not measured" in capsys.readouterr().err
+        line.append("tests={}")
         assert run([*line, f"start={teacher}", "-q"]) == 0
         asked = len(server.asked)
         assert asked == 150
@@ -158,8 +161,19 @@ def test_a_server_teaches_what_starts_as_another_model(
         server.http.server_close()
     student = load_model(tmp_path / "little" / "model")
     assert (student.config.decoder_layers, student.config.vocab_size) == (2, 365)
-    assert run(["student", str(config), address, f"start={teacher}"]) == 2
+    assert run(["student", str(config), address, f"start={teacher}", "tests={}"]) == 2
     assert "word_level: needs a student that begins as its teacher" in capsys.readouterr().err
+
+
+def test_without_ctranslate2_the_student_is_compared_all_the_same(
+    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setitem(sys.modules, "ctranslate2", None)
+    monkeypatch.setattr(compare, "find_spec", lambda _: None)
+    assert run(["student", str(config), "word_level=0", "-q"]) == 0
+    found = json.loads((tmp_path / "little" / "model" / "student.json").read_text())
+    assert found["megabytes"] is None
+    assert "news_bleu" in found
 
 
 def test_the_teacher_is_named_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from outrider.config import Config
+from outrider.data.cleaning import EAST_ASIAN
 from outrider.data.plan import random_below, random_uniform
 from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
@@ -25,8 +26,6 @@ Pair = tuple[str, str]
 FINAL_MARKS = ".!?\u2026\u3002\uff01\uff1f\uff0e\u0964"
 PLACEHOLDERS = ("{0}", "{name}", "%s", "%d", "$1", "[1]", "@user", "https://example.com/a?b=1")
 TAGS = ("b", "i", "p", "a", "span", "1")
-EAST_ASIAN = 0x2E80
-"""From here on sentences follow each other without a space."""
 SHORTEST_WITH_TYPO = 4
 """Letters that a source has at least; of fewer none can be spared."""
 KINDS, PLACES = 4, 5

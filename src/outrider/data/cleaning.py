@@ -10,12 +10,13 @@ from outrider.data.manifest import Dropped
 from outrider.data.normalise import normalise
 from outrider.errors import DataError
 
-__all__ = ["Drops", "PairCleaner", "count_repeats"]
+__all__ = ["EAST_ASIAN", "Drops", "PairCleaner", "count_repeats"]
 
 PHRASE = 8
 """Longest group of words that is looked for again."""
 EAST_ASIAN = 0x2E80
-"""From here on letters stand for syllables or words, mostly without spaces."""
+"""From here on letters stand for syllables or words, and neither words nor sentences have a space
+between them."""
 
 
 class Drops:

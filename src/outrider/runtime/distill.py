@@ -171,9 +171,12 @@ class _Teacher:
         if self.min_score is None:
             return True
         assert answer.score is not None
-        # One text has the sum, its end token counted; of several each has the mean.
-        several = self.config.strategy == "beam" or self.config.candidates > 1
-        return answer.score / (1 if several else len(answer.tokens) + 1) >= self.min_score
+        # Of several drawn texts each has the mean; one has the sum, a beam's is divided already.
+        count = len(answer.tokens) + 1  # with the end token
+        divided = self.config.length_penalty if self.config.strategy == "beam" else 0.0
+        if self.config.candidates > 1:
+            divided = 1.0
+        return answer.score * count ** (divided - 1) >= self.min_score
 
     def _choose(self, answers: Sequence[Hypothesis]) -> Hypothesis:
         """Take one of several answers; those that did not end are no answers where others did."""
@@ -238,9 +241,7 @@ def distill(
     if min_score is not None:
         if not isinstance(loaded, Translator):
             raise ConfigError("min_score", "is for translations; a language model only goes on")
-        options |= (
-            {"scores": True, "length_penalty": 1.0} if "beams" in options else {"scores": True}
-        )
+        options["scores"] = True
     config = decode_config({**loaded.defaults, **options})
     if consensus and config.n_best == 1:
         raise ConfigError("n_best", "is 1, and a single answer agrees with itself; ask for more")

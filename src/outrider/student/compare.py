@@ -116,12 +116,16 @@ def _translate(
     return scores, texts
 
 
-def _sizes(teacher: Path, student: Path) -> dict[str, float]:
-    """Measure both as CTranslate2's int8 files, tokenizers included."""
-    found = {}
+def _sizes(teacher: Path, student: Path) -> dict[str, float | None]:
+    """Measure both as CTranslate2's int8 files, tokenizers included; None where there are none."""
+    found: dict[str, float | None] = {}
     for key, folder in (("megabytes", student), ("teacher_megabytes", teacher)):
         with tempfile.TemporaryDirectory() as working:
-            written = export_ctranslate2(folder, Path(working, "int8"), quantization="int8")
+            try:
+                written = export_ctranslate2(folder, Path(working, "int8"), quantization="int8")
+            except OutriderError:  # it is not installed, or has no such models
+                found[key] = None
+                continue
             files = [one for one in written.rglob("*") if one.is_file()]
             found[key] = round(sum(one.stat().st_size for one in files) / 1e6, 2)
     return found
@@ -191,7 +195,8 @@ def _score_lines(result: dict[str, Any], tests: Mapping[str, Test]) -> Iterator[
     for side, prefix in (("teacher", "teacher_"), ("student", "")):
         scores = [result[f"{prefix}{name}_{key}"] for name in tests for key in ("bleu", "chrf")]
         shown = " | ".join(f"{score:.2f}" for score in scores)
-        yield f"| {side} | {shown} | {result[f'{prefix}megabytes']:.1f} |"
+        size = result[f"{prefix}megabytes"]
+        yield f"| {side} | {shown} | {'' if size is None else f'{size:.1f}'} |"
 
 
 def _speed_lines(result: dict[str, Any]) -> Iterator[str]:

@@ -161,6 +161,9 @@ class StudentConfig(Config):
     def _one_teacher(self) -> Self:
         if self.start is None and isinstance(self.teacher, EndpointConfig):
             raise ConfigError("start", "is required: a teacher behind an address has no layers")
+        if self.tests and isinstance(self.teacher, EndpointConfig):
+            message = "a teacher behind an address is not measured; use outrider evaluate instead"
+            raise ConfigError("tests", message)
         if self.start is not None and self.word_level:
             message = "needs a student that begins as its teacher; leave start or word_level out"
             raise ConfigError("word_level", message)

@@ -10,6 +10,7 @@ import os
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -75,7 +76,7 @@ def ask_all(config: EndpointConfig, sentences: Path, out: Path, *, progress: boo
         count = sum(1 for _ in lines)
     with (
         sentences.open(encoding="utf-8") as lines,
-        ThreadPoolExecutor(config.at_once) as pool,
+        _asking(config.at_once) as pool,
         show_stages(progress) as stages,
     ):
         advance = stages.start("ask the teacher", count)
@@ -92,6 +93,16 @@ def ask_all(config: EndpointConfig, sentences: Path, out: Path, *, progress: boo
             written.append(path)
             advance(len(block))
     return written
+
+
+@contextmanager
+def _asking(at_once: int) -> Iterator[ThreadPoolExecutor]:
+    """Ask side by side; after an error, or Ctrl-C, nothing more is asked."""
+    pool = ThreadPoolExecutor(at_once)
+    try:
+        yield pool
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:

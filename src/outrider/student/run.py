@@ -45,7 +45,8 @@ def train_student(
     with _alone(folder):
         _shrink(config, folder, translated)
     model = train_run(_run(config, folder, translated), console=console)
-    if tests and isinstance(config.teacher, str):
+    if tests:
+        assert isinstance(config.teacher, str), "others have no tests"
         compare(model_folder(config.teacher), model, tests, seed=config.seed, console=console)
     return model
 
