@@ -14,6 +14,7 @@ from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Hypothesis, Request, Session, Statistics, decode
 from outrider.decoding.costs import Costs
 from outrider.decoding.policy import DraftPolicy
+from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.models.parts import parts_of
 
@@ -233,6 +234,30 @@ def test_what_is_wrong_is_said_when_it_is_added_and_disturbs_nobody() -> None:
     news = [update for _ in range(4) for update in session.step()]
     assert {update.id for update in news} == {good}
     assert not session.busy
+
+
+@pytest.mark.parametrize("gamma", [0.0, 0.4])
+def test_rounds_are_told_once_each_with_what_they_brought(gamma: float) -> None:
+    config = DecodeConfig(mode="tandem", gamma=gamma, draft_tokens=3, max_new_tokens=20)
+    session = Session(ReferenceBackend(7, block=4, skill=0.7), config, rows=2)
+    numbers = [session.add(Request(source=(n,))) for n in range(2, 6)]
+    told: dict[int, list[Round]] = {number: [] for number in numbers}
+    at = 0.0
+    while session.busy:
+        for update in session.step():
+            assert update.at >= at
+            at = update.at
+            told[update.id] += update.rounds
+            brought = [
+                token
+                for one in update.rounds
+                for token in (*one.drafted[: one.accepted], one.token)
+                if token not in (None, session.backend.eos)
+            ]
+            assert tuple(brought) == update.tokens
+            if update.hypotheses is not None:
+                assert tuple(told[update.id]) == update.hypotheses[0].rounds
+    assert sum(map(len, told.values())) > len(numbers)
 
 
 class Fragile(ReferenceBackend):

@@ -43,6 +43,7 @@ class Row:
     """Rows that are decoded in its place, where the best of several drawn texts is wanted."""
     told: int = 0
     """Tokens that were handed out already."""
+    told_rounds: int = 0
 
     @property
     def room(self) -> int:
@@ -90,6 +91,12 @@ class Row:
             self.held += count
             self.newest = said[-1]
         return count
+
+    def untold_rounds(self) -> tuple[Round, ...]:
+        """Return the rounds that were not handed out yet, and hand them out."""
+        rounds = tuple(self.rounds[self.told_rounds :])
+        self.told_rounds = len(self.rounds)
+        return rounds
 
     def stop(self, why: Finish) -> None:
         """End it where it is."""

@@ -16,7 +16,7 @@ from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from functools import partial
 from itertools import count
-from time import monotonic
+from time import monotonic, perf_counter
 from typing import NamedTuple, Protocol
 
 from outrider.decoding.beam import BeamBatch
@@ -30,7 +30,7 @@ from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, row_seed, token_limit
 from outrider.decoding.row import Row
 from outrider.decoding.settings import DecodeSettings
-from outrider.decoding.statistics import Statistics
+from outrider.decoding.statistics import Round, Statistics
 from outrider.decoding.stream import Stream
 from outrider.decoding.tandem import (
     ExactBatch,
@@ -61,6 +61,10 @@ class Update(NamedTuple):
     """What it came to, best first; None while it goes on."""
     error: OutriderError | None = None
     """Why it could not be decoded."""
+    rounds: tuple[Round, ...] = ()
+    """What was drafted for it since the last update, and what became of it."""
+    at: float = 0.0
+    """When it had come so far, by `time.perf_counter`."""
 
 
 class _Batch(Protocol):
@@ -160,16 +164,18 @@ class Session:
         """Let waiting rows in, run one round of every batch, and return the news."""
         with enough_memory(self.config, rows=len(self._running) + len(self._waiting)):
             finished = self.advance()
-        news = []
+        now, news = perf_counter(), []
         for row, _, _ in self._running.values():
             if len(row.tokens) > row.told:
-                news.append(Update(row.id, tuple(row.tokens[row.told :]), None))
+                said, rounds = tuple(row.tokens[row.told :]), row.untold_rounds()
+                news.append(Update(row.id, said, None, None, rounds, now))
                 row.told = len(row.tokens)
         for row in finished:
             found = row.hypotheses()
             said = found[0].tokens if found else ()
-            news.append(Update(row.id, said[row.told :], found))
-        news += [Update(row.id, (), None, error) for row, error in self._failed]
+            rounds = row.untold_rounds()
+            news.append(Update(row.id, said[row.told :], found, None, rounds, now))
+        news += [Update(row.id, (), None, error, (), now) for row, error in self._failed]
         self._failed.clear()
         return news
 
