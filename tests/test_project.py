@@ -173,13 +173,6 @@ def test_pictures_can_be_read_at_the_width_of_a_page(name: str) -> None:
     assert int.from_bytes(head, "big") <= 1400  # a page shows 780 points of it
 
 
-def test_nothing_says_serve_before_something_serves() -> None:
-    described = [ROOT / "pyproject.toml", ROOT / "mkdocs.yml", ROOT / "README.md"]
-    described += [ROOT / "src" / "outrider" / name for name in ("__init__.py", "cli/main.py")]
-    for path in described:
-        assert not re.search(r"\bserves?\b", path.read_text(encoding="utf-8")), path
-
-
 def test_the_quickstart_is_promised_once() -> None:
     pages = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
     pages += [ROOT / "configs" / "quickstart.yaml"]

@@ -57,6 +57,7 @@ EXTRAS = {
     "ctranslate2": ("ctranslate2", "peers"),
     "peft": ("peft", "lora"),
     "py3langid": ("py3langid", "language"),
+    **{name: (name, "serve") for name in ("fastapi", "starlette", "uvicorn")},
 }
 """Modules that `pip install outrider` does not bring: their name, and the extra that has them."""
 

@@ -17,7 +17,7 @@ from outrider.errors import ConfigError
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
 
-__all__ = ["Model", "check", "decodes", "print_statistics"]
+__all__ = ["Model", "check", "decodes", "places", "print_statistics"]
 
 Model = Annotated[str, typer.Option("--model", "-m", help="Model folder, or id of a Hub model.")]
 
@@ -82,10 +82,18 @@ def placement(
 
 def decodes(command: Callable[..., None]) -> Callable[..., None]:
     """Give a command all these options; it receives those given as `options` and `place`."""
-    shared = {
-        "options": inspect.signature(settings).parameters,
-        "place": inspect.signature(placement).parameters,
-    }
+    return _sharing(command, {"options": settings, "place": placement})
+
+
+def places(command: Callable[..., None]) -> Callable[..., None]:
+    """Give a command the options that say where to compute; it receives them as `place`."""
+    return _sharing(command, {"place": placement})
+
+
+def _sharing(
+    command: Callable[..., None], lists: dict[str, Callable[..., None]]
+) -> Callable[..., None]:
+    shared = {name: inspect.signature(one).parameters for name, one in lists.items()}
 
     @wraps(command)
     def call(**values: Any) -> None:

@@ -34,6 +34,7 @@ COMMANDS = {
     "compare": "compare:compare",
     "translate": "translate:translate",
     "generate": "translate:generate",
+    "serve": "serve:serve",
     "student": "student:student",
     "shrink": "shrink:shrink",
     "export": "export:export",

@@ -5,6 +5,7 @@ t by the inverse of the cumulative distribution. So what it says depends on its 
 alone: not on its neighbours, their order, or when they come and go.
 """
 
+from collections.abc import Callable
 from time import perf_counter
 from typing import Any
 
@@ -29,12 +30,12 @@ class PlainBatch(Batch):
         masked: Masked,
         *,
         settled: bool = False,
-        ahead: int = 1,
+        ahead: Callable[[], int] = lambda: 1,
     ) -> None:
         """Decode rows for which the same tokens are forbidden, and the same ends them.
 
         With `settled` near-ties are computed again as each row alone decides them. Greedy rows may
-        say `ahead` tokens in a round.
+        say `ahead` tokens in a round, which is asked anew each time.
         """
         super().__init__(backend, stats)
         self._mask, self._ends, self._ahead = TokenMask(*masked), masked[1], ahead
@@ -61,8 +62,9 @@ class PlainBatch(Batch):
         rows = self.rows
         if self._gone:
             self._forget()
-        if self._ahead > 1 and not self._gone and self._steady and self._steady.tokens_only:
-            self._go_on(min(self._ahead, *(row.room for row in rows)))
+        ahead = self._ahead()
+        if ahead > 1 and not self._gone and self._steady and self._steady.tokens_only:
+            self._go_on(min(ahead, *(row.room for row in rows)))
             self.stats.seconds["plain"] += perf_counter() - started
             return
         fed = [[row.newest] for row in rows]

@@ -9,7 +9,7 @@ from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError
 
-__all__ = ["Finish", "Hypothesis", "Request", "row_seed", "token_limit", "up_to_end"]
+__all__ = ["Finish", "Hypothesis", "Request", "needs", "row_seed", "token_limit", "up_to_end"]
 
 Finish = Literal["eos", "length", "deadline", "cancelled"]
 
@@ -68,6 +68,16 @@ def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:
 def row_seed(request: Request, config: DecodeSettings) -> int:
     """Return what this row's random numbers come from."""
     return config.seed if request.seed is None else request.seed
+
+
+def needs(backend: Backend, request: Request, config: DecodeSettings) -> tuple[int, int]:
+    """Return how many rows and how many tokens a request takes at most."""
+    copies = config.beams if config.strategy == "beam" else config.candidates
+    # A block that is refused has taken room beyond the last token that may stand.
+    drafts = backend.drafts if config.mode == "tandem" else None
+    block = 0 if drafts is None else drafts.longest
+    limit = token_limit(backend, request, config)
+    return copies, copies * (len(request.source) + len(request.prompt) + limit + block)
 
 
 def token_limit(backend: Backend, request: Request, config: DecodeSettings) -> int:

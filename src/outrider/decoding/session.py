@@ -27,7 +27,7 @@ from outrider.decoding.parallel import ParallelBatch, check_parallel
 from outrider.decoding.plain import PlainBatch
 from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend
-from outrider.decoding.request import Hypothesis, Request, row_seed, token_limit
+from outrider.decoding.request import Hypothesis, Request, needs, row_seed, token_limit
 from outrider.decoding.row import Row
 from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round, Statistics
@@ -110,12 +110,13 @@ class Session:
             stats: Told how it went.
             ahead: Tokens that greedy rows may say in a round, until one of them is done. More than
                 one spares a fast model the way back to here; who streams them waits for the last.
+                It may be changed between two rounds.
         """
         self.backend, self.config = backend, config or DecodeSettings()
         self.rows, self.tokens = rows, tokens
         self.stats = Statistics() if stats is None else stats
         self._choice = None if policy is None else DraftChoice(policy, self.stats)
-        self._ahead, self._ids = ahead, count()
+        self.ahead, self._ids = ahead, count()
         self._ends = frozenset(backend.ends)
         self._checked: tuple[DecodeSettings | None, frozenset[int]] = None, self._ends
         """The last config and end tokens that were found to go with the model."""
@@ -278,7 +279,7 @@ class Session:
         new: list[tuple[Row, int, int]] = []
         while self._waiting:
             row = self._waiting[0]
-            rows, tokens = (0, 0) if row.done else self._needs(row)
+            rows, tokens = (0, 0) if row.done else needs(self.backend, row.request, row.config)
             if (self._running or new) and not self._fits(rows, tokens):
                 break
             self._waiting.popleft()
@@ -301,16 +302,6 @@ class Session:
         return taken[0] + rows <= self.rows and (
             self.tokens is None or taken[1] + tokens <= self.tokens
         )
-
-    def _needs(self, row: Row) -> tuple[int, int]:
-        """Return how many rows and tokens a row takes."""
-        config = row.config
-        copies = config.beams if config.strategy == "beam" else config.candidates
-        # A block that is refused has taken room beyond the last token that may stand.
-        drafts = self.backend.drafts if config.mode == "tandem" else None
-        block = 0 if drafts is None else drafts.longest
-        request = row.request
-        return copies, copies * (len(request.source) + len(request.prompt) + row.limit + block)
 
     def _join(self, new: Sequence[Row]) -> None:
         """Put new rows into the batches where they belong."""
@@ -365,7 +356,7 @@ class Session:
         if config.strategy == "beam":
             make = partial(BeamBatch, backend, stats, masked, beams=config.beams)
             return _Kind(("beam", config.beams, *masked), make)
-        plain = partial(PlainBatch, backend, stats, masked, ahead=self._ahead)
+        plain = partial(PlainBatch, backend, stats, masked, ahead=lambda: self.ahead)
         if config.mode == "ar":
             return _Kind(("plain", *masked), plain)
         if not is_exact(config):

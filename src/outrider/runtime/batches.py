@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request, decode
 from outrider.decoding.policy import DraftPolicy
-from outrider.decoding.request import token_limit
+from outrider.decoding.request import needs
 from outrider.decoding.statistics import Statistics
 
 __all__ = ["decode_in_batches", "plan"]
@@ -20,15 +20,7 @@ def decode_in_batches(
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode any number of requests with bounded memory; results in the order of the requests."""
-    copies = config.beams if config.strategy == "beam" else config.candidates
-    # A block that is refused has taken room beyond the last token that may stand.
-    block = 0
-    if config.mode == "tandem" and backend.drafts is not None:
-        block = backend.drafts.longest
-    cost = [
-        copies * (len(r.source) + len(r.prompt) + token_limit(backend, r, config) + block)
-        for r in requests
-    ]
+    cost = [needs(backend, request, config)[1] for request in requests]
     # Where rows are padded, each takes as much as the dearest: those of like cost go together.
     # Elsewhere each takes its own, and whoever is done makes room for the next.
     dearest_first = sorted(range(len(cost)), key=lambda row: -cost[row])

@@ -48,7 +48,7 @@ class Frame:
         frame = self
         if source is not None:
             token, known = _find("source_language", source, self.languages), self.languages.values()
-            if not {*known} & {*self.before, *self.after}:
+            if not self.told:
                 raise ConfigError("source_language", "this model is not told what it reads")
             before, after = (
                 tuple(token if one in known else one for one in side)
@@ -61,6 +61,16 @@ class Frame:
         if not self.languages:
             return replace(frame, before=(token, *frame.before))
         return replace(frame, start=token) if self.starts else replace(frame, prompt=(token,))
+
+    @property
+    def targets(self) -> list[str]:
+        """Names of the languages that can be asked for."""
+        return sorted(self.languages or _wanted(self.vocabulary()))
+
+    @property
+    def told(self) -> bool:
+        """Whether the model is told which language it reads."""
+        return not {*self.languages.values()}.isdisjoint((*self.before, *self.after))
 
     def check(self) -> None:
         """Refuse to translate to no language in particular."""

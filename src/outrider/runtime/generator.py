@@ -1,7 +1,7 @@
 """The object a user holds to continue text with a language model."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, overload
 
 from outrider.data.normalise import normalise_verbatim
@@ -14,6 +14,7 @@ from outrider.runtime.batches import decode_in_batches
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
 from outrider.runtime.text import well_formed
+from outrider.runtime.work import Work
 
 __all__ = ["Generator"]
 
@@ -99,20 +100,24 @@ class Generator:
         What happened while drafting is added to `stats`.
         """
         config = call_settings(self.backend, self.defaults, options)
-        requests = self.requests(prompts, config)
+        works = self.works(prompts, config)
         found = decode_in_batches(
             self.backend,
-            requests,
+            [request for work in works for request in work.requests],
             config,
             batch_tokens=check_batch_tokens(batch_tokens),
             policy=self.policy if needs_policy(self.backend, config) else None,
             stats=stats,
         )
-        pairs = zip(requests, found, strict=True)
-        return [
-            [self._result(self.prompt_ids(request), h) for h in hypotheses]
-            for request, hypotheses in pairs
-        ]
+        return [work.join([one]) for work, one in zip(works, found, strict=True)]
+
+    def works(self, prompts: Sequence[str], config: DecodeSettings) -> list[Work]:
+        """Make prompts ready for whoever decodes; prompt number i draws with `seed + i`."""
+        return [self.work(request) for request in self.requests(prompts, config)]
+
+    def work(self, request: Request) -> Work:
+        """Say how what is decoded for a request becomes a text."""
+        return Work([request], partial(self._join, self.prompt_ids(request)))
 
     def requests(self, prompts: Sequence[str], config: DecodeSettings) -> list[Request]:
         """Return what a decoding loop is given for each prompt."""
@@ -138,9 +143,19 @@ class Generator:
         """What drafting and checking cost on this machine; measured when first needed."""
         return DraftPolicy.measure(self.backend, longest_source=0)
 
-    def _result(self, prompt: Sequence[int], found: Hypothesis) -> Result:
-        text = self._continuation(prompt, found.tokens)
-        return Result(text, found.score, found.finish, found.tokens, found.rounds)
+    def _join(self, prompt: Sequence[int], found: Sequence[list[Hypothesis]]) -> list[Result]:
+        """Write the continuation, and its alternatives; nothing where none is there yet."""
+        return [
+            Result(
+                self._continuation(prompt, one.tokens),
+                one.score,
+                one.finish,
+                one.tokens,
+                one.rounds,
+            )
+            for hypotheses in found
+            for one in hypotheses
+        ]
 
     def _fit(self, ids: list[int], config: DecodeSettings) -> list[int]:
         """Keep the end of a prompt that leaves too little room for the new tokens.

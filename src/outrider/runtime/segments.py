@@ -32,8 +32,8 @@ class Segments:
     gaps: list[str] = field(default_factory=list)
 
     def join(self, parts: Sequence[str]) -> str:
-        """Put the translations of the pieces together."""
-        return sentences.join(list(parts), self.gaps)
+        """Put the translations of the pieces, or of the first few, together."""
+        return sentences.join(list(parts), self.gaps[: max(0, len(parts) - 1)])
 
 
 def segment(

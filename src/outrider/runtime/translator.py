@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any, Literal, overload
 
 from outrider.data.tokenizer import Tokenizer
@@ -14,6 +14,7 @@ from outrider.runtime.frame import Frame
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
 from outrider.runtime.segments import Segments, segment
+from outrider.runtime.work import Work
 
 __all__ = ["Translator"]
 
@@ -142,7 +143,7 @@ class Translator:
         """
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
-        return self._results(self._segment(texts, split), config, batch_tokens, stats, first=0)
+        return self._results(self.works(texts, config, split=split), config, batch_tokens, stats)
 
     def translate_iter(
         self,
@@ -187,17 +188,26 @@ class Translator:
         check_batch_tokens(batch_tokens)
         source, size, first = iter(lines), window or FIRST_WINDOW, 0
         while chunk := _read_ahead(source, size, ready):
-            segmented = self._segment(chunk, split)
-            yield from self._results(segmented, config, batch_tokens, stats, first=first)
+            works = self.works(chunk, config, split=split, first=first)
+            yield from self._results(works, config, batch_tokens, stats)
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
     def requests(
         self, texts: Sequence[str], config: DecodeSettings, *, split: bool = True
     ) -> list[list[Request]]:
         """Return what a decoding loop is given for each text: a request for every piece of it."""
+        return [work.requests for work in self.works(texts, config, split=split)]
+
+    def works(
+        self, texts: Sequence[str], config: DecodeSettings, *, split: bool = True, first: int = 0
+    ) -> list[Work]:
+        """Take texts apart for whoever decodes; text number i draws with `seed + first + i`."""
         return [
-            [self._request(ids, config, seed=config.seed + row) for ids in text.ids]
-            for row, text in enumerate(self._segment(texts, split))
+            Work(
+                [self._request(ids, config, seed=config.seed + row) for ids in text.ids],
+                partial(self._join, text),
+            )
+            for row, text in enumerate(self._segment(texts, split), first)
         ]
 
     @cached_property
@@ -207,29 +217,22 @@ class Translator:
 
     def _results(
         self,
-        segmented: Sequence[Segments],
+        works: Sequence[Work],
         config: DecodeSettings,
         batch_tokens: int,
         stats: Statistics | None,
-        *,
-        first: int,
     ) -> list[list[Result]]:
-        requests = [
-            self._request(ids, config, seed=config.seed + row)
-            for row, text in enumerate(segmented, first)
-            for ids in text.ids
-        ]
         found = iter(
             decode_in_batches(
                 self.backend,
-                requests,
+                [request for work in works for request in work.requests],
                 config,
                 batch_tokens=batch_tokens,
                 policy=self.policy if needs_policy(self.backend, config) else None,
                 stats=stats,
             )
         )
-        return [self._join(text, [next(found) for _ in text.ids]) for text in segmented]
+        return [work.join([next(found) for _ in work.requests]) for work in works]
 
     def _segment(self, texts: Sequence[str], split: bool) -> list[Segments]:
         self.frame.check()
@@ -256,7 +259,7 @@ class Translator:
         """Return what the model reads for the tokens of a text."""
         return [*self.frame.before, *ids, *self.frame.after]
 
-    def _join(self, text: Segments, found: list[list[Hypothesis]]) -> list[Result]:
+    def _join(self, text: Segments, found: Sequence[list[Hypothesis]]) -> list[Result]:
         """Alternative k of a text joins alternative k of its segments."""
         if not found:
             return [Result("", 0.0)]

@@ -1,0 +1,83 @@
+"""`outrider serve`: models as a service."""
+
+from typing import Annotated, Any
+
+import typer
+
+from outrider.cli.decode_options import places
+from outrider.errors import ConfigError
+
+__all__ = ["serve"]
+
+UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
+
+
+@places
+def serve(
+    models: Annotated[
+        list[str],
+        typer.Argument(
+            metavar="MODEL...",
+            help="Folders, .argosmodel files or Hub ids; en-de=FOLDER names the languages.",
+        ),
+    ],
+    place: dict[str, Any],
+    host: Annotated[
+        str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")
+    ] = "127.0.0.1",
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 5000,
+    memory: Annotated[
+        str | None, typer.Option(help="Bytes for the weights of all models, such as 2G.")
+    ] = None,
+    idle: Annotated[
+        float | None, typer.Option(min=0.1, help="Drop a model after so many unused seconds.")
+    ] = None,
+    lazy: Annotated[
+        bool, typer.Option("--lazy", help="Load each model when it is first asked for.")
+    ] = False,
+    rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows decoded at once.")] = 64,
+    batch_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that those may hold together.")
+    ] = 16_384,
+    queue_tokens: Annotated[
+        int, typer.Option(min=1, help="Tokens that may wait; more is answered 503.")
+    ] = 1 << 20,
+    characters: Annotated[
+        int, typer.Option(min=1, help="Most characters of one request.")
+    ] = 100_000,
+    deadline: Annotated[
+        float, typer.Option(min=0.1, max=3600, help="Seconds that a request has.")
+    ] = 60.0,
+) -> None:
+    """Serve models over HTTP, as LibreTranslate and OpenAI do.
+
+    By default only this machine can reach it. SIGTERM lets requests in flight finish.
+    """
+    from outrider.serving.app import build_app
+    from outrider.serving.engine import Engine
+    from outrider.serving.limits import Limits
+    from outrider.serving.run import bind, run
+    from outrider.serving.spec import read_spec
+
+    limits = Limits(
+        rows=rows,
+        batch_tokens=batch_tokens,
+        queue_tokens=queue_tokens,
+        characters=characters,
+        seconds=deadline,
+    )
+    budget = None if memory is None else _bytes("--memory", memory)
+    specs = [read_spec(model) for model in models]
+    listening = bind(host, port)
+    engine = Engine(specs, limits, memory=budget, idle=idle, place=place)
+    address = listening.getsockname()
+    typer.echo(f"outrider: listening at http://{address[0]}:{address[1]}", err=True)
+    run(build_app(engine, load=not lazy), listening, limits)
+
+
+def _bytes(key: str, text: str) -> int:
+    """Read `512M`."""
+    number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
+    if not number.isdigit() or len(number) > 15 or unit not in UNITS or not int(number):
+        raise ConfigError(key, f"got {text[:50]!r}, expected bytes such as 512M or 2G")
+    return int(number) * UNITS[unit]

@@ -1,0 +1,86 @@
+"""How errors are told: as the API that was asked tells them."""
+
+import logging
+from typing import Any
+
+from fastapi import FastAPI
+from fastapi.exceptions import RequestValidationError
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response
+
+from outrider.errors import ConfigError, OutriderError, ResourceError
+from outrider.serving.client import ClientGone
+from outrider.serving.refusal import RefusalError
+
+__all__ = ["add_error_answers", "error_answer"]
+
+logger = logging.getLogger("outrider.serving")
+
+OPENAI = "/v1/"
+GONE = 499
+"""What a proxy's log says where the client left; nobody is there to read it."""
+WORDS = 500
+"""Characters of a message."""
+
+
+def add_error_answers(app: FastAPI) -> None:
+    """Let an app tell what is wrong in one sentence, and nothing of its inside."""
+    app.add_exception_handler(OutriderError, _ours)
+    app.add_exception_handler(RequestValidationError, _invalid)
+    app.add_exception_handler(HTTPException, _http)
+    app.add_exception_handler(ClientGone, _gone)
+
+
+def error_answer(
+    path: str,
+    status: int,
+    message: str,
+    *,
+    kind: str = "invalid_request_error",
+    key: str | None = None,
+    retry_after: int | None = None,
+) -> JSONResponse:
+    """Tell an error as LibreTranslate does, or below `/v1/` as OpenAI does."""
+    message = message if len(message) <= WORDS else f"{message[:WORDS]}..."
+    error: Any = message
+    if path.startswith(OPENAI):
+        error = {"message": message, "type": kind, "param": key, "code": None}
+    headers = None if retry_after is None else {"Retry-After": str(retry_after)}
+    return JSONResponse({"error": error}, status, headers)
+
+
+def _ours(request: Request, error: Exception) -> Response:
+    path = request.url.path
+    if isinstance(error, RefusalError):
+        return error_answer(
+            path, error.status, str(error), kind=error.kind, retry_after=error.retry_after
+        )
+    if isinstance(error, ResourceError):
+        logger.error("%s", error)
+        return error_answer(path, 503, str(error), kind="overloaded_error", retry_after=1)
+    key = error.key if isinstance(error, ConfigError) else None
+    return error_answer(path, 422, str(error), key=key)
+
+
+def _invalid(request: Request, error: Exception) -> Response:
+    """Name the first field that is wrong; its value is the user's, and is not repeated."""
+    assert isinstance(error, RequestValidationError)
+    first = error.errors()[0]
+    if first["type"] == "json_invalid":
+        return error_answer(request.url.path, 422, "the body is not JSON, nor a form")
+    key = ".".join(str(part) for part in first["loc"] if part != "body")[:100]
+    message = f"{key}: {first['msg']}" if key else str(first["msg"])
+    return error_answer(request.url.path, 422, message, key=key or None)
+
+
+def _http(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)
+    kind = "not_found_error" if error.status_code == 404 else "invalid_request_error"
+    answer = error_answer(request.url.path, error.status_code, str(error.detail), kind=kind)
+    answer.headers.update(error.headers or {})
+    return answer
+
+
+def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=GONE)

@@ -1,0 +1,54 @@
+"""The log: a JSON object a line, and never a word that a user sent."""
+
+import json
+import logging
+import sys
+import time
+from typing import Any, TextIO
+
+from starlette.types import Scope
+
+__all__ = ["log_request", "start_logging"]
+
+requests = logging.getLogger("outrider.requests")
+
+QUIET = ("/health", "/ready", "/metrics")
+"""Asked by machines every few seconds; only their failures are worth a line."""
+
+
+class _Lines(logging.Formatter):
+    def format(self, record: logging.LogRecord) -> str:
+        stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
+        values: dict[str, Any] = {
+            "time": f"{stamp}.{record.msecs:03.0f}Z",
+            "level": record.levelname.lower(),
+        }
+        values |= getattr(record, "values", None) or {"event": record.getMessage()}
+        return json.dumps(values, ensure_ascii=False)
+
+
+def start_logging(stream: TextIO | None = None, level: str = "info") -> None:
+    """Write what we and uvicorn have to say as lines of JSON."""
+    handler = logging.StreamHandler(stream or sys.stderr)
+    handler.setFormatter(_Lines())
+    for name in ("outrider", "uvicorn"):
+        logger = logging.getLogger(name)
+        logger.handlers, logger.propagate = [handler], False
+        logger.setLevel(level.upper())
+
+
+def log_request(scope: Scope, status: int, seconds: float) -> None:
+    """Write one line about a request: where to, how it went, how long it took, how much it was."""
+    route = scope.get("route")
+    path = getattr(route, "path", None) or "unknown"
+    if path in QUIET and status < 400:
+        return
+    values = {
+        "event": "request",
+        "method": scope["method"][:10],
+        "route": path,
+        "status": status,
+        "seconds": round(seconds, 6),
+        **scope.get("facts", {}),
+    }
+    requests.info("", extra={"values": values})

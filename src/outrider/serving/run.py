@@ -1,0 +1,51 @@
+"""A server in this process: uvicorn around the app, until it is told to stop."""
+
+import signal
+import socket
+
+import uvicorn
+from fastapi import FastAPI
+
+from outrider.errors import ConfigError
+from outrider.serving.limits import Limits
+from outrider.serving.log import start_logging
+
+__all__ = ["bind", "run"]
+
+
+def bind(host: str, port: int) -> socket.socket:
+    """Take an address before anything is loaded; port 0 is any that is free."""
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    taken = socket.socket(family, socket.SOCK_STREAM)
+    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        taken.bind((host, port))
+    except (OSError, OverflowError) as error:
+        taken.close()
+        reason = getattr(error, "strerror", None) or error
+        raise ConfigError("--port", f"cannot listen at {host} {port}: {reason}") from None
+    return taken
+
+
+def _stopped(number: int, frame: object) -> None:
+    """Have nothing left to do."""
+
+
+def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = "info") -> None:
+    """Answer requests until SIGTERM or SIGINT; those in flight are answered first."""
+    start_logging(level=level)
+    config = uvicorn.Config(
+        app,
+        log_config=None,
+        access_log=False,
+        server_header=False,
+        limit_concurrency=limits.connections,
+        timeout_graceful_shutdown=int(limits.seconds) + 1,
+        lifespan="on",
+        ws="none",
+    )
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _stopped)  # uvicorn raises them again once it has stopped
+    uvicorn.Server(config).run(sockets=[listening])
+    if app.state.fault is not None:
+        raise app.state.fault

@@ -1,0 +1,85 @@
+"""Tiny models behind real servers on loopback."""
+
+import socket
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+import uvicorn
+
+import drafted
+import outrider
+from outrider.runtime import Translator
+from outrider.serving.app import build_app
+from outrider.serving.engine import Engine
+from outrider.serving.limits import Limits
+from outrider.serving.spec import read_spec
+
+
+@pytest.fixture(scope="session")
+def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model with every part: drafter and CTC decoder."""
+    return drafted.save_translator(tmp_path_factory.mktemp("serving") / "tiny", ctc=True)
+
+
+@pytest.fixture(scope="session")
+def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A language model with a drafter."""
+    return drafted.save_language_model(tmp_path_factory.mktemp("serving") / "text")
+
+
+@contextmanager
+def serving(engine: Engine, **options: Any) -> Iterator[str]:
+    """A server in a thread of this process; yields its address."""
+    listening = socket.socket()
+    listening.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        build_app(engine, **options), log_config=None, lifespan="on", timeout_graceful_shutdown=5
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
+    thread.start()
+    while not server.started:
+        assert thread.is_alive(), "the server did not start"
+        thread.join(0.01)
+    try:
+        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
+    finally:
+        server.should_exit = True
+        thread.join(30)
+        listening.close()
+
+
+@pytest.fixture(scope="session")
+def offline(translator: Path) -> Translator:
+    """The same model, without a server."""
+    loaded = outrider.load(translator)
+    assert isinstance(loaded, Translator)
+    return loaded
+
+
+@pytest.fixture(scope="session")
+def url(translator: Path) -> Iterator[str]:
+    """A server that tests share which change nothing of it."""
+    engine = Engine([read_spec(f"en-de={translator}")], Limits(characters=20_000))
+    with serving(engine) as address:
+        yield address
+
+
+Serve = Callable[..., str]
+
+
+@pytest.fixture
+def serve() -> Iterator[Serve]:
+    """Serve models until the test is over: `serve(folder, ..., limits=..., idle=...)`."""
+    with ExitStack() as stack:
+
+        def start(*models: object, limits: Limits | None = None, **given: Any) -> str:
+            app = {key: given.pop(key) for key in ("load", "keys") if key in given}
+            engine = Engine([read_spec(str(model)) for model in models], limits, **given)
+            return stack.enter_context(serving(engine, **app))
+
+        yield start

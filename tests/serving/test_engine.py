@@ -1,0 +1,241 @@
+"""The engine: what it answers is what the library says, whoever comes and goes."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import outrider
+from outrider.errors import ConfigError, InputError
+from outrider.serving.engine import Ask, Engine, Finished, Progress
+from outrider.serving.limits import Limits
+from outrider.serving.refusal import BusyError, LateError, TooLargeError, UnknownError
+from outrider.serving.spec import read_spec
+
+TEXT = "a small dog runs. two men play! where is the station?"
+LONG = " ".join([TEXT] * 10)
+
+
+def run(models: list[str], story: Callable[[Engine], Awaitable[Any]], **given: Any) -> Any:
+    async def play() -> Any:
+        engine = Engine([read_spec(model) for model in models], **given)
+        await engine.start(load=False)
+        try:
+            return await story(engine)
+        finally:
+            await engine.close()
+
+    return asyncio.run(play())
+
+
+def ask(text: str = TEXT, **given: Any) -> Ask:
+    return Ask(**{"model": "tiny", "texts": (text,), **given})
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(10):
+        while not condition():
+            await asyncio.sleep(0.005)
+
+
+def test_a_stream_says_every_token_and_ends_with_the_text(translator, offline) -> None:
+    async def story(engine: Engine) -> None:
+        said: dict[int, list[int]] = {}
+        texts, drafted = [], 0
+        async for event in engine.stream(ask(options={"draft_tokens": 4})):
+            if isinstance(event, Progress):
+                said.setdefault(event.piece, []).extend(event.tokens)
+                drafted += sum(len(one.drafted) for one in event.rounds)
+            else:
+                texts.append((event.pieces, event.done, event.results[0].text))
+        (whole,) = offline.results([TEXT])[0]
+        assert [token for piece in sorted(said) for token in said[piece]] == list(whole.tokens)
+        assert drafted > 0, "rounds tell what was drafted"
+        assert texts[-1] == (3, True, whole.text)
+        assert all(whole.text.startswith(text) for *_, text in texts)
+
+    run([f"en-de={translator}"], story)
+
+
+def test_an_empty_text_ends_at_once(translator) -> None:
+    async def story(engine: Engine) -> None:
+        events = [event async for event in engine.stream(ask("", texts=("", " \n")))]
+        assert [(event.text, event.done) for event in events] == [(0, True), (1, True)]
+        assert all(isinstance(event, Finished) for event in events)
+
+    run([f"en-de={translator}"], story)
+
+
+def test_who_leaves_is_called_off_at_the_next_round(translator, offline) -> None:
+    async def story(engine: Engine) -> None:
+        async with engine.shelf.hold("tiny") as loaded:
+            waiting = asyncio.create_task(engine.answer(ask(LONG)))
+            await until(lambda: loaded.driver.running > 0)
+            assert len(loaded.admission) == 1
+            waiting.cancel()
+            await until(lambda: loaded.driver.running == 0)
+            assert (len(loaded.admission), loaded.admission.tokens) == (0, 0)
+            assert (await engine.answer(ask()))[0][0].text == offline.translate(TEXT)
+            async with aclosing(engine.stream(ask(LONG))) as events:
+                async for _ in events:
+                    break
+            await until(lambda: loaded.driver.running == 0)
+            assert loaded.admission.tokens == 0
+
+    run([f"en-de={translator}"], story)
+
+
+def test_a_short_request_overtakes_a_document(translator) -> None:
+    async def story(engine: Engine) -> None:
+        order: list[str] = []
+
+        async def one(name: str, text: str) -> None:
+            await engine.answer(ask(text))
+            order.append(name)
+
+        async with engine.shelf.hold("tiny") as loaded:
+            book = asyncio.create_task(one("book", LONG))
+            await until(lambda: loaded.driver.running > 0)
+            await asyncio.gather(one("note", "two men play"), book)
+        assert order == ["note", "book"]
+
+    run([f"en-de={translator}"], story, limits=Limits(rows=2))
+
+
+def test_a_request_that_takes_too_long_is_given_up(translator) -> None:
+    async def story(engine: Engine) -> None:
+        async with engine.shelf.hold("tiny") as loaded:
+            with pytest.raises(LateError, match=r"not done within 0\.05 seconds"):
+                await engine.answer(ask(" ".join([LONG] * 20), seconds=0.05))
+            await until(lambda: loaded.driver.running == 0)
+
+    run([f"en-de={translator}"], story)
+
+
+def test_the_queue_has_a_bound(translator, offline) -> None:
+    async def story(engine: Engine) -> None:
+        async with engine.shelf.hold("tiny") as loaded:
+            first = asyncio.create_task(engine.answer(ask(LONG)))
+            await until(lambda: len(loaded.admission) == 1)
+            with pytest.raises(BusyError, match="too many requests are waiting") as refused:
+                await engine.answer(ask(LONG))
+            assert refused.value.status == 503
+            assert refused.value.retry_after >= 1
+            assert (await first)[0][0].text == offline.translate(LONG)
+            await engine.answer(ask(LONG))  # there is room again
+
+    run([f"en-de={translator}"], story, limits=Limits(queue_tokens=3000))
+
+
+def test_sizes_have_bounds(translator) -> None:
+    async def story(engine: Engine) -> None:
+        with pytest.raises(TooLargeError, match="3 texts; send at most 2"):
+            await engine.answer(ask(texts=("a",) * 3))
+        with pytest.raises(TooLargeError, match="53 characters; send at most 40"):
+            await engine.answer(ask())
+        for key, value in (("beams", 5), ("max_new_tokens", 9)):
+            with pytest.raises(ConfigError, match=f"{key}: got {value}; this server allows"):
+                await engine.answer(ask("a", options={key: value}))
+        with pytest.raises(UnknownError, match="no model is called 'x'; there are: tiny"):
+            await engine.answer(ask(model="x"))
+
+    limits = Limits(texts=2, characters=40, rows_each=4, new_tokens=8)
+    run([f"en-de={translator}"], story, limits=limits)
+
+
+def test_models_are_dropped_when_idle_and_come_back(translator, offline) -> None:
+    async def story(engine: Engine) -> None:
+        for _ in range(2):
+            assert (await engine.answer(ask()))[0][0].text == offline.translate(TEXT)
+            await until(lambda: not engine.shelf.loaded)
+        assert engine.shelf.loads == 2
+
+    run([f"en-de={translator}"], story, idle=0.1)
+
+
+def test_models_share_a_budget_of_bytes(translator, writer) -> None:
+    async def story(engine: Engine) -> None:
+        await engine.answer(ask())
+        assert list(engine.shelf.loaded) == ["tiny"]
+        await engine.answer(ask("two men", model="text", options={"max_new_tokens": 4}))
+        assert list(engine.shelf.loaded) == ["text"]
+        async with engine.shelf.hold("text"):
+            with pytest.raises(BusyError, match="no room for tiny beside the models"):
+                await engine.answer(ask())
+
+    specs = [read_spec(f"en-de={translator}"), read_spec(str(writer))]
+    memory = max(spec.weights for spec in specs)
+    run([f"en-de={translator}", str(writer)], story, memory=memory)
+    with pytest.raises(ConfigError, match=r"memory: tiny alone takes [\d,]+ bytes"):
+        Engine(specs, memory=100)
+
+
+def test_many_ask_for_a_model_that_is_not_loaded_and_it_is_loaded_once(translator) -> None:
+    async def story(engine: Engine) -> None:
+        quitter = asyncio.create_task(engine.answer(ask()))
+        await asyncio.sleep(0)
+        quitter.cancel()
+        await asyncio.gather(*(engine.answer(ask()) for _ in range(4)))
+        assert engine.shelf.loads == 1
+
+    run([f"en-de={translator}"], story)
+
+
+def test_a_fault_fails_those_inside_and_nobody_else(translator, offline, monkeypatch) -> None:
+    async def story(engine: Engine) -> None:
+        async with engine.shelf.hold("tiny") as loaded:
+            with monkeypatch.context() as patch:
+                backend = type(loaded.model.backend)
+
+                def fail(*given: Any, **named: Any) -> None:
+                    raise InputError("no more")
+
+                patch.setattr(backend, "encode", fail)
+                with pytest.raises(InputError, match="no more"):
+                    await engine.answer(ask())
+            assert (await engine.answer(ask()))[0][0].text == offline.translate(TEXT)
+            assert loaded.admission.tokens == 0
+
+    run([f"en-de={translator}"], story)
+
+
+def test_closing_tells_whoever_waits(translator) -> None:
+    async def story(engine: Engine) -> None:
+        async with engine.shelf.hold("tiny") as loaded:
+            waiting = asyncio.create_task(engine.answer(ask(LONG)))
+            await until(lambda: loaded.driver.running > 0)
+        await engine.close()
+        with pytest.raises(BusyError, match="going down"):
+            await waiting
+        with pytest.raises(BusyError, match="not up"):
+            await engine.answer(ask())
+
+    run([f"en-de={translator}"], story)
+
+
+def test_languages_come_from_the_folder_or_the_command_line(tmp_path: Path, translator) -> None:
+    with pytest.raises(ConfigError, match=r"does not say which languages .* such as en-de="):
+        read_spec(str(translator))
+    spec = read_spec(f"en-de={translator}")
+    assert (spec.name, spec.pair, spec.writes) == ("tiny", ("en", "de"), False)
+    with pytest.raises(ConfigError, match="two models have this name"):
+        Engine([spec, spec])
+
+
+def test_a_language_model_has_no_languages(writer) -> None:
+    assert read_spec(str(writer)).writes
+    with pytest.raises(ConfigError, match="is a language model"):
+        read_spec(f"en-de={writer}")
+
+
+def test_prompts_are_continued(writer) -> None:
+    async def story(engine: Engine) -> None:
+        options = {"max_new_tokens": 12}
+        found = await engine.answer(ask("two men", model="text", options=options))
+        loaded = outrider.load(writer)
+        assert found[0][0].text == loaded.generate("two men", **options)
+
+    run([str(writer)], story)

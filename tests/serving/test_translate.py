@@ -1,0 +1,80 @@
+"""`/translate` and `/languages` over a real socket."""
+
+import httpx
+import pytest
+
+TEXT = "a small dog runs. two men play! where is the station?"
+
+
+def test_a_text_and_a_list(url, offline) -> None:
+    body = {"q": TEXT, "source": "en", "target": "de"}
+    answer = httpx.post(f"{url}/translate", json=body)
+    assert answer.status_code == 200
+    assert answer.json() == {"translatedText": offline.translate(TEXT)}
+    many = [TEXT, "", "it is late.\n\nwe go home!"]
+    answer = httpx.post(f"{url}/translate", json=body | {"q": many})
+    assert answer.json() == {"translatedText": offline.translate(many)}
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"mode": "ar"},
+        {"mode": "tandem"},
+        {"mode": "parallel"},
+        {"beams": 3},
+        {"temperature": 0.7, "seed": 5},
+        {"gamma": 0.3, "draft_tokens": 3},
+        {"max_new_tokens": 4},
+        {"temperature": 0.9, "candidates": 3},
+    ],
+    ids=str,
+)
+def test_options_are_those_of_the_library(url, offline, options) -> None:
+    body = {"q": [TEXT, "two men"], "source": "en", "target": "de", "options": options}
+    answer = httpx.post(f"{url}/translate", json=body)
+    assert answer.json() == {"translatedText": offline.translate(body["q"], **options)}
+
+
+def test_a_form_as_libretranslates_clients_send_it(url, offline) -> None:
+    form = {"q": "two men play", "source": "en", "target": "de"}
+    answer = httpx.post(f"{url}/translate", data=form)
+    assert answer.json() == {"translatedText": offline.translate("two men play")}
+
+
+def test_languages(url) -> None:
+    (one,) = httpx.get(f"{url}/languages").json()
+    assert one == {"code": "en", "name": "English", "targets": ["de"]}
+
+
+def test_languages_that_nobody_translates(url) -> None:
+    answer = httpx.post(f"{url}/translate", json={"q": "a", "source": "fr", "target": "de"})
+    assert answer.status_code == 404
+    assert "there is en to de" in answer.json()["error"]
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"q": 5}, 422, "q"),
+        ({"source": ""}, 422, "source"),
+        ({"options": {"beams": -1}}, 422, "options.beams"),
+        ({"options": {"beams": 99}}, 422, "beams: got 99; this server allows at most 16"),
+        ({"options": {"nothing": 1}}, 422, "options.nothing"),
+        ({"options": {"beams": 2, "mode": "tandem"}}, 422, "beams"),
+        ({"deadline": -1}, 422, "deadline"),
+        ({"q": "a" * 30_000}, 413, "30,000 characters; send at most 20,000"),
+        ({"q": ["a"] * 300}, 413, "300 texts; send at most 256"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(url, change, status, said) -> None:
+    body = {"q": "a", "source": "en", "target": "de"} | change
+    answer = httpx.post(f"{url}/translate", json=body)
+    assert answer.status_code == status
+    assert said in answer.json()["error"]
+
+
+def test_health_and_readiness(url) -> None:
+    assert httpx.get(f"{url}/health").json() == {"status": "ok"}
+    assert httpx.get(f"{url}/ready").json() == {"ready": True, "models": ["tiny"]}
