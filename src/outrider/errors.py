@@ -57,7 +57,8 @@ EXTRAS = {
     "ctranslate2": ("ctranslate2", "peers"),
     "peft": ("peft", "lora"),
     "py3langid": ("py3langid", "language"),
-    **{name: (name, "serve") for name in ("fastapi", "starlette", "uvicorn")},
+    "prometheus_client": ("prometheus-client", "serve"),
+    **{name: (name, "serve") for name in ("fastapi", "starlette", "uvicorn", "jinja2")},
 }
 """Modules that `pip install outrider` does not bring: their name, and the extra that has them."""
 

@@ -1,22 +1,19 @@
 """Tiny models behind real servers on loopback."""
 
-import socket
-import threading
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack
 from pathlib import Path
 from typing import Any
 
 import pytest
-import uvicorn
 
 import drafted
 import outrider
 from outrider.runtime import Translator
-from outrider.serving.app import build_app
 from outrider.serving.engine import Engine
 from outrider.serving.limits import Limits
 from outrider.serving.spec import read_spec
+from served import serving
 
 
 @pytest.fixture(scope="session")
@@ -29,28 +26,6 @@ def translator(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A language model with a drafter."""
     return drafted.save_language_model(tmp_path_factory.mktemp("serving") / "text")
-
-
-@contextmanager
-def serving(engine: Engine, **options: Any) -> Iterator[str]:
-    """A server in a thread of this process; yields its address."""
-    listening = socket.socket()
-    listening.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        build_app(engine, **options), log_config=None, lifespan="on", timeout_graceful_shutdown=5
-    )
-    server = uvicorn.Server(config)
-    thread = threading.Thread(target=server.run, kwargs={"sockets": [listening]}, daemon=True)
-    thread.start()
-    while not server.started:
-        assert thread.is_alive(), "the server did not start"
-        thread.join(0.01)
-    try:
-        yield f"http://127.0.0.1:{listening.getsockname()[1]}"
-    finally:
-        server.should_exit = True
-        thread.join(30)
-        listening.close()
 
 
 @pytest.fixture(scope="session")

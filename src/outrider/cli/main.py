@@ -35,6 +35,7 @@ COMMANDS = {
     "translate": "translate:translate",
     "generate": "translate:generate",
     "serve": "serve:serve",
+    "key": "key:key",
     "student": "student:student",
     "shrink": "shrink:shrink",
     "export": "export:export",

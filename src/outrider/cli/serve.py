@@ -1,5 +1,6 @@
 """`outrider serve`: models as a service."""
 
+from pathlib import Path
 from typing import Annotated, Any
 
 import typer
@@ -26,6 +27,9 @@ def serve(
         str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")
     ] = "127.0.0.1",
     port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 5000,
+    keys: Annotated[
+        Path | None, typer.Option(help="Answer only who has a key of this file; see outrider key.")
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Bytes for the weights of all models, such as 2G.")
     ] = None,
@@ -55,6 +59,7 @@ def serve(
     """
     from outrider.serving.app import build_app
     from outrider.serving.engine import Engine
+    from outrider.serving.keys import Keyring
     from outrider.serving.limits import Limits
     from outrider.serving.run import bind, run
     from outrider.serving.spec import read_spec
@@ -67,12 +72,13 @@ def serve(
         seconds=deadline,
     )
     budget = None if memory is None else _bytes("--memory", memory)
+    keyring = None if keys is None else Keyring(keys)
     specs = [read_spec(model) for model in models]
     listening = bind(host, port)
     engine = Engine(specs, limits, memory=budget, idle=idle, place=place)
     address = listening.getsockname()
     typer.echo(f"outrider: listening at http://{address[0]}:{address[1]}", err=True)
-    run(build_app(engine, load=not lazy), listening, limits)
+    run(build_app(engine, keyring=keyring, load=not lazy), listening, limits)
 
 
 def _bytes(key: str, text: str) -> int:

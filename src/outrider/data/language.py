@@ -27,6 +27,10 @@ class LanguageGuess:
         if language not in labels:
             raise ConfigError(key, f"got {language!r}, expected one of {', '.join(labels)}")
 
+    def rank(self, text: str) -> list[tuple[str, float]]:
+        """Return all languages it knows with their chances, the likeliest first."""
+        return cast("list[tuple[str, float]]", self._model.rank(text))
+
     def __call__(self, text: str) -> str | None:
         """Return the code of a language, such as `zh`; None for a text that could be several."""
         language, confidence = self._model.classify(text)

@@ -13,7 +13,7 @@ from outrider.errors import ConfigError, OutriderError, ResourceError
 from outrider.serving.client import ClientGone
 from outrider.serving.refusal import RefusalError
 
-__all__ = ["add_error_answers", "error_answer"]
+__all__ = ["add_error_answers", "error_answer", "refusal_answer"]
 
 logger = logging.getLogger("outrider.serving")
 
@@ -50,12 +50,17 @@ def error_answer(
     return JSONResponse({"error": error}, status, headers)
 
 
+def refusal_answer(path: str, error: RefusalError) -> JSONResponse:
+    """Tell why a request is not answered."""
+    return error_answer(
+        path, error.status, str(error), kind=error.kind, retry_after=error.retry_after
+    )
+
+
 def _ours(request: Request, error: Exception) -> Response:
     path = request.url.path
     if isinstance(error, RefusalError):
-        return error_answer(
-            path, error.status, str(error), kind=error.kind, retry_after=error.retry_after
-        )
+        return refusal_answer(path, error)
     if isinstance(error, ResourceError):
         logger.error("%s", error)
         return error_answer(path, 503, str(error), kind="overloaded_error", retry_after=1)

@@ -4,24 +4,32 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.types import Scope
 
 from outrider import __version__
 from outrider.errors import OutriderError
-from outrider.serving import health, translate
+from outrider.serving import chat, completions, detect, health, metrics, models, translate
 from outrider.serving.answers import add_error_answers
 from outrider.serving.engine import Engine
 from outrider.serving.guard import Guard
+from outrider.serving.keys import Keyring
+from outrider.serving.log import log_request
 
 __all__ = ["build_app"]
 
-ROUTERS = (health.router, translate.router)
+ROUTERS = tuple(
+    one.router for one in (health, metrics, translate, detect, models, completions, chat)
+)
+PUBLIC: tuple[str, ...] = ()
+"""Paths beside those of `guard.OPEN` that need no key."""
 
 
-def build_app(engine: Engine, *, load: bool = True) -> FastAPI:
+def build_app(engine: Engine, *, keyring: Keyring | None = None, load: bool = True) -> FastAPI:
     """Put routes before an engine, which starts and stops with the app.
 
     Args:
         engine: Who answers.
+        keyring: Who may ask; None for everybody.
         load: Whether the models are loaded before the first request.
     """
 
@@ -45,9 +53,16 @@ def build_app(engine: Engine, *, load: bool = True) -> FastAPI:
         docs_url=None,  # these pages fetch scripts from elsewhere
         redoc_url=None,
     )
-    app.state.engine, app.state.fault = engine, None
+    figures = metrics.Metrics(engine)
+    app.state.engine, app.state.keyring, app.state.metrics = engine, keyring, figures
+    app.state.fault = None
     add_error_answers(app)
     for router in ROUTERS:
         app.include_router(router)
-    app.add_middleware(Guard, limits=engine.limits)
+
+    def note(scope: Scope, status: int, seconds: float) -> None:
+        log_request(scope, status, seconds)
+        figures.note(scope, status, seconds)
+
+    app.add_middleware(Guard, limits=engine.limits, keyring=keyring, public=PUBLIC, note=note)
     return app

@@ -59,7 +59,8 @@ class Driver:
         self._new: list[Job] = []
         self._gone: list[Job] = []
         self._closing = False
-        self.rounds = 0
+        self.rounds = self.pieces = self.tokens = self.cancelled = 0
+        """Since the start: rounds, pieces decoded, tokens written, jobs called off."""
         self._thread = threading.Thread(target=self._run, name=f"outrider-{name}", daemon=True)
         self._thread.start()
 
@@ -130,10 +131,16 @@ class Driver:
         return self._session.busy or bool(self._queue)
 
     def _call_off(self, gone: Sequence[Job]) -> None:
-        if gone:
-            for number, (job, _) in self._inside.items():
-                if job.cancelled:
-                    self._session.cancel(number)
+        self.cancelled += len(gone)
+        for job in gone:
+            self._withdraw(job)
+
+    def _withdraw(self, gone: Job) -> None:
+        """Stop all pieces of a job."""
+        gone.cancelled = True
+        for number, (job, _) in self._inside.items():
+            if job is gone:
+                self._session.cancel(number)
 
     def _feed(self) -> None:
         """Let pieces into the session as far as they fit."""
@@ -148,9 +155,8 @@ class Driver:
             try:
                 number = self._session.add(job.requests[piece])
             except OutriderError as error:
-                job.cancelled = True
                 self._deliver([(job, Failed(error))])
-                self._call_off([job])
+                self._withdraw(job)
                 continue
             self._inside[number] = job, piece
             self._taken = [taken[0] + rows, taken[1] + tokens]
@@ -166,13 +172,14 @@ class Driver:
                 del self._inside[update.id]
                 rows, tokens = job.needs[piece]
                 self._taken = [self._taken[0] - rows, self._taken[1] - tokens]
+            self.tokens += len(update.tokens)
+            self.pieces += update.hypotheses is not None
             if job.cancelled:
                 continue
             if job.streams and (update.tokens or update.rounds):
                 news.append((job, Said(piece, update.tokens, update.rounds, update.at)))
             if update.error is not None:
-                job.cancelled = True
-                self._call_off([job])
+                self._withdraw(job)
                 news.append((job, Failed(update.error)))
             elif update.hypotheses is not None:
                 news.append((job, Done(piece, update.hypotheses)))

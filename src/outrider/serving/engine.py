@@ -10,7 +10,7 @@ thread of their model; whoever stops waiting (a cancelled task, a closed stream)
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -18,8 +18,8 @@ from typing import Any, TypeVar
 
 from outrider.decoding import DecodeSettings, Request, Round
 from outrider.decoding.request import needs
-from outrider.errors import ConfigError
-from outrider.runtime import Result, Translator
+from outrider.errors import ConfigError, UnsupportedError
+from outrider.runtime import Generator, Result, Translator
 from outrider.runtime.options import call_settings
 from outrider.runtime.work import Work
 from outrider.serving.driver import News
@@ -43,7 +43,12 @@ class Ask:
     """One request of a client."""
 
     model: str
-    texts: Sequence[str]
+    texts: Sequence[str] = ()
+    """What to translate, or to continue."""
+    messages: Sequence[Mapping[str, str]] = ()
+    """A conversation to continue instead, `role` and `content` each."""
+    copies: int = 1
+    """How many answers to it; answer number i draws with `seed + i`."""
     source: str | None = None
     """Language of the texts, where the model wants to be told."""
     target: str | None = None
@@ -54,6 +59,11 @@ class Ask:
     priority: Priority = Priority.normal
     seconds: float | None = None
     """Time it has; the server's bound where nobody says, or says more."""
+
+    @property
+    def characters(self) -> int:
+        """How much text it is."""
+        return sum(map(len, self.texts)) + sum(len(one["content"]) for one in self.messages)
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +77,8 @@ class Progress:
     """What was drafted for them and what became of it; empty where they were said one by one."""
     at: float = 0.0
     """When they were said, by `time.perf_counter`."""
+    read: int = 0
+    """Tokens that the model was given for the whole text."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,6 +91,8 @@ class Finished:
     results: list[Result]
     """What they come to, best first."""
     done: bool
+    read: int = 0
+    """Tokens that the model was given for it."""
 
 
 class Engine:
@@ -133,15 +147,19 @@ class Engine:
                 event = await ticket.next()
                 if isinstance(event, Done):
                     growth.note(event.piece, event.hypotheses)
-            return await self._beside(growth.whole)
+            return await self.beside(growth.whole)
 
-    async def stream(self, ask: Ask) -> AsyncIterator[Progress | Finished]:
+    async def stream(
+        self, ask: Ask, *, tokens: bool = True
+    ) -> AsyncGenerator[Progress | Finished, None]:
         """Yield what happens to the texts: tokens as they are said, and texts as they grow.
 
-        Close it (`contextlib.aclosing`) where it is left before its end.
+        Close it (`contextlib.aclosing`) where it is left before its end. Without `tokens` only
+        whole pieces are told, which costs less.
         """
-        async with self._let_in(ask, streams=True) as (works, ticket):
+        async with self._let_in(ask, streams=tokens) as (works, ticket):
             growth = Growth(works)
+            read = [sum(map(_length, work.requests)) for work in works]
             for text, work in enumerate(works):
                 if not work.requests:
                     yield Finished(text, 0, work.join([]), done=True)
@@ -149,13 +167,13 @@ class Engine:
                 event = await ticket.next()
                 text, piece = growth.place(event.piece)
                 if isinstance(event, Said):
-                    yield Progress(text, piece, event.tokens, event.rounds, event.at)
+                    yield Progress(text, piece, event.tokens, event.rounds, event.at, read[text])
                     continue
                 growth.note(event.piece, event.hypotheses)
-                pieces, results = await self._beside(growth.beginning, text)
+                pieces, results = await self.beside(growth.beginning, text)
                 done = pieces == len(works[text].requests)
                 if pieces > piece:  # else an earlier one is still being said
-                    yield Finished(text, pieces, results, done)
+                    yield Finished(text, pieces, results, done, read[text])
 
     @asynccontextmanager
     async def _let_in(
@@ -181,7 +199,7 @@ class Engine:
         self, ask: Ask, loaded: Loaded, seconds: float, streams: bool, began: float
     ) -> tuple[Sequence[Work], Ticket]:
         """Check a request, take its texts apart, and write it into the books."""
-        limits, characters = self.limits, sum(map(len, ask.texts))
+        limits, characters = self.limits, ask.characters
         if len(ask.texts) > limits.texts:
             raise TooLargeError(f"{len(ask.texts)} texts; send at most {limits.texts} at once")
         if characters > limits.characters:
@@ -192,7 +210,7 @@ class Engine:
         loaded.admission.check(characters, seconds)
         self._preparing += characters
         try:
-            works, requests, sizes = await self._beside(_prepare, ask, loaded, limits)
+            works, requests, sizes = await self.beside(_prepare, ask, loaded, limits)
         finally:
             self._preparing -= characters
         loaded.admission.check(sum(tokens for _, tokens in sizes), seconds)
@@ -206,7 +224,7 @@ class Engine:
             began=began,
         )
 
-    async def _beside(self, function: Callable[..., T], *given: Any) -> T:
+    async def beside(self, function: Callable[..., T], *given: Any) -> T:
         """Call something that takes its time on a thread beside the event loop."""
         assert self._loop is not None
         return await self._loop.run_in_executor(self._workers, function, *given)
@@ -237,7 +255,9 @@ def _prepare(
     _check(config, limits)
     if loaded.drafts and "mode" not in ask.options and is_plain(config):
         config = config.changed(mode="tandem")
-    if isinstance(model, Translator):
+    if ask.messages:
+        works = _converse(ask, loaded, config)
+    elif isinstance(model, Translator):
         if loaded.spec.pair is None:
             model = model.between(ask.source, ask.target)
         works = model.works(ask.texts, config, split=ask.split)
@@ -245,6 +265,25 @@ def _prepare(
         works = model.works(ask.texts, config)
     requests = [replace(request, config=config) for work in works for request in work.requests]
     return works, requests, [needs(model.backend, request, config) for request in requests]
+
+
+def _converse(ask: Ask, loaded: Loaded, config: DecodeSettings) -> list[Work]:
+    """Turn a conversation into prompts; the template writes the start token itself."""
+    if not isinstance(loaded.model, Generator):
+        message = f"{loaded.spec.name} translates and holds no conversations"
+        raise UnsupportedError(f"{message}; use /translate or /v1/completions")
+    if loaded.chat is None:
+        message = f"{loaded.spec.name} has no chat template"
+        raise UnsupportedError(f"{message}; use /v1/completions")
+    first, *rest = loaded.chat.encode(ask.messages) or [loaded.model.backend.start]
+    return [
+        loaded.model.work(Request(start=first, prompt=rest, seed=config.seed + number))
+        for number in range(ask.copies)
+    ]
+
+
+def _length(request: Request) -> int:
+    return len(request.source) + len(request.prompt)
 
 
 def is_plain(config: DecodeSettings) -> bool:

@@ -7,15 +7,18 @@ client that hangs up is left to hear of.
 import asyncio
 import json
 import logging
+from collections.abc import Callable, Sequence
 from time import perf_counter
 from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outrider.serving.answers import error_answer
+from outrider.serving.answers import error_answer, refusal_answer
+from outrider.serving.client import ClientGone
+from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits
-from outrider.serving.log import log_request
+from outrider.serving.refusal import RefusalError, SlowError, TooLargeError
 
 __all__ = ["Guard"]
 
@@ -24,13 +27,44 @@ logger = logging.getLogger("outrider.serving")
 FORM = b"application/x-www-form-urlencoded"
 FIELDS = 1_000
 """Fields of a form."""
+QUERY = 4_096
+"""Bytes of a query that are looked at."""
+DISCARDED = 64 << 20
+"""Bytes of a refused body that are read and forgotten."""
+
+
+OPEN = ("/health", "/ready", "/metrics", "/languages", "/frontend/settings", "/openapi.json")
+"""Answered without a key: no model is asked, and nothing is told that is not public."""
+IN_BODY = ("/translate", "/detect")
+"""LibreTranslate's clients put the key into the body; these routes call `admit` themselves."""
+_ABOUT_BODY = (b"content-type", b"content-length")
 
 
 class Guard:
     """Stands before every route."""
 
-    def __init__(self, app: ASGIApp, limits: Limits) -> None:
-        self._app, self._limits = app, limits
+    def __init__(
+        self,
+        app: ASGIApp,
+        limits: Limits,
+        *,
+        keyring: Keyring | None = None,
+        public: Sequence[str] = (),
+        note: Callable[[Scope, int, float], None],
+    ) -> None:
+        """Guard an app.
+
+        Args:
+            app: What is behind.
+            limits: Sizes and times.
+            keyring: Who may ask; None for everybody.
+            public: Further paths that need no key, such as those of a page; one that ends in `/`
+                stands for all below it.
+            note: Told of every request: its scope, its status and the seconds it took.
+        """
+        self._app, self._limits, self._keyring, self._note = app, limits, keyring, note
+        self._open = {*OPEN, *(path for path in public if path == "/" or path[-1] != "/")}
+        self._below = tuple(path for path in public if path != "/" and path[-1] == "/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Let a request through, or answer it here."""
@@ -48,71 +82,111 @@ class Guard:
 
         scope["facts"] = {}
         try:
-            await self._answer(scope, receive, noted)
+            self._check_key(scope)
+            body = await self._read(scope, receive)
+            await self._app(scope, _again(_as_json(scope, body), receive), noted)
+        except RefusalError as error:
+            answer = refusal_answer(scope["path"], error)
+            answer.headers["Connection"] = "close"
+            await answer(scope, receive, noted)
+            await self._discard(receive)
+        except ClientGone:
+            pass
         except Exception as error:
             # The message may hold a user's text: say where it happened, not what it said.
             logger.error("%s", _where(error))
             if not status:
-                answer = error_answer(
-                    scope["path"], 500, "something went wrong inside", kind="server_error"
-                )
+                message = "something went wrong inside"
+                answer = error_answer(scope["path"], 500, message, kind="server_error")
                 await answer(scope, receive, noted)
         finally:
-            log_request(scope, status, perf_counter() - began)
+            self._note(scope, status, perf_counter() - began)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def _check_key(self, scope: Scope) -> None:
+        """Refuse who has no key, unless it may stand in the body."""
+        path = scope["path"]
+        if self._keyring is None or path in self._open or path.startswith(self._below or "\0"):
+            return
+        given = _given_key(scope)
+        if given is None and path in IN_BODY:
+            return
+        scope["key"] = key = self._keyring.check(given)
+        scope["facts"]["key"] = key.name
+
+    async def _read(self, scope: Scope, receive: Receive) -> bytes:
+        most, length = self._limits.body, _header(scope, b"content-length")
+        message = f"the body has more than {most:,} bytes; send less at once"
+        if length.isdigit() and int(length[:20]) > most:
+            raise TooLargeError(message)
+        parts, size, more = [], 0, True
         try:
             async with asyncio.timeout(self._limits.body_seconds):
-                body = await _read(scope, receive, self._limits.body)
+                while more:
+                    event = await receive()
+                    if event["type"] == "http.disconnect":
+                        raise ClientGone
+                    size += len(event.get("body", b""))
+                    if size > most:
+                        raise TooLargeError(message)
+                    parts.append(event.get("body", b""))
+                    more = event.get("more_body", False)
         except TimeoutError:
-            answer = error_answer(scope["path"], 408, "the request took too long to arrive")
-            answer.headers["Connection"] = "close"
-            await answer(scope, receive, send)
+            raise SlowError("the request took too long to arrive") from None
+        scope["facts"]["bytes"] = size
+        return b"".join(parts)
+
+    async def _discard(self, receive: Receive) -> None:
+        """Read on for a while: who is still sending would not hear what is wrong."""
+        left = DISCARDED
+        try:
+            async with asyncio.timeout(self._limits.body_seconds):
+                while left > 0:
+                    event = await receive()
+                    if not event.get("more_body", False):
+                        return
+                    left -= len(event["body"])
+        except TimeoutError:
             return
-        if body is None:
-            message = f"the body has more than {self._limits.body:,} bytes; send less at once"
-            answer = error_answer(scope["path"], 413, message)
-            answer.headers["Connection"] = "close"
-            await answer(scope, receive, send)
-            return
-        scope["facts"]["bytes"] = len(body)
-        if _header(scope, b"content-type").startswith(FORM):
-            body = _form_to_json(body)
-            others = [pair for pair in scope["headers"] if pair[0] not in _ABOUT_BODY]
-            about = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-            scope["headers"] = others + about
-        given = False
-
-        async def replay() -> Message:
-            nonlocal given
-            if given:
-                return await receive()
-            given = True
-            return {"type": "http.request", "body": body, "more_body": False}
-
-        await self._app(scope, replay, send)
 
 
-_ABOUT_BODY = (b"content-type", b"content-length")
+def _again(body: bytes, receive: Receive) -> Receive:
+    """Let a body that was read be received once more, and then only what comes after it."""
+    given = False
+
+    async def replay() -> Message:
+        nonlocal given
+        if given:
+            return await receive()
+        given = True
+        return {"type": "http.request", "body": body, "more_body": False}
+
+    return replay
 
 
-async def _read(scope: Scope, receive: Receive, most: int) -> bytes | None:
-    """Read a body; None where it is too large."""
-    length = _header(scope, b"content-length")
-    if length.isdigit() and int(length[:20]) > most:
+def _as_json(scope: Scope, body: bytes) -> bytes:
+    """Turn a form into JSON, for one way of reading both."""
+    if not _header(scope, b"content-type").startswith(FORM):
+        return body
+    body = _form_to_json(body)
+    others = [pair for pair in scope["headers"] if pair[0] not in _ABOUT_BODY]
+    about = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope["headers"] = others + about
+    return body
+
+
+def _given_key(scope: Scope) -> str | None:
+    """Return the key of a header, or of the query as LibreTranslate's clients may send it."""
+    scheme, _, token = _header(scope, b"authorization").partition(b" ")
+    if scheme.lower() == b"bearer" and token:
+        return token.strip().decode("latin-1")
+    if own := _header(scope, b"x-api-key"):
+        return own.decode("latin-1")
+    query = scope["query_string"][:QUERY].decode("latin-1")
+    try:
+        pairs = parse_qsl(query, max_num_fields=FIELDS)
+    except ValueError:
         return None
-    parts, size, more = [], 0, True
-    while more:
-        message = await receive()
-        if message["type"] == "http.disconnect":
-            break
-        part = message.get("body", b"")
-        size += len(part)
-        if size > most:
-            return None
-        parts.append(part)
-        more = message.get("more_body", False)
-    return b"".join(parts)
+    return next((value for key, value in pairs if key == "api_key"), None)
 
 
 def _form_to_json(body: bytes) -> bytes:

@@ -17,7 +17,7 @@ class Limits:
     """The same for everybody who has been let in to one model and is not done."""
     characters: int = 100_000
     """Characters of all texts of one request."""
-    texts: int = 256
+    texts: int = 2_048
     """Texts of one request."""
     preparing: int = 4_000_000
     """Characters of all requests whose texts are being taken apart."""

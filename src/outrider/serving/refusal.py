@@ -9,6 +9,7 @@ __all__ = [
     "BusyError",
     "LateError",
     "RefusalError",
+    "SlowError",
     "TooLargeError",
     "TooManyError",
     "UnauthorisedError",
@@ -43,6 +44,12 @@ class TooLargeError(RefusalError):
     """A body or a text beyond its bound."""
 
     status = 413
+
+
+class SlowError(RefusalError):
+    """A client that takes too long to say what it wants."""
+
+    status = 408
 
 
 class TooManyError(RefusalError):

@@ -10,7 +10,7 @@ from outrider.errors import ConfigError
 from outrider.serving.limits import Limits
 from outrider.serving.log import start_logging
 
-__all__ = ["bind", "run"]
+__all__ = ["bind", "configure", "run"]
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -31,10 +31,9 @@ def _stopped(number: int, frame: object) -> None:
     """Have nothing left to do."""
 
 
-def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = "info") -> None:
-    """Answer requests until SIGTERM or SIGINT; those in flight are answered first."""
-    start_logging(level=level)
-    config = uvicorn.Config(
+def configure(app: FastAPI, limits: Limits) -> uvicorn.Config:
+    """Say how uvicorn is to run an app: its own log of requests would hold what users send."""
+    return uvicorn.Config(
         app,
         log_config=None,
         access_log=False,
@@ -44,8 +43,13 @@ def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = 
         lifespan="on",
         ws="none",
     )
+
+
+def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = "info") -> None:
+    """Answer requests until SIGTERM or SIGINT; those in flight are answered first."""
+    start_logging(level=level)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)  # uvicorn raises them again once it has stopped
-    uvicorn.Server(config).run(sockets=[listening])
+    uvicorn.Server(configure(app, limits)).run(sockets=[listening])
     if app.state.fault is not None:
         raise app.state.fault

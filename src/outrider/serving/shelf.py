@@ -13,6 +13,7 @@ from outrider.decoding import DecodeSettings
 from outrider.decoding.tandem import may_choose
 from outrider.errors import ConfigError, OutriderError
 from outrider.runtime import Generator, Translator, load
+from outrider.runtime.chat import Chat, load_chat
 from outrider.serving.admission import Admission
 from outrider.serving.driver import Driver, News
 from outrider.serving.limits import Limits
@@ -34,6 +35,8 @@ class Loaded:
     model: Translator | Generator
     driver: Driver
     admission: Admission
+    chat: Chat | None
+    """How conversations are written, where it can hold any."""
     drafts: bool
     """Whether requests that name no mode are decoded in tandem: the text is the same, and a policy
     chooses at every load whether drafting pays."""
@@ -154,7 +157,8 @@ class Shelf:
             deliver=self._deliver,
             name=spec.name,
         )
-        return Loaded(spec, model, driver, Admission(self._limits), drafts)
+        chat = load_chat(spec.folder, model.tokenizer) if isinstance(model, Generator) else None
+        return Loaded(spec, model, driver, Admission(self._limits), chat, drafts)
 
     async def _make_room(self, spec: Spec) -> None:
         """Drop models, the longest unused first, until another fits."""

@@ -38,6 +38,8 @@ class Spec:
     """Whether it is told what it reads, which is then one of those."""
     names: Mapping[str, str]
     """What languages are called, where the folder says so."""
+    changed: int
+    """When its config was written, in seconds since 1970."""
     weights: int
     """Bytes of its weights on disk, which is about what they take in memory."""
 
@@ -59,7 +61,9 @@ def read_spec(given: str) -> Spec:
         message = "does not say which languages it translates; write them before it"
         raise ConfigError(given, f"{message}, such as en-de={given}")
     name = _name(folder, place)
-    return Spec(name, folder, writes, pair, languages, reads, names, _weights(folder))
+    return Spec(
+        name, folder, writes, pair, languages, reads, names, _changed(folder), _weights(folder)
+    )
 
 
 def _told(folder: Path) -> tuple[tuple[str, str] | None, dict[str, str]]:
@@ -85,6 +89,10 @@ def _name(folder: Path, place: str) -> str:
     """Name a model by the last part of what the user typed, or of where it leads."""
     name = Path(place).name or folder.resolve().name
     return name.removesuffix(".argosmodel")
+
+
+def _changed(folder: Path) -> int:
+    return int(max(path.stat().st_mtime for path in model_files(folder)))
 
 
 def _weights(folder: Path) -> int:

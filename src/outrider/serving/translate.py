@@ -5,15 +5,23 @@ from typing import Annotated, Any, Literal
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
 
+from outrider.errors import ConfigError
+from outrider.runtime import Result
 from outrider.serving.client import while_there
+from outrider.serving.detect import guess
 from outrider.serving.engine import Ask, Engine
 from outrider.serving.fields import Code, Options, PriorityName, Seconds, read_priority
-from outrider.serving.job import Priority
+from outrider.serving.html import Page, read_page
+from outrider.serving.keys import admit
 from outrider.serving.languages import find_model, list_languages
+from outrider.serving.refusal import TooLargeError, UnknownError
 
 __all__ = ["router"]
 
 router = APIRouter(tags=["LibreTranslate"])
+
+BEAMS = 4
+"""Beams where alternatives are asked for, at least."""
 
 
 class TranslateBody(BaseModel):
@@ -38,27 +46,116 @@ class TranslateBody(BaseModel):
 
 @router.post("/translate")
 async def translate(request: Request, body: TranslateBody) -> dict[str, Any]:
-    """Translate a text, or several."""
+    """Translate a text, or several; of HTML the texts between the tags."""
+    most = read_priority(body.priority, admit(request, body.api_key))
     engine: Engine = request.app.state.engine
-    spec = find_model(engine.shelf.specs, body.source, body.target)
-    several = isinstance(body.q, list)
     texts = body.q if isinstance(body.q, list) else [body.q]
+    if sum(map(len, texts)) > engine.limits.characters:
+        raise TooLargeError(f"send at most {engine.limits.characters:,} characters at once")
+    source, detected = body.source, None
+    if source == "auto":
+        source, detected = await _detect(engine, texts, body.target)
+    spec = find_model(engine.shelf.specs, source, body.target)
+    pages = await engine.beside(_read_pages, texts) if body.format == "html" else None
     ask = Ask(
         model=spec.name,
-        texts=texts,
-        source=body.source if spec.reads else None,
+        texts=texts if pages is None else [text for page in pages for text in page.texts],
+        source=source if spec.reads else None,
         target=None if spec.pair else body.target,
-        options=body.options.given,
+        options=_options(body),
         split=body.split,
-        priority=read_priority(body.priority, Priority.normal),
+        priority=most,
         seconds=body.deadline,
     )
+    request.scope["facts"] |= {"model": spec.name, "characters": sum(map(len, ask.texts))}
     results = await while_there(request, engine.answer(ask))
-    found = [best.text for best, *_ in results]
-    return {"translatedText": found if several else found[0]}
+    found = [
+        _texts(results, alternative) if pages is None else _pages(pages, results, alternative)
+        for alternative in range(body.alternatives + 1)
+    ]
+    return _answer(found, several=isinstance(body.q, list), detected=detected, body=body)
 
 
 @router.get("/languages")
 async def languages(request: Request) -> list[dict[str, Any]]:
     """List the languages that can be read, each with those it can be translated to."""
     return list_languages(request.app.state.engine.shelf.specs.values())
+
+
+@router.get("/frontend/settings")
+async def settings(request: Request) -> dict[str, Any]:
+    """Say what LibreTranslate's page and its like want to know first."""
+    engine: Engine = request.app.state.engine
+    listed = list_languages(engine.shelf.specs.values())
+    keys = request.app.state.keyring is not None
+    first: dict[str, Any] = listed[0] if listed else {"code": "", "name": "", "targets": [""]}
+    target = first["targets"][0] if first["targets"] else ""
+    named = {one["code"]: one["name"] for one in listed}
+    return {
+        "apiKeys": keys,
+        "keyRequired": keys,
+        "charLimit": engine.limits.characters,
+        "frontendTimeout": 500,
+        "suggestions": False,
+        "supportedFilesFormat": [],
+        "language": {
+            "source": {"code": first["code"], "name": first["name"]},
+            "target": {"code": target, "name": named.get(target, target)},
+        },
+    }
+
+
+async def _detect(engine: Engine, texts: list[str], target: str) -> tuple[str, dict[str, Any]]:
+    """Say which language that somebody can translate to `target` texts are in."""
+    specs = engine.shelf.specs.values()
+    known = {spec.pair[0] for spec in specs if spec.pair and spec.pair[1] == target}
+    known |= {code for spec in specs if target in spec.languages for code in spec.languages}
+    if not known:
+        raise UnknownError(f"cannot translate to {target[:20]!r}")
+    if len(known) == 1:
+        return (only := known.pop()), {"language": only, "confidence": 100.0}
+    ranked = [one for one in await engine.beside(guess, " ".join(texts)) if one[0] in known]
+    if not ranked:
+        raise ConfigError("source", "cannot tell the language of this text; name it")
+    return ranked[0][0], {"language": ranked[0][0], "confidence": ranked[0][1]}
+
+
+def _options(body: TranslateBody) -> dict[str, Any]:
+    """Return how to decode; alternatives come from beam search, unless texts are drawn."""
+    options = body.options.given
+    if body.alternatives:
+        wanted = body.alternatives + 1
+        drawn = "candidates" in options
+        options.setdefault("candidates" if drawn else "beams", max(BEAMS, wanted))
+        options["n_best"] = wanted
+    return options
+
+
+def _read_pages(texts: list[str]) -> list[Page]:
+    return [read_page(text) for text in texts]
+
+
+def _texts(results: list[list[Result]], alternative: int) -> list[str]:
+    return [found[min(alternative, len(found) - 1)].text for found in results]
+
+
+def _pages(pages: list[Page], results: list[list[Result]], alternative: int) -> list[str]:
+    said = iter(_texts(results, alternative))
+    return [page.write([next(said) for _ in page.places]) for page in pages]
+
+
+def _answer(
+    found: list[list[str]],
+    *,
+    several: bool,
+    detected: dict[str, Any] | None,
+    body: TranslateBody,
+) -> dict[str, Any]:
+    best, *others = found
+    answer: dict[str, Any] = {"translatedText": best if several else best[0]}
+    if body.alternatives:
+        by_text = [list(texts) for texts in zip(*others, strict=True)]
+        answer["alternatives"] = by_text if several else by_text[0]
+    if detected is not None:
+        answer["detectedLanguage"] = [detected] * len(best) if several else detected
+    return answer

@@ -1,0 +1,112 @@
+"""Texts as OpenAI's API tells them: choices that grow, and end where they were asked to stop."""
+
+from collections.abc import AsyncGenerator, Sequence
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from outrider.data.normalise import normalise_verbatim
+from outrider.data.tokenizer import Tokenizer
+from outrider.runtime import Generator
+from outrider.runtime.text import well_formed
+from outrider.serving.engine import Ask, Engine, Finished, Progress
+from outrider.serving.events import TextStream
+
+__all__ = ["Told", "tell"]
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """What one choice has grown by."""
+
+    choice: int
+    text: str
+    finish: str | None = None
+    """`stop` or `length`, once it is done."""
+    read: int = 0
+    """Tokens of the prompt, once it is done."""
+    written: int = 0
+    """Tokens of the text, once it is done."""
+
+
+class _Choice:
+    """A text on its way: what has been said, what has been told, and where it stops."""
+
+    def __init__(self, number: int, stops: Sequence[str], stream: TextStream | None) -> None:
+        self._number, self._stops, self._stream = number, stops, stream
+        self._said = ""
+        self._told = self._written = self._read = 0
+        self.done = False
+
+    def hear(self, event: Progress) -> Told | None:
+        """Take tokens in, and say what can be told."""
+        self._written, self._read = self._written + len(event.tokens), event.read
+        if self._stream is None:  # a translation is told in whole sentences
+            return None
+        self._said += self._stream.add(event.tokens)
+        return self._tell(None)
+
+    def finish(self, event: Finished) -> Told | None:
+        """Take in what the text has come to, all of it or a beginning."""
+        best = event.results[0]
+        if best.text.startswith(self._said):
+            self._said = best.text
+        if not event.done:
+            return self._tell(None)
+        self._written, self._read = len(best.tokens), event.read
+        return self._tell("length" if best.finish == "length" else "stop")
+
+    def _tell(self, finish: str | None) -> Told | None:
+        ends = [place for stop in self._stops if (place := self._said.find(stop)) >= 0]
+        end = min(ends) if ends else len(self._said)
+        if ends:
+            finish = "stop"
+        elif finish is None:
+            end -= self._held_back()
+        new, self._told = self._said[self._told : end], max(end, self._told)
+        self.done = finish is not None
+        if not new and not self.done:
+            return None
+        return Told(self._number, new, finish, self._read, self._written)
+
+    def _held_back(self) -> int:
+        """Count the last letters that may turn out to begin a stop."""
+        longest = max(map(len, self._stops), default=1) - 1
+        tail = self._said[len(self._said) - longest :] if longest else ""
+        for start in range(len(tail)):
+            if any(stop.startswith(tail[start:]) for stop in self._stops):
+                return len(tail) - start
+        return 0
+
+
+async def tell(
+    engine: Engine, ask: Ask, *, stops: Sequence[str] = (), tokens: bool
+) -> AsyncGenerator[Told, None]:
+    """Yield what choices grow by; token by token, or only as far as stops make it necessary."""
+    async with engine.shelf.hold(ask.model) as loaded:
+        generates = isinstance(loaded.model, Generator)
+        tokenizer = loaded.model.tokenizer if generates else None
+    choices = [_Choice(*one) for one in _openings(ask, stops, tokenizer)]
+    async with aclosing(engine.stream(ask, tokens=generates and (tokens or bool(stops)))) as events:
+        async for event in events:
+            choice = choices[event.text]
+            if choice.done:  # it was asked to stop, and others go on
+                continue
+            told = choice.finish(event) if isinstance(event, Finished) else choice.hear(event)
+            if told is not None:
+                yield told
+            if all(one.done for one in choices):
+                return
+
+
+def _openings(
+    ask: Ask, stops: Sequence[str], tokenizer: Tokenizer | None
+) -> list[tuple[int, Sequence[str], TextStream | None]]:
+    """Say what each choice begins with."""
+    count = ask.copies if ask.messages else len(ask.texts)
+    if tokenizer is None:
+        return [(number, stops, None) for number in range(count)]
+    befores = tokenizer.encode_batch([normalise_verbatim(well_formed(text)) for text in ask.texts])
+    return [
+        (number, stops, TextStream(tokenizer, befores[number] if befores else ()))
+        for number in range(count)
+    ]

@@ -1,0 +1,212 @@
+"""Keys: nothing reaches a model without one, and nothing tells one."""
+
+import io
+import json
+import logging
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import httpx
+import openai
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+from outrider.cli.main import run
+from outrider.errors import ConfigError
+from outrider.serving import keys as keys_module
+from outrider.serving.engine import Engine
+from outrider.serving.guard import OPEN
+from outrider.serving.keys import Keyring, add_key, remove_key
+from outrider.serving.log import start_logging
+from outrider.serving.refusal import TooManyError, UnauthorisedError
+from outrider.serving.spec import read_spec
+from served import serving
+
+BODY = {"q": "two men", "source": "en", "target": "de"}
+
+
+@pytest.fixture
+def ring(tmp_path: Path) -> tuple[Path, str]:
+    path = tmp_path / "keys.json"
+    return path, add_key(path, "alice", rate=None, priority="normal")
+
+
+@pytest.fixture
+def locked(translator: Path, ring: tuple[Path, str]) -> Iterator[tuple[str, str, Engine]]:
+    engine = Engine([read_spec(f"en-de={translator}")])
+    with serving(engine, keyring=Keyring(ring[0])) as url:
+        yield url, ring[1], engine
+
+
+def bearer(key: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {key}"}
+
+
+def test_no_route_reaches_a_model_without_a_key(locked, monkeypatch) -> None:
+    url, _, _ = locked
+    reached = []
+    monkeypatch.setattr(Engine, "_let_in", lambda *given, **named: reached.append(given))
+    with httpx.Client(base_url=url) as client:
+        paths = client.get("/openapi.json").json()["paths"]
+        tried = 0
+        for path, methods in paths.items():
+            for method in methods:
+                for headers in ({}, bearer("wrong"), {"X-API-Key": "wrong"}):
+                    body = {
+                        **BODY,
+                        "model": "tiny",
+                        "prompt": "a",
+                        "api_key": "wrong" * bool(headers),
+                    }
+                    answer = client.request(method, path, headers=headers, json=body)
+                    tried += 1
+                    assert answer.status_code == (200 if path in OPEN else 401), (method, path)
+        assert client.get("/nothing").status_code == 401
+    assert tried > 20
+    assert reached == []
+
+
+def test_a_key_opens_by_any_of_its_ways(locked, offline) -> None:
+    url, key, _ = locked
+    for given in (
+        {"headers": bearer(key), "json": BODY},
+        {"headers": {"X-API-Key": key}, "json": BODY},
+        {"params": {"api_key": key}, "json": BODY},
+        {"json": BODY | {"api_key": key}},
+        {"data": BODY | {"api_key": key}},
+    ):
+        answer = httpx.post(f"{url}/translate", **given)
+        assert answer.json() == {"translatedText": offline.translate("two men")}
+
+
+def test_published_clients_bring_theirs(locked, offline) -> None:
+    url, key, _ = locked
+    assert LibreTranslateAPI(url, key).translate("two men", "en", "de") == offline.translate(
+        "two men"
+    )
+    client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
+    said = client.completions.create(model="tiny", prompt="two men").choices[0].text
+    assert said == offline.translate("two men")
+    with pytest.raises(openai.AuthenticationError):
+        openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
+
+
+def test_nothing_secret_in_log_or_metrics(locked) -> None:
+    url, key, _ = locked
+    loggers = [logging.getLogger(name) for name in ("outrider", "uvicorn")]
+    before = [(one.handlers, one.propagate, one.level) for one in loggers]
+    log = io.StringIO()
+    start_logging(log)
+    try:
+        secret = "astonishing"
+        for given in (
+            {"json": BODY | {"q": secret, "api_key": key}},
+            {"json": BODY | {"q": secret, "api_key": "wrong-key"}},
+            {"json": BODY | {"q": secret, "source": secret}, "headers": bearer(key)},
+            {"content": b'{"q": "astonishing', "headers": bearer(key)},
+            {"params": {"api_key": key, "q": secret}, "json": BODY},
+        ):
+            httpx.post(f"{url}/translate", **given)
+        httpx.get(f"{url}/{secret}", headers=bearer(key))
+        metrics = httpx.get(f"{url}/metrics").text
+    finally:
+        for one, (handlers, propagate, level) in zip(loggers, before, strict=True):
+            one.handlers, one.propagate = handlers, propagate
+            one.setLevel(level)
+    text = log.getvalue()
+    for word in (secret, key, "wrong-key", keys_module._digest(key)):
+        assert word not in text
+        assert word not in metrics
+    lines = [json.loads(line) for line in text.splitlines()]
+    assert [one["status"] for one in lines] == [200, 401, 404, 422, 200, 404]
+    assert lines[0] | {"time": 0, "seconds": 0} == {
+        **{"time": 0, "level": "info", "event": "request", "method": "POST", "seconds": 0},
+        **{"route": "/translate", "status": 200, "key": "alice", "model": "tiny"},
+        **{"characters": len(secret), "bytes": lines[0]["bytes"]},
+    }
+    assert 'outrider_requests_total{route="/translate",status="200"} 2.0' in metrics
+    assert 'outrider_tokens_total{model="tiny"}' in metrics
+
+
+def test_only_hashes_are_kept(ring) -> None:
+    path, key = ring
+    assert key not in path.read_text()
+    assert len(key) > 40
+    assert path.stat().st_mode & 0o077 == 0
+
+
+def test_a_key_keeps_its_pace(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key = add_key(path, "bob", rate=3, priority="low")
+    ring = Keyring(path)
+    for _ in range(3):
+        assert ring.check(key).name == "bob"
+    with pytest.raises(TooManyError, match="3 times a minute") as refused:
+        ring.check(key)
+    assert 1 <= refused.value.retry_after <= 20
+    assert refused.value.status == 429
+
+
+def test_too_many_are_told_when_to_come_back(translator: Path, tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    key = add_key(path, "bob", rate=1, priority="normal")
+    with serving(Engine([read_spec(f"en-de={translator}")]), keyring=Keyring(path)) as url:
+        codes = [httpx.post(f"{url}/translate", json=BODY, headers=bearer(key)) for _ in range(2)]
+    assert [one.status_code for one in codes] == [200, 429]
+    assert 1 <= int(codes[1].headers["Retry-After"]) <= 60
+
+
+def test_a_key_that_is_removed_stops_working(ring, monkeypatch) -> None:
+    path, key = ring
+    monkeypatch.setattr(keys_module, "FRESH", 0.0)
+    ring_ = Keyring(path)
+    ring_.check(key)
+    other = add_key(path, "bob", rate=None, priority="high")
+    assert ring_.check(other).priority == "high"
+    remove_key(path, "alice")
+    with pytest.raises(UnauthorisedError, match="is not known"):
+        ring_.check(key)
+
+
+def test_wrong_keys_take_the_same_time_whatever_they_begin_with(tmp_path: Path) -> None:
+    path = tmp_path / "keys.json"
+    known = [add_key(path, f"user {n}", rate=None, priority="normal") for n in range(20)]
+    ring = Keyring(path)
+
+    def seconds(key: str) -> float:
+        began = time.perf_counter()
+        for _ in range(50):
+            with suppress(UnauthorisedError):
+                ring.check(key)
+        return time.perf_counter() - began
+
+    tried = {"far": "x" * len(known[0]), "first": known[0][:-1] + "!", "last": known[-1][:-1] + "!"}
+    best = {name: min(seconds(key) for _ in range(15)) for name, key in tried.items()}
+    assert max(best.values()) < 1.5 * min(best.values()), best
+
+
+def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "keys.json"
+    assert run(["key", str(path), "carol", "--rate", "60", "--priority", "high"]) == 0
+    key = capsys.readouterr().out.strip()
+    found = Keyring(path).check(key)
+    assert (found.name, found.rate, found.priority) == ("carol", 60.0, "high")
+    assert run(["key", str(path), "carol"]) == 2
+    assert "remove it first, with --remove" in capsys.readouterr().err
+    assert run(["key", str(path), "dave", "--rate", "-1"]) == 2
+    assert "--rate" in capsys.readouterr().err
+    assert run(["key", str(path), "carol", "--remove"]) == 0
+    assert run(["key", str(path), "carol", "--remove"]) == 2
+    assert "has no key of 'carol'" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[]", '{"keys": 1}', '{"keys": [{"name": "a", "sha256": "b"}]}']
+)
+def test_a_file_that_holds_no_keys(tmp_path: Path, text: str) -> None:
+    path = tmp_path / "keys.json"
+    path.write_text(text)
+    with pytest.raises(ConfigError, match=r"--keys: .*keys\.json"):
+        Keyring(path)

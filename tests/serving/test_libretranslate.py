@@ -1,0 +1,67 @@
+"""LibreTranslate's published client, and the rest of its API."""
+
+import httpx
+import pytest
+from libretranslatepy import LibreTranslateAPI
+
+
+def test_the_published_client(url, offline) -> None:
+    client = LibreTranslateAPI(url)
+    text = "a small dog runs. two men play!"
+    assert client.translate(text, "en", "de") == offline.translate(text)
+    assert client.languages() == [{"code": "en", "name": "English", "targets": ["de"]}]
+    found = client.detect("Where is the station? It is late, and we want to go home.")
+    assert found[0]["language"] == "en"
+    assert 50 < found[0]["confidence"] <= 100
+
+
+def test_html_keeps_its_tags(url, offline) -> None:
+    page = '<p class="a">two men <b>play</b><script>x = "a";</script></p>'
+    body = {"q": page, "source": "en", "target": "de", "format": "html"}
+    answer = httpx.post(f"{url}/translate", json=body).json()["translatedText"]
+    two, play = (part.replace("&", "&amp;") for part in offline.translate(["two men", "play"]))
+    assert answer == f'<p class="a">{two} <b>{play}</b><script>x = "a";</script></p>'
+
+
+def test_alternatives_are_those_of_beam_search(url, offline) -> None:
+    body = {"q": "two men", "source": "en", "target": "de", "alternatives": 2}
+    answer = httpx.post(f"{url}/translate", json=body).json()
+    best, *others = offline.results(["two men"], beams=4, n_best=3)[0]
+    assert answer == {
+        "translatedText": best.text,
+        "alternatives": [one.text for one in others],
+    }
+    answer = httpx.post(f"{url}/translate", json=body | {"q": ["two men", "play"]}).json()
+    assert [len(one) for one in answer["alternatives"]] == [2, 2]
+
+
+def test_the_only_language_is_known_without_looking(url, offline) -> None:
+    body = {"q": "two men", "source": "auto", "target": "de"}
+    assert httpx.post(f"{url}/translate", json=body).json() == {
+        "translatedText": offline.translate("two men"),
+        "detectedLanguage": {"language": "en", "confidence": 100.0},
+    }
+
+
+def test_a_language_is_told_from_the_text(serve, translator, tmp_path, offline) -> None:
+    twin = tmp_path / "twin"
+    twin.symlink_to(translator)
+    url = serve(f"en-de={translator}", f"zh-de={twin}", load=False)
+    body = {"source": "auto", "target": "de"}
+    for text, language in (("where is the station? it is late.", "en"), ("我们去公园吧。", "zh")):
+        answer = httpx.post(f"{url}/translate", json=body | {"q": text}).json()
+        assert answer["detectedLanguage"]["language"] == language
+        assert answer["translatedText"] == offline.translate(text)
+
+
+def test_settings_of_its_page(url) -> None:
+    told = httpx.get(f"{url}/frontend/settings").json()
+    assert told["charLimit"] == 20_000
+    assert told["keyRequired"] is False
+    assert told["language"]["source"] == {"code": "en", "name": "English"}
+    assert told["language"]["target"] == {"code": "de", "name": "de"}
+
+
+@pytest.mark.parametrize("text", ["", " \n", "\0"])
+def test_nothing_has_no_language(url, text) -> None:
+    assert httpx.post(f"{url}/detect", json={"q": text}).json() == []
