@@ -11,8 +11,10 @@ from hypothesis import strategies as st
 import tiny
 from outrider.cli.main import run
 from outrider.config import build_config
+from outrider.data.batches import valid_batches
 from outrider.data.config import PrepareConfig, TokenizerConfig
 from outrider.data.prepare import prepare
+from outrider.data.prepared import open_prepared
 from outrider.data.tokenizer import load_tokenizer
 from outrider.data.tokenizer.cut import cut_tokenizer
 from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
@@ -137,10 +139,50 @@ def test_layers_and_words_through_the_command_line(
     assert load(tmp_path / "small").translate(["the cat sees a dog"], max_new_tokens=4)
 
 
+def test_the_layer_missed_least_goes_first(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Of three layers one adds nothing, and one is what makes the pairs likely."""
+    large, prepared = load_model(model), open_prepared(data)
+    batch = next(valid_batches(prepared, tokens=512, max_length=64))
+    with torch.no_grad():
+        for layers, idle in ((large.encoder, 0), (large.decoder, 1)):
+            for residual in layers.blocks[idle].children():
+                for linear in (getattr(residual, name, None) for name in ("out", "down")):
+                    if isinstance(linear, torch.nn.Linear):
+                        linear.weight.zero_()
+                        linear.bias.zero_()
+    optimizer = torch.optim.Adam(
+        [weight for n in (0, 2) for weight in large.decoder.blocks[n].parameters()], lr=0.01
+    )
+    for _ in range(30):
+        optimizer.zero_grad()
+        large(**batch).loss.backward()
+        optimizer.step()
+    large.eval().save_pretrained(tmp_path / "large")
+    load_tokenizer(model).save(tmp_path / "large")
+    given: list[Any] = ["shrink", tmp_path / "large", "--data", data, "--out", tmp_path / "small"]
+    assert run([*map(str, given), "--encoder-layers", "1", "--decoder-layers", "2"]) == 0
+    assert "without layer 1 of the decoder: loss" in capsys.readouterr().err
+    small = load_model(tmp_path / "small")
+    assert (small.config.encoder_layers, small.config.decoder_layers) == (1, 2)
+    assert large(**batch).loss * 1.01 > small(**batch).loss
+
+
+def test_fewer_positions(model: Path, tmp_path: Path) -> None:
+    shrink(model, tmp_path / "small", positions=16)
+    small, large = load_model(tmp_path / "small"), load_model(model)
+    assert (small.config.max_positions, small.config.longest_source) == (16, 16)
+    ids = torch.arange(3, 12)[None]
+    torch.testing.assert_close(small.encode(ids), large.encode(ids))
+
+
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"words": 100}, "data: is missing"),
+        ({"words": 100}, "data: is missing: a number alone does not say which words"),
+        ({"layers": {"decoder": 2}}, "data: is missing: a number alone does not say which layers"),
+        ({"positions": 0}, "positions: got 0, expected 1 to 1024, which are all"),
         ({"data": "."}, "words: is missing"),
         ({"layers": {"decoder": [7]}}, "keep_layers.decoder: got"),
     ],

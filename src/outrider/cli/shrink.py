@@ -5,6 +5,7 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.console import new_console
 from outrider.errors import ConfigError
 
 __all__ = ["shrink"]
@@ -19,28 +20,53 @@ def shrink(
     decoder: Annotated[
         str | None, typer.Option(help="Layers of the decoder that stay, as 0,5; by default all.")
     ] = None,
+    encoder_layers: Annotated[
+        int | None, typer.Option(min=1, help="How many stay, if not which: those missed least.")
+    ] = None,
+    decoder_layers: Annotated[
+        int | None, typer.Option(min=1, help="Likewise, of the decoder.")
+    ] = None,
     words: Annotated[
         int | None, typer.Option(min=1, help="Words of each side that stay; by default all.")
     ] = None,
+    positions: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens of a text; by default as before.")
+    ] = None,
     data: Annotated[
-        Path | None, typer.Option(help="Prepared folder that says which words are common.")
+        Path | None,
+        typer.Option(help="Prepared pairs that say which words and layers are needed."),
     ] = None,
 ) -> None:
     """Leave out layers and words of a model that translates; train the rest with model.start.
 
     Nothing is learnt here. Letters stay, so that every text can still be written.
     """
-    layers = {
-        side: _numbers(f"--{side}", text)
-        for side, text in (("encoder", encoder), ("decoder", decoder))
-        if text is not None
-    }
-    if not layers and words is None:
+    layers: dict[str, int | list[int]] = {}
+    for side, named, count in (
+        ("encoder", encoder, encoder_layers),
+        ("decoder", decoder, decoder_layers),
+    ):
+        if named is not None and count is not None:
+            raise ConfigError(f"--{side}", f"says which, --{side}-layers how many; give one")
+        if named is not None:
+            layers[side] = _numbers(f"--{side}", named)
+        elif count is not None:
+            layers[side] = count
+    if not layers and words is None and positions is None:
         raise ConfigError("--decoder", "nothing is to be left out; give --decoder 0,5 or --words")
 
     from outrider.student import shrink as shrink_model
 
-    typer.echo(str(shrink_model(model, out, layers=layers, words=words, data=data)))
+    written = shrink_model(
+        model,
+        out,
+        layers=layers,
+        words=words,
+        positions=positions,
+        data=data,
+        console=new_console(stderr=True),
+    )
+    typer.echo(str(written))
 
 
 def _numbers(option: str, text: str) -> list[int]:

@@ -160,11 +160,11 @@ def _head_bias(model: Seq2Seq, suppress: Collection[int]) -> Tensor:
 
 
 def _position_rows(model: Seq2Seq, position: nn.Module | None) -> Tensor:
-    """What is added at every position, as far as our loops let a text grow."""
+    """What is added at every position; CTranslate2 reads and writes no further."""
     if isinstance(position, LearnedPosition):
         return position.table.weight
     assert isinstance(position, SinusoidalPosition)
-    rows = 3 * model.config.max_positions + 30
+    rows = model.config.max_positions
     zero_BTD = torch.zeros(1, rows, model.config.hidden_size)
     return position(zero_BTD, Positions.upto(rows, zero_BTD.device))[0]
 

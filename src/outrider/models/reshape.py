@@ -15,7 +15,7 @@ from outrider.models.pretrained import PretrainedEncoder
 from outrider.models.seq2seq import Seq2Seq
 from outrider.nn.attention import load_attention
 
-__all__ = ["Layers", "add_words", "keep_layers", "keep_words", "rebuild"]
+__all__ = ["Layers", "add_words", "keep_layers", "keep_positions", "keep_words", "rebuild"]
 
 Layers = Mapping[str, Sequence[int]]
 """For `encoder` and `decoder`, which layers stay, in this order; a side not named keeps all."""
@@ -92,6 +92,18 @@ def keep_words(model: Seq2Seq, source: Sequence[int], target: Sequence[int]) -> 
         bos_token_id=None if bos is None else new.get(bos),
         decoder_start_token_id=new[config.decoder_start_token_id],
     )
+
+
+def keep_positions(model: ModelT, count: int) -> ModelT:
+    """Return a model that has room for texts of so many tokens."""
+    most = model.config.max_positions
+    if not 1 <= count <= most:
+        raise ConfigError("positions", f"got {count}, expected 1 to {most}, which are all")
+    weights = model.state_dict()
+    for name in weights:
+        if name.endswith("_position.table.weight"):
+            weights[name] = weights[name][:count]
+    return rebuild(model, weights, max_positions=count)
 
 
 def rebuild(model: ModelT, weights: Mapping[str, Tensor], **changes: Any) -> ModelT:

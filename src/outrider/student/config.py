@@ -10,7 +10,7 @@ from outrider.errors import ConfigError
 from outrider.evaluation.bleu_tokenizer import check_tokenizer
 from outrider.student.endpoint import EndpointConfig
 from outrider.training.config import TrainConfig
-from outrider.training.run_config import KeptLayers
+from outrider.training.run_config import Numbers
 
 __all__ = ["CleanTranslations", "ShapeConfig", "StudentConfig", "TestConfig", "TranslateConfig"]
 
@@ -25,6 +25,7 @@ def _as_mapping(value: Any) -> Any:
 Text = Annotated[
     dict[str, Annotated[int, Field(ge=1)] | None], BeforeValidator(_as_mapping), Field(min_length=1)
 ]
+LayerCount = Annotated[int, Field(ge=1)]
 
 
 class TranslateConfig(Config):
@@ -86,11 +87,18 @@ class CleanTranslations(CleanConfig):
     """Most times that a translation may say the same few words in a row, unless the source does."""
 
 
-class ShapeConfig(KeptLayers):
+class ShapeConfig(Config):
     """What the student keeps of its teacher."""
 
+    encoder: LayerCount | Numbers | None = None
+    """Layers of the encoder, counted from 0, in this order; or how many, those missed least on the
+    validation pairs; null for all."""
+    decoder: LayerCount | Numbers | None = None
+    """Layers of the decoder, likewise."""
     words: int | None = Field(default=None, ge=8)
     """Words of each side, the commonest of the text and all letters of the source; null for all."""
+    positions: int | None = Field(default=None, ge=1)
+    """Most tokens of a text; null for as many as the teacher's."""
     freeze: tuple[str, ...] | None = None
     """Parts that do not learn: embeddings, source_embeddings, encoder, decoder, head, or one layer
     (encoder.0)."""

@@ -43,7 +43,7 @@ def train_student(
     with _alone(work):
         translated = translate(config, work, threads=threads, console=console)
     with _alone(folder):
-        _shrink(config, folder, translated)
+        _shrink(config, folder, translated, console)
     model = train_run(_run(config, folder, translated), console=console)
     if tests:
         assert isinstance(config.teacher, str), "others have no tests"
@@ -60,7 +60,9 @@ def _alone(folder: Path) -> Iterator[None]:
         yield
 
 
-def _shrink(config: StudentConfig, folder: Path, translated: Translations) -> None:
+def _shrink(
+    config: StudentConfig, folder: Path, translated: Translations, console: Console
+) -> None:
     """Write what the student starts from and, if it is asked for every word, its teacher."""
     shape, words = config.shape, config.shape.words
     asked, path = shape.model_dump(mode="json"), folder / "shape.json"
@@ -70,13 +72,22 @@ def _shrink(config: StudentConfig, folder: Path, translated: Translations) -> No
         raise DataError(f"{path}: was begun with another shape; {fix}")
     if (folder / START).is_dir() and (not config.word_level or (folder / TEACHER).is_dir()):
         return
-    data = None if words is None else _counted(config, folder, translated).folder
     sides = {"encoder": shape.encoder, "decoder": shape.decoder}
     layers = {side: kept for side, kept in sides.items() if kept is not None}
+    counted = words is not None or any(isinstance(kept, int) for kept in layers.values())
+    data = _counted(config, folder, translated).folder if counted else None
     for name, kept in ((START, layers), (TEACHER, None)):
         if (name == START or config.word_level) and not (folder / name).is_dir():
             with _under_shape():
-                shrink(_start(config), folder / name, layers=kept, words=words, data=data)
+                shrink(
+                    _start(config),
+                    folder / name,
+                    layers=kept,
+                    words=words,
+                    positions=shape.positions,
+                    data=data,
+                    console=console,
+                )
             write_json(path, asked)
 
 

@@ -4,21 +4,23 @@ Nothing is learnt here. What is left out is missed until the model is trained ag
 `model.start` does; what is kept computes what it did.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+from rich.console import Console
 from transformers.utils import logging as transformers_logging
 
 from outrider.data.prepared import Prepared, open_prepared
-from outrider.data.tokenizer import load_tokenizer
+from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.tokenizer.cut import cut_tokenizer
 from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
 from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
-from outrider.models.reshape import Layers, keep_layers, keep_words
+from outrider.models.reshape import keep_layers, keep_positions, keep_words
+from outrider.student.layers import choose_layers
 
 __all__ = ["shrink"]
 
@@ -27,45 +29,68 @@ def shrink(
     model: str | Path,
     out: str | Path,
     *,
-    layers: Layers | None = None,
+    layers: Mapping[str, int | Sequence[int]] | None = None,
     words: int | None = None,
+    positions: int | None = None,
     data: str | Path | None = None,
+    console: Console | None = None,
 ) -> Path:
     """Write a model folder with less in it.
 
     Args:
         model: A model folder, an `.argosmodel` file or a Hub name; an encoder-decoder.
         out: The folder to write.
-        layers: Which layers of `encoder` and `decoder` stay; all of a side that is not named.
+        layers: Which layers of `encoder` and `decoder` stay, or how many: then those without which
+            the model would find validation pairs of `data` least likely. All of a side that is not
+            named.
         words: How many words of each side stay.
-        data: A prepared folder of this model's tokenizer whose texts say which words those are;
-            what `outrider distill` writes.
+        positions: How many tokens a text may have.
+        data: A prepared folder of this model's tokenizer whose texts say which words and layers
+            those are; what `outrider distill` writes.
+        console: Where to report; by default nowhere.
     """
     out = Path(out)
     if out.exists():
         raise ModelError(f"{out}: exists already; name a new folder")
-    if (words is None) != (data is None):
-        key, other = ("words", "data") if words is None else ("data", "words")
-        raise ConfigError(key, f"is missing: {other} alone does not say which words stay")
+    layers = layers or {}
+    named = {side: kept for side, kept in layers.items() if not isinstance(kept, int)}
+    counts = {side: kept for side, kept in layers.items() if isinstance(kept, int)}
+    if data is None and (counts or words is not None):
+        which = "layers" if counts else "words"
+        raise ConfigError("data", f"is missing: a number alone does not say which {which} stay")
+    if data is not None and not counts and words is None:
+        raise ConfigError("words", "is missing: without it, data changes nothing")
     folder = model_folder(model)
     loaded, tokenizer = load_model(folder), load_tokenizer(folder)
     if not isinstance(loaded, Seq2Seq):
         raise ModelError(f"{folder}: is a language model; shrink takes one that translates")
-    if layers:
-        loaded = keep_layers(loaded, layers)
-    if words is not None and data is not None:
+    if named:
+        loaded = keep_layers(loaded, named)
+    if positions is not None:
+        loaded = keep_positions(loaded, positions)
+    if data is not None:
         prepared = open_prepared(data)
         check_same_tokenizer(prepared.tokenizer, tokenizer, data=prepared.folder, model=folder)
-        counts = [_count(prepared, side, tokenizer.vocab_size) for side in ("source", "target")]
-        cut = cut_tokenizer(tokenizer, *counts, words=words)
-        extra = range(tokenizer.vocab_size, loaded.config.vocab_size)  # rows that are no words
-        loaded = keep_words(loaded, [*cut.source, *extra], [*cut.target, *extra])
-        tokenizer = cut.tokenizer
+        if counts:
+            chosen = choose_layers(loaded, prepared, counts, console=console)
+            loaded = keep_layers(loaded, chosen)
+        if words is not None:
+            loaded, tokenizer = _keep_words(loaded, tokenizer, prepared, words)
     transformers_logging.disable_progress_bar()
     with working_folder(out) as draft:
         loaded.save_pretrained(draft)
         tokenizer.save(draft)
     return out
+
+
+def _keep_words(
+    model: Seq2Seq, tokenizer: Tokenizer, prepared: Prepared, words: int
+) -> tuple[Seq2Seq, Tokenizer]:
+    """Leave out the words that the texts use least."""
+    counts = [_count(prepared, side, tokenizer.vocab_size) for side in ("source", "target")]
+    cut = cut_tokenizer(tokenizer, *counts, words=words)
+    extra = range(tokenizer.vocab_size, model.config.vocab_size)  # rows that are no words
+    return keep_words(model, [*cut.source, *extra], [*cut.target, *extra]), cut.tokenizer
 
 
 def _count(prepared: Prepared, side: str, words: int) -> Sequence[int]:

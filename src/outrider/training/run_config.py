@@ -16,7 +16,7 @@ from outrider.errors import ConfigError
 from outrider.evaluation.config import EvaluateConfig
 from outrider.training.config import TrainConfig
 
-__all__ = ["KeptLayers", "LoraConfig", "ModelSection", "RunConfig", "changed_key"]
+__all__ = ["KeptLayers", "LoraConfig", "ModelSection", "Numbers", "RunConfig", "changed_key"]
 
 Numbers = tuple[Annotated[int, Field(ge=0)], ...]
 
