@@ -20,7 +20,7 @@ from outrider.training.objectives.translation import TranslationObjective
 
 __all__ = ["choose_layers"]
 
-BATCHES, TOKENS = 8, 1024
+BATCHES, TOKENS = 4, 1024
 """What a choice is tried on: validation pairs, in batches of so many tokens."""
 
 
