@@ -156,6 +156,31 @@ nb::ndarray<nb::numpy, float> extend(Model& model, State& state, const Tokens& t
   return logits.array;
 }
 
+nb::ndarray<nb::numpy, float> cross_attention(Model& model, State& state, const Tokens& tokens) {
+  std::size_t keys = 0, rows = 0;
+  {
+    const State::ExclusiveUse use(state);
+    for (const auto& sequence : state.sequences) {
+      if (!sequence->source || model.spec().encoder_layers == 0)
+        throw std::invalid_argument("cross_attention: this model reads no source");
+      keys = std::max(keys, static_cast<std::size_t>(sequence->source->length));
+    }
+  }
+  for (const std::vector<int>& row : tokens) rows += row.size();
+  const auto layers = static_cast<std::size_t>(model.spec().decoder_layers);
+  const auto heads = static_cast<std::size_t>(model.spec().heads);
+  constexpr std::size_t kMost = std::size_t{1} << 26;  // weights, before there is memory for them
+  if (rows > static_cast<std::size_t>(kMaxTokens) || rows * keys > kMost / (layers * heads))
+    throw std::invalid_argument("cross_attention: there are too many tokens");
+  auto weights = make_array<float>({rows, layers, heads, keys});
+  {
+    const nb::gil_scoped_release release;
+    std::fill_n(weights.data, rows * layers * heads * keys, 0.0f);
+    model.cross_attention(state, tokens, static_cast<int>(keys), weights.data);
+  }
+  return weights.array;
+}
+
 // Lists, not arrays: for a handful of numbers they take a fraction of the time.
 Tokens likeliest(Model& model, State& state, const Tokens& tokens, const std::vector<int>& always,
                  const Tokens& by_row, const std::vector<int>& ends,
@@ -334,6 +359,7 @@ NB_MODULE(_core, module) {
       .def("encode", &encode, "sources"_a, "capacities"_a, "drafting"_a, "parallel"_a,
            "words"_a = Tokens{})
       .def("extend", &extend, "state"_a, "tokens"_a, "last"_a)
+      .def("cross_attention", &cross_attention, "state"_a, "tokens"_a)
       .def("likeliest", &likeliest, "state"_a, "tokens"_a, "forbidden"_a, "by_row"_a,
            "ends"_a, "early"_a)
       .def("greedy", &greedy, "state"_a, "newest"_a, "steps"_a, "ends"_a, "forbidden"_a)

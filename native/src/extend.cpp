@@ -69,6 +69,20 @@ void Model::extend(State& state, const std::vector<std::vector<int>>& tokens, in
       });
 }
 
+void Model::cross_attention(State& state, const std::vector<std::vector<int>>& tokens, int keys,
+                            float* weights) {
+  const State::ExclusiveUse use(state);
+  check_state(state);
+  Plan planned = plan(state, tokens);
+  for (const auto& sequence : state.sequences)
+    if (!sequence->source || sequence->source->length > keys)
+      throw std::invalid_argument("cross_attention: there is no room for the weights of a source");
+  const CrossWeights record{weights, planned.rows.data(), spec_.decoder_layers, spec_.heads, keys};
+  planned.cross_weights = &record;
+  run_decoder(
+      state, planned, [](SharedBuffers&, WorkerBuffers&, int) {}, [](ForwardPass&) {});
+}
+
 std::vector<std::vector<int>> Model::likeliest(State& state,
                                                const std::vector<std::vector<int>>& tokens,
                                                const Forbidden& forbidden) {

@@ -20,6 +20,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 namespace outrider {
 namespace {
@@ -203,10 +204,31 @@ void Layer::cross_attention(ForwardPass& pass, int index) const {
                                   (*pass.source_lengths)[sequence],
                                   row_of(pass.shared.context, r, all) + head * width});
     }
+  if (pass.cross_weights != nullptr) record_weights(pass, index, heads);
   attend(pass);
   pass.worker.wait();  // B: `context` is whole; `projected` and `sublayer_out` are free
   project_output(pass, cross_out_, pass.shared.context, all);
   add_to_residual(pass, cross_norm_);
+}
+
+void Layer::record_weights(ForwardPass& pass, int index, Range heads) const {
+  const int width = shape_.head_width();
+  const float scale = 1.0f / std::sqrt(static_cast<float>(width));
+  auto query = pass.own.queries.begin();
+  for (int head = heads.begin; head < heads.end; ++head)
+    for (int r = 0; r < pass.count; ++r, ++query) {
+      float* weights = pass.cross_weights->of(pass.rows + r, index, head);
+      float peak = -std::numeric_limits<float>::infinity(), total = 0.0f;
+      for (int j = 0; j < query->visible; ++j) {
+        const float* keys = query->keys + (j / kPanel) * kPanel * width + j % kPanel;
+        float dot = 0.0f;
+        for (int k = 0; k < width; ++k) dot += query->q[k] * keys[k * kPanel];
+        weights[j] = dot * scale;
+        peak = std::max(peak, weights[j]);
+      }
+      for (int j = 0; j < query->visible; ++j) total += weights[j] = std::exp(weights[j] - peak);
+      for (int j = 0; j < query->visible; ++j) weights[j] /= total;
+    }
 }
 
 void Layer::feed_forward(ForwardPass& pass) const {

@@ -56,6 +56,18 @@ struct Section {
   int start = 0, width = 0;
 };
 
+// Where the rows of a call looked, for who asks: weights of cross-attention, [row][layer][head][key].
+struct CrossWeights {
+  float* data = nullptr;
+  const Row* rows = nullptr;  // all of the call
+  int layers = 0, heads = 0, keys = 0;
+
+  float* of(const Row* row, int layer, int head) const {
+    return data + ((row - rows) * layers + layer) * static_cast<std::ptrdiff_t>(heads) * keys +
+           static_cast<std::ptrdiff_t>(head) * keys;
+  }
+};
+
 // Some rows on their way through some layers, as one worker sees it.
 struct ForwardPass {
   const Kernel& kernel;
@@ -69,6 +81,7 @@ struct ForwardPass {
   const std::vector<int>* source_lengths = nullptr;
   const SineTable* angles = nullptr;  // for rotary positions
   const OffsetBias* bias = nullptr;   // of the scores of self-attention
+  const CrossWeights* cross_weights = nullptr;  // null where nobody asks
 
   // Multiplies what the operand holds and writes this worker's share of the columns.
   void multiply(const Matrix& matrix, float* out);
@@ -155,6 +168,8 @@ class Layer {
   void self_attention(ForwardPass& pass, int index) const;
   void recurrence(ForwardPass& pass, int index) const;
   void cross_attention(ForwardPass& pass, int index) const;
+  // Writes down where the queries of a pass look, which are those of some heads, one by one.
+  void record_weights(ForwardPass& pass, int index, Range heads) const;
   void feed_forward(ForwardPass& pass) const;
   // Norms the residual stream (if norms come first) and loads it as the operand.
   void load_sublayer_input(ForwardPass& pass, const Norm& norm) const;

@@ -116,6 +116,12 @@ class Model {
   std::vector<std::vector<int>> greedy(State& state, const std::vector<int>& newest, int steps,
                                        const std::vector<int>& ends, const Forbidden& forbidden);
 
+  // Appends tokens, and writes where each of them looks in its source: the weights of
+  // cross-attention, [token][layer][head][key], all tokens of the first sequence first. Nothing is
+  // written behind the last key of a source; there are `keys` of the longest.
+  void cross_attention(State& state, const std::vector<std::vector<int>>& tokens, int keys,
+                       float* weights);
+
   // Guesses `counts[b]` tokens after `last[b]`, which has not been taken in.
   Draft draft(State& state, const std::vector<int>& last, const std::vector<int>& counts,
               const DraftSampling& sampling, const DraftCandidates& out);

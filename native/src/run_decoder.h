@@ -14,6 +14,7 @@ struct Model::Plan {
   std::vector<Row> rows;
   std::vector<int> counts;  // of each sequence
   int longest = 0;
+  const CrossWeights* cross_weights = nullptr;  // where to write down what rows look at
 };
 
 template <typename PassRow>
@@ -51,6 +52,7 @@ void Model::run_decoder(State& state, const Plan& plan, const Prepare& prepare,
       },
       [&](ForwardPass& pass) {
         views.attach(pass, state.angles.get(), state.bias.get());
+        pass.cross_weights = plan.cross_weights;
         embed(pass, tokens_, position_table_, state.sines.get(), embedding_norm_);
         if (state.drafting()) {
           decoder_.run(pass, [&](int layer) { drafter_->tap(pass, layer); });

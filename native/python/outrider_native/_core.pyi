@@ -136,6 +136,11 @@ class Model:
         self, state: State, tokens: Sequence[Sequence[int]], last: bool
     ) -> NDArray[np.float32]:
         """Append tokens; return logits [sequences, longest or 1, words], zero where none are."""
+    def cross_attention(self, state: State, tokens: Sequence[Sequence[int]]) -> NDArray[np.float32]:
+        """Append tokens; return where each looks in its source: [tokens, layers, heads, keys].
+
+        The tokens of the first sequence come first; behind the end of a source stands zero.
+        """
     def likeliest(
         self,
         state: State,

@@ -10,6 +10,7 @@ from contextlib import suppress
 from typing import Any, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
+import numpy.typing as npt
 
 from outrider.backends.native_parts import (
     ctc_shape,
@@ -314,6 +315,14 @@ class NativeBackend:
         """Let every row say the likeliest tokens after its newest, in one call."""
         assert isinstance(state, NativeState), "a state of another backend"
         return _call(self.core.greedy, state.core, newest, steps, [*ends], forbidden)
+
+    def cross_attention(
+        self, source: Sequence[int], tokens: Sequence[int]
+    ) -> npt.NDArray[np.float32]:
+        """Return where the decoder looks, weights [L, H, T, S], while it is given some tokens."""
+        state = self.encode([source], capacity=len(tokens))
+        weights_TLHS = _call(self.core.cross_attention, state.core, [tokens])
+        return weights_TLHS.transpose(1, 2, 0, 3)
 
 
 class NativeDrafts:

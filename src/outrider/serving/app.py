@@ -8,7 +8,17 @@ from starlette.types import Scope
 
 from outrider import __version__
 from outrider.errors import OutriderError
-from outrider.serving import chat, completions, detect, health, metrics, models, translate
+from outrider.serving import (
+    chat,
+    completions,
+    detect,
+    front_page,
+    health,
+    metrics,
+    models,
+    translate,
+    watch,
+)
 from outrider.serving.answers import add_error_answers
 from outrider.serving.engine import Engine
 from outrider.serving.guard import Guard
@@ -18,9 +28,10 @@ from outrider.serving.log import log_request
 __all__ = ["build_app"]
 
 ROUTERS = tuple(
-    one.router for one in (health, metrics, translate, detect, models, completions, chat)
+    one.router
+    for one in (front_page, watch, health, metrics, translate, detect, models, completions, chat)
 )
-PUBLIC: tuple[str, ...] = ()
+PUBLIC: tuple[str, ...] = ("/", "/page/")
 """Paths beside those of `guard.OPEN` that need no key."""
 
 

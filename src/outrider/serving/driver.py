@@ -176,7 +176,7 @@ class Driver:
             self.pieces += update.hypotheses is not None
             if job.cancelled:
                 continue
-            if job.streams and (update.tokens or update.rounds):
+            if job.streams and update.error is None:  # an end token is news too
                 news.append((job, Said(piece, update.tokens, update.rounds, update.at)))
             if update.error is not None:
                 self._withdraw(job)

@@ -11,7 +11,7 @@ from outrider.decoding import DecodeSettings, Round, Statistics
 from outrider.evaluation.exactness import DRAFT_TOKENS
 from outrider.runtime import Generator, Translator
 
-__all__ = ["KINDS", "Kind", "Span", "Trace", "trace", "trace_text"]
+__all__ = ["KINDS", "Kind", "Span", "Trace", "added_text", "round_spans", "trace", "trace_text"]
 
 Kind = Literal["accepted", "refused", "dropped", "correction", "bonus", "plain"]
 
@@ -116,7 +116,7 @@ def trace(
     statistics, traced = Statistics(), []
     prefix = list(prompt)
     for one in rounds:
-        spans = _spans(one, prefix, decode, ends)
+        spans = round_spans(one, prefix, decode, ends)
         emitted = [span for span in spans if span.kept]
         statistics.count(one, len(emitted))
         traced.append(spans)
@@ -126,11 +126,13 @@ def trace(
     return Trace(source, text, tuple(traced), statistics)
 
 
-def _spans(
-    one: Round, prefix: list[int], decode: Decode, ends: Collection[int]
+def round_spans(
+    one: Round, prefix: Sequence[int], decode: Decode, ends: Collection[int]
 ) -> tuple[Span, ...]:
+    """Return the tokens of a round, refused ones too, that follows some others."""
+
     def span(kind: Kind, token: int, place: int, before: Sequence[int]) -> Span:
-        text = _added_text([*prefix, *before], token, decode, ends)
+        text = added_text([*prefix, *before], token, decode, ends)
         sure = one.confidence[place - 1] if 0 < place <= len(one.confidence) else None
         return Span(text, kind, token, place, token in ends, sure)
 
@@ -155,7 +157,7 @@ def _own_kind(one: Round) -> Kind:
     return "correction" if one.accepted < len(one.drafted) else "bonus"
 
 
-def _added_text(before: Sequence[int], token: int, decode: Decode, ends: Collection[int]) -> str:
+def added_text(before: Sequence[int], token: int, decode: Decode, ends: Collection[int]) -> str:
     """What the token adds; a token that changes the text before it is shown on its own."""
     if token in ends:
         return ""

@@ -1,0 +1,105 @@
+// Tokens to look at: by pointer, by touch and by arrow keys, with where they came from and look.
+
+import { percent, say } from "./words.js";
+
+export const KINDS = ["accepted", "correction", "bonus", "refused", "dropped", "plain"];
+const LEAST = 0.05; // of all attention, to be worth a word
+
+let count = 0;
+
+/** What is to be seen of a token. */
+export function wordOf(token) {
+  if (token.ends) return say("end");
+  return token.text.trim().replaceAll("\n", "↵") || (token.text.includes("\n") ? "↵" : "␣");
+}
+
+/** Make a token; the space before it stands outside, so that colours hug the word. */
+export function makeToken(token, kind, about) {
+  const chip = document.createElement("span");
+  chip.id = `token-${++count}`;
+  chip.className = `token ${kind}`;
+  chip.setAttribute("role", "option");
+  chip.setAttribute("aria-selected", "false");
+  if (token.ends) chip.classList.add("end");
+  chip.textContent = wordOf(token);
+  if (kind) chip.setAttribute("aria-label", `${chip.textContent}, ${say(kind)}`);
+  chip.token = { ...token, ...about, kind, word: chip.textContent };
+  const space = token.text.slice(0, token.text.length - token.text.trimStart().length);
+  return space ? [document.createTextNode(space), chip] : [chip];
+}
+
+/** Let tokens of a box be looked at one by one; `look` is told which, null for none. */
+export function makeListbox(box, look) {
+  const options = () => [...box.querySelectorAll("[role=option]")];
+  const choose = (chip) => {
+    const before = box.querySelector(".chosen");
+    if (before === chip) return;
+    before?.classList.remove("chosen");
+    before?.setAttribute("aria-selected", "false");
+    chip?.classList.add("chosen");
+    chip?.setAttribute("aria-selected", "true");
+    if (chip) box.setAttribute("aria-activedescendant", chip.id);
+    else box.removeAttribute("aria-activedescendant");
+    look(chip ? chip.token : null);
+  };
+  const under = (event) => event.target.closest?.("[role=option]");
+  box.addEventListener("pointerover", (event) => under(event) && choose(under(event)));
+  box.addEventListener("pointerdown", (event) => under(event) && choose(under(event)));
+  box.addEventListener("pointerleave", (event) => {
+    if (event.pointerType === "mouse" && document.activeElement !== box) choose(null);
+  });
+  box.addEventListener("focus", () => {
+    if (!box.querySelector(".chosen")) choose(options()[0]);
+  });
+  box.addEventListener("blur", () => choose(null));
+  box.addEventListener("keydown", (event) => {
+    const all = options();
+    const at = all.indexOf(box.querySelector(".chosen"));
+    const steps = { ArrowRight: at + 1, ArrowDown: at + 1, ArrowLeft: at - 1, ArrowUp: at - 1 };
+    const next = { Home: 0, End: all.length - 1, ...steps }[event.key];
+    if (next === undefined || !all.length) return;
+    event.preventDefault();
+    choose(all[Math.max(0, Math.min(all.length - 1, next))]);
+  });
+}
+
+/** Say what the box holds; an empty one is nothing to step into. */
+export function nameListbox(box, name) {
+  const filled = box.querySelector("[role=option]") !== null;
+  if (filled) {
+    box.setAttribute("role", "listbox");
+    box.setAttribute("aria-orientation", "horizontal");
+    box.setAttribute("aria-label", say("tokensOf", { name }));
+    box.tabIndex = 0;
+  } else {
+    for (const key of ["role", "aria-orientation", "aria-label", "tabindex"]) box.removeAttribute(key);
+  }
+}
+
+/** Say where a token of a text came from. */
+export function describe(token) {
+  const parts = [say(token.kind), say("inRound", { round: token.round })];
+  if (token.place) parts.push(say("place", { place: token.place }));
+  if (token.sure !== null) parts.push(say("sure", { percent: percent(token.sure) }));
+  return parts.join(say("and"));
+}
+
+/** Name the tokens that carry most of some weights: "party 62 %, the 11 %". */
+export function heaviest(words, weights) {
+  return weights
+    .map((weight, at) => ({ weight, word: words[at] }))
+    .sort((a, b) => b.weight - a.weight)
+    .slice(0, 3)
+    .filter(({ weight }) => weight >= LEAST)
+    .map(({ weight, word }) => `${word} ${percent(weight)}`)
+    .join(say("and"));
+}
+
+/** Shade tokens by weights, null for none: the heaviest are marked the most. */
+export function shade(chips, weightOf) {
+  for (const chip of chips) {
+    const weight = weightOf?.(chip.token) ?? 0;
+    chip.classList.toggle("seen", weight >= LEAST);
+    chip.style.setProperty("--weight", Math.min(1, Math.sqrt(weight)).toFixed(3));
+  }
+}

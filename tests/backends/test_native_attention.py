@@ -1,0 +1,80 @@
+"""Where the core's decoder looks: the weights that PyTorch's attention has, row by row."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+import native_tiny
+from outrider.backends.native import NativeBackend
+from outrider.errors import InputError
+from outrider.evaluation.inspect.attention_weights import cross_weights
+from outrider.models import Seq2Seq
+from outrider.models.parts import parts_of
+
+pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+
+SOURCE = [3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 3, 4, 5, 6, 7, 8, 9, 1]
+TOKENS = [2, 7, 4, 9, 11]
+
+
+@torch.inference_mode()
+def looked(model: Seq2Seq) -> Any:
+    """The weights of every layer and head, as PyTorch computes them."""
+    found: list[torch.Tensor] = []
+    for block in model.decoder.blocks:
+        block.cross.register_forward_pre_hook(
+            lambda one, given: found.append(cross_weights(one, *given))
+        )
+    model.eval().decode(torch.tensor([TOKENS]), model.encode(torch.tensor([SOURCE])))
+    return torch.cat(found).numpy()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("kind", ["plain", "marian", "learned", "grouped", "wide", "ssru", "bart"])
+def test_weights_are_those_of_pytorch(kind: str, threads: int) -> None:
+    model = native_tiny.build(kind)
+    core = NativeBackend(parts_of(model), dtype="float32", threads=threads)
+    weights = core.cross_attention(SOURCE, TOKENS)
+    expected = looked(model)
+    assert weights.shape == expected.shape
+    np.testing.assert_allclose(weights, expected, atol=1e-4)
+    assert np.ptp(weights) > 0.02, "weights that are all alike show no mistake"
+
+
+def test_rows_do_not_change_each_other() -> None:
+    core = NativeBackend(parts_of(native_tiny.build("marian")), threads=2)
+    sources, tokens = [SOURCE, [5, 1], SOURCE[5:]], [[2, 7], [], [2, 7, 4, 9]]
+    state = core.encode(sources, capacity=4)
+    together = core.core.cross_attention(state.core, tokens)
+    assert state.lengths == [2, 0, 4]
+    assert together.shape[0] == 6
+    alone = [core.cross_attention(sources[n], tokens[n]).transpose(2, 0, 1, 3) for n in (0, 2)]
+    np.testing.assert_array_equal(together[:2], alone[0])
+    np.testing.assert_array_equal(together[2:, ..., : len(sources[2])], alone[1])
+    assert not together[2:, ..., len(sources[2]) :].any()
+
+
+def test_looking_is_taking_in() -> None:
+    """What follows is what follows any other way to take the tokens in."""
+    core = NativeBackend(parts_of(native_tiny.build("marian")))
+    state = core.encode([SOURCE], capacity=9)
+    core.core.cross_attention(state.core, [TOKENS[:4]])
+    logits = core.core.extend(state.core, [TOKENS[4:]], True)
+    whole = core.core.extend(core.encode([SOURCE], capacity=9).core, [TOKENS], True)
+    np.testing.assert_array_equal(logits, whole)
+
+
+def test_what_cannot_be_looked_at() -> None:
+    text = NativeBackend(parts_of(native_tiny.build("text")))
+    with pytest.raises(InputError, match="reads no source"):
+        text.cross_attention([], [2, 3])
+    core = NativeBackend(parts_of(native_tiny.build("plain")))
+    with pytest.raises(InputError, match="token 99999"):
+        core.cross_attention(SOURCE, [99999])
+    state = core.encode([SOURCE], capacity=2)
+    with pytest.raises(ValueError, match="do not fit"):
+        core.core.cross_attention(state.core, [[2, 3, 4]])
+    with pytest.raises(ValueError, match="too many tokens"):
+        core.core.cross_attention(state.core, [[2] * 3_000_000])

@@ -1,0 +1,156 @@
+"""`/watch` over a real socket: every round of both modes, and what they come to."""
+
+import json
+from typing import Any
+
+import httpx
+import pytest
+
+import drafted
+from outrider.serving import watch
+
+TEXT = "a small dog runs. two men play! where is the station?"
+
+
+def events(url: str, **body: Any) -> list[tuple[str, dict[str, Any]]]:
+    """Ask, and take the answer apart."""
+    answer = httpx.post(f"{url}/watch", json=body, timeout=60)
+    assert answer.status_code == 200, answer.text
+    assert answer.headers["content-type"].startswith("text/event-stream")
+    blocks = [block.split("\n") for block in answer.text.split("\n\n") if block]
+    return [
+        (name.removeprefix("event: "), json.loads(data.removeprefix("data: ")))
+        for name, data in blocks
+    ]
+
+
+def of(found: list[tuple[str, dict[str, Any]]], name: str, mode: str) -> list[dict[str, Any]]:
+    return [data for kind, data in found if kind == name and data["mode"] == mode]
+
+
+def spelled(rounds: list[dict[str, Any]]) -> str:
+    """Put together what was kept, piece by piece."""
+    pieces: dict[int, str] = {}
+    for one in rounds:
+        kept = [t["text"] for t in one["tokens"] if t["kind"] not in ("refused", "dropped")]
+        pieces[one["piece"]] = pieces.get(one["piece"], "") + "".join(kept)
+    return " ".join(pieces[n].strip() for n in sorted(pieces))
+
+
+def test_both_modes_tell_how_they_came_to_the_same_text(url, offline) -> None:
+    found = events(url, text=TEXT, draft_tokens=3)
+    names = [name for name, _ in found]
+    assert names[0] == "start"
+    assert names.index("done") < len(names) - 1
+    assert found[0][1]["draft_tokens"] == 3
+    assert [[token["ends"] for token in piece][-1] for piece in found[0][1]["source"]] == [True] * 3
+    for mode in ("tandem", "ar"):
+        rounds, (done,) = of(found, "round", mode), of(found, "done", mode)
+        assert done["text"] == offline.translate(TEXT, mode="ar")
+        assert spelled(rounds) == done["text"]
+        assert [one["at"] for one in rounds] == sorted(one["at"] for one in rounds)
+        counts = [sum(one["piece"] == piece for one in rounds) for piece in range(3)]
+        assert [len(times) for times in done["at"]] == counts
+        assert all(times == sorted(times) and times[0] > 0 for times in done["at"])
+    plain = of(found, "round", "ar")
+    assert {token["kind"] for one in plain for token in one["tokens"]} == {"plain"}
+    assert {len(one["tokens"]) for one in plain} == {1}
+    drafted = of(found, "round", "tandem")
+    assert len(drafted) < len(plain), "drafts save rounds"
+    assert "accepted" in {token["kind"] for one in drafted for token in one["tokens"]}
+    offline_rounds = offline.results([TEXT], mode="tandem", draft_tokens=3)[0][0].rounds
+    assert len(drafted) == len(offline_rounds)
+
+
+def test_gamma_is_asked_of_the_drafter(url, offline) -> None:
+    refused = []
+    for gamma in (0.0, 1.0):
+        found = events(url, text=TEXT, gamma=gamma, draft_tokens=4)
+        (done,) = of(found, "done", "tandem")
+        assert done["text"] == offline.translate(TEXT, mode="tandem", gamma=gamma, draft_tokens=4)
+        tokens = [token for one in of(found, "round", "tandem") for token in one["tokens"]]
+        refused.append(sum(token["kind"] == "refused" for token in tokens) / len(tokens))
+    assert refused[1] < refused[0]
+
+
+def test_a_block_is_no_longer_than_the_drafter_can(url) -> None:
+    start = events(url, text="two men", draft_tokens=60)[0][1]
+    assert start["draft_tokens"] == start["longest_draft"] == 6
+
+
+def test_models_and_what_they_are_told(url) -> None:
+    (one,) = httpx.get(f"{url}/watch").json()
+    assert one == {"name": "tiny", "pair": ["en", "de"], "sources": [], "targets": []}
+
+
+def test_a_model_without_a_drafter_and_one_that_continues(serve, writer, tmp_path) -> None:
+    bare = drafted.save_translator(tmp_path / "bare", drafter=False)
+    url = serve(f"en-de={bare}", writer)
+    found = events(url, model="bare", text="two men")
+    assert found[0][1]["draft_tokens"] is None
+    assert of(found, "done", "tandem") == []
+    assert len(of(found, "done", "ar")) == 1
+    found = events(url, model=writer.name, text="a dog ")
+    texts = {of(found, "done", mode)[0]["text"] for mode in ("ar", "tandem")}
+    assert len(texts) == 1
+    assert found[0][1]["source"] == [[]]
+
+
+def test_attention_is_told_where_the_engine_can(serve, translator, url) -> None:
+    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+    assert "looks" not in {name for name, _ in events(url, text="two men")}
+    native = serve(f"en-de={translator}", place={"backend": "native"})
+    found = events(native, text=TEXT)
+    for mode in ("ar", "tandem"):
+        (looks,) = of(found, "looks", mode)
+        rounds = of(found, "round", mode)
+        for piece, weights in enumerate(looks["weights"]):
+            kept = [
+                token
+                for one in rounds
+                for token in one["tokens"]
+                if one["piece"] == piece and token["kind"] not in ("refused", "dropped")
+            ]
+            assert len(weights) == len(kept)
+            assert {len(row) for row in weights} == {len(found[0][1]["source"][piece])}
+            assert all(sum(row) == pytest.approx(1, abs=0.05) for row in weights)
+
+
+@pytest.mark.parametrize(
+    ("change", "status", "said"),
+    [
+        ({"text": ""}, 422, "text"),
+        ({"text": "a" * 1001}, 422, "text"),
+        ({"model": "nobody"}, 404, "no model is called 'nobody'"),
+        ({"gamma": 1.5}, 422, "gamma"),
+        ({"draft_tokens": 0}, 422, "draft_tokens"),
+        ({"nothing": 1}, 422, "nothing"),
+    ],
+    ids=str,
+)
+def test_what_is_wrong_is_named(url, change, status, said) -> None:
+    answer = httpx.post(f"{url}/watch", json={"text": "a"} | change)
+    assert answer.status_code == status
+    assert said in json.dumps(answer.json())
+
+
+def test_a_fault_on_the_way_is_the_last_event(url, monkeypatch) -> None:
+    async def broken(*_: object) -> Any:
+        raise RuntimeError("with a user's text in it")
+
+    monkeypatch.setattr(watch, "_time", broken)
+    name, data = events(url, text="two men")[-1]
+    assert (name, data) == ("error", {"message": "something went wrong inside"})
+
+
+def test_files_of_the_page(url) -> None:
+    page = httpx.get(f"{url}/")
+    assert page.status_code == 200
+    assert "default-src 'self'" in page.headers["content-security-policy"]
+    for name in ("page.css", "main.js", "words.js", "logo.svg"):
+        part = httpx.get(f"{url}/page/{name}")
+        assert part.status_code == 200
+        again = httpx.get(f"{url}/page/{name}", headers={"If-None-Match": part.headers["etag"]})
+        assert (again.status_code, again.content) == (304, b"")
+    for name in ("nothing.js", "..%2fapp.py", "%2e%2e/app.py"):
+        assert httpx.get(f"{url}/page/{name}").status_code == 404
