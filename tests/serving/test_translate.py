@@ -1,5 +1,7 @@
 """`/translate` and `/languages` over a real socket."""
 
+import time
+
 import httpx
 import pytest
 
@@ -78,3 +80,12 @@ def test_what_is_wrong_is_named(url, change, status, said) -> None:
 def test_health_and_readiness(url) -> None:
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
     assert httpx.get(f"{url}/ready").json() == {"ready": True, "models": ["tiny"]}
+
+
+def test_an_answer_does_not_wait_for_the_clients_acknowledgement(url) -> None:
+    with httpx.Client(base_url=url) as client:
+        client.get("/health")
+        began = time.perf_counter()
+        for _ in range(20):
+            client.get("/health")
+        assert time.perf_counter() - began < 20 * 0.03

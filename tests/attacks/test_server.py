@@ -1,0 +1,272 @@
+"""A server that is attacked: nothing but answers and refusals, and it goes on answering."""
+
+import json
+import socket
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from outrider.serving.engine import Engine
+from outrider.serving.limits import Limits
+from outrider.serving.spec import read_spec
+from served import serving
+
+GOOD = {"q": "two men", "source": "en", "target": "de", "options": {"max_new_tokens": 4}}
+COMPLETION = {"model": "text", "prompt": "two men", "max_tokens": 4}
+CHAT = {"model": "text", "messages": [{"role": "user", "content": "a"}]}
+PATHS = {"/translate": GOOD, "/detect": {"q": "two men"}, "/v1/completions": COMPLETION}
+PATHS |= {"/v1/chat/completions": CHAT}
+KIND = {"Content-Type": "application/json"}
+ALLOWED = {200, 400, 401, 404, 405, 408, 413, 422, 429, 431, 503}
+
+
+@pytest.fixture(scope="module")
+def url(translator: Path, language_model: Path) -> Iterator[str]:
+    limits = Limits(seconds=5, body_seconds=1, characters=5_000, new_tokens=64, body=1 << 20)
+    specs = [read_spec(f"en-de={translator}"), read_spec(str(language_model))]
+    with serving(Engine(specs, limits)) as address:
+        yield address
+
+
+@pytest.fixture(autouse=True)
+def _still_answers(url: str) -> Iterator[None]:
+    """Whatever was done to it, the server answers the next client."""
+    yield
+    answer = httpx.post(f"{url}/translate", json=GOOD, timeout=10)
+    assert answer.status_code == 200
+    assert answer.json()["translatedText"]
+
+
+def check(answer: httpx.Response) -> None:
+    assert answer.status_code in ALLOWED, (answer.status_code, answer.text[:300])
+    if answer.status_code >= 400:
+        message = answer.json()["error"]
+        text = message if isinstance(message, str) else message["message"]
+        assert text
+        assert "\n" not in text
+        assert len(text) < 600
+        assert "Traceback" not in text
+
+
+ABSURD: list[Any] = [
+    *(None, True, -1, 0, 1.5, 10**9, 2**64, -(2**64), 10**400, 1e308, "", "x", "\0", "a" * 4000),
+    *([], {}, [[]], [None], {"a": []}, "\u202e", "\ufeff", "</s><s><pad>", "𝕏" * 500),
+]
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_an_absurd_value_in_every_field(url: str, path: str) -> None:
+    schema = httpx.get(f"{url}/openapi.json").json()
+    place = schema["paths"][path]["post"]["requestBody"]["content"]["application/json"]["schema"]
+    name = place["$ref"].rsplit("/", 1)[-1]
+    fields = list(schema["components"]["schemas"][name]["properties"])
+    options = list(schema["components"]["schemas"]["Options"]["properties"])
+    with httpx.Client(base_url=url, timeout=20) as client:
+        for value in ABSURD:
+            for key in fields:
+                check(client.post(path, content=_dump(PATHS[path] | {key: value}), headers=KIND))
+            for key in options if path != "/detect" else ():
+                body = _dump(PATHS[path] | {"options": {key: value}})
+                check(client.post(path, content=body, headers=KIND))
+
+
+def _dump(values: Any) -> bytes:
+    return json.dumps(values).encode()
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b"",
+        b"null",
+        b"[]",
+        b'"x"',
+        b"{",
+        b"\xff\xfe",
+        b'{"q": "\xff\xfe"}',
+        b'{"q": "\\ud800", "source": "en", "target": "de"}',
+        b'{"q": NaN, "source": Infinity}',
+        b'{"q": 1e999}',
+        b'{"q": ' + b"9" * 5000 + b"}",
+        b"[" * 100_000,
+        b'{"q":' * 50_000,
+        b'{"q": "a", "q": "b", "source": "en", "target": "de"}',
+        b"\0" * 1000,
+        b'{"\\u0000": 1}',
+    ],
+    ids=lambda body: repr(body[:24]),
+)
+@pytest.mark.parametrize("path", PATHS)
+def test_a_body_that_is_no_request(url: str, path: str, body: bytes) -> None:
+    for kind in ("application/json", "application/x-www-form-urlencoded", "text/plain", "x"):
+        check(httpx.post(f"{url}{path}", content=body, headers={"Content-Type": kind}, timeout=20))
+
+
+@pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 10 << 20])
+def test_a_huge_body(url: str, size: int) -> None:
+    began = time.monotonic()
+    head, tail = b'{"source": "en", "target": "de", "q": "', b'"}'
+    body = head + b"a" * (size - len(head) - len(tail)) + tail
+    answer = httpx.post(f"{url}/translate", content=body, headers=KIND)
+    assert answer.status_code == 413
+    check(answer)
+    assert time.monotonic() - began < 5
+
+
+def test_a_huge_body_whose_length_is_not_told(url: str) -> None:
+    def parts() -> Iterator[bytes]:
+        for _ in range(160):
+            yield b"a" * 65536
+
+    answer = httpx.post(f"{url}/translate", content=parts())
+    assert answer.status_code == 413
+
+
+BOMBS = {
+    "marks": "a" + "\u0301" * 4900,
+    "classes": "a" + "\u0301\u0316" * 2400,
+    "hangul": "\u1100\u1161\u11a8" * 1600,
+    "dots": "." * 4900,
+    "stops": "a. " * 1600,
+    "quotes": '"' * 4900,
+    "brackets": "(" * 4900,
+    "spaces": " " * 4900,
+    "lines": "\n" * 4900,
+    "one word": "a" * 4900,
+    "emoji": "👨‍👩‍👧‍👦" * 600,
+    "direction": "\u202e\u202d" * 2400,
+    "tags": "<p>a</p>" * 600,
+    "open tags": "<a '" * 1200,
+}
+
+
+@pytest.mark.parametrize("bomb", BOMBS)
+@pytest.mark.parametrize("form", ["text", "html"])
+def test_a_text_made_to_take_long(url: str, bomb: str, form: str) -> None:
+    began = time.monotonic()
+    body = GOOD | {"q": BOMBS[bomb], "format": form}
+    check(httpx.post(f"{url}/translate", json=body, timeout=20))
+    check(httpx.post(f"{url}/detect", json={"q": BOMBS[bomb]}, timeout=20))
+    assert time.monotonic() - began < 12
+
+
+def raw(url: str) -> socket.socket:
+    host, port = url.removeprefix("http://").split(":")
+    return socket.create_connection((host, int(port)), timeout=10)
+
+
+def request(body: bytes, length: int | None = None) -> bytes:
+    size = len(body) if length is None else length
+    head = f"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: {size}\r\n"
+    return head.encode() + b"Content-Type: application/json\r\n\r\n" + body
+
+
+def test_clients_that_send_and_leave(url: str) -> None:
+    for _ in range(50):
+        with raw(url) as one:
+            one.sendall(request(_dump(GOOD | {"q": "two men play. " * 30})))
+
+
+def test_clients_that_stop_in_the_middle(url: str) -> None:
+    for text in (b"", b"P", b"POST /translate HTTP/1.1\r\n", request(b"{", 100)):
+        with raw(url) as one:
+            one.sendall(text)
+
+
+def test_half_closed_sockets(url: str) -> None:
+    for body in (b"{", _dump(GOOD)):
+        with raw(url) as one:
+            one.sendall(request(body, max(len(body), 20)))
+            one.shutdown(socket.SHUT_WR)
+            one.settimeout(10)
+            while one.recv(65536):  # an answer or none, but an end
+                pass
+
+
+def test_a_body_that_comes_too_slowly(url: str) -> None:
+    began = time.monotonic()
+    with raw(url) as one:
+        one.sendall(request(b"{", 1000))
+        answer = one.recv(65536)
+    assert b" 408 " in answer.split(b"\r\n")[0]
+    assert time.monotonic() - began < 5
+
+
+def test_headers_that_never_end(url: str) -> None:
+    began = time.monotonic()
+    with raw(url) as one:
+        one.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n")
+        one.settimeout(10)
+        while one.recv(65536):
+            pass
+    assert time.monotonic() - began < 8
+
+
+def test_a_client_that_does_not_read_its_stream(url: str) -> None:
+    with raw(url) as one:
+        one.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 2048)
+        body = _dump(COMPLETION | {"stream": True, "prompt": ["a"] * 100, "max_tokens": 60})
+        head = f"POST /v1/completions HTTP/1.1\r\nHost: x\r\nContent-Length: {len(body)}\r\n"
+        one.sendall(head.encode() + b"Content-Type: application/json\r\n\r\n" + body)
+        time.sleep(1)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        b"\0" * 5000,
+        b"GET / HTTP/9.9\r\n\r\n",
+        b"GET  HTTP/1.1\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: -5\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nContent-Length: 99999999999999999999\r\n\r\n",
+        b"POST /translate HTTP/1.1\r\nHost: x\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n",
+        b"GET /" + b"a" * 100_000 + b" HTTP/1.1\r\n\r\n",
+        b"GET /health HTTP/1.1\r\n" + b"A: b\r\n" * 20_000 + b"\r\n",
+        b"GET /%00%ff%2e%2e/ HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n",
+    ],
+    ids=lambda text: repr(text[:40]),
+)
+def test_what_is_no_http(url: str, text: bytes) -> None:
+    with raw(url) as one:
+        try:
+            one.sendall(text)
+            one.settimeout(5)
+            answer = one.recv(65536)
+        except (ConnectionError, TimeoutError):
+            return
+        assert b" 500 " not in answer.split(b"\r\n")[0]
+
+
+JSON = st.recursive(
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=40)
+    | st.sampled_from(["en", "de", "auto", "text", "tiny", "html", "tandem", "beam", "user"]),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=8,
+)
+
+
+shared = httpx.Client(timeout=20)
+
+
+@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@given(data=st.data())
+def test_requests_that_are_nearly_right(url: str, data: st.DataObject) -> None:
+    path = data.draw(st.sampled_from(list(PATHS)))
+    body = dict(PATHS[path])
+    for _ in range(data.draw(st.integers(1, 3))):
+        known = ["q", "source", "target", "format", "alternatives", "options", "model", "prompt"]
+        known += ["messages", "n", "stop", "seed", "top_p", "stream_options", "deadline", "split"]
+        body[data.draw(st.sampled_from(known))] = data.draw(JSON)
+    check(shared.post(f"{url}{path}", content=_dump(body), headers=KIND))

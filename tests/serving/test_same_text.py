@@ -1,0 +1,23 @@
+"""The promise: many clients, mixed requests, some hang up; every answer is the offline one.
+
+The size of the suite is small; `python benchmarks/serve_same_text.py` runs thousands.
+"""
+
+import pytest
+
+from same_text import Outcome, play
+
+
+@pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "native"])
+def test_every_answer_equals_the_offline_translation(serve, translator, writer, backend) -> None:
+    if backend == "native":
+        pytest.importorskip("outrider_native")
+    place = {"backend": backend}
+    url = serve(f"en-de={translator}", writer, place=place)
+    outcome: Outcome = play(
+        url, translator, writer, place=place, requests=96, clients=16, quit_share=0.15, seed=1
+    )
+    assert outcome.different == []
+    assert outcome.answered + outcome.quit == 96
+    assert outcome.quit >= 5
+    assert outcome.answered >= 60
