@@ -74,8 +74,8 @@ def serve(
     budget = None if memory is None else _bytes("--memory", memory)
     keyring = None if keys is None else Keyring(keys)
     specs = [read_spec(model) for model in models]
-    listening = bind(host, port)
     engine = Engine(specs, limits, memory=budget, idle=idle, place=place)
+    listening = bind(host, port)
     address = listening.getsockname()
     typer.echo(f"outrider: listening at http://{address[0]}:{address[1]}", err=True)
     run(build_app(engine, keyring=keyring, load=not lazy), listening, limits)

@@ -5,6 +5,7 @@ from typing import Any
 
 from fastapi import FastAPI
 from fastapi.exceptions import RequestValidationError
+from pydantic import BaseModel
 from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
@@ -13,7 +14,7 @@ from outrider.errors import ConfigError, OutriderError, ResourceError
 from outrider.serving.client import ClientGone
 from outrider.serving.refusal import RefusalError
 
-__all__ = ["add_error_answers", "error_answer", "refusal_answer"]
+__all__ = ["add_error_answers", "error_answer", "errors_of", "refusal_answer"]
 
 logger = logging.getLogger("outrider.serving")
 
@@ -22,6 +23,45 @@ GONE = 499
 """What a proxy's log says where the client left; nobody is there to read it."""
 WORDS = 500
 """Characters of a message."""
+
+
+class ErrorText(BaseModel):
+    """An error as LibreTranslate tells it."""
+
+    error: str
+
+
+class ErrorDetails(BaseModel):
+    """What OpenAI tells of an error."""
+
+    message: str
+    type: str
+    param: str | None
+    code: str | None
+
+
+class ErrorObject(BaseModel):
+    """An error as OpenAI tells it."""
+
+    error: ErrorDetails
+
+
+STATUSES = {
+    400: "The request cannot be read.",
+    401: "A key is needed, or is not known.",
+    404: "There is no such model, language or path.",
+    408: "The request took too long to arrive.",
+    413: "The request is too large.",
+    422: "Something in the request is wrong; the message names it.",
+    429: "The key has asked too often; Retry-After says when to ask again.",
+    503: "Too much to do; Retry-After says when to ask again.",
+}
+
+
+def errors_of(prefix: str) -> dict[int | str, dict[str, Any]]:
+    """Describe what may go wrong with the routes below a prefix, for the OpenAPI schema."""
+    model = ErrorObject if f"{prefix}/".startswith(OPENAI) else ErrorText
+    return {status: {"model": model, "description": text} for status, text in STATUSES.items()}
 
 
 def add_error_answers(app: FastAPI) -> None:

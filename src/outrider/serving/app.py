@@ -19,7 +19,7 @@ from outrider.serving import (
     translate,
     watch,
 )
-from outrider.serving.answers import add_error_answers
+from outrider.serving.answers import add_error_answers, errors_of
 from outrider.serving.engine import Engine
 from outrider.serving.guard import Guard
 from outrider.serving.keys import Keyring
@@ -69,7 +69,7 @@ def build_app(engine: Engine, *, keyring: Keyring | None = None, load: bool = Tr
     app.state.fault = None
     add_error_answers(app)
     for router in ROUTERS:
-        app.include_router(router)
+        app.include_router(router, responses=errors_of(router.prefix))
 
     def note(scope: Scope, status: int, seconds: float) -> None:
         log_request(scope, status, seconds)

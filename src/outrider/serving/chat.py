@@ -13,7 +13,7 @@ from outrider.errors import ConfigError
 from outrider.serving.client import while_there
 from outrider.serving.completions import usage
 from outrider.serving.engine import Ask, Engine
-from outrider.serving.events import event_response, started
+from outrider.serving.events import STREAMED, event_response, started
 from outrider.serving.fields import read_priority
 from outrider.serving.keys import admit
 from outrider.serving.openai_fields import OpenAIBody
@@ -56,7 +56,7 @@ class ChatBody(OpenAIBody):
     max_completion_tokens: Annotated[int, Field(ge=1, le=1_000_000)] | None = None
 
 
-@router.post("/chat/completions", response_model=None)
+@router.post("/chat/completions", response_model=None, responses=STREAMED)
 async def converse(request: Request, body: ChatBody) -> Response:
     """Say what comes next in a conversation."""
     priority = read_priority(body.priority, admit(request))

@@ -11,7 +11,7 @@ from starlette.responses import JSONResponse
 
 from outrider.serving.client import while_there
 from outrider.serving.engine import Ask, Engine
-from outrider.serving.events import event_response, started
+from outrider.serving.events import STREAMED, event_response, started
 from outrider.serving.fields import Code, read_priority
 from outrider.serving.keys import admit
 from outrider.serving.openai_fields import OpenAIBody
@@ -35,7 +35,7 @@ class CompletionBody(OpenAIBody):
     """Ours: the language to write."""
 
 
-@router.post("/completions", response_model=None)
+@router.post("/completions", response_model=None, responses=STREAMED)
 async def complete(request: Request, body: CompletionBody) -> Response:
     """Continue prompts; a translation model translates them."""
     priority = read_priority(body.priority, admit(request))

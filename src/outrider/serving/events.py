@@ -11,12 +11,21 @@ from outrider.data.tokenizer import Tokenizer
 from outrider.errors import OutriderError
 from outrider.serving.refusal import RefusalError
 
-__all__ = ["TextStream", "event_response", "started"]
+__all__ = ["STREAMED", "TextStream", "event_response", "started"]
 
 CONTEXT = 8
 """Tokens before the newest that a tokenizer is shown, to write them as they stand in a text."""
 HALF = "\ufffd"
 """What the beginning of a character looks like whose other bytes are still to come."""
+
+
+STREAMED: dict[int | str, dict[str, Any]] = {
+    200: {
+        "description": "The texts, whole or as events.",
+        "content": {"application/json": {}, "text/event-stream": {}},
+    }
+}
+"""What a route that may stream answers, for the OpenAPI schema."""
 
 
 class TextStream:
