@@ -120,6 +120,17 @@ def test_gamma_and_the_block_are_moved_by_keys(browser, demo) -> None:
     trusting = demo.translate(TEXT, gamma=1.0, draft_tokens=4)
     assert words(browser, "tandem") == trusting != words(browser, "ar")
     assert verdict.startswith("Another text")
+    same = browser.evaluate(
+        "[...document.querySelectorAll('#tandem .text .token:not(.other)')]"
+        ".map((one) => one.textContent)"
+    )
+    alone = iter(
+        browser.evaluate(
+            "[...document.querySelectorAll('#ar .text .token')].map((one) => one.textContent)"
+        )
+    )
+    assert all(word in alone for word in same), "marked are those that the model does not say"
+    assert browser.evaluate("document.querySelectorAll('#tandem .text .other').length") > 0
     assert browser.evaluate("document.querySelector('#gamma-value').textContent") == "1"
     browser.evaluate("delete document.querySelector('#race').dataset.verdict")
     browser.press("Home", 36)
@@ -172,6 +183,11 @@ def test_several_sentences_are_decoded_together(browser, demo) -> None:
     assert words(browser, "ar").replace("end", "") == words(browser, "tandem").replace("end", "")
     shown = words(browser, "tandem").replace("end", "")
     assert shown == demo.translate(text)
+    numbers = browser.evaluate("[...document.querySelectorAll('#ar li')].map((one) => one.value)")
+    assert numbers == sorted(numbers)
+    assert numbers[-1] <= len(numbers) / 2, "rounds are those of all sentences together"
+    counted = browser.evaluate("document.querySelector('#ar .counts dd').textContent")
+    assert int(counted) == numbers[-1]
 
 
 def test_a_model_without_a_drafter_decodes_alone(browser) -> None:
@@ -222,6 +238,7 @@ def test_chinese_dark_and_remembered(browser, address) -> None:
     browser.point("#language", click=True)
     assert browser.evaluate("document.documentElement.lang") == "zh-Hans"
     assert browser.evaluate("document.querySelector('#ar-title').textContent") == "自回归"
+    assert browser.evaluate("document.querySelector('#language').textContent") == "English"
     ground = "getComputedStyle(document.body).backgroundColor"
     light = browser.evaluate(ground)
     browser.point("#theme", click=True)

@@ -2,7 +2,7 @@
 
 import { models, watch } from "./events.js";
 import { Race } from "./race.js";
-import { KINDS, describe, heaviest, makeListbox, makeToken, nameListbox, shade } from "./tokens.js";
+import { KINDS, describe, heaviest, makeListbox, makeToken, markOthers, nameListbox, shade } from "./tokens.js";
 import { EXAMPLES, language, number, say, speak, time } from "./words.js";
 
 const $ = (id) => document.getElementById(id);
@@ -19,6 +19,7 @@ const recall = (key) => {
   }
 };
 
+const still = matchMedia("(prefers-reduced-motion: reduce)");
 let race = null; // what is shown
 let answer = null; // what the server said about it
 let asking = null; // to call off what is under way
@@ -50,6 +51,9 @@ async function ask() {
   const now = (race = new Race(pace, { over: () => finish(), frame: () => advance() }));
   $("source").hidden = true;
   refreshAgain();
+  if ($("race").getBoundingClientRect().top > innerHeight / 2) {
+    $("race").scrollIntoView({ block: "start", behavior: still.matches ? "auto" : "smooth" });
+  }
   try {
     for await (const { name, data } of watch(asked, { key: $("key").value, signal: mine.signal })) {
       hear(name, data, now);
@@ -72,7 +76,10 @@ async function ask() {
 
 function hear(name, data, now) {
   if (name === "error") throw new Error(data.message);
-  if (name === "start") begin(data);
+  if (name === "start") {
+    now.asked = performance.now(); // a model may have been loaded first
+    begin(data);
+  }
   if (name === "round") now.add(data.mode, data);
   if (name === "done") {
     answer.done[data.mode] = data;
@@ -128,7 +135,8 @@ function finish() {
       : say(ratio >= 1.05 ? "figures" : "figuresSlower", { ...times, ratio: number(ratio, 1) }),
   ];
   if (verdict === "differs") told.push(say("trusts", { gamma: number(answer.asked.gamma, 2) }));
-  if (ar.takes > 1) told.push(say("fastest", { takes: ar.takes }));
+  const takes = Math.min(ar.takes, tandem?.takes ?? ar.takes);
+  if (takes > 1) told.push(say("fastest", { takes }));
   if (race.slowed > 1) told.push(say("slowed", { factor: number(race.slowed, 0) }));
   $("figures").textContent = told.join(language() === "zh" ? "" : " ");
   const best = tandem ? "tandem" : "ar";
@@ -138,6 +146,7 @@ function finish() {
     name: say(best),
     text: answer.done[best].text,
   });
+  if (verdict === "differs") markOthers(...["tandem", "ar"].map(chipsIn));
   showSource();
   showLegend();
   look(null);
@@ -152,8 +161,9 @@ function refreshAgain() {
 function showLegend() {
   const all = Object.values(race.lanes).flatMap((lane) => lane.rounds.flatMap((round) => round.tokens));
   const found = new Set(all.map((token) => token.kind));
+  if ($("tandem").querySelector(".other")) found.add("other");
   $("legend").replaceChildren(
-    ...KINDS.filter((kind) => found.has(kind)).map((kind) => {
+    ...[...KINDS, "other"].filter((kind) => found.has(kind)).map((kind) => {
       const line = document.createElement("li");
       const mark = line.appendChild(document.createElement("i"));
       mark.className = `token ${kind}`;
@@ -182,7 +192,8 @@ function showSource() {
 // --- looking at tokens ----------------------------------------------------------------------
 
 const chipsOf = (box) => [...box.querySelectorAll("[role=option]")];
-const written = () => ["ar", "tandem"].flatMap((mode) => chipsOf($(mode).querySelector(".text")));
+const chipsIn = (mode) => chipsOf($(mode).querySelector(".text"));
+const written = () => ["ar", "tandem"].flatMap(chipsIn);
 
 function look(token) {
   shade([...chipsOf($("source-tokens")), ...written()], null);
@@ -215,7 +226,7 @@ function lookedAt(token) {
       : 0;
   shade(written(), weightOf);
   const lane = answer.looks.tandem ? "tandem" : "ar";
-  const chips = chipsOf($(lane).querySelector(".text"));
+  const chips = chipsIn(lane);
   const list = heaviest(chips.map((chip) => chip.token.word), chips.map((chip) => weightOf(chip.token)));
   return [list ? say("seen", { word: token.word, list }) : say("nobody", { word: token.word })];
 }
@@ -241,9 +252,9 @@ function showValues() {
 
 function chooseLanguage(name) {
   speak(name);
-  $("language").textContent = say("other");
+  $("language").textContent = say("otherLanguage");
   $("language").lang = language() === "zh" ? "en" : "zh";
-  $("language").setAttribute("aria-label", say("other"));
+  $("language").setAttribute("aria-label", say("otherLanguage"));
   $("text").placeholder = say("placeholder");
   showValues();
   if (answer?.start) begin(answer.start);
@@ -341,6 +352,9 @@ $("theme").addEventListener("click", () => {
   remember("theme", shown === "dark" ? "light" : "dark");
   chooseTheme(shown === "dark" ? "light" : "dark");
 });
+for (const part of document.querySelectorAll(".lane details")) {
+  part.open = matchMedia("(min-width: 46rem)").matches; // on a phone both texts come first
+}
 for (const box of document.querySelectorAll(".tokens")) makeListbox(box, look);
 
 chooseTheme(recall("theme"));

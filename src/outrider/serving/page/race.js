@@ -70,12 +70,12 @@ class Lane {
   /** Show how far it had come at a time. */
   show(clock) {
     let changed = false;
-    this.rounds.forEach((round, n) => {
+    for (const round of this.rounds) {
       const stage = this.stage(round, clock);
-      if (stage === (round.stage ?? "waiting")) return;
+      if (stage === (round.stage ?? "waiting")) continue;
       changed = true;
-      this.draw(round, n, stage);
-    });
+      this.draw(round, this.passes.indexOf(round.at) + 1, stage);
+    }
     if (changed) nameListbox(this.box, say(this.mode));
     this.count(clock);
   }
@@ -91,8 +91,8 @@ class Lane {
     return drafted && clock >= out ? "drafted" : "waiting";
   }
 
-  draw(round, n, stage) {
-    const about = { mode: this.mode, piece: round.piece, round: n + 1 };
+  draw(round, number, stage) {
+    const about = { mode: this.mode, piece: round.piece, round: number };
     if (!round.group) {
       round.group = this.piece(round.piece).appendChild(document.createElement("span"));
     }
@@ -103,13 +103,13 @@ class Lane {
     round.group.className = `round ${stage}`;
     round.group.replaceChildren(...shown);
     round.stage = stage;
-    if (stage !== "drafted" && before !== "judged") this.enter(round, n);
+    if (stage !== "drafted" && before !== "judged") this.enter(round, number);
   }
 
   /** Write a round down, refused tokens and all. */
-  enter(round, n) {
+  enter(round, number) {
     const line = document.createElement("li");
-    line.value = n + 1;
+    line.value = number;
     const tokens = line.appendChild(document.createElement("span"));
     for (const token of round.tokens) {
       const name = { refused: "del", dropped: "del", correction: "ins" }[token.kind] ?? "span";

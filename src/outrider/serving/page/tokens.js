@@ -76,6 +76,24 @@ export function nameListbox(box, name) {
   }
 }
 
+/** Mark the tokens of one text that do not stand in another, by their longest common part. */
+export function markOthers(chips, others) {
+  const known = others.map((chip) => chip.textContent);
+  const best = [...chips, null].map(() => new Uint16Array(known.length + 1));
+  for (let i = chips.length - 1; i >= 0; i--) {
+    for (let j = known.length - 1; j >= 0; j--) {
+      const same = chips[i].textContent === known[j];
+      best[i][j] = same ? best[i + 1][j + 1] + 1 : Math.max(best[i + 1][j], best[i][j + 1]);
+    }
+  }
+  for (let i = 0, j = 0; i < chips.length; i++) {
+    while (j < known.length && best[i][j + 1] === best[i][j]) j++;
+    const common = j < known.length && chips[i].textContent === known[j];
+    chips[i].classList.toggle("other", !common);
+    j += common;
+  }
+}
+
 /** Say where a token of a text came from. */
 export function describe(token) {
   const parts = [say(token.kind), say("inRound", { round: token.round })];

@@ -11,7 +11,7 @@ export const EXAMPLES = {
 
 export const WORDS = {
   en: {
-    other: "中文",
+    otherLanguage: "中文",
     tagline: "A drafter rides ahead, the model confirms: the same text in fewer rounds.",
     theme: "Light or dark",
     text: "Text",
@@ -67,6 +67,7 @@ export const WORDS = {
     correction: "corrected",
     bonus: "bonus",
     plain: "by the model itself",
+    other: "not what the model alone says",
     drafted: "drafted",
     inRound: "round {round}",
     place: "place {place} of the draft",
@@ -81,7 +82,7 @@ export const WORDS = {
     and: ", ",
   },
   zh: {
-    other: "English",
+    otherLanguage: "English",
     tagline: "起草模型先行，主模型确认：同样的译文，更少的轮次。",
     theme: "浅色或深色",
     text: "原文",
@@ -137,6 +138,7 @@ export const WORDS = {
     correction: "改正",
     bonus: "额外",
     plain: "主模型所写",
+    other: "与主模型单独所写不同",
     drafted: "草稿",
     inRound: "第 {round} 轮",
     place: "草稿第 {place} 位",
