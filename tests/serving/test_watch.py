@@ -1,6 +1,7 @@
 """`/watch` over a real socket: every round of both modes, and what they come to."""
 
 import json
+from pathlib import Path
 from typing import Any
 
 import httpx
@@ -9,6 +10,7 @@ import pytest
 import drafted
 from outrider.serving import watch
 
+DEMO = Path(__file__).resolve().parents[2] / "demo" / "en-de"
 TEXT = "a small dog runs. two men play! where is the station?"
 
 
@@ -78,6 +80,16 @@ def test_a_block_is_no_longer_than_the_drafter_can(url) -> None:
     assert start["draft_tokens"] == start["longest_draft"] == 6
 
 
+def test_the_end_is_a_round_too(serve) -> None:
+    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+    text = "Do you think that she will come to the party tonight? Thank you."
+    found = events(serve(f"en-de={DEMO}", place={"backend": "native"}), text=text)
+    for mode in ("ar", "tandem"):
+        tokens = {one["piece"]: one["tokens"] for one in of(found, "round", mode)}
+        assert [piece[-1]["ends"] for _, piece in sorted(tokens.items())] == [True, True]
+        assert of(found, "done", mode)[0]["text"] == spelled(of(found, "round", mode))
+
+
 def test_models_and_what_they_are_told(url) -> None:
     (one,) = httpx.get(f"{url}/watch").json()
     assert one == {"name": "tiny", "pair": ["en", "de"], "sources": [], "targets": []}
@@ -121,6 +133,7 @@ def test_attention_is_told_where_the_engine_can(serve, translator, url) -> None:
     [
         ({"text": ""}, 422, "text"),
         ({"text": "a" * 1001}, 422, "text"),
+        ({"text": "a" * 700}, 422, "701 tokens are too many to watch; send at most 600"),
         ({"model": "nobody"}, 404, "no model is called 'nobody'"),
         ({"gamma": 1.5}, 422, "gamma"),
         ({"draft_tokens": 0}, 422, "draft_tokens"),

@@ -29,7 +29,7 @@ from pydantic import BaseModel, ConfigDict, Field
 from outrider.backends.native import NativeBackend
 from outrider.decoding import DecodeSettings, Round
 from outrider.decoding import Request as Row
-from outrider.errors import OutriderError
+from outrider.errors import InputError, OutriderError
 from outrider.evaluation.inspect.tandem_trace import Decode, Span, added_text, round_spans
 from outrider.runtime import Generator, Translator
 from outrider.serving.client import while_there
@@ -45,12 +45,14 @@ __all__ = ["router"]
 logger = logging.getLogger("outrider.serving")
 router = APIRouter(tags=["page"])
 
-CHARACTERS = 1_000
+CHARACTERS, TOKENS = 1_000, 600
 """Of a text to watch; more is nothing to look at."""
 DRAFT_TOKENS = 4
 TAKES, BRIEF = 20, 0.3
 """Runs of each mode at most, and the seconds after which no other is begun: a run of milliseconds
 is easily disturbed. While others are served there is one."""
+CONTEXT = 16
+"""Tokens before a round that are enough to say what it adds to the text."""
 LAYERS = 2
 """The last of the decoder, whose heads say best which word is translated."""
 LOOKED_AT = 256
@@ -92,7 +94,10 @@ async def models(request: Request) -> list[dict[str, Any]]:
     ]
 
 
-@router.post("/watch", response_class=StreamingResponse)
+_EVENTS = {"description": "What happens, as events.", "content": {"text/event-stream": {}}}
+
+
+@router.post("/watch", response_class=StreamingResponse, responses={200: _EVENTS})
 async def watch(request: Request, body: WatchBody) -> StreamingResponse:
     """Decode a text in tandem and token by token, and tell every round."""
     priority = read_priority(None, admit(request))
@@ -225,7 +230,8 @@ class _Piece:
 
     def add(self, one: Round) -> tuple[Span, ...]:
         """Write what a round brought, and return all of its tokens."""
-        spans = round_spans(one, [*self.prompt, *self.written], self.decode, self.ends)
+        before = [*self.prompt[-CONTEXT:], *self.written[-CONTEXT:]][-CONTEXT:]
+        spans = round_spans(one, before, self.decode, self.ends)
         self.written += [span.token for span in spans if span.kept]
         return spans
 
@@ -236,13 +242,21 @@ def _read(loaded: Loaded, body: WatchBody) -> list[_Piece]:
     decode, ends = model.tokenizer.decode, model.backend.ends
     if isinstance(model, Generator):
         (request,) = model.requests([body.text], config)
+        _check_length([len(request.prompt)])
         return [_Piece(request, model.prompt_ids(request), [], decode, ends)]
     if loaded.spec.pair is None:
         model = model.between(body.source if loaded.spec.reads else None, body.target)
+    requests = model.requests([body.text], config)[0]
+    _check_length([len(request.source) for request in requests])
     return [
         _Piece(request, (), _labels(request.source, decode, ends), decode, ends)
-        for request in model.requests([body.text], config)[0]
+        for request in requests
     ]
+
+
+def _check_length(lengths: Sequence[int]) -> None:
+    if sum(lengths) > TOKENS:
+        raise InputError(f"{sum(lengths):,} tokens are too many to watch; send at most {TOKENS}")
 
 
 def _labels(source: Sequence[int], decode: Decode, ends: Sequence[int]) -> list[dict[str, Any]]:

@@ -18,6 +18,7 @@ class Lane {
     this.ledger = this.part.querySelector(".ledger");
     this.counts = this.part.querySelector(".counts");
     this.rounds = [];
+    this.passes = []; // times at which something was said; pieces of a text are decoded together
     this.done = null;
     this.clear();
   }
@@ -35,11 +36,6 @@ class Lane {
     return this.rounds.length ? this.rounds.at(-1).at : 0;
   }
 
-  /** Times at which something was said; pieces of a text are decoded together. */
-  get passes() {
-    return [...new Set(this.rounds.map((round) => round.at))];
-  }
-
   add(round) {
     const before = this.rounds.filter((one) => one.piece === round.piece);
     let index = before.length ? before.at(-1).next : 0;
@@ -47,6 +43,13 @@ class Lane {
     round.next = index;
     round.place = before.length;
     this.rounds.push(round);
+    this.number(round);
+  }
+
+  /** Say of which pass a round is, that comes after all others. */
+  number(round) {
+    if (this.passes.at(-1) !== round.at) this.passes.push(round.at);
+    round.pass = this.passes.length;
     round.begin = this.passes.at(-2) ?? 0;
   }
 
@@ -54,8 +57,8 @@ class Lane {
   retime(times) {
     for (const round of this.rounds) round.at = times[round.piece][round.place];
     this.rounds.sort((a, b) => a.at - b.at);
-    const { passes } = this;
-    for (const round of this.rounds) round.begin = passes[passes.indexOf(round.at) - 1] ?? 0;
+    this.passes = [];
+    for (const round of this.rounds) this.number(round);
   }
 
   /** The part of the text that a piece is written to. */
@@ -71,10 +74,12 @@ class Lane {
   show(clock) {
     let changed = false;
     for (const round of this.rounds) {
+      if (round.begin > clock) break;
+      if (round.stage === "settled") continue;
       const stage = this.stage(round, clock);
       if (stage === (round.stage ?? "waiting")) continue;
       changed = true;
-      this.draw(round, this.passes.indexOf(round.at) + 1, stage);
+      this.draw(round, stage);
     }
     if (changed) nameListbox(this.box, say(this.mode));
     this.count(clock);
@@ -82,8 +87,8 @@ class Lane {
 
   stage(round, clock) {
     if (clock >= round.at) {
-      const next = this.rounds.find((one) => one.at > round.at);
-      const length = next ? next.at - next.begin : round.at - round.begin;
+      const next = this.passes[round.pass]; // passes are counted from 1
+      const length = next === undefined ? round.at - round.begin : next - round.at;
       return clock >= round.at + DRAFT_OUT * length ? "settled" : "judged";
     }
     const drafted = round.tokens.some((token) => token.place);
@@ -91,8 +96,8 @@ class Lane {
     return drafted && clock >= out ? "drafted" : "waiting";
   }
 
-  draw(round, number, stage) {
-    const about = { mode: this.mode, piece: round.piece, round: number };
+  draw(round, stage) {
+    const about = { mode: this.mode, piece: round.piece, round: round.pass };
     if (!round.group) {
       round.group = this.piece(round.piece).appendChild(document.createElement("span"));
     }
@@ -103,13 +108,13 @@ class Lane {
     round.group.className = `round ${stage}`;
     round.group.replaceChildren(...shown);
     round.stage = stage;
-    if (stage !== "drafted" && before !== "judged") this.enter(round, number);
+    if (stage !== "drafted" && before !== "judged") this.enter(round);
   }
 
   /** Write a round down, refused tokens and all. */
-  enter(round, number) {
+  enter(round) {
     const line = document.createElement("li");
-    line.value = number;
+    line.value = round.pass;
     const tokens = line.appendChild(document.createElement("span"));
     for (const token of round.tokens) {
       const name = { refused: "del", dropped: "del", correction: "ins" }[token.kind] ?? "span";
