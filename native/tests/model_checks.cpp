@@ -114,6 +114,50 @@ void check_likeliest(Dice& dice) {
   }
 }
 
+// Where tokens look: weights that add up to 1, the same alone and beside others; what follows is
+// what follows any other way to take them in.
+void check_cross_attention(Dice& dice) {
+  const TinyModel tiny = random_model(dice, dice.one_of({Precision::int8, Precision::float32}));
+  const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 4));
+  const auto model = tiny.build("", dice.pick(1, 3));
+  const auto state = model->encode(sources_of(examples), room(examples.size()), false, false);
+  std::vector<std::vector<int>> tokens;
+  int keys = 0, rows = 0;
+  for (const Example& example : examples) {
+    tokens.push_back(dice.ids(dice.pick(0, 6), tiny.spec.words));
+    keys = std::max(keys, static_cast<int>(example.source.size()));
+    rows += static_cast<int>(tokens.back().size());
+  }
+  const int maps = tiny.spec.decoder_layers * tiny.spec.heads;
+  std::vector<float> together(area(rows * maps, keys) + 1);
+  if (!tiny.reads()) {
+    CHECK(refuses([&] { model->cross_attention(*state, tokens, keys, together.data()); }));
+    return;
+  }
+  CHECK(refuses([&] { model->cross_attention(*state, tokens, keys - 1, together.data()); }));
+  model->cross_attention(*state, tokens, keys, together.data());
+  const float* row = together.data();
+  for (std::size_t b = 0; b < examples.size(); ++b) {
+    const int own = static_cast<int>(examples[b].source.size());
+    const int count = static_cast<int>(tokens[b].size());
+    std::vector<float> weights(area(count * maps, own) + 1);
+    const auto single = model->encode({examples[b].source}, {kRoom}, false, false);
+    model->cross_attention(*single, {tokens[b]}, own, weights.data());
+    for (int map = 0; map < count * maps; ++map, row += keys) {
+      const float* mine = weights.data() + area(map, own);
+      CHECK(std::equal(mine, mine + own, row));
+      float total = 0.0f;
+      for (int key = 0; key < keys; ++key) total += row[key];
+      CHECK(std::abs(total - 1.0f) < 1e-4f);
+    }
+  }
+  const std::vector<std::vector<int>> next(examples.size(), dice.ids(2, tiny.spec.words));
+  const auto plain = model->encode(sources_of(examples), room(examples.size()), false, false);
+  extend(*model, *plain, tokens);
+  const auto expected = extend(*model, *plain, next), found = extend(*model, *state, next);
+  for (std::size_t b = 0; b < examples.size(); ++b) CHECK(same(found[b], expected[b]));
+}
+
 // Going on greedily is to feed back the likeliest token, until one sequence says an end token.
 void check_greedy(Dice& dice) {
   const TinyModel tiny = random_model(dice, dice.one_of({Precision::int8, Precision::float32}));
@@ -361,6 +405,7 @@ void check_models(std::uint64_t seed) {
     check_copies(dice);
     check_likeliest(dice);
     check_greedy(dice);
+    check_cross_attention(dice);
     check_answers(dice);
     check_rounds(dice);
     check_joins(dice);

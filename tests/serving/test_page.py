@@ -97,7 +97,7 @@ def test_types_and_watches_both_lanes_come_to_the_same_text(browser, demo) -> No
         "[...document.querySelectorAll('#tandem .counts dd')].map((cell) => cell.textContent)"
     )
     assert counted[0] == "4"
-    assert counted[1].endswith(" ms")
+    assert counted[1].endswith("\u00a0ms")
     kinds = browser.evaluate(
         "[...document.querySelectorAll('#tandem .ledger .token')].map((one) => one.classList[1])"
     )

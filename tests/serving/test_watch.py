@@ -11,6 +11,7 @@ import drafted
 from outrider.serving import watch
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "en-de"
+PAGE = DEMO.parents[1] / "src" / "outrider" / "serving" / "page"
 TEXT = "a small dog runs. two men play! where is the station?"
 
 
@@ -163,6 +164,9 @@ def test_files_of_the_page(url) -> None:
     for name in ("page.css", "main.js", "words.js", "logo.svg"):
         part = httpx.get(f"{url}/page/{name}")
         assert part.status_code == 200
+        whole = httpx.get(f"{url}/page/{name}", headers={"Accept-Encoding": "identity"})
+        assert whole.content == part.content == (PAGE / name).read_bytes()
+        assert int(part.headers["content-length"]) < len(whole.content)
         again = httpx.get(f"{url}/page/{name}", headers={"If-None-Match": part.headers["etag"]})
         assert (again.status_code, again.content) == (304, b"")
     for name in ("nothing.js", "..%2fapp.py", "%2e%2e/app.py"):

@@ -1,10 +1,11 @@
 """The page at `/`: a few files of this package, which need nothing from elsewhere."""
 
+import gzip
 import hashlib
 from functools import cache
 from importlib.resources import files
 from pathlib import PurePath
-from typing import Final
+from typing import Final, NamedTuple
 
 from fastapi import APIRouter, Request, Response
 from starlette.exceptions import HTTPException
@@ -22,32 +23,44 @@ TYPES: Final = {
 HEADERS: Final = {
     # A browser asks each time whether a file has changed, and is sent nothing if not.
     "Cache-Control": "no-cache",
+    "Vary": "Accept-Encoding",
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; object-src 'none'; "
     "form-action 'none'; frame-ancestors 'none'",
     "Referrer-Policy": "no-referrer",
 }
 
 
+class _File(NamedTuple):
+    """A file of the page, as it is and packed, and a mark of what is in it."""
+
+    data: bytes
+    packed: bytes
+    mark: str
+
+
 @cache
-def _files() -> dict[str, tuple[bytes, str]]:
-    """Read the files of the page, each with a mark of what is in it."""
+def _files() -> dict[str, _File]:
     found = {
         one.name: one.read_bytes()
         for one in files("outrider.serving").joinpath("page").iterdir()
         if PurePath(one.name).suffix in TYPES
     }
     return {
-        name: (data, f'"{hashlib.sha256(data).hexdigest()[:16]}"') for name, data in found.items()
+        name: _File(data, gzip.compress(data, mtime=0), hashlib.sha256(data).hexdigest()[:16])
+        for name, data in found.items()
     }
 
 
 def _answer(request: Request, name: str) -> Response:
     if name not in _files():
         raise HTTPException(404, "there is no such file")
-    data, mark = _files()[name]
-    headers = HEADERS | {"ETag": mark}
-    if mark in request.headers.get("if-none-match", ""):
+    file = _files()[name]
+    headers = HEADERS | {"ETag": f'W/"{file.mark}"'}
+    if file.mark in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
+    data = file.data
+    if "gzip" in request.headers.get("accept-encoding", ""):
+        data, headers = file.packed, headers | {"Content-Encoding": "gzip"}
     return Response(data, media_type=TYPES[PurePath(name).suffix], headers=headers)
 
 

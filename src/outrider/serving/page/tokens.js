@@ -102,7 +102,7 @@ export function describe(token) {
   return parts.join(say("and"));
 }
 
-/** Name the tokens that carry most of some weights: "party 62 %, the 11 %". */
+/** Name the tokens that carry most of some weights: "party 62%, the 11%". */
 export function heaviest(words, weights) {
   return weights
     .map((weight, at) => ({ weight, word: words[at] }))

@@ -29,10 +29,10 @@ export const WORDS = {
     key: "API key",
     sourceLanguage: "From",
     targetLanguage: "To",
-    how: "What you see",
+    how: "How it works",
     howDraft: "A small drafter, beside the model, guesses the next few tokens in one pass.",
     howCheck: "The model reads the whole guess in one pass and keeps it as far as it would have said the same.",
-    howOwn: "Where it would not, its own token takes the place: several tokens for one round, and never another text.",
+    howOwn: "Where it would not, its own token takes the place: several tokens for one round and, with γ = 0, never another text.",
     fastest: "Fastest of {takes} runs.",
     go: "Watch",
     goKey: "Ctrl ↵",
@@ -100,10 +100,10 @@ export const WORDS = {
     key: "API 密钥",
     sourceLanguage: "源语言",
     targetLanguage: "目标语言",
-    how: "看点",
+    how: "原理",
     howDraft: "主模型旁边有一个小的起草模型，一次猜出后面几个词元。",
     howCheck: "主模型一次读完整块草稿，凡与自己想法一致的部分都保留。",
-    howOwn: "不一致处换成主模型自己的词元：一轮得到多个词元，而译文不变。",
+    howOwn: "不一致处换成主模型自己的词元：一轮得到多个词元，而 γ = 0 时译文不变。",
     fastest: "取 {takes} 次运行中最快的一次。",
     go: "观看",
     goKey: "Ctrl ↵",
@@ -176,13 +176,15 @@ export function speak(name) {
   }
 }
 
-const digits = (value, most) => value.toLocaleString(chosen, { maximumFractionDigits: most });
+const digits = (value, most, least = 0) =>
+  value.toLocaleString(chosen, { maximumFractionDigits: most, minimumFractionDigits: least });
 
 /** A time to read: milliseconds with a useful number of digits, or seconds. */
 export function time(milliseconds) {
-  if (milliseconds >= 1000) return `${digits(milliseconds / 1000, 2)} s`;
-  return `${digits(milliseconds, milliseconds < 100 ? 1 : 0)} ms`;
+  if (milliseconds >= 1000) return `${digits(milliseconds / 1000, 2, 2)}\u00a0s`;
+  const places = milliseconds < 100 ? 1 : 0;
+  return `${digits(milliseconds, places, places)}\u00a0ms`;
 }
 
 export const number = digits;
-export const percent = (share) => `${Math.round(100 * share)} %`;
+export const percent = (share) => `${Math.round(100 * share)}%`;
