@@ -44,6 +44,7 @@ COMMANDS = {
     "bench train": "bench_train:bench_train",
     "bench decode": "bench_decode:bench_decode",
     "bench session": "bench_session:bench_session",
+    "bench serve": "bench_serve:bench_serve",
     "bench start": "bench_start:bench_start",
     "bench attention": "bench_attention:bench_attention",
     "bench modes": "bench_modes:bench_modes",

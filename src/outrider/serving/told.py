@@ -31,8 +31,12 @@ class Told:
 class _Choice:
     """A text on its way: what has been said, what has been told, and where it stops."""
 
-    def __init__(self, number: int, stops: Sequence[str], stream: TextStream | None) -> None:
+    def __init__(
+        self, number: int, stops: Sequence[str], stream: TextStream, translates: bool
+    ) -> None:
         self._number, self._stops, self._stream = number, stops, stream
+        self._translates = translates
+        """Then blanks around a text are none of it."""
         self._said = ""
         self._told = self._written = self._read = 0
         self.done = False
@@ -40,9 +44,11 @@ class _Choice:
     def hear(self, event: Progress) -> Told | None:
         """Take tokens in, and say what can be told."""
         self._written, self._read = self._written + len(event.tokens), event.read
-        if self._stream is None:  # a translation is told in whole sentences
+        if event.piece:  # only the first sentence of a translation grows word by word
             return None
         self._said += self._stream.add(event.tokens)
+        if self._translates:
+            self._said = self._said.lstrip()
         return self._tell(None)
 
     def finish(self, event: Finished) -> Told | None:
@@ -62,6 +68,7 @@ class _Choice:
             finish = "stop"
         elif finish is None:
             end -= self._held_back()
+            end = len(self._said[:end].rstrip()) if self._translates else end
         new, self._told = self._said[self._told : end], max(end, self._told)
         self.done = finish is not None
         if not new and not self.done:
@@ -82,11 +89,15 @@ async def tell(
     engine: Engine, ask: Ask, *, stops: Sequence[str] = (), tokens: bool
 ) -> AsyncGenerator[Told, None]:
     """Yield what choices grow by; token by token, or only as far as stops make it necessary."""
-    async with engine.shelf.hold(ask.model) as loaded:
-        generates = isinstance(loaded.model, Generator)
-        tokenizer = loaded.model.tokenizer if generates else None
-    choices = [_Choice(*one) for one in _openings(ask, stops, tokenizer)]
-    async with aclosing(engine.stream(ask, tokens=generates and (tokens or bool(stops)))) as events:
+    async with engine.shelf.hold(ask.model, seconds=engine.limits.seconds) as loaded:
+        tokenizer = loaded.model.tokenizer
+        translates = not isinstance(loaded.model, Generator)
+    befores = await engine.beside(_openings, ask, tokenizer, translates)
+    choices = [
+        _Choice(number, stops, TextStream(tokenizer, before), translates)
+        for number, before in enumerate(befores)
+    ]
+    async with aclosing(engine.stream(ask, tokens=tokens or bool(stops))) as events:
         async for event in events:
             choice = choices[event.text]
             if choice.done:  # it was asked to stop, and others go on
@@ -98,15 +109,8 @@ async def tell(
                 return
 
 
-def _openings(
-    ask: Ask, stops: Sequence[str], tokenizer: Tokenizer | None
-) -> list[tuple[int, Sequence[str], TextStream | None]]:
-    """Say what each choice begins with."""
-    count = ask.copies if ask.messages else len(ask.texts)
-    if tokenizer is None:
-        return [(number, stops, None) for number in range(count)]
-    befores = tokenizer.encode_batch([normalise_verbatim(well_formed(text)) for text in ask.texts])
-    return [
-        (number, stops, TextStream(tokenizer, befores[number] if befores else ()))
-        for number in range(count)
-    ]
+def _openings(ask: Ask, tokenizer: Tokenizer, translates: bool) -> list[list[int]]:
+    """Return the tokens that each choice continues."""
+    if ask.messages or translates:
+        return [[] for _ in range(ask.copies if ask.messages else len(ask.texts))]
+    return tokenizer.encode_batch([normalise_verbatim(well_formed(text)) for text in ask.texts])
