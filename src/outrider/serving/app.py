@@ -27,9 +27,10 @@ from outrider.serving.log import log_request
 
 __all__ = ["build_app"]
 
+# A request is held against one route after the other: what is asked most comes first.
 ROUTERS = tuple(
     one.router
-    for one in (front_page, watch, health, metrics, translate, detect, models, completions, chat)
+    for one in (translate, completions, chat, watch, detect, models, front_page, health, metrics)
 )
 PUBLIC: tuple[str, ...] = ("/", "/page/")
 """Paths beside those of `guard.OPEN` that need no key."""

@@ -34,6 +34,8 @@ __all__ = ["Ask", "Engine", "Finished", "Progress"]
 
 T = TypeVar("T")
 
+BRIEF = 256
+"""Tokens that are written out on the event loop: less than a millisecond."""
 SWEEP = 1.0
 """Seconds between two looks for idle models, at most."""
 
@@ -147,6 +149,8 @@ class Engine:
                 event = await ticket.next()
                 if isinstance(event, Done):
                     growth.note(event.piece, event.hypotheses)
+            if growth.tokens < BRIEF:  # sooner done than handed to another thread
+                return growth.whole()
             return await self.beside(growth.whole)
 
     async def stream(

@@ -118,9 +118,9 @@ class Guard:
         message = f"the body has more than {most:,} bytes; send less at once"
         if length.isdigit() and int(length[:20]) > most:
             raise TooLargeError(message)
-        parts, size, more = [], 0, True
         try:
             async with asyncio.timeout(self._limits.body_seconds):
+                parts, size, more = [], 0, True
                 while more:
                     event = await receive()
                     if event["type"] == "http.disconnect":

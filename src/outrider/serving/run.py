@@ -7,9 +7,9 @@ import uvicorn
 from fastapi import FastAPI
 
 from outrider.errors import ConfigError
+from outrider.serving.connection import connection_protocol
 from outrider.serving.limits import Limits
 from outrider.serving.log import start_logging
-from outrider.serving.patience import patient_protocol
 
 __all__ = ["bind", "configure", "run"]
 
@@ -38,10 +38,11 @@ def configure(app: FastAPI, limits: Limits) -> uvicorn.Config:
     """Say how uvicorn is to run an app: its own log of requests would hold what users send."""
     return uvicorn.Config(
         app,
-        http=patient_protocol(limits.body_seconds),
+        http=connection_protocol(limits.body_seconds),
         log_config=None,
         access_log=False,
         server_header=False,
+        proxy_headers=False,  # nobody asks who the client is
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
         lifespan="on",

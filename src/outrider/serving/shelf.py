@@ -91,12 +91,7 @@ class Shelf:
         """Load a model where it is not, within so many seconds, and keep it while this lasts."""
         self._users[name] += 1
         try:
-            try:
-                async with asyncio.timeout(seconds):
-                    loaded = await self._get(name)
-            except TimeoutError:
-                message = f"{name} is still being loaded; try again"
-                raise LateError(message, retry_after=5) from None
+            loaded = self.loaded.get(name) or await self._wait(name, seconds)
             try:
                 yield loaded
             finally:
@@ -121,9 +116,15 @@ class Shelf:
         for loaded in list(self.loaded.values()):
             await self._drop(loaded)
 
+    async def _wait(self, name: str, seconds: float | None) -> Loaded:
+        try:
+            async with asyncio.timeout(seconds):
+                return await self._get(name)
+        except TimeoutError:
+            message = f"{name} is still being loaded; try again"
+            raise LateError(message, retry_after=5) from None
+
     async def _get(self, name: str) -> Loaded:
-        if name in self.loaded:
-            return self.loaded[name]
         if name not in self.specs:
             known = ", ".join(self.specs)
             raise UnknownError(f"no model is called {name[:100]!r}; there are: {known}")

@@ -71,6 +71,8 @@ class Growth:
         self._found: list[list[list[Hypothesis] | None]] = [
             [None] * len(work.requests) for work in works
         ]
+        self.tokens = 0
+        """Of all that is there."""
 
     def place(self, number: int) -> tuple[int, int]:
         """Return of which text a piece is, and which of its pieces."""
@@ -80,6 +82,7 @@ class Growth:
         """Keep what a piece came to."""
         text, piece = self._places[number]
         self._found[text][piece] = hypotheses
+        self.tokens += sum(len(one.tokens) for one in hypotheses)
 
     def beginning(self, text: int) -> tuple[int, list[Result]]:
         """Return how many pieces of a text are done, from the first on, and what they come to."""

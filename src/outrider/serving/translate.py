@@ -4,6 +4,7 @@ from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, Field
+from starlette.responses import JSONResponse
 
 from outrider.errors import ConfigError
 from outrider.runtime import Result
@@ -44,8 +45,8 @@ class TranslateBody(BaseModel):
     """Seconds that the request has."""
 
 
-@router.post("/translate")
-async def translate(request: Request, body: TranslateBody) -> dict[str, Any]:
+@router.post("/translate", response_model=dict[str, Any])
+async def translate(request: Request, body: TranslateBody) -> JSONResponse:
     """Translate a text, or several; of HTML the texts between the tags."""
     most = read_priority(body.priority, admit(request, body.api_key))
     engine: Engine = request.app.state.engine
@@ -73,7 +74,8 @@ async def translate(request: Request, body: TranslateBody) -> dict[str, Any]:
         _texts(results, alternative) if pages is None else _pages(pages, results, alternative)
         for alternative in range(body.alternatives + 1)
     ]
-    return _answer(found, several=isinstance(body.q, list), detected=detected, body=body)
+    answer = _answer(found, several=isinstance(body.q, list), detected=detected, body=body)
+    return JSONResponse(answer)  # a plain object needs no check on its way out
 
 
 @router.get("/languages")

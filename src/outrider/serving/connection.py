@@ -1,0 +1,69 @@
+"""uvicorn's connections, with two habits: they lose patience, and they do not talk in bits.
+
+uvicorn closes connections that are idle between two requests; one that has begun a request and does
+not go on would be kept for ever. Bodies have a time of their own (`guard.py`). It also sends a head
+and a body apart: two calls of the system, after each of which this thread waits for
+the one that decodes.
+"""
+
+import asyncio
+from typing import Any
+
+import h11
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+__all__ = ["connection_protocol"]
+
+
+class _Gathering:
+    """A transport that sends what is written in one go of the event loop at once."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._parts:
+            data, self._parts = b"".join(self._parts), []
+            self._transport.write(data)
+
+
+def connection_protocol(seconds: float) -> type[H11Protocol]:
+    """Return uvicorn's protocol with a bound on the time until a request's headers are there."""
+
+    class Connection(H11Protocol):
+        _looker: asyncio.TimerHandle | None = None
+        _seen: object = None
+        """The request that was the newest when we last looked."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(_Gathering(transport, self.loop))  # type: ignore[arg-type]
+            self._looker = self.loop.call_later(seconds, self._look)
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            if self._looker is not None:
+                self._looker.cancel()
+            super().connection_lost(exc)
+
+        def _look(self) -> None:
+            """Close it unless a request came since we last looked, or one is being answered."""
+            waits = self.conn.their_state is h11.IDLE
+            if waits and self.cycle is self._seen:
+                self.transport.close()
+                return
+            self._seen = self.cycle
+            self._looker = self.loop.call_later(seconds, self._look)
+
+    return Connection
