@@ -11,7 +11,8 @@ from outrider.formats.description import Seq2SeqDescription
 
 RUN = """
 import sys
-for name in ("torch", "transformers", "accelerate", "pyarrow", "sacrebleu", "sentencepiece"):
+missing = "torch transformers accelerate pyarrow sacrebleu sentencepiece fastapi"
+for name in missing.split():
     sys.modules[name] = None  # as if it were not installed, where it is
 from outrider.cli.main import run
 sys.exit(run(sys.argv[1:]))
@@ -46,6 +47,11 @@ def test_every_other_command_names_the_extra(command: str, demo: Path, tmp_path:
     said = say(command, *lines[command])
     assert said.startswith(f"outrider: outrider {command} needs ")
     assert said.endswith("which is not installed: pip install 'outrider[train]'")
+
+
+def test_a_server_names_its_extra(demo: Path) -> None:
+    wanted = "needs fastapi, which is not installed: pip install 'outrider[serve]'"
+    assert say("serve", f"en-de={demo}") == f"outrider: outrider serve {wanted}"
 
 
 def test_a_wish_that_only_pytorch_grants_is_named(demo: Path) -> None:

@@ -89,3 +89,17 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(url) -> None:
         for _ in range(20):
             client.get("/health")
         assert time.perf_counter() - began < 20 * 0.03
+
+
+def test_pages_of_other_hosts_ask_only_if_allowed(serve, translator, url) -> None:
+    other = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
+    assert (
+        "access-control-allow-origin"
+        not in httpx.options(f"{url}/translate", headers=other).headers
+    )
+    open_to_one = serve(f"en-de={translator}", load=False, origins=["https://example.org"])
+    answer = httpx.options(f"{open_to_one}/translate", headers=other)
+    assert answer.headers["access-control-allow-origin"] == "https://example.org"
+    stranger = other | {"Origin": "https://example.com"}
+    answer = httpx.options(f"{open_to_one}/translate", headers=stranger)
+    assert "access-control-allow-origin" not in answer.headers

@@ -30,6 +30,10 @@ def serve(
     keys: Annotated[
         Path | None, typer.Option(help="Answer only who has a key of this file; see outrider key.")
     ] = None,
+    allow_origin: Annotated[
+        list[str] | None,
+        typer.Option(help="A web page of another host that may ask, or *; may be repeated."),
+    ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Bytes for the weights of all models, such as 2G.")
     ] = None,
@@ -78,7 +82,8 @@ def serve(
     listening = bind(host, port)
     address = listening.getsockname()
     typer.echo(f"outrider: listening at http://{address[0]}:{address[1]}", err=True)
-    run(build_app(engine, keyring=keyring, load=not lazy), listening, limits)
+    app = build_app(engine, keyring=keyring, load=not lazy, origins=allow_origin or ())
+    run(app, listening, limits)
 
 
 def _bytes(key: str, text: str) -> int:

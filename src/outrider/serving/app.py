@@ -1,9 +1,10 @@
 """The HTTP app: an engine behind routes, one file a family of them."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
 
 from fastapi import FastAPI
+from starlette.middleware.cors import CORSMiddleware
 from starlette.types import Scope
 
 from outrider import __version__
@@ -36,13 +37,20 @@ PUBLIC: tuple[str, ...] = ("/", "/page/")
 """Paths beside those of `guard.OPEN` that need no key."""
 
 
-def build_app(engine: Engine, *, keyring: Keyring | None = None, load: bool = True) -> FastAPI:
+def build_app(
+    engine: Engine,
+    *,
+    keyring: Keyring | None = None,
+    load: bool = True,
+    origins: Sequence[str] = (),
+) -> FastAPI:
     """Put routes before an engine, which starts and stops with the app.
 
     Args:
         engine: Who answers.
         keyring: Who may ask; None for everybody.
         load: Whether the models are loaded before the first request.
+        origins: Web pages of other hosts that may ask, such as `https://example.org`; `*` for all.
     """
 
     @asynccontextmanager
@@ -77,4 +85,11 @@ def build_app(engine: Engine, *, keyring: Keyring | None = None, load: bool = Tr
         figures.note(scope, status, seconds)
 
     app.add_middleware(Guard, limits=engine.limits, keyring=keyring, public=PUBLIC, note=note)
+    if origins:  # outermost: a browser asks for leave without a key
+        app.add_middleware(
+            CORSMiddleware,
+            allow_origins=list(origins),
+            allow_methods=["GET", "POST"],
+            allow_headers=["Authorization", "Content-Type", "X-API-Key"],
+        )
     return app

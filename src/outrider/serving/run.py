@@ -2,6 +2,7 @@
 
 import signal
 import socket
+import sys
 
 import uvicorn
 from fastapi import FastAPI
@@ -12,6 +13,11 @@ from outrider.serving.limits import Limits
 from outrider.serving.log import start_logging
 
 __all__ = ["bind", "configure", "run"]
+
+
+SWITCH = 0.001
+"""Seconds after which a thread that computes in Python lets another on: between two rounds, the one
+that decodes should not wait long for the one that talks."""
 
 
 def bind(host: str, port: int) -> socket.socket:
@@ -53,6 +59,7 @@ def configure(app: FastAPI, limits: Limits) -> uvicorn.Config:
 def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = "info") -> None:
     """Answer requests until SIGTERM or SIGINT; those in flight are answered first."""
     start_logging(level=level)
+    sys.setswitchinterval(SWITCH)
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)  # uvicorn raises them again once it has stopped
     uvicorn.Server(configure(app, limits)).run(sockets=[listening])

@@ -6,7 +6,8 @@ much of it as a small model does.
 
 import asyncio
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from time import perf_counter
 from typing import Any
@@ -51,13 +52,12 @@ async def _ask_all(url: str, bodies: Sequence[dict[str, Any]], clients: int) -> 
     left = iter(enumerate(bodies))
 
     async def one() -> None:
-        connection = await _Connection.open(url)
-        for number, body in left:
-            began = perf_counter()
-            answer = await connection.post("/translate", body)
-            load.latencies.append(perf_counter() - began)
-            load.texts[number] = json.loads(answer)["translatedText"]
-        connection.close()
+        async with _connect(url) as connection:
+            for number, body in left:
+                began = perf_counter()
+                answer = await connection.post("/translate", body)
+                load.latencies.append(perf_counter() - began)
+                load.texts[number] = json.loads(answer)["translatedText"]
 
     began = perf_counter()
     await asyncio.gather(*(one() for _ in range(clients)))
@@ -71,29 +71,32 @@ async def _first_tokens(url: str, bodies: Sequence[dict[str, Any]], clients: int
 
     async def one() -> None:
         for body in left:
-            connection = await _Connection.open(url)
-            began = perf_counter()
-            await connection.send("/v1/completions", body)
-            await connection.until(b"data: ")
-            waited.append(perf_counter() - began)
-            await connection.until(b"[DONE]")
-            connection.close()
+            async with _connect(url) as connection:
+                began = perf_counter()
+                await connection.send("/v1/completions", body)
+                await connection.until(b"data: ")
+                waited.append(perf_counter() - began)
+                await connection.until(b"[DONE]")
 
     await asyncio.gather(*(one() for _ in range(clients)))
     return waited
 
 
+@asynccontextmanager
+async def _connect(url: str) -> AsyncIterator["_Connection"]:
+    place = urlsplit(url)
+    reader, writer = await asyncio.open_connection(place.hostname, place.port)
+    try:
+        yield _Connection(reader, writer)
+    finally:
+        writer.close()
+        with suppress(OSError):
+            await writer.wait_closed()
+
+
 class _Connection:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-
-    @classmethod
-    async def open(cls, url: str) -> "_Connection":
-        place = urlsplit(url)
-        return cls(*await asyncio.open_connection(place.hostname, place.port))
-
-    def close(self) -> None:
-        self._writer.close()
 
     async def send(self, path: str, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode()
