@@ -13,6 +13,7 @@ from urllib.parse import urlsplit
 import pytest
 
 import drafted
+import families
 import outrider
 from browser import Browser, find
 from outrider.runtime import Translator
@@ -48,12 +49,16 @@ def address(demo: Translator, tmp_path_factory: pytest.TempPathFactory) -> Itera
         yield url
 
 
-@pytest.fixture
-def browser(address: str) -> Iterator[Browser]:
+def chromium() -> str:
     program = find()
     if program is None:
         pytest.skip("no Chromium here: apt install chromium")
-    with Browser(program) as one:
+    return program
+
+
+@pytest.fixture
+def browser(address: str) -> Iterator[Browser]:
+    with Browser(chromium()) as one:
         one.look(*DESK)
         one.open(address)
         one.wait("document.querySelector('#model').options.length === 2")
@@ -202,6 +207,26 @@ def test_a_model_without_a_drafter_decodes_alone(browser) -> None:
     assert "no drafter" in browser.evaluate("document.querySelector('#tandem .about').textContent")
 
 
+def test_languages_are_chosen_where_a_model_has_many(tmp_path) -> None:
+    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+    folder = families.save(
+        families.make("m2m_100"), tmp_path / "many", before="eng_Latn", after="</s>", languages=True
+    )
+    engine = Engine([read_spec(str(folder))], place={"backend": "native"})
+    with serving(engine) as address, Browser(chromium()) as browser:
+        browser.open(address)
+        browser.wait("!document.querySelector('#languages').hidden")
+        for side, code in (("source", "deu_Latn"), ("target", "fra_Latn")):
+            browser.evaluate(f"document.querySelector('#{side}-language').value = '{code}'")
+        write(browser, "abc")
+        browser.point("#go", click=True)
+        finish(browser)
+        loaded = outrider.load(folder, backend="native")
+        assert isinstance(loaded, Translator)
+        said = loaded.between("deu_Latn", "fra_Latn").translate("abc")
+        assert words(browser, "ar").replace(" ", "") == said.replace(" ", "")
+
+
 def test_what_is_wrong_is_shown(browser) -> None:
     browser.evaluate("document.querySelector('#model').options[0].value = 'nobody'")
     write(browser, "Where?")
@@ -212,14 +237,11 @@ def test_what_is_wrong_is_shown(browser) -> None:
 
 
 def test_a_key_is_asked_for_and_taken(translator, tmp_path) -> None:
-    program = find()
-    if program is None:
-        pytest.skip("no Chromium here: apt install chromium")
     secret = add_key(tmp_path / "keys.json", "alice", rate=None, priority="normal")
     engine = Engine([read_spec(f"en-de={translator}")])
     with (
         serving(engine, keyring=Keyring(tmp_path / "keys.json")) as address,
-        Browser(program) as browser,
+        Browser(chromium()) as browser,
     ):
         browser.open(address)
         browser.wait("!document.querySelector('#key-field').hidden")

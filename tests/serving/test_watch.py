@@ -8,6 +8,8 @@ import httpx
 import pytest
 
 import drafted
+import families
+import outrider
 from outrider.serving import watch
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "en-de"
@@ -107,6 +109,26 @@ def test_a_model_without_a_drafter_and_one_that_continues(serve, writer, tmp_pat
     texts = {of(found, "done", mode)[0]["text"] for mode in ("ar", "tandem")}
     assert len(texts) == 1
     assert found[0][1]["source"] == [[]]
+
+
+def test_a_model_of_many_languages_is_told_two(serve, tmp_path) -> None:
+    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+    folder = families.save(
+        families.make("m2m_100"), tmp_path / "many", before="eng_Latn", after="</s>", languages=True
+    )
+    url = serve(folder, place={"backend": "native"})
+    (model,) = httpx.get(f"{url}/watch").json()
+    assert model["pair"] is None
+    assert model["sources"] == model["targets"] == sorted(families.LANGUAGES)
+    told = {"source": "deu_Latn", "target": "fra_Latn"}
+    found = events(url, text="abc", **told)
+    loaded = outrider.load(folder, backend="native").between("deu_Latn", "fra_Latn")
+    (done,), (looks,) = of(found, "done", "ar"), of(found, "looks", "ar")
+    assert done["text"] == loaded.translate("abc")
+    assert len(looks["weights"][0]) == len(of(found, "round", "ar")), "one for each said token"
+    answer = httpx.post(f"{url}/watch", json={"text": "abc"})
+    assert answer.status_code == 422
+    assert "target_language" in answer.json()["error"]
 
 
 def test_attention_is_told_where_the_engine_can(serve, translator, url) -> None:

@@ -323,6 +323,9 @@ $("model").addEventListener("change", () => {
   chooseModel();
   askAgainSoon();
 });
+for (const side of ["source", "target"]) {
+  $(`${side}-language`).addEventListener("change", askAgainSoon);
+}
 $("key").addEventListener("change", listModels);
 for (const radio of document.querySelectorAll("[name=pace]")) {
   radio.addEventListener("change", () => {
