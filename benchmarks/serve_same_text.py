@@ -7,8 +7,6 @@ with what the library says alone. Prints counts as JSON; exits with 1 if any tex
 
 import argparse
 import json
-import re
-import subprocess
 import sys
 import tempfile
 import time
@@ -17,6 +15,7 @@ from pathlib import Path
 sys.path.append(str(Path(__file__).parents[1] / "tests"))
 
 import drafted
+from outrider.bench.serve.server import serve_line, serving
 from same_text import play
 
 
@@ -31,18 +30,11 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         translator = drafted.save_translator(Path(folder) / "tiny", ctc=True)
         writer = drafted.save_language_model(Path(folder) / "text")
-        models = (f"en-de={translator}", str(writer))
-        line = (sys.executable, "-m", "outrider", "serve", *models, "--port", "0")
-        log = Path(folder) / "log"  # a pipe that nobody reads would stop the server
-        with log.open("w") as file:
-            server = subprocess.Popen(
-                (*line, "--backend", "native", "--deadline", "600"), stderr=file
-            )
-        try:
-            url = _address(server, log)
-            began = time.perf_counter()
+        line = serve_line(f"en-de={translator}", writer, "--deadline", 600)
+        began = time.perf_counter()
+        with serving(Path(folder) / "log", line) as server:
             outcome = play(
-                url,
+                server.url,
                 translator,
                 writer,
                 place={"backend": "native"},
@@ -51,9 +43,8 @@ def main() -> None:
                 quit_share=given.quit,
                 seed=given.seed,
             )
-        finally:
-            server.terminate()
-            server.wait(60)
+        assert server.process is not None
+        code = server.process.returncode
     told = {
         "requests": given.requests,
         "clients": given.clients,
@@ -61,22 +52,12 @@ def main() -> None:
         "quit": outcome.quit,
         "different": len(outcome.different),
         "seconds": round(time.perf_counter() - began, 1),
-        "server_exit": server.returncode,
+        "server_exit": code,
     }
     print(json.dumps(told, indent=2))
     for one, answer, wanted in outcome.different[:5]:
         print(one, answer, wanted, sep="\n  ", file=sys.stderr)
-    sys.exit(1 if outcome.different or server.returncode else 0)
-
-
-def _address(server: "subprocess.Popen[bytes]", log: Path) -> str:
-    """Wait until the server is up, and say where."""
-    while server.poll() is None:
-        told = log.read_text()
-        if "startup complete" in told:
-            return re.findall(r"listening at (\S+)", told)[0]
-        time.sleep(0.1)
-    sys.exit(f"the server did not start:\n{log.read_text()}")
+    sys.exit(1 if outcome.different or code else 0)
 
 
 if __name__ == "__main__":

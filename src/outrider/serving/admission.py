@@ -1,11 +1,13 @@
 """Who is let in: memory has a bound, and whoever would not be done in time is told so at once.
 
-    time of a newcomer = (own + sum_j min(own, what job j has left)) / tokens a second
+    time of a newcomer = (own + sum_j min(left_j, max(own, piece_j))) / tokens a second
 
-Jobs take turns (`fair_queue.py`), so each delays a newcomer by no more than it asks for itself. The
-speed is what the model did lately; while it was not kept busy it can only have been faster.
+Jobs take turns (`fair_queue.py`), a piece each: job j, which has `left_j` tokens to go, delays a
+newcomer by no more than the newcomer asks for itself, or by one piece. The speed is what the model
+did lately; while it was not kept busy it can only have been faster.
 """
 
+from math import exp, log
 from time import monotonic
 
 from outrider.serving.job import Job
@@ -18,6 +20,10 @@ WINDOW = 1.0
 """Seconds over which the speed is measured."""
 WEIGHT = 0.5
 """What the newest window counts."""
+LEARNED = 0.02
+"""What the newest request counts in the tokens of a character."""
+FRESH = 0.02
+"""Seconds for which a look at the books is good enough."""
 PROMISE = 0.5
 """Part of its time that a request may be expected to take; the rest is for being wrong."""
 
@@ -33,28 +39,58 @@ class Admission:
         self.speed = 0.0
         """Tokens a second, of those that were asked for; 0 before anything was measured."""
         self._began = self._done = 0.0
+        self._tokens_each = 1.0
+        """Tokens for each character, lately."""
+        self._usual = 0.0
+        """Tokens of a request, lately: the mean of their logarithm, which a book hardly moves."""
         self._full = False
+        self._looked = 0.0
+        self._verdict: BusyError | None = None
 
     def __len__(self) -> int:
         return len(self._left)
 
     def check(self, tokens: int, seconds: float) -> None:
         """Refuse what finds no room or would come too late."""
-        if self._left and self.tokens + tokens > self._limits.queue_tokens:
+        if (error := self._objection(tokens, seconds)) is not None:
+            raise error
+
+    def full(self) -> BusyError | None:
+        """Return how a usual request would be refused now, before anything is known of it."""
+        if monotonic() - self._looked > FRESH:
+            self._looked = monotonic()
+            self._verdict = self._objection(int(exp(self._usual)), self._limits.seconds)
+        return self._verdict
+
+    def _objection(self, tokens: int, seconds: float) -> BusyError | None:
+        if not self._left:
+            return None
+        if self.tokens + tokens > self._limits.queue_tokens:
             again = self.tokens / self.speed if self.speed else seconds
             message = "too many requests are waiting; try again later"
-            raise BusyError(message, retry_after=min(again, 60))
+            return BusyError(message, retry_after=min(again, 60))
         expected = self.expected(tokens)
-        if self._left and expected > PROMISE * seconds:
-            message = "so many requests are waiting that this one would not be done in time"
-            raise BusyError(f"{message}; try again later", retry_after=min(expected, 60))
+        if expected <= PROMISE * seconds:
+            return None
+        message = "so many requests are waiting that this one would not be done in time"
+        return BusyError(f"{message}; try again later", retry_after=min(expected, 60))
 
     def expected(self, tokens: int) -> float:
         """Return the seconds that a newcomer would take; 0 where nothing is known."""
         if not self.speed:
             return 0.0
-        others = sum(min(tokens, left) for left in self._left.values())
+        others = sum(min(left, max(tokens, job.piece)) for job, left in self._left.items())
         return (tokens + others) / self.speed
+
+    def guess(self, characters: int) -> int:
+        """Return the tokens that texts will need, from what others needed, before they are read."""
+        return int(characters * self._tokens_each)
+
+    def learn(self, characters: int, tokens: int) -> None:
+        """Note what texts of so many characters needed."""
+        if characters and tokens:
+            self._tokens_each += LEARNED * (tokens / characters - self._tokens_each)
+            self._usual += LEARNED * (log(tokens) - self._usual)
 
     def enter(self, job: Job) -> None:
         """Write a job into the books."""

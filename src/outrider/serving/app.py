@@ -84,7 +84,9 @@ def build_app(
         log_request(scope, status, seconds)
         figures.note(scope, status, seconds)
 
-    app.add_middleware(Guard, limits=engine.limits, keyring=keyring, public=PUBLIC, note=note)
+    app.add_middleware(
+        Guard, limits=engine.limits, keyring=keyring, public=PUBLIC, full=engine.full, note=note
+    )
     if origins:  # outermost: a browser asks for leave without a key
         app.add_middleware(
             CORSMiddleware,

@@ -141,6 +141,14 @@ class Engine:
         await asyncio.sleep(0)  # the last news are on their way
         self._workers.shutdown(wait=False)
 
+    def full(self) -> BusyError | None:
+        """Return how a usual request would be refused, whatever model it asks for, if it would."""
+        loaded = self.shelf.loaded
+        if len(loaded) < len(self.shelf.specs):
+            return None
+        refused = [one.admission.full() for one in loaded.values()]
+        return None if None in refused else refused[0]
+
     async def answer(self, ask: Ask) -> list[list[Result]]:
         """Return what each text came to, best first."""
         async with self._let_in(ask, streams=False) as (works, ticket):
@@ -211,13 +219,16 @@ class Engine:
             raise TooLargeError(f"{characters:,} characters; send at most {most:,} at once")
         if self._preparing and self._preparing + characters > limits.preparing:
             raise BusyError("too many texts are being read; try again", retry_after=1)
-        loaded.admission.check(characters, seconds)
+        # Who will be refused is better refused unread.
+        loaded.admission.check(loaded.admission.guess(characters), seconds)
         self._preparing += characters
         try:
             works, requests, sizes = await self.beside(_prepare, ask, loaded, limits)
         finally:
             self._preparing -= characters
-        loaded.admission.check(sum(tokens for _, tokens in sizes), seconds)
+        tokens = sum(one for _, one in sizes)
+        loaded.admission.learn(characters, tokens)
+        loaded.admission.check(tokens, seconds)
         return works, Ticket(
             requests,
             sizes,

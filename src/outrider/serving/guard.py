@@ -35,6 +35,8 @@ DISCARDED = 64 << 20
 
 OPEN = ("/health", "/ready", "/metrics", "/languages", "/frontend/settings", "/openapi.json")
 """Answered without a key: no model is asked, and nothing is told that is not public."""
+ASKING = ("/translate", "/v1/completions", "/v1/chat/completions", "/watch")
+"""What asks a model; refused here, as early as can be, while all models have too much to do."""
 IN_BODY = ("/translate", "/detect")
 """LibreTranslate's clients put the key into the body; these routes call `admit` themselves."""
 _ABOUT_BODY = (b"content-type", b"content-length")
@@ -50,6 +52,7 @@ class Guard:
         *,
         keyring: Keyring | None = None,
         public: Sequence[str] = (),
+        full: Callable[[], RefusalError | None],
         note: Callable[[Scope, int, float], None],
     ) -> None:
         """Guard an app.
@@ -60,9 +63,11 @@ class Guard:
             keyring: Who may ask; None for everybody.
             public: Further paths that need no key, such as those of a page; one that ends in `/`
                 stands for all below it.
+            full: Says whether, and how, whoever asks a model is refused.
             note: Told of every request: its scope, its status and the seconds it took.
         """
-        self._app, self._limits, self._keyring, self._note = app, limits, keyring, note
+        self._app, self._limits, self._keyring = app, limits, keyring
+        self._full, self._note = full, note
         self._open = {*OPEN, *(path for path in public if path == "/" or path[-1] != "/")}
         self._below = tuple(path for path in public if path != "/" and path[-1] == "/")
 
@@ -84,12 +89,16 @@ class Guard:
         try:
             self._check_key(scope)
             body = await self._read(scope, receive)
+            self._check_load(scope)
             await self._app(scope, _again(_as_json(scope, body), receive), noted)
         except RefusalError as error:
             answer = refusal_answer(scope["path"], error)
-            answer.headers["Connection"] = "close"
+            unread = "bytes" not in scope["facts"]
+            if unread:
+                answer.headers["Connection"] = "close"
             await answer(scope, receive, noted)
-            await self._discard(receive)
+            if unread:
+                await self._discard(receive)
         except ClientGone:
             pass
         except Exception as error:
@@ -112,6 +121,13 @@ class Guard:
             return
         scope["key"] = key = self._keyring.check(given)
         scope["facts"]["key"] = key.name
+
+    def _check_load(self, scope: Scope) -> None:
+        """Refuse who asks a model while there is too much to do."""
+        asks = scope["method"] == "POST" and scope["path"] in ASKING
+        if asks and (error := self._full()) is not None:
+            scope["overloaded"] = scope["path"]
+            raise error
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
         most, length = self._limits.body, _header(scope, b"content-length")

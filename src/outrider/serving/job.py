@@ -68,8 +68,7 @@ class Job:
 
     def __post_init__(self) -> None:
         self.number = next(_numbers)
-
-    @property
-    def tokens(self) -> int:
+        self.tokens = sum(tokens for _, tokens in self.needs)
         """What all pieces take together."""
-        return sum(tokens for _, tokens in self.needs)
+        self.piece = self.tokens // max(1, len(self.needs))
+        """What one takes in the mean."""

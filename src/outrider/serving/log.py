@@ -8,12 +8,28 @@ from typing import Any, TextIO
 
 from starlette.types import Scope
 
-__all__ = ["log_request", "start_logging"]
+__all__ = ["log_request", "route_of", "start_logging"]
 
 requests = logging.getLogger("outrider.requests")
 
 QUIET = ("/health", "/ready", "/metrics")
 """Asked by machines every few seconds; only their failures are worth a line."""
+
+
+class _Crowd:
+    """Requests that were refused at the door: a line a second tells how many."""
+
+    def __init__(self) -> None:
+        self._count, self._told = 0, 0.0
+
+    def add(self) -> None:
+        self._count += 1
+        if (now := time.monotonic()) - self._told >= 1:
+            requests.warning("", extra={"values": {"event": "overloaded", "refused": self._count}})
+            self._count, self._told = 0, now
+
+
+_crowd = _Crowd()
 
 
 class _Lines(logging.Formatter):
@@ -37,11 +53,19 @@ def start_logging(stream: TextIO | None = None, level: str = "info") -> None:
         logger.setLevel(level.upper())
 
 
+def route_of(scope: Scope) -> str:
+    """Name the route of a request as the app knows it, never as the client wrote it."""
+    path = getattr(scope.get("route"), "path", None) or scope.get("overloaded")
+    return path if isinstance(path, str) else "unknown"
+
+
 def log_request(scope: Scope, status: int, seconds: float) -> None:
     """Write one line about a request: where to, how it went, how long it took, how much it was."""
-    route = scope.get("route")
-    path = getattr(route, "path", None) or "unknown"
+    path = route_of(scope)
     if path in QUIET and status < 400:
+        return
+    if "overloaded" in scope:
+        _crowd.add()
         return
     values = {
         "event": "request",

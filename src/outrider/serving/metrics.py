@@ -14,6 +14,7 @@ from prometheus_client.registry import Collector
 from starlette.types import Scope
 
 from outrider.serving.engine import Engine
+from outrider.serving.log import route_of
 
 __all__ = ["Metrics", "router"]
 
@@ -42,7 +43,7 @@ class Metrics:
 
     def note(self, scope: Scope, status: int, seconds: float) -> None:
         """Count a request; what is no route of ours is counted as one."""
-        route = getattr(scope.get("route"), "path", "unknown")
+        route = route_of(scope)
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 

@@ -5,12 +5,10 @@ so that other load on the machine hits all alike; a ratio is the median over the
 of ours must be the text that the library writes.
 """
 
-import re
 import subprocess
 import sys
-import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack, contextmanager
+from collections.abc import Callable, Sequence
+from contextlib import ExitStack
 from pathlib import Path
 from statistics import median, quantiles
 from tempfile import TemporaryDirectory
@@ -18,6 +16,7 @@ from time import perf_counter
 from typing import Any
 
 from outrider.bench.serve.clients import Load, ask_all, first_tokens
+from outrider.bench.serve.server import Server, serve_line, serving
 from outrider.errors import ModelError, ResourceError
 from outrider.runtime import Translator, load
 from outrider.serving.spec import Spec, read_spec
@@ -29,8 +28,6 @@ MATCHED = 64
 """Clients, and the batch of the library alone, at which servers are compared."""
 FEW = 32
 """Lines that a single client asks for; it takes its time."""
-START = 120.0
-"""Seconds that a server may take to start."""
 _EXPORT = (
     "import sys; from outrider.runtime.export import export_ctranslate2;"
     "export_ctranslate2(sys.argv[1], sys.argv[2], quantization='int8')"
@@ -74,24 +71,25 @@ def measure_serve(
         subprocess.run(  # noqa: S603
             [sys.executable, "-c", _EXPORT, str(spec.folder), str(place / "peer")], check=True
         )
+        ours = serve_line(model, "--threads", threads, "--deadline", 600)
         servers = {
-            "outrider": stack.enter_context(_serving(place / "ours", _ours(model, threads))),
-            "ctranslate2": stack.enter_context(_serving(place / "theirs", _peer(place, threads))),
+            "outrider": stack.enter_context(serving(place / "ours", ours)),
+            "ctranslate2": stack.enter_context(serving(place / "theirs", _peer(place, threads))),
         }
         if libretranslate is not None:
-            servers["libretranslate"] = _Server(libretranslate, None)
+            servers["libretranslate"] = Server(libretranslate, None)
         wanted = alone.translate(list(lines), split=False, **options)
         turns = _turns(alone, servers, spec, lines, wanted, options, repeats, report)
         rows = _rows(servers, spec, lines, wanted, clients, report)
     speeds = {name: [one[name] for one in turns] for name in turns[0]}
-    ours = speeds["outrider"]
+    served = speeds["outrider"]
     ratios: dict[str, float | None] = {
-        f"ratio_to_{key}": median(a / b for a, b in zip(ours, speeds[name], strict=True))
+        f"ratio_to_{key}": median(a / b for a, b in zip(served, speeds[name], strict=True))
         for key, name in (("offline", "offline"), ("ctranslate2_server", "ctranslate2"))
     }
     peers = speeds.get("libretranslate")
     ratios["ratio_to_libretranslate"] = (
-        None if peers is None else median(a / b for a, b in zip(ours, peers, strict=True))
+        None if peers is None else median(a / b for a, b in zip(served, peers, strict=True))
     )
     return {
         "task": "serve",
@@ -107,47 +105,9 @@ def measure_serve(
     }
 
 
-class _Server:
-    def __init__(self, url: str, process: "subprocess.Popen[bytes] | None") -> None:
-        self.url, self._process = url, process
-
-    def memory(self) -> float | None:
-        """Return the MiB that it holds now, where the system tells."""
-        if self._process is None:
-            return None
-        path = Path(f"/proc/{self._process.pid}/status")
-        try:
-            (held,) = re.findall(r"VmRSS:\s+(\d+)", path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
-            return None
-        return round(int(held) / 1024, 1)
-
-
-def _ours(model: str, threads: int) -> list[str]:
-    line = [sys.executable, "-m", "outrider", "serve", model, "--port", "0", "--backend", "native"]
-    return [*line, "--threads", str(threads), "--deadline", "600"]
-
-
 def _peer(place: Path, threads: int) -> list[str]:
     script = Path(__file__).with_name("peer.py")
     return [sys.executable, str(script), str(place / "peer"), str(threads)]
-
-
-@contextmanager
-def _serving(log: Path, line: Sequence[str]) -> Iterator[_Server]:
-    """Start a server, and wait until it is up."""
-    with log.open("wb") as file:
-        process = subprocess.Popen(line, stderr=file, stdout=file)  # noqa: S603
-    try:
-        began = time.monotonic()
-        while "startup complete" not in (told := log.read_text(encoding="utf-8")):
-            if process.poll() is not None or time.monotonic() - began > START:
-                raise ResourceError(f"the server did not start: {told[-500:]}")
-            time.sleep(0.05)
-        yield _Server(re.findall(r"listening at (\S+)", told)[0], process)
-    finally:
-        process.terminate()
-        process.wait()
 
 
 def _bodies(spec: Spec, lines: Sequence[str]) -> list[dict[str, Any]]:
@@ -159,7 +119,7 @@ def _bodies(spec: Spec, lines: Sequence[str]) -> list[dict[str, Any]]:
 
 def _turns(
     alone: Translator,
-    servers: dict[str, _Server],
+    servers: dict[str, Server],
     spec: Spec,
     lines: Sequence[str],
     wanted: Sequence[str],
@@ -187,7 +147,7 @@ def _turns(
 
 
 def _rows(
-    servers: dict[str, _Server],
+    servers: dict[str, Server],
     spec: Spec,
     lines: Sequence[str],
     wanted: Sequence[str],
