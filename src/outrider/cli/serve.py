@@ -1,5 +1,7 @@
 """`outrider serve`: models as a service."""
 
+from contextlib import closing
+from functools import partial
 from pathlib import Path
 from typing import Annotated, Any
 
@@ -56,17 +58,20 @@ def serve(
     deadline: Annotated[
         float, typer.Option(min=0.1, max=3600, help="Seconds that a request has.")
     ] = 60.0,
+    ray: Annotated[
+        bool, typer.Option("--ray", help="Serve by Ray Serve, on RAY_ADDRESS or this machine.")
+    ] = False,
+    replicas: Annotated[
+        str, typer.Option(help="With --ray: how many processes, or between which numbers, as 1-4.")
+    ] = "1",
 ) -> None:
     """Serve models over HTTP, as LibreTranslate and OpenAI do.
 
     By default only this machine can reach it. SIGTERM lets requests in flight finish.
     """
-    from outrider.serving.app import build_app
-    from outrider.serving.engine import Engine
-    from outrider.serving.keys import Keyring
     from outrider.serving.limits import Limits
     from outrider.serving.run import bind, run
-    from outrider.serving.spec import read_spec
+    from outrider.serving.service import Service
 
     limits = Limits(
         rows=rows,
@@ -75,15 +80,44 @@ def serve(
         characters=characters,
         seconds=deadline,
     )
-    budget = None if memory is None else _bytes("--memory", memory)
-    keyring = None if keys is None else Keyring(keys)
-    specs = [read_spec(model) for model in models]
-    engine = Engine(specs, limits, memory=budget, idle=idle, place=place)
-    listening = bind(host, port)
-    address = listening.getsockname()
+    service = Service(
+        models=tuple(models),
+        limits=limits,
+        memory=None if memory is None else _bytes("--memory", memory),
+        idle=idle,
+        place=place,
+        keys=keys,
+        origins=tuple(allow_origin or ()),
+        load=not lazy,
+    )
+    app = service.build()
+    least, most = _between("--replicas", replicas)
+    if not ray and most > 1:
+        raise ConfigError("--replicas", "is for --ray; one process serves all that it can")
+    with closing(bind(host, port)) as listening:
+        address = listening.getsockname()
+        if not ray:
+            _say(address)
+            run(app, listening, limits)
+    if ray:
+        from outrider.serving.replicas import run_replicas
+
+        say = partial(_say, address)
+        run_replicas(service, host=host, port=address[1], least=least, most=most, ready=say)
+
+
+def _say(address: tuple[Any, ...]) -> None:
+    """Say where requests are welcome."""
     typer.echo(f"outrider: listening at http://{address[0]}:{address[1]}", err=True)
-    app = build_app(engine, keyring=keyring, load=not lazy, origins=allow_origin or ())
-    run(app, listening, limits)
+
+
+def _between(key: str, text: str) -> tuple[int, int]:
+    """Read `4` or `1-4`."""
+    least, dash, most = text.partition("-")
+    numbers = [least, most if dash else least]
+    if not all(number.isdigit() and 0 < int(number[:9]) < 10_000 for number in numbers):
+        raise ConfigError(key, f"got {text[:50]!r}, expected a number or two, as 4 or 1-4")
+    return int(numbers[0]), int(numbers[1])
 
 
 def _bytes(key: str, text: str) -> int:
