@@ -56,7 +56,7 @@ class Asked:
     texts: list[str]
     options: dict[str, Any]
     kind: str
-    """`translate`, `complete` or `stream`."""
+    """`translate`, `complete` or `stream`; `told` streams a translation."""
     quits: bool
     split: bool = True
 
@@ -80,16 +80,17 @@ def draw_requests(count: int, *, seed: int, quit_share: float) -> list[Asked]:
 
     asked = []
     for _ in range(count):
-        kind = dice.choice(["translate", "translate", "complete", "stream"])
-        ways = WAYS if kind == "translate" else WRITING
-        pieces = dice.choice([1, 1, 2, 12 if kind == "translate" else 1])
+        kind = dice.choice(["translate", "translate", "complete", "stream", "told"])
+        translates = kind in ("translate", "told")
+        ways = WAYS if translates else WRITING
+        pieces = dice.choice([1, 1, 2, 12 if translates else 1])
         texts = [dice.choice([" ", "\n"]).join(sentence() for _ in range(pieces))]
         if kind == "translate" and dice.random() < 0.3:
             texts += [sentence(), "", sentence()]
         options = dict(dice.choice(ways))
-        if kind != "translate":
+        if not translates:
             options.setdefault("max_new_tokens", dice.randint(1, 30))
-        quits, split = dice.random() < quit_share, dice.random() < 0.8
+        quits, split = dice.random() < quit_share, kind == "told" or dice.random() < 0.8
         asked.append(Asked(texts, options, kind, quits, split))
     return asked
 
@@ -124,11 +125,12 @@ def compare(asked: list[Asked], answers: list[Any], *models: Any) -> Outcome:
         if answer is None:
             outcome.quit += 1
             continue
-        key = json.dumps([one.texts, one.options, one.kind == "translate", one.split])
+        translates = one.kind in ("translate", "told")
+        key = json.dumps([one.texts, one.options, translates, one.split])
         if key not in known:
             known[key] = (
                 translator.translate(one.texts, split=one.split, **one.options)
-                if one.kind == "translate"
+                if translates
                 else writer.generate(one.texts, **one.options)
             )
         outcome.answered += 1
@@ -169,7 +171,8 @@ async def _ask(client: httpx.AsyncClient, translator: str, writer: str, one: Ask
         body |= {"options": one.options, "split": one.split}
         answer = await client.post("/translate", json=body)
         return answer.json().get("translatedText", answer.text)
-    body = {"model": writer, "prompt": one.texts, "options": one.options}
+    model = translator if one.kind == "told" else writer
+    body = {"model": model, "prompt": one.texts, "options": one.options}
     if one.kind == "complete":
         answer = await client.post("/v1/completions", json=body)
         found = answer.json()
