@@ -1,6 +1,7 @@
 """A server that is attacked: nothing but answers and refusals, and it goes on answering."""
 
 import json
+import os
 import socket
 import time
 from collections.abc import Iterator
@@ -258,9 +259,11 @@ JSON = st.recursive(
 
 
 shared = httpx.Client(timeout=20)
+FUZZED = int(os.environ.get("OUTRIDER_FUZZED", "400"))
+"""Requests; `OUTRIDER_FUZZED=10000 pytest tests/attacks/test_server.py` takes some minutes."""
 
 
-@settings(max_examples=400, suppress_health_check=list(HealthCheck))
+@settings(max_examples=FUZZED, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
 def test_requests_that_are_nearly_right(url: str, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(list(PATHS)))

@@ -78,6 +78,8 @@ def test_who_leaves_is_called_off_at_the_next_round(translator, offline) -> None
             waiting.cancel()
             await until(lambda: loaded.driver.running == 0)
             assert (len(loaded.admission), loaded.admission.tokens) == (0, 0)
+            whole = len(offline.results([LONG])[0][0].tokens)
+            assert 0 < loaded.driver.tokens < whole / 2, "it was decoded to its end"
             assert (await engine.answer(ask()))[0][0].text == offline.translate(TEXT)
             async with aclosing(engine.stream(ask(LONG))) as events:
                 async for _ in events:

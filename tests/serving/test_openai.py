@@ -11,10 +11,11 @@ import pytest
 
 import outrider
 from outrider.decoding import DecodeSettings, Request, decode
-from outrider.runtime import Generator
-from outrider.serving.engine import Engine
+from outrider.runtime import Generator, Result
+from outrider.serving.engine import Engine, Finished, Progress
 from outrider.serving.events import TextStream
 from outrider.serving.spec import read_spec
+from outrider.serving.told import Choice
 from served import serving
 
 TEMPLATE = (
@@ -191,11 +192,34 @@ def test_what_is_wrong_is_told_as_openai_does(url, change, status, key) -> None:
     assert key is None or key in error["param"]
 
 
-def test_letters_of_several_tokens_are_told_whole() -> None:
-    class Bytes:
-        def decode(self, ids: list[int]) -> str:
-            return bytes(ids).decode("utf-8", "replace")
+class Bytes:
+    """A tokenizer whose tokens are bytes."""
 
+    def decode(self, ids: list[int]) -> str:
+        return bytes(ids).decode("utf-8", "replace")
+
+
+def test_letters_of_several_tokens_are_told_whole() -> None:
     stream = TextStream(Bytes(), list(b"before "))
     told = [stream.add([byte]) for byte in "é漢a".encode()]
     assert told == ["", "é", "", "", "漢", "a"]
+
+
+@pytest.mark.parametrize(
+    ("said", "sentences"),
+    [
+        (b" ab ", ["ab"]),
+        (b"ab  c ", ["ab  c", "ab  c de"]),
+        (b"ab. ", ["ab.", "ab.\n\nde"]),
+        (b"", ["", " x"]),
+        (b"  ", [""]),
+    ],
+)
+def test_blanks_around_a_translation_are_not_told(said: bytes, sentences: list[str]) -> None:
+    choice = Choice(0, (), TextStream(Bytes()), True)
+    told = [choice.hear(Progress(0, 0, (byte,))) for byte in said]
+    for number, text in enumerate(sentences, start=1):
+        done = number == len(sentences)
+        told.append(choice.finish(Finished(0, number, [Result(text)], done)))
+    assert "".join(one.text for one in told if one) == sentences[-1]
+    assert told[-1].finish == "stop"

@@ -1,5 +1,7 @@
 """`/translate` and `/languages` over a real socket."""
 
+import json
+import socket
 import time
 
 import httpx
@@ -103,3 +105,27 @@ def test_pages_of_other_hosts_ask_only_if_allowed(serve, translator, url) -> Non
     stranger = other | {"Origin": "https://example.com"}
     answer = httpx.options(f"{open_to_one}/translate", headers=stranger)
     assert "access-control-allow-origin" not in answer.headers
+
+
+@pytest.mark.parametrize("path", ["/translate", "/v1/completions"])
+def test_a_client_that_hangs_up_is_called_off(serve, translator, path) -> None:
+    url = serve(f"en-de={translator}")
+    long = " ".join([TEXT] * 20)
+    asked = {"q": long, "source": "en", "target": "de"}
+    if path == "/v1/completions":
+        asked = {"model": "tiny", "prompt": long, "stream": True}
+    body = json.dumps(asked).encode()
+    head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
+    host, port = url.removeprefix("http://").split(":")
+    with httpx.Client(base_url=url) as client, socket.create_connection((host, int(port))) as one:
+        one.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
+        wait_for(client, 'outrider_queue_requests{model="tiny"} 1.0')
+        one.close()
+        wait_for(client, 'outrider_cancelled_total{model="tiny"} 1.0')
+        wait_for(client, 'outrider_queue_requests{model="tiny"} 0.0')
+
+
+def wait_for(client: httpx.Client, figure: str) -> None:
+    until = time.monotonic() + 20
+    while figure not in client.get("/metrics").text:
+        assert time.monotonic() < until, figure

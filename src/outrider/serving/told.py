@@ -11,7 +11,7 @@ from outrider.runtime.text import well_formed
 from outrider.serving.engine import Ask, Engine, Finished, Progress
 from outrider.serving.events import TextStream
 
-__all__ = ["Told", "tell"]
+__all__ = ["Choice", "Told", "tell"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,7 +28,7 @@ class Told:
     """Tokens of the text, once it is done."""
 
 
-class _Choice:
+class Choice:
     """A text on its way: what has been said, what has been told, and where it stops."""
 
     def __init__(
@@ -54,7 +54,7 @@ class _Choice:
     def finish(self, event: Finished) -> Told | None:
         """Take in what the text has come to, all of it or a beginning."""
         best = event.results[0]
-        if best.text.startswith(self._said):
+        if best.text.startswith(self._said[: self._told]):
             self._said = best.text
         if not event.done:
             return self._tell(None)
@@ -94,7 +94,7 @@ async def tell(
         translates = not isinstance(loaded.model, Generator)
     befores = await engine.beside(_openings, ask, tokenizer, translates)
     choices = [
-        _Choice(number, stops, TextStream(tokenizer, before), translates)
+        Choice(number, stops, TextStream(tokenizer, before), translates)
         for number, before in enumerate(befores)
     ]
     async with aclosing(engine.stream(ask, tokens=tokens or bool(stops))) as events:
