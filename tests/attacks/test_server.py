@@ -109,6 +109,15 @@ def test_a_body_that_is_no_request(url: str, path: str, body: bytes) -> None:
         check(httpx.post(f"{url}{path}", content=body, headers={"Content-Type": kind}, timeout=20))
 
 
+@pytest.mark.parametrize("path", ["/translate", "/v1/completions", "/v1/chat/completions"])
+@pytest.mark.parametrize("key", ["\ud800", "a\nb", "\0", "x" * 5000, "é" * 500])
+def test_a_name_that_an_error_repeats(url: str, path: str, key: str) -> None:
+    body = _dump(PATHS[path] | {"options": {key: 1}})
+    answer = httpx.post(f"{url}{path}", content=body, headers=KIND)
+    assert answer.status_code == 422
+    check(answer)
+
+
 @pytest.mark.parametrize("size", [1 << 20, (1 << 20) + 1, 10 << 20])
 def test_a_huge_body(url: str, size: int) -> None:
     began = time.monotonic()
@@ -258,18 +267,23 @@ JSON = st.recursive(
 )
 
 
-shared = httpx.Client(timeout=20)
+@pytest.fixture(scope="module")
+def client(url: str) -> Iterator[httpx.Client]:
+    with httpx.Client(base_url=url, timeout=20) as made:
+        yield made
+
+
 FUZZED = int(os.environ.get("OUTRIDER_FUZZED", "400"))
 """Requests; `OUTRIDER_FUZZED=10000 pytest tests/attacks/test_server.py` takes some minutes."""
 
 
 @settings(max_examples=FUZZED, suppress_health_check=list(HealthCheck))
 @given(data=st.data())
-def test_requests_that_are_nearly_right(url: str, data: st.DataObject) -> None:
+def test_requests_that_are_nearly_right(client: httpx.Client, data: st.DataObject) -> None:
     path = data.draw(st.sampled_from(list(PATHS)))
     body = dict(PATHS[path])
     for _ in range(data.draw(st.integers(1, 3))):
         known = ["q", "source", "target", "format", "alternatives", "options", "model", "prompt"]
         known += ["messages", "n", "stop", "seed", "top_p", "stream_options", "deadline", "split"]
         body[data.draw(st.sampled_from(known))] = data.draw(JSON)
-    check(shared.post(f"{url}{path}", content=_dump(body), headers=KIND))
+    check(client.post(path, content=_dump(body), headers=KIND))

@@ -21,6 +21,7 @@ def bench_serve(
         str, typer.Argument(metavar="MODEL", help="As for outrider serve: FOLDER or en-de=FOLDER.")
     ],
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw speed and waiting times here.")] = None,
     source: Annotated[
         Path | None, typer.Option(help="Lines to ask for, plain or .gz; English ones if none.")
     ] = None,
@@ -41,7 +42,8 @@ def bench_serve(
     machine, lets both answer the same lines in turns, and checks that our texts are the library's.
     """
     counts = read_numbers("--clients", clients, "1,16,64,256")
-    check_output("--json", json, *([] if source is None else [source]))
+    for option, path in (("--json", json), ("--png", png)):
+        check_output(option, path, *([] if source is None else [source]))
     if source is not None and not source.exists():
         raise DataError(f"{source}: no such file")
 
@@ -79,6 +81,11 @@ def bench_serve(
     if json is not None:
         write_result(json, result)
         typer.echo(f"wrote {json}", err=True)
+    if png is not None:
+        from outrider.bench.serve.picture import draw_serve
+
+        draw_serve(result, png)
+        typer.echo(f"wrote {png}", err=True)
 
 
 def _print(result: dict[str, Any]) -> None:

@@ -11,6 +11,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from outrider.errors import ConfigError, OutriderError, ResourceError
+from outrider.runtime.text import well_formed
 from outrider.serving.client import ClientGone
 from outrider.serving.refusal import RefusalError
 
@@ -82,6 +83,8 @@ def error_answer(
     retry_after: int | None = None,
 ) -> JSONResponse:
     """Tell an error as LibreTranslate does, or below `/v1/` as OpenAI does."""
+    # It may repeat a name that the client made up.
+    message = " ".join(well_formed(message).split())
     message = message if len(message) <= WORDS else f"{message[:WORDS]}..."
     error: Any = message
     if path.startswith(OPENAI):
@@ -114,7 +117,7 @@ def _invalid(request: Request, error: Exception) -> Response:
     first = error.errors()[0]
     if first["type"] == "json_invalid":
         return error_answer(request.url.path, 422, "the body is not JSON, nor a form")
-    key = ".".join(str(part) for part in first["loc"] if part != "body")[:100]
+    key = well_formed(".".join(str(part) for part in first["loc"] if part != "body"))[:100]
     message = f"{key}: {first['msg']}" if key else str(first["msg"])
     return error_answer(request.url.path, 422, message, key=key or None)
 

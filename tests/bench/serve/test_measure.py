@@ -40,7 +40,9 @@ def test_clients_ask_and_count(model: Path) -> None:
 def test_the_command_writes_what_it_promises(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "serve.json"
     line = ["bench", "serve", f"en-de={model}", "--json", str(path)]
+    line += ["--png", str(tmp_path / "serve.png")]
     assert run([*line, "--lines", "64", "--repeats", "1", "--clients", "1,8"]) == 0
+    assert (tmp_path / "serve.png").read_bytes()[:4] == b"\x89PNG"
     found = json.loads(path.read_text())
     assert found["ratio_to_offline"] > 0
     assert found["ratio_to_ctranslate2_server"] > 0
