@@ -1,9 +1,9 @@
 """uvicorn's connections, with two habits: they lose patience, and they do not talk in bits.
 
 uvicorn closes connections that are idle between two requests; one that has begun a request and does
-not go on would be kept for ever. Bodies have a time of their own (`guard.py`). It also sends a head
-and a body apart: two calls of the system, after each of which this thread waits for
-the one that decodes.
+not go on would be kept for ever, and so would one that does not read its answer. Bodies have a time
+of their own (`guard.py`). It also sends a head and a body apart: two calls of the system, and after
+each this thread waits for the one that decodes.
 """
 
 import asyncio
@@ -47,6 +47,8 @@ def connection_protocol(seconds: float) -> type[H11Protocol]:
         _looker: asyncio.TimerHandle | None = None
         _seen: object = None
         """The request that was the newest when we last looked."""
+        _unread = 0
+        """Bytes that the client had not taken then."""
 
         def connection_made(self, transport: Any) -> None:
             super().connection_made(_Gathering(transport, self.loop))  # type: ignore[arg-type]
@@ -58,12 +60,16 @@ def connection_protocol(seconds: float) -> type[H11Protocol]:
             super().connection_lost(exc)
 
         def _look(self) -> None:
-            """Close it unless a request came since we last looked, or one is being answered."""
+            """End it if nothing came since we last looked, nor was taken of an answer."""
             waits = self.conn.their_state is h11.IDLE
             if waits and self.cycle is self._seen:
                 self.transport.close()
                 return
-            self._seen = self.cycle
+            unread = self.transport.get_write_buffer_size()
+            if unread and unread == self._unread and self.flow.write_paused:
+                self.transport.abort()  # closing would wait for it to be read
+                return
+            self._seen, self._unread = self.cycle, unread
             self._looker = self.loop.call_later(seconds, self._look)
 
     return Connection
