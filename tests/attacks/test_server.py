@@ -30,7 +30,7 @@ ALLOWED = {200, 400, 401, 404, 405, 408, 413, 422, 429, 431, 503}
 
 @pytest.fixture(scope="module")
 def url(translator: Path, language_model: Path) -> Iterator[str]:
-    limits = Limits(seconds=5, body_seconds=1, characters=5_000, new_tokens=64, body=1 << 20)
+    limits = Limits(seconds=10, body_seconds=1, characters=5_000, new_tokens=64, body=1 << 20)
     specs = [read_spec(f"en-de={translator}"), read_spec(str(language_model))]
     with serving(Engine(specs, limits)) as address:
         yield address
@@ -40,7 +40,7 @@ def url(translator: Path, language_model: Path) -> Iterator[str]:
 def _still_answers(url: str) -> Iterator[None]:
     """Whatever was done to it, the server answers the next client."""
     yield
-    answer = httpx.post(f"{url}/translate", json=GOOD, timeout=10)
+    answer = httpx.post(f"{url}/translate", json=GOOD, timeout=20)
     assert answer.status_code == 200
     assert answer.json()["translatedText"]
 

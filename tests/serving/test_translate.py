@@ -87,10 +87,12 @@ def test_health_and_readiness(url) -> None:
 def test_an_answer_does_not_wait_for_the_clients_acknowledgement(url) -> None:
     with httpx.Client(base_url=url) as client:
         client.get("/health")
-        began = time.perf_counter()
+        waited = []
         for _ in range(20):
+            began = time.perf_counter()
             client.get("/health")
-        assert time.perf_counter() - began < 20 * 0.03
+            waited.append(time.perf_counter() - began)
+    assert min(waited) < 0.03
 
 
 def test_pages_of_other_hosts_ask_only_if_allowed(serve, translator, url) -> None:
