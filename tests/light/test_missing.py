@@ -11,7 +11,7 @@ from outrider.formats.description import Seq2SeqDescription
 
 RUN = """
 import sys
-missing = "torch transformers accelerate pyarrow sacrebleu sentencepiece fastapi"
+missing = "torch transformers accelerate pyarrow sacrebleu sentencepiece uvicorn fastapi"
 for name in missing.split():
     sys.modules[name] = None  # as if it were not installed, where it is
 from outrider.cli.main import run
@@ -50,7 +50,7 @@ def test_every_other_command_names_the_extra(command: str, demo: Path, tmp_path:
 
 
 def test_a_server_names_its_extra(demo: Path) -> None:
-    wanted = "needs fastapi, which is not installed: pip install 'outrider[serve]'"
+    wanted = "needs uvicorn, which is not installed: pip install 'outrider[serve]'"
     assert say("serve", f"en-de={demo}") == f"outrider: outrider serve {wanted}"
 
 

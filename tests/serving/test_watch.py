@@ -78,6 +78,13 @@ def test_gamma_is_asked_of_the_drafter(url, offline) -> None:
     assert refused[1] < refused[0]
 
 
+def test_a_slow_first_run_is_not_the_last(url, monkeypatch) -> None:
+    monkeypatch.setattr(watch, "BRIEF", 5e-4)  # seconds: no run is that short
+    for mode in ("tandem", "ar"):
+        (done,) = of(events(url, text=TEXT), "done", mode)
+        assert done["takes"] > 1
+
+
 def test_a_block_is_no_longer_than_the_drafter_can(url) -> None:
     start = events(url, text="two men", draft_tokens=60)[0][1]
     assert start["draft_tokens"] == start["longest_draft"] == 6
