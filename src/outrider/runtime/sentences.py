@@ -30,12 +30,14 @@ CLOSING = "\"'”’»›)\\]}」』】）〉》〕｣"
 OPENING = "\"'“‘„«‹»›([{「『【（〈《〔｢¿¡-–—*_#"
 BRACKETS = {")": "(", "]": "[", "}": "{", "）": "（", "】": "【", "〕": "〔"}
 
+# What follows a repetition here may be empty, so none is ever taken back; possessive ones (`*+`),
+# which would say so, are wrong in Python before 3.11.5.
 _STOP = re.compile(
     # Full stops; two Ethiopic word separators; the Greek question mark; the Armenian full stop.
-    rf"(?<![{STRONG}{WEAK}])(?P<marks>(?:[{STRONG}{WEAK}]|፡፡)++"
+    rf"(?<![{STRONG}{WEAK}])(?P<marks>(?:[{STRONG}{WEAK}]|፡፡)+"
     r"|(?<=[Ͱ-Ͽἀ-῿])[;\u037e]|(?<=[԰-֏]):)"
     # Quotes that close here and may open elsewhere need a space behind them.
-    rf"(?P<closing>(?:[{CLOSING}]|[“‘«‹](?=\s|\Z)|\s[»›](?=[\s,.;:]|\Z))*+)(?P<space>\s*+)"
+    rf"(?P<closing>(?:[{CLOSING}]|[“‘«‹](?=\s|\Z)|\s[»›](?=[\s,.;:]|\Z))*)(?P<space>\s*)"
 )
 _WORD = re.compile(r"[$€£¥]?[^\W_]+(?:['’\-][^\W_]+)*")
 _DOTTED = re.compile(r"[^\W\d_]{1,3}(?:\.-?[^\W\d_]{1,3})+|[^\W\d_]")
