@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.bench_options import Tokenize, read_numbers, report_interrupt
+from outrider.cli.bench_options import Tokenize, measuring, read_numbers, report_interrupt
 from outrider.cli.console import new_console
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError
@@ -57,13 +57,7 @@ def bench_modes(
     from outrider.evaluation.origin import origin
 
     translator = _load_translator(model, threads)
-    doing = ["nothing yet"]
-    with report_interrupt(doing), new_console(stderr=True).status("measuring") as status:
-
-        def report(text: str) -> None:
-            doing[0] = text
-            status.update(text)
-
+    with measuring() as report:
         result = measure_modes(
             translator,
             sources,

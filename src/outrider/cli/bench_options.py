@@ -1,15 +1,16 @@
 """What commands that measure have in common: lists of numbers, and a clean end on Ctrl-C."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Annotated
 
 import typer
 
+from outrider.cli.console import new_console
 from outrider.errors import ConfigError
 from outrider.evaluation.bleu_tokenizer import check_tokenizer
 
-__all__ = ["Tokenize", "read_numbers", "report_interrupt"]
+__all__ = ["Tokenize", "measuring", "read_numbers", "report_interrupt"]
 
 
 def read_numbers(option: str, text: str, example: str) -> list[int]:
@@ -46,3 +47,16 @@ def report_interrupt(doing: list[str]) -> Iterator[None]:
     except KeyboardInterrupt:
         typer.echo(f"outrider: stopped ({doing[0]}); no result was written", err=True)
         raise typer.Exit(130) from None
+
+
+@contextmanager
+def measuring() -> Iterator[Callable[[str], None]]:
+    """Show what is being measured; yields what to call with that."""
+    doing = ["nothing yet"]
+    with report_interrupt(doing), new_console(stderr=True).status("measuring") as status:
+
+        def report(text: str) -> None:
+            doing[0] = text
+            status.update(text)
+
+        yield report

@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.bench_options import read_numbers, report_interrupt
+from outrider.cli.bench_options import measuring, read_numbers
 from outrider.cli.console import new_console
 from outrider.cli.output import check_output
 from outrider.errors import DataError
@@ -60,13 +60,7 @@ def bench_serve(
         list(SENTENCES) if source is None else [one for one in read_lines(source) if one.strip()]
     )
     texts = (texts * (lines // max(1, len(texts)) + 1))[:lines]
-    doing = ["nothing yet"]
-    with report_interrupt(doing), new_console(stderr=True).status("measuring") as status:
-
-        def report(text: str) -> None:
-            doing[0] = text
-            status.update(text)
-
+    with measuring() as report:
         result = measure_serve(
             model,
             texts,

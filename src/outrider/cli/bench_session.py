@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.bench_options import report_interrupt
+from outrider.cli.bench_options import measuring
 from outrider.cli.console import new_console
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError, DataError, ModelError
@@ -51,13 +51,7 @@ def bench_session(
     translator = load(model, threads=threads, backend=backend)
     if not isinstance(translator, Translator):
         raise ModelError(f"{model}: is a language model; bench session takes an encoder-decoder")
-    doing = ["nothing yet"]
-    with report_interrupt(doing), new_console(stderr=True).status("measuring") as status:
-
-        def report(text: str) -> None:
-            doing[0] = text
-            status.update(text)
-
+    with measuring() as report:
         result = measure_session(
             translator, texts, rows=rows, modes=modes, repeats=repeats, report=report
         )

@@ -181,9 +181,7 @@ def _describe(
     lines += [f"Machine: {machine.get('processor', '')} ({sets}).", ""]
     lines += [f"### {len(samples)} sentences, drawn at random", ""]
     lines += ["| source | teacher | student |", "|---|---|---|"]
-    lines += [
-        f"| {' | '.join(one.replace('|', chr(92) + '|') for one in row)} |" for row in samples
-    ]
+    lines += [f"| {' | '.join(map(_in_a_cell, row))} |" for row in samples]
     write_text(card, before + "\n\n" + "\n".join([*lines, ""]))
 
 
