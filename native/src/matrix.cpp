@@ -16,13 +16,10 @@ constexpr int kPanelStep = 12; // panels at once are a multiple of this, as all 
 
 // x / scale in the nearest whole numbers, ties to even. `x` and `bytes` are padded to `kLanes`.
 void round_column(const float* x, int width, float scale, std::int8_t* bytes) {
-  typedef std::int8_t Bytes __attribute__((vector_size(kLanes)));
   const Lanes divisor = broadcast(scale), limit = broadcast(127.0f);
   for (int k = 0; k < width; k += kLanes) {
     const Lanes scaled = max_lanes(min_lanes(load(x + k) / divisor, limit), -limit);
-    const IntLanes whole = __builtin_convertvector(round_lanes(scaled), IntLanes);
-    const Bytes small = __builtin_convertvector(whole, Bytes);
-    std::memcpy(bytes + k, &small, sizeof small);
+    store_bytes(bytes + k, to_ints(round_lanes(scaled)), kLanes);
   }
 }
 

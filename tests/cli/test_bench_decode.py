@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 import drafted
+from outrider.bench.decode.isa import environment
 from outrider.bench.decode.sentences import SENTENCES
 from outrider.cli.main import run
 
@@ -53,6 +54,33 @@ def test_two_engines_are_measured_and_compared(
     said = capsys.readouterr()
     assert "not measured: outrider-torch tandem: this model has no drafter" in said.out
     assert f"wrote {written['json']}" in said.err
+
+
+def test_every_engine_is_kept_to_an_instruction_set(
+    folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    native = pytest.importorskip("outrider.backends.native", reason="needs the native core")
+    best, last = native.instruction_sets()[0], native.instruction_sets()[-1]
+    command = ["bench", "decode", str(folder), "--threads", "1", "--batches", "1"]
+    command += ["--engines", "outrider-native-int8", "--repeats", "1", "--sentences", "8"]
+    command += ["--isa", f"{best},{last}", "--json", str(tmp_path / "speed.json")]
+    assert run(command) == 0
+    result = json.loads((tmp_path / "speed.json").read_text(encoding="utf-8"))
+    assert [row["isa"] for row in result["rows"]] == [best, last]
+    assert f"{last}, batch 1" in capsys.readouterr().out
+    assert run([*command[:-2], "--isa", "mmx"]) == 2
+    assert f"--isa: got 'mmx'; this machine has {best}" in capsys.readouterr().err
+
+
+def test_one_set_for_all_engines() -> None:
+    assert environment(None) == {}
+    assert environment("portable") == {"OUTRIDER_ISA": "portable"}
+    assert environment("vnni") == {
+        "OUTRIDER_ISA": "vnni",
+        "CT2_FORCE_CPU_ISA": "AVX512",
+        "ONEDNN_MAX_CPU_ISA": "AVX512_CORE_VNNI",
+        "MKL_ENABLE_INSTRUCTIONS": "AVX512_E1",
+    }
 
 
 def test_mistakes_are_named(

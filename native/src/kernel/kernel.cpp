@@ -11,29 +11,28 @@
 #elif defined(OUTRIDER_ARM) && defined(__linux__)
 #include <asm/hwcap.h>
 #include <sys/auxv.h>
+#elif defined(OUTRIDER_ARM) && defined(__APPLE__)
+#include <sys/sysctl.h>
 #endif
 
 namespace outrider {
-
-using Product = void(const std::int8_t*, int, int, const std::int8_t*, const std::int32_t*, int,
-                     std::int32_t*);
 
 extern const RowFunctions rows_portable;
 Product product_portable;
 
 #if defined(OUTRIDER_X86)
 extern const RowFunctions rows_avx2, rows_avx512;
-Product product_avx2, product_vnni, product_amx;
+Product product_avx2, product_avx512, product_avxvnni, product_vnni256, product_vnni, product_amx;
 #elif defined(OUTRIDER_ARM)
-Product product_neon;
+Product product_neon, product_i8mm;
 #endif
 
 namespace {
 
 #if defined(OUTRIDER_X86)
-// What CPUID leaf 7 says, and which registers the system saves for a thread.
+// What CPUID's leaf 7 and its second page say, and which registers the system saves for a thread.
 struct Features {
-  unsigned ebx = 0, ecx = 0, edx = 0;
+  unsigned ebx = 0, ecx = 0, edx = 0, more = 0;
   unsigned saved = 0;
 
   Features() {
@@ -43,14 +42,16 @@ struct Features {
     unsigned high = 0;
     __asm__("xgetbv" : "=a"(saved), "=d"(high) : "c"(0));
     __get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx);
+    if (eax >= 1) __get_cpuid_count(7, 1, &more, &other_b, &other_c, &other_d);
   }
 
   bool avx2() const { return saves(0x6) && has(ebx, 5); }
-  // AVX-512 F, DQ, BW and VL, and the dot product of bytes.
-  bool vnni() const {
-    return avx2() && saves(0xe6) && has(ebx, 16) && has(ebx, 17) && has(ebx, 30) && has(ebx, 31) &&
-           has(ecx, 11);
+  // F, DQ, BW and VL.
+  bool avx512() const {
+    return avx2() && saves(0xe6) && has(ebx, 16) && has(ebx, 17) && has(ebx, 30) && has(ebx, 31);
   }
+  bool vnni() const { return avx512() && has(ecx, 11); }  // the dot product of bytes
+  bool avxvnni() const { return avx2() && has(more, 4); }  // the same, without AVX-512
   bool amx() const { return vnni() && has(edx, 24) && has(edx, 25); }  // tiles, and bytes in them
 
  private:
@@ -75,6 +76,18 @@ bool has_dot_product() {
   return true;  // every Apple machine that runs 64-bit ARM code has it
 #endif
 }
+
+bool has_matrix_product() {
+#if defined(__linux__)
+  return (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+#elif defined(__APPLE__)
+  int found = 0;
+  std::size_t size = sizeof found;
+  return sysctlbyname("hw.optional.arm.FEAT_I8MM", &found, &size, nullptr, 0) == 0 && found != 0;
+#else
+  return false;
+#endif
+}
 #endif
 
 std::vector<Kernel> find_all() {
@@ -83,8 +96,15 @@ std::vector<Kernel> find_all() {
   const Features machine;
   if (machine.amx() && may_use_tiles()) found.push_back({"amx", product_amx, &rows_avx512});
   if (machine.vnni()) found.push_back({"vnni", product_vnni, &rows_avx512, true});
+  if (machine.avxvnni() || machine.vnni()) {
+    Product* const narrow = machine.avxvnni() ? product_avxvnni : product_vnni256;
+    found.push_back({"avxvnni", narrow, &rows_avx2, true});
+  }
+  if (machine.avx512()) found.push_back({"avx512", product_avx512, &rows_avx512});
   if (machine.avx2()) found.push_back({"avx2", product_avx2, &rows_avx2});
 #elif defined(OUTRIDER_ARM)
+  if (has_dot_product() && has_matrix_product())
+    found.push_back({"i8mm", product_i8mm, &rows_portable});
   if (has_dot_product()) found.push_back({"neon", product_neon, &rows_portable});
 #endif
   found.push_back({"portable", product_portable, &rows_portable});

@@ -66,15 +66,16 @@ struct RowFunctions {
   void (*masses)(const float* x, int n, double temperature, double* out);
 };
 
+// sums[r][c] = bytes[r] . column c, exactly. Weights [panel][depth / 4][16][4]; `offsets` holds 128
+// times the sum of each column, for machines that multiply unsigned by signed bytes.
+using Product = void(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
+                     const std::int32_t* offsets, int panel_count, std::int32_t* sums);
+
 struct Kernel {
   const char* name;
-  // sums[r][c] = bytes[r] . column c, exactly. Weights [panel][depth / 4][16][4]; `offsets` holds
-  // 128 times the sum of each column, for machines that multiply unsigned by signed bytes: where
-  // `unsigned_bytes` is set, 128 is to be added to all of `bytes` beforehand.
-  void (*product)(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
-                  const std::int32_t* offsets, int panel_count, std::int32_t* sums);
+  Product* product;
   const RowFunctions* rows;
-  bool unsigned_bytes = false;
+  bool unsigned_bytes = false;  // 128 is to be added to all of `bytes` beforehand
 };
 
 // Names of the instruction sets this machine can run, best first; "portable" is always the last.

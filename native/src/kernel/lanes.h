@@ -1,4 +1,7 @@
-// Sixteen numbers at a time, in plain C++: compilers turn these into whatever vectors they have.
+// Sixteen numbers at a time, in plain C++: as many of the machine's own vectors as it takes.
+//
+// (One vector type of sixteen would be shorter. Where the machine's are narrower, GCC takes
+// comparisons of such vectors apart into single numbers, ten times slower.)
 //
 // Sums are always formed in the same order, lane by lane and then along one tree, and nothing is
 // contracted to fused operations (see CMakeLists.txt). So every instruction set gives the same
@@ -9,75 +12,223 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
+#include <utility>
+
+#if defined(__SSE2__)
+#include <immintrin.h>
+#endif
 
 namespace outrider {
 
-constexpr int kLanes = 16;
-
-typedef float Lanes __attribute__((vector_size(64)));
-typedef std::int32_t IntLanes __attribute__((vector_size(64)));
+#if defined(__AVX512F__)
+constexpr int kVectorBytes = 64;
+#elif defined(__AVX__)
+constexpr int kVectorBytes = 32;
+#else
+constexpr int kVectorBytes = 16;
+#endif
 
 #define OUTRIDER_INLINE static inline __attribute__((always_inline, unused))
 
-OUTRIDER_INLINE Lanes broadcast(float x) { return x - Lanes{}; }
+template <typename T>
+constexpr int kWidth = kVectorBytes / static_cast<int>(sizeof(T));
 
-OUTRIDER_INLINE Lanes load(const float* from) {
-  Lanes out;
+// The machine's own vector of T.
+template <typename T>
+struct VectorOf {
+  typedef T type __attribute__((vector_size(kVectorBytes)));
+};
+template <typename T>
+using Vector = typename VectorOf<T>::type;
+
+template <typename T, int n>
+struct Pack {
+  static constexpr int kParts = n / kWidth<T>;
+  Vector<T> part[kParts];
+};
+
+constexpr int kLanes = 16, kWideLanes = 8;
+using Lanes = Pack<float, kLanes>;
+using IntLanes = Pack<std::int32_t, kLanes>;
+using WideLanes = Pack<double, kWideLanes>;
+
+// f of each vector, or of those at the same place in several packs.
+template <typename Out, typename F, typename... Packs>
+OUTRIDER_INLINE Out each_part(F f, const Packs&... packs) {
+  Out out;
+#pragma GCC unroll 4
+  for (int i = 0; i < Out::kParts; ++i) out.part[i] = f(packs.part[i]...);
+  return out;
+}
+
+#define OUTRIDER_OPERATOR(op)                                                                  \
+  template <typename T, int n>                                                                 \
+  OUTRIDER_INLINE Pack<T, n> operator op(const Pack<T, n>& a, const Pack<T, n>& b) {           \
+    return each_part<Pack<T, n>>([](auto x, auto y) { return x op y; }, a, b);                 \
+  }                                                                                            \
+  template <typename T, int n>                                                                 \
+  OUTRIDER_INLINE Pack<T, n> operator op(const Pack<T, n>& a, std::type_identity_t<T> number) { \
+    return each_part<Pack<T, n>>([number](auto x) { return x op number; }, a);                 \
+  }                                                                                            \
+  template <typename T, int n>                                                                 \
+  OUTRIDER_INLINE Pack<T, n> operator op(std::type_identity_t<T> number, const Pack<T, n>& a) { \
+    return each_part<Pack<T, n>>([number](auto x) { return number op x; }, a);                 \
+  }
+OUTRIDER_OPERATOR(+)
+OUTRIDER_OPERATOR(-)
+OUTRIDER_OPERATOR(*)
+OUTRIDER_OPERATOR(/)
+#undef OUTRIDER_OPERATOR
+
+template <typename T, int n>
+OUTRIDER_INLINE Pack<T, n> operator-(const Pack<T, n>& a) {
+  return each_part<Pack<T, n>>([](auto x) { return -x; }, a);
+}
+
+template <typename P, typename T>
+OUTRIDER_INLINE P broadcast_as(T x) {
+  return each_part<P>([x]() { return x - Vector<T>{}; });
+}
+
+OUTRIDER_INLINE Lanes broadcast(float x) { return broadcast_as<Lanes>(x); }
+
+template <typename P, typename T>
+OUTRIDER_INLINE P load_as(const T* from) {
+  P out;
   std::memcpy(&out, from, sizeof out);
   return out;
 }
 
-OUTRIDER_INLINE void store(float* to, Lanes x) { std::memcpy(to, &x, sizeof x); }
+OUTRIDER_INLINE Lanes load(const float* from) { return load_as<Lanes>(from); }
+
+template <typename T, int n>
+OUTRIDER_INLINE void store(T* to, const Pack<T, n>& x) {
+  std::memcpy(to, &x, sizeof x);
+}
 
 // The first `count` numbers, and `rest` in the lanes behind them.
 OUTRIDER_INLINE Lanes load_partial(const float* from, int count, float rest) {
-  Lanes out = broadcast(rest);
-  std::memcpy(&out, from, static_cast<std::size_t>(count) * sizeof(float));
-  return out;
+  float all[kLanes];
+  store(all, broadcast(rest));
+  std::memcpy(all, from, static_cast<std::size_t>(count) * sizeof(float));
+  return load(all);
 }
 
-OUTRIDER_INLINE void store_partial(float* to, Lanes x, int count) {
-  std::memcpy(to, &x, static_cast<std::size_t>(count) * sizeof(float));
+template <typename T, int n>
+OUTRIDER_INLINE void store_partial(T* to, const Pack<T, n>& x, int count) {
+  T all[n];
+  store(all, x);
+  std::memcpy(to, all, static_cast<std::size_t>(count) * sizeof(T));
 }
 
 // The first `count` lanes, and zeros behind them.
-OUTRIDER_INLINE Lanes mask_after(Lanes x, int count) {
-  Lanes out = {};
-  std::memcpy(&out, &x, static_cast<std::size_t>(count) * sizeof(float));
+OUTRIDER_INLINE Lanes mask_after(const Lanes& x, int count) {
+  float all[kLanes];
+  store(all, x);
+  return load_partial(all, count, 0.0f);
+}
+
+// `yes` where x >= limit, else `no`; also `no` where x is no number.
+OUTRIDER_INLINE WideLanes where_at_least(const WideLanes& x, double limit, const WideLanes& yes,
+                                         const WideLanes& no) {
+  return each_part<WideLanes>([limit](auto a, auto y, auto z) { return a >= limit ? y : z; }, x,
+                              yes, no);
+}
+
+OUTRIDER_INLINE Lanes max_lanes(const Lanes& a, const Lanes& b) {
+  return each_part<Lanes>([](auto x, auto y) { return x > y ? x : y; }, a, b);
+}
+
+OUTRIDER_INLINE Lanes min_lanes(const Lanes& a, const Lanes& b) {
+  return each_part<Lanes>([](auto x, auto y) { return x < y ? x : y; }, a, b);
+}
+
+// y, negated where x < 0.
+OUTRIDER_INLINE Lanes with_sign_of(const Lanes& x, const Lanes& y) {
+  return each_part<Lanes>([](auto a, auto b) { return a < 0.0f ? -b : b; }, x, y);
+}
+
+OUTRIDER_INLINE Lanes abs_lanes(const Lanes& x) { return with_sign_of(x, x); }
+
+OUTRIDER_INLINE Lanes add_lanes(const Lanes& a, const Lanes& b) { return a + b; }
+
+template <int away, typename V, int... places>
+OUTRIDER_INLINE V swap_lanes(V x, std::integer_sequence<int, places...>) {
+  return __builtin_shufflevector(x, x, (places ^ away)...);
+}
+
+// Every lane meets the one 8, 4, 2 and 1 places away: one tree, whatever the machine.
+template <typename Join>
+OUTRIDER_INLINE float reduce(Lanes x, Join join) {
+  constexpr std::make_integer_sequence<int, kWidth<float>> places;
+#pragma GCC unroll 2
+  for (int apart = Lanes::kParts / 2; apart > 0; apart /= 2)
+#pragma GCC unroll 2
+    for (int i = 0; i < apart; ++i) x.part[i] = join(x.part[i], x.part[i + apart]);
+  Vector<float> all = x.part[0];
+  if constexpr (kWidth<float> > 8) all = join(all, swap_lanes<8>(all, places));
+  if constexpr (kWidth<float> > 4) all = join(all, swap_lanes<4>(all, places));
+  all = join(all, swap_lanes<2>(all, places));
+  all = join(all, swap_lanes<1>(all, places));
+  return all[0];
+}
+
+OUTRIDER_INLINE float reduce_sum(const Lanes& x) {
+  return reduce(x, [](Vector<float> a, Vector<float> b) { return a + b; });
+}
+
+OUTRIDER_INLINE float reduce_max(const Lanes& x) {
+  return reduce(x, [](Vector<float> a, Vector<float> b) { return a > b ? a : b; });
+}
+
+OUTRIDER_INLINE Lanes to_floats(const IntLanes& x) {
+  return each_part<Lanes>([](auto a) { return __builtin_convertvector(a, Vector<float>); }, x);
+}
+
+OUTRIDER_INLINE IntLanes to_ints(const Lanes& x) {
+  return each_part<IntLanes>(
+      [](auto a) { return __builtin_convertvector(a, Vector<std::int32_t>); }, x);
+}
+
+// Numbers whose bits are these.
+template <typename Out, typename T, int n>
+OUTRIDER_INLINE Out as_bits(const Pack<T, n>& x) {
+  Out out;
+  std::memcpy(&out, &x, sizeof out);
   return out;
 }
 
-OUTRIDER_INLINE Lanes max_lanes(Lanes a, Lanes b) { return a > b ? a : b; }
-
-OUTRIDER_INLINE Lanes min_lanes(Lanes a, Lanes b) { return a < b ? a : b; }
-
-// Every lane meets the one 8, 4, 2 and 1 places away: one tree, whatever the machine.
-#define OUTRIDER_REDUCE(x, join)                                                                 \
-  x = join(x,                                                                                    \
-           __builtin_shufflevector(x, x, 8, 9, 10, 11, 12, 13, 14, 15, 0, 1, 2, 3, 4, 5, 6, 7)); \
-  x = join(x,                                                                                    \
-           __builtin_shufflevector(x, x, 4, 5, 6, 7, 0, 1, 2, 3, 12, 13, 14, 15, 8, 9, 10, 11)); \
-  x = join(x,                                                                                    \
-           __builtin_shufflevector(x, x, 2, 3, 0, 1, 6, 7, 4, 5, 10, 11, 8, 9, 14, 15, 12, 13)); \
-  x = join(x, __builtin_shufflevector(x, x, 1, 0, 3, 2, 5, 4, 7, 6, 9, 8, 11, 10, 13, 12, 15, 14))
-
-OUTRIDER_INLINE Lanes add_lanes(Lanes a, Lanes b) { return a + b; }
-
-OUTRIDER_INLINE float reduce_sum(Lanes x) {
-  OUTRIDER_REDUCE(x, add_lanes);
-  return x[0];
+// The first `count` lanes, from -128 to 127, as bytes.
+OUTRIDER_INLINE void store_bytes(std::int8_t* to, const IntLanes& x, int count) {
+  typedef std::int8_t Bytes __attribute__((vector_size(kLanes)));
+  Bytes bytes;
+#if defined(__SSE2__) && !defined(__AVX512F__)  // GCC would move single bytes
+  __m128i four[4];
+  std::memcpy(four, &x, sizeof four);
+  bytes = reinterpret_cast<Bytes>(
+      _mm_packs_epi16(_mm_packs_epi32(four[0], four[1]), _mm_packs_epi32(four[2], four[3])));
+#else
+  typedef std::int32_t All __attribute__((vector_size(4 * kLanes)));
+  bytes = __builtin_convertvector(as_bits<All>(x), Bytes);
+#endif
+  std::memcpy(to, &bytes, static_cast<std::size_t>(count));
 }
 
-OUTRIDER_INLINE float reduce_max(Lanes x) {
-  OUTRIDER_REDUCE(x, max_lanes);
-  return x[0];
+OUTRIDER_INLINE WideLanes load_wide(const float* from) {
+  typedef float Narrow __attribute__((vector_size(kVectorBytes / 2)));
+  WideLanes out;
+#pragma GCC unroll 4
+  for (int i = 0; i < WideLanes::kParts; ++i) {
+    Narrow few;
+    std::memcpy(&few, from + i * kWidth<double>, sizeof few);
+    out.part[i] = __builtin_convertvector(few, Vector<double>);
+  }
+  return out;
 }
 
 // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number, ties to even.
-OUTRIDER_INLINE Lanes round_lanes(Lanes x) {
-  const Lanes big = broadcast(12582912.0f);
-  return (x + big) - big;
-}
+OUTRIDER_INLINE Lanes round_lanes(const Lanes& x) { return (x + 12582912.0f) - 12582912.0f; }
 
 // e^x as 2^n e^r with |r| <= ln(2)/2. The polynomial is that of the Cephes library (S. Moshier),
 // two units in the last place off at most; its terms are summed in pairs, which waits less.
@@ -90,27 +241,18 @@ OUTRIDER_INLINE Lanes exp_lanes(Lanes x) {
   const Lanes middle = r * 8.3334519073e-3f + 4.1665795894e-2f;
   const Lanes high = r * 1.9875691500e-4f + 1.3981999507e-3f;
   const Lanes p = (high * square + middle) * square + low;
-  const IntLanes power = (__builtin_convertvector(n, IntLanes) + 127) << 23;
-  Lanes scale;
-  std::memcpy(&scale, &power, sizeof scale);
+  const auto power = [](auto a) { return (a + 127) << 23; };
+  const Lanes scale = as_bits<Lanes>(each_part<IntLanes>(power, to_ints(n)));
   return (p * square + (r + 1.0f)) * scale;
 }
 
-constexpr int kWideLanes = 8;
-
-typedef double WideLanes __attribute__((vector_size(64)));
-typedef float HalfLanes __attribute__((vector_size(32)));
-typedef std::int64_t WideIntLanes __attribute__((vector_size(64)));
-
-// The same for 8 doubles up to zero; nothing below -708. The fraction is that of the Cephes library, too, about
-// one unit in the last place off.
-OUTRIDER_INLINE WideLanes exp_wide(WideLanes x) {
-  const WideLanes zero = {};
-  const WideIntLanes vanished = ~(x >= zero - 708.0);  // also where it is no number
-  x = vanished ? zero : x;
-  const WideLanes big = zero + 6755399441055744.0;  // 1.5 * 2^52, as in round_lanes
-  const WideLanes shifted = x * 1.4426950408889634 + big;
-  const WideLanes n = shifted - big;
+// The same for 8 doubles up to zero; nothing below -708, nor where it is no number. The fraction is
+// that of the Cephes library, too, about one unit in the last place off.
+OUTRIDER_INLINE WideLanes exp_wide(const WideLanes& given) {
+  const WideLanes zero = broadcast_as<WideLanes>(0.0);
+  const WideLanes x = where_at_least(given, -708.0, given, zero);
+  const WideLanes shifted = x * 1.4426950408889634 + 6755399441055744.0;
+  const WideLanes n = shifted - 6755399441055744.0;  // 1.5 * 2^52, as in round_lanes
   const WideLanes r = (x - n * 0.693145751953125) - n * 1.42860682030941723212e-6;
   const WideLanes square = r * r;
   const WideLanes p =
@@ -121,22 +263,23 @@ OUTRIDER_INLINE WideLanes exp_wide(WideLanes x) {
        2.27265548208155028766e-1) *
           square +
       2.00000000000000000009;
-  WideIntLanes power;  // its low bits are those of n
-  std::memcpy(&power, &shifted, sizeof power);
-  power = (power + 1023) << 52;
-  WideLanes scale;
-  std::memcpy(&scale, &power, sizeof scale);
+  using WideIntLanes = Pack<std::int64_t, kWideLanes>;
+  const auto power = [](auto a) { return (a + 1023) << 52; };  // the low bits are those of n
+  const WideLanes scale =
+      as_bits<WideLanes>(each_part<WideIntLanes>(power, as_bits<WideIntLanes>(shifted)));
   const WideLanes mass = (1.0 + 2.0 * (p / (q - p))) * scale;
-  return vanished ? zero : mass;
+  return where_at_least(given, -708.0, mass, zero);
 }
 
-OUTRIDER_INLINE Lanes tanh_lanes(Lanes x) { return 1.0f - 2.0f / (exp_lanes(2.0f * x) + 1.0f); }
+OUTRIDER_INLINE Lanes tanh_lanes(const Lanes& x) {
+  return 1.0f - 2.0f / (exp_lanes(2.0f * x) + 1.0f);
+}
 
-OUTRIDER_INLINE Lanes sigmoid_lanes(Lanes x) { return 1.0f / (exp_lanes(-x) + 1.0f); }
+OUTRIDER_INLINE Lanes sigmoid_lanes(const Lanes& x) { return 1.0f / (exp_lanes(-x) + 1.0f); }
 
 // Abramowitz and Stegun, 7.1.26: at most 1.5e-7 off.
-OUTRIDER_INLINE Lanes erf_lanes(Lanes x) {
-  const Lanes size = x < 0.0f ? -x : x;
+OUTRIDER_INLINE Lanes erf_lanes(const Lanes& x) {
+  const Lanes size = abs_lanes(x);
   const Lanes t = 1.0f / (1.0f + 0.3275911f * size);
   Lanes p = broadcast(1.061405429f);
   p = p * t - 1.453152027f;
@@ -144,7 +287,7 @@ OUTRIDER_INLINE Lanes erf_lanes(Lanes x) {
   p = p * t - 0.284496736f;
   p = p * t + 0.254829592f;
   const Lanes y = 1.0f - p * t * exp_lanes(-size * size);
-  return x < 0.0f ? -y : y;
+  return with_sign_of(x, y);
 }
 
 }  // namespace outrider

@@ -111,7 +111,7 @@ inline void up_to_16(const std::int8_t* bytes, int rows, int depth, const std::i
 void product_amx(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
                  const std::int32_t* offsets, int panel_count, std::int32_t* sums) {
   if (rows < kFewRows)
-    return vnni_product<false>(bytes, rows, depth, panels, offsets, panel_count, sums);
+    return vnni_product<Vnni512, false>(bytes, rows, depth, panels, offsets, panel_count, sums);
   const int columns = panel_count * kPanel;
   int r = 0;
   while (rows - r > kTileRows && panel_count % 2 == 0) {

@@ -7,8 +7,6 @@
 namespace outrider {
 namespace {
 
-OUTRIDER_INLINE Lanes abs_lanes(Lanes x) { return x < 0.0f ? -x : x; }
-
 // Calls part(offset, lanes, count) for all of a row; the last may be shorter.
 template <typename Part>
 OUTRIDER_INLINE void for_each_vector(int n, Part part) {
@@ -48,10 +46,7 @@ float quantise(const float* x, int n, std::int8_t* bytes, int depth) {
   const float inverse = usable ? 127.0f / limit : 0.0f;
   for_each_vector(n, [&](int i, int count) {
     const Lanes scaled = usable ? load_up_to(x + i, count) * inverse : broadcast(0.0f);
-    typedef std::int8_t Bytes __attribute__((vector_size(16)));
-    const Bytes small =
-        __builtin_convertvector(__builtin_convertvector(round_lanes(scaled), IntLanes), Bytes);
-    std::memcpy(bytes + i, &small, static_cast<std::size_t>(count));
+    store_bytes(bytes + i, to_ints(round_lanes(scaled)), count);
   });
   if (depth > n) std::memset(bytes + n, 0, static_cast<std::size_t>(depth - n));
   return usable ? limit / 127.0f : 0.0f;
@@ -60,9 +55,7 @@ float quantise(const float* x, int n, std::int8_t* bytes, int depth) {
 void dequantise(const std::int32_t* sums, int n, float scale, const float* scales,
                 const float* bias, float* out) {
   for_each_vector(n, [&](int i, int count) {
-    IntLanes whole;
-    std::memcpy(&whole, sums + i, sizeof whole);  // sums, scales and bias are padded to 16
-    const Lanes value = __builtin_convertvector(whole, Lanes);
+    const Lanes value = to_floats(load_as<IntLanes>(sums + i));  // all are padded to 16
     store_up_to(out + i, value * (load(scales + i) * scale) + load(bias + i), count);
   });
 }
@@ -331,17 +324,12 @@ void masses(const float* x, int n, double temperature, double* out) {
   const double most = largest(x, n);
   int i = 0;
   for (; i + kWideLanes <= n; i += kWideLanes) {
-    HalfLanes narrow;
-    std::memcpy(&narrow, x + i, sizeof narrow);
-    const WideLanes mass =
-        exp_wide((__builtin_convertvector(narrow, WideLanes) - most) / temperature);
-    std::memcpy(out + i, &mass, sizeof mass);
+    store(out + i, exp_wide((load_wide(x + i) - most) / temperature));
   }
   if (i == n) return;
-  WideLanes z = {};
-  for (int k = 0; i + k < n; ++k) z[k] = (x[i + k] - most) / temperature;
-  const WideLanes mass = exp_wide(z);
-  std::memcpy(out + i, &mass, static_cast<std::size_t>(n - i) * sizeof(double));
+  float rest[kWideLanes];
+  for (int k = 0; k < kWideLanes; ++k) rest[k] = x[i + k < n ? i + k : i];
+  store_partial(out + i, exp_wide((load_wide(rest) - most) / temperature), n - i);
 }
 
 }  // namespace

@@ -210,7 +210,7 @@ class NativeBackend:
             parts: A model, and the drafter and the CTC decoder that were made for it.
             dtype: int8, or float32 to compare with.
             threads: CPU threads; None for as many as the machine has cores.
-            instruction_set: amx, vnni, avx2, neon or portable; None for `OUTRIDER_ISA` or the best.
+            instruction_set: One of `instruction_sets()`; None for `OUTRIDER_ISA` or the best.
             ends: End tokens beside those of the model's config.
             keep: Take int8 weights that were packed before, and keep them for the next time.
             shortlist: Which words may follow a source; None for all.

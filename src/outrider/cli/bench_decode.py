@@ -40,6 +40,10 @@ def bench_decode(
     engines: Annotated[
         str | None, typer.Option(help="Measure only these, with commas; a wrong name lists all.")
     ] = None,
+    isa: Annotated[
+        str | None,
+        typer.Option(help="Keep all engines to each of these instruction sets, as avx2,vnni."),
+    ] = None,
     shallow: Annotated[
         Path | None, typer.Option(help="Folder of a model with a shallow decoder, as a peer.")
     ] = None,
@@ -66,6 +70,10 @@ def bench_decode(
     chosen = _engines(engines)
     chosen_orders = _orders(orders)
 
+    from outrider.bench.decode.isa import check_isa
+
+    sets: list[str | None] = [None] if isa is None else [*check_isa(isa.split(","))]
+
     from transformers.utils import logging
 
     from outrider.bench.decode.plan import settings
@@ -75,17 +83,22 @@ def bench_decode(
 
     logging.disable_progress_bar()
     found = choose_sentences(model, source, reference, most=sentences or usual["sentences"])
-    result = _measure(
-        model,
-        found,
-        settings(sizes, chosen_orders, counts, all_threads=not quick),
-        engines=chosen,
-        repeats=repeats or usual["repeats"],
-        shallow=shallow,
-        tokenize=tokenize,
-        slow_once=quick,
-        limits=Limits(usual["one_pass"], usual.get("whole", math.inf)),
-    )
+    results = [
+        _measure(
+            model,
+            found,
+            settings(sizes, chosen_orders, counts, all_threads=not quick),
+            engines=chosen,
+            repeats=repeats or usual["repeats"],
+            shallow=shallow,
+            tokenize=tokenize,
+            slow_once=quick,
+            isa=one,
+            limits=Limits(usual["one_pass"], usual.get("whole", math.inf)),
+        )
+        for one in sets
+    ]
+    result = results[0] | {"rows": [row for one in results for row in one["rows"]]}
     result |= origin(model, source=source, reference=reference)
     if shallow is not None:
         result["shallow"] = origin(shallow)["weights_sha256"]
@@ -149,18 +162,16 @@ def _print(result: dict[str, Any]) -> None:
     from rich.box import SIMPLE_HEAD
     from rich.table import Table
 
-    from outrider.bench.decode.table import NARROW, heading, shown_columns, shown_row
+    from outrider.bench.decode.table import NARROW, groups, heading, shown_columns, shown_row
 
     console = new_console(highlight=False)
     console.print(heading(result), markup=False)
     columns = shown_columns(result, NARROW)
-    for batch, order in dict.fromkeys((row["batch"], row["order"]) for row in result["rows"]):
-        title = f"batch {batch}" + (f", {order}" if batch > 1 else "")
+    for title, rows in groups(result):
         table = Table(*columns.values(), title=title, box=SIMPLE_HEAD, padding=(0, 1, 0, 0))
         table.columns[0].no_wrap = True
-        for row in result["rows"]:
-            if (row["batch"], row["order"]) == (batch, order):
-                table.add_row(*shown_row(row, columns))
+        for row in rows:
+            table.add_row(*shown_row(row, columns))
         console.print(table)
     for one in result["missing"]:
         console.print(f"not measured: {one['engine']}: {one['reason']}", markup=False)

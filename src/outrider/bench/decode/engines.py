@@ -8,7 +8,7 @@ imported before an engine is built: each runs in a process of its own, whose mem
 import json
 import time
 from collections import defaultdict
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Protocol
@@ -54,6 +54,8 @@ class EnginePlan:
     """Whether the model is the one with a shallow decoder."""
     assistant: Path | None = None
     """An exported model that drafts for transformers' assisted generation."""
+    environment: Mapping[str, str] = field(default_factory=dict)
+    """Variables of its process."""
 
 
 class Translated(NamedTuple):

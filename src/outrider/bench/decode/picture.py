@@ -92,7 +92,8 @@ def _machine(machine: dict[str, Any]) -> str:
 
 
 def _name(row: dict[str, Any]) -> str:
-    return f"{row['engine']}  {row['mode']}"
+    isa = row.get("isa")
+    return f"{row['engine']}  {row['mode']}" + (f"  ({isa})" if isa else "")
 
 
 def _label(row: dict[str, Any]) -> str:

@@ -1,7 +1,7 @@
 """The plan of `bench decode`: engines, batch sizes, orders and threads."""
 
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
@@ -89,6 +89,7 @@ def plan_engines(
     *,
     shallow: Path | None = None,
     slow_once: bool = False,
+    environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[list[EnginePlan], list[Missing]]]:
     """List the engines to start; models exported for CTranslate2 live as long as the context.
 
@@ -98,6 +99,7 @@ def plan_engines(
         threads: Numbers of threads; each gets a process of its own.
         shallow: Folder of a model with a shallow decoder.
         slow_once: Whether slow engines are started at the first number of threads only.
+        environment: Variables of all their processes.
     """
     plans, missing = [], []
     with tempfile.TemporaryDirectory() as working:
@@ -107,6 +109,7 @@ def plan_engines(
             except OutriderError as error:
                 missing.append(Missing(name, str(error)))
             else:
+                plan = replace(plan, environment=environment or {})
                 once = slow_once and plan.library in ("torch", "transformers")
                 plans += [replace(plan, threads=count) for count in threads[: 1 if once else None]]
         yield plans, missing

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from outrider.bench.decode.isa import environment
 from outrider.bench.decode.plan import Setting, plan_engines
 from outrider.bench.decode.rows import decode_rows
 from outrider.bench.decode.sentences import SENTENCES
@@ -65,6 +66,7 @@ def bench_model(
     shallow: Path | None = None,
     tokenize: str = "auto",
     slow_once: bool = False,
+    isa: str | None = None,
     limits: Limits = UNLIMITED,
     expect: Callable[[int], None] = lambda _: None,
     report: Callable[[str], None] = lambda _: None,
@@ -80,6 +82,7 @@ def bench_model(
         shallow: Folder of a model with a shallow decoder, to be measured beside it.
         tokenize: SacreBLEU's tokenizer; `auto` takes the one for the script of the references.
         slow_once: Whether slow engines are measured at the first number of threads only.
+        isa: The instruction set that all engines are kept to; by default each takes its best.
         limits: On the time this may take.
         expect: Called once with the number of turns there will be.
         report: Called before every turn with what is measured.
@@ -88,7 +91,12 @@ def bench_model(
         _check(folder)
     threads = sorted({count for one in settings for count in one.threads})
     report("exporting")
-    planned = plan_engines(model, engines, threads, shallow=shallow, slow_once=slow_once)
+    planned = plan_engines(
+        *(model, engines, threads),
+        shallow=shallow,
+        slow_once=slow_once,
+        environment=environment(isa),
+    )
     with planned as (plans, missing):
         speeds = measure_speeds(
             plans,
@@ -105,7 +113,10 @@ def bench_model(
         "sentences": len(sentences.sources),
         "source_tokens": sum(sentences.lengths),
         "repeats": repeats,
-        "rows": decode_rows(speeds, sentences.references, tokenize=tokenize),
+        "rows": [
+            {"isa": isa, **row}
+            for row in decode_rows(speeds, sentences.references, tokenize=tokenize)
+        ],
         "missing": [one._asdict() for one in [*missing, *speeds.missing]],
     }
 

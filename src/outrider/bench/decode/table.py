@@ -1,12 +1,13 @@
 """The result of `bench decode` as people read it: columns, headings and a page of Markdown."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
 __all__ = [
     "COLUMNS",
     "NARROW",
     "decode_markdown",
+    "groups",
     "heading",
     "shown_columns",
     "shown_row",
@@ -73,6 +74,18 @@ def _shown(key: str, value: Any) -> str:
     return f"{value:,.0f}" if value >= 1000 or key == "peak_rss_mib" else f"{value:.2f}"
 
 
+def groups(result: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
+    """Rows that belong together, with a title."""
+    for isa, batch, order in dict.fromkeys(map(_group, result["rows"])):
+        title = f"batch {batch}" + (f", {order}" if batch > 1 else "")
+        title = title if isa is None else f"{isa}, {title}"
+        yield title, [row for row in result["rows"] if _group(row) == (isa, batch, order)]
+
+
+def _group(row: dict[str, Any]) -> tuple[str | None, int, str]:
+    return row.get("isa"), row["batch"], row["order"]
+
+
 def heading(result: dict[str, Any]) -> str:
     """What was measured, and on which machine, in a sentence."""
     where, versions = result["machine"], result["versions"]
@@ -90,9 +103,8 @@ def decode_markdown(result: dict[str, Any]) -> str:
     """The whole result as a page of Markdown."""
     columns = shown_columns(result)
     lines = [f"# Decoding speed of {result['model']}", "", heading(result), ""]
-    for batch, order in dict.fromkeys((row["batch"], row["order"]) for row in result["rows"]):
-        rows = [row for row in result["rows"] if (row["batch"], row["order"]) == (batch, order)]
-        lines += [f"## Batch {batch}" + (f", {order}" if batch > 1 else ""), ""]
+    for title, rows in groups(result):
+        lines += [f"## {title[0].upper()}{title[1:]}", ""]
         lines += _table(columns.values(), [shown_row(row, columns) for row in rows])
         lines += split_table(rows)
     if result["missing"]:

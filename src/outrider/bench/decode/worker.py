@@ -106,6 +106,7 @@ def start_workers(plans: Sequence[EnginePlan]) -> Iterator[list[Worker]]:
 def _work(pipe: Connection, plan: EnginePlan) -> None:
     """Body of the process."""
     os.environ["RAYON_NUM_THREADS"] = str(plan.threads)  # of the tokenizer
+    os.environ |= plan.environment
     warnings.simplefilter("ignore")
     _import_libraries(plan)
     pipe.send(True)

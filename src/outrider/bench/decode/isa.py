@@ -1,0 +1,38 @@
+"""Instruction sets: how every engine is kept to one, so that a new machine can stand for an old."""
+
+from collections.abc import Mapping
+
+from outrider.errors import ConfigError
+
+__all__ = ["check_isa", "environment"]
+
+_PEERS = {
+    "avx2": ("AVX2", "AVX2", "AVX2"),
+    "avxvnni": ("AVX2", "AVX2_VNNI", "AVX2_E1"),
+    "avx512": ("AVX512", "AVX512_CORE", "AVX512"),
+    "vnni": ("AVX512", "AVX512_CORE_VNNI", "AVX512_E1"),
+    "amx": ("AVX512", "AVX512_CORE_AMX", "AVX512_E4"),
+}
+"""The same for CTranslate2 itself, oneDNN and MKL; the first two alone do not restrict MKL."""
+
+
+def check_isa(names: list[str]) -> list[str]:
+    """Refuse what this machine has not."""
+    from outrider.backends.native import instruction_sets
+
+    have = instruction_sets()
+    for name in names:
+        if name not in have:
+            raise ConfigError("--isa", f"got {name!r}; this machine has {', '.join(have)}")
+    return names
+
+
+def environment(isa: str | None) -> Mapping[str, str]:
+    """Variables with which ours and others compute with this set, and nothing better."""
+    if isa is None:
+        return {}
+    ours = {"OUTRIDER_ISA": isa}
+    if isa not in _PEERS:
+        return ours  # ARM, and portable: nothing to hold others to
+    names = ("CT2_FORCE_CPU_ISA", "ONEDNN_MAX_CPU_ISA", "MKL_ENABLE_INSTRUCTIONS")
+    return ours | dict(zip(names, _PEERS[isa], strict=True))
