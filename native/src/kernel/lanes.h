@@ -93,10 +93,13 @@ OUTRIDER_INLINE P broadcast_as(T x) {
 
 OUTRIDER_INLINE Lanes broadcast(float x) { return broadcast_as<Lanes>(x); }
 
+// Vector by vector: a pack that is copied as a whole stays in memory.
 template <typename P, typename T>
 OUTRIDER_INLINE P load_as(const T* from) {
   P out;
-  std::memcpy(&out, from, sizeof out);
+#pragma GCC unroll 4
+  for (int i = 0; i < P::kParts; ++i)
+    std::memcpy(&out.part[i], from + i * kWidth<T>, sizeof out.part[i]);
   return out;
 }
 
@@ -104,7 +107,9 @@ OUTRIDER_INLINE Lanes load(const float* from) { return load_as<Lanes>(from); }
 
 template <typename T, int n>
 OUTRIDER_INLINE void store(T* to, const Pack<T, n>& x) {
-  std::memcpy(to, &x, sizeof x);
+#pragma GCC unroll 4
+  for (int i = 0; i < x.kParts; ++i)
+    std::memcpy(to + i * kWidth<T>, &x.part[i], sizeof x.part[i]);
 }
 
 // The first `count` numbers, and `rest` in the lanes behind them.
@@ -191,26 +196,29 @@ OUTRIDER_INLINE IntLanes to_ints(const Lanes& x) {
       [](auto a) { return __builtin_convertvector(a, Vector<std::int32_t>); }, x);
 }
 
-// Numbers whose bits are these.
-template <typename Out, typename T, int n>
-OUTRIDER_INLINE Out as_bits(const Pack<T, n>& x) {
-  Out out;
-  std::memcpy(&out, &x, sizeof out);
-  return out;
+// Numbers of type T whose bits are these.
+template <typename T, typename From, int n>
+OUTRIDER_INLINE Pack<T, n> as_bits(const Pack<From, n>& x) {
+  return each_part<Pack<T, n>>([](auto a) { return reinterpret_cast<Vector<T>>(a); }, x);
 }
 
 // The first `count` lanes, from -128 to 127, as bytes.
 OUTRIDER_INLINE void store_bytes(std::int8_t* to, const IntLanes& x, int count) {
+#if defined(__AVX512F__)
   typedef std::int8_t Bytes __attribute__((vector_size(kLanes)));
-  Bytes bytes;
-#if defined(__SSE2__) && !defined(__AVX512F__)  // GCC would move single bytes
-  __m128i four[4];
-  std::memcpy(four, &x, sizeof four);
-  bytes = reinterpret_cast<Bytes>(
-      _mm_packs_epi16(_mm_packs_epi32(four[0], four[1]), _mm_packs_epi32(four[2], four[3])));
+  const Bytes bytes = __builtin_convertvector(x.part[0], Bytes);
+#elif defined(__SSE2__)  // GCC would move single bytes
+  std::int32_t whole[kLanes];
+  store(whole, x);
+  const auto* four = reinterpret_cast<const __m128i*>(whole);
+  const __m128i low = _mm_packs_epi32(_mm_loadu_si128(four), _mm_loadu_si128(four + 1));
+  const __m128i high = _mm_packs_epi32(_mm_loadu_si128(four + 2), _mm_loadu_si128(four + 3));
+  const __m128i bytes = _mm_packs_epi16(low, high);
 #else
-  typedef std::int32_t All __attribute__((vector_size(4 * kLanes)));
-  bytes = __builtin_convertvector(as_bits<All>(x), Bytes);
+  std::int32_t whole[kLanes];
+  store(whole, x);
+  std::int8_t bytes[kLanes];
+  for (int k = 0; k < kLanes; ++k) bytes[k] = static_cast<std::int8_t>(whole[k]);
 #endif
   std::memcpy(to, &bytes, static_cast<std::size_t>(count));
 }
@@ -242,7 +250,7 @@ OUTRIDER_INLINE Lanes exp_lanes(Lanes x) {
   const Lanes high = r * 1.9875691500e-4f + 1.3981999507e-3f;
   const Lanes p = (high * square + middle) * square + low;
   const auto power = [](auto a) { return (a + 127) << 23; };
-  const Lanes scale = as_bits<Lanes>(each_part<IntLanes>(power, to_ints(n)));
+  const Lanes scale = as_bits<float>(each_part<IntLanes>(power, to_ints(n)));
   return (p * square + (r + 1.0f)) * scale;
 }
 
@@ -266,7 +274,7 @@ OUTRIDER_INLINE WideLanes exp_wide(const WideLanes& given) {
   using WideIntLanes = Pack<std::int64_t, kWideLanes>;
   const auto power = [](auto a) { return (a + 1023) << 52; };  // the low bits are those of n
   const WideLanes scale =
-      as_bits<WideLanes>(each_part<WideIntLanes>(power, as_bits<WideIntLanes>(shifted)));
+      as_bits<double>(each_part<WideIntLanes>(power, as_bits<std::int64_t>(shifted)));
   const WideLanes mass = (1.0 + 2.0 * (p / (q - p))) * scale;
   return where_at_least(given, -708.0, mass, zero);
 }

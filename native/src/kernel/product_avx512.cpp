@@ -1,29 +1,110 @@
-#include "product_pairs.h"
+// The int8 product with AVX-512 on machines without VNNI: Skylake-SP, Skylake-X.
+//
+// `maddubs` multiplies unsigned by signed bytes and adds neighbours in 16 bits. |a| goes in, and
+// against it w where a >= 0 and ~w, which is -w - 1, where a < 0:
+//
+//     sum |a| (w or ~w) = sum a w - sum_{a < 0} |a|
+//
+// The last sum belongs to the row alone, and is added beforehand. Two products are at most
+// 2 * 127 * 128, which still fits.
+#include "kernel.h"
+
+#include <immintrin.h>
+
+#include <cstring>
 
 namespace outrider {
 namespace {
 
-struct Avx512 {
-  using Type = __m512i;
-  static constexpr int kBytes = 64;
-  static constexpr int kSums = 16;  // panels of sums: half of the registers
+constexpr int kRowsAtOnce = 4, kPanelsAtOnce = 4;  // 16 sums of 32 registers
+constexpr int kChunk = 512;  // of the depth: two prepared rows of it are a kilobyte
 
-  static Type load(const void* from) { return _mm512_loadu_si512(from); }
-  static void store(void* to, Type x) { _mm512_storeu_si512(to, x); }
-  static Type broadcast(std::int32_t x) { return _mm512_set1_epi32(x); }
-  static Type add(Type a, Type b) { return _mm512_add_epi32(a, b); }
-  static Type flip(Type a, Type b) { return _mm512_xor_si512(a, b); }
-  static Type pairs(Type a, Type b) {
-    return _mm512_madd_epi16(_mm512_maddubs_epi16(a, b), _mm512_set1_epi16(1));
-  }
+// Some rows, ready to be multiplied.
+struct PreparedRows {
+  alignas(64) std::uint8_t size[kRowsAtOnce][kChunk];  // |a|
+  alignas(64) std::int8_t sign[kRowsAtOnce][kChunk];   // all ones where a < 0
+  std::int32_t start[kRowsAtOnce];                     // sum_{a < 0} |a|
 };
+
+inline void prepare_row(const std::int8_t* bytes, int depth, int row, PreparedRows& out) {
+  std::int32_t start = 0;
+  for (int k = 0; k < depth; ++k) {
+    const int a = bytes[k];
+    out.size[row][k] = static_cast<std::uint8_t>(a < 0 ? -a : a);
+    out.sign[row][k] = static_cast<std::int8_t>(a < 0 ? -1 : 0);
+    start += a < 0 ? -a : 0;
+  }
+  out.start[row] = start;
+}
+
+inline __m512i broadcast_four(const void* bytes) {
+  std::int32_t four;
+  std::memcpy(&four, bytes, sizeof four);
+  return _mm512_set1_epi32(four);
+}
+
+// A chunk of some rows against a chunk of some panels, which are `apart` bytes apart.
+template <int kRows, int kPanels>
+inline __attribute__((always_inline)) void run_block(const PreparedRows& rows, int depth,
+                                                     bool first, const std::int8_t* panel,
+                                                     std::ptrdiff_t apart, int stride,
+                                                     std::int32_t* sums) {
+  const __m512i ones = _mm512_set1_epi16(1);
+  __m512i sum[kRows][kPanels];
+  for (int r = 0; r < kRows; ++r)
+    for (int p = 0; p < kPanels; ++p) {
+      sum[r][p] = _mm512_set1_epi32(rows.start[r]);
+      if (!first)
+        sum[r][p] =
+            _mm512_add_epi32(sum[r][p], _mm512_loadu_si512(sums + r * stride + p * kPanel));
+    }
+  for (int k = 0; k < depth; k += 4) {
+    __m512i weight[kPanels];
+    for (int p = 0; p < kPanels; ++p)
+      weight[p] = _mm512_load_si512(panel + p * apart + k * kPanel);
+    for (int r = 0; r < kRows; ++r) {
+      const __m512i size = broadcast_four(rows.size[r] + k), sign = broadcast_four(rows.sign[r] + k);
+      for (int p = 0; p < kPanels; ++p) {
+        const __m512i pairs = _mm512_maddubs_epi16(size, _mm512_xor_si512(weight[p], sign));
+        sum[r][p] = _mm512_add_epi32(sum[r][p], _mm512_madd_epi16(pairs, ones));
+      }
+    }
+  }
+  for (int r = 0; r < kRows; ++r)
+    for (int p = 0; p < kPanels; ++p)
+      _mm512_storeu_si512(sums + r * stride + p * kPanel, sum[r][p]);
+}
+
+// Some rows against all panels.
+template <int kRows>
+inline void run_rows(const std::int8_t* bytes, int depth, const std::int8_t* panels,
+                     int panel_count, std::int32_t* sums) {
+  const int stride = panel_count * kPanel;
+  const std::ptrdiff_t apart = static_cast<std::ptrdiff_t>(depth) * kPanel;
+  PreparedRows rows;
+  for (int from = 0; from < depth; from += kChunk) {
+    const int some = depth - from < kChunk ? depth - from : kChunk;
+    for (int r = 0; r < kRows; ++r) prepare_row(bytes + r * depth + from, some, r, rows);
+    const std::int8_t* panel = panels + from * kPanel;
+    int p = 0;
+    for (; p + kPanelsAtOnce <= panel_count; p += kPanelsAtOnce)
+      run_block<kRows, kPanelsAtOnce>(rows, some, from == 0, panel + p * apart, apart, stride,
+                                      sums + p * kPanel);
+    for (; p < panel_count; ++p)
+      run_block<kRows, 1>(rows, some, from == 0, panel + p * apart, apart, stride,
+                          sums + p * kPanel);
+  }
+}
 
 }  // namespace
 
-// For machines without VNNI: Skylake-SP, Skylake-X and the first Xeon W.
 void product_avx512(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
                     const std::int32_t*, int panel_count, std::int32_t* sums) {
-  pair_product<Avx512>(bytes, rows, depth, panels, panel_count, sums);
+  const int stride = panel_count * kPanel;
+  int r = 0;
+  for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce)
+    run_rows<kRowsAtOnce>(bytes + r * depth, depth, panels, panel_count, sums + r * stride);
+  for (; r < rows; ++r) run_rows<1>(bytes + r * depth, depth, panels, panel_count, sums + r * stride);
 }
 
 }  // namespace outrider
