@@ -99,6 +99,7 @@ async def _overload(server: Server, bodies: list[dict], rate: float, seconds: fl
         "sent": sent,
         "answers": dict(Counter({status: len(found) for status, found in took.items()})),
         "answered_per_second": round(len(took.get("200", [])) / seconds, 1),
+        "refused_within_50_ms": _share(took.get("503", []), 0.05),
         "seconds": {status: _spread(found) for status, found in sorted(took.items())},
         "memory_mib": _trend(memory),
     }
@@ -119,6 +120,11 @@ async def _ask(url: str, body: dict) -> tuple[str, float]:
     except OSError as error:
         return type(error).__name__, time.perf_counter() - began
     return answer[9:12].decode() or "nothing", time.perf_counter() - began
+
+
+def _share(found: list[float], seconds: float) -> float | None:
+    """The part that took no longer."""
+    return round(sum(one <= seconds for one in found) / len(found), 5) if found else None
 
 
 def _spread(found: list[float]) -> dict[str, float]:

@@ -26,6 +26,8 @@ FRESH = 0.02
 """Seconds for which a look at the books is good enough."""
 PROMISE = 0.5
 """Part of its time that a request may be expected to take; the rest is for being wrong."""
+SURE = 3
+"""Windows after which the speed is believed; before, when short texts end first, it is too low."""
 
 
 class Admission:
@@ -38,7 +40,10 @@ class Admission:
         """What all that are in still need."""
         self.speed = 0.0
         """Tokens a second, of those that were asked for; 0 before anything was measured."""
-        self._began = self._done = 0.0
+        self._windows = 0
+        """Over which it was measured."""
+        self._began: float | None = None
+        self._done = 0.0
         self._tokens_each = 1.0
         """Tokens for each character, lately."""
         self._usual = 0.0
@@ -70,7 +75,7 @@ class Admission:
             message = "too many requests are waiting; try again later"
             return BusyError(message, retry_after=min(again, 60))
         expected = self.expected(tokens)
-        if expected <= PROMISE * seconds:
+        if expected <= seconds * (PROMISE if self._windows >= SURE else 1.0):
             return None
         message = "so many requests are waiting that this one would not be done in time"
         return BusyError(f"{message}; try again later", retry_after=min(expected, 60))
@@ -95,7 +100,7 @@ class Admission:
     def enter(self, job: Job) -> None:
         """Write a job into the books."""
         if not self._left:
-            self._began, self._done = monotonic(), 0.0
+            self._began = None  # many begin together: the time to the first end tells no speed
         self._left[job] = job.tokens
         self.tokens += job.tokens
         self._full = self._full or self.tokens > self._limits.batch_tokens
@@ -106,16 +111,20 @@ class Admission:
         if job in self._left:
             self._left[job] -= tokens
             self.tokens -= tokens
+        now = monotonic()
+        if self._began is None:
+            self._began, self._done = now, 0.0
+            return
         self._done += tokens
-        elapsed = monotonic() - self._began
-        if elapsed >= WINDOW:
-            self._measure(self._done / elapsed)
+        if now - self._began >= WINDOW:
+            self._measure(self._done / (now - self._began))
 
     def leave(self, job: Job) -> None:
         """Strike a job from the books, done or not."""
         self.tokens -= self._left.pop(job, 0)
 
     def _measure(self, speed: float) -> None:
+        self._windows += 1
         if not self.speed or not self._full:
             self.speed = max(self.speed, speed)
         else:

@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from outrider.errors import ConfigError, MissingExtraError
+from outrider.serving.memory import give_memory_back
 from outrider.serving.service import Service
 from outrider.serving.spec import read_spec
 
@@ -93,6 +94,7 @@ def _builder(service: Service) -> Callable[[], FastAPI]:
     """Return a plain function, which is all that Ray takes for a builder."""
 
     def build() -> FastAPI:
+        give_memory_back()
         return service.build()
 
     return build

@@ -11,6 +11,7 @@ from outrider.errors import ConfigError
 from outrider.serving.connection import connection_protocol
 from outrider.serving.limits import Limits
 from outrider.serving.log import start_logging
+from outrider.serving.memory import give_memory_back
 
 __all__ = ["bind", "configure", "run"]
 
@@ -60,6 +61,7 @@ def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = 
     """Answer requests until SIGTERM or SIGINT; those in flight are answered first."""
     start_logging(level=level)
     sys.setswitchinterval(SWITCH)
+    give_memory_back()
     for number in (signal.SIGTERM, signal.SIGINT):
         signal.signal(number, _stopped)  # uvicorn raises them again once it has stopped
     uvicorn.Server(configure(app, limits)).run(sockets=[listening])

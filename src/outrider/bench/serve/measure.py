@@ -26,8 +26,8 @@ __all__ = ["CLIENTS", "measure_serve"]
 CLIENTS = (1, 16, 64, 256)
 MATCHED = 64
 """Clients, and the batch of the library alone, at which servers are compared."""
-FEW = 32
-"""Lines that a single client asks for; it takes its time."""
+FEW, SOME = 32, 64
+"""Lines that a single client asks for, and that LibreTranslate is: both take their time."""
 _EXPORT = (
     "import sys; from outrider.runtime.export import export_ctranslate2;"
     "export_ctranslate2(sys.argv[1], sys.argv[2], quantization='int8')"
@@ -139,7 +139,8 @@ def _turns(
         speeds["offline"] = len(lines) / (perf_counter() - began)
         for name, server in servers.items():
             report(f"turn {turn} of {repeats}: {name}, {MATCHED} clients")
-            load = ask_all(server.url, bodies, clients=MATCHED)
+            some = _spread(bodies, SOME) if name == "libretranslate" else bodies
+            load = ask_all(server.url, some, clients=MATCHED)
             _check(name, load, wanted)
             speeds[name] = load.speed
         turns += [speeds] * bool(turn)
@@ -157,8 +158,10 @@ def _rows(
     """Return what clients of each number meet: speed, waiting times, memory."""
     rows = []
     for count in clients:
-        few = lines[:FEW] if count == 1 else lines
         for name, server in servers.items():
+            few = lines[:FEW] if count == 1 else lines
+            if name == "libretranslate":
+                few = _spread(few, SOME)
             report(f"{name}: {count} clients")
             load = ask_all(server.url, _bodies(spec, few), clients=count)
             _check(name, load, wanted[: len(few)])
@@ -177,6 +180,11 @@ def _rows(
                 row["first_token_ms"] = round(1000 * median(waited), 1)
             rows.append(row)
     return rows
+
+
+def _spread(all_of_them: Sequence[Any], most: int) -> Sequence[Any]:
+    """Take some, from all over."""
+    return all_of_them[:: max(1, len(all_of_them) // most)][:most]
 
 
 def _check(name: str, load: Load, wanted: Sequence[str]) -> None:
