@@ -24,6 +24,9 @@ CUTS: tuple[dict[str, Any], ...] = (
     {"words": 16_000},
     {"words": 14_000},
     {"words": 12_000},
+    {"feedforward": 1536},
+    {"feedforward": 1024},
+    {"feedforward": 768},
     {"layers": {"encoder": 5}},
     {"layers": {"encoder": 4}},
     {"layers": {"decoder": 5}},
@@ -31,6 +34,7 @@ CUTS: tuple[dict[str, Any], ...] = (
     {"layers": {"decoder": 3}},
     {"layers": {"decoder": 2}},
     {"layers": {"encoder": 4, "decoder": 4}, "words": 14_000, "positions": 512},
+    {"layers": {"decoder": [0, 1, 3, 4, 5]}, "feedforward": 1024, "words": 15_000},
 )
 
 
@@ -51,7 +55,7 @@ def main() -> None:
                 given.model,
                 Path(working, "cut"),
                 **cut,
-                data=given.pairs if {"words", "layers"} & cut.keys() else None,
+                data=given.pairs,
                 console=console,
             )
             found = compare(given.model, folder, tests, console=console)

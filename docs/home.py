@@ -12,11 +12,33 @@ FIGURES = "<!-- three figures -->"
 DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 KINDS = {
-    "accepted": "drafted and accepted",
-    "refused": "drafted, refused",
-    "dropped": "dropped with it",
-    "correction": "the model's own token instead",
-    "bonus": "the model's own token after a whole draft",
+    "en": {
+        "accepted": "drafted and accepted",
+        "refused": "drafted, refused",
+        "dropped": "dropped with it",
+        "correction": "the model's own token instead",
+        "bonus": "the model's own token after a whole draft",
+    },
+    "zh": {
+        "accepted": "草稿，已接受",
+        "refused": "草稿，被拒绝",
+        "dropped": "随之丢弃",
+        "correction": "换成主模型自己的词元",
+        "bonus": "整块草稿之后主模型自己的词元",
+    },
+}
+FIGURE_WORDS = {
+    "en": (
+        "the speed of CTranslate2 int8: one sentence at a time, one thread each, the same weights",
+        "lines of newstest2014 identical, token for token, to decoding without a drafter",
+        "the speed of PyTorch's causal attention: a sliding window over 16,384 tokens, forward and "
+        "backward",
+    ),
+    "zh": (
+        "CTranslate2 int8 的速度：逐句翻译，各用一个线程，权重相同",
+        "newstest2014 的译文与不用起草模型时逐词元相同的行数",
+        "PyTorch 因果注意力的速度：16,384 个词元上的滑动窗口，前向加反向",
+    ),
 }
 ELEMENTS = {"refused": "del", "dropped": "del", "correction": "ins"}
 
@@ -30,65 +52,55 @@ class Figure(NamedTuple):
     machine: str
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Fill in the rounds and the figures where a page asks for them."""
+def on_page_markdown(markdown: str, page: Any = None, **_: Any) -> str:
+    """Fill in the rounds and the figures where a page asks for them, in the page's language."""
+    language = "zh" if page is not None and page.file.src_uri.endswith(".zh.md") else "en"
     if ROUNDS in markdown:
         shown = json.loads((DOCS / "rounds.json").read_text(encoding="utf-8"))
-        markdown = markdown.replace(ROUNDS, "".join(rounds(shown)))
+        markdown = markdown.replace(ROUNDS, "".join(rounds(shown, language)))
     if FIGURES in markdown:
-        markdown = markdown.replace(FIGURES, "".join(map(_card, figures())))
+        markdown = markdown.replace(FIGURES, "".join(map(_card, figures(language))))
     return markdown
 
 
-def rounds(shown: dict[str, Any]) -> Iterator[str]:
+def rounds(shown: dict[str, Any], language: str = "en") -> Iterator[str]:
     """Every round as a line of coloured tokens, with a legend; HTML of one piece for Markdown."""
     found = {token["kind"] for line in shown["rounds"] for token in line}
+    kinds = KINDS[language]
     yield f'<div class="rounds"><p class="rounds-source">{escape(shown["source"])}</p><ol>'
     for line in shown["rounds"]:
-        yield f"<li>{''.join(_token(token) for token in line)}</li>"
+        yield f"<li>{''.join(_token(token, kinds) for token in line)}</li>"
     yield f'</ol><p class="rounds-text">{escape(shown["text"])}</p><ul class="rounds-legend">'
-    for kind, words in KINDS.items():
+    for kind, words in kinds.items():
         if kind in found:
             yield f'<li><i class="token {kind}"></i>{words}</li>'
     yield "</ul></div>"
 
 
-def figures() -> list[Figure]:
+def figures(language: str = "en") -> list[Figure]:
     """The three numbers of the first page, read from the files that hold them."""
-    decode, exact, attention = map(
-        _result, ("bench-decode-demo", "exact-newstest2014", "attention")
-    )
+    names = ("bench-decode-demo", "exact-newstest2014", "attention")
+    decode, exact, attention = results = [_result(name) for name in names]
     (tandem,) = (
         row
         for row in decode["rows"]
         if (row["engine"], row["mode"]) == ("outrider-native-int8", "tandem")
         and (row["batch"], row["threads"]) == (1, 1)
     )
+    values = (
+        f"{tandem['ratio_to_ctranslate2_int8']:.1f}×",
+        f"{exact['identical']:,}{'/' if language == 'zh' else ' of '}{exact['lines']:,}",
+        f"{attention['kinds']['sliding']['speedup_16k']:.1f}×",
+    )
     return [
-        Figure(
-            f"{tandem['ratio_to_ctranslate2_int8']:.1f}×",
-            "the speed of CTranslate2 int8: one sentence at a time, one thread each, the same "
-            "weights",
-            "bench-decode-demo.json",
-            machine_words(decode["machine"]),
-        ),
-        Figure(
-            f"{exact['identical']:,} of {exact['lines']:,}",
-            "lines of newstest2014 identical, token for token, to decoding without a drafter",
-            "exact-newstest2014.json",
-            machine_words(exact["machine"]),
-        ),
-        Figure(
-            f"{attention['kinds']['sliding']['speedup_16k']:.1f}×",
-            "the speed of PyTorch's causal attention: a sliding window over 16,384 tokens, "
-            "forward and backward",
-            "attention.json",
-            machine_words(attention["machine"]),
-        ),
+        Figure(value, words, f"{name}.json", machine_words(result["machine"], language))
+        for value, words, name, result in zip(
+            values, FIGURE_WORDS[language], names, results, strict=True
+        )
     ]
 
 
-def machine_words(machine: dict[str, Any]) -> str:
+def machine_words(machine: dict[str, Any], language: str = "en") -> str:
     """Name a processor and the best instruction set that it has."""
     name = re.sub(r"\((?:R|TM)\)| Processor| CPU|@.*", "", machine["processor"]).strip()
     has = set(machine["instructions"])
@@ -99,6 +111,9 @@ def machine_words(machine: dict[str, Any]) -> str:
     else:
         sets = "AVX2" if "avx2" in has else "no vector set we know"
     cores = machine["cores"]
+    if language == "zh":
+        sets = sets.replace(" and ", " 与 ").replace(", no ", "，无 ")
+        return f"{name}（{sets}），{cores} 个共享核"
     return f"{name} ({sets}), {cores} shared core{'s' if cores > 1 else ''}"
 
 
@@ -107,9 +122,9 @@ def _result(name: str) -> dict[str, Any]:
     return found
 
 
-def _token(token: dict[str, str]) -> str:
+def _token(token: dict[str, str], kinds: dict[str, str]) -> str:
     tag = ELEMENTS.get(token["kind"], "span")
-    words = escape(KINDS[token["kind"]])
+    words = escape(kinds[token["kind"]])
     return f'<{tag} class="token {token["kind"]}" title="{words}">{escape(token["text"])}</{tag}>'
 
 

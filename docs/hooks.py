@@ -28,7 +28,7 @@ IMAGES = Path(__file__).parent / "images"
 def on_config(config: Any) -> Any:
     """List the pages of docs/attention in the navigation: a new kind is found by its page."""
     pages = sorted(Path(config["docs_dir"], "attention").glob("*.md"))
-    names = [f"attention/{page.name}" for page in pages]
+    names = [f"attention/{page.name}" for page in pages if not page.name.endswith(".zh.md")]
     for section in config["nav"]:
         if "Attention" in section:
             section["Attention"] = sorted(names, key=lambda name: name != "attention/index.md")

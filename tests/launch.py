@@ -18,12 +18,14 @@ VOLATILE = {"seconds", "tokens_per_second"}
 class Run:
     """One run folder with its config."""
 
-    def __init__(self, folder: Path, config: dict[str, Any], *, processes: int = 1) -> None:
+    def __init__(
+        self, folder: Path, config: dict[str, Any], *, processes: int = 1, restarts: int = 0
+    ) -> None:
         self.folder = folder
         self.config = folder.with_suffix(".yaml")
         self.config.write_text(yaml.safe_dump({**config, "folder": str(folder)}))
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
-        launcher += [f"--nproc-per-node={processes}"]
+        launcher += [f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
         self.command = [*(launcher if processes > 1 else []), str(OUTRIDER), "train"]
 
     def start(self) -> subprocess.Popen[str]:

@@ -2,6 +2,7 @@
 
 import random
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -13,7 +14,7 @@ from outrider.models import LanguageModel, Seq2Seq, Seq2SeqConfig
 SIZE = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}
 
 
-def save_corpus(folder: Path, *, lines: int, valid_rows: int) -> Prepared:
+def save_corpus(folder: Path, *, lines: int, valid_rows: int, **changes: Any) -> Prepared:
     """Write `train.en` and `train.de`, which are the same, and prepare them in `prepared`."""
     dice = random.Random(0)
     text = ["".join(dice.choices("abcd ", k=dice.randint(2, 12))) + "." for _ in range(lines)]
@@ -26,6 +27,7 @@ def save_corpus(folder: Path, *, lines: int, valid_rows: int) -> Prepared:
         "valid_rows": valid_rows,
         "tokenizer": {"kind": "char", "vocab_size": 32},
         "clean": {"drop_duplicates": False, "max_tokens": 30},
+        **changes,
     }
     return prepare(PrepareConfig.model_validate(values), progress=False)
 

@@ -85,15 +85,17 @@ def kill_in_epoch(run: Run, epoch: int, *, everyone: bool) -> None:
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("processes", [1, 2])
+@pytest.mark.parametrize(("processes", "shard"), [(1, False), (2, False), (2, True)])
 def test_killed_in_three_epochs_equals_undisturbed(
-    tmp_path: Path, corpus: Path, processes: int
+    tmp_path: Path, corpus: Path, processes: int, shard: bool
 ) -> None:
-    undisturbed = Run(tmp_path / "undisturbed", config(corpus), processes=processes)
+    values = config(corpus)
+    values["train"] |= {"shard": shard}
+    undisturbed = Run(tmp_path / "undisturbed", values, processes=processes)
     undisturbed.finish()
     assert undisturbed.updates()[-1]["epoch"] >= 3
 
-    killed = Run(tmp_path / "killed", config(corpus), processes=processes)
+    killed = Run(tmp_path / "killed", values, processes=processes)
     for epoch in range(3):
         kill_in_epoch(killed, epoch, everyone=processes == 1 or epoch != 1)
     assert "resuming from" in killed.finish()
@@ -102,6 +104,27 @@ def test_killed_in_three_epochs_equals_undisturbed(
     assert killed.weights_hash() == undisturbed.weights_hash()
     assert [record["step"] for record in killed.updates()] == list(range(1, STEPS + 1))
     assert not list(killed.folder.rglob(".unfinished*"))
+
+
+@pytest.mark.timeout(600)
+def test_a_killed_worker_is_started_again(tmp_path: Path, corpus: Path) -> None:
+    """Under `torchrun --max-restarts` the run goes on by itself, and no step counts twice."""
+    values = config(corpus)
+    values["train"] |= {"steps": 24, "shard": True}
+    undisturbed = Run(tmp_path / "undisturbed", values, processes=2)
+    undisturbed.finish()
+    run = Run(tmp_path / "killed", values, processes=2, restarts=1)
+    process = run.start()
+    log = run.folder / "log.jsonl"
+    while not log.exists() or log.read_text().count('"update"') < 9:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    psutil.Process(process.pid).children()[-1].kill()
+    output, _ = process.communicate(timeout=540)
+    assert process.returncode == 0, output
+    assert "resuming from" in output
+    assert run.log() == undisturbed.log()
+    assert run.weights_hash() == undisturbed.weights_hash()
 
 
 @pytest.mark.timeout(600)

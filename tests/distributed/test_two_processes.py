@@ -73,13 +73,19 @@ def corpus(tmp_path: Path) -> Path:
 def test_two_equal_one(
     tmp_path: Path, corpus: Path, make: Callable[[Path], dict[str, Any]]
 ) -> None:
-    one = Run(tmp_path / "one", make(corpus), processes=1)
-    two = Run(tmp_path / "two", make(corpus), processes=2)
+    values = make(corpus)
+    one = Run(tmp_path / "one", values, processes=1)
+    two = Run(tmp_path / "two", values, processes=2)
+    shares = Run(
+        tmp_path / "shares", values | {"train": values["train"] | {"shard": True}}, processes=2
+    )
     one.finish()
-    two.finish()
-    for alone, shared in zip(one.log(), two.log(), strict=True):
-        assert alone.pop("event") == shared.pop("event")
-        assert alone == pytest.approx(shared, rel=1e-3)
-    ours, theirs = load_file(one.weights), load_file(two.weights)
-    for name, weight in ours.items():
-        torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=1e-4)
+    for run in (two, shares):
+        run.finish()
+        for alone, shared in zip(one.log(), run.log(), strict=True):
+            assert alone.pop("event") == shared.pop("event")
+            assert alone == pytest.approx(shared, rel=1e-3)
+        ours, theirs = load_file(one.weights), load_file(run.weights)
+        assert ours.keys() == theirs.keys()
+        for name, weight in ours.items():
+            torch.testing.assert_close(weight, theirs[name], rtol=1e-3, atol=1e-4)

@@ -124,6 +124,24 @@ def test_common_words_stay_whole_on_their_side(model: Path, tmp_path: Path) -> N
     assert again.encode_target_batch(["the dog"]) == cut.encode_target_batch(["the dog"])
 
 
+def test_the_words_of_another_model(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """However its words were chosen: rows are then those of a model cut by count."""
+    counted, like = tmp_path / "counted", tmp_path / "like"
+    shrink(model, counted, words=least(model) + 8, data=data)
+    shrink(model, like, like=counted)
+    ours, theirs = load_model(like).state_dict(), load_model(counted).state_dict()
+    assert ours.keys() == theirs.keys()
+    assert all(torch.equal(ours[name], weight) for name, weight in theirs.items())
+    names = [load_tokenizer(path).names for path in (like, counted)]  # type: ignore[attr-defined]
+    assert names[0] == names[1]
+    assert run(["shrink", str(counted), "--like", str(model), "--out", str(tmp_path / "x")]) == 2
+    assert "which is no word here" in capsys.readouterr().err
+    with pytest.raises(ConfigError, match="leave out words or like"):
+        shrink(model, tmp_path / "x", words=50, like=counted, data=data)
+
+
 def test_layers_and_words_through_the_command_line(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -169,6 +187,19 @@ def test_the_layer_missed_least_goes_first(
     assert large(**batch).loss * 1.01 > small(**batch).loss
 
 
+def test_fewer_units_through_the_command_line(
+    model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    given: list[Any] = ["shrink", model, "--data", data, "--feedforward", 16]
+    assert run([*map(str, given), "--out", str(tmp_path / "small")]) == 0
+    assert "decoder.blocks.2.feedforward: 16 units" in capsys.readouterr().err
+    small, large = load_model(tmp_path / "small"), load_model(model)
+    assert (small.config.intermediate_size, large.config.intermediate_size) == (16, 24)
+    batch = next(valid_batches(open_prepared(data), tokens=512, max_length=64))
+    assert abs(small(**batch).loss - large(**batch).loss) < 0.1
+    assert load(tmp_path / "small").translate(["the cat sees a dog"], max_new_tokens=4)
+
+
 def test_fewer_positions(model: Path, tmp_path: Path) -> None:
     shrink(model, tmp_path / "small", positions=16)
     small, large = load_model(tmp_path / "small"), load_model(model)
@@ -182,6 +213,7 @@ def test_fewer_positions(model: Path, tmp_path: Path) -> None:
     [
         ({"words": 100}, "data: is missing: a number alone does not say which words"),
         ({"layers": {"decoder": 2}}, "data: is missing: a number alone does not say which layers"),
+        ({"feedforward": 8}, "data: is missing: a number alone does not say which units"),
         ({"positions": 0}, "positions: got 0, expected 1 to 1024, which are all"),
         ({"data": "."}, "words: is missing"),
         ({"layers": {"decoder": [7]}}, "keep_layers.decoder: got"),

@@ -15,6 +15,7 @@ from chat_server import Server, said
 from outrider.cli.main import run
 from outrider.config import load_config
 from outrider.data.config import TokenizerConfig
+from outrider.data.tokenizer import load_tokenizer
 from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.data.tokenizer.training import train_tokenizer
 from outrider.models import load_model
@@ -162,7 +163,36 @@ def test_a_server_teaches_what_starts_as_another_model(
     student = load_model(tmp_path / "little" / "model")
     assert (student.config.decoder_layers, student.config.vocab_size) == (2, 365)
     assert run(["student", str(config), address, f"start={teacher}", "tests={}"]) == 2
-    assert "word_level: needs a student that begins as its teacher" in capsys.readouterr().err
+    assert "word_level: needs a teacher that runs here" in capsys.readouterr().err
+
+
+def test_a_student_begins_as_an_earlier_one(config: Path, tmp_path: Path) -> None:
+    """The second has fewer words yet, and its teacher has exactly these."""
+    shared = [f"work={tmp_path / 'work'}", "tests={}", "-q"]
+    assert run(["student", str(config), *shared]) == 0
+    changes = ["start=" + str(tmp_path / "little/model"), f"folder={tmp_path / 'less'}"]
+    shape = "shape={decoder: [1], words: 362, feedforward: 8}"
+    assert run(["student", str(config), *shared, *changes, shape]) == 0
+    models = [tmp_path / "less" / name for name in ("start", "teacher", "model")]
+    start, teacher, model = (load_model(path).config for path in models)
+    assert (start.decoder_layers, teacher.decoder_layers, model.decoder_layers) == (1, 3, 1)
+    assert {one.vocab_size for one in (start, teacher, model)} == {362}
+    names = [load_tokenizer(path).names for path in models]  # type: ignore[attr-defined]
+    assert names[0] == names[1] == names[2]
+
+
+def test_a_start_with_words_of_its_own_is_refused(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    lines = [line.upper() for line in texts(200)]
+    tokenizer = train_tokenizer(iter(lines), TokenizerConfig(kind="unigram", vocab_size=400))
+    write_sentencepiece(tokenizer, tmp_path / "other")
+    ending_model(tokenizer.vocab_size, eos=tokenizer.eos_id, longest=600).save_pretrained(
+        tmp_path / "other"
+    )
+    line = [f"start={tmp_path / 'other'}", "shape={}", "tests={}"]
+    assert run(["student", str(config), *line]) == 2
+    assert "word_level: the teacher and what the student begins as" in capsys.readouterr().err
 
 
 def test_without_ctranslate2_the_student_is_compared_all_the_same(
@@ -188,7 +218,9 @@ def test_too_little_text_is_refused(config: Path, capsys: pytest.CaptureFixture[
 
 def test_the_example_is_one(repository: Path) -> None:
     example = load_config(StudentConfig, repository / "examples" / "student" / "opus-mt-zh-en.yaml")
-    assert example.shape.decoder == (0, 5)
+    assert example.shape.decoder == (0, 1, 3, 4, 5)
+    assert example.shape.feedforward == 1024
+    assert example.word_level
     assert example.clean.drop_equal
 
 

@@ -12,7 +12,7 @@ from letters import save_corpus, save_translator
 from outrider.config import build_config
 from outrider.data.prepared import open_prepared
 from outrider.errors import ResourceError
-from outrider.runtime.distill import distill
+from outrider.jobs.distill import distill
 from outrider.runtime.export import export_copy, export_marian
 from outrider.training.folder import RunFolder
 from outrider.training.log import Log

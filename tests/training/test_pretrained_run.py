@@ -17,7 +17,7 @@ from outrider.config import build_config
 from outrider.data.prepare import open_prepared, prepare
 from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer
 from outrider.errors import ConfigError, DataError
-from outrider.runtime.distill import distill
+from outrider.jobs.distill import distill
 from outrider.training.run import train_run
 from outrider.training.run_config import RunConfig
 

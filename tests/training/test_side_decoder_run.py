@@ -19,8 +19,8 @@ from outrider.data.config import PrepareConfig
 from outrider.data.prepare import prepare
 from outrider.data.prepared import open_prepared
 from outrider.errors import ConfigError, DataError, ModelError
+from outrider.jobs.distill import distill
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
-from outrider.runtime.distill import distill
 from outrider.training.log import read_log
 from outrider.training.run import train_run
 from outrider.training.run_config import RunConfig

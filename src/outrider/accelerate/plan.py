@@ -10,9 +10,9 @@ from outrider.accelerate.text import count_sentences, read_sentences, sample
 from outrider.backends.native import NativeBackend
 from outrider.errors import DataError, ModelError
 from outrider.files import file_sha256, read_json, write_json
+from outrider.formats.identity import weights_of
 from outrider.hub import model_folder
 from outrider.runtime import Translator, load
-from outrider.runtime.distill import weights_of
 
 __all__ = ["HELD_OUT", "Plan", "probe", "settle_plan"]
 

@@ -21,7 +21,7 @@ from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import DataError, ModelError
 from outrider.files import locked, read_json, working_folder, write_json
 from outrider.hub import model_folder
-from outrider.runtime.distill import distill
+from outrider.jobs.distill import distill
 from outrider.training.run import train_run
 
 __all__ = ["accelerate"]

@@ -32,17 +32,21 @@ def distill(
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16, float16, or int8 on the native core.")
     ] = "float32",
-    threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads, of each worker.")] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Processes that each hold the model; several need Ray.")
+    ] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no report.")] = False,
 ) -> None:
     """Let a model translate a prepared corpus: what drafters and parallel decoders train on.
 
-    Killed runs resume at the first shard that is missing.
+    Killed runs resume with the shards that are missing. A damaged shard of the corpus is set aside,
+    the rest goes on, and the exit code is 2; `outrider jobs status` tells how far it is.
     """
 
     from outrider.data.report import report
-    from outrider.runtime.distill import DISTILL_TOKENS
-    from outrider.runtime.distill import distill as distill_data
+    from outrider.jobs.distill import DISTILL_TOKENS
+    from outrider.jobs.distill import distill as distill_data
 
     given = {"strategy": strategy, "temperature": temperature, "seed": seed, "beams": beams}
     if consensus is not None:
@@ -60,6 +64,7 @@ def distill(
             device=device,
             dtype=dtype,
             threads=threads,
+            workers=workers,
             progress=not quiet,
             **{name: value for name, value in given.items() if value is not None},
         )

@@ -27,6 +27,7 @@ __all__ = ["build_app", "commands", "main", "run"]
 
 COMMANDS = {
     "prepare": "prepare:prepare",
+    "plan": "plan:plan",
     "train": "train:train",
     "distill": "distill:distill",
     "accelerate": "accelerate:accelerate",
@@ -41,12 +42,14 @@ COMMANDS = {
     "export": "export:export",
     "config": "config:config",
     "doctor": "doctor:doctor",
+    "jobs status": "jobs:jobs_status",
     "bench train": "bench_train:bench_train",
     "bench decode": "bench_decode:bench_decode",
     "bench session": "bench_session:bench_session",
     "bench serve": "bench_serve:bench_serve",
     "bench start": "bench_start:bench_start",
     "bench attention": "bench_attention:bench_attention",
+    "bench jobs": "bench_jobs:bench_jobs",
     "bench modes": "bench_modes:bench_modes",
     "bench exact": "bench_modes:bench_exact",
     "show tandem": "show:show_tandem",
@@ -55,6 +58,7 @@ COMMANDS = {
 }
 """What a user types: the module of this room that has it, and the function."""
 GROUPS = {
+    "jobs": "Watch work on a whole corpus.",
     "bench": "Measure speed, quality and exactness side by side.",
     "show": "See what a model does.",
 }
@@ -140,7 +144,7 @@ def _explained(error: Exception, arguments: Sequence[str]) -> Exception:
     if not isinstance(error, ModuleNotFoundError):
         return error
     words = [word for word in arguments if not word.startswith("-")]
-    depth = 2 if words[0] in ("bench", "show") else 1
+    depth = 2 if words[0] in GROUPS else 1
     return missing_extra(error, " ".join(["outrider", *words[:depth]]))
 
 

@@ -26,18 +26,24 @@ def shrink(
     decoder_layers: Annotated[
         int | None, typer.Option(min=1, help="Likewise, of the decoder.")
     ] = None,
+    feedforward: Annotated[
+        int | None, typer.Option(min=1, help="Inner units of each feed-forward that stay.")
+    ] = None,
     words: Annotated[
         int | None, typer.Option(min=1, help="Words of each side that stay; by default all.")
+    ] = None,
+    like: Annotated[
+        str | None, typer.Option(help="Model whose words stay; in the place of --words.")
     ] = None,
     positions: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a text; by default as before.")
     ] = None,
     data: Annotated[
         Path | None,
-        typer.Option(help="Prepared pairs that say which words and layers are needed."),
+        typer.Option(help="Prepared pairs that say which layers, units and words are needed."),
     ] = None,
 ) -> None:
-    """Leave out layers and words of a model that translates; train the rest with model.start.
+    """Leave out layers, units, words of a model that translates; train the rest with model.start.
 
     Nothing is learnt here. Letters stay, so that every text can still be written.
     """
@@ -52,7 +58,7 @@ def shrink(
             layers[side] = _numbers(f"--{side}", named)
         elif count is not None:
             layers[side] = count
-    if not layers and words is None and positions is None:
+    if not layers and not any((feedforward, words, like, positions)):
         raise ConfigError("--decoder", "nothing is to be left out; give --decoder 0,5 or --words")
 
     from outrider.student import shrink as shrink_model
@@ -61,7 +67,9 @@ def shrink(
         model,
         out,
         layers=layers,
+        feedforward=feedforward,
         words=words,
+        like=like,
         positions=positions,
         data=data,
         console=new_console(stderr=True),

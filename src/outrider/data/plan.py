@@ -35,6 +35,7 @@ __all__ = [
     "permutation",
     "random_below",
     "random_uniform",
+    "rows_that_fit",
 ]
 
 IntArray = NDArray[np.int64]
@@ -201,7 +202,8 @@ def padded_length(lengths: IntArray, max_length: int) -> IntArray:
     return np.minimum(-(-lengths // LENGTH_STEP) * LENGTH_STEP, max_length)
 
 
-def _rows_that_fit(tokens: int, length: int) -> int:
+def rows_that_fit(tokens: int, length: int) -> int:
+    """Return the rows of a batch of so many tokens, as far as it is a budget for that length."""
     rows = tokens // length
     return rows - rows % ROW_STEP if rows >= ROW_STEP else rows
 
@@ -225,7 +227,7 @@ def _cut(lengths: list[int], tokens: int, world_size: int) -> list[int]:
     for end, length in enumerate(lengths):
         rows = end - cuts[-1] + 1
         longest = max(longest, length)
-        if rows > world_size and -(-rows // world_size) > _rows_that_fit(tokens, longest):
+        if rows > world_size and -(-rows // world_size) > rows_that_fit(tokens, longest):
             cuts.append(end)
             longest = length
     cuts.append(len(lengths))

@@ -7,7 +7,7 @@ from pathlib import Path
 from outrider.data.manifest import Manifest, read_manifest
 from outrider.data.shards import BlockReader
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
-from outrider.data.verify import verify_shards
+from outrider.data.verify import find_damaged, verify_shards
 from outrider.errors import DataError
 
 __all__ = ["Prepared", "open_prepared"]
@@ -30,6 +30,10 @@ class Prepared:
     def verify(self) -> None:
         """Check that no shard changed since it was written, and that its ids exist."""
         verify_shards(self.folder, self.manifest, self.tokenizer)
+
+    def damaged(self) -> dict[str, str]:
+        """Return what is wrong with the shards that `verify` refuses, by their names."""
+        return find_damaged(self.folder, self.manifest, self.tokenizer)
 
     def reader(self, split: str) -> BlockReader:
         """Reads the blocks of `train` or `valid`."""

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -101,7 +102,8 @@ class _OpenShard:
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.rows = 0
-        self._path, self._temporary = path, path.with_suffix(".tmp")
+        # A name of its own: a worker whose driver died may still be writing the same shard.
+        self._path, self._temporary = path, path.with_suffix(f".{uuid4().hex[:8]}.tmp")
         self._tokens = {"source_length": 0, "target_length": 0}
         self._file = self._temporary.open("wb")
         self._writer = pq.ParquetWriter(self._file, schema, compression="zstd")
@@ -125,14 +127,15 @@ class _OpenShard:
         self._file.flush()
         os.fsync(self._file.fileno())
         self._file.close()
-        self._temporary.rename(self._path)
-        return Shard(
+        shard = Shard(
             name=self._path.name,
             rows=self.rows,
-            sha256=file_sha256(self._path),
+            sha256=file_sha256(self._temporary),
             source_tokens=self._tokens["source_length"],
             target_tokens=self._tokens["target_length"],
         )
+        self._temporary.rename(self._path)
+        return shard
 
 
 class BlockReader:
@@ -151,6 +154,10 @@ class BlockReader:
             ],
             np.int64,
         )
+
+    def file(self, block: int) -> str:
+        """Name of the shard that holds a block."""
+        return self._place[block][0]
 
     def lengths(self, blocks: IntArray) -> tuple[IntArray, IntArray]:
         """Source and target lengths of the rows of some blocks; a text without source has zeros."""

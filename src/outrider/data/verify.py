@@ -20,7 +20,7 @@ from outrider.data.tokenizer.pair import PairTokenizer
 from outrider.errors import DataError, ResourceError
 from outrider.files import file_sha256, read_json, write_json
 
-__all__ = ["verify_shards"]
+__all__ = ["find_damaged", "verify_shards"]
 
 NAME = ".verified.json"
 SPECIAL_IDS = ("pad_id", "eos_id", "unk_id", "bos_id")
@@ -28,23 +28,41 @@ SPECIAL_IDS = ("pad_id", "eos_id", "unk_id", "bos_id")
 
 def verify_shards(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
     """Refuse a shard that changed since it was written, and ids that the tokenizer has not."""
+    for fault in find_damaged(folder, manifest, tokenizer).values():
+        raise DataError(fault)
+
+
+def find_damaged(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> dict[str, str]:
+    """Return what is wrong with the shards that are not as they were written, by their names."""
     _check_special_ids(folder, manifest, tokenizer)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    before, now = _remembered(folder), {}
+    before, now, damaged = _remembered(folder), {}, {}
     for shard in shards:
-        path = folder / shard.name
-        # Looked at before it is read: a change while it is read is then seen the next time.
-        now[shard.name] = seen = {"sha256": shard.sha256, **_status(path)}
-        if before.get(shard.name) != seen and file_sha256(path) != shard.sha256:
-            raise DataError(
-                f"{path}: changed since it was written, its checksum differs; {_remedy(manifest)}"
-            )
-        footer = _footer(path, manifest)
-        _check_rows(path, footer, shard, manifest)
-        _check_ids(path, footer, manifest, tokenizer)
+        try:
+            # Looked at before it is read: a change while it is read is then seen the next time.
+            seen = {"sha256": shard.sha256, **_status(folder / shard.name)}
+            _verify(folder, shard, manifest, tokenizer, trusted=before.get(shard.name) == seen)
+        except DataError as error:
+            damaged[shard.name] = str(error)
+        else:
+            now[shard.name] = seen
     if now != before:
         with suppress(ResourceError, OSError):  # a folder to read only is checked every time
             write_json(folder / NAME, now)
+    return damaged
+
+
+def _verify(
+    folder: Path, shard: Shard, manifest: Manifest, tokenizer: Tokenizer, *, trusted: bool
+) -> None:
+    path = folder / shard.name
+    if not trusted and file_sha256(path) != shard.sha256:
+        raise DataError(
+            f"{path}: changed since it was written, its checksum differs; {_remedy(manifest)}"
+        )
+    footer = _footer(path, manifest)
+    _check_rows(path, footer, shard, manifest)
+    _check_ids(path, footer, manifest, tokenizer)
 
 
 def _remembered(folder: Path) -> Mapping[str, Any]:
@@ -55,6 +73,8 @@ def _remembered(folder: Path) -> Mapping[str, Any]:
 
 
 def _status(path: Path) -> dict[str, int]:
+    if not path.is_file():
+        raise DataError(f"{path}: missing; run outrider prepare --force")
     status = path.stat()
     return {
         "bytes": status.st_size,

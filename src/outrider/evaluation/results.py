@@ -19,7 +19,7 @@ _INSTRUCTIONS = (
 )
 _PACKAGES = (
     *("outrider", "outrider-native", "torch", "transformers", "tokenizers", "safetensors"),
-    *("sacrebleu", "numpy", "ctranslate2"),
+    *("sacrebleu", "numpy", "ctranslate2", "ray"),
 )
 
 

@@ -6,14 +6,16 @@ has the same.
 """
 
 import hashlib
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.formats.folder import Parts
+from outrider.files import file_sha256
+from outrider.formats.folder import Parts, model_files
 
-__all__ = ["identity"]
+__all__ = ["identity", "weights_of"]
 
 SAMPLE_BYTES = 256
 
@@ -32,6 +34,11 @@ def identity(parts: Parts) -> str:
             if weight.scale is not None:
                 digest.update(_sample(weight.scale))
     return digest.hexdigest()
+
+
+def weights_of(folder: Path) -> dict[str, str]:
+    """Checksums of the weights of a model, which say exactly which model it is."""
+    return {path.name: file_sha256(path) for path in model_files(folder) if path.is_file()}
 
 
 def _sample(array: NDArray[Any]) -> bytes:

@@ -18,6 +18,7 @@ PORTABLE: dict[str, Any] = {
     "residual": "add",
     "skip": None,
     "pair_attention": False,
+    "cross_attention": None,
     "position_correlation": 0,
     "position_mlp": 0,
     "memory": 0,

@@ -14,7 +14,7 @@ from outrider.formats.description.buckets import bucket_edges
 from outrider.formats.description.rotary import rotary_frequencies
 from outrider.models.config import ModelConfig
 from outrider.models.state import DecoderState
-from outrider.nn.attention import AttentionBase, build_attention
+from outrider.nn.attention import AttentionBase, AttentionConfig, build_attention
 from outrider.nn.cache.ring import Ring
 from outrider.nn.dropout import dropout
 from outrider.nn.layer.block import Block
@@ -220,7 +220,9 @@ class Model(PreTrainedModel, GenerationMixin):
             norm=self.decoder_embedding_norm,
         )
         seen: list[Tensor] | None = None if state.drafter is None else []
-        x_BTD = self.decoder.extend(x_BTD, state.caches, step, state.sources, seen)
+        index_BT = step.positions.index_BT
+        sources = [one and one._replace(index_BT=index_BT) for one in state.sources]
+        x_BTD = self.decoder.extend(x_BTD, state.caches, step, sources, seen)
         if state.drafter is not None and seen is not None:
             state.drafter.take_in(seen, state, step)
         state.advance(counts)
@@ -364,6 +366,7 @@ def build_stack(
                 config,
                 attention,
                 cross=cross,
+                cross_config=getattr(config, "cross_config", None),
                 residual=config.residual,
                 gate_bias=GATE_BIAS if config.gate_bias is None else config.gate_bias,
                 chunks=config.feedforward_chunks,
@@ -397,6 +400,7 @@ def build_block(
     attention: SelfAttention,
     *,
     cross: bool,
+    cross_config: AttentionConfig | None = None,
     residual: str = "add",
     gate_bias: float = GATE_BIAS,
     chunks: int = 1,
@@ -418,7 +422,9 @@ def build_block(
         width=width,
         norm=config.norm,
         dropout=config.dropout,
-        cross=CrossAttention(width, heads, dropout=dropout, head_width=head_width)
+        cross=CrossAttention(
+            width, heads, dropout=dropout, head_width=head_width, config=cross_config
+        )
         if cross
         else None,
         residual=residual,

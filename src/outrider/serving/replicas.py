@@ -15,6 +15,7 @@ from typing import Any
 from fastapi import FastAPI
 
 from outrider.errors import ConfigError, MissingExtraError
+from outrider.runtime.cluster import running_ray
 from outrider.serving.memory import give_memory_back
 from outrider.serving.service import Service
 from outrider.serving.spec import read_spec
@@ -22,6 +23,7 @@ from outrider.serving.spec import read_spec
 __all__ = ["NAME", "run_replicas"]
 
 NAME = "outrider"
+PURPOSE = "outrider serve --ray"
 HEADROOM = 256 << 20
 """Bytes that a replica takes beside its weights."""
 CHECK = 2.0
@@ -52,42 +54,44 @@ def run_replicas(
     """
     if least > most:
         raise ConfigError("--replicas", f"got {least}-{most}, expected the smaller number first")
-    ray, serve = _library()
     threads = service.place.get("threads") or 1
     service = dataclasses.replace(service, place={**service.place, "threads": threads})
+    with running_ray(PURPOSE):
+        serve, ends = _ray_serve(), threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which has handlers of its own
+            signal.signal(number, lambda *_: ends.set())
+        try:
+            serve.start(http_options={"host": host, "port": port})
+            deployed = serve.deployment(**_options(service, least, most))
+            app = serve.ingress(_builder(service))
+            serve.run(deployed(app()).bind(), name=NAME, route_prefix="/")
+            ready()
+            ends.wait()
+        finally:
+            if os.environ.get("RAY_ADDRESS"):
+                serve.delete(NAME)
+            else:
+                serve.shutdown()
+
+
+def _options(service: Service, least: int, most: int) -> dict[str, Any]:
+    """Say how many replicas there are, and what each takes."""
     weights = sum(read_spec(model).weights for model in service.models)
-    started = not os.environ.get("RAY_ADDRESS")
-    alone = {"include_dashboard": False} if started else {}
-    ray.init(logging_level="WARNING", log_to_driver=False, **alone)
-    ends = threading.Event()
-    for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which has handlers of its own
-        signal.signal(number, lambda *_: ends.set())
-    try:
-        serve.start(http_options={"host": host, "port": port})
-        deployed = serve.deployment(
-            name=NAME,
-            max_ongoing_requests=service.limits.connections,
-            autoscaling_config={
-                "min_replicas": least,
-                "max_replicas": most,
-                "target_ongoing_requests": service.limits.rows,
-            },
-            ray_actor_options={
-                "num_cpus": threads,
-                "memory": min(weights, service.memory or weights) + HEADROOM,
-            },
-            health_check_period_s=CHECK,
-            graceful_shutdown_timeout_s=service.limits.seconds + 1,
-        )(serve.ingress(_builder(service))())
-        serve.run(deployed.bind(), name=NAME, route_prefix="/")
-        ready()
-        ends.wait()
-    finally:
-        if started:
-            serve.shutdown()
-        else:
-            serve.delete(NAME)
-        ray.shutdown()
+    return {
+        "name": NAME,
+        "max_ongoing_requests": service.limits.connections,
+        "autoscaling_config": {
+            "min_replicas": least,
+            "max_replicas": most,
+            "target_ongoing_requests": service.limits.rows,
+        },
+        "ray_actor_options": {
+            "num_cpus": service.place["threads"],
+            "memory": min(weights, service.memory or weights) + HEADROOM,
+        },
+        "health_check_period_s": CHECK,
+        "graceful_shutdown_timeout_s": service.limits.seconds + 1,
+    }
 
 
 def _builder(service: Service) -> Callable[[], FastAPI]:
@@ -100,13 +104,9 @@ def _builder(service: Service) -> Callable[[], FastAPI]:
     return build
 
 
-def _library() -> tuple[Any, Any]:
-    # A Ray of this machine alone listens at no address that others reach.
-    os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "01"["RAY_ADDRESS" in os.environ])
-    os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")  # nothing is told to anybody
+def _ray_serve() -> Any:
     try:
-        import ray
         from ray import serve
     except ImportError:
-        raise MissingExtraError("Ray Serve", "ray", "outrider serve --ray") from None
-    return ray, serve
+        raise MissingExtraError("Ray Serve", "ray", PURPOSE) from None
+    return serve

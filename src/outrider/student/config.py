@@ -95,6 +95,8 @@ class ShapeConfig(Config):
     validation pairs; null for all."""
     decoder: LayerCount | Numbers | None = None
     """Layers of the decoder, likewise."""
+    feedforward: int | None = Field(default=None, ge=1)
+    """Inner units of every feed-forward, those that others cannot stand in for; null for all."""
     words: int | None = Field(default=None, ge=8)
     """Words of each side, the commonest of the text and all letters of the source; null for all."""
     positions: int | None = Field(default=None, ge=1)
@@ -132,7 +134,7 @@ class StudentConfig(Config):
     the address of a server, `{url: ..., model: ...}`; the student then needs a `start`."""
     start: str | None = None
     """What the student begins as, if not as its teacher: a model folder, `.argosmodel` file or Hub
-    name."""
+    name; for example an earlier student, to go on with."""
     text: Text
     """Files in the source language, plain or .gz, whose lines are split into sentences: a list, or
     for each file how many of its first sentences are taken, null for all."""
@@ -172,8 +174,8 @@ class StudentConfig(Config):
         if self.tests and isinstance(self.teacher, EndpointConfig):
             message = "a teacher behind an address is not measured; use outrider evaluate instead"
             raise ConfigError("tests", message)
-        if self.start is not None and self.word_level:
-            message = "needs a student that begins as its teacher; leave start or word_level out"
+        if self.word_level and isinstance(self.teacher, EndpointConfig):
+            message = "needs a teacher that runs here; one behind an address says only its text"
             raise ConfigError("word_level", message)
         if self.train.teacher is not None:
             raise ConfigError("train.teacher", "is the teacher of the student; set word_level")

@@ -74,21 +74,31 @@ def _shrink(
         return
     sides = {"encoder": shape.encoder, "decoder": shape.decoder}
     layers = {side: kept for side, kept in sides.items() if kept is not None}
-    counted = words is not None or any(isinstance(kept, int) for kept in layers.values())
+    numbers = (words, shape.feedforward, *layers.values())
+    counted = any(isinstance(number, int) for number in numbers)
     data = _counted(config, folder, translated).folder if counted else None
-    for name, kept in ((START, layers), (TEACHER, None)):
-        if (name == START or config.word_level) and not (folder / name).is_dir():
-            with _under_shape():
-                shrink(
-                    _start(config),
-                    folder / name,
-                    layers=kept,
-                    words=words,
-                    positions=shape.positions,
-                    data=data,
-                    console=console,
-                )
-            write_json(path, asked)
+    if not (folder / START).is_dir():
+        with _under_shape():
+            shrink(
+                _start(config),
+                folder / START,
+                layers=layers,
+                feedforward=shape.feedforward,
+                words=words,
+                positions=shape.positions,
+                data=data,
+                console=console,
+            )
+    write_json(path, asked)
+    if config.word_level and not (folder / TEACHER).is_dir():
+        assert isinstance(config.teacher, str), "others say no probabilities"
+        cut = words is not None or config.start is not None
+        like = folder / START if cut else None
+        try:
+            shrink(config.teacher, folder / TEACHER, like=like, positions=shape.positions)
+        except ConfigError as error:
+            message = f"the teacher and what the student begins as do not go together: {error}"
+            raise ConfigError("word_level", message) from None
 
 
 def _start(config: StudentConfig) -> str:

@@ -1,4 +1,4 @@
-"""A smaller model of a larger one: some of its layers, and the words that its texts need.
+"""A smaller model of a larger one: some of its layers and units, and the words its texts need.
 
 Nothing is learnt here. What is left out is missed until the model is trained again, which
 `model.start` does; what is kept computes what it did.
@@ -13,7 +13,7 @@ from transformers.utils import logging as transformers_logging
 
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
-from outrider.data.tokenizer.cut import cut_tokenizer
+from outrider.data.tokenizer.cut import Cut, cut_like, cut_tokenizer
 from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
@@ -21,6 +21,7 @@ from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
 from outrider.models.reshape import keep_layers, keep_positions, keep_words
 from outrider.student.layers import choose_layers
+from outrider.student.narrow import narrow
 
 __all__ = ["shrink"]
 
@@ -30,7 +31,9 @@ def shrink(
     out: str | Path,
     *,
     layers: Mapping[str, int | Sequence[int]] | None = None,
+    feedforward: int | None = None,
     words: int | None = None,
+    like: str | Path | None = None,
     positions: int | None = None,
     data: str | Path | None = None,
     console: Console | None = None,
@@ -43,10 +46,13 @@ def shrink(
         layers: Which layers of `encoder` and `decoder` stay, or how many: then those without which
             the model would find validation pairs of `data` least likely. All of a side that is not
             named.
+        feedforward: How many inner units of each feed-forward stay; what was made of the others is
+            made of these as well as can be.
         words: How many words of each side stay.
+        like: A model folder whose words stay instead, with its numbers for them.
         positions: How many tokens a text may have.
-        data: A prepared folder of this model's tokenizer whose texts say which words and layers
-            those are; what `outrider distill` writes.
+        data: A prepared folder of this model's tokenizer whose texts say which layers, units and
+            words those are; what `outrider distill` writes.
         console: Where to report; by default nowhere.
     """
     out = Path(out)
@@ -55,11 +61,14 @@ def shrink(
     layers = layers or {}
     named = {side: kept for side, kept in layers.items() if not isinstance(kept, int)}
     counts = {side: kept for side, kept in layers.items() if isinstance(kept, int)}
-    if data is None and (counts or words is not None):
-        which = "layers" if counts else "words"
-        raise ConfigError("data", f"is missing: a number alone does not say which {which} stay")
-    if data is not None and not counts and words is None:
+    numbers = {"layers": counts or None, "units": feedforward, "words": words}
+    which = [name for name, number in numbers.items() if number is not None]
+    if data is None and which:
+        raise ConfigError("data", f"is missing: a number alone does not say which {which[0]} stay")
+    if data is not None and not which:
         raise ConfigError("words", "is missing: without it, data changes nothing")
+    if like is not None and words is not None:
+        raise ConfigError("words", "is those of the other model; leave out words or like")
     folder = model_folder(model)
     loaded, tokenizer = load_model(folder), load_tokenizer(folder)
     if not isinstance(loaded, Seq2Seq):
@@ -74,8 +83,15 @@ def shrink(
         if counts:
             chosen = choose_layers(loaded, prepared, counts, console=console)
             loaded = keep_layers(loaded, chosen)
+        if feedforward is not None:
+            loaded = narrow(loaded, prepared, feedforward, console=console)
         if words is not None:
-            loaded, tokenizer = _keep_words(loaded, tokenizer, prepared, words)
+            sides = [_count(prepared, side, tokenizer.vocab_size) for side in ("source", "target")]
+            cut = cut_tokenizer(tokenizer, *sides, words=words)
+            loaded, tokenizer = _keep_words(loaded, tokenizer, cut), cut.tokenizer
+    if like is not None:
+        cut = cut_like(tokenizer, load_tokenizer(model_folder(like)))
+        loaded, tokenizer = _keep_words(loaded, tokenizer, cut), cut.tokenizer
     transformers_logging.disable_progress_bar()
     with working_folder(out) as draft:
         loaded.save_pretrained(draft)
@@ -83,14 +99,10 @@ def shrink(
     return out
 
 
-def _keep_words(
-    model: Seq2Seq, tokenizer: Tokenizer, prepared: Prepared, words: int
-) -> tuple[Seq2Seq, Tokenizer]:
-    """Leave out the words that the texts use least."""
-    counts = [_count(prepared, side, tokenizer.vocab_size) for side in ("source", "target")]
-    cut = cut_tokenizer(tokenizer, *counts, words=words)
+def _keep_words(model: Seq2Seq, tokenizer: Tokenizer, cut: Cut) -> Seq2Seq:
+    """Leave out all rows of words but those of `cut`."""
     extra = range(tokenizer.vocab_size, model.config.vocab_size)  # rows that are no words
-    return keep_words(model, [*cut.source, *extra], [*cut.target, *extra]), cut.tokenizer
+    return keep_words(model, [*cut.source, *extra], [*cut.target, *extra])
 
 
 def _count(prepared: Prepared, side: str, words: int) -> Sequence[int]:

@@ -16,8 +16,9 @@ from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import DataError
 from outrider.files import read_json, write_json
+from outrider.formats.identity import weights_of
 from outrider.hub import model_folder
-from outrider.runtime.distill import distill, weights_of
+from outrider.jobs.distill import distill
 from outrider.student.config import StudentConfig
 from outrider.student.endpoint import EndpointConfig, ask_all
 

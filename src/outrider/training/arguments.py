@@ -4,6 +4,7 @@ import os
 from pathlib import Path
 
 import torch
+import torch.distributed as dist
 from transformers import TrainingArguments
 
 from outrider.training.config import TrainConfig
@@ -23,6 +24,7 @@ def training_arguments(config: TrainConfig, *, folder: Path, seed: int) -> Train
     evaluates = config.evaluate_every > 0
     alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
     cpu = config.device == "cpu" or not torch.accelerator.is_available()
+    _meet_again(cpu=cpu)
     arguments = TrainingArguments(
         output_dir=str(folder),
         use_cpu=cpu,
@@ -58,3 +60,22 @@ def training_arguments(config: TrainConfig, *, folder: Path, seed: int) -> Train
     )
     arguments._n_gpu = min(arguments.n_gpu, 1)  # several GPUs mean DDP, never DataParallel threads
     return arguments
+
+
+def _meet_again(*, cpu: bool) -> None:
+    """After a restart by torchrun, find the other processes under a name of their own.
+
+    It keeps one store for all attempts, in which PyTorch would find addresses of dead processes.
+    """
+    attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
+    shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"
+    if attempt == "0" or not shared or dist.is_initialized():
+        return
+    address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+    store = dist.TCPStore(address, port, is_master=False)  # type: ignore[attr-defined]
+    dist.init_process_group(
+        "gloo" if cpu else None,
+        store=dist.PrefixStore(f"attempt-{attempt}", store),  # type: ignore[attr-defined]
+        rank=int(os.environ["RANK"]),
+        world_size=int(os.environ["WORLD_SIZE"]),
+    )

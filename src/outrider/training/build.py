@@ -36,11 +36,18 @@ from outrider.training.encoder import (
 )
 from outrider.training.keys import keys_as_typed
 from outrider.training.run_config import RunConfig
-from outrider.training.start import NEVER, build_started, check_start, started_config
+from outrider.training.start import (
+    NEVER,
+    blank_started,
+    build_started,
+    check_start,
+    started_config,
+)
 
 __all__ = [
     "SideDecoder",
     "Trained",
+    "blank_model",
     "build_model",
     "build_model_config",
     "check_model",
@@ -77,6 +84,23 @@ def build_model(config: RunConfig, prepared: Prepared) -> Trained:
     if model.router is not None:
         model.router.set_counts(torch.from_numpy(_count(prepared, "source_ids")))
     return model
+
+
+def blank_model(config: RunConfig, vocab_size: int) -> Trained:
+    """Build a run's model of fresh weights and without its data: what it costs, not what it knows.
+
+    `vocab_size` is the tokenizer's; a model that goes on, or rides, has that of the other model.
+    """
+    if config.model.rides:
+        folder = target_folder(config)
+        found = load_config(folder)
+        target = Seq2Seq(found) if isinstance(found, Seq2SeqConfig) else LanguageModel(found)
+        return _bind(_build_side_decoder_config(config), target, folder)
+    if config.model.start is not None:
+        return blank_started(config)
+    described = _describe(config, vocab_size)
+    is_seq2seq = isinstance(described, Seq2SeqConfig)
+    return Seq2Seq(described) if is_seq2seq else LanguageModel(described)
 
 
 def load_teacher(config: RunConfig, prepared: Prepared) -> Seq2Seq | None:
@@ -119,9 +143,13 @@ def check_model(config: RunConfig) -> None:
     if config.model.start is not None:
         check_encoder_settings(config, getattr(started_config(config), "encoder", None))
         return
-    given = {**dict.fromkeys(_given_keys(config), 1), "vocab_size": 2}
-    built = _build_config(config, given, config.data.sequence_length + 1)
-    check_encoder_settings(config, getattr(built, "encoder", None))
+    check_encoder_settings(config, getattr(_describe(config, 2), "encoder", None))
+
+
+def _describe(config: RunConfig, vocab_size: int) -> Seq2SeqConfig | LanguageModelConfig:
+    """Check every key of the section with a tokenizer that has only a size."""
+    given = {**dict.fromkeys(_given_keys(config), 1), "vocab_size": vocab_size}
+    return _build_config(config, given, config.data.sequence_length + 1)
 
 
 def run_task(config: RunConfig) -> Task:
@@ -198,18 +226,24 @@ def _build_side_decoder(config: RunConfig, prepared: Prepared) -> SideDecoder:
     check_same_tokenizer(
         prepared.tokenizer, load_tokenizer(folder), data=prepared.folder, model=folder
     )
-    built = _build_side_decoder_config(config)
-    target = load_model(folder)
+    built, target = _build_side_decoder_config(config), load_model(folder)
+    model = _bind(built, target, folder)
+    if isinstance(model, Drafter) and isinstance(built, DrafterConfig):
+        if built.copy_layers:
+            model.start_as_copies()
+        if built.shortlist:
+            model.set_shortlist(_commonest(prepared, built.shortlist))
+    return model
+
+
+def _bind(
+    built: DrafterConfig | CtcConfig, target: Seq2Seq | LanguageModel, folder: Path
+) -> SideDecoder:
     target.requires_grad_(isinstance(built, CtcConfig) and built.joint)
     if isinstance(built, CtcConfig):
         assert isinstance(target, Seq2Seq)
         return Ctc(built).bind(target)
-    drafter = Drafter(built).bind(target, load_ctc(folder, target))
-    if built.copy_layers:
-        drafter.start_as_copies()
-    if built.shortlist:
-        drafter.set_shortlist(_commonest(prepared, built.shortlist))
-    return drafter
+    return Drafter(built).bind(target, load_ctc(folder, target))
 
 
 def _build_side_decoder_config(config: RunConfig) -> DrafterConfig | CtcConfig:

@@ -30,6 +30,9 @@ __all__ = ["check_run", "check_settings"]
 def check_run(config: RunConfig) -> None:
     """Refuse a run that cannot come to its end, in one sentence; reads no corpus."""
     check_settings(config)
+    if config.train.shard and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+        start = "torchrun --nproc-per-node=2 --no-python outrider train ..."
+        raise ConfigError("train.shard", f"needs several processes; start with {start}")
     check_model(config)
     _check_test(config)
     _check_extras(config)
@@ -58,6 +61,8 @@ def check_settings(config: RunConfig) -> None:
         raise ConfigError("train.stop_metric", message)
     if train.stop_metric == "tokens_per_round" and kind != "drafter":
         raise ConfigError("train.stop_metric", f"only a drafter has tokens_per_round, not a {kind}")
+    if train.shard and config.model.lora is not None:
+        raise ConfigError("train.shard", "does not go with model.lora, whose adapters are small")
     if config.evaluate is not None and kind in ("seq2seq", "language_model"):
         _check_test_kind(config, translates=kind == "seq2seq")
 

@@ -21,12 +21,14 @@ from pydantic import TypeAdapter, ValidationError
 from outrider.errors import ModelError
 from outrider.files import explained, file_sha256, publish, read_json, write_json
 
-__all__ = ["Checkpoint", "Checkpoints", "Progress", "select"]
+__all__ = ["SHARES", "Checkpoint", "Checkpoints", "Progress", "select"]
 
 _NAME = "step-{:08d}"
 _HIDDEN = ".unfinished-"
 _PROGRESS = "progress.json"
 _OPTIMIZER = "optimizer.pt"
+SHARES = "optimizer"
+"""Folder of an optimizer that several processes keep in shares, in the place of the file."""
 _WEIGHTS = "model.safetensors"
 
 
@@ -76,7 +78,7 @@ class Checkpoint:
         """Whether the optimizer is still there, or only the weights."""
         if self.files is None:
             return (self.folder / _OPTIMIZER).exists()
-        return _OPTIMIZER in self.files
+        return any(map(_is_optimizer, self.files))
 
     def fault(self, *names: str) -> str:
         """Say in which file it is not what was written, or ""; looks at all, or at some files."""
@@ -158,7 +160,8 @@ class Checkpoints:
         """Take the checksums of a staged checkpoint, flush it to disk and give it its name."""
         if self.state is not None:
             shutil.copyfile(self.state, staging / self.state.name)
-        files = {path.name: file_sha256(path) for path in sorted(staging.iterdir())}
+        written = sorted(path for path in staging.rglob("*") if path.is_file())
+        files = {path.relative_to(staging).as_posix(): file_sha256(path) for path in written}
         _write_progress(staging, progress, files)
         final = self.folder / _NAME.format(progress.step)
         publish(staging, final)
@@ -173,9 +176,10 @@ class Checkpoints:
                 _discard(old.folder)
             elif old.resumable:
                 if old.files is not None:
-                    files = {name: sum_ for name, sum_ in old.files.items() if name != _OPTIMIZER}
-                    _write_progress(old.folder, old.progress, files)
+                    left = {n: sum_ for n, sum_ in old.files.items() if not _is_optimizer(n)}
+                    _write_progress(old.folder, old.progress, left)
                 (old.folder / _OPTIMIZER).unlink(missing_ok=True)
+                shutil.rmtree(old.folder / SHARES, ignore_errors=True)
 
     def _folders(self) -> list[Path]:
         return sorted(self.folder.glob(_NAME.format(0)[:-8] + "*"))
@@ -199,6 +203,10 @@ def select(
     scored = [one for one in found if one.progress.score is not None]
     scored.sort(key=lambda one: (sign * (one.progress.score or 0.0), one.progress.step))
     return sorted(scored[:count], key=lambda one: one.progress.step) or list(found[-1:])
+
+
+def _is_optimizer(name: str) -> bool:
+    return name == _OPTIMIZER or name.startswith(f"{SHARES}/")
 
 
 def _discard(folder: Path) -> None:

@@ -67,6 +67,9 @@ class TrainConfig(Config):
     device: Annotated[Literal["auto", "cpu"], BeforeValidator(_choose_gpu_outside)] = "auto"
     """auto takes the accelerator that is visible, under torchrun one for each process; cpu ignores
     it. CUDA_VISIBLE_DEVICES=1 makes the second GPU the visible one."""
+    shard: bool = False
+    """Under torchrun: every process keeps only its share of weights, gradients and optimizer
+    (FSDP2), for models that do not fit one device. Evaluations gather the weights."""
     save_every: int = Field(default=500, ge=1)
     """Updates between two checkpoints."""
     keep: int = Field(default=2, ge=1)

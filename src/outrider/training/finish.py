@@ -12,8 +12,8 @@ from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
 from outrider.evaluation.pictures.curve import draw_curve
 from outrider.evaluation.results import show_score, versions, write_result
 from outrider.files import working_folder, write_text
+from outrider.formats.identity import weights_of
 from outrider.models import LanguageModel, Seq2Seq
-from outrider.runtime.distill import weights_of
 from outrider.training.average import average_weights
 from outrider.training.build import Trained, target_folder
 from outrider.training.card import add_side_decoder_section, write_card

@@ -23,7 +23,7 @@ from outrider.files import (
     write_json,
     write_text,
 )
-from outrider.runtime.distill import weights_of
+from outrider.formats.identity import weights_of
 from outrider.training.build import target_folder
 from outrider.training.checkpoint import Checkpoint, Checkpoints
 from outrider.training.log import Log

@@ -19,9 +19,9 @@ from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.segments import SegmentStream
 from outrider.errors import ConfigError
 from outrider.evaluation.bleu_tokenizer import tokenizer_for
+from outrider.formats.identity import weights_of
 from outrider.models import Drafter, LanguageModel, Seq2Seq
 from outrider.models.ctc import Ctc
-from outrider.runtime.distill import weights_of
 from outrider.training.allocator import keep_memory
 from outrider.training.arguments import training_arguments
 from outrider.training.build import (
@@ -53,7 +53,7 @@ from outrider.training.run_config import RunConfig
 from outrider.training.trainer import Trainer
 from outrider.training.validation import Validation, valid_texts
 
-__all__ = ["train_run"]
+__all__ = ["segment_length", "train_run", "training_objective"]
 
 
 def train_run(config: RunConfig, *, restart: bool = False, console: Console | None = None) -> Path:
@@ -84,7 +84,8 @@ def train_run(config: RunConfig, *, restart: bool = False, console: Console | No
             progress = trainer.run(resume)
         trained = resume is None or progress.step > resume.progress.step
         if main and (trained or not folder.is_finished(config)):
-            finish_run(config, folder, prepared, trainer.model, progress, console)
+            model = build_model(config, prepared) if config.train.shard else trainer.model
+            finish_run(config, folder, prepared, model, progress, console)
         trainer.accelerator.wait_for_everyone()
     return folder.model
 
@@ -174,11 +175,11 @@ def _build_trainer(
         model.target.to(arguments.device)  # it may not be a part of the model that is moved
     rank, world_size = arguments.process_index, arguments.world_size
     share = config.train.batch_tokens // (config.train.accumulate * world_size)
-    segment = _segment(model)
+    segment = segment_length(model)
     teacher = load_teacher(config, prepared)
     if teacher is not None:
         teacher.to(arguments.device)
-    objective = partial(_training_objective, config, segment, teacher)
+    objective = partial(training_objective, config, segment, teacher)
     precision = _settle_precision(config, arguments, folder, prepared, model, objective, console)
     validation = Validation(
         prepared,
@@ -230,7 +231,7 @@ def _settle_precision(
     return agreed[0]
 
 
-def _segment(model: nn.Module) -> int | None:
+def segment_length(model: nn.Module) -> int | None:
     """Tokens of a segment, for a model that remembers from one to the next."""
     if isinstance(model, LanguageModel) and model.config.memory:
         return model.config.max_positions
@@ -244,7 +245,7 @@ def _stream(
     resume: Checkpoint | None,
     model: nn.Module,
 ) -> Iterable[PlannedBatch]:
-    segment = _segment(model)
+    segment = segment_length(model)
     rank, world_size = arguments.process_index, arguments.world_size
     tokens = max(1, config.train.batch_tokens // (config.train.accumulate * world_size))
     cursor = Cursor(**resume.progress.cursor) if resume else None
@@ -282,7 +283,7 @@ def _objective(config: RunConfig, segment: int | None) -> Objective:
     return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective()
 
 
-def _training_objective(
+def training_objective(
     config: RunConfig, segment: int | None, teacher: Seq2Seq | None
 ) -> Objective:
     """Return what is validated, or the same with predictions that only training makes."""

@@ -23,7 +23,15 @@ from outrider.training.keys import keys_as_typed
 from outrider.training.lora import add_adapters
 from outrider.training.run_config import RunConfig
 
-__all__ = ["NEVER", "build_started", "check_start", "freeze", "start_folder", "started_config"]
+__all__ = [
+    "NEVER",
+    "blank_started",
+    "build_started",
+    "check_start",
+    "freeze",
+    "start_folder",
+    "started_config",
+]
 
 _FREE = ("dropout", "attention_dropout", "activation_dropout", "feedforward_chunks")
 """Keys that change how a model is trained, but not what it computes."""
@@ -92,10 +100,19 @@ def check_start(config: RunConfig) -> None:
     freeze(_fitted(model, config), section.freeze or ())
 
 
+def blank_started(config: RunConfig) -> Seq2Seq | LanguageModel:
+    """Build what `build_started` builds, of fresh weights and without any data."""
+    found, new = started_config(config), len(config.data.tokenizer.new_tokens)
+    model: Seq2Seq | LanguageModel = (
+        Seq2Seq(found) if isinstance(found, Seq2SeqConfig) else LanguageModel(found)
+    )
+    return _adapted(_fitted(model, config), config, found.vocab_size, found.vocab_size + new)
+
+
 def build_started(config: RunConfig, prepared: Prepared) -> Seq2Seq | LanguageModel:
     """Load the model, fit it to the run and to the data's tokenizer, freeze what is to stay."""
     started_config(config)
-    folder, section, tokenizer = start_folder(config), config.model, prepared.tokenizer
+    folder, tokenizer = start_folder(config), prepared.tokenizer
     with _under_start():
         own = load_tokenizer(folder)
     check_same_tokenizer(tokenizer, own, data=prepared.folder, model=folder, grown=True)
@@ -104,11 +121,17 @@ def build_started(config: RunConfig, prepared: Prepared) -> Seq2Seq | LanguageMo
         raise ModelError(f"{folder}: its tokenizer and its config.json do not belong together")
     if model.logits_bias is not None:
         model.logits_bias.data.clamp_(min=NEVER)
-    model = _fitted(model, config)
-    if tokenizer.vocab_size > own.vocab_size:
-        new = range(own.vocab_size, tokenizer.vocab_size)
+    return _adapted(_fitted(model, config), config, own.vocab_size, tokenizer.vocab_size)
+
+
+def _adapted(
+    model: Seq2Seq | LanguageModel, config: RunConfig, known: int, words: int
+) -> Seq2Seq | LanguageModel:
+    """Add words that are new, and adapters; freeze what is to stay."""
+    section = config.model
+    if words > known:
         with keys_as_typed():
-            model = add_words(model, tokenizer.vocab_size, new)
+            model = add_words(model, words, range(known, words))
     if section.lora is not None:
         add_adapters(model, section.lora)
     else:

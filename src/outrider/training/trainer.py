@@ -16,18 +16,27 @@ from typing import Any
 import torch
 import transformers
 from torch import Tensor, nn
+from torch.distributed.tensor import DTensor
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, set_seed
+from transformers.trainer import SCHEDULER_NAME
 
 from outrider.data.batches import PlannedBatch
 from outrider.errors import ConfigError, ModelError
 from outrider.files import explained
 from outrider.training.allocator import return_memory
 from outrider.training.callbacks import Cadence
-from outrider.training.checkpoint import Checkpoint, Checkpoints, Progress
+from outrider.training.checkpoint import SHARES, Checkpoint, Checkpoints, Progress
 from outrider.training.config import TrainConfig
 from outrider.training.objectives import Objective, StatefulObjective
 from outrider.training.objectives.auxiliary import ScheduledObjective
 from outrider.training.precision import autocast
+from outrider.training.shard import (
+    gathered,
+    load_optimizer,
+    save_optimizer,
+    shard,
+    whole_weights,
+)
 
 __all__ = ["Trainer", "Validate"]
 
@@ -40,6 +49,7 @@ class Trainer(transformers.Trainer):
 
     loss_is_scaled_for_ga = True
     control: TrainerControl
+    is_distributed_loading_by_transformers: bool
 
     def __init__(
         self,
@@ -140,6 +150,13 @@ class Trainer(transformers.Trainer):
         """Autocast of our own: accelerate's would copy all logits to float32."""
         return autocast(self.config.precision, self.args.device)
 
+    def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
+        """Share out the weights first, once they are loaded, if that is asked for."""
+        if self.config.shard and not self.is_distributed_loading_by_transformers:
+            shard(self.model, self.args.device)
+            self.is_distributed_loading_by_transformers = True  # it is not to be wrapped by DDP
+        return super().create_optimizer(model)
+
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted: walking all modules at every step is not free."""
         return 0
@@ -173,7 +190,8 @@ class Trainer(transformers.Trainer):
         """Measure on the validation set, and end the run if it has stopped getting better."""
         assert self.validate is not None
         self.model.eval()
-        metrics = self.validate(self.model)
+        with gathered(self.model):
+            metrics = self.validate(self.model)
         self.progress = self.progress.judged(
             metrics[self.config.stop_metric],
             lower_is_better=self.config.lower_is_better,
@@ -201,6 +219,30 @@ class Trainer(transformers.Trainer):
     def _save(self, output_dir: str, state_dict: dict[str, Tensor] | None = None) -> None:
         self.accelerator.unwrap_model(self.model).save_pretrained(output_dir, state_dict=state_dict)
 
+    def _save_optimizer_and_scheduler(self, output_dir: str) -> None:
+        if not self.config.shard:
+            super()._save_optimizer_and_scheduler(output_dir)
+            return
+        folder = Path(output_dir)
+        save_optimizer(self.model, self.optimizer.optimizer, folder / SHARES)
+        if self.args.should_save:
+            torch.save(self.lr_scheduler.state_dict(), folder / SCHEDULER_NAME)
+
+    def _load_optimizer_and_scheduler(self, checkpoint: str | None) -> None:
+        if not self.config.shard or checkpoint is None:
+            super()._load_optimizer_and_scheduler(checkpoint)
+            return
+        folder = Path(checkpoint)
+        load_optimizer(self.model, self.optimizer.optimizer, folder / SHARES)
+        self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
+
+    def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
+        """Nothing to do: `shard` sees to what it does not share out."""
+
+    def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
+        norm: Tensor = super()._get_grad_norm(model, grad_norm)
+        return norm.full_tensor() if isinstance(norm, DTensor) else norm
+
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
         staging = self.checkpoints.stage(self.progress.step)
         with explained(staging, "the checkpoints before it are kept"):
@@ -210,7 +252,12 @@ class Trainer(transformers.Trainer):
 
     def _write_checkpoint(self, staging: Path) -> None:
         """Every process writes its part; the main one makes it count once all parts are there."""
-        self.save_model(str(staging), _internal_call=True)
+        if self.config.shard:
+            weights = whole_weights(self.model)
+            if self.args.should_save:
+                self._save(str(staging), weights)
+        else:
+            self.save_model(str(staging), _internal_call=True)
         self._save_optimizer_and_scheduler(str(staging))
         self._save_scaler(str(staging))
         self._save_rng_state(str(staging))

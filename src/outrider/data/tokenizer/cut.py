@@ -7,11 +7,15 @@ other places are for the commonest words.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 from outrider.data.tokenizer.base import Tokenizer
 from outrider.errors import ConfigError
 
-__all__ = ["Cut", "cut_tokenizer"]
+if TYPE_CHECKING:
+    from outrider.data.tokenizer.marian import MarianTokenizer
+
+__all__ = ["Cut", "cut_like", "cut_tokenizer"]
 
 MARK = "\u2581"
 """Begins a piece that begins a word."""
@@ -39,10 +43,7 @@ def cut_tokenizer(
         target: How often each id occurs in targets.
         words: Words of each side, special tokens among them.
     """
-    from outrider.data.tokenizer.marian import MarianTokenizer  # needs SentencePiece
-
-    if not isinstance(tokenizer, MarianTokenizer):
-        raise ConfigError(KEY, "only words of SentencePiece tokenizers can be left out so far")
+    tokenizer = _marian(tokenizer)
     special = [tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id]
     names = tokenizer.names
     if any(names[0][token] != index for token, index in _named(names[1], special).items()):
@@ -54,6 +55,25 @@ def cut_tokenizer(
     ]
     sides = [_named(side, ids) for side, ids in zip(names, kept, strict=True)]
     return Cut(tokenizer.cut(list(sides[0]), list(sides[1])), *kept)
+
+
+def cut_like(tokenizer: Tokenizer, other: Tokenizer) -> Cut:
+    """Keep the words of `other`, as it numbers them."""
+    sides = zip(_marian(tokenizer).names, _marian(other).names, strict=True)
+    kept = []
+    for known, wanted in sides:
+        if unknown := next((token for token in wanted if token not in known), None):
+            raise ConfigError(KEY, f"the other model has {unknown!r}, which is no word here")
+        kept.append([known[token] for token in sorted(wanted, key=wanted.__getitem__)])
+    return Cut(other, *kept)
+
+
+def _marian(tokenizer: Tokenizer) -> "MarianTokenizer":
+    from outrider.data.tokenizer.marian import MarianTokenizer  # needs SentencePiece
+
+    if not isinstance(tokenizer, MarianTokenizer):
+        raise ConfigError(KEY, "only words of SentencePiece tokenizers can be left out so far")
+    return tokenizer
 
 
 def _choose(

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 from outrider.nn.attention import AttentionBase
-from outrider.nn.kernel.dense import attend
 from outrider.nn.layer.heads import CrossAttention, Source
 
 __all__ = ["cross_weights", "self_weights"]
@@ -37,7 +36,6 @@ def self_weights(
 def cross_weights(cross: CrossAttention, x_BTD: Tensor, source: Source) -> Tensor:
     """Return the weight of every source token for every target token and head, [B, H, T, S]."""
     q_BHTK = cross.q(x_BTD).unflatten(-1, (cross.heads, cross.head_width)).transpose(1, 2)
-    k_BHSK, _, keep_BS = source
+    k_BHSK = source.k_BHSK
     unit_SS = torch.eye(k_BHSK.shape[2], dtype=k_BHSK.dtype, device=k_BHSK.device)
-    keep = None if keep_BS is None else keep_BS[:, None, None, :]
-    return attend(q_BHTK, k_BHSK, unit_SS.expand(*k_BHSK.shape[:2], -1, -1), keep=keep)
+    return cross.attend(q_BHTK, source._replace(v_BHSK=unit_SS.expand(*k_BHSK.shape[:2], -1, -1)))

@@ -28,6 +28,9 @@ class Seq2SeqDescription(ModelDescription):
     """`{kind: ...}` for all encoder layers, or a list with one per layer."""
     decoder_attention: dict[str, Any] | list[dict[str, Any]] | None = None
     """`{kind: ...}` for all decoder layers, or a list with one per layer."""
+    cross_attention: dict[str, Any] | None = None
+    """`{score: ..., normaliser: ..., head_gate: ...}` of the decoder's look at the source; null for
+    scaled dot and softmax."""
     decoder_core: str = "attention"
     """What decoder layers know the tokens before by: attention, or gru or ssru (which is
     faster) for a state of constant size."""

@@ -10,7 +10,7 @@ from outrider.formats.description import Seq2SeqDescription
 from outrider.models.config.base import ModelConfig
 from outrider.models.config.checks import check_attentions
 from outrider.models.pretrained import check_encoder, longest_row
-from outrider.nn.attention import kinds_with, load_attention
+from outrider.nn.attention import AttentionConfig, cross_options, kinds_with, load_attention
 from outrider.nn.stack.skip import SkipConfig
 
 __all__ = ["Seq2SeqConfig"]
@@ -27,6 +27,7 @@ class Seq2SeqConfig(Seq2SeqDescription, ModelConfig):
         Seq2SeqDescription.__post_init__(self)
         check_attentions(self)
         self._check_skipped()
+        self._check_cross()
         if self.encoder is not None:
             check_encoder(self.encoder)
 
@@ -42,6 +43,17 @@ class Seq2SeqConfig(Seq2SeqDescription, ModelConfig):
         if self.skip is None:
             return None
         return build_config(SkipConfig, self.skip, prefix="skip.")
+
+    @property
+    def cross_config(self) -> AttentionConfig | None:
+        """What `cross_attention` says, checked; None for the usual."""
+        return None if self.cross_attention is None else cross_options(self.cross_attention)
+
+    def _check_cross(self) -> None:
+        cross = self.cross_config
+        if cross is not None and cross.score == "fast" and self.halting is not None:
+            message = "counts positions, and tokens that halt are taken out; use another score"
+            raise ConfigError("cross_attention.score", message)
 
     def _check_skipped(self) -> None:
         skip = self.skip_config

@@ -5,7 +5,8 @@ every config, and the contract tests, the benchmark and the docs find it by its 
 an `Attention` is no variant: it holds what several of them share.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
 from pkgutil import iter_modules
@@ -22,6 +23,7 @@ __all__ = [
     "HeadShape",
     "attention_kinds",
     "build_attention",
+    "cross_options",
     "kinds_with",
     "load_attention",
 ]
@@ -75,14 +77,29 @@ def build_attention(
         raise ConfigError(
             f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {kinds_with(able)}"
         )
-    try:
+    with _under(key):
         attention: AttentionBase = variant.Attention(
             variant.Config(**options), causal=causal, dropout=dropout, shape=shape
         )
-    except ConfigError as error:  # a variant does not know under which key it was asked for
+    return attention
+
+
+def cross_options(spec: Mapping[str, Any], *, key: str = "cross_attention") -> AttentionConfig:
+    """Read what a decoder's look at the source is to be; it sees all of it, so there is no kind."""
+    options = dict(spec)
+    _check_options(AttentionConfig, options, kind=key, key=key)
+    with _under(key):
+        return AttentionConfig(**options)
+
+
+@contextmanager
+def _under(key: str) -> Iterator[None]:
+    """Say under which key stands what cannot be, which whoever finds it does not know."""
+    try:
+        yield
+    except ConfigError as error:
         message = str(error).removeprefix(f"{error.key}: ")
         raise ConfigError(key + error.key.removeprefix("attention"), message) from None
-    return attention
 
 
 def _check_options(

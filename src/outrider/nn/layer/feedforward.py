@@ -67,12 +67,14 @@ class FeedForward(nn.Module):
         again = [checkpoint(self._run, piece, use_reentrant=False) for piece in pieces]
         return torch.cat(again, dim=-2)
 
+    def inner(self, x_BTD: Tensor) -> Tensor:
+        """Widen and bend: the inner units."""
+        up = self.up(x_BTD)
+        if not self.gated:
+            return self.activation(up)
+        bent, gate = up.chunk(2, dim=-1)
+        return self.activation(bent) * gate
+
     def _run(self, x_BTD: Tensor) -> Tensor:
         """Widen, bend, narrow."""
-        up = self.up(x_BTD)
-        if self.gated:
-            bent, gate = up.chunk(2, dim=-1)
-            inner = self.activation(bent) * gate
-        else:
-            inner = self.activation(up)
-        return self.down(dropout(inner, self.dropout, self.training))
+        return self.down(dropout(self.inner(x_BTD), self.dropout, self.training))

@@ -2,6 +2,7 @@
 
     self-attention    out(gate(x) * attention(q, k, v))         gate only with `head_gate: glu`
     columns           s(i, j) = q_i . k_j / sqrt(K) + a_i . b_j
+    cross-attention   out(gate(x) * sum_j w_ij v_j)    w_i = normalise_j(s(q_i, k_j)), j all sources
 
 A position that biases the score does so by further columns of queries and keys
 (`outrider.nn.position.columns`), so every variant and every kernel computes it without knowing.
@@ -18,15 +19,17 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from outrider.nn.attention.base import AttentionBase
+from outrider.nn.attention.base import AttentionBase, AttentionConfig
 from outrider.nn.cache import SLACK, Cache, LayerCache, Room, Step
 from outrider.nn.cache.ring import Ring
+from outrider.nn.kernel.blockwise import Scoring, blockwise
 from outrider.nn.kernel.dense import attend
 from outrider.nn.layer.correlation import CorrelatedCache, Correlation
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, Rotary
 from outrider.nn.position.bucketed import BucketedBias
 from outrider.nn.position.columns import Columns
+from outrider.nn.score import ScoreBase, build_score
 
 __all__ = ["CrossAttention", "SelfAttention", "Source"]
 
@@ -37,6 +40,8 @@ class Source(NamedTuple):
     k_BHSK: Tensor
     v_BHSK: Tensor
     keep_BS: Tensor | None
+    index_BT: Tensor | None = None
+    """Positions of the targets that look; None where they count from 0."""
 
 
 class SelfAttention(nn.Module):
@@ -188,20 +193,42 @@ class CrossAttention(nn.Module):
     """Target tokens look at the source."""
 
     def __init__(
-        self, width: int, heads: int, *, dropout: float = 0.0, head_width: int | None = None
+        self,
+        width: int,
+        heads: int,
+        *,
+        dropout: float = 0.0,
+        head_width: int | None = None,
+        config: AttentionConfig | None = None,
     ) -> None:
         super().__init__()
+        config = config or AttentionConfig()
         self.heads, self.head_width = heads, head_width or width // heads
         self.dropout = dropout
         inner = heads * self.head_width
         self.q = Linear(width, inner)
         self.kv = Linear(width, 2 * inner)
         self.out = Linear(inner, width)
+        self.gate = Linear(width, inner) if config.head_gate == "glu" else None
+        self.query_scale = self.head_width**0.5 if config.score == "dot" else 1.0
+        self.normaliser = config.normaliser
+        self.score: ScoreBase | None = None
+        """None where PyTorch's own kernels compute it: scaled dot (or dot) and softmax."""
+        if config.score not in ("scaled_dot", "dot") or config.normaliser != "softmax":
+            self.score = build_score(
+                config.score,
+                heads=heads,
+                kv_heads=heads,
+                width=self.head_width,
+                positions=config.score_positions,
+            )
 
     def source(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> Source:
         """Project the encoder's output once; every later step reads this."""
         kv = self.kv(memory_BSD).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         k, v = kv.chunk(2, dim=1)
+        if self.score is not None:
+            k = self.score.keys(k)
         if not torch.is_grad_enabled():
             k, v = k.contiguous(), v.contiguous()  # read at every step
         return Source(k, v, keep_BS)
@@ -211,10 +238,33 @@ class CrossAttention(nn.Module):
         rows, tokens, _ = x_BTD.shape
         beams = rows // source.k_BHSK.shape[0]
         q = self.q(x_BTD).view(-1, beams * tokens, self.heads, self.head_width).transpose(1, 2)
+        if self.score is not None and source.index_BT is not None:
+            source = source._replace(index_BT=source.index_BT.reshape(-1, beams * tokens))
+        out_BTD = self.attend(q, source).transpose(1, 2).reshape(rows, tokens, -1)
+        if self.gate is not None:
+            out_BTD = out_BTD * self.gate(x_BTD).sigmoid()
+        return self.out(out_BTD)
+
+    def attend(self, q_BHTK: Tensor, source: Source) -> Tensor:
+        """Return what each head reads of a source's values."""
         keep = None if source.keep_BS is None else source.keep_BS[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
-        out = attend(q, source.k_BHSK, source.v_BHSK, keep=keep, dropout=dropout)
-        return self.out(out.transpose(1, 2).reshape(rows, tokens, -1))
+        if self.query_scale != 1:
+            q_BHTK = q_BHTK * self.query_scale
+        if self.score is None:
+            return attend(q_BHTK, source.k_BHSK, source.v_BHSK, keep=keep, dropout=dropout)
+        batch, _, length, _ = source.k_BHSK.shape
+        if keep is None:
+            keep = torch.ones(1, 1, 1, length, dtype=torch.bool, device=q_BHTK.device)
+        at = None
+        if source.index_BT is not None:
+            at = source.index_BT, torch.arange(length, device=q_BHTK.device).expand(batch, -1)
+
+        def visible(first: int, last: int) -> tuple[int, Tensor]:
+            return 0, keep.expand(-1, -1, last - first, -1)
+
+        scoring = Scoring(self.score, self.normaliser, visible, at=at, dropout=dropout)
+        return blockwise(scoring, self.score.queries(q_BHTK), source.k_BHSK, source.v_BHSK)
 
 
 def _looks_ahead(attention: AttentionBase) -> bool:

@@ -35,7 +35,8 @@ class Memory(NamedTuple):
         """Return a memory of nothing, of `tokens` places."""
         weight = stack.blocks[0].attention.out.weight
         shape = (len(stack.blocks), rows, tokens, weight.shape[0])
-        return cls(weight.new_zeros(shape), torch.zeros(rows, dtype=torch.long).to(weight.device))
+        states = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
+        return cls(states, torch.zeros(rows, dtype=torch.long, device=weight.device))
 
     @property
     def tokens(self) -> int:

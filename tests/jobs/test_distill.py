@@ -19,11 +19,13 @@ from outrider.data.config import PrepareConfig
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.decoding import Request, decode
 from outrider.errors import ConfigError, DataError
+from outrider.jobs import distill as distill_module
+from outrider.jobs import folder as folder_module
+from outrider.jobs import teacher as teacher_module
+from outrider.jobs.distill import distill
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
-from outrider.runtime import distill as distill_module
 from outrider.runtime import load
 from outrider.runtime.consensus import choose_by_consensus
-from outrider.runtime.distill import distill
 from outrider.runtime.options import decode_settings
 
 BLOCK = 16
@@ -36,6 +38,10 @@ def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     prepared = save_corpus(tmp_path, lines=60, valid_rows=5)
     save_translator(prepared, tmp_path / "model")
     return tmp_path
+
+
+def interrupt(*_, **__) -> None:
+    raise KeyboardInterrupt
 
 
 def rows(prepared: Prepared, split: str, columns: list[str]) -> list[tuple]:
@@ -150,7 +156,7 @@ def test_a_killed_run_goes_on_at_the_first_missing_shard(
 ) -> None:
     whole = distilled(folder, "whole")
     decoded: list[int] = []
-    original = distill_module.decode_in_batches
+    original = teacher_module.decode_in_batches
 
     def counted(backend, requests, config, *, batch_tokens):
         if len(decoded) == 2:
@@ -159,7 +165,7 @@ def test_a_killed_run_goes_on_at_the_first_missing_shard(
         return original(backend, requests, config, batch_tokens=batch_tokens)
 
     with monkeypatch.context() as patch:
-        patch.setattr(distill_module, "decode_in_batches", counted)
+        patch.setattr(teacher_module, "decode_in_batches", counted)
         with pytest.raises(KeyboardInterrupt):
             distilled(folder, batch_tokens=100)
     assert not (folder / "out").exists()
@@ -167,7 +173,7 @@ def test_a_killed_run_goes_on_at_the_first_missing_shard(
 
     decoded.clear()
     monkeypatch.setattr(
-        distill_module,
+        teacher_module,
         "decode_in_batches",
         lambda *args, **kw: decoded.append(len(args[1])) or original(*args, **kw),
     )
@@ -179,7 +185,7 @@ def test_a_killed_run_goes_on_at_the_first_missing_shard(
 
 def test_another_model_cannot_go_on(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(distill_module, "_write", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt))
+        patch.setattr(distill_module, "ShardWriter", interrupt)
         with pytest.raises(KeyboardInterrupt):
             distilled(folder)
     with pytest.raises(DataError, match=r"out\.partial: was distilled differently \(rows was null"):
@@ -288,9 +294,7 @@ def test_a_finished_shard_that_is_damaged_is_written_again(
 ) -> None:
     whole = distilled(folder, "whole")
     with monkeypatch.context() as patch:
-        patch.setattr(
-            distill_module, "_finish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr(distill_module, "_finish", interrupt)
         with pytest.raises(KeyboardInterrupt):
             distilled(folder)
     damaged = folder / "out.partial" / file
@@ -304,10 +308,8 @@ def test_killed_as_it_is_published_nothing_is_decoded_again(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with monkeypatch.context() as patch:
-        patch.setattr(
-            distill_module, "publish", lambda *_: (_ for _ in ()).throw(KeyboardInterrupt)
-        )
+        patch.setattr(folder_module, "publish", interrupt)
         with pytest.raises(KeyboardInterrupt):
             distilled(folder)
-    monkeypatch.setattr(distill_module, "decode_in_batches", None)
+    monkeypatch.setattr(teacher_module, "decode_in_batches", None)
     distilled(folder)

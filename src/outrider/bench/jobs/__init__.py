@@ -1,0 +1,1 @@
+"""What Ray costs a job, beside bare processes."""

@@ -1,0 +1,107 @@
+"""The memory of one device, part by part.
+
+Training holds weights, AdamW's two moments and, in turn, what the forward pass keeps and the
+gradients: while the backward makes these it lets go of the others, so the peak is
+
+    accumulate = 1     weights + optimiser + max(step + first gradient, gradients)
+    accumulate > 1     weights + optimiser + gradients + step
+
+`step` is the most that one pass holds beside weights and gradients (`probe.Probe.peak`), the first
+gradient that of the head, which comes while everything is still kept. Several devices (DDP) hold
+all of it each, and the gradients a second time, in buckets that are sent around.
+
+This is what tensors need. An allocator that keeps freed blocks holds more, as new tensors do not
+fit all holes: `benchmarks/plan_accuracy.py` says how much more the heap of a CPU holds.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import torch
+from torch import nn
+
+from outrider.models import LanguageModel, Seq2Seq
+from outrider.plan.parts import part_of, part_paths
+from outrider.plan.probe import Probe, weights_beside
+
+__all__ = ["Weights", "count_weights", "least_accumulate", "state_bytes", "training_peak"]
+
+MOMENTS, STEP = 2, 4
+"""Numbers of AdamW for each weight; bytes of the counter that it keeps for each tensor."""
+
+
+@dataclass(frozen=True)
+class Weights:
+    """What a model holds whatever the batch."""
+
+    parameters: dict[str, int]
+    """By part; shared ones count once."""
+    beside: int
+    """Of a target that is held too."""
+    weight_bytes: int
+    """With buffers and the target's."""
+    gradient_bytes: int
+    optimiser_bytes: int
+    largest_gradient: int
+
+    @property
+    def total(self) -> int:
+        """Parameters of the model itself."""
+        return sum(self.parameters.values())
+
+
+def count_weights(model: nn.Module) -> Weights:
+    """Count a model that may lie on the meta device."""
+    paths, parameters = part_paths(model), dict[str, int]()
+    for path, weight in model.named_parameters():
+        name = part_of(path, paths) if "." in path else path
+        parameters[name] = parameters.get(name, 0) + weight.numel()
+    beside = weights_beside(model)
+    learns = [one for one in model.parameters() if one.requires_grad]
+    gradients = sum(one.nbytes for one in learns)
+    return Weights(
+        parameters,
+        sum(one.numel() for one in beside),
+        sum(one.nbytes for one in [*model.parameters(), *model.buffers(), *beside]),
+        gradients,
+        MOMENTS * gradients + STEP * len(learns),
+        max(one.nbytes for one in learns),
+    )
+
+
+def training_peak(
+    weights: Weights, probe: Probe, rows: float, *, accumulate: int, ddp: bool
+) -> int:
+    """Return the most bytes that training holds on a device."""
+    held = weights.weight_bytes + weights.optimiser_bytes + ddp * weights.gradient_bytes
+    if accumulate > 1:
+        return int(held + weights.gradient_bytes + probe.peak(rows))
+    step = probe.peak(rows) + weights.largest_gradient
+    return int(held + max(step, weights.gradient_bytes))
+
+
+def least_accumulate(
+    weights: Weights, probe: Probe, rows: Callable[[int], int], memory: float, *, ddp: bool
+) -> int | None:
+    """Return how often to halve an update's batch until it fits; None if a single row does not.
+
+    `rows` are those of a pass, by what is accumulated.
+    """
+    accumulate = 1
+    while training_peak(weights, probe, rows(accumulate), accumulate=accumulate, ddp=ddp) > memory:
+        if rows(accumulate) == 1:
+            return None
+        accumulate *= 2
+    return accumulate
+
+
+@torch.inference_mode()
+def state_bytes(model: Seq2Seq | LanguageModel, length: int) -> int:
+    """Return what one sequence of so many tokens holds while it is decoded: caches and source."""
+    if isinstance(model, LanguageModel):
+        return model.open(1, capacity=length).nbytes
+    weight = model.tokens.weight
+    memory_BSD = weight.new_zeros(1, length, weight.shape[1])
+    state = model.open(memory_BSD, None, capacity=length)
+    sources = [source for source in state.sources if source is not None]
+    return state.nbytes + sum(one.k_BHSK.nbytes + one.v_BHSK.nbytes for one in sources)
