@@ -8,7 +8,7 @@ checkpoint, says which batch comes next.
 import math
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import AbstractContextManager
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -238,6 +238,10 @@ class Trainer(transformers.Trainer):
 
     def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
         """Nothing to do: `shard` sees to what it does not share out."""
+
+    def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
+        """Sum at every batch, not at every update: nobody has to hold whole gradients between."""
+        return nullcontext()
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
         norm: Tensor = super()._get_grad_norm(model, grad_norm)

@@ -8,6 +8,7 @@ from transformers.generation import LogitsProcessorList
 
 from outrider.models import DecoderState, Drafter, LanguageModel, Seq2Seq
 from outrider.nn.cache import SLACK
+from outrider.transformers.options import processors_of
 from outrider.transformers.prompt import Prompt, Row
 
 __all__ = ["Loop"]
@@ -33,7 +34,8 @@ class Loop:
         processors: LogitsProcessorList,
     ) -> None:
         self.target, self.drafter, self.prompt = target, drafter, prompt
-        self.block, self.limit, self.ends, self.processors = block, limit, ends, processors
+        self.block, self.limit, self.ends = block, limit, ends
+        self.processors = [processors_of(processors, row.place) for row in prompt.rows]
         self.device = target.tokens.weight.device
 
     @torch.inference_mode()
@@ -69,7 +71,7 @@ class Loop:
         """Take every row further by at least one token; return who is done."""
         drafted = self._draft(rows)
         logits_BTV = self._extend([[r.tokens[-1], *d] for r, d in zip(rows, drafted, strict=True)])
-        best = None if self.processors else _likeliest(logits_BTV)
+        best = None if any(self.processors) else _likeliest(logits_BTV)
         done, lengths = [], []
         for n, (row, guesses) in enumerate(zip(rows, drafted, strict=True)):
             over = False
@@ -109,10 +111,11 @@ class Loop:
     def _choose(self, row: Row, logits_V: Tensor) -> int:
         """Return what greedy decoding says after the text of a row."""
         text_1T = torch.tensor([row.tokens], device=logits_V.device)
-        score_1V = self.processors(text_1T, logits_V[None].clone())
+        processors = self.processors[row.place]
+        score_1V = processors(text_1T, logits_V[None].clone())
         (tokens,), (near,) = (answer[0] for answer in _likeliest(score_1V[None]))
         if near:
-            score_1V = self.processors(text_1T, self._settle(row)[None])
+            score_1V = processors(text_1T, self._settle(row)[None])
             return int(score_1V.argmax())
         return int(tokens)
 

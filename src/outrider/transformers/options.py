@@ -1,7 +1,9 @@
 """What `generate` may be asked for: each option is honoured, or refused by name."""
 
+from copy import copy
 from typing import Any
 
+from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.generation import (
     GenerationConfig,
@@ -12,7 +14,7 @@ from transformers.generation import (
 
 from outrider.errors import UnsupportedError
 
-__all__ = ["check_dropped", "check_model", "check_options"]
+__all__ = ["check_dropped", "check_model", "check_options", "processors_of"]
 
 PROCESSORS = (
     *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"),
@@ -91,6 +93,18 @@ def check_options(
     past = model_kwargs.get("past_key_values")
     if past is not None and past.get_seq_length():
         _refuse("past_key_values")
+
+
+def processors_of(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
+    """Return the processors as they stand for one row of the batch, whose text is asked alone."""
+    own = LogitsProcessorList()
+    for one in processors:
+        padding = getattr(one, "prompt_ignore_length", None)
+        if isinstance(padding, Tensor):  # since transformers 5.23: the padding of every row
+            one = copy(one)
+            one.prompt_ignore_length = padding[row : row + 1]
+        own.append(one)
+    return own
 
 
 def _is_theirs(part: Any) -> bool:
