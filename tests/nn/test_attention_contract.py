@@ -206,7 +206,7 @@ def test_declares_its_cost(kind: str, device: torch.device) -> None:
     causal = kind in CAUSAL
     attention = build(kind, device, causal=causal)
     at = torch.arange(50, device=device)
-    if attention.positional:
+    if attention.positional and attention.by_pairs:
         seen = attention.heads_see(at[:, None], at[None]).expand(3, -1, -1)
         assert attention.cost(50).pairs == pytest.approx(int(seen.sum()) / 3, abs=1)
     assert 0 < attention.cost(50).pairs <= 50 * 50
@@ -316,6 +316,8 @@ def test_the_fast_path_really_runs(kind: str, causal: bool) -> None:
     most = all_pairs(SHORT, causal=causal)
     if attention.cost(LONG).pairs >= 0.75 * all_pairs(LONG, causal=causal):
         return  # sees nearly everything by nature, as full and causal do
+    if not attention.by_pairs:
+        return  # nothing to watch: a test of its own shows that it is not one dense pass
     if type(attention).run is AttentionBase.run:
         return  # says itself that it has no way of its own: `run` is the reference
     assert attention.cost(SHORT).pairs < 0.75 * most, (
@@ -368,7 +370,7 @@ def extend_twice(attention: AttentionBase, q: Tensor, k: Tensor, v: Tensor) -> l
 def test_sees_answers_for_whole_ranges_of_positions(kind: str, causal: bool) -> None:
     """FlexAttention's blocks are found with ranges in place of positions (`nn/kernel/flex.py`)."""
     attention = build(kind, torch.device("cpu"), causal=causal)
-    if not attention.positional or not attention.heads_alike:
+    if not attention.positional or not attention.heads_alike or not attention.by_pairs:
         return
     if attention.cost(LONG).pairs >= 0.75 * all_pairs(LONG, causal=causal):
         return  # no block could be left out anyway

@@ -118,7 +118,9 @@ class AttentionBase(nn.Module):
     and the variant writes a `reference` of its own."""
     scores_ok: ClassVar[bool] = True
     """Other scores and normalisers may be asked for; not where a variant decodes its own way."""
-
+    by_pairs: ClassVar[bool] = True
+    """Queries meet keys one by one, by the kernels of `nn`; otherwise `cost` counts what takes as
+    long, and the variant writes a `reference` of its own."""
     columns_ok: ClassVar[bool] = True
     """Scores by q . k of all columns it is given, so that positions can bias them (`Columns`)."""
     halting_ok: ClassVar[bool] = False
