@@ -18,6 +18,7 @@ from outrider.cli.main import run
 from outrider.plan.probe import Shape, make_batch
 from outrider.training.build import blank_model
 from outrider.training.objectives import SegmentObjective
+from outrider.training.recompute import recompute_layers
 from outrider.training.run import segment_length, training_objective
 from outrider.training.run_config import RunConfig
 from outrider.training.shard import gathered, load_optimizer, save_optimizer, shard, whole_weights
@@ -82,7 +83,10 @@ def work(rank: int, folder: Path) -> None:
         weights = list(shared.parameters())
         held = sum(one.to_local().numel() for one in weights if isinstance(one, DTensor))
         assert held <= 0.6 * sum(one.numel() for one in weights), name
-        for model in (whole, shared):
+        again = build(config)
+        recompute_layers(again)
+        shard(again, CPU)
+        for model in (whole, shared, again):
             norms, found = two_updates(config, model, rank)
             assert norms == pytest.approx(expected[0], rel=1e-9), name
             assert found.keys() == expected[1].keys()

@@ -35,6 +35,7 @@ from outrider.training.encoder import (
     encoder_folder,
 )
 from outrider.training.keys import keys_as_typed
+from outrider.training.recompute import recompute_layers
 from outrider.training.run_config import RunConfig
 from outrider.training.start import (
     NEVER,
@@ -67,6 +68,16 @@ Trained = Seq2Seq | LanguageModel | SideDecoder
 
 def build_model(config: RunConfig, prepared: Prepared) -> Trained:
     """Build the model; its weights come from the global random state."""
+    return _recomputing(config, _build_model(config, prepared))
+
+
+def _recomputing(config: RunConfig, model: Trained) -> Trained:
+    if config.train.gradient_checkpointing:
+        recompute_layers(model)
+    return model
+
+
+def _build_model(config: RunConfig, prepared: Prepared) -> Trained:
     if config.model.rides:
         return _build_side_decoder(config, prepared)
     if config.model.start is not None:
@@ -91,6 +102,10 @@ def blank_model(config: RunConfig, vocab_size: int) -> Trained:
 
     `vocab_size` is the tokenizer's; a model that goes on, or rides, has that of the other model.
     """
+    return _recomputing(config, _blank_model(config, vocab_size))
+
+
+def _blank_model(config: RunConfig, vocab_size: int) -> Trained:
     if config.model.rides:
         folder = target_folder(config)
         found = load_config(folder)

@@ -63,6 +63,9 @@ def check_settings(config: RunConfig) -> None:
         raise ConfigError("train.stop_metric", f"only a drafter has tokens_per_round, not a {kind}")
     if train.shard and config.model.lora is not None:
         raise ConfigError("train.shard", "does not go with model.lora, whose adapters are small")
+    if train.gradient_checkpointing and config.model.values.get("residual") == "reversible":
+        message = "reversible layers keep nothing as it is; leave it out"
+        raise ConfigError("train.gradient_checkpointing", message)
     if config.evaluate is not None and kind in ("seq2seq", "language_model"):
         _check_test_kind(config, translates=kind == "seq2seq")
 

@@ -70,6 +70,9 @@ class TrainConfig(Config):
     shard: bool = False
     """Under torchrun: every process keeps only its share of weights, gradients and optimizer
     (FSDP2), for models that do not fit one device. Evaluations gather the weights."""
+    gradient_checkpointing: bool = False
+    """Layers keep only their input for the backward and compute the rest again there: memory for
+    about a third more time. The weights come out the same."""
     save_every: int = Field(default=500, ge=1)
     """Updates between two checkpoints."""
     keep: int = Field(default=2, ge=1)

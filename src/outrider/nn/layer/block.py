@@ -5,7 +5,9 @@ Each part sits in a residual (`nn.layer.residual`), with a norm before it or aft
 
 from collections.abc import Callable, Iterator
 
+import torch
 from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
 
 from outrider.nn.cache import Cache, Step
 from outrider.nn.layer.feedforward import FeedForward
@@ -51,6 +53,8 @@ class Block(nn.Module):
         self.cross_residual = join() if cross else None
         self.feedforward = feedforward
         self.feedforward_residual = join()
+        self.recompute = False
+        """Keep only the input for the backward, and compute the rest again there."""
 
     def forward(
         self,
@@ -70,6 +74,14 @@ class Block(nn.Module):
         self, x_BTD: Tensor, attention: Callable[[Tensor], Tensor], source: Source | None
     ) -> Tensor:
         """Run the layer with some form of its self-attention."""
+        if self.recompute and torch.is_grad_enabled():
+            again: Tensor = checkpoint(self._run, x_BTD, attention, source, use_reentrant=False)
+            return again
+        return self._run(x_BTD, attention, source)
+
+    def _run(
+        self, x_BTD: Tensor, attention: Callable[[Tensor], Tensor], source: Source | None
+    ) -> Tensor:
         for residual, part in self.parts(attention, source):
             x_BTD = residual(x_BTD, part)
         return x_BTD
