@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from outrider.data.batches import BatchStream, PlannedBatch, valid_batches
+from outrider.data.batches import BatchStream, Deal, PlannedBatch, valid_batches
 from outrider.data.plan import LENGTH_STEP, Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
@@ -83,6 +83,35 @@ def test_ranks_share_the_work(pairs: Prepared) -> None:
     assert all(len({b.next_cursor for b in step}) == 1 for step in zip(*ranks, strict=True))
     rows = as_pairs(pairs, [batch.tensors for batches in ranks for batch in batches])
     assert len(rows) == len(set(rows)) == 270
+
+
+@pytest.mark.parametrize("processes", [1, 2, 3, 6])
+def test_an_update_has_the_same_rows_on_any_number_of_processes(
+    pairs: Prepared, processes: int
+) -> None:
+    """Planned for three with two batches an update; others take as many of its six parts."""
+    updates, batches, planned = 9, 2, 3
+
+    def stream(**options) -> BatchStream:
+        return BatchStream(pairs, tokens=200, seed=3, world_size=planned, **options)
+
+    usual = [list(islice(stream(rank=rank), updates * batches)) for rank in range(planned)]
+    each = batches * planned // processes
+    for update in range(updates):
+        after = usual[0][(update + 1) * batches - 1].next_cursor
+        before = usual[0][update * batches - 1].next_cursor if update else None
+        wanted = [
+            batch.tensors
+            for rank in usual
+            for batch in rank[update * batches : (update + 1) * batches]
+        ]
+        dealt = []
+        for rank in range(processes):
+            deal = Deal(batches, rank, processes)
+            mine = list(islice(stream(deal=deal, cursor=before), each))
+            assert {one.next_cursor for one in mine} == {after}, "all agree where it goes on"
+            dealt += [one.tensors for one in mine]
+        assert sorted(as_pairs(pairs, dealt)) == sorted(as_pairs(pairs, wanted))
 
 
 def test_resuming_gives_the_same_tensors(pairs: Prepared) -> None:

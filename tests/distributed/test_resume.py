@@ -11,6 +11,8 @@ from typing import Any
 
 import psutil
 import pytest
+import torch
+from safetensors.torch import load_file
 
 from launch import Run
 
@@ -125,6 +127,40 @@ def test_a_killed_worker_is_started_again(tmp_path: Path, corpus: Path) -> None:
     assert "resuming from" in output
     assert run.log() == undisturbed.log()
     assert run.weights_hash() == undisturbed.weights_hash()
+
+
+@pytest.mark.timeout(600)
+@pytest.mark.parametrize(("processes", "shard"), [(1, False), (4, True)])
+def test_another_number_of_processes_goes_on(
+    tmp_path: Path, corpus: Path, processes: int, shard: bool
+) -> None:
+    """Killed on two processes, it takes the same batches in the same order, but for rounding."""
+    values = config(corpus)
+    values["model"] |= {"dropout": 0.0}
+    values["train"] |= {"steps": 20, "precision": "float32", "stop_metric": "loss", "average": 1}
+    undisturbed = Run(tmp_path / "undisturbed", values, processes=2)
+    undisturbed.finish()
+    values["train"] |= {"shard": shard}
+    first = Run(tmp_path / "killed", values, processes=2)
+    process = first.start()
+    log = first.folder / "log.jsonl"
+    while not log.exists() or log.read_text().count('"update"') < 9:
+        assert process.poll() is None, process.communicate()[0]
+        time.sleep(0.01)
+    launcher = psutil.Process(process.pid)
+    for victim in [launcher, *launcher.children()]:
+        victim.kill()
+    process.communicate(timeout=120)
+    values["train"] |= {"shard": shard and processes > 1}
+    output = Run(first.folder, values, processes=processes).finish()
+    assert f"begun on 2 process(es), going on with {processes}" in output
+    for mine, theirs in zip(first.updates(), undisturbed.updates(), strict=True):
+        for key in ("step", "epoch", "tokens", "learning_rate"):
+            assert mine[key] == theirs[key]
+        assert mine["loss"] == pytest.approx(theirs["loss"], rel=1e-3)
+    found, wanted = (load_file(run.weights) for run in (first, undisturbed))
+    for key, weight in wanted.items():
+        torch.testing.assert_close(found[key], weight, rtol=0, atol=2e-3, msg=key)
 
 
 @pytest.mark.timeout(600)

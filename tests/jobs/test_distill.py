@@ -96,7 +96,7 @@ def test_consensus_takes_what_the_others_are_like(folder: Path) -> None:
     assert rows(found, "train", columns) != rows(likeliest, "train", columns)
     with pytest.raises(ConfigError, match="n_best: is 1, and a single answer agrees with itself"):
         distilled(folder, "alone", consensus=True)
-    with pytest.raises(DataError, match="was distilled differently"):
+    with pytest.raises(DataError, match="was done differently"):
         distilled(folder, strategy="beam", beams=3, n_best=3)
 
 
@@ -188,10 +188,10 @@ def test_another_model_cannot_go_on(folder: Path, monkeypatch: pytest.MonkeyPatc
         patch.setattr(distill_module, "ShardWriter", interrupt)
         with pytest.raises(KeyboardInterrupt):
             distilled(folder)
-    with pytest.raises(DataError, match=r"out\.partial: was distilled differently \(rows was null"):
+    with pytest.raises(DataError, match=r"out\.partial: was done differently \(rows was null"):
         distilled(folder, rows=3)
     distilled(folder)
-    with pytest.raises(DataError, match=r"out: was distilled differently \(decode was"):
+    with pytest.raises(DataError, match=r"out: was done differently \(decode was"):
         distilled(folder, strategy="sample")
 
 

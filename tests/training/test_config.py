@@ -13,6 +13,8 @@ from outrider.training.config import TrainConfig
     ("values", "message"),
     [
         ({"patience": 3, "evaluate_every": 0}, r"train\.patience: stops on evaluations"),
+        ({"schedule": "step"}, r"train\.decay_every: is required with train\.schedule: step"),
+        ({"decay_every": 5}, r"train\.decay_every: has no effect on schedule 'inverse_sqrt'"),
         (
             {"average_by": "best", "save_every": 500, "evaluate_every": 400},
             r"train\.average_by: best needs an evaluation at every checkpoint",

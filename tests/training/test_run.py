@@ -183,12 +183,17 @@ def test_data_prepared_anew_is_refused(corpus: Path) -> None:
         train_run(translation(corpus, train={"steps": 10}, evaluate=None))
 
 
-def test_another_number_of_processes_is_refused(corpus: Path) -> None:
-    train_run(translation(corpus, train={"steps": 10}, evaluate=None))
-    state = corpus / "run" / "state.json"
-    state.write_text(state.read_text().replace('"processes": 1', '"processes": 4'))
-    with pytest.raises(ConfigError, match="was trained on 4 process"):
-        train_run(translation(corpus, train={"steps": 10}, evaluate=None))
+def test_a_number_of_processes_that_cannot_share_an_update_is_refused(corpus: Path) -> None:
+    config = translation(corpus, train={"steps": 10, "accumulate": 2}, evaluate=None)
+    train_run(config)
+    folder = RunFolder(corpus / "run")
+    found = {"prepared": corpus / "prepared", "bleu_tokenizer": None}
+    message = r"was begun on 1 .* 2 parts, which 3 cannot share equally; start as many as 1, 2"
+    with pytest.raises(ConfigError, match=message):
+        folder.open(config, processes=3, **found)
+    _, notes = folder.open(config, processes=2, **found)
+    assert "begun on 1 process(es), going on with 2" in notes[0]
+    assert folder.processes == 1, "the batches stay those of the first start"
 
 
 @pytest.mark.parametrize("text", ["{", "{}", None])

@@ -123,6 +123,20 @@ def test_the_log_counts_steps_epochs_and_tokens(tmp_path: Path) -> None:
     assert [one.progress.step for one in run.checkpoints.all()] == [6, 12]
 
 
+def test_the_rate_falls_by_steps_also_after_a_resume(tmp_path: Path) -> None:
+    """Two updates of warmup, then half as much every three; killed between, it goes on there."""
+    falls = {"schedule": "step", "warmup": 2, "decay": 0.5, "decay_every": 3, "learning_rate": 0.1}
+    trainer(tmp_path / "whole", steps=10, **falls).run()
+    rates = [record["learning_rate"] for record in read_log(tmp_path / "whole" / "log.jsonl")]
+    shares = [0, 0.5, 1, 1, 1, 0.5, 0.5, 0.5, 0.25, 0.25]
+    assert rates == pytest.approx([0.1 * share for share in shares])
+    first = trainer(tmp_path / "cut", steps=6, save_every=6, **falls)
+    first.run()
+    rest = trainer(tmp_path / "cut", steps=10, **falls)
+    rest.run(first.checkpoints.latest())
+    assert [r["learning_rate"] for r in read_log(tmp_path / "cut" / "log.jsonl")] == rates
+
+
 def test_stops_when_the_metric_gets_no_better_and_saves(tmp_path: Path) -> None:
     run = trainer(
         tmp_path, steps=50, evaluate_every=2, patience=2, scores=[3.0, 2.0, 2.5, 2.1, 9.0, 9.0]

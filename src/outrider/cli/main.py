@@ -55,6 +55,7 @@ COMMANDS = {
     "show tandem": "show:show_tandem",
     "show attention": "show_attention:show_attention",
     "show pattern": "show_pattern:show_pattern",
+    "show positions": "show_positions:show_positions",
 }
 """What a user types: the module of this room that has it, and the function."""
 GROUPS = {

@@ -15,7 +15,7 @@ from outrider.errors import ConfigError, DataError, ModelError
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
-    from outrider.runtime import Generator, Result, Translator
+    from outrider.runtime import Generator, Translator
 
 __all__ = ["generate", "translate"]
 
@@ -52,14 +52,36 @@ def translate(
         typer.Option("--shortlist", help="Score only the words that lex.*.bin lists, as Firefox."),
     ] = False,
     stats: Stats = False,
+    shards: Annotated[
+        Path | None,
+        typer.Option("--shards", help="Translate every file of this folder; --out is a folder."),
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="--shards: processes that each hold the model, by Ray.")
+    ] = 1,
 ) -> None:
     """Translate: one output line per input line, in order, as soon as it is known.
 
     With --out the file appears when all lines are done: an error or Ctrl-C leaves what was there
     before. A pipe or a device is written straight. Input may be gzipped.
+
+    With --shards a folder of files is translated, each into one of the same name in the folder
+    --out. Killed and given again, the command does what is missing; outrider jobs status tells how
+    far it is.
     """
     if n_best is not None:
         options["n_best"] = n_best
+    languages = {"source_language": source_language, "target_language": target_language}
+    if shards is not None:
+        place |= {key: one for key, one in languages.items() if one is not None}
+        place |= {"shortlist": True} if shortlist else {}
+        options |= {"split": False} if whole else {}
+        options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
+        _check_alone({"TEXT": text, "--in": source, "--stats": stats})
+        _translate_shards(model, shards, target, place, options, workers)
+        return
+    if workers > 1:
+        raise ConfigError("--workers", "is for many files; put them into a folder, and --shards")
     if text and source is not None:
         raise ConfigError("--in", "texts were given too; leave out one of them")
     check_output("--out", target, *([] if text else [source or STDIN]))
@@ -79,11 +101,37 @@ def translate(
             lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
         if shortlist:
             place["shortlist"] = True
-        languages = {"source_language": source_language, "target_language": target_language}
         translator = _load_translator(model, {**place, **languages})
         if stats:
             options["stats"] = stack.enter_context(_statistics())
         _translate(translator, lines, target, options)
+
+
+def _check_alone(others: dict[str, Any]) -> None:
+    for name, value in others.items():
+        if value:
+            raise ConfigError("--shards", f"{name} was given too; leave out one of them")
+
+
+def _translate_shards(
+    model: str,
+    source: Path,
+    out: Path | None,
+    place: dict[str, Any],
+    options: dict[str, Any],
+    workers: int,
+) -> None:
+    if out is None:
+        raise ConfigError("--out", "is required with --shards: the folder to write")
+    check({key: one for key, one in options.items() if key not in ("split", "batch_tokens")})
+    from outrider.jobs.translate import translate_shards
+
+    try:
+        folder = translate_shards(model, source, out, place=place, workers=workers, **options)
+    except KeyboardInterrupt:
+        typer.echo("outrider: the finished files are kept; start again to go on", err=True)
+        raise typer.Exit(130) from None
+    typer.echo(str(folder))
 
 
 @decodes
@@ -157,11 +205,13 @@ def _load_generator(model: str, options: dict[str, Any]) -> "Generator":
 def _translate(
     translator: "Translator", lines: Iterator[str], target: Path | None, options: dict[str, Any]
 ) -> None:
+    from outrider.runtime.result import format_results
+
     done = 0
     try:
         with open_output(target) as writer, _progress(writer) as advance:
             for results in translator.results_iter(lines, **options):
-                writer.write(_format(results, done, n_best=options.get("n_best", 1)))
+                writer.write(format_results(results, done, n_best=options.get("n_best", 1)))
                 writer.flush()
                 done += 1
                 advance()
@@ -169,14 +219,6 @@ def _translate(
         left = f"; {target} was not written" if target and not is_straight(target) else ""
         typer.echo(f"outrider: {done} lines are done{left}", err=True)
         raise typer.Exit(130) from None
-
-
-def _format(results: "list[Result]", line: int, *, n_best: int) -> str:
-    texts = [result.text.replace("\n", " ") for result in results]
-    if n_best == 1:
-        return texts[0] + "\n"
-    rows = zip(texts, results, strict=True)
-    return "".join(f"{line} ||| {text} ||| {result.score:.4f}\n" for text, result in rows)
 
 
 @contextmanager

@@ -21,7 +21,7 @@ from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
 from outrider.nn.loss import IGNORED
 
-__all__ = ["BatchStream", "PlannedBatch", "valid_batches"]
+__all__ = ["BatchStream", "Deal", "PlannedBatch", "valid_batches"]
 
 WINDOW_TOKENS = 16_000_000
 ROTATION = 3  # key of the random numbers that rotate a language model's text
@@ -36,6 +36,19 @@ class PlannedBatch:
 
     tensors: Tensors
     next_cursor: Cursor
+
+
+@dataclass(frozen=True)
+class Deal:
+    """How parts that were planned for some processes are dealt to another number of them.
+
+    An update has `batches` batches of as many parts as processes were planned; all of these in a
+    row, every process takes every `world_size`-th. So an update has the same rows on any number.
+    """
+
+    batches: int
+    rank: int
+    world_size: int
 
 
 class BatchStream:
@@ -54,9 +67,12 @@ class BatchStream:
         source_end: bool = True,
         augment: AugmentConfig | None = None,
         window_tokens: int = WINDOW_TOKENS,
+        deal: Deal | None = None,
     ) -> None:
+        """Plan for `world_size` processes and take the parts of `rank`, or those it is dealt."""
         self.cursor = cursor or Cursor()
-        self._rank, self._seed = rank, seed
+        self._seed = seed
+        self._deal = deal or Deal(1, rank, world_size)
         self._collator = _Collator(prepared, max_length, source_end)
         self._distilled = prepared.manifest.origin is not None
         self._reader = prepared.reader("train")
@@ -78,11 +94,19 @@ class BatchStream:
 
     def __iter__(self) -> Iterator[PlannedBatch]:
         loaded: tuple[int, int] | None = None
+        taken: list[Tensors] = []
+        parts = 0
         for batch, following in self.plan.batches_from(self.cursor):
             if loaded != (batch.cursor.epoch, batch.cursor.group):
                 loaded = (batch.cursor.epoch, batch.cursor.group)
                 rows = self._load(batch.group.blocks, batch.cursor.epoch)
-            yield PlannedBatch(self._collator(rows, batch.rows(self._rank)), following)
+            for rank in range(self.plan.world_size):
+                if parts % self._deal.world_size == self._deal.rank:
+                    taken.append(self._collator(rows, batch.rows(rank)))
+                parts += 1
+            if parts == self._deal.batches * self.plan.world_size:
+                yield from (PlannedBatch(tensors, following) for tensors in taken)
+                taken, parts = [], 0
 
     def _lengths(self, blocks: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
         if self._augmented is not None:

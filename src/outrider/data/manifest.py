@@ -17,13 +17,13 @@ NAME = "manifest.json"
 
 
 class Shard(Config):
-    """One Parquet file."""
+    """One file: Parquet, whose tokens are counted, or plain text."""
 
     name: str
     rows: int = Field(ge=0)
     sha256: str
-    source_tokens: int = Field(ge=0)
-    target_tokens: int = Field(ge=0)
+    source_tokens: int = Field(default=0, ge=0)
+    target_tokens: int = Field(default=0, ge=0)
 
 
 class Dropped(Config):

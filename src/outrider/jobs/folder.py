@@ -34,6 +34,7 @@ class Record(Split):
     """A finished shard: its files, and what they were made from and with."""
 
     input: str = ""
+    input_sha256: str = ""
     weights: dict[str, str] | None = None
     """Checksums of the model; none where an older version wrote the record."""
     decode: dict[str, Any] | None = None
@@ -71,6 +72,7 @@ class JobFolder:
             rows_read=unit.rows,
             dropped=dict(dropped or {}),
             input=unit.input,
+            input_sha256=unit.sha256,
             weights=self.origin["weights"],
             decode=self.origin["decode"],
             seconds=round(time.monotonic() - began, 3),
@@ -82,10 +84,14 @@ class JobFolder:
         """Whether a shard was finished with this model, and is still what was written."""
         try:
             record = self.read(unit)
-            return all(
-                mine in (None, _plain(self.origin[key]))
-                for key, mine in (("weights", record.weights), ("decode", record.decode))
-            ) and all(file_sha256(self.path / one.name) == one.sha256 for one in record.shards)
+            return (
+                record.input_sha256 == unit.sha256
+                and all(
+                    mine in (None, _plain(self.origin[key]))
+                    for key, mine in (("weights", record.weights), ("decode", record.decode))
+                )
+                and all(file_sha256(self.path / one.name) == one.sha256 for one in record.shards)
+            )
         except (DataError, OSError):
             return False
 
@@ -102,6 +108,7 @@ class JobFolder:
 
     def publish(self, out: Path) -> None:
         """Make all of it `out`, without what only an unfinished job needs."""
+        _remove_unfinished(self.path)
         publish(self.path, out)
         # Only now: killed before, a run still knows which shards are finished.
         names = [JOB, "origin.json", ".lock"]
@@ -147,8 +154,13 @@ def _begin(work: Path, origin: dict[str, Any]) -> None:
         check_origin(work, read_json(begun, error=DataError), origin)
     else:
         write_json(begun, origin)
-    for leftover in work.glob("*.tmp"):
-        leftover.unlink()
+    _remove_unfinished(work)
+
+
+def _remove_unfinished(work: Path) -> None:
+    """Remove what a killed worker was writing."""
+    for leftover in (*work.glob("*.tmp"), *work.glob(".*.*")):
+        leftover.unlink(missing_ok=True)
 
 
 def check_origin(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
@@ -157,7 +169,7 @@ def check_origin(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[
     for key in COMPARED:
         if before.get(key) != now.get(key):
             raise DataError(
-                f"{folder}: was distilled differently ({key} was {_show(before.get(key))}, is now "
+                f"{folder}: was done differently ({key} was {_show(before.get(key))}, is now "
                 f"{_show(now.get(key))}); remove it or choose another folder"
             )
 

@@ -8,7 +8,10 @@ from outrider.errors import DataError
 from outrider.files import read_json
 from outrider.jobs.folder import JOB, partial, read_record
 
-__all__ = ["Status", "read_status"]
+__all__ = ["TRANSLATED", "Status", "read_status"]
+
+TRANSLATED = "translated.json"
+"""What a finished folder of translations holds beside its files."""
 
 
 @dataclass(frozen=True)
@@ -35,11 +38,16 @@ class Status:
 
 def read_status(folder: Path) -> Status:
     """Tell how far the job is that writes `folder`, or works in it."""
+    if (folder / TRANSLATED).is_file() and not (folder / JOB).is_file():
+        summary = read_json(folder / TRANSLATED, error=DataError)
+        files, rows = len(summary["files"]), summary["rows"]
+        return Status(folder, files, files, rows, rows)
     if (folder / "manifest.json").is_file() and not (folder / JOB).is_file():
         return _finished(folder)
     work = folder if (folder / JOB).is_file() else partial(folder)
     if not (work / JOB).is_file():
-        raise DataError(f"{folder}: no job has begun there; name the --out of outrider distill")
+        which = "outrider distill or translate --shards"
+        raise DataError(f"{folder}: no job has begun there; name the --out of {which}")
     job = read_json(work / JOB, error=DataError)
     records = []
     for path in work.glob("*.done.json"):

@@ -1,7 +1,7 @@
 """What a worker is given, and what it gives back."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from outrider.errors import DataError
 
@@ -22,6 +22,8 @@ class Unit:
     rows: int
     first: int
     """Row of the whole that it begins with."""
+    sha256: str = field(default="", kw_only=True)
+    """Of the file, where nothing else says that it is what it was."""
 
 
 Work = Callable[[Unit, Advance], None]

@@ -15,6 +15,7 @@ _SCHEDULES = {
     "inverse_sqrt": "inverse_sqrt",
     "linear": "linear",
     "cosine": "cosine",
+    "step": "constant_with_warmup",  # which the Trainer of ours then lets fall
     "constant": "constant_with_warmup",
 }
 

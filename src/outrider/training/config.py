@@ -38,8 +38,13 @@ class TrainConfig(Config):
     """The highest learning rate, reached after `warmup` updates."""
     warmup: int = Field(default=1000, ge=0)
     """Updates over which the learning rate rises from zero in a straight line."""
-    schedule: Literal["inverse_sqrt", "linear", "cosine", "constant"] = "inverse_sqrt"
-    """How the learning rate falls after the warmup."""
+    schedule: Literal["inverse_sqrt", "linear", "cosine", "step", "constant"] = "inverse_sqrt"
+    """How the learning rate falls after the warmup; `step` multiplies it by `decay` every
+    `decay_every` updates."""
+    decay: float = Field(default=0.9, gt=0, le=1)
+    """With `schedule: step`: what the learning rate is multiplied by."""
+    decay_every: int | None = Field(default=None, ge=1)
+    """With `schedule: step`: after how many updates, again and again."""
     weight_decay: float = Field(default=0.0, ge=0)
     """AdamW's decay of the weight matrices; biases and norms are left alone."""
     adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
@@ -107,6 +112,13 @@ class TrainConfig(Config):
 
     @model_validator(mode="after")
     def _parts_agree(self) -> "TrainConfig":
+        if (self.schedule == "step") != (self.decay_every is not None):
+            raise ConfigError(
+                "train.decay_every",
+                "is required with train.schedule: step, such as 1000"
+                if self.schedule == "step"
+                else f"has no effect on schedule {self.schedule!r}; set train.schedule to step",
+            )
         if self.evaluate_every == 0 and self.patience:
             raise ConfigError(
                 "train.patience", "stops on evaluations, but train.evaluate_every is 0; set it"

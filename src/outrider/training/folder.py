@@ -116,11 +116,17 @@ class RunFolder:
             before = self._read_state(resume)
             before["config"] = completed(before["config"], config)
             _keep_chosen(before, state)
+            notes += self._keep_processes(before, state)
             self._check_unchanged(before, state)
         self.log.rewind(resume.progress.step if resume else -1)
         write_json(self._state, state)
         write_text(self.path / "run.yaml", as_yaml(config))
         return resume, notes
+
+    @property
+    def processes(self) -> int:
+        """How many processes the batches of this run were planned for, when it was started."""
+        return int(read_json(self._state)["processes"])
 
     @property
     def chosen(self) -> dict[str, Any]:
@@ -148,14 +154,27 @@ class RunFolder:
             state = read_json(resume.folder / self._state.name, fix=fix)
         return state
 
-    def _check_unchanged(self, before: dict[str, Any], state: dict[str, Any]) -> None:
-        remedy = "change it back, choose another folder, or pass --restart to start over"
-        if before["processes"] != state["processes"]:
+    def _keep_processes(self, before: dict[str, Any], state: dict[str, Any]) -> list[str]:
+        """Keep the plan of the first start, if it can be dealt to as many processes as now."""
+        planned, now = before["processes"], state["processes"]
+        if planned == now:
+            return []
+        parts = planned * before["config"]["train"]["accumulate"]
+        if parts % now:
+            able = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
             raise ConfigError(
                 "processes",
-                f"{self.path} was trained on {before['processes']} process(es), not "
-                f"{state['processes']}, which would change its batches; {remedy}",
+                f"{self.path} was begun on {planned} process(es), so an update has {parts} parts, "
+                f"which {now} cannot share equally; start as many as {able}, or --restart",
             )
+        state["processes"] = planned
+        return [
+            f"begun on {planned} process(es), going on with {now}: the same batches in the same "
+            "order, but not to the bit"
+        ]
+
+    def _check_unchanged(self, before: dict[str, Any], state: dict[str, Any]) -> None:
+        remedy = "change it back, choose another folder, or pass --restart to start over"
         key = changed_key(_settled(before), _settled(state))
         if key is not None:
             raise ConfigError(

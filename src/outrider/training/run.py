@@ -12,7 +12,7 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
-from outrider.data.batches import BatchStream, PlannedBatch
+from outrider.data.batches import BatchStream, Deal, PlannedBatch
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
@@ -78,6 +78,8 @@ def train_run(config: RunConfig, *, restart: bool = False, console: Console | No
             else:
                 prepared = open_prepared(config.data.folder)
         resume = folder.checkpoints.latest()
+        parts = folder.processes * config.train.accumulate
+        arguments.gradient_accumulation_steps = parts // arguments.world_size
         bar = ProgressBar(console)
         trainer = _build_trainer(config, arguments, folder, prepared, resume, bar, console)
         with closing(bar):
@@ -196,7 +198,7 @@ def _build_trainer(
     return Trainer(
         model,
         config.train.model_copy(update={"precision": precision}),
-        stream=_stream(config, arguments, prepared, resume, model),
+        stream=_stream(config, arguments, folder, prepared, resume, model),
         objective=objective(),
         checkpoints=folder.checkpoints,
         arguments=arguments,
@@ -219,7 +221,7 @@ def _settle_precision(
     if precision != "auto":
         return precision
     model.to(arguments.device)
-    batch = next(iter(_stream(config, arguments, prepared, None, model)))
+    batch = next(iter(_stream(config, arguments, folder, prepared, None, model)))
     choice = choose_precision(model, objective, batch.tensors)
     agreed = [choice.precision]
     if arguments.world_size > 1:
@@ -241,15 +243,20 @@ def segment_length(model: nn.Module) -> int | None:
 def _stream(
     config: RunConfig,
     arguments: TrainingArguments,
+    folder: RunFolder,
     prepared: Prepared,
     resume: Checkpoint | None,
     model: nn.Module,
 ) -> Iterable[PlannedBatch]:
     segment = segment_length(model)
     rank, world_size = arguments.process_index, arguments.world_size
-    tokens = max(1, config.train.batch_tokens // (config.train.accumulate * world_size))
+    planned = folder.processes
+    tokens = max(1, config.train.batch_tokens // (config.train.accumulate * planned))
     cursor = Cursor(**resume.progress.cursor) if resume else None
     if segment is not None:
+        if planned != world_size:
+            message = f"a model with memory goes on with the {planned} it was begun on"
+            raise ConfigError("processes", f"got {world_size}; {message}")
         return SegmentStream(
             prepared,
             tokens=tokens,
@@ -263,8 +270,8 @@ def _stream(
         prepared,
         tokens=tokens,
         seed=config.seed,
-        rank=rank,
-        world_size=world_size,
+        world_size=planned,
+        deal=Deal(config.train.accumulate, rank, world_size),
         cursor=cursor,
         max_length=context_length(prepared),
         source_end=reads_source_end(model),

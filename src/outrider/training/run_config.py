@@ -168,6 +168,7 @@ _HARMLESS = frozenset(
         "train.log_every",
         "train.tensorboard",
         "train.device",
+        "train.gradient_checkpointing",
     }
 )
 """Keys that change what a run writes, but not the numbers it computes."""
@@ -179,7 +180,7 @@ def changed_key(before: dict[str, Any], after: dict[str, Any]) -> str | None:
     defaults = {"train": TrainConfig().model_dump(mode="json")}
     old, new = _flatten(defaults) | _flatten(before), _flatten(after)
     harmless = set(_HARMLESS)
-    endless = after["train"]["schedule"] in ("inverse_sqrt", "constant")
+    endless = after["train"]["schedule"] in ("inverse_sqrt", "step", "constant")
     if endless and not after["train"]["intermediate_loss"]:
         harmless.add("train.steps")  # nothing else looks ahead to the end
     for key in sorted(old.keys() | new.keys()):

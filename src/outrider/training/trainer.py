@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import asdict, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
+from torch.optim.lr_scheduler import LambdaLR
 from transformers import PrinterCallback, TrainerCallback, TrainerControl, set_seed
 from transformers.trainer import SCHEDULER_NAME
 
@@ -49,6 +51,7 @@ class Trainer(transformers.Trainer):
 
     loss_is_scaled_for_ga = True
     control: TrainerControl
+    lr_scheduler: Any
     is_distributed_loading_by_transformers: bool
 
     def __init__(
@@ -84,7 +87,10 @@ class Trainer(transformers.Trainer):
 
     def run(self, resume: Checkpoint | None = None) -> Progress:
         """Train to the end, from the start or from a checkpoint."""
-        set_seed(self.args.seed + self.args.process_index)  # processes must not share dropout masks
+        # Processes must not share dropout masks. A resume takes up the random state again, unless
+        # it is on another number of processes, which then must not repeat the first updates'.
+        again = resume.progress.step << 16 if resume else 0
+        set_seed((self.args.seed + self.args.process_index + again) % 2**32)
         if resume:
             self.progress = resume.progress
             if isinstance(self.objective, StatefulObjective):
@@ -156,6 +162,14 @@ class Trainer(transformers.Trainer):
             shard(self.model, self.args.device)
             self.is_distributed_loading_by_transformers = True  # it is not to be wrapped by DDP
         return super().create_optimizer(model)
+
+    def create_scheduler(
+        self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
+    ) -> torch.optim.lr_scheduler.LRScheduler:
+        """Let the rate fall by steps, which transformers does not have; leave the others to it."""
+        if self.config.schedule == "step" and self.lr_scheduler is None:
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, partial(_steps, self.config))
+        return super().create_scheduler(num_training_steps, optimizer)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
         """Not counted: walking all modules at every step is not free."""
@@ -285,3 +299,11 @@ def _check_origin(resume: Checkpoint) -> None:
             f"{resume.folder}: was written by a version of Outrider that kept no checksums, so its "
             "optimizer is not read; finish the run with that version, or pass --restart"
         )
+
+
+def _steps(config: TrainConfig, update: int) -> float:
+    """Return the share of the highest learning rate after so many updates."""
+    assert config.decay_every is not None
+    if update < config.warmup:
+        return update / config.warmup
+    return float(config.decay ** ((update - config.warmup) // config.decay_every))

@@ -1,0 +1,69 @@
+"""`outrider show positions`: what a model knows of where tokens stand, as a table and a picture."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from outrider.cli.console import new_console
+from outrider.errors import ConfigError
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    from rich.console import Console
+
+    from outrider.evaluation.inspect.positions import PositionMap
+
+__all__ = ["print_positions", "show_positions"]
+
+_LONGEST = 4096
+
+
+def show_positions(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|KIND",
+            help="Model folder, or one of sinusoidal, coordinate, rotary, alibi.",
+        ),
+    ],
+    length: Annotated[int, typer.Option(help="Positions.")] = 128,
+    png: Annotated[Path | None, typer.Option(help="Draw it here as a picture.")] = None,
+) -> None:
+    """Show how tokens are told apart by their place, and how that changes with the distance.
+
+    Codes that are added to embeddings are compared with each other; what turns queries and keys, or
+    biases their scores, is shown as what it does to a score.
+    """
+    if not 2 <= length <= _LONGEST:
+        raise ConfigError("--length", f"got {length}, expected 2 to {_LONGEST}")
+
+    from outrider.evaluation.inspect.positions import calculated_positions, read_positions
+    from outrider.hub import model_folder
+    from outrider.models import load_model
+
+    if Path(what).is_dir() or "/" in what:
+        maps = read_positions(load_model(model_folder(what)), length)
+    else:
+        maps = calculated_positions(what, length)
+    print_positions(maps, new_console(highlight=False))
+    if png is not None:
+        from outrider.evaluation.pictures.positions import draw_positions
+
+        draw_positions(maps, png, title=Path(what).name)
+        typer.echo(f"wrote {png}", err=True)
+
+
+def print_positions(maps: "Sequence[PositionMap]", console: "Console") -> None:
+    """Print what distances of 0, 1, 2, 4 … tokens come to, a table for each part of the model."""
+    from rich.table import Table
+
+    for one in maps:
+        length = one.by_distance_HT.shape[1]
+        at = [0, *(1 << power for power in range(length.bit_length()) if 1 << power < length)]
+        table = Table("tokens back", *map(str, at), title=f"{one.part}, {one.kind}: {one.meaning}")
+        for head, line in enumerate(one.by_distance_HT[:, at].tolist(), start=1):
+            name = f"head {head}" if len(one.by_distance_HT) > 1 else "all heads"
+            table.add_row(name, *(f"{round(value, 3) + 0.0:.3g}" for value in line))
+        console.print(table)
