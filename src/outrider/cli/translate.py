@@ -57,8 +57,9 @@ def translate(
         typer.Option("--shards", help="Translate every file of this folder; --out is a folder."),
     ] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="--shards: processes that each hold the model, by Ray.")
-    ] = 1,
+        int | None,
+        typer.Option(min=1, help="--shards: processes that each hold the model; several need Ray."),
+    ] = None,
 ) -> None:
     """Translate: one output line per input line, in order, as soon as it is known.
 
@@ -78,9 +79,9 @@ def translate(
         options |= {"split": False} if whole else {}
         options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
         _check_alone({"TEXT": text, "--in": source, "--stats": stats})
-        _translate_shards(model, shards, target, place, options, workers)
+        _translate_shards(model, shards, target, place, options, workers or 1)
         return
-    if workers > 1:
+    if workers is not None:
         raise ConfigError("--workers", "is for many files; put them into a folder, and --shards")
     if text and source is not None:
         raise ConfigError("--in", "texts were given too; leave out one of them")
