@@ -35,7 +35,7 @@ from outrider.jobs.unit import Advance, Outcome, Unit
 from outrider.jobs.workers import RETRIES, _run, on_ray
 
 WORKERS = (10, 100, 1000)
-DEATHS = (0.0, 0.1, 1.0, 10.0)
+DEATHS = (0.0, 0.1, 1.0)
 SECONDS = (1.0, 10.0, 60.0, 600.0)
 UNITS = 20
 """Shards that each worker has on average."""
@@ -93,6 +93,8 @@ class Ray:
     numbers: Iterator[int] = field(default_factory=count)
     ends: list[tuple[float, int]] = field(default_factory=list)
     found: dict[int, Outcome | None] = field(default_factory=dict)
+    tried: dict[int, list[tuple[float, float]]] = field(default_factory=dict)
+    """When each attempt at a shard begins, and how long it lasts."""
     exceptions: Any = field(
         default_factory=lambda: SimpleNamespace(RayTaskError=KeyError, RayActorError=WorkerError)
     )
@@ -113,9 +115,28 @@ class Ray:
         """Return the outcome of a shard, or raise what Ray raises."""
         self._drive(self.costs.hand)
         outcome = self.found.pop(reference)
+        self._count(reference, outcome)
         if outcome is None:
             raise WorkerError("ended too often")
         return outcome
+
+    def stop(self) -> set[Unit]:
+        """End all workers with the command; return what they finished unknown to the driver."""
+        done = set()
+        for end, reference in self.ends:
+            outcome = self.found[reference] if end <= self.now else None
+            self._count(reference, outcome)
+            done |= set() if outcome is None else {outcome.unit}
+        self.ends, self.found, self.tried = [], {}, {}
+        return done
+
+    def _count(self, reference: int, outcome: Outcome | None) -> None:
+        """Count what came of all attempts at a shard that have begun by now."""
+        tried = [(at, lasts) for at, lasts in self.tried.pop(reference) if at < self.now]
+        if outcome is not None:
+            self.seen.work += tried.pop()[1]
+        self.seen.lost += sum(min(lasts, self.now - at) for at, lasts in tried)
+        self.seen.deaths += sum(at + lasts <= self.now for at, lasts in tried)
 
     def _drive(self, seconds: float) -> None:
         self.now += seconds
@@ -123,19 +144,17 @@ class Ray:
 
     def _start(self, unit: Unit) -> int:
         reference, end = next(self.numbers), self.now
-        self.found[reference] = None
+        self.found[reference], self.tried[reference] = None, []
         for _ in range(RETRIES + 1):
             need = self.unit_seconds * self.dice.lognormvariate(0, self.costs.spread)
             rate = self.deaths_per_hour / HOUR
             lived = self.dice.expovariate(rate) if rate else need
+            self.tried[reference].append((end, min(lived, need)))
+            end += min(lived, need)
             if lived >= need:
-                end += need
-                self.seen.work += need
                 self.found[reference] = Outcome(unit)
                 break
-            self.seen.deaths += 1
-            self.seen.lost += lived
-            end += lived + self.costs.notice + self.costs.load
+            end += self.costs.notice + self.costs.load
         heapq.heappush(self.ends, (end, reference))
         return reference
 
@@ -156,10 +175,7 @@ def simulate(
         except Exception as error:
             if "its worker ended" not in str(error):
                 raise
-            # Workers finish what they are at, and write it, whether or not the driver still lives.
-            ended = (ray.found[reference] for _, reference in ray.ends)
-            done |= {outcome.unit for outcome in ended if outcome is not None}
-            ray.ends, ray.found = [], {}
+            done |= ray.stop()
         missing = [unit for unit in missing if unit not in done]
     ray.seen.seconds = ray.now
     return ray.seen

@@ -32,23 +32,23 @@ def test_with_nothing_in_the_way_all_workers_work(simulation: ModuleType) -> Non
 
 def test_what_is_lost_is_what_the_exponential_says(simulation: ModuleType) -> None:
     """Deaths a finished shard are e^(rate·t) - 1; each ended before the shard did."""
-    unit, hourly = 60.0, 10.0
+    unit, hourly = 60.0, 2.0
     seen = simulation.simulate(
         simulation.Costs(**FREE), workers=500, unit_seconds=unit, deaths_per_hour=hourly
     )
     rate = hourly / 3600
     shards = 500 * simulation.UNITS
     assert seen.work == pytest.approx(shards * unit)
-    assert seen.deaths == pytest.approx(shards * math.expm1(rate * unit), rel=0.05)
+    assert seen.deaths == pytest.approx(shards * math.expm1(rate * unit), rel=0.15)
     mean = 1 / rate - unit / math.expm1(rate * unit)
-    assert seen.lost == pytest.approx(seen.deaths * mean, rel=0.05)
+    assert seen.lost == pytest.approx(seen.deaths * mean, rel=0.15)
 
 
 def test_a_driver_that_has_no_time_is_the_limit(simulation: ModuleType) -> None:
     costs = simulation.Costs(**FREE | {"hand": 0.5, "wait": 0.01})
     seen = simulation.simulate(costs, workers=50, unit_seconds=1.0, deaths_per_hour=0.0)
     assert seen.driver / seen.seconds > 0.99
-    assert seen.seconds == pytest.approx(50 * simulation.UNITS * (0.5 + 0.01 * 50), rel=0.05)
+    assert seen.seconds == pytest.approx(50 * simulation.UNITS * (0.5 + 0.01 * 50), rel=0.15)
 
 
 def test_shards_that_nobody_survives_are_asked_for_again(simulation: ModuleType) -> None:
@@ -57,4 +57,5 @@ def test_shards_that_nobody_survives_are_asked_for_again(simulation: ModuleType)
         simulation.Costs(**FREE), workers=20, unit_seconds=3600.0, deaths_per_hour=1.0
     )
     assert seen.runs > 1
+    assert seen.work + seen.lost <= 20 * seen.seconds, "nobody works twice at a time"
     assert seen.work == pytest.approx(20 * simulation.UNITS * 3600.0)

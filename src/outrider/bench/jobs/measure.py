@@ -102,7 +102,7 @@ def measure_jobs(
         "threads": 1,
         "shards": len(units),
         "rows": sum(unit.rows for unit in units),
-        "origin": origin,
+        "origin": {**origin, "model": str(model)},
         "machine": machine(),
         "versions": versions(),
     }
