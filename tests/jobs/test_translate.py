@@ -148,6 +148,9 @@ def test_other_settings_and_other_files_do_not_mix(
     (source / "b.txt").write_text("a\n")
     with pytest.raises(DataError, match=r"in: has b\.txt both plain and gzipped"):
         translated(model, source, tmp_path / "new")
+    (source / "b.txt").rename(source / "origin.json")
+    with pytest.raises(DataError, match=r"in: origin\.json is what a job names files of its own"):
+        translated(model, source, tmp_path / "new")
     with pytest.raises(DataError, match="nowhere: is no folder"):
         translated(model, tmp_path / "nowhere", tmp_path / "new")
     with pytest.raises(ConfigError, match="workers: got 0"):

@@ -9,7 +9,7 @@ kept in `<folder>.partial`, so a run that was killed goes on with those that are
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
@@ -29,8 +29,7 @@ from outrider.jobs.folder import JobFolder, check_origin, open_job
 from outrider.jobs.run import finish_units
 from outrider.jobs.teacher import SOURCE_COLUMNS, Teacher
 from outrider.jobs.unit import Advance, Unit
-from outrider.jobs.workers import Run, in_process, on_ray
-from outrider.runtime.device import choose_device
+from outrider.jobs.workers import Run, hired
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
 from outrider.runtime.options import check_batch_tokens, decode_config
@@ -210,12 +209,9 @@ def distill(
         check_origin(out, read_manifest(out).origin, origin)
         return Prepared(out, read_manifest(out), reused=True)
     with open_job(out, origin) as folder:
-        crew: AbstractContextManager[Run]
-        if workers == 1:
-            crew = nullcontext(in_process(_Distiller(teacher, prepared, folder)))
-        else:
-            crew = _crew(asked, folder, workers)
-            del teacher  # each worker has its own
+        work = _Distiller(teacher, prepared, folder) if workers == 1 else None
+        del teacher  # workers of Ray have their own
+        crew = _crew(work, asked, folder, workers)
         units = {split: blocks(prepared, split, rows) for split in prepared.manifest.splits}
         finish_units(
             folder,
@@ -229,12 +225,14 @@ def distill(
     return open_prepared(out)
 
 
-def _crew(asked: Distillation, folder: JobFolder, workers: int) -> AbstractContextManager[Run]:
+def _crew(
+    work: _Distiller | None, asked: Distillation, folder: JobFolder, workers: int
+) -> AbstractContextManager[Run]:
     """Workers find the same files from wherever they run."""
     threads, model = asked.threads or 1, model_folder(asked.model).resolve()
     settled = replace(asked, model=model, data=asked.data.resolve(), threads=threads)
-    gpu = choose_device(asked.device).startswith("cuda")
-    return on_ray(partial(start_worker, settled, folder), workers=workers, threads=threads, gpu=gpu)
+    start = partial(start_worker, settled, folder)
+    return hired(work, start, workers=workers, threads=threads, device=asked.device)
 
 
 def blocks(prepared: Prepared, split: str, limit: int | None) -> list[Block]:

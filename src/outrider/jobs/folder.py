@@ -23,9 +23,20 @@ from outrider.errors import DataError, ResourceError
 from outrider.files import explained, file_sha256, locked, publish, read_json, write_json
 from outrider.jobs.unit import Unit
 
-__all__ = ["JOB", "JobFolder", "Record", "check_origin", "open_job", "partial", "read_record"]
+__all__ = [
+    "JOB",
+    "TRANSLATED",
+    "JobFolder",
+    "Record",
+    "check_origin",
+    "is_own",
+    "open_job",
+    "partial",
+    "read_record",
+]
 
-JOB = "job.json"
+JOB, ORIGIN, TRANSLATED = "job.json", "origin.json", "translated.json"
+"""How much there is to do, what it depends on, and what a finished folder of texts holds."""
 COMPARED = ("weights", "decode", "dtype", "data", "rows")
 """Keys of an origin in which two runs must agree."""
 
@@ -111,7 +122,7 @@ class JobFolder:
         _remove_unfinished(self.path)
         publish(self.path, out)
         # Only now: killed before, a run still knows which shards are finished.
-        names = [JOB, "origin.json", ".lock"]
+        names = [JOB, ORIGIN, ".lock"]
         for path in [*out.glob("*.done.json"), *(out / name for name in names)]:
             path.unlink(missing_ok=True)
 
@@ -125,6 +136,11 @@ def read_record(path: Path) -> Record:
         return Record.model_validate(read_json(path, error=DataError))
     except ValidationError:
         raise DataError(f"{path}: damaged; start again to write it anew") from None
+
+
+def is_own(name: str) -> bool:
+    """Whether a job keeps something of its own under this name, so that no shard may have it."""
+    return name in (JOB, ORIGIN, TRANSLATED) or name.endswith((".done.json", ".aside.json", ".tmp"))
 
 
 def partial(out: Path) -> Path:
@@ -149,7 +165,7 @@ def open_job(out: Path, origin: dict[str, Any]) -> Iterator[JobFolder]:
 
 
 def _begin(work: Path, origin: dict[str, Any]) -> None:
-    begun = work / "origin.json"
+    begun = work / ORIGIN
     if begun.is_file():
         check_origin(work, read_json(begun, error=DataError), origin)
     else:

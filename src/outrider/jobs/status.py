@@ -6,12 +6,9 @@ from pathlib import Path
 from outrider.data.manifest import read_manifest
 from outrider.errors import DataError
 from outrider.files import read_json
-from outrider.jobs.folder import JOB, partial, read_record
+from outrider.jobs.folder import JOB, TRANSLATED, partial, read_record
 
-__all__ = ["TRANSLATED", "Status", "read_status"]
-
-TRANSLATED = "translated.json"
-"""What a finished folder of translations holds beside its files."""
+__all__ = ["Status", "read_status"]
 
 
 @dataclass(frozen=True)

@@ -7,8 +7,8 @@ given again.
 
 import time
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass, field
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, field, replace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -20,12 +20,10 @@ from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import file_sha256, read_json, replacing, write_json
 from outrider.formats.identity import weights_of
 from outrider.hub import model_folder
-from outrider.jobs.folder import JobFolder, check_origin, open_job
+from outrider.jobs.folder import TRANSLATED, JobFolder, check_origin, is_own, open_job
 from outrider.jobs.run import finish_units
-from outrider.jobs.status import TRANSLATED
 from outrider.jobs.unit import Advance, Unit
-from outrider.jobs.workers import Run, in_process, on_ray
-from outrider.runtime.device import choose_device
+from outrider.jobs.workers import Run, hired
 from outrider.runtime.load import load
 from outrider.runtime.options import decode_settings
 from outrider.runtime.result import format_results
@@ -135,12 +133,9 @@ def translate_shards(
         _check_same(out, origin, units)
         return out
     with open_job(out, origin) as folder:
-        crew: AbstractContextManager[Run]
-        if workers == 1:
-            crew = nullcontext(in_process(_Translating(translator, asked, folder)))
-        else:
-            crew = _crew(asked, folder, workers)
-            del translator  # each worker has its own
+        work = _Translating(translator, asked, folder) if workers == 1 else None
+        del translator  # workers of Ray have their own
+        crew = _crew(work, asked, folder, workers)
         finish_units(folder, units, crew, damaged=damaged, stage="translate", progress=progress)
         shards = [shard for unit in units for shard in folder.read(unit).shards]
         summary = {"rows": sum(unit.rows for unit in units), "origin": origin}
@@ -157,12 +152,13 @@ def _decoding(options: dict[str, Any]) -> dict[str, Any]:
     return {key: one for key, one in options.items() if key not in ("split", "batch_tokens")}
 
 
-def _crew(asked: _Asked, folder: JobFolder, workers: int) -> AbstractContextManager[Run]:
-    threads = asked.place.get("threads") or 1
-    settled = _Asked(asked.model, asked.source, {**asked.place, "threads": threads}, asked.options)
-    gpu = choose_device(asked.place.get("device", "auto")).startswith("cuda")
+def _crew(
+    work: _Translating | None, asked: _Asked, folder: JobFolder, workers: int
+) -> AbstractContextManager[Run]:
+    threads, device = asked.place.get("threads") or 1, asked.place.get("device", "auto")
+    settled = replace(asked, place={**asked.place, "threads": threads})
     start = partial(start_worker, settled, folder)
-    return on_ray(start, workers=workers, threads=threads, gpu=gpu)
+    return hired(work, start, workers=workers, threads=threads, device=device)
 
 
 def start_worker(asked: _Asked, folder: JobFolder) -> _Translating:
@@ -190,6 +186,8 @@ def _look(source: Path) -> tuple[list[Unit], dict[str, str]]:
         units.append(Unit(name, path.name, rows, first, sha256=file_sha256(path)))
         first += rows
     names = [unit.name for unit in units]
+    if own := [name for name in names if is_own(name)]:
+        raise DataError(f"{source}: {own[0]} is what a job names files of its own; rename it")
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{source}: has {twice[0]} both plain and gzipped; remove one of them")
     return units, damaged

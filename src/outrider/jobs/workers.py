@@ -5,14 +5,15 @@ again and gives it its unit once more, so a kill costs at most that unit.
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 from outrider.errors import ConfigError, OutriderError, ResourceError
 from outrider.jobs.unit import Advance, Outcome, Unit, Work, attempt
 from outrider.runtime.cluster import running_ray
+from outrider.runtime.device import choose_device
 
-__all__ = ["Run", "in_process", "on_ray"]
+__all__ = ["Run", "hired", "in_process", "on_ray"]
 
 Run = Callable[[Iterable[Unit], Advance], Iterator[Outcome]]
 """Does units, in whatever order they end."""
@@ -20,6 +21,17 @@ RETRIES = 3
 """How often a unit is given out again whose worker ended."""
 STORE_BYTES = 100 << 20
 """Ray's memory for objects; nothing of a job lies there."""
+
+
+def hired(
+    work: Work | None, start: Callable[[], Work], *, workers: int, threads: int, device: str
+) -> AbstractContextManager[Run]:
+    """Have this process do `work`, where there is one worker, or else as many actors of Ray."""
+    if workers == 1:
+        assert work is not None
+        return nullcontext(in_process(work))
+    gpu = choose_device(device).startswith("cuda")
+    return on_ray(start, workers=workers, threads=threads, gpu=gpu)
 
 
 def in_process(work: Work) -> Run:
