@@ -2,6 +2,7 @@
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 import torch
 from transformers import MarianMTModel, MarianTokenizer
@@ -89,6 +90,55 @@ def test_a_smaller_copy_still_has_all_its_ways(tmp_path: Path) -> None:
     assert exact.translate(text) == original.translate(text)
 
 
+def test_a_copy_in_int8_computes_what_the_core_makes_of_the_model(tmp_path: Path) -> None:
+    source = drafted.save_translator(tmp_path / "whole", ctc=True)
+    copy, again = tmp_path / "int8", tmp_path / "again"
+    command = ["export", str(source), str(copy), "--to", "outrider", "--dtype", "int8"]
+    assert run(command) == 0
+    export_copy(copy, again, dtype="int8")
+    for part in (".", "drafter", "ctc"):
+        exact, small, same = (read_weights(one / part) for one in (source, copy, again))
+        assert small.keys() == exact.keys()
+        for name, weight in small.items():
+            assert weight.shape == exact[name].shape
+            np.testing.assert_array_equal(weight.data, same[name].data)
+            if weight.scale is None:
+                assert weight.kind == exact[name].kind
+                continue
+            step = np.abs(exact[name].as_float32()).max(1, keepdims=True) / 127
+            assert (np.abs(weight.as_float32() - exact[name].as_float32()) <= 0.51 * step).all()
+        assert any(weight.kind == "int8" for weight in small.values())
+    text = "two men play"
+    for backend in ("torch", "native"):
+        loaded = load(copy, backend=backend)
+        assert isinstance(loaded, Translator)
+        assert loaded.translate(text, mode="tandem") == loaded.translate(text)
+    assert load(copy, dtype="float32").translate(text) == load(again, dtype="float32").translate(
+        text
+    )
+
+
+def test_tables_of_words_may_be_smaller_still(folder: Path, tmp_path: Path) -> None:
+    words = load(folder).tokenizer.vocab_size
+    tiny.marian_like(vocab_size=words, hidden_size=32).save_pretrained(folder)
+    copy = export_copy(folder, tmp_path / "int4", dtype="int8", embeddings="int4")
+    exact, small = read_weights(folder), read_weights(copy)
+    kinds = {name: weight.kind for name, weight in small.items() if weight.scale is not None}
+    assert kinds.pop("tokens.weight") == "int4"
+    assert set(kinds.values()) == {"int8"}
+    table, before = small["tokens.weight"], exact["tokens.weight"]
+    assert table.data.nbytes * 8 == before.data.nbytes
+    error = np.square(table.as_float32() - before.as_float32()).mean()
+    assert 0 < error < 0.01 * np.square(before.as_float32()).mean()
+    text = "the dog sees the bird"
+    torch_side, core = (load(copy, backend=one, dtype="float32") for one in ("torch", "native"))
+    assert torch_side.translate(text) == core.translate(text)
+    assert load(copy, backend="native").translate(text) is not None
+    narrow = drafted.save_translator(tmp_path / "narrow")
+    with pytest.raises(ConfigError, match=r"a multiple of 32, 'tokens.weight' has 16"):
+        export_copy(narrow, tmp_path / "new", dtype="int8", embeddings="int4")
+
+
 def test_copies_refuse_what_they_cannot_do(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -96,6 +146,14 @@ def test_copies_refuse_what_they_cannot_do(
     with pytest.raises(ConfigError, match="int3"):
         export_copy(source, tmp_path / "new", dtype="int3")
     assert not (tmp_path / "new").exists()
+    for options in (
+        {"dtype": "int8", "embeddings": "int2"},
+        {"dtype": "float16", "embeddings": "int4"},
+    ):
+        with pytest.raises(
+            ConfigError, match=r"embeddings: got .* expected int4 beside dtype int8"
+        ):
+            export_copy(source, tmp_path / "new", **options)
     with pytest.raises(ModelError, match="exists already"):
         export_copy(source, source, dtype="float32")
     assert run(["export", str(source), str(tmp_path / "new"), "--dtype", "float16"]) == 2

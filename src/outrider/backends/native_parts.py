@@ -169,6 +169,8 @@ def _arrays(found: Mapping[str, Weight], prefix: str) -> dict[str, Array]:
 
 def _array(weight: Weight) -> Array:
     """Return what the core is given: bfloat16 as its bits, and nothing wider than float32."""
+    if weight.kind in ("int4", "float64"):
+        return weight.as_float32()
     if weight.scale is not None:
         return np.ascontiguousarray(weight.data), weight.scale
-    return weight.as_float32() if weight.kind == "float64" else weight.data
+    return weight.data

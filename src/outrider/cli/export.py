@@ -22,7 +22,10 @@ def export(
         str, typer.Option("--to", help="marian, ctranslate2, outrider for a copy, or native.")
     ] = "marian",
     dtype: Annotated[
-        str | None, typer.Option(help="With --to outrider: float32, bfloat16 or float16.")
+        str | None, typer.Option(help="With --to outrider: float32, bfloat16, float16 or int8.")
+    ] = None,
+    embeddings: Annotated[
+        str | None, typer.Option(help="With --dtype int8: int4 for smaller tables of words.")
     ] = None,
     quantization: Annotated[
         str | None, typer.Option(help="With --to ctranslate2: float32 or int8.")
@@ -39,6 +42,7 @@ def export(
         )
     for name, value, taker in (
         ("--dtype", dtype, "outrider"),
+        ("--embeddings", embeddings, "outrider"),
         ("--quantization", quantization, "ctranslate2"),
     ):
         if value is not None and to != taker:
@@ -53,17 +57,24 @@ def export(
         return
     if folder is None:
         raise ConfigError("FOLDER", f"is missing; name the new folder to write with --to {to}")
-    typer.echo(f"wrote {_export(model, folder, to, dtype, quantization)}")
+    typer.echo(f"wrote {_export(model, folder, to, dtype, embeddings, quantization)}")
 
 
-def _export(model: str, folder: Path, to: str, dtype: str | None, quantization: str | None) -> Path:
+def _export(
+    model: str,
+    folder: Path,
+    to: str,
+    dtype: str | None,
+    embeddings: str | None,
+    quantization: str | None,
+) -> Path:
     from transformers.utils import logging
 
     from outrider.runtime.export import export_copy, export_ctranslate2, export_marian
 
     logging.disable_progress_bar()
     if to == "outrider":
-        return export_copy(model, folder, dtype=dtype or "float32")
+        return export_copy(model, folder, dtype=dtype or "float32", embeddings=embeddings)
     if to == "ctranslate2":
         return export_ctranslate2(model, folder, quantization=quantization or "float32")
     return export_marian(model, folder)

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from outrider.errors import ModelError, OutriderError
 from outrider.files import open_regular, parse_json
 
-__all__ = ["Weight", "read_safetensors"]
+__all__ = ["GROUP", "Weight", "read_safetensors"]
 
 HEADER_BYTES = 100 << 20
 """Longest header; the format's own library allows as much."""
@@ -42,6 +42,8 @@ KINDS: dict[str, tuple[str, type[np.generic]]] = {
     "BOOL": ("bool", np.bool_),
 }
 """Their name of a number type: the usual one, and what numpy holds it as."""
+GROUP = 32
+"""Numbers of int4 that share a scale."""
 
 
 @dataclass(frozen=True)
@@ -51,16 +53,21 @@ class Weight:
     kind: str
     """float32, bfloat16, ..."""
     data: NDArray[Any]
-    scale: NDArray[np.float32] | None = None
-    """Of int8 that stands for float32, one a row: numbers are `data` times this."""
+    scale: NDArray[Any] | None = None
+    """Of int8 and int4 that stand for float32 (`formats.quantised`): numbers are `data` times this,
+    one scale for a row, or for 32 numbers of it."""
 
     @property
     def shape(self) -> tuple[int, ...]:
         """Its lengths."""
+        if self.kind == "int4":
+            return self.data.shape[0], 2 * self.data.shape[1]
         return self.data.shape
 
     def as_float32(self) -> NDArray[np.float32]:
         """Return its numbers as float32, in one piece: itself where it is."""
+        if self.kind == "int4":
+            return self._from_halves()
         if self.scale is not None:
             return self.data * self.scale[:, None]
         if self.kind != "bfloat16":
@@ -74,6 +81,16 @@ class Weight:
         return Weight(
             self.kind, self.data[index], None if self.scale is None else self.scale[index]
         )
+
+    def _from_halves(self) -> NDArray[np.float32]:
+        """Widen numbers of which a byte holds two."""
+        assert self.scale is not None
+        found = np.empty((*self.data.shape, 2), np.float32)
+        np.subtract(self.data & 15, np.float32(8), out=found[..., 0])
+        np.subtract(self.data >> 4, np.float32(8), out=found[..., 1])
+        groups = found.reshape(*self.scale.shape, GROUP)
+        groups *= self.scale.astype(np.float32)[..., None]
+        return found.reshape(self.shape)
 
 
 def read_safetensors(path: Path) -> dict[str, Weight]:

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from outrider.errors import ModelError
 from outrider.files import read_json
+from outrider.formats.quantised import with_scales
 from outrider.formats.safetensors import Weight, read_safetensors
 
 __all__ = ["DTYPES", "FLOATS", "Expected", "check_weights", "read_weights", "weight_files"]
@@ -45,7 +46,7 @@ def read_weights(folder: Path) -> dict[str, Weight]:
     weights: dict[str, Weight] = {}
     for path in weight_files(folder):
         weights |= _read_file(path)
-    return weights
+    return with_scales(folder, weights)
 
 
 def check_weights(

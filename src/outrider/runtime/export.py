@@ -7,6 +7,7 @@ from pathlib import Path
 
 import torch
 from safetensors.torch import save_file
+from torch import Tensor
 
 from outrider.backends.torch import TorchBackend
 from outrider.data.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
@@ -15,6 +16,16 @@ from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
 from outrider.formats.folder import model_files
+from outrider.formats.quantised import (
+    INT4,
+    INT8,
+    SCALE,
+    TABLES,
+    check_width,
+    int4_groups,
+    int8_rows,
+)
+from outrider.formats.safetensors import Weight
 from outrider.formats.weights import DTYPES, read_weights, weight_files
 from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
@@ -61,20 +72,34 @@ def export_ctranslate2(
     return Path(folder)
 
 
-def export_copy(model: str | Path, folder: str | Path, *, dtype: str) -> Path:
-    """Write the whole folder again, drafter and CTC decoder included, with weights as `dtype`."""
+def export_copy(
+    model: str | Path, folder: str | Path, *, dtype: str, embeddings: str | None = None
+) -> Path:
+    """Write the whole folder again, drafter and CTC decoder included, with weights as `dtype`.
+
+    Args:
+        model: A model folder, file or Hub name.
+        folder: The folder to write.
+        dtype: float32, bfloat16 or float16; or int8, which is what the native core computes in.
+        embeddings: int4 for smaller tables of words, with `dtype` int8.
+    """
     source = model_folder(model)
-    if dtype not in DTYPES:
-        raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(DTYPES)}")
+    kinds = (*DTYPES, INT8)
+    if dtype not in kinds:
+        raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(kinds)}")
+    if embeddings is not None and (embeddings != INT4 or dtype != INT8):
+        message = f"got {embeddings!r} beside {dtype}, expected {INT4} beside dtype {INT8}"
+        raise ConfigError("embeddings", message)
     loaded = load_model(source)  # what cannot be loaded is not worth copying
     with _new_folder(Path(folder)) as draft:
         if weight_files(source) != model_files(source):  # of another format: written as ours
-            loaded.to(getattr(torch, dtype)).save_pretrained(draft)
+            loaded.save_pretrained(draft)
             load_tokenizer(source).save(draft)
+            _write_weights(draft, draft, dtype, embeddings)
             return Path(folder)
         for part in (".", *SIDE_DECODERS):
             if (source / part / "config.json").is_file():
-                _copy_part(source / part, draft / part, dtype)
+                _copy_part(source / part, draft / part, dtype, embeddings)
     return Path(folder)
 
 
@@ -96,17 +121,45 @@ def _words(tokenizer: Tokenizer) -> Words:
     )
 
 
-def _copy_part(source: Path, target: Path, dtype: str) -> None:
+def _copy_part(source: Path, target: Path, dtype: str, embeddings: str | None) -> None:
     target.mkdir(exist_ok=True)
-    tensors = {name: as_tensor(weight) for name, weight in read_weights(source).items()}
-    weights = {
-        name: tensor.to(getattr(torch, dtype)) if tensor.is_floating_point() else tensor
-        for name, tensor in tensors.items()
-    }
-    save_file(weights, target / "model.safetensors", metadata={"format": "pt"})
+    _write_weights(source, target, dtype, embeddings)
     for path in sorted(source.iterdir()):
         if path.is_file() and not path.name.startswith(("model", ".")):
             shutil.copyfile(path, target / path.name)
+
+
+def _write_weights(source: Path, target: Path, dtype: str, embeddings: str | None) -> None:
+    """Write the weights of a folder as `dtype`; they may lie in the very folder."""
+    found: dict[str, Tensor] = {}
+    for name, weight in read_weights(source).items():
+        if dtype == INT8 and _is_matrix(name, weight):
+            bits = INT4 if embeddings == INT4 and name in TABLES else INT8
+            found |= _quantised(name, weight, bits)
+            continue
+        tensor = as_tensor(weight)
+        floating = tensor.is_floating_point() and dtype != INT8
+        found[name] = tensor.to(getattr(torch, dtype)) if floating else tensor.clone()
+    save_file(found, target / "model.safetensors", metadata={"format": "pt"})
+
+
+def _is_matrix(name: str, weight: Weight) -> bool:
+    """Whether a weight is multiplied with, or is a table of words; positions are exact."""
+    other = name.endswith(("table.weight", "slot.weight"))
+    return len(weight.shape) == 2 and name.endswith(".weight") and not other
+
+
+def _quantised(name: str, weight: Weight, bits: str) -> dict[str, Tensor]:
+    """Return a weight in few bits, and its scales."""
+    if weight.kind == bits and weight.scale is not None:  # already: not rounded twice
+        parts = (weight.data, weight.scale)
+    elif bits == INT8:
+        parts = int8_rows(weight.as_float32())
+    else:
+        check_width(name, weight.shape[1])
+        parts = int4_groups(weight.as_float32())
+    names = (name, name + SCALE)
+    return {key: torch.from_numpy(part.copy()) for key, part in zip(names, parts, strict=True)}
 
 
 @contextmanager

@@ -18,7 +18,7 @@ from outrider.evaluation.evaluate import evaluate_translation, read_lines
 from outrider.evaluation.origin import origin
 from outrider.files import read_json, write_json, write_text
 from outrider.runtime.engine import choose_engine
-from outrider.runtime.export import export_ctranslate2
+from outrider.runtime.export import export_copy
 
 __all__ = ["Test", "compare"]
 
@@ -46,6 +46,7 @@ def compare(
     student: Path,
     tests: Mapping[str, Test],
     *,
+    embeddings: str | None = None,
     seed: int = 0,
     console: Console | None = None,
 ) -> dict[str, Any]:
@@ -58,6 +59,7 @@ def compare(
         teacher: The large model.
         student: The small one.
         tests: By name; time is taken on sentences of the first.
+        embeddings: int4 where the student's tables of words are that on disk.
         seed: Chooses the sentences that the card shows.
         console: Where to say what is going on.
     """
@@ -83,7 +85,8 @@ def compare(
     result = {
         "task": "student",
         **scores,
-        **_sizes(teacher, student),
+        "megabytes": _megabytes(student, embeddings),
+        "teacher_megabytes": _megabytes(teacher),
         "dtype": dtype,
         "speed": _speed(teacher, student, next(iter(tests.values()))),
         **about,
@@ -116,19 +119,12 @@ def _translate(
     return scores, texts
 
 
-def _sizes(teacher: Path, student: Path) -> dict[str, float | None]:
-    """Measure both as CTranslate2's int8 files, tokenizers included; None where there are none."""
-    found: dict[str, float | None] = {}
-    for key, folder in (("megabytes", student), ("teacher_megabytes", teacher)):
-        with tempfile.TemporaryDirectory() as working:
-            try:
-                written = export_ctranslate2(folder, Path(working, "int8"), quantization="int8")
-            except OutriderError:  # it is not installed, or has no such models
-                found[key] = None
-                continue
-            files = [one for one in written.rglob("*") if one.is_file()]
-            found[key] = round(sum(one.stat().st_size for one in files) / 1e6, 2)
-    return found
+def _megabytes(model: Path, embeddings: str | None = None) -> float:
+    """Measure a model as an int8 folder, with its tokenizer and all else."""
+    with tempfile.TemporaryDirectory() as working:
+        written = export_copy(model, Path(working, "int8"), dtype="int8", embeddings=embeddings)
+        files = [one for one in written.rglob("*") if one.is_file()]
+        return round(sum(one.stat().st_size for one in files) / 1e6, 2)
 
 
 def _speed(teacher: Path, student: Path, test: Test) -> list[dict[str, Any]]:
@@ -193,8 +189,7 @@ def _score_lines(result: dict[str, Any], tests: Mapping[str, Test]) -> Iterator[
     for side, prefix in (("teacher", "teacher_"), ("student", "")):
         scores = [result[f"{prefix}{name}_{key}"] for name in tests for key in ("bleu", "chrf")]
         shown = " | ".join(f"{score:.2f}" for score in scores)
-        size = result[f"{prefix}megabytes"]
-        yield f"| {side} | {shown} | {'' if size is None else f'{size:.1f}'} |"
+        yield f"| {side} | {shown} | {result[f'{prefix}megabytes']:.1f} |"
 
 
 def _speed_lines(result: dict[str, Any]) -> Iterator[str]:

@@ -47,7 +47,14 @@ def train_student(
     model = train_run(_run(config, folder, translated), console=console)
     if tests:
         assert isinstance(config.teacher, str), "others have no tests"
-        compare(model_folder(config.teacher), model, tests, seed=config.seed, console=console)
+        compare(
+            model_folder(config.teacher),
+            model,
+            tests,
+            embeddings=config.shape.embeddings,
+            seed=config.seed,
+            console=console,
+        )
     return model
 
 
@@ -85,6 +92,7 @@ def _shrink(
                 layers=layers,
                 feedforward=shape.feedforward,
                 words=words,
+                embeddings=shape.embeddings,
                 positions=shape.positions,
                 data=data,
                 console=console,
@@ -133,7 +141,7 @@ def _under_shape() -> Iterator[None]:
 
 def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunConfig:
     """Describe the training: the teacher's text, cut by the student's own tokenizer."""
-    freeze = config.shape.freeze
+    freeze = {*(config.shape.freeze or ()), *(["embeddings"] if config.shape.embeddings else [])}
     train = config.train.model_dump(mode="json")
     if config.word_level:
         train |= {"teacher": str(folder / TEACHER), "teacher_share": config.word_level}
@@ -154,7 +162,7 @@ def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunCo
                 "type": "seq2seq",
                 "start": str(folder / START),
                 "dropout": config.dropout,
-                **({} if freeze is None else {"freeze": list(freeze)}),
+                **({"freeze": sorted(freeze)} if freeze else {}),
             },
             "train": train,
         },

@@ -8,6 +8,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
+import torch
 from rich.console import Console
 from transformers.utils import logging as transformers_logging
 
@@ -17,9 +18,11 @@ from outrider.data.tokenizer.cut import Cut, cut_like, cut_tokenizer
 from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
+from outrider.formats.quantised import INT4, TABLES, check_width, int4_groups
+from outrider.formats.safetensors import Weight
 from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
-from outrider.models.reshape import keep_layers, keep_positions, keep_words
+from outrider.models.reshape import keep_layers, keep_positions, keep_words, rebuild
 from outrider.student.layers import choose_layers
 from outrider.student.narrow import narrow
 
@@ -34,6 +37,7 @@ def shrink(
     feedforward: int | None = None,
     words: int | None = None,
     like: str | Path | None = None,
+    embeddings: str | None = None,
     positions: int | None = None,
     data: str | Path | None = None,
     console: Console | None = None,
@@ -50,6 +54,7 @@ def shrink(
             made of these as well as can be.
         words: How many words of each side stay.
         like: A model folder whose words stay instead, with its numbers for them.
+        embeddings: int4 to round the tables of words to 4 bits.
         positions: How many tokens a text may have.
         data: A prepared folder of this model's tokenizer whose texts say which layers, units and
             words those are; what `outrider distill` writes.
@@ -92,6 +97,8 @@ def shrink(
     if like is not None:
         cut = cut_like(tokenizer, load_tokenizer(model_folder(like)))
         loaded, tokenizer = _keep_words(loaded, tokenizer, cut), cut.tokenizer
+    if embeddings is not None:
+        loaded = _round_tables(loaded, embeddings)
     transformers_logging.disable_progress_bar()
     with working_folder(out) as draft:
         loaded.save_pretrained(draft)
@@ -103,6 +110,19 @@ def _keep_words(model: Seq2Seq, tokenizer: Tokenizer, cut: Cut) -> Seq2Seq:
     """Leave out all rows of words but those of `cut`."""
     extra = range(tokenizer.vocab_size, model.config.vocab_size)  # rows that are no words
     return keep_words(model, [*cut.source, *extra], [*cut.target, *extra])
+
+
+def _round_tables(model: Seq2Seq, kind: str) -> Seq2Seq:
+    """Round the tables of words to what a file of 4 bits holds."""
+    if kind != INT4:
+        raise ConfigError("embeddings", f"got {kind!r}, expected {INT4}")
+    weights = dict(model.state_dict())
+    for name in TABLES:
+        if name in weights:
+            array = weights[name].numpy()
+            check_width(name, array.shape[1])
+            weights[name] = torch.from_numpy(Weight(INT4, *int4_groups(array)).as_float32())
+    return rebuild(model, weights)
 
 
 def _count(prepared: Prepared, side: str, words: int) -> Sequence[int]:

@@ -1,0 +1,105 @@
+"""Weights in few bits, as they lie in a safetensors file beside their scales.
+
+    int8    (rows, width)        and X_scale (rows,) float32: one number a byte, one scale a row
+    int4    (rows, width / 2)    and X_scale (rows, width / 32) float16: two numbers a byte, the
+            first in its lower half, each 8 more than it is; one scale for 32 numbers
+
+int8 rows are rounded as the native core rounds float32, so that products come out the same from
+either file; words that are looked up differ by that rounding. int4 is for tables of words, half of
+a small model; whoever computes with them widens them first.
+"""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from outrider.errors import ConfigError, ModelError
+from outrider.formats.safetensors import GROUP, Weight
+
+__all__ = [
+    "INT4",
+    "INT8",
+    "SCALE",
+    "TABLES",
+    "check_width",
+    "int4_groups",
+    "int8_rows",
+    "with_scales",
+]
+
+INT8, INT4 = "int8", "int4"
+TABLES = ("tokens.weight", "source_tokens.weight", "head.weight")
+"""Weights with a row for every word, which may be int4."""
+SCALE = "_scale"
+"""Ends the name of the scales of a weight."""
+STEPS = np.linspace(1.0, 0.7, 13, dtype=np.float32)
+"""Shares of a group's largest number that its scale may be cut to, where that rounds better."""
+
+FloatArray = NDArray[np.float32]
+
+
+def int8_rows(array: FloatArray) -> tuple[NDArray[np.int8], FloatArray]:
+    """Round every row of a matrix to whole numbers from -127 to 127 times its scale."""
+    scale = np.abs(array).max(1).astype(np.float32) / np.float32(127)
+    scale[scale == 0] = 1
+    return np.clip(np.rint(array / scale[:, None]), -127, 127).astype(np.int8), scale
+
+
+def int4_groups(array: FloatArray) -> tuple[NDArray[np.uint8], NDArray[np.float16]]:
+    """Round every 32 neighbours of a row to whole numbers from -8 to 7 times a scale."""
+    rows, width = array.shape
+    groups = array.reshape(rows, width // GROUP, GROUP).astype(np.float32)
+    largest = np.take_along_axis(groups, np.abs(groups).argmax(2)[..., None], 2)
+    found = np.zeros(groups.shape, np.int8)
+    scales = np.ones(largest.shape, np.float16)
+    least = np.full(largest.shape, np.inf, np.float32)
+    for share in STEPS:  # -8 is there and 8 is not: the largest is made a -8
+        scale = (largest * (share / np.float32(-8))).astype(np.float16)
+        scale[scale == 0] = 1
+        wide = scale.astype(np.float32)
+        whole = np.clip(np.rint(groups / wide), -8, 7)
+        error = np.square(whole * wide - groups).sum(2, keepdims=True)
+        better = error < least
+        found = np.where(better, whole.astype(np.int8), found)
+        scales, least = np.where(better, scale, scales), np.where(better, error, least)
+    halves = (found.reshape(rows, width) + 8).astype(np.uint8)
+    return halves[:, ::2] | (halves[:, 1::2] << np.uint8(4)), scales[..., 0]
+
+
+def check_width(name: str, width: int) -> None:
+    """Refuse a table that int4 cannot hold."""
+    if width % GROUP:
+        message = f"{INT4} needs tables whose width is a multiple of {GROUP}, {name!r}"
+        raise ConfigError("embeddings", f"{message} has {width}; leave it out")
+
+
+def with_scales(folder: Path, weights: Mapping[str, Weight]) -> dict[str, Weight]:
+    """Join weights in few bits with their scales, which are no weights of their own."""
+    found = dict(weights)
+    for name in [one for one in weights if one + SCALE in weights]:
+        weight, scale = weights[name], found.pop(name + SCALE).data
+        kind = _kind(weight.data, scale)
+        if kind is None:
+            shapes = f"{list(weight.data.shape)} {weight.kind}, {list(scale.shape)} {scale.dtype}"
+            raise ModelError(f"{folder}: {name[:80]!r} and its scales do not go together: {shapes}")
+        if not np.isfinite(scale).all():
+            raise ModelError(f"{folder}: a scale of {name[:80]!r} is no finite number")
+        found[name] = Weight(kind, weight.data, scale)
+    return found
+
+
+def _kind(data: NDArray[Any], scale: NDArray[Any]) -> str | None:
+    """Say what bytes and their scales are; None where they are nothing we know."""
+    if data.ndim != 2:
+        return None
+    rows, width = data.shape
+    if data.dtype == np.int8 and scale.dtype == np.float32 and scale.shape == (rows,):
+        return INT8
+    groups = (rows, 2 * width // GROUP)
+    whole = 2 * width % GROUP == 0
+    if data.dtype == np.uint8 and scale.dtype == np.float16 and whole and scale.shape == groups:
+        return INT4
+    return None
