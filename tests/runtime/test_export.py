@@ -121,7 +121,7 @@ def test_a_copy_in_int8_computes_what_the_core_makes_of_the_model(tmp_path: Path
 def test_tables_of_words_may_be_smaller_still(folder: Path, tmp_path: Path) -> None:
     words = load(folder).tokenizer.vocab_size
     tiny.marian_like(vocab_size=words, hidden_size=32).save_pretrained(folder)
-    copy = export_copy(folder, tmp_path / "int4", dtype="int8", embeddings="int4")
+    copy = export_copy(folder, tmp_path / "int4", dtype="int8", int4=["embeddings"])
     exact, small = read_weights(folder), read_weights(copy)
     kinds = {name: weight.kind for name, weight in small.items() if weight.scale is not None}
     assert kinds.pop("tokens.weight") == "int4"
@@ -136,7 +136,7 @@ def test_tables_of_words_may_be_smaller_still(folder: Path, tmp_path: Path) -> N
     assert load(copy, backend="native").translate(text) is not None
     narrow = drafted.save_translator(tmp_path / "narrow")
     with pytest.raises(ConfigError, match=r"a multiple of 32, 'tokens.weight' has 16"):
-        export_copy(narrow, tmp_path / "new", dtype="int8", embeddings="int4")
+        export_copy(narrow, tmp_path / "new", dtype="int8", int4=["embeddings"])
 
 
 def test_copies_refuse_what_they_cannot_do(
@@ -146,14 +146,12 @@ def test_copies_refuse_what_they_cannot_do(
     with pytest.raises(ConfigError, match="int3"):
         export_copy(source, tmp_path / "new", dtype="int3")
     assert not (tmp_path / "new").exists()
-    for options in (
-        {"dtype": "int8", "embeddings": "int2"},
-        {"dtype": "float16", "embeddings": "int4"},
+    for dtype, part, said in (
+        ("int8", "attention", "int4: got 'attention', expected embeddings or feedforward"),
+        ("float16", "embeddings", "int4: goes with dtype int8, got float16"),
     ):
-        with pytest.raises(
-            ConfigError, match=r"embeddings: got .* expected int4 beside dtype int8"
-        ):
-            export_copy(source, tmp_path / "new", **options)
+        with pytest.raises(ConfigError, match=said):
+            export_copy(source, tmp_path / "new", dtype=dtype, int4=[part])
     with pytest.raises(ModelError, match="exists already"):
         export_copy(source, source, dtype="float32")
     assert run(["export", str(source), str(tmp_path / "new"), "--dtype", "float16"]) == 2

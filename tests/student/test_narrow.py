@@ -10,8 +10,10 @@ from torch import Tensor
 
 import tiny
 from outrider.errors import ConfigError
+from outrider.student import moments
 from outrider.student import narrow as narrowing
-from outrider.student.narrow import inner_moments, narrow_by, spared_units
+from outrider.student.moments import input_moments
+from outrider.student.narrow import narrow, spared_units
 
 UNITS, OUT, TOKENS = 6, 4, 200
 
@@ -39,7 +41,7 @@ def fitted(h_NU: Tensor, down: Tensor, kept: list[int]) -> tuple[Tensor, float]:
 def test_one_unit_less_is_the_best_choice_and_the_best_fit(seed: int) -> None:
     h_NU, down = feedforward(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(narrowing, "DAMPING", 0.0)
+        patch.setattr(moments, "DAMPING", 0.0)
         kept, columns = spared_units(down, h_NU.T @ h_NU, UNITS - 1)
     tried = {rest: fitted(h_NU, down, [*rest]) for rest in combinations(range(UNITS), UNITS - 1)}
     best = min(tried, key=lambda rest: tried[rest][1])
@@ -52,7 +54,7 @@ def test_one_unit_less_is_the_best_choice_and_the_best_fit(seed: int) -> None:
 def test_whatever_is_left_is_fitted(seed: int, width: int, step: int) -> None:
     h_NU, down = feedforward(seed)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(narrowing, "DAMPING", 0.0)
+        patch.setattr(moments, "DAMPING", 0.0)
         patch.setattr(narrowing, "STEP", step)
         kept, columns = spared_units(down, h_NU.T @ h_NU, width)
     assert len(kept) == width
@@ -62,7 +64,7 @@ def test_whatever_is_left_is_fitted(seed: int, width: int, step: int) -> None:
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
 def test_what_is_said_twice_can_be_said_once(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 24 units 12 only repeat others."""
-    monkeypatch.setattr(narrowing, "DAMPING", 1e-9)
+    monkeypatch.setattr(moments, "DAMPING", 1e-9)
     model = tiny.seq2seq(gated=gated, dtype=torch.float64)
     with torch.no_grad():
         for side in (model.encoder, model.decoder):
@@ -76,7 +78,7 @@ def test_what_is_said_twice_can_be_said_once(gated: bool, monkeypatch: pytest.Mo
         "attention_mask": torch.ones(40, 9, dtype=torch.int64),
         "labels": torch.randint(3, 20, (40, 7), generator=dice),
     }
-    small = narrow_by(model, inner_moments(model, [batch]), 12)
+    small = narrow(model, input_moments(model, [batch]), 12)
     assert small.config.intermediate_size == 12
     assert {len(b.feedforward.down.weight.T) for b in small.decoder.blocks} == {12}
     before, after = model(**batch).logits, small(**batch).logits
@@ -93,13 +95,13 @@ def test_padding_says_nothing() -> None:
         "attention_mask": torch.tensor([[1, 1, 1, 0]]),
         "labels": torch.tensor([[8, 9, -100, -100]]),
     }
-    expected = inner_moments(model, [alone])
-    assert len(expected) == 4
-    for name, moments in inner_moments(model, [padded]).items():
-        torch.testing.assert_close(moments, expected[name])
+    expected = input_moments(model, [alone])
+    assert len(expected) == 8, "two products of four feed-forwards"
+    for name, found in input_moments(model, [padded]).items():
+        torch.testing.assert_close(found, expected[name])
 
 
 def test_more_units_than_there_are() -> None:
     model = tiny.seq2seq()
     with pytest.raises(ConfigError, match="feedforward: got 25 inner units, expected 1 to 24"):
-        narrow_by(model, {}, 25)
+        narrow(model, {}, 25)

@@ -237,3 +237,14 @@ def test_too_few_words_and_another_tokenizer_are_refused(model: Path, tmp_path: 
         cut_tokenizer(trained, [], [], words=9)
     with pytest.raises(ModelError, match="exists already"):
         shrink(model, tmp_path, layers={"decoder": [0]})
+
+
+def test_4_bits_need_to_know_what_is_said(model: Path, data: Path, tmp_path: Path) -> None:
+    for options, said in (
+        ({"int4": ["feedforward"]}, "data: is missing: it says what rounding"),
+        ({"int4": ["feedforward"], "words": 99, "data": data}, "int4: feedforward is rounded on"),
+        ({"int4": ["heads"]}, "int4: got 'heads', expected embeddings or feedforward"),
+    ):
+        with pytest.raises(ConfigError, match=said):
+            shrink(model, tmp_path / "small", **options)
+    assert run(["shrink", str(model), "--int4", "embeddings", "--out", str(tmp_path / "b")]) == 2

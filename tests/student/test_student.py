@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from chat_server import Server, said
@@ -18,6 +19,7 @@ from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer import load_tokenizer
 from outrider.data.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.data.tokenizer.training import train_tokenizer
+from outrider.formats.weights import read_weights
 from outrider.models import load_model
 from outrider.runtime import Translator, load
 from outrider.student import StudentConfig, compare
@@ -30,7 +32,8 @@ def teacher(tmp_path_factory: pytest.TempPathFactory) -> Path:
     lines = [*texts(200), *"abcdefghinorst"]
     tokenizer = train_tokenizer(iter(lines), TokenizerConfig(kind="unigram", vocab_size=400))
     write_sentencepiece(tokenizer, folder)
-    model = ending_model(tokenizer.vocab_size, eos=tokenizer.eos_id, longest=600, decoder_layers=3)
+    sizes = {"hidden_size": 32, "intermediate_size": 64, "decoder_layers": 3}
+    model = ending_model(tokenizer.vocab_size, eos=tokenizer.eos_id, longest=600, **sizes)
     model.save_pretrained(folder)
     return folder
 
@@ -65,7 +68,7 @@ def test_a_teacher_and_text_become_a_student(
 ) -> None:
     assert run(["student", str(config), "--threads", "1"]) == 0
     said = capsys.readouterr()
-    model = tmp_path / "little" / "model"
+    model = tmp_path / "little" / "small"
     assert said.out == f"{model}\n"
     assert "translating 150 of 150 sentences" in said.err
     student = load_model(model)
@@ -87,6 +90,27 @@ def test_a_teacher_and_text_become_a_student(
     assert (
         "shape.json: was begun with another shape; choose another folder" in capsys.readouterr().err
     )
+
+
+def test_what_is_shipped_is_small_and_what_was_learnt(config: Path, tmp_path: Path) -> None:
+    line = ["shape.int4=[embeddings,feedforward]", "tests={}", "train.steps=4"]
+    assert run(["student", str(config), *line, "-q"]) == 0
+    folder = tmp_path / "little"
+    start, learnt, small = (read_weights(folder / name) for name in ("start", "model", "small"))
+    kinds = {name: weight.kind for name, weight in small.items() if len(weight.shape) == 2}
+    for name, kind in kinds.items():
+        table, product = name.endswith("tokens.weight"), ".feedforward." in name
+        assert (kind == "int4") == (table or product), name
+        if table:  # rounded before, and let be
+            for before in (start, learnt):
+                np.testing.assert_array_equal(before[name].as_float32(), small[name].as_float32())
+    assert (start["decoder.blocks.0.cross.q.weight"].data
+            != learnt["decoder.blocks.0.cross.q.weight"].data).any()  # fmt: skip
+    assert (folder / "small" / "README.md").is_file()
+    assert len(load(folder / "small", backend="native").translate(texts(3))) == 3
+    written = (folder / "small" / "model.safetensors").stat()
+    assert run(["student", str(config), *line, "-q"]) == 0
+    assert (folder / "small" / "model.safetensors").stat() == written, "once is enough"
 
 
 def test_students_share_translations(config: Path, tmp_path: Path) -> None:
@@ -201,7 +225,7 @@ def test_without_ctranslate2_the_student_is_compared_all_the_same(
     monkeypatch.setitem(sys.modules, "ctranslate2", None)
     monkeypatch.setattr(compare, "find_spec", lambda _: None)
     assert run(["student", str(config), "word_level=0", "-q"]) == 0
-    found = json.loads((tmp_path / "little" / "model" / "student.json").read_text())
+    found = json.loads((tmp_path / "little" / "small" / "student.json").read_text())
     assert found["megabytes"] > 0
     assert "news_bleu" in found
 

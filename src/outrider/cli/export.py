@@ -24,8 +24,9 @@ def export(
     dtype: Annotated[
         str | None, typer.Option(help="With --to outrider: float32, bfloat16, float16 or int8.")
     ] = None,
-    embeddings: Annotated[
-        str | None, typer.Option(help="With --dtype int8: int4 for smaller tables of words.")
+    int4: Annotated[
+        str | None,
+        typer.Option(help="With --dtype int8: embeddings, feedforward, or both with a comma."),
     ] = None,
     quantization: Annotated[
         str | None, typer.Option(help="With --to ctranslate2: float32 or int8.")
@@ -42,7 +43,7 @@ def export(
         )
     for name, value, taker in (
         ("--dtype", dtype, "outrider"),
-        ("--embeddings", embeddings, "outrider"),
+        ("--int4", int4, "outrider"),
         ("--quantization", quantization, "ctranslate2"),
     ):
         if value is not None and to != taker:
@@ -57,7 +58,7 @@ def export(
         return
     if folder is None:
         raise ConfigError("FOLDER", f"is missing; name the new folder to write with --to {to}")
-    typer.echo(f"wrote {_export(model, folder, to, dtype, embeddings, quantization)}")
+    typer.echo(f"wrote {_export(model, folder, to, dtype, int4, quantization)}")
 
 
 def _export(
@@ -65,7 +66,7 @@ def _export(
     folder: Path,
     to: str,
     dtype: str | None,
-    embeddings: str | None,
+    int4: str | None,
     quantization: str | None,
 ) -> Path:
     from transformers.utils import logging
@@ -74,7 +75,8 @@ def _export(
 
     logging.disable_progress_bar()
     if to == "outrider":
-        return export_copy(model, folder, dtype=dtype or "float32", embeddings=embeddings)
+        parts = int4.split(",") if int4 else ()
+        return export_copy(model, folder, dtype=dtype or "float32", int4=parts)
     if to == "ctranslate2":
         return export_ctranslate2(model, folder, quantization=quantization or "float32")
     return export_marian(model, folder)

@@ -35,8 +35,9 @@ def shrink(
     like: Annotated[
         str | None, typer.Option(help="Model whose words stay; in the place of --words.")
     ] = None,
-    embeddings: Annotated[
-        str | None, typer.Option(help="int4 rounds the tables of words to 4 bits.")
+    int4: Annotated[
+        str | None,
+        typer.Option(help="Round to 4 bits: embeddings, feedforward, or both with a comma."),
     ] = None,
     positions: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a text; by default as before.")
@@ -61,7 +62,7 @@ def shrink(
             layers[side] = _numbers(f"--{side}", named)
         elif count is not None:
             layers[side] = count
-    if not layers and not any((feedforward, words, like, embeddings, positions)):
+    if not layers and not any((feedforward, words, like, int4, positions)):
         raise ConfigError("--decoder", "nothing is to be left out; give --decoder 0,5 or --words")
 
     from outrider.student import shrink as shrink_model
@@ -73,7 +74,7 @@ def shrink(
         feedforward=feedforward,
         words=words,
         like=like,
-        embeddings=embeddings,
+        int4=int4.split(",") if int4 else (),
         positions=positions,
         data=data,
         console=new_console(stderr=True),

@@ -5,11 +5,11 @@
             first in its lower half, each 8 more than it is; one scale for 32 numbers
 
 int8 rows are rounded as the native core rounds float32, so that products come out the same from
-either file; words that are looked up differ by that rounding. int4 is for tables of words, half of
-a small model; whoever computes with them widens them first.
+either file; words that are looked up differ by that rounding. int4 is for tables of words, a third
+of a small model, and for feed-forwards, another; whoever computes with them widens them first.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -20,23 +20,35 @@ from outrider.errors import ConfigError, ModelError
 from outrider.formats.safetensors import GROUP, Weight
 
 __all__ = [
+    "EMBEDDINGS",
+    "FEEDFORWARD",
+    "GROUP",
     "INT4",
     "INT8",
     "SCALE",
     "TABLES",
+    "check_parts",
     "check_width",
     "int4_groups",
     "int8_rows",
+    "is_int4",
     "with_scales",
 ]
 
 INT8, INT4 = "int8", "int4"
 TABLES = ("tokens.weight", "source_tokens.weight", "head.weight")
-"""Weights with a row for every word, which may be int4."""
+"""Weights with a row for every word."""
+EMBEDDINGS, FEEDFORWARD = "embeddings", "feedforward"
+"""Parts of a model that may be int4: those tables, and both products of every feed-forward."""
 SCALE = "_scale"
 """Ends the name of the scales of a weight."""
-STEPS = np.linspace(1.0, 0.7, 13, dtype=np.float32)
-"""Shares of a group's largest number that its scale may be cut to, where that rounds better."""
+STEPS = (
+    tuple(range(-8, 0))
+    + tuple(range(1, 8))
+    + tuple(-8 / share for share in (0.95, 0.9, 0.85, 0.8, 0.75))
+)
+"""What the largest number of a group may become: a whole number, which finds what was rounded
+before again, or one beyond -8, where cutting the largest rounds the others better."""
 
 FloatArray = NDArray[np.float32]
 
@@ -56,8 +68,8 @@ def int4_groups(array: FloatArray) -> tuple[NDArray[np.uint8], NDArray[np.float1
     found = np.zeros(groups.shape, np.int8)
     scales = np.ones(largest.shape, np.float16)
     least = np.full(largest.shape, np.inf, np.float32)
-    for share in STEPS:  # -8 is there and 8 is not: the largest is made a -8
-        scale = (largest * (share / np.float32(-8))).astype(np.float16)
+    for step in STEPS:
+        scale = (largest / np.float32(step)).astype(np.float16)
         scale[scale == 0] = 1
         wide = scale.astype(np.float32)
         whole = np.clip(np.rint(groups / wide), -8, 7)
@@ -65,15 +77,31 @@ def int4_groups(array: FloatArray) -> tuple[NDArray[np.uint8], NDArray[np.float1
         better = error < least
         found = np.where(better, whole.astype(np.int8), found)
         scales, least = np.where(better, scale, scales), np.where(better, error, least)
+        if not least.any():
+            break
     halves = (found.reshape(rows, width) + 8).astype(np.uint8)
     return halves[:, ::2] | (halves[:, 1::2] << np.uint8(4)), scales[..., 0]
+
+
+def check_parts(int4: Collection[str]) -> None:
+    """Refuse names of parts that cannot be int4."""
+    known = (EMBEDDINGS, FEEDFORWARD)
+    for name in int4:
+        if name not in known:
+            raise ConfigError("int4", f"got {name!r}, expected {' or '.join(known)}")
+
+
+def is_int4(name: str, parts: Collection[str]) -> bool:
+    """Whether a weight belongs to parts that are int4."""
+    table, product = name in TABLES, ".feedforward." in name
+    return (table and EMBEDDINGS in parts) or (product and FEEDFORWARD in parts)
 
 
 def check_width(name: str, width: int) -> None:
     """Refuse a table that int4 cannot hold."""
     if width % GROUP:
-        message = f"{INT4} needs tables whose width is a multiple of {GROUP}, {name!r}"
-        raise ConfigError("embeddings", f"{message} has {width}; leave it out")
+        message = f"needs widths that are a multiple of {GROUP}, {name!r} has {width}"
+        raise ConfigError("int4", f"{message}; leave it out")
 
 
 def with_scales(folder: Path, weights: Mapping[str, Weight]) -> dict[str, Weight]:

@@ -1,7 +1,7 @@
 """Write a model again: for another engine, weight for weight, or smaller, for this one."""
 
 import shutil
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -20,10 +20,11 @@ from outrider.formats.quantised import (
     INT4,
     INT8,
     SCALE,
-    TABLES,
+    check_parts,
     check_width,
     int4_groups,
     int8_rows,
+    is_int4,
 )
 from outrider.formats.safetensors import Weight
 from outrider.formats.weights import DTYPES, read_weights, weight_files
@@ -73,7 +74,7 @@ def export_ctranslate2(
 
 
 def export_copy(
-    model: str | Path, folder: str | Path, *, dtype: str, embeddings: str | None = None
+    model: str | Path, folder: str | Path, *, dtype: str, int4: Collection[str] = ()
 ) -> Path:
     """Write the whole folder again, drafter and CTC decoder included, with weights as `dtype`.
 
@@ -81,25 +82,26 @@ def export_copy(
         model: A model folder, file or Hub name.
         folder: The folder to write.
         dtype: float32, bfloat16 or float16; or int8, which is what the native core computes in.
-        embeddings: int4 for smaller tables of words, with `dtype` int8.
+        int4: Parts that are int4 beside `dtype` int8: `embeddings`, `feedforward`. For models that
+            were rounded to that; others lose by it.
     """
     source = model_folder(model)
     kinds = (*DTYPES, INT8)
     if dtype not in kinds:
         raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(kinds)}")
-    if embeddings is not None and (embeddings != INT4 or dtype != INT8):
-        message = f"got {embeddings!r} beside {dtype}, expected {INT4} beside dtype {INT8}"
-        raise ConfigError("embeddings", message)
+    check_parts(int4)
+    if int4 and dtype != INT8:
+        raise ConfigError("int4", f"goes with dtype {INT8}, got {dtype}")
     loaded = load_model(source)  # what cannot be loaded is not worth copying
     with _new_folder(Path(folder)) as draft:
         if weight_files(source) != model_files(source):  # of another format: written as ours
             loaded.save_pretrained(draft)
             load_tokenizer(source).save(draft)
-            _write_weights(draft, draft, dtype, embeddings)
+            _write_weights(draft, draft, dtype, int4)
             return Path(folder)
         for part in (".", *SIDE_DECODERS):
             if (source / part / "config.json").is_file():
-                _copy_part(source / part, draft / part, dtype, embeddings)
+                _copy_part(source / part, draft / part, dtype, int4)
     return Path(folder)
 
 
@@ -121,20 +123,20 @@ def _words(tokenizer: Tokenizer) -> Words:
     )
 
 
-def _copy_part(source: Path, target: Path, dtype: str, embeddings: str | None) -> None:
+def _copy_part(source: Path, target: Path, dtype: str, int4: Collection[str]) -> None:
     target.mkdir(exist_ok=True)
-    _write_weights(source, target, dtype, embeddings)
+    _write_weights(source, target, dtype, int4)
     for path in sorted(source.iterdir()):
         if path.is_file() and not path.name.startswith(("model", ".")):
             shutil.copyfile(path, target / path.name)
 
 
-def _write_weights(source: Path, target: Path, dtype: str, embeddings: str | None) -> None:
+def _write_weights(source: Path, target: Path, dtype: str, int4: Collection[str]) -> None:
     """Write the weights of a folder as `dtype`; they may lie in the very folder."""
     found: dict[str, Tensor] = {}
     for name, weight in read_weights(source).items():
         if dtype == INT8 and _is_matrix(name, weight):
-            bits = INT4 if embeddings == INT4 and name in TABLES else INT8
+            bits = INT4 if is_int4(name, int4) else INT8
             found |= _quantised(name, weight, bits)
             continue
         tensor = as_tensor(weight)

@@ -99,9 +99,9 @@ class ShapeConfig(Config):
     """Inner units of every feed-forward, those that others cannot stand in for; null for all."""
     words: int | None = Field(default=None, ge=8)
     """Words of each side, the commonest of the text and all letters of the source; null for all."""
-    embeddings: Literal["int4"] | None = None
-    """int4 rounds the tables of words to 4 bits and lets them be: half of the bytes, on disk, of
-    what is a third of a small model. What learns around them learns with the rounding."""
+    int4: tuple[Literal["embeddings", "feedforward"], ...] = ()
+    """Parts that are 4 bits on disk, where the others are int8: the tables of words are rounded
+    before the student learns and then let be, feed-forwards afterwards."""
     positions: int | None = Field(default=None, ge=1)
     """Most tokens of a text; null for as many as the teacher's."""
     freeze: tuple[str, ...] | None = None

@@ -13,23 +13,25 @@ from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError, DataError
 from outrider.evaluation.evaluate import read_lines
 from outrider.files import locked, read_json, write_json
+from outrider.formats.quantised import EMBEDDINGS
 from outrider.hub import model_folder
 from outrider.student.compare import Test, compare
 from outrider.student.config import StudentConfig
 from outrider.student.shrink import shrink
+from outrider.student.small import write_small
 from outrider.student.translations import Translations, corpus_root, translate
 from outrider.training.run import train_run
 from outrider.training.run_config import RunConfig
 
 __all__ = ["train_student"]
 
-START, TEACHER = "start", "teacher"
+START, TEACHER, PAIRS = "start", "teacher", "pairs"
 
 
 def train_student(
     config: StudentConfig, *, threads: int | None = None, console: Console | None = None
 ) -> Path:
-    """Train a student to its end and return its model folder.
+    """Train a student to its end and return its folder in int8, which is what is used and shipped.
 
     Args:
         config: The student; `outrider.config.load_config(StudentConfig, path)` reads one.
@@ -45,17 +47,12 @@ def train_student(
     with _alone(folder):
         _shrink(config, folder, translated, console)
     model = train_run(_run(config, folder, translated), console=console)
+    with _alone(folder):
+        small = write_small(model, folder / "small", config.shape.int4, folder / PAIRS, console)
     if tests:
         assert isinstance(config.teacher, str), "others have no tests"
-        compare(
-            model_folder(config.teacher),
-            model,
-            tests,
-            embeddings=config.shape.embeddings,
-            seed=config.seed,
-            console=console,
-        )
-    return model
+        compare(model_folder(config.teacher), small, tests, seed=config.seed, console=console)
+    return small
 
 
 @contextmanager
@@ -92,7 +89,7 @@ def _shrink(
                 layers=layers,
                 feedforward=shape.feedforward,
                 words=words,
-                embeddings=shape.embeddings,
+                int4=[part for part in shape.int4 if part == EMBEDDINGS],
                 positions=shape.positions,
                 data=data,
                 console=console,
@@ -141,7 +138,8 @@ def _under_shape() -> Iterator[None]:
 
 def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunConfig:
     """Describe the training: the teacher's text, cut by the student's own tokenizer."""
-    freeze = {*(config.shape.freeze or ()), *(["embeddings"] if config.shape.embeddings else [])}
+    rounded = [part for part in config.shape.int4 if part == EMBEDDINGS]
+    freeze = {*(config.shape.freeze or ()), *rounded}
     train = config.train.model_dump(mode="json")
     if config.word_level:
         train |= {"teacher": str(folder / TEACHER), "teacher_share": config.word_level}
@@ -153,7 +151,7 @@ def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunCo
             "seed": config.seed,
             "attribution": config.attribution,
             "data": {
-                "folder": str(folder / "pairs"),
+                "folder": str(folder / PAIRS),
                 **translated.corpora(config.valid_rows),
                 "tokenizer": {"folder": str(folder / START)},
                 "clean": config.clean.model_dump(mode="json"),

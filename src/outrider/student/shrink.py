@@ -4,7 +4,7 @@ Nothing is learnt here. What is left out is missed until the model is trained ag
 `model.start` does; what is kept computes what it did.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -18,13 +18,23 @@ from outrider.data.tokenizer.cut import Cut, cut_like, cut_tokenizer
 from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
-from outrider.formats.quantised import INT4, TABLES, check_width, int4_groups
+from outrider.formats.quantised import (
+    EMBEDDINGS,
+    FEEDFORWARD,
+    INT4,
+    TABLES,
+    check_parts,
+    check_width,
+    int4_groups,
+)
 from outrider.formats.safetensors import Weight
 from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
 from outrider.models.reshape import keep_layers, keep_positions, keep_words, rebuild
 from outrider.student.layers import choose_layers
+from outrider.student.moments import draw, input_moments
 from outrider.student.narrow import narrow
+from outrider.student.rounding import round_feedforwards
 
 __all__ = ["shrink"]
 
@@ -37,7 +47,7 @@ def shrink(
     feedforward: int | None = None,
     words: int | None = None,
     like: str | Path | None = None,
-    embeddings: str | None = None,
+    int4: Collection[str] = (),
     positions: int | None = None,
     data: str | Path | None = None,
     console: Console | None = None,
@@ -54,10 +64,11 @@ def shrink(
             made of these as well as can be.
         words: How many words of each side stay.
         like: A model folder whose words stay instead, with its numbers for them.
-        embeddings: int4 to round the tables of words to 4 bits.
+        int4: Parts that are rounded to 4 bits: `embeddings`, the tables of words; `feedforward`,
+            whose rounding is made up for as well as can be.
         positions: How many tokens a text may have.
         data: A prepared folder of this model's tokenizer whose texts say which layers, units and
-            words those are; what `outrider distill` writes.
+            words those are, and what rounding changes; what `outrider distill` writes.
         console: Where to report; by default nowhere.
     """
     out = Path(out)
@@ -68,10 +79,16 @@ def shrink(
     counts = {side: kept for side, kept in layers.items() if isinstance(kept, int)}
     numbers = {"layers": counts or None, "units": feedforward, "words": words}
     which = [name for name, number in numbers.items() if number is not None]
+    check_parts(int4)
     if data is None and which:
         raise ConfigError("data", f"is missing: a number alone does not say which {which[0]} stay")
-    if data is not None and not which:
+    if data is None and FEEDFORWARD in int4:
+        raise ConfigError("data", "is missing: it says what rounding feed-forwards changes")
+    if data is not None and not which and FEEDFORWARD not in int4:
         raise ConfigError("words", "is missing: without it, data changes nothing")
+    if words is not None and FEEDFORWARD in int4:
+        message = "feedforward is rounded on texts in the words that are left: shrink twice"
+        raise ConfigError("int4", message)
     if like is not None and words is not None:
         raise ConfigError("words", "is those of the other model; leave out words or like")
     folder = model_folder(model)
@@ -89,7 +106,11 @@ def shrink(
             chosen = choose_layers(loaded, prepared, counts, console=console)
             loaded = keep_layers(loaded, chosen)
         if feedforward is not None:
-            loaded = narrow(loaded, prepared, feedforward, console=console)
+            moments = input_moments(loaded, draw(loaded, prepared))
+            loaded = narrow(loaded, moments, feedforward, console=console)
+        if FEEDFORWARD in int4:
+            moments = input_moments(loaded, draw(loaded, prepared))
+            loaded = round_feedforwards(loaded, moments, console=console)
         if words is not None:
             sides = [_count(prepared, side, tokenizer.vocab_size) for side in ("source", "target")]
             cut = cut_tokenizer(tokenizer, *sides, words=words)
@@ -97,8 +118,8 @@ def shrink(
     if like is not None:
         cut = cut_like(tokenizer, load_tokenizer(model_folder(like)))
         loaded, tokenizer = _keep_words(loaded, tokenizer, cut), cut.tokenizer
-    if embeddings is not None:
-        loaded = _round_tables(loaded, embeddings)
+    if EMBEDDINGS in int4:
+        loaded = _round_tables(loaded)
     transformers_logging.disable_progress_bar()
     with working_folder(out) as draft:
         loaded.save_pretrained(draft)
@@ -112,10 +133,8 @@ def _keep_words(model: Seq2Seq, tokenizer: Tokenizer, cut: Cut) -> Seq2Seq:
     return keep_words(model, [*cut.source, *extra], [*cut.target, *extra])
 
 
-def _round_tables(model: Seq2Seq, kind: str) -> Seq2Seq:
+def _round_tables(model: Seq2Seq) -> Seq2Seq:
     """Round the tables of words to what a file of 4 bits holds."""
-    if kind != INT4:
-        raise ConfigError("embeddings", f"got {kind!r}, expected {INT4}")
     weights = dict(model.state_dict())
     for name in TABLES:
         if name in weights:
