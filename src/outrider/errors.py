@@ -57,6 +57,7 @@ EXTRAS = {
     "ctranslate2": ("ctranslate2", "peers"),
     "peft": ("peft", "lora"),
     "py3langid": ("py3langid", "language"),
+    "rouge_score": ("rouge-score", "rouge"),
     "prometheus_client": ("prometheus-client", "serve"),
     **{name: (name, "serve") for name in ("fastapi", "starlette", "uvicorn", "jinja2")},
 }

@@ -1,6 +1,8 @@
 """A model folder on a test set: the score is that of what the user's own `translate` gives."""
 
 import gzip
+import json
+import math
 from pathlib import Path
 
 import pytest
@@ -8,6 +10,7 @@ import sacrebleu
 import torch
 
 import outrider
+from outrider.cli.main import run
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer.training import train_tokenizer
 from outrider.decoding import DecodeConfig
@@ -97,6 +100,37 @@ def test_predicts_the_tail_of_a_text(folders: dict[str, Path], tmp_path: Path) -
     assert (whole["scores"]["characters"], tail["scores"]["characters"]) == (120, 30)
     assert whole["context"] == 8
     assert tail["scores"]["nats_per_token"] > 0
+    beside = evaluate_text(folders["writer"], text=text, counted=text, order=2)["scores"]
+    assert beside["perplexity"] == whole["scores"]["perplexity"]
+    assert 1 < beside["ngram_perplexity"] < 3, "two letters in a row say most of the next"
+    assert beside["ngram_bits_per_character"] == pytest.approx(
+        math.log2(beside["ngram_perplexity"]) * beside["tokens"] / 120
+    )
+
+
+def test_labels_are_scored_by_their_own_metrics(
+    folders: dict[str, Path],
+    files: tuple[Path, Path],
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    source, reference = files
+    result = tmp_path / "result.json"
+    line = ["--source", source, "--reference", reference, "--beams", "1", "--json", result]
+    line += ["--metric", "accuracy,macro_f1"]
+    assert run(["evaluate", str(folders["translator"]), *map(str, line)]) == 0
+    scores = json.loads(result.read_text())["scores"]
+    assert scores.keys() == {"accuracy", "macro_f1", "sentences"}
+    for line, said in (
+        (["--source", source, "--reference", reference, "--metric", "rogue"], "unknown 'rogue'"),
+        (
+            ["--source", source, "--reference", reference, "--ngram", source],
+            "--ngram: is for --text",
+        ),
+        (["--text", source, "--metric", "rouge"], "--metric: is for --source"),
+    ):
+        assert run(["evaluate", str(folders["translator"]), *map(str, line)]) == 2
+        assert said in capsys.readouterr().err
 
 
 def test_each_task_refuses_the_other_kind_of_model(

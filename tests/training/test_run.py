@@ -12,6 +12,7 @@ from rich.console import Console
 
 import outrider
 from outrider.config import build_config
+from outrider.decoding import DecodeSettings
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.quality import score_translations
 from outrider.runtime import Translator
@@ -301,3 +302,10 @@ def test_validation_translates_lines_as_the_test_does(
     folder = train_run(translation(corpus, train={"steps": 20}, evaluate=evaluate))
     assert asked == [split, split]  # once in validation, once on the test set
     assert json.loads((folder.parent / "results.json").read_text())["split"] is split
+    monkeypatch.undo()
+    loaded = outrider.load(folder)
+    assert isinstance(loaded, Translator)
+    assert loaded.split is split, "the model remembers"
+    text, config = "two men play. a dog runs.", DecodeSettings()
+    pieces = [loaded.requests([text], config, split=how)[0] for how in (None, split)]
+    assert [len(one) for one in pieces] == [1 + split] * 2

@@ -25,10 +25,21 @@ def evaluate(
     tail: Annotated[
         float, typer.Option(help="With --text: use only this last share of it.", min=1e-6, max=1.0)
     ] = 1.0,
+    ngram: Annotated[
+        Path | None,
+        typer.Option(
+            help="With --text: score a count of n-grams of this text, too, as a baseline."
+        ),
+    ] = None,
+    order: Annotated[int, typer.Option(help="With --ngram: tokens in a row.", min=1, max=9)] = 3,
     beams: Annotated[int, typer.Option(help="Beams of the search; 1 is greedy.", min=1)] = 5,
     length_penalty: Annotated[
         float, typer.Option(help="Over 1 prefers longer translations, under 1 shorter ones.")
     ] = 1.0,
+    metric: Annotated[
+        str,
+        typer.Option(help="bleu, chrf, rouge, accuracy, macro_f1, exact_match, token_f1: several."),
+    ] = "bleu,chrf",
     tokenize: Tokenize = "auto",
     whole: Annotated[
         bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
@@ -45,18 +56,26 @@ def evaluate(
     ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
 ) -> None:
-    """Score a model: sacreBLEU and chrF of translations, or perplexity of a text."""
+    """Score a model: sacreBLEU, chrF and other metrics of what it makes of a source, or perplexity.
+
+    Summaries are scored by --metric rouge, labels by --metric accuracy,macro_f1, answers by
+    --metric exact_match,token_f1.
+    """
     if (text is None) == (source is None):
         raise ConfigError("--source", "give --source and --reference, or --text")
+    if ngram is not None and text is None:
+        raise ConfigError("--ngram", "is for --text; leave it out")
     if (source is None) != (reference is None):
         raise ConfigError("--reference", "source and reference belong together; give both")
     if text is not None and (dtype != "float32" or comet is not None):
         key = "--dtype" if comet is None else "--comet"
         raise ConfigError(key, "is for translations, not for --text; leave it out")
+    if text is not None and metric != "bleu,chrf":
+        raise ConfigError("--metric", "is for --source, not for --text; leave it out")
     check_output("--output", output, source, reference)
-    check_output("--json", json, source, reference, text, output)
+    check_output("--json", json, source, reference, text, ngram, output)
     if text is not None:
-        result = _evaluate_text(model, text, tail)
+        result = _evaluate_text(model, text, tail, ngram, order)
     else:
         assert source is not None
         assert reference is not None
@@ -66,7 +85,8 @@ def evaluate(
             reference,
             _decode(beams, length_penalty),
             tokenize=tokenize,
-            split=not whole,
+            metrics=metric.split(","),
+            split=False if whole else None,
             dtype=dtype,
             comet=comet,
             output=output,
@@ -86,10 +106,12 @@ def _decode(beams: int, length_penalty: float) -> dict[str, Any]:
     return {"strategy": "beam", "beams": beams, "length_penalty": length_penalty}
 
 
-def _evaluate_text(model: Path, text: Path, tail: float) -> dict[str, Any]:
+def _evaluate_text(
+    model: Path, text: Path, tail: float, ngram: Path | None, order: int
+) -> dict[str, Any]:
     from outrider.evaluation.evaluate import evaluate_text
 
-    return evaluate_text(model, text=text, tail=tail)
+    return evaluate_text(model, text=text, tail=tail, counted=ngram, order=order)
 
 
 def _evaluate_translation(

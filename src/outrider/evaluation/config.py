@@ -13,8 +13,12 @@ from pydantic import (
 from outrider.config import Config
 from outrider.decoding.config import DecodeConfig
 from outrider.evaluation.bleu_tokenizer import check_tokenizer
+from outrider.evaluation.metrics import check_metrics
 
 __all__ = ["EvaluateConfig"]
+
+USUAL = ("bleu", "chrf")
+_DEFAULTS = {"split": True, "metrics": USUAL}
 
 
 class EvaluateConfig(Config):
@@ -34,14 +38,17 @@ class EvaluateConfig(Config):
     """SacreBLEU's tokenizer: auto takes the one for the script of the references, 13a for most
     languages, zh for Chinese, char for Japanese, Korean and Thai (or ja-mecab, ko-mecab where
     installed). Validation counts the same way."""
+    metrics: tuple[str, ...] = USUAL
+    """What is scored: bleu, chrf, rouge, accuracy, macro_f1, exact_match, token_f1."""
     split: bool = True
     """Translate a line sentence by sentence; false shows it whole to a model trained on that.
-    Validation does the same."""
+    Validation does the same, and the finished model whenever nobody says otherwise."""
 
     @model_serializer(mode="wrap")
-    def _without_usual_split(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialize(self)  # runs from before this key are the same runs
-        return {key: value for key, value in values.items() if (key, value) != ("split", True)}
+    def _without_what_is_usual(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        values: dict[str, Any] = serialize(self)  # runs from before these keys are the same runs
+        left_out = [key for key in ("split", "metrics") if getattr(self, key) == _DEFAULTS[key]]
+        return {key: value for key, value in values.items() if key not in left_out}
 
     @model_validator(mode="after")
     def _one_test(self) -> Self:
@@ -49,4 +56,5 @@ class EvaluateConfig(Config):
             raise ValueError("source and reference belong together; give both")
         if (self.source is None) == (self.text is None):
             raise ValueError("give either source and reference, or text")
+        check_metrics(self.metrics, key="evaluate.metrics")
         return self

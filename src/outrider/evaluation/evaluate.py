@@ -1,7 +1,8 @@
 """Test a model folder on a test set and return a result that can be reproduced from it."""
 
+import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -11,8 +12,10 @@ from outrider.data.tokenizer import load_tokenizer
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.comet import find_comet, score_comet
+from outrider.evaluation.metrics import check_metrics, score
+from outrider.evaluation.ngram import NgramModel
 from outrider.evaluation.origin import origin
-from outrider.evaluation.quality import score_segments, score_text, score_translations
+from outrider.evaluation.quality import score_segments, score_text
 from outrider.files import write_text
 from outrider.models import LanguageModel, load_model
 from outrider.runtime.load import load
@@ -30,8 +33,9 @@ def evaluate_translation(
     source: Path,
     reference: Path,
     decode: DecodeConfig,
+    metrics: Sequence[str] = ("bleu", "chrf"),
     tokenize: str = "auto",
-    split: bool = True,
+    split: bool | None = None,
     dtype: str | None = "float32",
     comet: str | None = None,
     output: Path | None = None,
@@ -40,9 +44,11 @@ def evaluate_translation(
     """Translate `source` line by line and score it against `reference`; keep it in `output`.
 
     Translated as `Translator.translate` does: a line of several sentences sentence by sentence,
-    unless `split` is False. A line is scored whole either way. `dtype` is as in `load`;
-    `comet` names a model of COMET that scores as well.
+    unless `split` is False, or None and the model was trained on whole lines. A line is scored
+    whole either way. `metrics` are those of `evaluation.metrics`; `dtype` is as in `load`; `comet`
+    names a model of COMET that scores as well.
     """
+    check_metrics(metrics)
     if output is not None and output.exists():
         for path in (source, reference):
             if path.exists() and output.samefile(path):
@@ -67,7 +73,7 @@ def evaluate_translation(
     seconds = time.monotonic() - began
     if output is not None:
         write_text(output, "".join(f"{_one_line(text)}\n" for text in translations))
-    scores = asdict(score_translations(translations, references, tokenize=tokenize))
+    scores = score(metrics, translations, references, tokenize=tokenize)
     if comet is not None:
         scores["comet"] = score_comet(sources, translations, references, model=comet)
         scores["comet_model"] = comet
@@ -75,7 +81,7 @@ def evaluate_translation(
         "task": "translation",
         "scores": scores,
         "decode": _options(decode),
-        "split": split,
+        "split": translator.split if split is None else split,
         "dtype": dtype,
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(sources) / max(seconds, 1e-9), 2),
@@ -83,8 +89,14 @@ def evaluate_translation(
     }
 
 
-def evaluate_text(folder: Path, *, text: Path, tail: float = 1.0) -> dict[str, Any]:
-    """Predict the last `tail` share of a text, counted in characters."""
+def evaluate_text(
+    folder: Path, *, text: Path, tail: float = 1.0, counted: Path | None = None, order: int = 3
+) -> dict[str, Any]:
+    """Predict the last `tail` share of a text, counted in characters.
+
+    With `counted`, the text the model learnt from, so does a model that only counts n-grams of up
+    to `order` of the same tokens.
+    """
     model = load_model(folder)
     if not isinstance(model, LanguageModel):
         raise ModelError(f"{folder}: translates; test it with --source and --reference")
@@ -101,17 +113,26 @@ def evaluate_text(folder: Path, *, text: Path, tail: float = 1.0) -> dict[str, A
     began = time.monotonic()
     tokens = tokenizer.encode(part)
     if memory:
-        score = score_segments(model, tokens, segment=context, memory=memory, **sizes)
+        likely = score_segments(model, tokens, segment=context, memory=memory, **sizes)
     else:
-        score = score_text(model, tokens, context=context, overlap=context // 2, **sizes)
+        likely = score_text(model, tokens, context=context, overlap=context // 2, **sizes)
+    scores = asdict(likely)
+    if counted is not None:
+        words = NgramModel(
+            tokenizer.encode(read_text(counted)), order=order, vocab_size=tokenizer.vocab_size
+        )
+        mean = words.nats(tokens, start=tokenizer.bos_id) / len(tokens)
+        bits = mean * len(tokens) / math.log(2) / len(part)
+        scores |= {"ngram_perplexity": math.exp(mean), "ngram_bits_per_character": bits}
+        scores["ngram_order"] = order
     return {
         "task": "language_model",
-        "scores": asdict(score),
+        "scores": scores,
         "tail": tail,
         "context": context,
         "memory": memory,
         "seconds": round(time.monotonic() - began, 2),
-        **origin(folder, text=text),
+        **origin(folder, text=text, **({} if counted is None else {"counted": counted})),
     }
 
 

@@ -22,7 +22,7 @@ from outrider.runtime.device import choose_device
 from outrider.runtime.engine import build_backend, choose_engine
 from outrider.runtime.frame import source_frame
 from outrider.runtime.generator import Generator
-from outrider.runtime.options import forced_first, model_defaults, model_ends
+from outrider.runtime.options import forced_first, model_defaults, model_ends, model_split
 from outrider.runtime.translator import Translator
 
 if TYPE_CHECKING:
@@ -100,6 +100,7 @@ def load(
         longest=longest,
         frame=frame.between(source_language, target_language),
         defaults=defaults,
+        split=model_split(folder),
     )
 
 

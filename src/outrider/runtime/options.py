@@ -24,6 +24,7 @@ __all__ = [
     "forced_first",
     "model_defaults",
     "model_ends",
+    "model_split",
     "needs_policy",
 ]
 
@@ -123,6 +124,15 @@ def model_ends(folder: Path) -> list[int]:
     """Read the end tokens that `generation_config.json` names; those of the model count too."""
     path, values = _generation_config(folder)
     return _token_ids(path, "eos_token_id", values)
+
+
+def model_split(folder: Path) -> bool:
+    """Whether a model wants its texts sentence by sentence, which all do that say nothing."""
+    path, values = _generation_config(folder)
+    split = values.get("split", True)
+    if not isinstance(split, bool):
+        raise ModelError(f"{path}: split must be true or false")
+    return split
 
 
 def forced_first(folder: Path, vocab_size: int) -> int | None:

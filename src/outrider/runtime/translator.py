@@ -35,6 +35,7 @@ class Translator:
         longest: int,
         frame: Frame | None = None,
         defaults: Mapping[str, Any] | None = None,
+        split: bool = True,
     ) -> None:
         """Hold the parts.
 
@@ -44,12 +45,14 @@ class Translator:
             longest: Most source tokens at once, end token included.
             frame: What stands around texts; by default the end token behind a source.
             defaults: Decoding options that the model asks for.
+            split: Whether it wants texts sentence by sentence.
         """
         self.backend = backend
         self.tokenizer = tokenizer
         self.longest = longest
         self.frame = Frame(after=(backend.eos,)) if frame is None else frame
         self.defaults = dict(defaults or {})
+        self.split = split
 
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
         """Return this translator for texts of one language to be translated to another.
@@ -65,7 +68,7 @@ class Translator:
         self,
         texts: str,
         *,
-        split: bool = ...,
+        split: bool | None = ...,
         batch_tokens: int = ...,
         stats: Literal[False] = ...,
         **options: Any,
@@ -75,7 +78,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        split: bool = ...,
+        split: bool | None = ...,
         batch_tokens: int = ...,
         stats: Literal[False] = ...,
         **options: Any,
@@ -85,7 +88,7 @@ class Translator:
         self,
         texts: str,
         *,
-        split: bool = ...,
+        split: bool | None = ...,
         batch_tokens: int = ...,
         stats: Literal[True],
         **options: Any,
@@ -95,7 +98,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        split: bool = ...,
+        split: bool | None = ...,
         batch_tokens: int = ...,
         stats: Literal[True],
         **options: Any,
@@ -104,7 +107,7 @@ class Translator:
         self,
         texts: str | Sequence[str],
         *,
-        split: bool = True,
+        split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
         stats: bool = False,
         **options: Any,
@@ -114,7 +117,8 @@ class Translator:
         Args:
             texts: Sentences, lines or whole documents.
             split: Translate sentence by sentence, as most models were trained; False shows a model
-                that was trained on more than sentences each line whole, as far as it fits.
+                that was trained on more than sentences each line whole, as far as it fits. By
+                default as the model asks for.
             batch_tokens: Bound on the tokens held in memory at once.
             stats: Return `(translation, statistics)`: rounds, acceptance, and where the time went.
             **options: Fields of `DecodeConfig`, such as `mode="tandem"`, `beams=5` or
@@ -132,7 +136,7 @@ class Translator:
         self,
         texts: Sequence[str],
         *,
-        split: bool = True,
+        split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
         stats: Statistics | None = None,
         **options: Any,
@@ -149,7 +153,7 @@ class Translator:
         self,
         lines: Iterable[str],
         *,
-        split: bool = True,
+        split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
         window: int | None = None,
         ready: Callable[[], bool] | None = None,
@@ -176,7 +180,7 @@ class Translator:
         self,
         lines: Iterable[str],
         *,
-        split: bool = True,
+        split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
         window: int | None = None,
         ready: Callable[[], bool] | None = None,
@@ -193,13 +197,18 @@ class Translator:
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
     def requests(
-        self, texts: Sequence[str], config: DecodeSettings, *, split: bool = True
+        self, texts: Sequence[str], config: DecodeSettings, *, split: bool | None = None
     ) -> list[list[Request]]:
         """Return what a decoding loop is given for each text: a request for every piece of it."""
         return [work.requests for work in self.works(texts, config, split=split)]
 
     def works(
-        self, texts: Sequence[str], config: DecodeSettings, *, split: bool = True, first: int = 0
+        self,
+        texts: Sequence[str],
+        config: DecodeSettings,
+        *,
+        split: bool | None = None,
+        first: int = 0,
     ) -> list[Work]:
         """Take texts apart for whoever decodes; text number i draws with `seed + first + i`."""
         return [
@@ -234,9 +243,10 @@ class Translator:
         )
         return [work.join([next(found) for _ in work.requests]) for work in works]
 
-    def _segment(self, texts: Sequence[str], split: bool) -> list[Segments]:
+    def _segment(self, texts: Sequence[str], split: bool | None) -> list[Segments]:
         self.frame.check()
         longest = self.longest - len(self.source([]))
+        split = self.split if split is None else split
         return segment(texts, self.tokenizer, longest=longest, split=split)
 
     def _request(self, ids: Sequence[int], config: DecodeSettings, *, seed: int) -> Request:

@@ -56,8 +56,8 @@ class Ask:
     target: str | None = None
     options: Mapping[str, Any] = field(default_factory=dict)
     """Fields of `DecodeConfig`."""
-    split: bool = True
-    """Whether a translator translates sentence by sentence."""
+    split: bool | None = None
+    """Whether a translator translates sentence by sentence; None for as the model asks."""
     priority: Priority = Priority.normal
     seconds: float | None = None
     """Time it has; the server's bound where nobody says, or says more."""

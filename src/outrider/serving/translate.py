@@ -38,8 +38,8 @@ class TranslateBody(BaseModel):
     """Further translations of each text, by beam search."""
     api_key: Annotated[str, Field(max_length=200)] | None = None
     options: Options = Options()
-    split: bool = True
-    """Whether to translate sentence by sentence."""
+    split: bool | None = None
+    """Whether to translate sentence by sentence; by default as the model asks."""
     priority: PriorityName | None = None
     deadline: Seconds | None = None
     """Seconds that the request has."""

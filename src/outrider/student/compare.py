@@ -36,7 +36,7 @@ class Test(NamedTuple):
     reference: Path
     tokenize: str = "auto"
     """SacreBLEU's tokenizer."""
-    split: bool = True
+    split: bool | None = None
     """Whether lines are translated sentence by sentence."""
 
 

@@ -118,8 +118,8 @@ class TestConfig(Config):
     """Their translations, line by line."""
     tokenize: Annotated[str, AfterValidator(check_tokenizer)] = "auto"
     """SacreBLEU's tokenizer; auto takes the one for the script of the references."""
-    split: bool = True
-    """Translate a line sentence by sentence."""
+    split: bool | None = None
+    """Translate a line sentence by sentence; null for as the model asks."""
 
 
 class StudentConfig(Config):

@@ -11,7 +11,7 @@ from outrider.errors import MissingExtraError
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
 from outrider.evaluation.pictures.curve import draw_curve
 from outrider.evaluation.results import show_score, versions, write_result
-from outrider.files import working_folder, write_text
+from outrider.files import read_json, working_folder, write_json, write_text
 from outrider.formats.identity import weights_of
 from outrider.models import LanguageModel, Seq2Seq
 from outrider.training.average import average_weights
@@ -81,6 +81,8 @@ def _write_model(
         if isinstance(model, Seq2Seq | LanguageModel):
             model.save_pretrained(work)
             prepared.tokenizer.save(work)
+            if config.evaluate is not None and not config.evaluate.split:
+                _remember_whole(work)
         else:
             note = write_side_decoder(model, target_folder(config), work)
         beside = work / folder.written(config).relative_to(final)
@@ -88,6 +90,13 @@ def _write_model(
         write_result(beside / "provenance.json", provenance)
         _write_card(work, config, model, provenance)
     return note
+
+
+def _remember_whole(model_folder: Path) -> None:
+    """Let whoever loads the model show it whole lines."""
+    path = model_folder / "generation_config.json"
+    values = read_json(path) if path.is_file() else {}
+    write_json(path, {**values, "split": False})
 
 
 def _write_card(
@@ -123,6 +132,7 @@ def _score(
             source=config.data.path(test.source),
             reference=config.data.path(test.reference),
             decode=test.decode,
+            metrics=test.metrics,
             tokenize=test.tokenize,
             split=test.split,
         )

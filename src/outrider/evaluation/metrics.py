@@ -1,0 +1,122 @@
+"""Scores of texts against references, by name: for translations, summaries, answers and labels.
+
+    bleu, chrf       sacreBLEU's, with their signatures
+    rouge            ROUGE-1, ROUGE-2 and ROUGE-Lsum F of summaries, by the package rouge-score
+    accuracy         share of texts that are the reference, letter for letter
+    macro_f1         the same for labels: F1 of each label that occurs in the references, their mean
+    exact_match      share that is the reference but for case, punctuation, articles and spaces
+    token_f1         words shared with the reference, likewise: both as SQuAD scores answers
+                     (Rajpurkar et al., 2016)
+
+All are percentages.
+"""
+
+import re
+import string
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from statistics import fmean
+from typing import Any
+
+from outrider.errors import ConfigError, InputError, MissingExtraError, nearest
+
+__all__ = ["METRICS", "check_metrics", "score"]
+
+Texts = Sequence[str]
+
+
+def check_metrics(names: Sequence[str], *, key: str = "metrics") -> None:
+    """Refuse what is no metric, or is not installed, before hours are spent."""
+    if not names:
+        raise ConfigError(key, f"names no metric; expected some of {', '.join(METRICS)}")
+    for name in names:
+        if name not in METRICS:
+            expected = f"expected some of {', '.join(METRICS)}"
+            raise ConfigError(key, f"unknown {name!r}{nearest(name, METRICS)}; {expected}")
+    if "rouge" in names:
+        _rouge_scorer()
+
+
+def score(
+    names: Sequence[str], found: Texts, references: Texts, *, tokenize: str = "auto"
+) -> dict[str, Any]:
+    """Score texts by several metrics; `tokenize` is for BLEU."""
+    if len(found) != len(references):
+        raise InputError(f"{len(found)} texts against {len(references)} references")
+    scores: dict[str, Any] = {}
+    if "bleu" in names or "chrf" in names:
+        from outrider.evaluation.quality import score_translations  # needs PyTorch
+
+        all_scores = asdict(score_translations(found, references, tokenize=tokenize))
+        left_out = [name for name in ("bleu", "chrf") if name not in names]
+        scores |= {k: v for k, v in all_scores.items() if not k.startswith(tuple(left_out))}
+    for name in names:
+        if (measure := METRICS[name]) is not None:
+            scores |= measure(found, references)
+    return scores | {"sentences": len(found)}
+
+
+def _accuracy(found: Texts, references: Texts) -> dict[str, float]:
+    same = [a.strip() == b.strip() for a, b in zip(found, references, strict=True)]
+    return {"accuracy": 100 * fmean(same)}
+
+
+def _macro_f1(found: Texts, references: Texts) -> dict[str, float]:
+    said, right = [text.strip() for text in found], [text.strip() for text in references]
+    both = Counter(a for a, b in zip(said, right, strict=True) if a == b)
+    of_said, of_right = Counter(said), Counter(right)
+    return {
+        "macro_f1": 100
+        * fmean(2 * both[label] / (of_said[label] + of_right[label]) for label in of_right)
+    }
+
+
+def _exact_match(found: Texts, references: Texts) -> dict[str, float]:
+    pairs = zip(found, references, strict=True)
+    return {"exact_match": 100 * fmean(_words(a) == _words(b) for a, b in pairs)}
+
+
+def _token_f1(found: Texts, references: Texts) -> dict[str, float]:
+    pairs = zip(found, references, strict=True)
+    return {"token_f1": 100 * fmean(_overlap(_words(a), _words(b)) for a, b in pairs)}
+
+
+def _overlap(said: list[str], right: list[str]) -> float:
+    """F1 of two bags of words; two that are empty agree."""
+    if not said or not right:
+        return float(said == right)
+    shared = sum((Counter(said) & Counter(right)).values())
+    return 2 * shared / (len(said) + len(right))
+
+
+def _words(text: str) -> list[str]:
+    """Lower the case, leave out punctuation and articles."""
+    bare = "".join(letter for letter in text.lower() if letter not in string.punctuation)
+    return re.sub(r"\b(a|an|the)\b", " ", bare).split()
+
+
+def _rouge(found: Texts, references: Texts) -> dict[str, float]:
+    scorer = _rouge_scorer()
+    rows = [scorer.score(b, a) for a, b in zip(found, references, strict=True)]
+    return {name: 100 * fmean(row[name].fmeasure for row in rows) for name in rows[0]}
+
+
+def _rouge_scorer() -> Any:
+    try:
+        from rouge_score.rouge_scorer import RougeScorer
+    except ImportError:
+        raise MissingExtraError("rouge-score", "rouge", "the metric rouge") from None
+    return RougeScorer(["rouge1", "rouge2", "rougeLsum"], use_stemmer=True)
+
+
+METRICS: dict[str, Callable[[Texts, Texts], dict[str, float]] | None] = {
+    "bleu": None,  # these two are scored together
+    "chrf": None,
+    "rouge": _rouge,
+    "accuracy": _accuracy,
+    "macro_f1": _macro_f1,
+    "exact_match": _exact_match,
+    "token_f1": _token_f1,
+}
+"""Every metric by name."""
