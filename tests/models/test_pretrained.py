@@ -69,6 +69,27 @@ def theirs(encoder: PreTrainedModel, source_S: Tensor, layer: int) -> Tensor:
     return (output.last_hidden_state if layer == -1 else output.hidden_states[layer])[0]
 
 
+@pytest.mark.parametrize("layer", [-1, 1])
+@pytest.mark.parametrize("kind", ["bert", "modernbert", "deberta-v2"])
+def test_where_its_heads_look_is_what_transformers_says(
+    kind: str, layer: int, tmp_path: Path
+) -> None:
+    encoder = save_encoder(tmp_path, kind)
+    model = reader(tmp_path, layer=layer)
+    assert model.pretrained is not None
+    source_BS, _ = rows(6)
+    before = model.pretrained.model.config._attn_implementation
+    found = model.pretrained.attentions(source_BS)
+    assert model.pretrained.model.config._attn_implementation == before
+    encoder.set_attn_implementation("eager")
+    ids_1S = torch.cat([source_BS[0, :-1], torch.tensor([SEP])])[None]
+    with torch.no_grad():
+        wanted = encoder(input_ids=ids_1S, output_attentions=True).attentions
+    assert len(found) == (len(wanted) if layer == -1 else layer)
+    for ours, one in zip(found, wanted, strict=False):
+        torch.testing.assert_close(ours, one)
+
+
 @pytest.mark.parametrize("kind", FAMILIES)
 @pytest.mark.parametrize("layer", [-1, 0, 2])
 def test_features_are_those_of_transformers(tmp_path: Path, kind: str, layer: int) -> None:

@@ -20,6 +20,9 @@ def show_attention(
     text: Annotated[str, typer.Argument(help="One sentence to translate, or a text to read.")],
     png: Annotated[Path | None, typer.Option(help="Draw all heads here as a picture.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page to hover over here.")] = None,
+    plane: Annotated[
+        Path | None, typer.Option(help="Draw all heads here as points: near where they look alike.")
+    ] = None,
 ) -> None:
     """Show which head looks where, and how alike the heads of a layer are.
 
@@ -42,6 +45,11 @@ def show_attention(
 
         write_attention_page(maps, html)
         typer.echo(f"wrote {html}", err=True)
+    if plane is not None:
+        from outrider.evaluation.pictures.head_plane import draw_head_plane
+
+        draw_head_plane(maps, plane)
+        typer.echo(f"wrote {plane}", err=True)
 
 
 def print_maps(maps: "AttentionMaps", console: "Console") -> None:

@@ -96,6 +96,17 @@ class PretrainedEncoder(nn.Module):
             )
         return output.last_hidden_state if top else output.hidden_states[self.layer]
 
+    def attentions(self, source_BS: Tensor) -> list[Tensor]:
+        """Return where the heads of every layer look that is read from, [B, H, S, S] each."""
+        before = self.model.config._attn_implementation
+        self.model.set_attn_implementation("eager")  # the others do not say
+        try:
+            ids_BS = self._renumber(source_BS, None)
+            found = self.model(input_ids=ids_BS, output_attentions=True).attentions
+        finally:
+            self.model.set_attn_implementation(before)
+        return list(found if self.layer == -1 else found[: self.layer % (self.last + 1)])
+
     def train(self, mode: bool = True) -> Self:
         """Switch dropout; a frozen encoder never has any."""
         super().train(mode)

@@ -7,7 +7,7 @@ tokens have similarity 1, two that share no token 0.
 """
 
 import math
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -23,6 +23,7 @@ from outrider.evaluation.inspect.attention_weights import cross_weights, self_we
 from outrider.models import LanguageModel, Seq2Seq
 from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.stack import Stack
+from outrider.nn.stack.skip import SkippingStack
 from outrider.runtime import Generator, Translator
 
 __all__ = ["AttentionMaps", "Maps", "describe_head", "head_similarity", "read_maps"]
@@ -125,14 +126,16 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
     model = backend.model
     assert not isinstance(model, LanguageModel)
     _check_drawable(model)
-    if model.pretrained is not None:
-        raise InputError("this model reads with a pretrained encoder; only our own can be drawn")
-    if model.router is not None:
-        raise InputError("this model's encoder leaves tokens out (skip), so it has no whole map")
     fed = [*pieces[0].opening(backend), *written]
+    source_1S = torch.tensor([source], device=backend.device)
     with _record_weights(model.encoder) as encoder, _record_weights(model.decoder) as decoder:
-        memory_BSD = model.encode(torch.tensor([source], device=backend.device))
+        memory_BSD = model.encode(source_1S)
         model.decode(torch.tensor([fed], device=backend.device), memory_BSD)
+    if model.pretrained is not None:
+        encoder.own = model.pretrained.attentions(source_1S)
+    if model.router is not None:
+        assert isinstance(model.encoder, SkippingStack)
+        encoder.leave_out(model.router(source_1S, None)[0], model.encoder.layers)
     read = _labels(source, loaded.tokenizer, backend)
     given = _labels(fed, loaded.tokenizer, backend)
     written_next = (*given[1:], END)
@@ -176,6 +179,13 @@ class _Recorder:
     def __init__(self) -> None:
         self.own: list[Tensor] = []
         self.cross: list[Tensor] = []
+
+    def leave_out(self, active_S: Tensor, layers: Collection[int]) -> None:
+        """In layers that skip, tokens that take no part look nowhere."""
+        if not active_S.any():
+            raise InputError("this model's encoder leaves out every token of this text (skip)")
+        for layer in layers:
+            self.own[layer] = self.own[layer] * active_S[:, None]
 
     def own_LHTS(self) -> Tensor:
         return torch.cat(self.own).float().cpu()
