@@ -56,6 +56,8 @@ COMMANDS = {
     "show attention": "show_attention:show_attention",
     "show pattern": "show_pattern:show_pattern",
     "show positions": "show_positions:show_positions",
+    "show effort": "show_effort:show_effort",
+    "show spans": "show_effort:show_spans",
 }
 """What a user types: the module of this room that has it, and the function."""
 GROUPS = {

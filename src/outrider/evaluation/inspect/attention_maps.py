@@ -26,7 +26,7 @@ from outrider.nn.stack import Stack
 from outrider.nn.stack.skip import SkippingStack
 from outrider.runtime import Generator, Translator
 
-__all__ = ["AttentionMaps", "Maps", "describe_head", "head_similarity", "read_maps"]
+__all__ = ["AttentionMaps", "Maps", "describe_head", "head_similarity", "read_maps", "token_labels"]
 
 START, END, SPACE, BREAK = "▸", "■", "␣", "↵"
 LONGEST = 256
@@ -136,8 +136,8 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
     if model.router is not None:
         assert isinstance(model.encoder, SkippingStack)
         encoder.leave_out(model.router(source_1S, None)[0], model.encoder.layers)
-    read = _labels(source, loaded.tokenizer, backend)
-    given = _labels(fed, loaded.tokenizer, backend)
+    read = token_labels(source, loaded.tokenizer, backend)
+    given = token_labels(fed, loaded.tokenizer, backend)
     written_next = (*given[1:], END)
     parts = [Maps("encoder", "the source looks at itself", read, read, encoder.own_LHTS())]
     if decoder.own:  # a recurrent decoder does not look back
@@ -161,7 +161,7 @@ def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
     if not decoder.own:
         core = model.config.core
         raise InputError(f"this model's layers are recurrent (core: {core}): it has no attention")
-    labels = _labels(fed, loaded.tokenizer, backend)
+    labels = token_labels(fed, loaded.tokenizer, backend)
     title = "the text looks back at itself"
     return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.own_LHTS()),))
 
@@ -218,7 +218,9 @@ def _record_weights(stack: Stack) -> Iterator[_Recorder]:
             hook.remove()
 
 
-def _labels(ids: Sequence[int], tokenizer: Tokenizer, backend: TorchBackend) -> tuple[str, ...]:
+def token_labels(
+    ids: Sequence[int], tokenizer: Tokenizer, backend: TorchBackend
+) -> tuple[str, ...]:
     """What each token adds to the text; a symbol for white space and special tokens."""
     special = {backend.start: START, **dict.fromkeys(backend.ends, END)}
     return tuple(
