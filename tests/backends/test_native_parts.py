@@ -22,6 +22,7 @@ SEQ2SEQ: list[tuple[dict[str, Any], str]] = [
     ({"skip": {"below": 0.1}}, "skip: {'below': 0.1}"),
     ({"pair_attention": True}, "pair_attention: True"),
     ({"decoder_core": "gru"}, "decoder_core: gru"),
+    ({"encoder_core": "lstm"}, "encoder_core: lstm"),
     (
         {"decoder_attention": {"kind": "sliding", "window": 3}},
         "decoder_attention: {'kind': 'sliding', 'window': 3}",

@@ -20,7 +20,7 @@ from outrider.nn.dropout import dropout
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.feedforward import FeedForward
 from outrider.nn.layer.heads import CrossAttention, SelfAttention
-from outrider.nn.layer.recurrent import Gru
+from outrider.nn.layer.recurrent import BothWays, Gru
 from outrider.nn.layer.residual import GATE_BIAS
 from outrider.nn.layer.ssru import Ssru
 from outrider.nn.linear import Linear, pack, packable, product
@@ -323,7 +323,10 @@ def build_core(
     """Build what one layer knows other tokens by: its self-attention, or a state in that place."""
     if config.is_recurrent(attention_key):
         # A layer calls all in the same way, and that is all it asks.
-        core = {"gru": Gru, "ssru": Ssru}[config.core_of(attention_key)]
+        name = config.core_of(attention_key)
+        if not config.attention_keys[attention_key][1]:
+            return cast(SelfAttention, BothWays(config.hidden_size, core=name))
+        core = {"gru": Gru, "ssru": Ssru}[name]
         return cast(SelfAttention, core(config.hidden_size))
     causal = config.attention_keys[attention_key][1]
     return SelfAttention(

@@ -114,6 +114,9 @@ def test_a_recurrent_decoder_only_looks_at_the_source(tmp_path) -> None:
     folder = save_translator(tmp_path, drafter=False, decoder_core="gru")
     maps = read_maps(load(folder, device="cpu"), TEXT[0])
     assert [part.name for part in maps.parts] == ["encoder", "cross"]
+    folder = save_translator(tmp_path / "b", drafter=False, encoder_core="lstm")
+    maps = read_maps(load(folder, device="cpu"), TEXT[0])
+    assert [part.name for part in maps.parts] == ["decoder", "cross"]
 
 
 def test_what_has_no_map_says_so(tmp_path) -> None:

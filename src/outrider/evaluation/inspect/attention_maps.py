@@ -139,7 +139,10 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
     read = token_labels(source, loaded.tokenizer, backend)
     given = token_labels(fed, loaded.tokenizer, backend)
     written_next = (*given[1:], END)
-    parts = [Maps("encoder", "the source looks at itself", read, read, encoder.own_LHTS())]
+    parts = []
+    if encoder.own:
+        title = "the source looks at itself"
+        parts.append(Maps("encoder", title, read, read, encoder.own_LHTS()))
     if decoder.own:  # a recurrent decoder does not look back
         title = "the output looks back at itself"
         parts.append(Maps("decoder", title, given, given, decoder.own_LHTS()))

@@ -11,6 +11,7 @@ from outrider.formats.description.choices import (
     CHUNK_LIMIT,
     CORES,
     DEPTHS,
+    ENCODER_CORES,
     EVEN_POSITIONS,
     GATE_LIMIT,
     LAYER_LIMIT,
@@ -126,7 +127,8 @@ def _check_choices(config: ModelDescription) -> None:
         "depth": DEPTHS,
         "position": POSITIONS,
     }
-    choices |= dict.fromkeys(config.core_keys.values(), CORES)
+    for attention, key in config.core_keys.items():
+        choices[key] = CORES if config.attention_keys[attention][1] else ENCODER_CORES
     for key, accepted in choices.items():
         value = getattr(config, key)
         if value not in accepted:

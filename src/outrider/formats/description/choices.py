@@ -7,6 +7,7 @@ __all__ = [
     "CHUNK_LIMIT",
     "CORES",
     "DEPTHS",
+    "ENCODER_CORES",
     "EVEN_POSITIONS",
     "GATE_LIMIT",
     "IN_ATTENTION",
@@ -35,6 +36,8 @@ NORMS = ("pre", "post")
 ACTIVATIONS = ("relu", "gelu", "gelu_tanh", "silu")
 RESIDUALS = ("add", "gru", "reversible")
 CORES = ("attention", "gru", "ssru")
+"""Of layers that write."""
+ENCODER_CORES = ("attention", "gru", "lstm")
 DEPTHS = ("stacked", "shared")
 LIMITS = {"vocab_size": 1 << 24, "hidden_size": 1 << 16, "intermediate_size": 1 << 18}
 LAYER_LIMIT = 1 << 10

@@ -20,7 +20,10 @@ class Seq2SeqDescription(ModelDescription):
         "encoder_attention": ("encoder_layers", False),
         "decoder_attention": ("decoder_layers", True),
     }
-    core_keys: ClassVar[dict[str, str]] = {"decoder_attention": "decoder_core"}
+    core_keys: ClassVar[dict[str, str]] = {
+        "encoder_attention": "encoder_core",
+        "decoder_attention": "decoder_core",
+    }
 
     encoder_layers: int = 6
     decoder_layers: int = 6
@@ -31,6 +34,9 @@ class Seq2SeqDescription(ModelDescription):
     cross_attention: dict[str, Any] | None = None
     """`{score: ..., normaliser: ..., head_gate: ...}` of the decoder's look at the source; null for
     scaled dot and softmax."""
+    encoder_core: str = "attention"
+    """What encoder layers know other tokens by: attention, or gru or lstm, which read the source
+    forwards and backwards."""
     decoder_core: str = "attention"
     """What decoder layers know the tokens before by: attention, or gru or ssru (which is
     faster) for a state of constant size."""
@@ -58,8 +64,13 @@ class Seq2SeqDescription(ModelDescription):
     def _check_encoder(self) -> None:
         if self.encoder is None:
             return
-        usual = {"encoder_layers": 6, "encoder_attention": {"kind": "full"}, "skip": None}
-        for key, value in {**usual, "share_embeddings": True}.items():
+        usual: dict[str, Any] = {
+            "encoder_layers": 6,
+            "encoder_attention": {"kind": "full"},
+            "skip": None,
+        }
+        usual |= {"encoder_core": "attention", "share_embeddings": True}
+        for key, value in usual.items():
             if getattr(self, key) != value:
                 message = "has no effect with encoder, which has layers and embeddings of its own"
                 raise ConfigError(key, f"{message}; leave it out")
@@ -67,6 +78,8 @@ class Seq2SeqDescription(ModelDescription):
     def _check_skip(self) -> None:
         if self.skip is None:
             return
+        if self.encoder_core != "attention":
+            raise ConfigError("skip", f"leaves out tokens that a {self.encoder_core} has to read")
         if self.depth != "stacked" or self.residual == "reversible":
             message = "is for layers of their own; use depth: stacked and residual: add or gru"
             raise ConfigError("skip", message)

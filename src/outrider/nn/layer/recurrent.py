@@ -1,4 +1,5 @@
-"""Recurrent layers: a GRU where self-attention stands, an LSTM along the slots of a block.
+"""Recurrent layers: a GRU where self-attention stands, an LSTM along the slots of a block, either
+of them both ways over a source.
 
     gru    r_t = s(W_r x_t + U_r h_(t-1))    z_t = s(W_z x_t + U_z h_(t-1))      h before all is 0
            n_t = tanh(W_n x_t + r_t * (U_n h_(t-1)))
@@ -9,7 +10,8 @@
 
 (Every product has a bias.) What a GRU remembers of a text is one vector, so decoding keeps a
 constant number of them per row: as many as the last extend can be rolled back by. The LSTM is
-started anew for every block, from a vector c: its cell is c, its first state tanh(c).
+started anew for every block, from a vector c: its cell is c, its first state tanh(c). Over a source
+one runs forwards and one backwards (Schuster and Paliwal, 1997), and y_t = A [h_t, h'_t].
 """
 
 from collections.abc import Sequence
@@ -17,13 +19,14 @@ from itertools import groupby
 
 import torch
 from torch import Tensor, nn
+from torch.nn.utils.rnn import pack_padded_sequence, pad_packed_sequence
 
 from outrider.nn.cache import SLACK, Cache, Step
 from outrider.nn.cache.ring import Ring
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions
 
-__all__ = ["Gru", "SlotLstm", "StateRing"]
+__all__ = ["BothWays", "Gru", "SlotLstm", "StateRing"]
 
 
 class StateRing(Ring):
@@ -80,6 +83,31 @@ class Gru(nn.Module):
         with torch.autocast(x_BTD.device.type, enabled=False):
             h_BTD, _ = self.gru(x_BTD.to(dtype), before_BD.to(dtype)[None])
         return h_BTD
+
+
+class BothWays(nn.Module):
+    """Tokens of a source know those before and behind them by two states."""
+
+    def __init__(self, width: int, *, core: str) -> None:
+        super().__init__()
+        kind = {"gru": nn.GRU, "lstm": nn.LSTM}[core]
+        self.states: nn.RNNBase = kind(width, width, batch_first=True, bidirectional=True)
+        self.out = Linear(2 * width, width)
+
+    def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
+        """One whole pass; `keep_BT` marks what is no padding, which stands on the right."""
+        x_BTD = x_BTD.to(self.out.weight.dtype)
+        with torch.autocast(x_BTD.device.type, enabled=False):
+            if keep_BT is None:
+                h_BTE, _ = self.states(x_BTD)
+                return self.out(h_BTE)
+            # The way back begins at the end of each row, not in its padding.
+            length_B = keep_BT.sum(1).clamp(min=1).cpu()
+            packed = pack_padded_sequence(x_BTD, length_B, batch_first=True, enforce_sorted=False)
+            h_BTE, _ = pad_packed_sequence(
+                self.states(packed)[0], batch_first=True, total_length=x_BTD.shape[1]
+            )
+        return self.out(h_BTE)
 
 
 class SlotLstm(nn.Module):
