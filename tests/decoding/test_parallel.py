@@ -16,7 +16,7 @@ from outrider.backends.torch import TorchBackend, TorchDrafts
 from outrider.decoding import DecodeConfig, Hypothesis, Request, decode, writer
 from outrider.decoding.questions import Logits
 from outrider.decoding.statistics import Statistics
-from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError
+from outrider.errors import ConfigError, InputError, ModelError
 from outrider.models.config import CtcConfig, DrafterConfig
 from outrider.models.ctc import Ctc
 from outrider.models.drafter import Drafter
@@ -306,8 +306,6 @@ def test_what_cannot_be_done_is_said() -> None:
         parallel(backend(), rows, config(min_new_tokens=2))
     with pytest.raises(InputError, match=r"^mode parallel writes whole texts, it continues no"):
         parallel(backend(), [Request(source=(5, EOS), prompt=(4,))], config())
-    with pytest.raises(UnsupportedError, match=r"^mode parallel needs a source to read;"):
-        parallel(backend(), [Request(prompt=())], config())
     with pytest.raises(ModelError, match=r"^decoder ctc: this model has no CTC decoder$"):
         parallel(backend(ctc=False), rows, config("ctc"))
     with pytest.raises(ModelError, match=r"^mode parallel: this model has no drafter$"):

@@ -142,3 +142,13 @@ def test_parallel_writes_every_text_alone_as_in_company(parallel, options) -> No
     assert isinstance(stats, Statistics)
     assert list(parallel.translate_iter(TEXT, window=1, **options)) == texts
     assert any(texts)
+
+
+@pytest.mark.parametrize("backend", ["torch", "native"])
+def test_a_language_model_goes_on_in_blocks(backend, tmp_path) -> None:
+    writer = load(save_language_model(tmp_path), backend=backend, dtype="float32")
+    options = {"mode": "parallel", "max_new_tokens": 12}
+    text, stats = writer.generate("two men", stats=True, **options)
+    assert stats.rounds < stats.tokens, "several tokens a round"
+    assert writer.generate(["two men", "a dog runs"], **options)[0] == text
+    assert writer.generate("two men", iterations=2, **options) is not None

@@ -3,6 +3,7 @@
     ctc        every slot of the CTC decoder says a token or a blank
     drafter    one block over the whole text, all of it masked; the text ends at its end token
 
+A language model has no source that would say how long its text is: see `continuation.py`.
 Several candidates, the likeliest text and others drawn from the slots, are scored by one pass of
 the model, and the best is taken. See `writer.py` for the passes, `rescore.py` for the score.
 """
@@ -18,7 +19,7 @@ from outrider.decoding.row import Row
 from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 from outrider.decoding.writer import BlockWriter, CtcWriter, Text, Writer
-from outrider.errors import ConfigError, InputError, ModelError, UnsupportedError
+from outrider.errors import ConfigError, InputError, ModelError
 
 __all__ = ["ParallelBatch", "check_parallel"]
 
@@ -84,13 +85,20 @@ def check_parallel(backend: Backend, request: Request, config: DecodeSettings) -
     if config.min_new_tokens:
         message = "mode parallel cannot hold an end token back; leave it out or use mode ar"
         raise ConfigError("min_new_tokens", message)
-    if request.prompt or request.start is not None:
-        raise InputError("mode parallel writes whole texts, it continues no prompt; use mode ar")
     if not request.source:
-        raise UnsupportedError(
-            "mode parallel needs a source to read; a language model has mode ar and tandem"
-        )
+        _check_continuation(backend, config)
+    elif request.prompt or request.start is not None:
+        raise InputError("mode parallel writes whole texts, it continues no prompt; use mode ar")
     _uses_ctc(backend, config)
+
+
+def _check_continuation(backend: Backend, config: DecodeSettings) -> None:
+    """Refuse what a language model cannot write block by block."""
+    if config.candidates > 1:
+        message = "mode parallel continues a prompt in one way; leave it out or use mode ar"
+        raise ConfigError("candidates", message)
+    if config.decoder == "ctc":
+        raise ModelError("decoder ctc: a language model has no source for it to read")
 
 
 def _uses_ctc(backend: Backend, config: DecodeSettings) -> bool:

@@ -21,6 +21,7 @@ from typing import NamedTuple, Protocol
 
 from outrider.decoding.beam import BeamBatch
 from outrider.decoding.choice import DraftChoice
+from outrider.decoding.continuation import ContinuationBatch
 from outrider.decoding.mask import check_suppress
 from outrider.decoding.memory import enough_memory
 from outrider.decoding.parallel import ParallelBatch, check_parallel
@@ -351,7 +352,8 @@ class Session:
         """Say which rows can be decoded together with this one."""
         backend, stats, config = self.backend, self.stats, row.config
         if config.mode == "parallel":
-            return _Kind(("parallel", config), partial(ParallelBatch, backend, stats, config))
+            whole = ParallelBatch if row.request.source else ContinuationBatch
+            return _Kind((whole.__name__, config), partial(whole, backend, stats, config))
         masked = config.suppress, row.ends, config.min_new_tokens
         if config.strategy == "beam":
             make = partial(BeamBatch, backend, stats, masked, beams=config.beams)

@@ -10,7 +10,7 @@ refined by itself, and what it draws comes from its own seed.
 import math
 from collections.abc import Sequence
 from itertools import groupby
-from typing import NamedTuple
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -152,6 +152,22 @@ class CtcWriter(Writer):
 
 class BlockWriter(Writer):
     """Lets the drafter fill one block, as long as the text may be."""
+
+    @classmethod
+    def beyond(
+        cls,
+        backend: Backend,
+        config: DecodeSettings,
+        state: State,
+        newest: Sequence[int],
+        slots: Sequence[int],
+    ) -> Self:
+        """Return one that goes on from the `newest` token of each row of a state."""
+        assert backend.drafts is not None
+        writer = cls.__new__(cls)
+        writer.backend, writer.config, writer.drafts = backend, config, backend.drafts
+        writer.state, writer.newest, writer.slots = state, list(newest), list(slots)
+        return writer
 
     def texts(self) -> list[list[Text]]:
         """Read the likeliest block and those drawn beside it up to their end tokens."""
