@@ -11,6 +11,7 @@ from transformers import initialization as init
 
 from outrider.errors import InputError
 from outrider.formats.description.buckets import bucket_edges
+from outrider.formats.description.choices import FARTHEST
 from outrider.formats.description.rotary import rotary_frequencies
 from outrider.models.config import ModelConfig
 from outrider.models.state import DecoderState
@@ -31,6 +32,7 @@ from outrider.nn.position.alibi import Alibi
 from outrider.nn.position.bucketed import BucketedBias
 from outrider.nn.position.columns import Columns
 from outrider.nn.position.coordinate import CoordinatePosition
+from outrider.nn.position.distance import DistanceTable
 from outrider.nn.position.mlp import PositionMlp
 from outrider.nn.position.relative import Relative
 from outrider.nn.stack import Stack
@@ -267,10 +269,13 @@ def init_weights(module: nn.Module) -> None:
     elif isinstance(module, Resets):
         module.reset()
     elif isinstance(module, nn.GRU | nn.LSTM):
-        init.xavier_uniform_(module.weight_ih_l0)
-        init.orthogonal_(module.weight_hh_l0)
-        init.zeros_(module.bias_ih_l0)
-        init.zeros_(module.bias_hh_l0)
+        for name, weight in module.named_parameters():
+            if name.startswith("weight_ih"):
+                init.xavier_uniform_(weight)
+            elif name.startswith("weight_hh"):
+                init.orthogonal_(weight)
+            else:
+                init.zeros_(weight)
     elif isinstance(module, Relative):
         bound = math.sqrt(6 / sum(module.weight_HKE.shape[1:]))
         init.uniform_(module.weight_HKE, -bound, bound)
@@ -345,7 +350,16 @@ def build_core(
         correlation=config.position_correlation,
         head_width=config.head_width,
         bias=bias,
+        distances=build_distances(config, causal=causal),
     )
+
+
+def build_distances(config: ModelConfig, *, causal: bool) -> DistanceTable | None:
+    """Build what the queries of one layer find at every distance."""
+    if config.position != "distance":
+        return None
+    farthest = config.relative_distance or FARTHEST
+    return DistanceTable(config.head_width, farthest=farthest, two_sided=not causal)
 
 
 def build_rotary(config: ModelConfig) -> Rotary | None:

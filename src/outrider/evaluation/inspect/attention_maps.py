@@ -110,8 +110,10 @@ def describe_head(weights_TS: Tensor, *, own: bool) -> str:
 
 
 def _check_drawable(model: Seq2Seq | LanguageModel) -> None:
-    if model.config.position == "bucketed":
-        raise InputError("this model's scores have a bias of buckets, which no map is drawn of yet")
+    if model.config.position in ("bucketed", "distance"):
+        raise InputError(
+            "this model's scores have a bias by distance, which no map is drawn of yet"
+        )
 
 
 @torch.inference_mode()

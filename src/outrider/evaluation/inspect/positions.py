@@ -2,6 +2,7 @@
 
     codes     x_p + c_p              cos(c_i, c_j), mean over all i - j = d
     rotary    q, k turned by p f     score of equal tokens d apart, over that at 0: mean cos(d f)
+    vectors   q . (k + a_(i - j))    cos(a_d, a_0)
     biases    s(i, j) + b_h(i - j)   b_h(d), a line a head, for a query that asks nothing
 
 The first layer is looked at; in our models all layers are told alike, but for what they learned.
@@ -22,9 +23,10 @@ __all__ = ["CALCULATED", "PositionMap", "calculated_positions", "read_positions"
 
 CALCULATED = ("sinusoidal", "coordinate", "rotary", "alibi")
 """Kinds in which nothing is learned, so that they can be shown without a model."""
-LEARNED = ("learned", "relative", "bucketed")
-LIKENESS, TURNED, BIAS = (
+LEARNED = ("learned", "relative", "distance", "bucketed")
+LIKENESS, NEAR, TURNED, BIAS = (
     "how alike two codes are (cosine)",
+    "how alike the vector of a distance is to that of 0 (cosine)",
     "score of two equal tokens, as a share of that at distance 0",
     "bias of the score",
 )
@@ -92,12 +94,19 @@ def _look(
         return PositionMap(name, kind, LIKENESS, _likeness(codes_TD), codes_TD)
     attention: nn.Module = stack.blocks[0].attention
     if stack.bias is not None:
-        bias_HTT = stack.bias.whole(length, model.tokens.weight.device)[0]
+        nothing = model.tokens.weight.new_zeros(1, 1, length, model.config.head_width)
+        bias_HTT = stack.bias.whole(nothing)[0]
         return PositionMap(name, kind, BIAS, bias_HTT[:, -1].flip(-1).float().cpu())
     if not isinstance(attention, SelfAttention):
         return None  # a recurrent core knows the order by itself
     if attention.rotary is not None:
         return PositionMap(name, kind, TURNED, _turned(attention.rotary, length))
+    if attention.distances is not None:
+        table = attention.distances
+        back = torch.arange(min(length, table.farthest + 1)) + table.farthest * table.two_sided
+        vectors_TK = table.table.weight[back].float().cpu()
+        unit_TK = nn.functional.normalize(vectors_TK, dim=-1)
+        return PositionMap(name, kind, NEAR, (unit_TK @ unit_TK[0])[None], vectors_TK)
     if attention.columns is None:
         return None
     q_BHTK, k_BGTK = (

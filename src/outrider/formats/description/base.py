@@ -54,7 +54,7 @@ class ModelDescription:
     """With `depth: shared`, `{threshold: 0.99, ponder: 0.01, bias: 1.0}` (or `{}`) lets every token
     decide how often it goes through the layer; null for all the same."""
     position: str = "sinusoidal"
-    """sinusoidal, learned, coordinate, rotary, relative, bucketed, alibi or none."""
+    """sinusoidal, learned, coordinate, rotary, relative, distance, bucketed, alibi or none."""
     rope_theta: float | int | None = None
     """Base of `rotary` positions; null for 10000."""
     rope_scale: dict[str, Any] | None = None
@@ -65,7 +65,8 @@ class ModelDescription:
     relative_buckets: int | None = None
     """Buckets of distances that `bucketed` positions have a trained bias for; null for 32."""
     relative_distance: int | None = None
-    """Distance from which all are in the last bucket of `bucketed` positions; null for 128."""
+    """Distance from which all are in the last bucket of `bucketed` positions (null for 128), or are
+    alike to `distance` positions (null for 16)."""
     position_correlation: int = 0
     """Width of the filters that let queries and keys know their neighbours; 0 for none."""
     position_mlp: int = 0

@@ -77,10 +77,17 @@ def _check_heads(config: ModelDescription) -> None:
 
 
 def _check_buckets(config: ModelDescription) -> None:
-    for key in ("relative_buckets", "relative_distance"):
-        if getattr(config, key) is not None and config.position != "bucketed":
+    known = {"relative_buckets": ("bucketed",), "relative_distance": ("bucketed", "distance")}
+    for key, positions in known.items():
+        if getattr(config, key) is not None and config.position not in positions:
             message = f"has no effect on {config.position!r} positions; leave it out"
             raise ConfigError(key, message)
+    if config.position == "distance":
+        _check_plain_pairs(config)
+        farthest = config.relative_distance
+        if farthest is not None and not 1 <= farthest <= BUCKET_LIMIT:
+            message = f"got {farthest}, expected 1 to {BUCKET_LIMIT}"
+            raise ConfigError("relative_distance", message)
     if config.position != "bucketed":
         return
     buckets, distance = config.buckets
@@ -90,11 +97,17 @@ def _check_buckets(config: ModelDescription) -> None:
     if not buckets // 2 < distance <= POSITION_LIMIT:
         message = f"got {distance}, expected above {buckets // 2}, at most {POSITION_LIMIT}"
         raise ConfigError("relative_distance", message)
+    _check_plain_pairs(config)
+
+
+def _check_plain_pairs(config: ModelDescription) -> None:
+    """Refuse what computes no score for every pair, to which something could be added."""
+    position = config.position
     for key in ("halting", "skip"):
         if getattr(config, key, None) is not None:
-            raise ConfigError("position", f"'bucketed' does not go with {key}; use rotary")
+            raise ConfigError("position", f"{position!r} does not go with {key}; use rotary")
     if config.residual == "reversible":
-        message = "'bucketed' does not go with residual: reversible; use rotary"
+        message = f"{position!r} does not go with residual: reversible; use rotary"
         raise ConfigError("position", message)
     for key in config.attention_keys:
         if config.is_recurrent(key):
@@ -102,7 +115,7 @@ def _check_buckets(config: ModelDescription) -> None:
         specs = getattr(config, key)
         for spec in specs if isinstance(specs, list) else [specs or {}]:
             if set(spec) - {"kind"} or spec.get("kind") not in ("causal", "full"):
-                message = "'bucketed' goes with plain full and causal attention; use rotary"
+                message = f"{position!r} goes with plain full and causal attention; use rotary"
                 raise ConfigError("position", message)
 
 

@@ -9,6 +9,7 @@ __all__ = [
     "DEPTHS",
     "ENCODER_CORES",
     "EVEN_POSITIONS",
+    "FARTHEST",
     "GATE_LIMIT",
     "IN_ATTENTION",
     "LAYER_LIMIT",
@@ -23,12 +24,13 @@ __all__ = [
 ]
 
 POSITIONS = (
-    *("sinusoidal", "learned", "coordinate", "rotary", "relative", "bucketed", "alibi", "none"),
+    *("sinusoidal", "learned", "coordinate", "rotary", "relative", "distance", "bucketed"),
+    *("alibi", "none"),
 )
 EVEN_POSITIONS = ("sinusoidal", "coordinate", "rotary", "relative", "alibi")
 SHIFTED_POSITIONS = ("rotary", "relative", "alibi", "none")
 """Those that only know how far apart two tokens stand, or nothing."""
-IN_ATTENTION = ("rotary", "relative", "bucketed", "alibi")
+IN_ATTENTION = ("rotary", "relative", "distance", "bucketed", "alibi")
 """Those that say nothing to embeddings."""
 BIASES = ("relative", "alibi")
 """Positions that add columns to queries and keys."""
@@ -46,4 +48,6 @@ NEIGHBOUR_LIMIT = 1 << 8
 CHUNK_LIMIT = 1 << 10
 GATE_LIMIT = 100.0
 BUCKET_LIMIT = 1 << 12
+FARTHEST = 16
+"""Distance from which `distance` positions are all alike, where nobody says another."""
 NEXT_LIMIT = 1 << 6

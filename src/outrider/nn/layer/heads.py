@@ -29,6 +29,7 @@ from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, Rotary
 from outrider.nn.position.bucketed import BucketedBias
 from outrider.nn.position.columns import Columns
+from outrider.nn.position.distance import DistanceTable
 from outrider.nn.score import ScoreBase, build_score
 
 __all__ = ["CrossAttention", "SelfAttention", "Source"]
@@ -59,11 +60,13 @@ class SelfAttention(nn.Module):
         correlation: int = 0,
         head_width: int | None = None,
         bias: BucketedBias | None = None,
+        distances: DistanceTable | None = None,
     ) -> None:
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_width = head_width or width // heads
         self._bias = [] if bias is None else [bias]  # in a list: its weights are the stack's
+        self.distances = distances
         self.attention = attention
         self.rotary = rotary
         self.columns = columns
@@ -81,7 +84,7 @@ class SelfAttention(nn.Module):
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
         """One whole pass from position 0."""
         q, k, v = self.project(x_BTD, positions, keep_BT)
-        if self._bias:
+        if self.bias is not None:
             return self.merge(self._attend_biased(q, k, v, keep_BT), x_BTD)
         return self.merge(self.attention(q, k, v, keep_BT=keep_BT), x_BTD)
 
@@ -92,9 +95,14 @@ class SelfAttention(nn.Module):
             ring, cache = cache.ring, cache.inner
             recall = lambda qk: ring.extend(qk, step)  # noqa: E731
         q, k, v = self.project(x_BTD, step.positions, recall=recall)
-        if self._bias:
+        if self.bias is not None:
             return self.merge(self._extend_biased(q, k, v, cache, step), x_BTD)
         return self.merge(self.attention.extend(q, k, v, cache, step), x_BTD)
+
+    @property
+    def bias(self) -> BucketedBias | DistanceTable | None:
+        """What is added to the scores of every pair."""
+        return self._bias[0] if self._bias else self.distances
 
     def _attend_biased(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None
@@ -103,7 +111,8 @@ class SelfAttention(nn.Module):
         causal = self.attention.causal
         # Padding on the right lies ahead of every real query of a causal pass.
         keep = None if causal or keep_BT is None else keep_BT[:, None, None]
-        bias = self._bias[0].whole(q_BHTK.shape[2], q_BHTK.device)
+        assert self.bias is not None
+        bias = self.bias.whole(q_BHTK)
         dropout = self.attention.active_dropout
         return attend(q_BHTK, k_BGTK, v_BGTK, keep=keep, causal=causal, dropout=dropout, bias=bias)
 
@@ -111,12 +120,13 @@ class SelfAttention(nn.Module):
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
     ) -> Tensor:
         assert isinstance(cache, LayerCache)
+        assert self.bias is not None
         if step.fresh:
             cache.fill(k_BGTK, v_BGTK, step)
             return self._attend_biased(q_BHTK, k_BGTK, v_BGTK, None)
         slots = step.slots(self.attention, cache.size)
         k_BGCK, v_BGCK = cache.write(k_BGTK, v_BGTK, slots)
-        bias = self._bias[0].after(step.positions, slots.read)
+        bias = self.bias.after(q_BHTK, step.positions, slots.read)
         return attend(q_BHTK, k_BGCK, v_BGCK, keep=slots.keep, bias=bias)
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> Cache:

@@ -38,12 +38,12 @@ class BucketedBias(nn.Module):
         self.edges, self.two_sided = list(edges), two_sided
         self.table = nn.Embedding((len(edges) + 1) * (2 if two_sided else 1), heads)
 
-    def whole(self, length: int, device: torch.device) -> Tensor:
-        """Return the bias of a whole pass, [1, H, T, T]."""
-        index_1T = Positions.upto(length, device).index_BT
+    def whole(self, q_BHTK: Tensor) -> Tensor:
+        """Return the bias of a whole pass, [1, H, T, T], whatever the queries are."""
+        index_1T = Positions.upto(q_BHTK.shape[2], q_BHTK.device).index_BT
         return self._bias(index_1T, index_1T[0])
 
-    def after(self, positions: Positions, read: int) -> Tensor:
+    def after(self, q_BHTK: Tensor, positions: Positions, read: int) -> Tensor:
         """Return the bias of tokens to the first `read` of their rows, [B or 1, H, T, S]."""
         index_BT = positions.index_BT
         return self._bias(index_BT, torch.arange(read, device=index_BT.device))
