@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import typer.main
+import yaml
 
 from outrider.bench.attention.scaling import scaling_options
 from outrider.cli.config import run_fields
@@ -21,6 +22,7 @@ ATTENTIONS = "<!-- every attention -->"
 PATTERNS = "<!-- every pattern -->"
 TASKS = "<!-- every task -->"
 SETTINGS = "<!-- every setting of a task -->"
+SOURCES = "<!-- every source -->"
 PRICED = 16_384  # length at which the attentions are compared
 IMAGES = Path(__file__).parent / "images"
 
@@ -50,10 +52,35 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         markdown = markdown.replace(ATTENTIONS, "\n".join(_attentions()))
     if PATTERNS in markdown:
         markdown = markdown.replace(PATTERNS, "\n".join(_patterns()))
-    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings)):
+    for mark, write in ((TASKS, _tasks), (SETTINGS, _settings), (SOURCES, _sources)):
         if mark in markdown:
             markdown = markdown.replace(mark, "\n".join(write()))
     return markdown
+
+
+def _sources() -> Iterator[str]:
+    """What became of the documents that the project was begun from."""
+    here = Path(__file__).parent
+    for document in yaml.safe_load((here / "sources.yaml").read_text(encoding="utf-8")):
+        yield f"## {document['document']} {document['title']}\n"
+        yield f"[The page about it]({document['page']}).\n"
+        rows = [
+            (
+                str(number),
+                row["item"],
+                row["verdict"],
+                row.get("why", ""),
+                ", ".join(_place(path) for path in row["where"]),
+            )
+            for number, row in enumerate(document["items"], 1)
+        ]
+        yield from _table(("", "item", "verdict", "why", "where"), rows)
+
+
+def _place(path: str) -> str:
+    """Link a page; name any other file."""
+    page = path.removeprefix("docs/")
+    return f"[{page}]({page})" if path.startswith("docs/") else _code(path)
 
 
 def _commands(command: Any, path: str = "outrider") -> Iterator[str]:
