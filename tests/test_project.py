@@ -104,8 +104,8 @@ def test_the_first_page_has_its_parts() -> None:
     home = docs_part("home")
     shown = home.on_page_markdown(page)
     told = yaml12.parse((ROOT / "docs" / "rounds.json").read_text(encoding="utf-8"))
-    assert told["source"] in blocks(page, "console")[0]
-    assert blocks(page, "console")[0].splitlines()[-1] == told["text"]
+    assert told["source"] in blocks(page, "console")[1]
+    assert blocks(page, "console")[1].splitlines()[-1] == told["text"]
     for kind in ("accepted", "refused", "correction"):
         assert f'class="token {kind}"' in shown
     assert shown.count('class="figure"') == len(home.figures()) == 3
