@@ -243,7 +243,7 @@ def test_too_little_text_is_refused(config: Path, capsys: pytest.CaptureFixture[
 def test_the_example_is_one(repository: Path) -> None:
     example = load_config(StudentConfig, repository / "examples" / "student" / "opus-mt-zh-en.yaml")
     assert example.shape.decoder == (0, 1, 2, 4, 5)
-    assert example.shape.feedforward == 1024
+    assert example.shape.int4 == ("embeddings", "feedforward")
     assert example.word_level
     assert example.clean.drop_equal
 
