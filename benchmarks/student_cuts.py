@@ -3,8 +3,9 @@
     python benchmarks/student_cuts.py MODEL PAIRS --source FILE --reference FILE --json OUT.json
 
 PAIRS are prepared pairs of the teacher, such as the `work/translated` of `outrider student`.
-Every cut is `outrider shrink` with the arguments that its row names, then compared with the
-teacher as `outrider student` does: greedy int8, one thread, CTranslate2 with the teacher beside it.
+Every cut is `outrider shrink` with the arguments that its row names, written as `outrider export
+--dtype int8` does and compared with the teacher as `outrider student` does: greedy int8, one
+thread, CTranslate2 with the teacher beside it. `--rows 1,6` measures some of them alone.
 """
 
 import argparse
@@ -16,10 +17,17 @@ from rich.console import Console
 
 from outrider.evaluation.results import machine
 from outrider.files import write_json
+from outrider.runtime.export import export_copy
 from outrider.student import shrink
 from outrider.student.compare import Test, compare
 
+EMBEDDINGS, FEEDFORWARD = ["embeddings"], ["feedforward"]
 CUTS: tuple[dict[str, Any], ...] = (
+    {"int4": EMBEDDINGS},
+    {"int4": FEEDFORWARD},
+    {"words": 20_000, "int4": EMBEDDINGS},
+    {"words": 20_000, "layers": {"decoder": [0, 1, 2, 4, 5]}, "int4": EMBEDDINGS},
+    {"words": 20_000, "feedforward": 1024, "int4": EMBEDDINGS},
     {"words": 20_000},
     {"words": 16_000},
     {"words": 14_000},
@@ -45,20 +53,19 @@ def main() -> None:
     parser.add_argument("pairs", type=Path)
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--reference", type=Path, required=True)
+    parser.add_argument("--rows", help="numbers of cuts, from 1; by default all")
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
+    chosen = range(1, len(CUTS) + 1) if given.rows is None else map(int, given.rows.split(","))
     console, rows = Console(), list[dict[str, Any]]()
     tests = {"test": Test(given.source, given.reference)}
-    for cut in CUTS:
+    for cut in (CUTS[number - 1] for number in chosen):
+        data = None if cut == {"int4": EMBEDDINGS} else given.pairs  # which it does not look at
         with tempfile.TemporaryDirectory() as working:
-            folder = shrink(
-                given.model,
-                Path(working, "cut"),
-                **cut,
-                data=given.pairs,
-                console=console,
-            )
-            found = compare(given.model, folder, tests, console=console)
+            folder = shrink(given.model, Path(working, "cut"), **cut, data=data, console=console)
+            int4 = cut.get("int4", ())
+            small = export_copy(folder, Path(working, "small"), dtype="int8", int4=int4)
+            found = compare(given.model, small, tests, console=console)
         rows.append({"cut": cut, **_figures(found)})
         console.print(rows[-1], highlight=False)
         teacher = _figures(found, "teacher")

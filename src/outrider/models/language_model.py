@@ -19,7 +19,8 @@ from torch.utils.checkpoint import checkpoint
 from transformers.modeling_outputs import CausalLMOutput
 
 from outrider.errors import InputError
-from outrider.models.base import Model, build_stack, right_padding
+from outrider.models.base import Model, right_padding
+from outrider.models.build import build_stack
 from outrider.models.config import LanguageModelConfig
 from outrider.models.state import DecoderState
 from outrider.nn.cache import SLACK

@@ -10,14 +10,8 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 
 from outrider.errors import InputError
-from outrider.models.base import (
-    Model,
-    build_embedding_norm,
-    build_position,
-    build_stack,
-    norm_kind,
-    right_padding,
-)
+from outrider.models.base import Model, right_padding
+from outrider.models.build import build_embedding_norm, build_position, build_stack, norm_kind
 from outrider.models.config import Seq2SeqConfig
 from outrider.models.pretrained import PretrainedEncoder
 from outrider.models.state import DecoderState

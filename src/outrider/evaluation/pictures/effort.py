@@ -25,6 +25,7 @@ def draw_effort(parts: Sequence[Effort], path: Path) -> None:
             panel.set_xticks(list(places), one.labels, rotation=90)
             for label in panel.get_xticklabels():
                 label.set_parse_math(False)
+            panel.set_xlim(-0.8, widest - 0.2)  # a token is as wide in every panel
             panel.set_ylim(0, one.most)
             title = f"{one.part}: {one.unit} of {one.most}, mean {float(one.taken_T.mean()):.2f}"
             panel.set_title(title, fontsize=10, color=INK, loc="left")

@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from outrider.formats.description.choices import IN_ATTENTION
-from outrider.models.base import build_block
+from outrider.models.build import build_block
 from outrider.models.config import DrafterConfig
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.kernel.dense import attend
