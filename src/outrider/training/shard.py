@@ -18,6 +18,7 @@ from pathlib import Path
 import torch
 import torch.distributed as dist
 from torch import Tensor, nn
+from torch.distributed.checkpoint.filesystem import FileSystemWriter
 from torch.distributed.checkpoint.state_dict import (
     get_optimizer_state_dict,
     set_optimizer_state_dict,
@@ -107,7 +108,8 @@ def whole_weights(model: nn.Module) -> dict[str, Tensor]:
 
 def save_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path) -> None:
     """Write the shares of all processes into one folder."""
-    save({_KEY: get_optimizer_state_dict(model, optimizer)}, checkpoint_id=folder)
+    state = {_KEY: get_optimizer_state_dict(model, optimizer)}
+    save(state, storage_writer=FileSystemWriter(folder, sync_files=False))  # `publish` syncs all
 
 
 def load_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path) -> None:

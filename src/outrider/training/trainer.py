@@ -28,6 +28,7 @@ from outrider.files import explained
 from outrider.training.allocator import return_memory
 from outrider.training.callbacks import Cadence
 from outrider.training.checkpoint import SHARES, Checkpoint, Checkpoints, Progress
+from outrider.training.commits import KEPT, Commits
 from outrider.training.config import TrainConfig
 from outrider.training.objectives import Objective, StatefulObjective
 from outrider.training.objectives.auxiliary import ScheduledObjective
@@ -70,7 +71,7 @@ class Trainer(transformers.Trainer):
         self.config = config
         self.stream = stream
         self.objective = objective
-        self.checkpoints = checkpoints
+        self.checkpoints, self.commits = checkpoints, Commits(checkpoints, config)
         self.validate = validate if config.evaluate_every else None
         self.progress = Progress()
         self.started = time.monotonic()
@@ -100,7 +101,11 @@ class Trainer(transformers.Trainer):
                 _check_origin(resume)
             self.started = time.monotonic() - self.progress.seconds
             self._logged = (self.progress.tokens, time.monotonic())
-            self.train(resume_from_checkpoint=str(resume.folder) if resume else None)
+            try:
+                self.train(resume_from_checkpoint=str(resume.folder) if resume else None)
+            finally:
+                self.commits.wait()
+            self.accelerator.wait_for_everyone()  # all may read what the main process has written
             self.progress = replace(self.progress, seconds=time.monotonic() - self.started)
         return self.progress
 
@@ -262,8 +267,9 @@ class Trainer(transformers.Trainer):
         return norm.full_tensor() if isinstance(norm, DTensor) else norm
 
     def _save_checkpoint(self, model: nn.Module, trial: Any) -> None:
+        self.commits.wait()
         staging = self.checkpoints.stage(self.progress.step)
-        with explained(staging, "the checkpoints before it are kept"):
+        with explained(staging, KEPT):
             self._write_checkpoint(staging)
         return_memory()
         self._logged = (self.progress.tokens, time.monotonic())
@@ -285,11 +291,7 @@ class Trainer(transformers.Trainer):
         if self.args.should_save:
             self.state.save_to_json(str(staging / "trainer_state.json"))
             seconds = time.monotonic() - self.started
-            self.checkpoints.commit(staging, replace(self.progress, seconds=seconds))
-            self.checkpoints.prune(
-                keep=self.config.keep, average=self.config.average, by=self.config.averaged_by
-            )
-        self.accelerator.wait_for_everyone()
+            self.commits.begin(staging, replace(self.progress, seconds=seconds))
 
 
 def _check_origin(resume: Checkpoint) -> None:
