@@ -1,4 +1,4 @@
-"""Runs started the way a user starts them: `outrider train`, alone or under torchrun."""
+"""Runs started the way a user starts them: `outrider train`, alone, under torchrun or on Ray."""
 
 import hashlib
 import os
@@ -19,7 +19,13 @@ class Run:
     """One run folder with its config."""
 
     def __init__(
-        self, folder: Path, config: dict[str, Any], *, processes: int = 1, restarts: int = 0
+        self,
+        folder: Path,
+        config: dict[str, Any],
+        *,
+        processes: int = 1,
+        restarts: int = 0,
+        ray: bool = False,
     ) -> None:
         self.folder = folder
         self.config = folder.with_suffix(".yaml")
@@ -27,11 +33,14 @@ class Run:
         launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--no-python"]
         launcher += [f"--nproc-per-node={processes}", f"--max-restarts={restarts}"]
         self.command = [*(launcher if processes > 1 else []), str(OUTRIDER), "train"]
+        if ray:
+            self.command = [str(OUTRIDER), "train", "--ray", str(processes)]
 
     def start(self) -> subprocess.Popen[str]:
         return subprocess.Popen(
             [*self.command, str(self.config)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},
+            stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

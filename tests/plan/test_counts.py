@@ -174,7 +174,7 @@ def test_decoding_state_is_caches_and_source() -> None:
 
 
 def test_peak_of_a_step_and_what_makes_it_fit() -> None:
-    weights = Weights({"all": 100}, 0, 400, 400, 800, 200)
+    weights = Weights({"all": 100}, 0, 400, 400, 800, 200, 150)
     probe = Probe({}, (Affine(0, 10), Affine(100, 8)), 1.0, 3.0)
     at = partial(training_peak, weights, probe)
     assert at(100, accumulate=1, ddp=False) == 400 + 800 + 1000 + 200  # the forward is larger
@@ -183,3 +183,21 @@ def test_peak_of_a_step_and_what_makes_it_fit() -> None:
     assert at(100, accumulate=1, ddp=True) == at(100, accumulate=1, ddp=False) + 400
     least = partial(least_accumulate, weights, probe, lambda cut: max(1, 100 // cut), ddp=False)
     assert [least(2400), least(2200), least(1900), least(1000)] == [1, 2, 4, None]
+    assert at(100, accumulate=1, ddp=True, shares=4) == 1600 / 4 + 150 + 1000
+    assert least(1500, shares=4) == 2  # halves of the batch fit
+
+
+def test_what_shares_gather_is_counted() -> None:
+    model = find_subject(small(type="seq2seq"), PlanOptions(vocab_size=VOCABULARY)).build()
+    assert isinstance(model, Seq2Seq)
+    layers = [*model.encoder.blocks, *model.decoder.blocks]
+    inside = {one for layer in layers for one in layer.parameters()}
+    outside = sum(one.nbytes for one in model.parameters() if one not in inside)
+    layer = model.decoder.blocks[0]
+    assert layer.cross is not None
+    apart = {*layer.cross.parameters()}  # which are gathered for themselves
+    largest = sum(one.nbytes for one in layer.parameters() if one not in apart)
+    assert count_weights(model).gathered_bytes == outside + 3 * largest
+    recurrent = small(type="language_model", depth="shared", position="coordinate")
+    shared = count_weights(find_subject(recurrent, PlanOptions(vocab_size=VOCABULARY)).build())
+    assert 0 < shared.gathered_bytes <= 3 * shared.weight_bytes

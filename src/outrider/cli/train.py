@@ -19,10 +19,15 @@ def train(
     restart: Annotated[
         bool, typer.Option("--restart", help="Discard this run's checkpoints and start over.")
     ] = False,
+    ray: Annotated[
+        int | None,
+        typer.Option(min=1, help="Train on so many processes that Ray Train places."),
+    ] = None,
 ) -> None:
     """Train a model; resume from the last checkpoint if the run was interrupted.
 
-    Prepares the data first if that has not been done. Under torchrun, trains on all its processes.
+    Prepares the data first if that has not been done. Under torchrun, trains on all its processes;
+    with --ray on processes of this machine or of the cluster that RAY_ADDRESS names.
     """
     main = os.environ.get("RANK", "0") == "0"
     if "RANK" in os.environ:  # torchrun; PyTorch would warn of a DDP option we chose on purpose
@@ -33,6 +38,11 @@ def train(
     from outrider.training.run_config import RunConfig
 
     run = load_config(RunConfig, config, overrides or [])
+    if ray is not None:
+        from outrider.training.on_ray import train_on_ray
+
+        typer.echo(str(train_on_ray(run, ray, restart=restart)))
+        return
     folder = train_run(run, restart=restart, console=new_console(stderr=True, quiet=not main))
     if main:
         typer.echo(str(folder))

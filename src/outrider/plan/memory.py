@@ -8,7 +8,10 @@ gradients: while the backward makes these it lets go of the others, so the peak 
 
 `step` is the most that one pass holds beside weights and gradients (`probe.Probe.peak`), the first
 gradient that of the head, which comes while everything is still kept. Several devices (DDP) hold
-all of it each, and the gradients a second time, in buckets that are sent around.
+all of it each, and the gradients a second time, in buckets that are sent around. In shares
+(`train.shard`, FSDP2) each holds its part of weights, gradients and optimiser, and for a while
+
+    gathered = what is in no layer + two layers (the next is fetched early) + a layer's gradients
 
 This is what tensors need. An allocator that keeps freed blocks holds more, as new tensors do not
 fit all holes: `benchmarks/plan_accuracy.py` says how much more the heap of a CPU holds.
@@ -16,6 +19,7 @@ fit all holes: `benchmarks/plan_accuracy.py` says how much more the heap of a CP
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 
 import torch
 from torch import nn
@@ -23,6 +27,7 @@ from torch import nn
 from outrider.models import LanguageModel, Seq2Seq
 from outrider.plan.parts import part_of, part_paths
 from outrider.plan.probe import Probe, weights_beside
+from outrider.training.shard import gathered_parts
 
 __all__ = ["Weights", "count_weights", "least_accumulate", "state_bytes", "training_peak"]
 
@@ -43,6 +48,8 @@ class Weights:
     gradient_bytes: int
     optimiser_bytes: int
     largest_gradient: int
+    gathered_bytes: int
+    """The most that is there whole where each device has a share."""
 
     @property
     def total(self) -> int:
@@ -66,13 +73,29 @@ def count_weights(model: nn.Module) -> Weights:
         gradients,
         MOMENTS * gradients + STEP * len(learns),
         max(one.nbytes for one in learns),
+        _gathered(model),
     )
 
 
+def _gathered(model: nn.Module) -> int:
+    """Count what FSDP2 holds whole at once at most: the outermost part, and layers in turn."""
+    known, parts = set[nn.Parameter](), list[int]()
+    for part, _ in gathered_parts(model):  # inner parts first
+        own = {one for one in part.parameters() if one not in known}
+        known |= own
+        parts.append(sum(one.nbytes for one in own))
+    outer = sum(one.nbytes for one in model.parameters() if one not in known)
+    return outer + 3 * max(parts) if parts else 2 * outer
+
+
 def training_peak(
-    weights: Weights, probe: Probe, rows: float, *, accumulate: int, ddp: bool
+    weights: Weights, probe: Probe, rows: float, *, accumulate: int, ddp: bool, shares: int = 1
 ) -> int:
-    """Return the most bytes that training holds on a device."""
+    """Return the most bytes that training holds on a device, one of `shares` if several."""
+    if shares > 1:
+        beside = weights.beside * 4  # a target is there whole
+        shared = weights.weight_bytes - beside + weights.optimiser_bytes + weights.gradient_bytes
+        return int(shared / shares + beside + weights.gathered_bytes + probe.peak(rows))
     held = weights.weight_bytes + weights.optimiser_bytes + ddp * weights.gradient_bytes
     if accumulate > 1:
         return int(held + weights.gradient_bytes + probe.peak(rows))
@@ -81,14 +104,21 @@ def training_peak(
 
 
 def least_accumulate(
-    weights: Weights, probe: Probe, rows: Callable[[int], int], memory: float, *, ddp: bool
+    weights: Weights,
+    probe: Probe,
+    rows: Callable[[int], int],
+    memory: float,
+    *,
+    ddp: bool,
+    shares: int = 1,
 ) -> int | None:
     """Return how often to halve an update's batch until it fits; None if a single row does not.
 
     `rows` are those of a pass, by what is accumulated.
     """
     accumulate = 1
-    while training_peak(weights, probe, rows(accumulate), accumulate=accumulate, ddp=ddp) > memory:
+    peak = partial(training_peak, weights, probe, ddp=ddp, shares=shares)
+    while peak(rows(accumulate), accumulate=accumulate) > memory:
         if rows(accumulate) == 1:
             return None
         accumulate *= 2

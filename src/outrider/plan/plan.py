@@ -122,7 +122,11 @@ def _memory(
     yield Figure("memory.gradients", weights.gradient_bytes, "B", "counted", "float32")
     note = "AdamW: two moments a weight"
     yield Figure("memory.optimiser", weights.optimiser_bytes, "B", "counted", note)
-    if ddp:
+    shares = _shares(subject, options)
+    if shares > 1:
+        note = "what is in no layer, two layers and the gradients of one (FSDP2)"
+        yield Figure("memory.gathered", weights.gathered_bytes, "B", "computed", note)
+    elif ddp:
         note = "DDP sends copies of the gradients"
         yield Figure("memory.buckets", weights.gradient_bytes, "B", "computed", note)
     note = (
@@ -134,9 +138,12 @@ def _memory(
         yield Figure(f"memory.activations.{name}", max(0, int(line.at(rows))), "B", "counted")
     note = "most at once, activations and what computing takes"
     yield Figure("memory.step", int(probe.peak(rows)), "B", "counted", note)
-    peak = training_peak(weights, probe, rows, accumulate=train.accumulate, ddp=ddp)
+    peak = training_peak(weights, probe, rows, accumulate=train.accumulate, ddp=ddp, shares=shares)
     apart = "gradients come as activations go" if train.accumulate == 1 else "gradients are kept"
-    note = f"of a device: weights, optimiser, step; {apart}; without holes in a heap"
+    held = f"weights, optimiser, step; {apart}"
+    if shares > 1:
+        held = f"a share of weights, gradients and optimiser (1/{shares}), what is gathered, step"
+    note = f"of a device: {held}; without holes in a heap"
     yield Figure("memory.training", peak, "B", "computed", note)
     yield from _fit(subject, options, weights, found, peak)
     if found.state_bytes:
@@ -159,9 +166,15 @@ def _fit(
         yield Figure("memory.fits", "yes", "", "computed", f"{peak / memory:.0%} of a device")
         return
     rows, ddp = partial(subject.rows, options.devices), options.devices > 1
-    fewest = least_accumulate(weights, found.probe, rows, memory, ddp=ddp)
+    shares = _shares(subject, options)
+    fewest = least_accumulate(weights, found.probe, rows, memory, ddp=ddp, shares=shares)
     fix = "no accumulation makes it fit" if fewest is None else f"train.accumulate={fewest} does"
     yield Figure("memory.fits", "no", "", "computed", f"{peak / memory:.0%} of a device; {fix}")
+
+
+def _shares(subject: Subject, options: PlanOptions) -> int:
+    """Among how many devices the weights are divided."""
+    return options.devices if subject.config.train.shard else 1
 
 
 def _flops(subject: Subject, probe: Probe) -> Iterator[Figure]:

@@ -15,8 +15,14 @@ __all__ = ["running_ray"]
 
 
 @contextmanager
-def running_ray(purpose: str, **alone: Any) -> Iterator[Any]:
-    """Start Ray, or join it, for as long as the block runs; `alone` is for one that is started."""
+def running_ray(purpose: str, *, log_to_driver: bool = False, **alone: Any) -> Iterator[Any]:
+    """Start Ray, or join it, for as long as the block runs.
+
+    Args:
+        purpose: What needs it, as the user asked for it.
+        log_to_driver: Show on stderr what other processes print.
+        **alone: For a Ray that is started, not joined.
+    """
     joined = bool(os.environ.get("RAY_ADDRESS"))
     # Read as Ray is imported: one that is no part of a cluster has the loopback address.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "01"[joined])
@@ -27,7 +33,7 @@ def running_ray(purpose: str, **alone: Any) -> Iterator[Any]:
         raise MissingExtraError("Ray", "ray", purpose) from None
     started = {} if joined else {"include_dashboard": False, **alone}
     try:
-        ray.init(logging_level="ERROR", log_to_driver=False, **started)
+        ray.init(logging_level="ERROR", log_to_driver=log_to_driver, **started)
     except Exception as error:  # Ray has no class of its own for it
         raise ResourceError(f"Ray could not be started or joined: {error}") from None
     try:

@@ -27,10 +27,13 @@ from outrider.training.start import started_config
 __all__ = ["check_run", "check_settings"]
 
 
-def check_run(config: RunConfig) -> None:
-    """Refuse a run that cannot come to its end, in one sentence; reads no corpus."""
+def check_run(config: RunConfig, *, processes: int | None = None) -> None:
+    """Refuse a run that cannot come to its end, in one sentence; reads no corpus.
+
+    `processes` are those it will have, where it has not begun; by default torchrun's.
+    """
     check_settings(config)
-    if config.train.shard and int(os.environ.get("WORLD_SIZE", "1")) == 1:
+    if config.train.shard and (processes or int(os.environ.get("WORLD_SIZE", "1"))) == 1:
         start = "torchrun --nproc-per-node=2 --no-python outrider train ..."
         raise ConfigError("train.shard", f"needs several processes; start with {start}")
     check_model(config)

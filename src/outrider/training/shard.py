@@ -34,7 +34,14 @@ from outrider.models import LanguageModel, Seq2Seq
 from outrider.nn.stack import Stack
 from outrider.nn.stack.skip import SkippingStack
 
-__all__ = ["gathered", "load_optimizer", "save_optimizer", "shard", "whole_weights"]
+__all__ = [
+    "gathered",
+    "gathered_parts",
+    "load_optimizer",
+    "save_optimizer",
+    "shard",
+    "whole_weights",
+]
 
 _KEY = "optimizer"
 
@@ -47,7 +54,7 @@ def shard(model: nn.Module, device: torch.device) -> None:
     single = {weight for weight in model.parameters() if weight.ndim == 0}
     for weight in single:  # cannot be shared out: every process has it, and the mean gradient
         weight.register_post_accumulate_grad_hook(_average)  # type: ignore[no-untyped-call]
-    for part, also in _parts(model):
+    for part, also in gathered_parts(model):
         fully_shard(part, mesh=mesh, ignored_params=single)
         for method in also:
             register_fsdp_forward_method(part, method)
@@ -60,7 +67,7 @@ def _average(weight: Tensor) -> None:
     weight.grad /= dist.get_world_size()
 
 
-def _parts(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
+def gathered_parts(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
     """List what is gathered apart, inner parts first, and what else they are called by."""
     if not isinstance(model, Seq2Seq | LanguageModel) or model.penalty() is not None:
         return []
