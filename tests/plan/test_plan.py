@@ -132,6 +132,19 @@ def test_devices_share_tokens_and_hold_buckets(config: Path) -> None:
     assert "sending gradients around is not counted" in four["training.time"].note
 
 
+def test_devices_that_share_a_model_hold_less(config: Path) -> None:
+    whole, shares = (
+        planned(config, f"train.shard={shard}", device_memory=1, devices=4)
+        for shard in ("false", "true")
+    )
+    assert "memory.buckets" not in shares
+    assert "memory.gathered" not in whole
+    held = sum(value(whole, f"memory.{name}") for name in ("weights", "gradients", "optimiser"))
+    gathered, step = value(shares, "memory.gathered"), value(shares, "memory.step")
+    assert value(shares, "memory.training") == pytest.approx(held / 4 + gathered + step, abs=1)
+    assert "(1/4)" in shares["memory.training"].note
+
+
 def test_what_does_not_fit_says_what_would(config: Path) -> None:
     whole = value(planned(config), "memory.training")
     tight = planned(config, device_memory=0.7 * whole / 1e9)["memory.fits"]

@@ -63,9 +63,6 @@ def find_subject(config: RunConfig, options: PlanOptions) -> Subject:
     if config.train.teacher is not None:
         message = "is not planned for; pass train.teacher=null, and plan the teacher by itself"
         raise ConfigError("train.teacher", message)
-    if config.train.shard:
-        message = "is not planned for; pass train.shard=false, and divide what a device holds"
-        raise ConfigError("train.shard", message)
     manifest = _manifest(config)
     words, said = _vocabulary(config, options, manifest)
     with torch.device("meta"):
