@@ -20,6 +20,7 @@ PARTS = [
     {"depth": "shared", "halting": {"bias": -1.0}},
     {"residual": "gru", "gate_bias": 0.0},
     {"residual": "reversible", "feedforward_chunks": 2},
+    {"transition": "separable_conv", "transition_widths": [2, 4]},
     {"decoder_core": "gru", "pair_attention": True},
     {"position": "alibi", "num_key_value_heads": 1},
     {"position": "relative", "num_key_value_heads": 1},

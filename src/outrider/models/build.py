@@ -12,9 +12,10 @@ from outrider.models.config import ModelConfig
 from outrider.nn.attention import AttentionConfig, build_attention
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.feedforward import FeedForward
-from outrider.nn.layer.heads import CrossAttention, SelfAttention
+from outrider.nn.layer.heads import CrossAttention, SelfAttention, looks_ahead
 from outrider.nn.layer.recurrent import BothWays, Gru
 from outrider.nn.layer.residual import GATE_BIAS
+from outrider.nn.layer.separable_conv import SeparableConv
 from outrider.nn.layer.ssru import Ssru
 from outrider.nn.norm import NormKind
 from outrider.nn.position import LearnedPosition, Rotary, SinusoidalPosition
@@ -150,7 +151,7 @@ def build_stack(
                 cross_config=getattr(config, "cross_config", None),
                 residual=config.residual,
                 gate_bias=GATE_BIAS if config.gate_bias is None else config.gate_bias,
-                chunks=config.feedforward_chunks,
+                feedforward=build_transition(config, attention),
                 head_width=config.head_width,
                 norm_kind=norm_kind(config),
             )
@@ -176,6 +177,35 @@ def _join_blocks(
     return (ReversibleStack if config.residual == "reversible" else Stack)(blocks, **options)
 
 
+def build_feedforward(config: BlockConfig, *, chunks: int = 1) -> FeedForward:
+    """Build the plain transition of one layer."""
+    return FeedForward(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        gated=config.gated,
+        dropout=config.activation_dropout,
+        chunks=chunks,
+    )
+
+
+def build_transition(config: ModelConfig, attention: SelfAttention) -> FeedForward:
+    """Build what follows the attention of one layer; filters look ahead where that does."""
+    if config.transition == "feedforward":
+        return build_feedforward(config, chunks=config.feedforward_chunks)
+    core = getattr(attention, "attention", None)
+    ahead = isinstance(attention, BothWays) if core is None else looks_ahead(core)
+    return SeparableConv(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        gated=config.gated,
+        dropout=config.activation_dropout,
+        widths=config.filter_widths,
+        ahead=ahead,
+    )
+
+
 def build_block(
     config: BlockConfig,
     attention: SelfAttention,
@@ -184,7 +214,7 @@ def build_block(
     cross_config: AttentionConfig | None = None,
     residual: str = "add",
     gate_bias: float = GATE_BIAS,
-    chunks: int = 1,
+    feedforward: FeedForward | None = None,
     head_width: int | None = None,
     norm_kind: NormKind | None = None,
 ) -> Block:
@@ -192,14 +222,7 @@ def build_block(
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.attention_dropout
     return Block(
         attention,
-        FeedForward(
-            width,
-            config.intermediate_size,
-            activation=config.activation,
-            gated=config.gated,
-            dropout=config.activation_dropout,
-            chunks=chunks,
-        ),
+        feedforward or build_feedforward(config),
         width=width,
         norm=config.norm,
         dropout=config.dropout,

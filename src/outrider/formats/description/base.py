@@ -35,6 +35,11 @@ class ModelDescription:
     feedforward_chunks: int = 1
     """Compute the feed-forward of so many parts of the positions one after another, and again in
     the backward: less memory, more time."""
+    transition: str = "feedforward"
+    """What follows the attention of a layer: feedforward, or separable_conv, which sees a few
+    neighbours."""
+    transition_widths: list[int] | None = None
+    """Tokens that the two filters of `separable_conv` reach over; null for 3 and 5."""
     norm: str = "pre"
     """Norm before each part (pre) or after each sum (post)."""
     rms_norm: bool = False
@@ -136,6 +141,11 @@ class ModelDescription:
     def buckets(self) -> tuple[int, int]:
         """Buckets of `bucketed` positions, and the distance at which they end."""
         return self.relative_buckets or 32, self.relative_distance or 128
+
+    @property
+    def filter_widths(self) -> list[int]:
+        """Tokens that the two filters of a separable convolution reach over."""
+        return self.transition_widths or [3, 5]
 
     @property
     def embedding_scale(self) -> float:
