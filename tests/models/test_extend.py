@@ -22,6 +22,7 @@ PARTS = [
     {"residual": "reversible", "feedforward_chunks": 2},
     {"transition": "separable_conv", "transition_widths": [2, 4]},
     {"decoder_core": "gru", "pair_attention": True},
+    {"decoder_core": "gru", "encoder_core": "lstm", "pondering": {"bias": -1.0, "steps": 4}},
     {"position": "alibi", "num_key_value_heads": 1},
     {"position": "relative", "num_key_value_heads": 1},
     {"position": "bucketed", "relative_buckets": 8, "relative_distance": 6, "rms_norm": True},

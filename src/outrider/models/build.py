@@ -12,7 +12,9 @@ from outrider.models.config import ModelConfig
 from outrider.nn.attention import AttentionConfig, build_attention
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.feedforward import FeedForward
+from outrider.nn.layer.halting_unit import Halting
 from outrider.nn.layer.heads import CrossAttention, SelfAttention, looks_ahead
+from outrider.nn.layer.pondering import PonderingBothWays, PonderingGru
 from outrider.nn.layer.recurrent import BothWays, Gru
 from outrider.nn.layer.residual import GATE_BIAS
 from outrider.nn.layer.separable_conv import SeparableConv
@@ -27,7 +29,7 @@ from outrider.nn.position.distance import DistanceTable
 from outrider.nn.position.relative import Relative
 from outrider.nn.stack import Stack
 from outrider.nn.stack.depth import SharedStack
-from outrider.nn.stack.halting import Halting, HaltingStack
+from outrider.nn.stack.halting import HaltingStack
 from outrider.nn.stack.reversible import ReversibleStack
 from outrider.nn.stack.skip import SkipConfig, SkippingStack
 
@@ -93,11 +95,7 @@ def build_core(
     """Build what one layer knows other tokens by: its self-attention, or a state in that place."""
     if config.is_recurrent(attention_key):
         # A layer calls all in the same way, and that is all it asks.
-        name = config.core_of(attention_key)
-        if not config.attention_keys[attention_key][1]:
-            return cast(SelfAttention, BothWays(config.hidden_size, core=name))
-        core = {"gru": Gru, "ssru": Ssru}[name]
-        return cast(SelfAttention, core(config.hidden_size))
+        return cast(SelfAttention, build_recurrent(config, attention_key))
     causal = config.attention_keys[attention_key][1]
     return SelfAttention(
         config.hidden_size,
@@ -117,6 +115,22 @@ def build_core(
         bias=bias,
         distances=build_distances(config, causal=causal),
     )
+
+
+def build_recurrent(config: ModelConfig, attention_key: str) -> nn.Module:
+    """Build the state that one layer knows other tokens by."""
+    name, width, pondering = (
+        config.core_of(attention_key),
+        config.hidden_size,
+        config.pondering_config,
+    )
+    if not config.attention_keys[attention_key][1]:
+        if pondering is not None:
+            return PonderingBothWays(width, pondering, core=name)
+        return BothWays(width, core=name)
+    if name == "ssru":
+        return Ssru(width)
+    return Gru(width) if pondering is None else PonderingGru(width, pondering)
 
 
 def build_distances(config: ModelConfig, *, causal: bool) -> DistanceTable | None:

@@ -58,6 +58,10 @@ class ModelDescription:
     halting: dict[str, Any] | None = None
     """With `depth: shared`, `{threshold: 0.99, ponder: 0.01, bias: 1.0}` (or `{}`) lets every token
     decide how often it goes through the layer; null for all the same."""
+    pondering: dict[str, Any] | None = None
+    """With a gru or lstm in the place of attention, `{steps: 8, threshold: 0.99, ponder: 0.01,
+    bias: 1.0}` (or `{}`) lets its cell think about each token as often as it needs; null for
+    once."""
     position: str = "sinusoidal"
     """sinusoidal, learned, coordinate, rotary, relative, distance, bucketed, alibi or none."""
     rope_theta: float | int | None = None

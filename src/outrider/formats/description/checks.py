@@ -41,6 +41,7 @@ def check_model(config: ModelDescription) -> None:
     _check_choices(config)
     _check_depth(config)
     _check_transition(config)
+    _check_pondering(config)
     _check_tokens(config)
     check_rotary(config)
     _check_buckets(config)
@@ -212,6 +213,20 @@ def _check_transition(config: ModelDescription) -> None:
         if getattr(config, other, None) not in (None, 0):
             message = f"separable_conv looks at neighbours, which {neighbours}; leave {other} out"
             raise ConfigError("transition", f"{message}, or use feedforward")
+
+
+def _check_pondering(config: ModelDescription) -> None:
+    if config.pondering is None:
+        return
+    if not {config.core_of(key) for key in config.core_keys} & {"gru", "lstm"}:
+        keys = " or ".join(config.core_keys.values())
+        message = f"is for cells that read their own state; set {keys} to gru, or leave it out"
+        raise ConfigError("pondering", message)
+    if config.depth == "shared":
+        raise ConfigError("pondering", "depth: shared repeats whole layers already; use stacked")
+    if config.residual == "reversible":
+        message = "its cost is lost where the backward computes layers again; with residual:"
+        raise ConfigError("pondering", f"{message} reversible leave it out, or use add or gru")
 
 
 def _are_two_widths(widths: list[int]) -> bool:
