@@ -149,8 +149,8 @@ def test_both_ways_are_their_equation(core: str, seed: int) -> None:
     assert len(set(taken)) > 1, "tokens differ"
 
 
-@settings(max_examples=15)
-@given(data=st.data(), prompt=st.sampled_from([1, 30, 90]))
+@settings(max_examples=8)
+@given(data=st.data(), prompt=st.sampled_from([1, 30, 80]))
 @torch.no_grad()
 def test_blocks_that_are_partly_taken_back_equal_the_whole(
     data: st.DataObject, prompt: int

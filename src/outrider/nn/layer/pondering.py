@@ -26,6 +26,7 @@ from outrider.nn.position import Positions
 __all__ = ["PonderingBothWays", "PonderingConfig", "PonderingGru"]
 
 STEP_LIMIT = 1 << 10
+_WEIGHTS = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
 
 
 class PonderingConfig(HaltingConfig):
@@ -105,8 +106,8 @@ class _Cell(NamedTuple):
         cls, layer: nn.RNNBase, halting: Halting, config: PonderingConfig, *, end: str = ""
     ) -> "_Cell":
         """Take the weights of one direction of a layer."""
-        names = ("weight_ih", "weight_hh", "bias_ih", "bias_hh")
-        weights = (getattr(layer, f"{name}_l0{end}") for name in names)
+        w, u, b, d = (f"{name}_l0{end}" for name in _WEIGHTS)
+        weights = (getattr(layer, w), getattr(layer, u), getattr(layer, b), getattr(layer, d))
         return cls(*weights, halting, config.threshold, config.steps)
 
     def walk(
