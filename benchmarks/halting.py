@@ -20,9 +20,10 @@ import torch
 from torch import Tensor
 
 from outrider.models import Seq2Seq, Seq2SeqConfig
+from outrider.nn.layer.halting_unit import Halting, HaltingConfig
 from outrider.nn.position import Positions
 from outrider.nn.stack.depth import SharedStack
-from outrider.nn.stack.halting import Halting, HaltingConfig, HaltingStack
+from outrider.nn.stack.halting import HaltingStack
 from outrider.nn.stack.skip import SkippingStack
 
 STEPS, ROWS = 6, 1

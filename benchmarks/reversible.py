@@ -28,7 +28,7 @@ from torch import Tensor, nn
 from outrider.bench.memory import peak_bytes, reset_peak
 from outrider.bench.process import run_alone
 from outrider.evaluation.results import machine, versions, write_result
-from outrider.models.base import build_stack
+from outrider.models.build import build_stack
 from outrider.models.config import LanguageModelConfig
 from outrider.nn.layer.feedforward import FeedForward
 from outrider.nn.position import Positions

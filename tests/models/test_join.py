@@ -28,6 +28,8 @@ MODELS: dict[str, Any] = {
     "coordinate": lambda **o: tiny.language_model(position="coordinate", **o),
     "memory": lambda **o: tiny.language_model(position="relative", memory=2, max_positions=3, **o),
     "gru": lambda **o: tiny.language_model(core="gru", **o),
+    "pondering": lambda **o: tiny.language_model(core="gru", pondering={"bias": -1.0}, **o),
+    "separable_conv": lambda **o: tiny.language_model(transition="separable_conv", **o),
     "position_mlp": lambda **o: tiny.language_model(position_mlp=3, **o),
     "position_correlation": lambda **o: tiny.language_model(position_correlation=2, **o),
     **{

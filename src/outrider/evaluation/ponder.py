@@ -6,7 +6,7 @@ import torch
 
 from outrider.backends.torch import TorchBackend
 from outrider.models import Seq2Seq
-from outrider.nn.stack.halting import HaltingStack
+from outrider.nn.layer.halting_unit import Ponders
 from outrider.runtime.generator import Generator
 from outrider.runtime.translator import Translator
 
@@ -17,19 +17,20 @@ __all__ = ["mean_steps"]
 def mean_steps(loaded: Translator | Generator, texts: Sequence[str]) -> float | None:
     """Return the steps of the part that reads the texts, which have one length; None without ACT.
 
-    Of an encoder-decoder that is the encoder.
+    Of an encoder-decoder that is the encoder; of several layers that ponder the mean.
     """
     backend = loaded.backend
     if not isinstance(backend, TorchBackend):
         return None
     model = backend.model
-    stack = next((part for part in model.modules() if isinstance(part, HaltingStack)), None)
-    if stack is None:
+    reader = model.encoder if isinstance(model, Seq2Seq) else model.decoder
+    parts = [part for part in reader.modules() if isinstance(part, Ponders)]
+    if not parts:
         return None
     rows = loaded.tokenizer.encode_batch(list(texts))
     if isinstance(model, Seq2Seq):
         model.encode(torch.tensor([[*row, backend.eos] for row in rows], device=backend.device))
     else:
         model.hidden(torch.tensor([[backend.start, *row] for row in rows], device=backend.device))
-    assert stack.pondered is not None
-    return float(stack.pondered.steps_BT.mean())
+    pondered = [part.pondered for part in parts if part.pondered is not None]
+    return float(torch.stack([one.steps_BT.mean() for one in pondered]).mean())

@@ -15,6 +15,7 @@ __all__ = ["Unsupported", "core_of", "first_unsupported"]
 PORTABLE: dict[str, Any] = {
     "encoder": None,
     "depth": "stacked",
+    "transition": "feedforward",
     "residual": "add",
     "skip": None,
     "pair_attention": False,

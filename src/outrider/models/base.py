@@ -16,13 +16,13 @@ from outrider.models.state import DecoderState
 from outrider.nn.attention import AttentionBase
 from outrider.nn.cache.ring import Ring
 from outrider.nn.dropout import dropout
+from outrider.nn.layer.halting_unit import Ponders
 from outrider.nn.linear import Linear, pack, packable, product
 from outrider.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.nn.position import Positions
 from outrider.nn.position.mlp import PositionMlp
 from outrider.nn.position.relative import Relative
 from outrider.nn.stack import Stack
-from outrider.nn.stack.halting import HaltingStack
 
 __all__ = ["Model", "init_weights", "right_padding"]
 
@@ -141,7 +141,7 @@ class Model(PreTrainedModel, GenerationMixin):
 
     def penalty(self) -> Tensor | None:
         """Return what training adds to the loss once per update, or None if no part asks."""
-        asking = (m for m in self.modules() if isinstance(m, AttentionBase | HaltingStack))
+        asking = (m for m in self.modules() if isinstance(m, AttentionBase | Ponders))
         penalties = [one for one in (part.penalty() for part in asking) if one is not None]
         return torch.stack(penalties).sum() if penalties else None
 
@@ -150,11 +150,12 @@ class Model(PreTrainedModel, GenerationMixin):
 
         The first never is: some models begin with the token that others pad with.
         """
-        if not isinstance(self.decoder, HaltingStack):
+        if not any(isinstance(part, Ponders) for part in self.decoder.modules()):
             return None
-        keep_BT = tokens_BT != self.config.pad_token_id
-        keep_BT[:, 0] = True
-        return keep_BT
+        real_BT = tokens_BT != self.config.pad_token_id
+        real_BT[:, 0] = True
+        # Between real tokens the same word is no padding: a cache would take it in as well.
+        return real_BT.flip(1).cumsum(1).flip(1) > 0
 
     def extend(
         self,

@@ -12,9 +12,12 @@ from outrider.models.config import ModelConfig
 from outrider.nn.attention import AttentionConfig, build_attention
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.feedforward import FeedForward
-from outrider.nn.layer.heads import CrossAttention, SelfAttention
+from outrider.nn.layer.halting_unit import Halting
+from outrider.nn.layer.heads import CrossAttention, SelfAttention, looks_ahead
+from outrider.nn.layer.pondering import PonderingBothWays, PonderingGru
 from outrider.nn.layer.recurrent import BothWays, Gru
 from outrider.nn.layer.residual import GATE_BIAS
+from outrider.nn.layer.separable_conv import SeparableConv
 from outrider.nn.layer.ssru import Ssru
 from outrider.nn.norm import NormKind
 from outrider.nn.position import LearnedPosition, Rotary, SinusoidalPosition
@@ -26,7 +29,7 @@ from outrider.nn.position.distance import DistanceTable
 from outrider.nn.position.relative import Relative
 from outrider.nn.stack import Stack
 from outrider.nn.stack.depth import SharedStack
-from outrider.nn.stack.halting import Halting, HaltingStack
+from outrider.nn.stack.halting import HaltingStack
 from outrider.nn.stack.reversible import ReversibleStack
 from outrider.nn.stack.skip import SkipConfig, SkippingStack
 
@@ -92,11 +95,7 @@ def build_core(
     """Build what one layer knows other tokens by: its self-attention, or a state in that place."""
     if config.is_recurrent(attention_key):
         # A layer calls all in the same way, and that is all it asks.
-        name = config.core_of(attention_key)
-        if not config.attention_keys[attention_key][1]:
-            return cast(SelfAttention, BothWays(config.hidden_size, core=name))
-        core = {"gru": Gru, "ssru": Ssru}[name]
-        return cast(SelfAttention, core(config.hidden_size))
+        return cast(SelfAttention, build_recurrent(config, attention_key))
     causal = config.attention_keys[attention_key][1]
     return SelfAttention(
         config.hidden_size,
@@ -116,6 +115,22 @@ def build_core(
         bias=bias,
         distances=build_distances(config, causal=causal),
     )
+
+
+def build_recurrent(config: ModelConfig, attention_key: str) -> nn.Module:
+    """Build the state that one layer knows other tokens by."""
+    name, width, pondering = (
+        config.core_of(attention_key),
+        config.hidden_size,
+        config.pondering_config,
+    )
+    if not config.attention_keys[attention_key][1]:
+        if pondering is not None:
+            return PonderingBothWays(width, pondering, core=name)
+        return BothWays(width, core=name)
+    if name == "ssru":
+        return Ssru(width)
+    return Gru(width) if pondering is None else PonderingGru(width, pondering)
 
 
 def build_distances(config: ModelConfig, *, causal: bool) -> DistanceTable | None:
@@ -150,7 +165,7 @@ def build_stack(
                 cross_config=getattr(config, "cross_config", None),
                 residual=config.residual,
                 gate_bias=GATE_BIAS if config.gate_bias is None else config.gate_bias,
-                chunks=config.feedforward_chunks,
+                feedforward=build_transition(config, attention),
                 head_width=config.head_width,
                 norm_kind=norm_kind(config),
             )
@@ -176,6 +191,35 @@ def _join_blocks(
     return (ReversibleStack if config.residual == "reversible" else Stack)(blocks, **options)
 
 
+def build_feedforward(config: BlockConfig, *, chunks: int = 1) -> FeedForward:
+    """Build the plain transition of one layer."""
+    return FeedForward(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        gated=config.gated,
+        dropout=config.activation_dropout,
+        chunks=chunks,
+    )
+
+
+def build_transition(config: ModelConfig, attention: SelfAttention) -> FeedForward:
+    """Build what follows the attention of one layer; filters look ahead where that does."""
+    if config.transition == "feedforward":
+        return build_feedforward(config, chunks=config.feedforward_chunks)
+    core = getattr(attention, "attention", None)
+    ahead = isinstance(attention, BothWays) if core is None else looks_ahead(core)
+    return SeparableConv(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        gated=config.gated,
+        dropout=config.activation_dropout,
+        widths=config.filter_widths,
+        ahead=ahead,
+    )
+
+
 def build_block(
     config: BlockConfig,
     attention: SelfAttention,
@@ -184,7 +228,7 @@ def build_block(
     cross_config: AttentionConfig | None = None,
     residual: str = "add",
     gate_bias: float = GATE_BIAS,
-    chunks: int = 1,
+    feedforward: FeedForward | None = None,
     head_width: int | None = None,
     norm_kind: NormKind | None = None,
 ) -> Block:
@@ -192,14 +236,7 @@ def build_block(
     width, heads, dropout = config.hidden_size, config.num_attention_heads, config.attention_dropout
     return Block(
         attention,
-        FeedForward(
-            width,
-            config.intermediate_size,
-            activation=config.activation,
-            gated=config.gated,
-            dropout=config.activation_dropout,
-            chunks=chunks,
-        ),
+        feedforward or build_feedforward(config),
         width=width,
         norm=config.norm,
         dropout=config.dropout,

@@ -73,6 +73,8 @@ def gathered_parts(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
         return []
     if isinstance(model, LanguageModel) and model.config.memory:
         return []
+    if model.config.pondering is not None:  # what its layers ask for leaves them another way
+        return []
     parts: list[tuple[nn.Module, tuple[str, ...]]] = []
     for stack in model.modules():
         if type(stack) in (Stack, SkippingStack):

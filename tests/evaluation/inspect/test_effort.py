@@ -43,6 +43,20 @@ def test_a_language_model_that_thinks_longer(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
+def test_cells_that_think_about_a_token(tmp_path: Path) -> None:
+    pondering = {"bias": -1.0, "steps": 4}
+    cores = {"encoder_core": "lstm", "decoder_core": "gru"}
+    save_translator(tmp_path, drafter=False, pondering=pondering, **cores)
+    encoder, decoder = read_effort(load(tmp_path, device="cpu"), TEXT[0])
+    model = load_model(tmp_path)
+    layers = model.config.encoder_layers, model.config.decoder_layers
+    assert (encoder.most, decoder.most) == (2 * 4 * layers[0], 4 * layers[1])
+    for one, least in ((encoder, 2 * layers[0]), (decoder, layers[1])):
+        assert one.unit == "steps"
+        assert len(one.labels) == len(one.taken_T)
+        assert ((one.taken_T >= least) & (one.taken_T <= one.most)).all()
+
+
 def test_layers_that_rare_tokens_take_no_part_in(tmp_path: Path) -> None:
     skip = {"below": 0.02, "layers": [0]}
     loaded = load(save_translator(tmp_path, drafter=False, skip=skip), device="cpu")

@@ -1,6 +1,6 @@
 """How much is computed for every token of one text, where that differs from token to token.
 
-steps    of a shared layer until a token halts (`halting`)
+steps    of a shared layer until a token halts (`halting`), or of recurrent cells (`pondering`)
 layers   of an encoder that a token takes part in (`skip`)
 """
 
@@ -14,6 +14,7 @@ from outrider.decoding import DecodeSettings
 from outrider.errors import InputError
 from outrider.evaluation.inspect.attention_maps import token_labels
 from outrider.models import LanguageModel, Seq2Seq
+from outrider.nn.layer.pondering import PonderingBothWays, PonderingGru
 from outrider.nn.stack import Stack
 from outrider.nn.stack.halting import HaltingStack
 from outrider.nn.stack.skip import SkippingStack
@@ -21,7 +22,7 @@ from outrider.runtime import Generator, Translator
 
 __all__ = ["Effort", "read_effort"]
 
-EVEN = "this model computes as much for every token; it has neither halting nor skip"
+EVEN = "this model computes as much for every token; it has neither halting nor pondering nor skip"
 
 
 @dataclass(frozen=True)
@@ -75,6 +76,11 @@ def _read(
         assert stack.pondered is not None
         steps_T = stack.pondered.steps_BT[0].float().cpu()
         return Effort(part, "steps", labels, steps_T, stack.steps)
+    if cells := [m for m in stack.modules() if isinstance(m, PonderingBothWays | PonderingGru)]:
+        found = [cell.pondered.steps_BT[0].float().cpu() for cell in cells if cell.pondered]
+        ways = 2 if isinstance(cells[0], PonderingBothWays) else 1
+        most = ways * len(cells) * cells[0].config.steps
+        return Effort(part, "steps", labels, torch.stack(found).sum(0), most)
     if isinstance(stack, SkippingStack) and active_T is not None:
         layers, skipping = len(stack.blocks), len(stack.layers)
         taken_T = (layers - skipping) + skipping * active_T.float().cpu()

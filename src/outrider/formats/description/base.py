@@ -35,6 +35,11 @@ class ModelDescription:
     feedforward_chunks: int = 1
     """Compute the feed-forward of so many parts of the positions one after another, and again in
     the backward: less memory, more time."""
+    transition: str = "feedforward"
+    """What follows the attention of a layer: feedforward, or separable_conv, which sees a few
+    neighbours."""
+    transition_widths: list[int] | None = None
+    """Tokens that the two filters of `separable_conv` reach over; null for 3 and 5."""
     norm: str = "pre"
     """Norm before each part (pre) or after each sum (post)."""
     rms_norm: bool = False
@@ -53,6 +58,10 @@ class ModelDescription:
     halting: dict[str, Any] | None = None
     """With `depth: shared`, `{threshold: 0.99, ponder: 0.01, bias: 1.0}` (or `{}`) lets every token
     decide how often it goes through the layer; null for all the same."""
+    pondering: dict[str, Any] | None = None
+    """With a gru or lstm in the place of attention, `{steps: 8, threshold: 0.99, ponder: 0.01,
+    bias: 1.0}` (or `{}`) lets its cell think about each token as often as it needs; null for
+    once."""
     position: str = "sinusoidal"
     """sinusoidal, learned, coordinate, rotary, relative, distance, bucketed, alibi or none."""
     rope_theta: float | int | None = None
@@ -136,6 +145,11 @@ class ModelDescription:
     def buckets(self) -> tuple[int, int]:
         """Buckets of `bucketed` positions, and the distance at which they end."""
         return self.relative_buckets or 32, self.relative_distance or 128
+
+    @property
+    def filter_widths(self) -> list[int]:
+        """Tokens that the two filters of a separable convolution reach over."""
+        return self.transition_widths or [3, 5]
 
     @property
     def embedding_scale(self) -> float:

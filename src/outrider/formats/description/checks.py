@@ -21,10 +21,18 @@ from outrider.formats.description.choices import (
     POSITION_LIMIT,
     POSITIONS,
     RESIDUALS,
+    TRANSITIONS,
 )
 from outrider.formats.description.rotary import check_rotary
 
 __all__ = ["check_model", "check_usual_score"]
+
+NEIGHBOURLESS = {
+    "halting": "may have halted",
+    "skip": "may be skipped",
+    "memory": "it cannot find in a memory",
+}
+"""Keys with which a token may have no neighbours, and why."""
 
 
 def check_model(config: ModelDescription) -> None:
@@ -32,6 +40,8 @@ def check_model(config: ModelDescription) -> None:
     _check_sizes(config)
     _check_choices(config)
     _check_depth(config)
+    _check_transition(config)
+    _check_pondering(config)
     _check_tokens(config)
     check_rotary(config)
     _check_buckets(config)
@@ -137,6 +147,7 @@ def _check_choices(config: ModelDescription) -> None:
         "activation": ACTIVATIONS,
         "norm": NORMS,
         "residual": RESIDUALS,
+        "transition": TRANSITIONS,
         "depth": DEPTHS,
         "position": POSITIONS,
     }
@@ -184,6 +195,42 @@ def _check_depth(config: ModelDescription) -> None:
         spec: AttentionSpec = getattr(config, key) or {}
         if isinstance(spec, list):
             raise ConfigError(key, "depth: shared has one layer; give one attention, no list")
+
+
+def _check_transition(config: ModelDescription) -> None:
+    widths, key = config.transition_widths, "transition_widths"
+    if config.transition == "feedforward":
+        if widths is not None:
+            raise ConfigError(key, "has no effect on a feedforward; add transition: separable_conv")
+        return
+    if widths is not None and not _are_two_widths(widths):
+        message = f"got {widths}, expected two numbers from 1 to {NEIGHBOUR_LIMIT}"
+        raise ConfigError(key, message)
+    if config.feedforward_chunks != 1:
+        message = "cuts texts where a separable_conv looks across; leave it out, or use transition:"
+        raise ConfigError("feedforward_chunks", f"{message} feedforward")
+    for other, neighbours in NEIGHBOURLESS.items():
+        if getattr(config, other, None) not in (None, 0):
+            message = f"separable_conv looks at neighbours, which {neighbours}; leave {other} out"
+            raise ConfigError("transition", f"{message}, or use feedforward")
+
+
+def _check_pondering(config: ModelDescription) -> None:
+    if config.pondering is None:
+        return
+    if not {config.core_of(key) for key in config.core_keys} & {"gru", "lstm"}:
+        keys = " or ".join(config.core_keys.values())
+        message = f"is for cells that read their own state; set {keys} to gru, or leave it out"
+        raise ConfigError("pondering", message)
+    if config.depth == "shared":
+        raise ConfigError("pondering", "depth: shared repeats whole layers already; use stacked")
+    if config.residual == "reversible":
+        message = "its cost is lost where the backward computes layers again; with residual:"
+        raise ConfigError("pondering", f"{message} reversible leave it out, or use add or gru")
+
+
+def _are_two_widths(widths: list[int]) -> bool:
+    return len(widths) == 2 and all(1 <= width <= NEIGHBOUR_LIMIT for width in widths)
 
 
 def _check_tokens(config: ModelDescription) -> None:

@@ -21,6 +21,7 @@ __all__ = [
     "POSITION_LIMIT",
     "RESIDUALS",
     "SHIFTED_POSITIONS",
+    "TRANSITIONS",
 ]
 
 POSITIONS = (
@@ -41,6 +42,7 @@ CORES = ("attention", "gru", "ssru")
 """Of layers that write."""
 ENCODER_CORES = ("attention", "gru", "lstm")
 DEPTHS = ("stacked", "shared")
+TRANSITIONS = ("feedforward", "separable_conv")
 LIMITS = {"vocab_size": 1 << 24, "hidden_size": 1 << 16, "intermediate_size": 1 << 18}
 LAYER_LIMIT = 1 << 10
 POSITION_LIMIT = 1 << 24

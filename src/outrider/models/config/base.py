@@ -8,7 +8,8 @@ from transformers import PreTrainedConfig
 from outrider.config import build_config
 from outrider.formats.description import ModelDescription
 from outrider.nn.attention import HeadShape, load_attention
-from outrider.nn.stack.halting import HaltingConfig
+from outrider.nn.layer.halting_unit import HaltingConfig
+from outrider.nn.layer.pondering import PonderingConfig
 
 __all__ = ["ModelConfig"]
 
@@ -26,6 +27,13 @@ class ModelConfig(ModelDescription, PreTrainedConfig):
         if self.halting is None:
             return None
         return build_config(HaltingConfig, self.halting, prefix="halting.")
+
+    @property
+    def pondering_config(self) -> PonderingConfig | None:
+        """What `pondering` says, checked; None where cells take one step a token."""
+        if self.pondering is None:
+            return None
+        return build_config(PonderingConfig, self.pondering, prefix="pondering.")
 
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
         """Return the attention of one layer: the one given for all, or its own of a list."""

@@ -5,15 +5,16 @@ more slots than it looks back: what one extend overwrites is never needed again,
 extend is taken back.
 """
 
+from collections.abc import Sequence
 from copy import copy
 from typing import Self
 
 import torch
 from torch import Tensor
 
-from outrider.nn.cache import SLACK, Step, join_rows
+from outrider.nn.cache import SLACK, Cache, Step, join_rows
 
-__all__ = ["Ring"]
+__all__ = ["Ring", "RingedCache"]
 
 
 class Ring:
@@ -83,3 +84,33 @@ class Ring:
             return
         slot_BT1 = (step.positions.index_BT % size)[..., None]
         self.x_BCD.scatter_(1, slot_BT1.expand(rows, -1, width), x_BTD)
+
+
+class RingedCache:
+    """A layer's cache, and beside it the newest vectors of parts that look a few tokens back."""
+
+    def __init__(self, inner: Cache, rings: Sequence[Ring]) -> None:
+        self.inner = inner
+        self.rings = list(rings)
+
+    @property
+    def wraps(self) -> bool:
+        """Old tokens are overwritten."""
+        return self.inner.wraps or any(ring.wraps for ring in self.rings)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return self.inner.nbytes + sum(ring.nbytes for ring in self.rings)
+
+    def select(self, row_N: Tensor, used: int) -> None:
+        """Reorder, drop or copy rows."""
+        self.inner.select(row_N, used)
+        for ring in self.rings:
+            ring.select(row_N)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another cache at these places."""
+        self.inner.join(other.inner, place_N, rows)
+        for ours, theirs in zip(self.rings, other.rings, strict=True):
+            ours.join(theirs, place_N, rows)

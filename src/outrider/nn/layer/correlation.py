@@ -7,16 +7,14 @@ projected to queries and keys. The trained c is zero at the start, so a model be
 Where the pattern does not look ahead, neither does the filter.
 """
 
-from typing import Self
-
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from outrider.nn.cache import Cache
+from outrider.nn.cache import SLACK
 from outrider.nn.cache.ring import Ring
 
-__all__ = ["CorrelatedCache", "Correlation"]
+__all__ = ["Correlation"]
 
 
 class Correlation(nn.Module):
@@ -46,30 +44,14 @@ class Correlation(nn.Module):
             y_BTE = y_BTE + self.filter_WE[place] * padded_BSE[:, place : place + tokens]
         return y_BTE
 
-
-class CorrelatedCache:
-    """A layer's cache, and the newest queries and keys as they were before they were filtered."""
-
-    def __init__(self, inner: Cache, ring: Ring) -> None:
-        self.inner = inner
-        self.ring = ring
-
-    @property
-    def wraps(self) -> bool:
-        """Old tokens are overwritten."""
-        return self.inner.wraps or self.ring.wraps
-
-    @property
-    def nbytes(self) -> int:
-        """Memory held, in bytes."""
-        return self.inner.nbytes + self.ring.nbytes
-
-    def select(self, row_N: Tensor, used: int) -> None:
-        """Reorder, drop or copy rows."""
-        self.inner.select(row_N, used)
-        self.ring.select(row_N)
-
-    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
-        """Put the rows of another cache at these places."""
-        self.inner.join(other.inner, place_N, rows)
-        self.ring.join(other.ring, place_N, rows)
+    def new_ring(self, rows: int, capacity: int, slack: int = SLACK) -> Ring:
+        """Return room for what the filters look back at while decoding."""
+        return Ring(
+            rows,
+            capacity,
+            back=self.back,
+            width=self.filter_WE.shape[1],
+            dtype=self.filter_WE.dtype,
+            device=self.filter_WE.device,
+            slack=slack,
+        )

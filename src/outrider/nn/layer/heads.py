@@ -21,10 +21,10 @@ from torch.nn import functional as F
 
 from outrider.nn.attention.base import AttentionBase, AttentionConfig
 from outrider.nn.cache import SLACK, Cache, LayerCache, Room, Step
-from outrider.nn.cache.ring import Ring
+from outrider.nn.cache.ring import RingedCache
 from outrider.nn.kernel.blockwise import Scoring, blockwise
 from outrider.nn.kernel.dense import attend
-from outrider.nn.layer.correlation import CorrelatedCache, Correlation
+from outrider.nn.layer.correlation import Correlation
 from outrider.nn.linear import Linear
 from outrider.nn.position import Positions, Rotary
 from outrider.nn.position.bucketed import BucketedBias
@@ -32,7 +32,7 @@ from outrider.nn.position.columns import Columns
 from outrider.nn.position.distance import DistanceTable
 from outrider.nn.score import ScoreBase, build_score
 
-__all__ = ["CrossAttention", "SelfAttention", "Source"]
+__all__ = ["CrossAttention", "SelfAttention", "Source", "looks_ahead"]
 
 
 class Source(NamedTuple):
@@ -79,7 +79,7 @@ class SelfAttention(nn.Module):
         self.correlation: Correlation | None = None
         if correlation:
             channels = (heads + self.kv_heads) * self.head_width
-            self.correlation = Correlation(correlation, channels, ahead=_looks_ahead(attention))
+            self.correlation = Correlation(correlation, channels, ahead=looks_ahead(attention))
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
         """One whole pass from position 0."""
@@ -91,8 +91,8 @@ class SelfAttention(nn.Module):
     def extend(self, x_BTD: Tensor, cache: Cache, step: Step) -> Tensor:
         """Append tokens to the cache and attend from them."""
         recall = None
-        if isinstance(cache, CorrelatedCache):
-            ring, cache = cache.ring, cache.inner
+        if isinstance(cache, RingedCache):
+            (ring,), cache = cache.rings, cache.inner
             recall = lambda qk: ring.extend(qk, step)  # noqa: E731
         q, k, v = self.project(x_BTD, step.positions, recall=recall)
         if self.bias is not None:
@@ -137,17 +137,7 @@ class SelfAttention(nn.Module):
         cache = self.attention.new_cache(room)
         if self.correlation is None:
             return cache
-        channels = self.correlation.filter_WE.shape[1]
-        ring = Ring(
-            rows,
-            capacity,
-            back=self.correlation.back,
-            width=channels,
-            dtype=weight.dtype,
-            device=weight.device,
-            slack=slack,
-        )
-        return CorrelatedCache(cache, ring)
+        return RingedCache(cache, [self.correlation.new_ring(rows, capacity, slack)])
 
     def project(
         self,
@@ -277,7 +267,7 @@ class CrossAttention(nn.Module):
         return blockwise(scoring, self.score.queries(q_BHTK), source.k_BHSK, source.v_BHSK)
 
 
-def _looks_ahead(attention: AttentionBase) -> bool:
+def looks_ahead(attention: AttentionBase) -> bool:
     """Whether some query sees a later key; an encoder's pattern may well be causal."""
     if attention.causal or not attention.positional:
         return not attention.causal

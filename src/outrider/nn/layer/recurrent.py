@@ -48,9 +48,10 @@ class StateRing(Ring):
 class Gru(nn.Module):
     """Tokens of one sequence know those before them by a state; see `nn.heads.SelfAttention`."""
 
-    def __init__(self, width: int) -> None:
+    def __init__(self, width: int, *, flags: int = 0) -> None:
+        """Build it; its cell may read `flags` numbers more than a token is wide."""
         super().__init__()
-        self.gru = nn.GRU(width, width, batch_first=True)
+        self.gru = nn.GRU(width + flags, width, batch_first=True)
         self.out = Linear(width, width)
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
@@ -88,10 +89,11 @@ class Gru(nn.Module):
 class BothWays(nn.Module):
     """Tokens of a source know those before and behind them by two states."""
 
-    def __init__(self, width: int, *, core: str) -> None:
+    def __init__(self, width: int, *, core: str, flags: int = 0) -> None:
+        """Build them; their cells may read `flags` numbers more than a token is wide."""
         super().__init__()
         kind = {"gru": nn.GRU, "lstm": nn.LSTM}[core]
-        self.states: nn.RNNBase = kind(width, width, batch_first=True, bidirectional=True)
+        self.states: nn.RNNBase = kind(width + flags, width, batch_first=True, bidirectional=True)
         self.out = Linear(2 * width, width)
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:

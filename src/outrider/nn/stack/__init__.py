@@ -88,4 +88,4 @@ class Stack(nn.Module):
 
     def new_caches(self, rows: int, capacity: int, slack: int = SLACK) -> list[Cache]:
         """Return an empty cache per layer, to be extended by up to `slack` tokens at once."""
-        return [block.attention.new_cache(rows, capacity, slack) for block in self.path]
+        return [block.new_cache(rows, capacity, slack) for block in self.path]

@@ -15,17 +15,15 @@ the steps is left out. Padding counts as halted from the start.
 
 from collections.abc import Sequence
 from functools import partial
-from typing import NamedTuple
 
 import torch
-from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 
-from outrider.config import Config
 from outrider.nn.attention.base import AttentionBase
 from outrider.nn.cache import Cache, LayerCache, Step
 from outrider.nn.kernel.dense import attend
 from outrider.nn.layer.block import Block
+from outrider.nn.layer.halting_unit import Halting, Pondered, Ponders, weigh
 from outrider.nn.layer.heads import Source
 from outrider.nn.norm import NormKind
 from outrider.nn.position import Positions
@@ -33,56 +31,10 @@ from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.stack.depth import SharedStack
 from outrider.nn.stack.pack import Pack
 
-__all__ = ["Halting", "HaltingConfig", "HaltingStack", "Pondered"]
+__all__ = ["HaltingStack"]
 
 
-class HaltingConfig(Config):
-    """Keys of `halting`."""
-
-    threshold: float = Field(default=0.99, gt=0, le=1)
-    """A token halts when its probabilities sum to this."""
-    ponder: float = Field(default=0.01, ge=0)
-    """Weight of the ponder cost in the loss."""
-    bias: float = 1.0
-    """First b: the larger, the sooner tokens halt at the start of training."""
-
-
-class Pondered(NamedTuple):
-    """How long the tokens of a batch thought."""
-
-    steps_BT: Tensor
-    """N, 0 for padding."""
-    remainder_BT: Tensor
-    """R, 0 for padding."""
-
-    def cost(self) -> Tensor:
-        """Return the mean of N + R over the tokens that are not padding."""
-        tokens = (self.steps_BT > 0).sum().clamp(min=1)
-        return (self.steps_BT + self.remainder_BT).sum() / tokens
-
-
-class Halting(nn.Module):
-    """The chance that a token has thought enough."""
-
-    def __init__(self, width: int, config: HaltingConfig) -> None:
-        super().__init__()
-        self.config = config
-        self.weight_D = nn.Parameter(torch.zeros(width))
-        self.bias = nn.Parameter(torch.zeros(()))
-
-    def reset(self) -> None:
-        """Draw the first weights."""
-        bound = (6 / (len(self.weight_D) + 1)) ** 0.5
-        nn.init.uniform_(self.weight_D, -bound, bound)
-        nn.init.constant_(self.bias, self.config.bias)
-
-    def forward(self, state_BAD: Tensor) -> Tensor:
-        """Return p, in no less than float32: it is summed and compared."""
-        wide = torch.promote_types(state_BAD.dtype, torch.float32)
-        return ((state_BAD.to(wide) * self.weight_D).sum(-1) + self.bias).sigmoid()
-
-
-class HaltingStack(SharedStack):
+class HaltingStack(Ponders, SharedStack):
     """One layer that every token goes through as often as it needs."""
 
     def __init__(
@@ -98,14 +50,6 @@ class HaltingStack(SharedStack):
     ) -> None:
         super().__init__(block, steps, width=width, norm=norm, coordinate=coordinate, kind=kind)
         self.halting = halting
-        self.pondered: Pondered | None = None
-        """What the last whole pass came to."""
-        self._cost: Tensor | None = None
-
-    def penalty(self) -> Tensor | None:
-        """Return the weighted ponder cost of the last whole pass in training, once."""
-        cost, self._cost = self._cost, None
-        return cost
 
     def forward(
         self,
@@ -121,9 +65,7 @@ class HaltingStack(SharedStack):
         source = (sources or [None])[0]
         tally = self._think(x_BTD, positions, active_BT, source, view, seen)
         pondered = Pondered(tally.steps_BT, tally.remainder_BT)
-        self.pondered = Pondered(*(part.detach() for part in pondered))
-        if self.training:
-            self._cost = self.halting.config.ponder * pondered.cost()
+        self.record(pondered, self.halting.config.ponder if self.training else None)
         return self._finish(tally, x_BTD)
 
     def extend(
@@ -204,13 +146,11 @@ class _Tally:
         """Count one step of the packed tokens; return which of them think on."""
         before_BA = inner.gather(self.total_BA)
         self.total_BA = before_BA + p_BA
-        halts_BA = (self.total_BA >= self.threshold) | last
-        left_BA = 1 - before_BA
-        weight_BA = torch.where(halts_BA, left_BA, p_BA)
-        self.output_BTD = pack.add(self.output_BTD, weight_BA[..., None] * state_BAD)
-        self.remainder_BT = pack.add(self.remainder_BT, torch.where(halts_BA, left_BA, 0.0))
+        turn = weigh(p_BA, before_BA, threshold=self.threshold, last=last)
+        self.output_BTD = pack.add(self.output_BTD, turn.weight[..., None] * state_BAD)
+        self.remainder_BT = pack.add(self.remainder_BT, turn.remainder)
         self.steps_BT = pack.add(self.steps_BT, torch.ones_like(p_BA))
-        return pack.active_BA & ~halts_BA
+        return pack.active_BA & ~turn.halts
 
 
 class _View:

@@ -25,14 +25,13 @@ from torch.autograd.function import once_differentiable
 
 from outrider.nn.cache import Cache, Step
 from outrider.nn.kernel.replay import Moment, Setting
-from outrider.nn.layer.block import Block
+from outrider.nn.layer.block import Block, Form, Part
 from outrider.nn.layer.heads import Source
 from outrider.nn.position import Positions
 from outrider.nn.stack import Stack
 
 __all__ = ["ReversibleStack"]
 
-Part = Callable[[Tensor], Tensor]
 Sources = Sequence[Source | None]
 
 
@@ -51,7 +50,7 @@ class ReversibleStack(Stack):
         zero = x_BTD.new_zeros(())
         way = _Way(
             self.blocks,
-            lambda layer, h: self.blocks[layer].attention(h, positions, keep_BT),
+            lambda layer: self.blocks[layer].whole(positions, keep_BT),
             lambda layer: self._code(zero, positions, layer),
         )
         means = _train(way, x_BTD, sources or [None] * len(self.blocks), each=seen is not None)
@@ -69,7 +68,7 @@ class ReversibleStack(Stack):
         zero = x_BTD.new_zeros(())
         way = _Way(
             self.blocks,
-            lambda layer, h: self.blocks[layer].attention.extend(h, caches[layer], step),
+            lambda layer: self.blocks[layer].going_on(caches[layer], step),
             lambda layer: self._code(zero, step.positions, layer),
         )
         return self._finish(way.means(x_BTD, sources, each=seen is not None), seen)
@@ -87,17 +86,18 @@ class ReversibleStack(Stack):
 
 
 class _Way(NamedTuple):
-    """A way through the layers: what is run in each, and in which form."""
+    """A way through the layers: what is run in each, and how."""
 
     blocks: Sequence[Block]
-    attention: Callable[[int, Tensor], Tensor]
-    """The self-attention of a layer."""
+    form: Callable[[int], Form]
+    """In which form a layer is run."""
     code: Callable[[int], Tensor | None]
     """What is added in front of a layer."""
 
     def parts(self, layer: int, source: Source | None) -> list[Part]:
         """Return f_n of one layer, in order."""
-        given = self.blocks[layer].parts(partial(self.attention, layer), source)
+        form = self.form(layer)
+        given = self.blocks[layer].parts(form.attention, source, form.transition)
         return [partial(residual.branch, part=part) for residual, part in given]
 
     def climb(
