@@ -1,0 +1,33 @@
+"""What the commonest target of training scores when it is given as every answer.
+
+    python examples/pairs/baseline.py runs/questions/text --metric exact_match,token_f1
+
+What a model scores beyond it, it has read in the source.
+"""
+
+import argparse
+from collections import Counter
+from pathlib import Path
+
+from outrider.evaluation.metrics import score
+
+
+def main() -> None:
+    """Score and print."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("folder", type=Path, help="where a maker of pairs wrote")
+    parser.add_argument(
+        "--metric", required=True, help="names as of outrider evaluate, with commas"
+    )
+    given = parser.parse_args()
+    rows = (given.folder / "train.tsv").read_text("utf-8").splitlines()
+    answer, _ = Counter(row.split("\t")[1] for row in rows).most_common(1)[0]
+    references = (given.folder / "test.target").read_text("utf-8").splitlines()
+    print(f"always {answer!r}")
+    scores = score(given.metric.split(","), [answer] * len(references), references)
+    for name, value in scores.items():
+        print(f"{name}: {value:.1f}" if isinstance(value, float) else f"{name}: {value}")
+
+
+if __name__ == "__main__":
+    main()
