@@ -198,7 +198,7 @@ def test_where_its_heads_look(trained: Path, capsys: pytest.CaptureFixture[str])
         ({"model_attention": {"kind": "causal"}}, r"model\.attention\.kind"),
         ({"model_mask_token_id": 3}, r"model\.mask_token_id.*leave it out"),
         ({"model_memory": 8}, r"model\.memory: unknown key"),
-        ({"model_start": "somewhere"}, r"model\.start.*fresh weights; leave it out"),
+        ({"model_start": "x", "data_tokenizer": {}}, r"model\.start.*fresh weights; leave it out"),
         ({"train_mask": {"share": 1.5}}, r"train\.mask\.share"),
         ({"train_mask": {"hidden": 0.9, "random": 0.2}}, r"train\.mask.*lower them to 1"),
         ({"train_mask": {"shares": 0.2}}, r"train\.mask\.shares.*did you mean 'share'"),

@@ -27,6 +27,10 @@ class MaskedLmDescription(ModelDescription):
 
     def __post_init__(self) -> None:
         self.fill_attention("attention", "full")
+        specs = self.attention if isinstance(self.attention, list) else [self.attention or {}]
+        if any(spec.get("kind") == "causal" for spec in specs):
+            message = "'causal' looks back only, and a masked_lm reads from both sides; use full"
+            raise ConfigError("attention.kind", message)
         check_model(self)
         if not 0 <= self.mask_token_id < self.vocab_size:
             message = f"got {self.mask_token_id}, but the vocabulary has {self.vocab_size} tokens"
