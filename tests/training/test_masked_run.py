@@ -115,7 +115,7 @@ def test_it_refuses_to_write(trained: Path, capsys: pytest.CaptureFixture[str]) 
     wanted = r"masked language model.*outrider evaluate --text.*model\.encoder\.pretrained"
     with pytest.raises(ModelError, match=wanted):
         outrider.load(trained)
-    for command in (["translate", str(trained), "ab"], ["serve", str(trained)]):
+    for command in (["translate", "ab", "--model", str(trained)], ["serve", str(trained)]):
         assert outrider_command(command) == 2
         error = capsys.readouterr().err
         assert "masked language model" in error
