@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from torch.nn import functional as F
 
 from outrider.nn import loss as loss_module
-from outrider.nn.loss import IGNORED, smoothed_cross_entropy
+from outrider.nn.loss import IGNORED, counted_places, smoothed_cross_entropy
 
 
 @given(
@@ -60,3 +60,10 @@ def test_low_precision_logits_are_summed_in_float32(dtype: torch.dtype) -> None:
     loss.backward()
     assert logits.grad is not None
     assert logits.grad.dtype == dtype
+
+
+def test_places_with_a_label_come_first_in_order() -> None:
+    label = torch.tensor([[IGNORED, 5, IGNORED, 7], [8, IGNORED, IGNORED, IGNORED]])
+    assert counted_places(label, 512).tolist() == [1, 3, 4, 0, 2, 5, 6, 7], "for want of more"
+    assert counted_places(label, 2).tolist() == [1, 3, 4, 0], "filled up to a full step"
+    assert counted_places(torch.full((2, 4), IGNORED), 2).tolist() == [0, 1], "never none"

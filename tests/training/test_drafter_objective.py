@@ -14,7 +14,7 @@ from outrider.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq
 from outrider.models.drafter import Slots
 from outrider.training.objectives import IGNORED, DrafterObjective
 from outrider.training.objectives import drafter as module
-from outrider.training.objectives.drafter import _counted, tokens_at
+from outrider.training.objectives.drafter import tokens_at
 from outrider.training.rounds import count_rounds
 from tensor_calls import torch_calls
 
@@ -136,14 +136,6 @@ def block(
 
 def target_head(drafter: Drafter) -> Tensor:
     return drafter.target.tokens.weight
-
-
-def test_places_with_a_label_come_first_in_order(monkeypatch: pytest.MonkeyPatch) -> None:
-    label = torch.tensor([[IGNORED, 5, IGNORED, 7], [8, IGNORED, IGNORED, IGNORED]])
-    assert _counted(label).tolist() == [1, 3, 4, 0, 2, 5, 6, 7], "all there is, for want of more"
-    monkeypatch.setattr(module, "SHAPE_STEP", 2)
-    assert _counted(label).tolist() == [1, 3, 4, 0], "three labels, filled up to a full step"
-    assert _counted(torch.full((2, 4), IGNORED)).tolist() == []
 
 
 @pytest.mark.parametrize("rank", [0, 6])

@@ -21,7 +21,10 @@ def evaluate(
     reference: Annotated[
         Path | None, typer.Option(help="Their translations by people, line by line.")
     ] = None,
-    text: Annotated[Path | None, typer.Option(help="Text a language model has to predict.")] = None,
+    text: Annotated[
+        Path | None,
+        typer.Option(help="Text a language model has to predict, or a masked one to fill in."),
+    ] = None,
     tail: Annotated[
         float, typer.Option(help="With --text: use only this last share of it.", min=1e-6, max=1.0)
     ] = 1.0,

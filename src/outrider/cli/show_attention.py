@@ -27,13 +27,10 @@ def show_attention(
     """Show which head looks where, and how alike the heads of a layer are.
 
     An encoder-decoder reads the text and writes its translation, greedily; its encoder, its decoder
-    and what the decoder sees of the source are shown. A language model only reads.
+    and what the decoder sees of the source are shown. A language model, masked or not, only reads.
     """
 
-    from outrider.evaluation.inspect.attention_maps import read_maps
-    from outrider.runtime import load
-
-    maps = read_maps(load(model, backend="torch"), text)
+    maps = _read(model, text)
     print_maps(maps, new_console(highlight=False))
     if png is not None:
         from outrider.evaluation.pictures.attention import draw_maps
@@ -50,6 +47,20 @@ def show_attention(
 
         draw_head_plane(maps, plane)
         typer.echo(f"wrote {plane}", err=True)
+
+
+def _read(model: str, text: str) -> "AttentionMaps":
+    from outrider.data.tokenizer import load_tokenizer
+    from outrider.evaluation.inspect.attention_maps import read_maps, read_masked_maps
+    from outrider.hub import model_folder
+    from outrider.models import load_masked_lm
+    from outrider.runtime import load
+
+    folder = model_folder(model)
+    masked = load_masked_lm(folder)
+    if masked is not None:
+        return read_masked_maps(masked, load_tokenizer(folder), text)
+    return read_maps(load(model, backend="torch"), text)
 
 
 def print_maps(maps: "AttentionMaps", console: "Console") -> None:

@@ -3,7 +3,8 @@
 The ids of one group are held as flat arrays; a batch is cut from them with a few array operations.
 Rows are padded on the right, labels with -100, and every sequence ends with `</s>`, which a model
 that reads sources without it is not shown. A language model's rows begin with `<s>` instead, which
-is not counted as a label.
+is not counted as a label; those of a masked one stand between both, and labels are what it has to
+guess (`masking.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -16,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outrider.data.augment import AugmentConfig, AugmentedRows
+from outrider.data.masking import Masking
 from outrider.data.plan import BatchPlan, Cursor, padded_length, random_below
 from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
@@ -66,12 +68,13 @@ class BatchStream:
         max_length: int = 1024,
         source_end: bool = True,
         augment: AugmentConfig | None = None,
+        masking: Masking | None = None,
         window_tokens: int = WINDOW_TOKENS,
         deal: Deal | None = None,
     ) -> None:
         """Plan for `world_size` processes and take the parts of `rank`, or those it is dealt."""
         self.cursor = cursor or Cursor()
-        self._seed = seed
+        self._seed, self._masking = seed, masking
         self._deal = deal or Deal(1, rank, world_size)
         self._collator = _Collator(prepared, max_length, source_end)
         self._distilled = prepared.manifest.origin is not None
@@ -111,7 +114,8 @@ class BatchStream:
     def _lengths(self, blocks: IntArray, epoch: int) -> tuple[IntArray, IntArray]:
         if self._augmented is not None:
             return self._augmented.lengths(blocks, epoch)
-        return self._reader.lengths(blocks)
+        source, target = self._reader.lengths(blocks)
+        return source, target + (self._masking is not None)  # both ends of a row are shown
 
     def _load(self, blocks: IntArray, epoch: int) -> "_Rows":
         if self._augmented is not None:
@@ -120,9 +124,11 @@ class BatchStream:
             return _Rows(source, target)
         rows = _load(self._reader, blocks, self._collator.paired)
         # Half of a distilled row answers the other half: it must be cut where the model was asked.
-        if self._collator.paired or self._distilled:
+        if not self._collator.paired and not self._distilled:
+            rows = _Rows(None, self._rotate(rows.target, blocks, epoch))
+        if self._masking is None:
             return rows
-        return _Rows(None, self._rotate(rows.target, blocks, epoch))
+        return _mask(rows, self._masking, blocks, self._reader.block_rows[blocks], epoch)
 
     def _rotate(self, text: Ragged, blocks: IntArray, epoch: int) -> Ragged:
         """Turn the text of each block like a wheel, so that every epoch cuts its rows elsewhere."""
@@ -141,6 +147,7 @@ def valid_batches(
     split: str = "valid",
     max_length: int = 1024,
     source_end: bool = True,
+    masking: Masking | None = None,
 ) -> Iterator[Tensors]:
     """Every row of a split once, block by block, alike lengths together."""
     collator, reader = _Collator(prepared, max_length, source_end), prepared.reader(split)
@@ -154,6 +161,8 @@ def valid_batches(
             max_length=max_length,
         )
         rows = _load(reader, np.array([block]), collator.paired)
+        if masking is not None:
+            rows = _mask(rows, masking, np.array([block]), reader.block_rows[[block]])
         group = plan.group(0, 0, np.array([0]))
         for index in range(len(group)):
             yield collator(rows, group.rows(index, 0))
@@ -163,6 +172,25 @@ def valid_batches(
 class _Rows:
     source: Ragged | None
     target: Ragged
+    """Of a masked text: what is shown."""
+    asked: Ragged | None = None
+    """Of a masked text: what is to be guessed."""
+
+
+def _mask(
+    rows: _Rows, masking: Masking, blocks: IntArray, block_rows: IntArray, epoch: int = 0
+) -> _Rows:
+    """Hide tokens, in every block as if it were alone."""
+    text, shown, asked = rows.target, [], []
+    edges = [0, *np.cumsum(block_rows).tolist()]
+    for block, first, last in zip(blocks.tolist(), edges[:-1], edges[1:], strict=True):
+        offsets = text.offsets[first : last + 1]
+        part = Ragged(text.flat[offsets[0] : offsets[-1]], offsets - offsets[0])
+        hidden, wanted = masking(part, block, epoch)
+        shown.append(hidden)
+        asked.append(wanted)
+    shown_text = Ragged(np.concatenate(shown), text.offsets)
+    return _Rows(None, shown_text, Ragged(np.concatenate(asked), text.offsets))
 
 
 def _load(reader: BlockReader, blocks: IntArray, paired: bool) -> _Rows:
@@ -189,6 +217,8 @@ class _Collator:
         self._source_end = source_end
 
     def __call__(self, rows: _Rows, chosen: IntArray) -> Tensors:
+        if rows.asked is not None:
+            return self._masked_text(rows.target, rows.asked, chosen)
         if rows.source is None:
             return self._running_text(rows.target, chosen)
         source_BS, source_B = self._gather(rows.source, chosen, self._pad)
@@ -212,11 +242,27 @@ class _Collator:
         # No mask: padding stands on the right, where causal attention never looks.
         return {"input_ids": torch.from_numpy(input_BT), "labels": torch.from_numpy(labels_BT)}
 
-    def _gather(self, ids: Ragged, chosen: IntArray, fill: int) -> tuple[IntArray, IntArray]:
-        """Rows as an array with at least one free place behind each, and their lengths."""
+    def _masked_text(self, shown: Ragged, asked: Ragged, chosen: IntArray) -> Tensors:
+        """Rows between `<s>` and `</s>`."""
+        input_BT, length_B = self._gather(shown, chosen, self._pad, ends=2)
+        labels_BT, _ = self._gather(asked, chosen, IGNORED, ends=2)
+        input_BT, labels_BT = np.roll(input_BT, 1, axis=1), np.roll(labels_BT, 1, axis=1)
+        input_BT[:, 0] = self._bos
+        input_BT[np.arange(len(chosen)), length_B + 1] = self._eos
+        keep_BT = np.arange(input_BT.shape[1]) < length_B[:, None] + 2
+        return {
+            "input_ids": torch.from_numpy(input_BT),
+            "attention_mask": torch.from_numpy(keep_BT.astype(np.int64)),
+            "labels": torch.from_numpy(labels_BT),
+        }
+
+    def _gather(
+        self, ids: Ragged, chosen: IntArray, fill: int, ends: int = 1
+    ) -> tuple[IntArray, IntArray]:
+        """Rows as an array with at least `ends` free places behind each, and their lengths."""
         start_B = ids.offsets[chosen]
-        length_B = np.minimum(ids.offsets[chosen + 1] - start_B, self._room)
-        column_T = np.arange(padded_length(length_B + 1, self._room + 1).max())
+        length_B = np.minimum(ids.offsets[chosen + 1] - start_B, self._room + 1 - ends)
+        column_T = np.arange(padded_length(length_B + ends, self._room + 1).max())
         inside_BT = column_T < length_B[:, None]
         out_BT = np.full(inside_BT.shape, fill, np.int64)
         out_BT[inside_BT] = ids.flat[(start_B[:, None] + column_T)[inside_BT]]

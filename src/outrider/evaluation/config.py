@@ -29,7 +29,7 @@ class EvaluateConfig(Config):
     reference: str | None = None
     """Their translations by people, line by line."""
     text: str | None = None
-    """Text a language model has to predict."""
+    """Text a language model has to predict, or a masked one to fill in."""
     tail: float = Field(default=1.0, gt=0, le=1)
     """Predict only this last share of the text, counted in characters."""
     decode: DecodeConfig = DecodeConfig(strategy="beam", beams=5)

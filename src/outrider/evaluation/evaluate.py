@@ -8,16 +8,19 @@ from pathlib import Path
 from typing import Any
 
 from outrider.data.lines import open_file, open_lines
+from outrider.data.masking import Masking
 from outrider.data.tokenizer import load_tokenizer
+from outrider.data.tokenizer.mask import add_mask
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.comet import find_comet, score_comet
+from outrider.evaluation.masked import score_masked
 from outrider.evaluation.metrics import check_metrics, score
 from outrider.evaluation.ngram import NgramModel
 from outrider.evaluation.origin import origin
 from outrider.evaluation.quality import score_segments, score_text
 from outrider.files import write_text
-from outrider.models import LanguageModel, load_model
+from outrider.models import LanguageModel, MaskedLm, load_masked_lm, load_model
 from outrider.runtime.load import load
 from outrider.runtime.translator import Translator
 
@@ -95,15 +98,18 @@ def evaluate_text(
     """Predict the last `tail` share of a text, counted in characters.
 
     With `counted`, the text the model learnt from, so does a model that only counts n-grams of up
-    to `order` of the same tokens.
+    to `order` of the same tokens. A masked language model is asked for tokens that are hidden.
     """
+    masked = load_masked_lm(folder)
+    if masked is not None:
+        if counted is not None:
+            raise ConfigError("--ngram", f"{folder} reads from both sides; leave it out")
+        return _evaluate_masked(masked, folder, text, tail)
     model = load_model(folder)
     if not isinstance(model, LanguageModel):
         raise ModelError(f"{folder}: translates; test it with --source and --reference")
     model.eval()
-    tokenizer = load_tokenizer(folder)
-    whole = read_text(text)
-    part = whole[len(whole) - round(len(whole) * tail) :]
+    tokenizer, part = load_tokenizer(folder), _tail(text, tail)
     context, memory = model.config.max_positions, model.config.memory
     sizes: dict[str, Any] = {
         "start": tokenizer.bos_id,
@@ -134,6 +140,27 @@ def evaluate_text(
         "seconds": round(time.monotonic() - began, 2),
         **origin(folder, text=text, **({} if counted is None else {"counted": counted})),
     }
+
+
+def _evaluate_masked(model: MaskedLm, folder: Path, text: Path, tail: float) -> dict[str, Any]:
+    tokenizer = add_mask(load_tokenizer(folder))
+    if tokenizer.mask_id != model.config.mask_token_id:
+        raise ModelError(f"{folder}: its tokenizer and its config.json do not belong together")
+    began = time.monotonic()
+    tokens = tokenizer.encode(_tail(text, tail))
+    return {
+        "task": "masked_lm",
+        "scores": asdict(score_masked(model, tokens, Masking.of(tokenizer))),
+        "tail": tail,
+        "context": model.config.max_positions,
+        "seconds": round(time.monotonic() - began, 2),
+        **origin(folder, text=text),
+    }
+
+
+def _tail(path: Path, share: float) -> str:
+    whole = read_text(path)
+    return whole[len(whole) - round(len(whole) * share) :]
 
 
 def read_text(path: Path) -> str:

@@ -18,6 +18,7 @@ from outrider.formats.description import (
     CtcDescription,
     DrafterDescription,
     LanguageModelDescription,
+    MaskedLmDescription,
     ModelDescription,
     Seq2SeqDescription,
     SideDecoderDescription,
@@ -44,6 +45,7 @@ __all__ = [
     "read_config",
     "read_ctc",
     "read_drafter",
+    "read_masked_lm",
     "read_model",
     "read_parts",
     "read_values",
@@ -105,6 +107,10 @@ REFUSED = {
     "quantization_config": "says that the weights are quantised, which is not supported",
 }
 """Keys of other families' configs that change what the weights mean."""
+ONLY_READS = (
+    "is a masked language model, which reads and does not write: test it with outrider evaluate "
+    "--text, or let a seq2seq read with it (model.encoder.pretrained)"
+)
 FILE_READERS: tuple[FileReader, ...] = (ctranslate2, bergamot)
 """Readers of models that are known by their files."""
 WORDS = 400
@@ -171,6 +177,21 @@ def read_model(folder: str | Path) -> Part[ModelDescription]:
     if values["model_type"] in READERS:
         with naming(folder):
             weights = reader_of(values["model_type"]).import_weights(weights, config, values)
+    return Part(folder, config, weights)
+
+
+def read_masked_lm(folder: str | Path) -> Part[MaskedLmDescription] | None:
+    """Read a masked language model; None if the folder holds another model."""
+    folder = Path(folder)
+    path = folder / "config.json"
+    if not path.exists() or read_values(path).get("model_type") != MaskedLmDescription.model_type:
+        return None
+    values = read_values(path)
+    with naming(path):
+        _check_dtype(values)
+        config = describe(MaskedLmDescription, values)
+    weights = read_weights(folder)
+    _check_depth(path, config, weights)
     return Part(folder, config, weights)
 
 
@@ -260,6 +281,8 @@ def _completed(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
     kind = values.get("model_type")
+    if kind == MaskedLmDescription.model_type:
+        raise ModelError(f"{path.parent}: {ONLY_READS}")
     if not isinstance(kind, str) or kind not in {*OWN, *READERS}:
         known = ", ".join([*OWN, *READERS])
         raise ModelError(f"{path}: model_type is {repr(kind)[:WORDS]}; Outrider can load: {known}")
@@ -287,11 +310,18 @@ def _check_depth(path: Path, config: ModelDescription, weights: Mapping[str, Wei
     encoder = getattr(config, "encoder", None)
     if encoder is not None:
         inner = encoder.get("config")
-        count = inner.get("num_hidden_layers", 0) if isinstance(inner, dict) else 0
+        count = _inner_layers(inner) if isinstance(inner, dict) else 0
         layers["encoder_layers"] = count if type(count) is int else 0
     if sum(layers.values()) > len(weights):
         counts = ", ".join(f"{key} {count}" for key, count in layers.items())
         raise ModelError(f"{path}: has {counts}, but there are only {len(weights)} weights")
+
+
+def _inner_layers(inner: Mapping[str, Any]) -> Any:
+    """Layers of a pretrained encoder, as its family or ours names them."""
+    if inner.get("model_type") != MaskedLmDescription.model_type:
+        return inner.get("num_hidden_layers", 0)
+    return 0 if inner.get("depth") == "shared" else inner.get("layers", 0)
 
 
 def _layout(config: ModelDescription | SideDecoderDescription) -> dict[str, Expected]:

@@ -1,13 +1,32 @@
 """Models as Hugging Face `PreTrainedModel`s. Importing this room registers them with `Auto*`."""
 
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForMaskedLM,
+    AutoModelForSeq2SeqLM,
+)
 
 from outrider.formats.description import check_keys
-from outrider.models.config import CtcConfig, DrafterConfig, LanguageModelConfig, Seq2SeqConfig
+from outrider.models.config import (
+    CtcConfig,
+    DrafterConfig,
+    LanguageModelConfig,
+    MaskedLmConfig,
+    Seq2SeqConfig,
+)
 from outrider.models.ctc import Ctc
 from outrider.models.drafter import Drafter
-from outrider.models.folder import load_config, load_ctc, load_drafter, load_model
+from outrider.models.folder import (
+    load_config,
+    load_ctc,
+    load_drafter,
+    load_masked_lm,
+    load_model,
+)
 from outrider.models.language_model import LanguageModel
+from outrider.models.masked_lm import MaskedLm, TextEncoder
 from outrider.models.seq2seq import Seq2Seq
 from outrider.models.state import DecoderState
 
@@ -19,12 +38,16 @@ __all__ = [
     "DrafterConfig",
     "LanguageModel",
     "LanguageModelConfig",
+    "MaskedLm",
+    "MaskedLmConfig",
     "Seq2Seq",
     "Seq2SeqConfig",
+    "TextEncoder",
     "check_keys",
     "load_config",
     "load_ctc",
     "load_drafter",
+    "load_masked_lm",
     "load_model",
 ]
 
@@ -32,6 +55,9 @@ AutoConfig.register(Seq2SeqConfig.model_type, Seq2SeqConfig)
 AutoConfig.register(LanguageModelConfig.model_type, LanguageModelConfig)
 AutoModelForSeq2SeqLM.register(Seq2SeqConfig, Seq2Seq)
 AutoModelForCausalLM.register(LanguageModelConfig, LanguageModel)
+AutoConfig.register(MaskedLmConfig.model_type, MaskedLmConfig)
+AutoModelForMaskedLM.register(MaskedLmConfig, MaskedLm)
+AutoModel.register(MaskedLmConfig, TextEncoder)
 AutoConfig.register(DrafterConfig.model_type, DrafterConfig)
 AutoModel.register(DrafterConfig, Drafter)
 AutoConfig.register(CtcConfig.model_type, CtcConfig)

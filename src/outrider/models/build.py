@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
 
+import torch
 from torch import nn
 
 from outrider.formats.description.buckets import bucket_edges
@@ -26,6 +27,7 @@ from outrider.nn.position.bucketed import BucketedBias
 from outrider.nn.position.columns import Columns
 from outrider.nn.position.coordinate import CoordinatePosition
 from outrider.nn.position.distance import DistanceTable
+from outrider.nn.position.mlp import PositionMlp
 from outrider.nn.position.relative import Relative
 from outrider.nn.stack import Stack
 from outrider.nn.stack.depth import SharedStack
@@ -33,7 +35,16 @@ from outrider.nn.stack.halting import HaltingStack
 from outrider.nn.stack.reversible import ReversibleStack
 from outrider.nn.stack.skip import SkipConfig, SkippingStack
 
-__all__ = ["build_block", "build_embedding_norm", "build_position", "build_stack", "norm_kind"]
+__all__ = [
+    "build_block",
+    "build_embedding_norm",
+    "build_head",
+    "build_logits_bias",
+    "build_position",
+    "build_position_mlp",
+    "build_stack",
+    "norm_kind",
+]
 
 
 class BlockConfig(Protocol):
@@ -68,6 +79,23 @@ def norm_kind(config: ModelConfig) -> NormKind:
 def build_embedding_norm(config: ModelConfig) -> nn.Module | None:
     """Build what norms embeddings before the first layer."""
     return norm_kind(config).build(config.hidden_size) if config.embedding_norm else None
+
+
+def build_position_mlp(config: ModelConfig) -> PositionMlp | None:
+    """Build what compares embeddings with those before them."""
+    return PositionMlp(config.position_mlp, config.hidden_size) if config.position_mlp else None
+
+
+def build_head(config: ModelConfig) -> nn.Linear | None:
+    """Build what scores words, where that is not the embedding itself."""
+    if config.tie_word_embeddings:
+        return None
+    return nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+
+def build_logits_bias(config: ModelConfig) -> nn.Parameter | None:
+    """Build what is added to the score of every word."""
+    return nn.Parameter(torch.zeros(config.vocab_size)) if config.logits_bias else None
 
 
 def build_bias(config: ModelConfig, *, causal: bool) -> BucketedBias | None:

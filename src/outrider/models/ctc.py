@@ -18,10 +18,11 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutput
 
-from outrider.models.base import init_weights, right_padding
+from outrider.models.base import right_padding
 from outrider.models.build import build_block
 from outrider.models.config import CtcConfig
 from outrider.models.seq2seq import Seq2Seq
+from outrider.models.words import init_weights
 from outrider.nn.attention import HeadShape, build_attention
 from outrider.nn.ctc import ctc_loss
 from outrider.nn.dropout import dropout

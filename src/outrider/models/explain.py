@@ -8,11 +8,21 @@ from dataclasses import MISSING, fields
 from transformers import PreTrainedConfig
 
 from outrider.config import ExplainedKey, show_type, show_value
-from outrider.models.config import CtcConfig, DrafterConfig, LanguageModelConfig, Seq2SeqConfig
+from outrider.models.config import (
+    CtcConfig,
+    DrafterConfig,
+    LanguageModelConfig,
+    MaskedLmConfig,
+    Seq2SeqConfig,
+)
 
 __all__ = ["TYPES", "explain_models"]
 
-MODELS = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
+MODELS: dict[str, type[PreTrainedConfig]] = {
+    "seq2seq": Seq2SeqConfig,
+    "language_model": LanguageModelConfig,
+    "masked_lm": MaskedLmConfig,
+}
 SIDE_DECODERS: dict[str, type[DrafterConfig | CtcConfig]] = {
     "drafter": DrafterConfig,
     "ctc": CtcConfig,
@@ -20,7 +30,7 @@ SIDE_DECODERS: dict[str, type[DrafterConfig | CtcConfig]] = {
 TYPES: dict[str, type[PreTrainedConfig]] = {**MODELS, **SIDE_DECODERS}
 DERIVED = {
     *("vocab_size", "is_encoder_decoder", "is_decoder"),
-    *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id"),
+    *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "mask_token_id"),
 }
 """Keys a run fills in from its tokenizer or from `type`."""
 
@@ -30,10 +40,13 @@ def explain_models(prefix: str = "") -> Iterator[ExplainedKey]:
     found = {name: list(_explain(config_class, prefix)) for name, config_class in MODELS.items()}
     shared = set.intersection(*({field.key for field in fields} for fields in found.values()))
     yield from (field for field in found["seq2seq"] if field.key in shared)
+    of_some: dict[ExplainedKey, list[str]] = {}
     for name, own in found.items():
         for field in own:
             if field.key not in shared:
-                yield field._replace(text=f"{field.text} Only for {name}.".strip())
+                of_some.setdefault(field, []).append(name)
+    for field, names in of_some.items():
+        yield field._replace(text=f"{field.text} Only for {' and '.join(names)}.".strip())
     for name, config_class in SIDE_DECODERS.items():
         for field in _explain(config_class, prefix):
             if field.key.removeprefix(prefix) not in config_class.given:

@@ -20,16 +20,24 @@ from outrider.formats.folder import (
     read_config,
     read_ctc,
     read_drafter,
+    read_masked_lm,
     read_model,
     read_values,
 )
 from outrider.formats.safetensors import Weight
 from outrider.formats.weights import DTYPES, FLOATS, Expected, check_weights, read_weights
 from outrider.models.base import Model
-from outrider.models.config import CtcConfig, DrafterConfig, LanguageModelConfig, Seq2SeqConfig
+from outrider.models.config import (
+    CtcConfig,
+    DrafterConfig,
+    LanguageModelConfig,
+    MaskedLmConfig,
+    Seq2SeqConfig,
+)
 from outrider.models.ctc import Ctc
 from outrider.models.drafter import Ahead, Drafter
 from outrider.models.language_model import LanguageModel
+from outrider.models.masked_lm import MaskedLm
 from outrider.models.pretrained import PretrainedEncoder, import_encoder
 from outrider.models.seq2seq import Seq2Seq
 
@@ -42,6 +50,7 @@ __all__ = [
     "load_ctc",
     "load_drafter",
     "load_encoder",
+    "load_masked_lm",
     "load_model",
     "read_encoder",
 ]
@@ -79,6 +88,17 @@ def build_model(
     _fill(model, part, getattr(torch, dtype), device, copy=copy)
     if isinstance(model, Seq2Seq) and model.pretrained is not None:
         model.pretrained.make_buffers(device)
+    return model.eval()
+
+
+def load_masked_lm(folder: str | Path) -> MaskedLm | None:
+    """Load a masked language model; None if the folder holds another model."""
+    part = read_masked_lm(folder)
+    if part is None:
+        return None
+    with torch.device("meta"), _naming(part.folder / "config.json"):
+        model = MaskedLm(_config(MaskedLmConfig, part.config))
+    _fill(model, part, torch.float32, "cpu")
     return model.eval()
 
 

@@ -1,4 +1,4 @@
-"""A pretrained bidirectional encoder (BERT and its kin) in the place of encoder layers of our own.
+"""A pretrained bidirectional encoder in the place of encoder layers: BERT and its kin, or ours.
 
     h_s      = hidden state of source token s after layer l of the pretrained encoder
     memory_s = norm(W h_s + b)              from its width to the decoder's
@@ -24,6 +24,7 @@ from transformers import CONFIG_MAPPING, AutoModel, PreTrainedConfig
 from outrider.errors import ConfigError, InputError, ModelError, nearest
 from outrider.nn.dropout import dropout
 from outrider.nn.linear import Linear
+from outrider.nn.stack import Stack
 
 __all__ = ["ENCODERS", "PretrainedEncoder", "check_encoder", "import_encoder", "longest_row"]
 
@@ -39,6 +40,7 @@ ENCODERS: dict[str, tuple[str, ...]] = {
     "electra": (),
     "modernbert": (),
     "mpnet": (),
+    "outrider_masked_lm": (),
     "roberta": (),
     "xlm-roberta": (),
 }
@@ -53,7 +55,7 @@ AFTER_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")
 
 NUMBER_LIMIT = 1 << 24
 LAYER_LIMIT = 1 << 10
-LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num")
+LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num", "layers")
 KEYS = {"config": dict, "end": int, "freeze": bool, "layer": int}
 
 
@@ -96,8 +98,17 @@ class PretrainedEncoder(nn.Module):
             )
         return output.last_hidden_state if top else output.hidden_states[self.layer]
 
+    @property
+    def stack(self) -> Stack | None:
+        """Its layers, where it is one of ours."""
+        layers = getattr(self.model, "encoder", None)
+        return layers if isinstance(layers, Stack) else None
+
     def attentions(self, source_BS: Tensor) -> list[Tensor]:
-        """Return where the heads of every layer look that is read from, [B, H, S, S] each."""
+        """Return where the heads of every layer look that is read from, [B, H, S, S] each.
+
+        Those of ours are asked one by one instead.
+        """
         before = self.model.config._attn_implementation
         self.model.set_attn_implementation("eager")  # the others do not say
         try:
@@ -105,7 +116,11 @@ class PretrainedEncoder(nn.Module):
             found = self.model(input_ids=ids_BS, output_attentions=True).attentions
         finally:
             self.model.set_attn_implementation(before)
-        return list(found if self.layer == -1 else found[: self.layer % (self.last + 1)])
+        return self.read_from(list(found))
+
+    def read_from(self, layers: list[Tensor]) -> list[Tensor]:
+        """Keep those up to the chosen layer."""
+        return layers if self.layer == -1 else layers[: self.layer % (self.last + 1)]
 
     def train(self, mode: bool = True) -> Self:
         """Switch dropout; a frozen encoder never has any."""

@@ -15,7 +15,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["IGNORED", "smoothed_cross_entropy"]
+__all__ = ["IGNORED", "counted_places", "smoothed_cross_entropy"]
 
 IGNORED = -100
 """Label of a position that does not count."""
@@ -39,6 +39,18 @@ def smoothed_cross_entropy(
         weight_N = torch.ones_like(label_N, dtype=torch.float32)
     apply = _SmoothedCrossEntropy.apply
     return apply(logits_NV, label_N, smoothing, scale, weight_N)  # type: ignore[no-untyped-call]
+
+
+def counted_places(label_BN: Tensor, step: int) -> Tensor:
+    """Return the places of all labels, then places without one up to a multiple of `step`.
+
+    Kernels are prepared for every shape anew, so there should be few of them; none at all is no
+    shape for a loss.
+    """
+    counted_N = (label_BN != IGNORED).flatten()
+    count = int(counted_N.sum())
+    full = min(len(counted_N), max(1, -(-count // step)) * step)
+    return counted_N.int().argsort(descending=True, stable=True)[:full]
 
 
 class _SmoothedCrossEntropy(torch.autograd.Function):

@@ -38,7 +38,8 @@ def plan_run(config: RunConfig, options: PlanOptions) -> list[Figure]:
     subject = find_subject(config, options)
     if not subject.decodes and (options.distill or options.serve):
         option = "--distill" if options.distill else "--serve"
-        raise ConfigError(option, f"a {config.model.type} does not decode alone; plan its target")
+        fix = "plan its target" if config.model.rides else "leave it out"
+        raise ConfigError(option, f"a {config.model.type} does not decode alone; {fix}")
     with torch.device("meta"):
         weights = count_weights(subject.build())
     fix = "a plan holds the weights once; use a machine with more, or fewer layers"

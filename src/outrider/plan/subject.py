@@ -54,7 +54,7 @@ class Subject:
     @property
     def decodes(self) -> bool:
         """Whether it is a model that decodes by itself."""
-        return not self.config.model.rides
+        return self.config.model.type in ("seq2seq", "language_model")
 
 
 def find_subject(config: RunConfig, options: PlanOptions) -> Subject:

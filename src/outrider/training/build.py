@@ -10,6 +10,7 @@ from torch import nn
 from outrider.data.config import Task
 from outrider.data.prepared import Prepared
 from outrider.data.tokenizer import load_tokenizer
+from outrider.data.tokenizer.mask import add_mask
 from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.data.tokenizer.pair import PairTokenizer
 from outrider.errors import ConfigError, OutriderError
@@ -19,6 +20,8 @@ from outrider.models import (
     DrafterConfig,
     LanguageModel,
     LanguageModelConfig,
+    MaskedLm,
+    MaskedLmConfig,
     Seq2Seq,
     Seq2SeqConfig,
     check_keys,
@@ -59,11 +62,17 @@ __all__ = [
     "target_folder",
 ]
 
-_CLASSES = {"seq2seq": Seq2SeqConfig, "language_model": LanguageModelConfig}
+_CLASSES = {
+    "seq2seq": Seq2SeqConfig,
+    "language_model": LanguageModelConfig,
+    "masked_lm": MaskedLmConfig,
+}
+OwnConfig = Seq2SeqConfig | LanguageModelConfig | MaskedLmConfig
+"""Of a model that belongs to no other."""
 
 SideDecoder = Drafter | Ctc
 """A parallel decoder that belongs to a target."""
-Trained = Seq2Seq | LanguageModel | SideDecoder
+Trained = Seq2Seq | LanguageModel | MaskedLm | SideDecoder
 
 
 def build_model(config: RunConfig, prepared: Prepared) -> Trained:
@@ -86,8 +95,8 @@ def _build_model(config: RunConfig, prepared: Prepared) -> Trained:
             check_encoder_data(started.config, prepared)
         return started
     built = build_model_config(config, prepared)
-    if isinstance(built, LanguageModelConfig):
-        return LanguageModel(built)
+    if not isinstance(built, Seq2SeqConfig):
+        return _blank(built)
     model = Seq2Seq(built)
     folder = encoder_folder(config)
     if model.pretrained is not None and folder is not None:
@@ -113,9 +122,13 @@ def _blank_model(config: RunConfig, vocab_size: int) -> Trained:
         return _bind(_build_side_decoder_config(config), target, folder)
     if config.model.start is not None:
         return blank_started(config)
-    described = _describe(config, vocab_size)
-    is_seq2seq = isinstance(described, Seq2SeqConfig)
-    return Seq2Seq(described) if is_seq2seq else LanguageModel(described)
+    return _blank(_describe(config, vocab_size))
+
+
+def _blank(built: OwnConfig) -> Seq2Seq | LanguageModel | MaskedLm:
+    if isinstance(built, MaskedLmConfig):
+        return MaskedLm(built)
+    return Seq2Seq(built) if isinstance(built, Seq2SeqConfig) else LanguageModel(built)
 
 
 def load_teacher(config: RunConfig, prepared: Prepared) -> Seq2Seq | None:
@@ -161,9 +174,10 @@ def check_model(config: RunConfig) -> None:
     check_encoder_settings(config, getattr(_describe(config, 2), "encoder", None))
 
 
-def _describe(config: RunConfig, vocab_size: int) -> Seq2SeqConfig | LanguageModelConfig:
+def _describe(config: RunConfig, vocab_size: int) -> OwnConfig:
     """Check every key of the section with a tokenizer that has only a size."""
-    given = {**dict.fromkeys(_given_keys(config), 1), "vocab_size": vocab_size}
+    words = vocab_size + (config.model.type == "masked_lm")  # the mask is one more
+    given = {**dict.fromkeys(_given_keys(config), 1), "vocab_size": words}
     return _build_config(config, given, config.data.sequence_length + 1)
 
 
@@ -184,11 +198,10 @@ def target_folder(config: RunConfig) -> Path:
     return model_folder(config.model.target)
 
 
-def build_model_config(
-    config: RunConfig, prepared: Prepared
-) -> Seq2SeqConfig | LanguageModelConfig:
+def build_model_config(config: RunConfig, prepared: Prepared) -> OwnConfig:
     """Check every key of the section, and take from the data what the data decides."""
-    tokenizer = prepared.tokenizer
+    masked = config.model.type == "masked_lm"
+    tokenizer = add_mask(prepared.tokenizer) if masked else prepared.tokenizer
     given = {key: getattr(tokenizer, name) for key, name in _given_keys(config).items()}
     end = tokenizer.source.end_id if isinstance(tokenizer, PairTokenizer) else 0
     built = _build_config(config, given, context_length(prepared), end)
@@ -213,13 +226,13 @@ def reads_source_end(model: nn.Module) -> bool:
 
 def _build_config(
     config: RunConfig, given: dict[str, int], longest: int, source_end: int = 0
-) -> Seq2SeqConfig | LanguageModelConfig:
+) -> OwnConfig:
     config_class = _CLASSES[config.model.type]
     values = config.model.values
     check_keys(config_class, values, prefix="model.")
     for key in values.keys() & given.keys():
         raise ConfigError(f"model.{key}", "comes from the tokenizer; leave it out")
-    if config.model.type == "language_model":
+    if config.model.type in ("language_model", "masked_lm"):
         values = {"max_positions": longest, **values}
     elif "encoder" in values:
         values["encoder"] = describe_encoder(config, source_end)
@@ -232,6 +245,8 @@ def _given_keys(config: RunConfig) -> dict[str, str]:
     given = {"vocab_size": "vocab_size", "pad_token_id": "pad_id", "eos_token_id": "eos_id"}
     if config.model.type == "language_model":
         return {**given, "bos_token_id": "bos_id"}
+    if config.model.type == "masked_lm":
+        return {**given, "bos_token_id": "bos_id", "mask_token_id": "mask_id"}
     return {**given, "decoder_start_token_id": "pad_id"}
 
 

@@ -12,7 +12,11 @@ from outrider.training.run_config import RunConfig
 
 __all__ = ["add_side_decoder_section", "write_card"]
 
-_TASKS = {"seq2seq": "translation", "language_model": "text-generation"}
+_TASKS = {
+    "seq2seq": "translation",
+    "language_model": "text-generation",
+    "masked_lm": "fill-mask",
+}
 
 _CARD = """---
 library_name: outrider
@@ -23,12 +27,7 @@ pipeline_tag: {task}
 
 {what} with {parameters:,} parameters, trained with Outrider.
 
-```python
-import outrider
-
-model = outrider.load("path/to/{name}")
 {example}
-```
 
 ## Data
 
@@ -48,11 +47,27 @@ model = outrider.load("path/to/{name}")
 seed and the checksums of the data.
 """
 
-_EXAMPLES = {
+_LOADED = """```python
+import outrider
+
+model = outrider.load("path/to/{name}")
+{call}
+```"""
+_READS = """It reads the source of a translator:
+
+```yaml
+data: {{source_tokenizer: {{folder: path/to/{name}}}}}
+model: {{type: seq2seq, encoder: {{pretrained: path/to/{name}, freeze: false}}}}
+```"""
+_CALLS = {
     "seq2seq": 'print(model.translate(["A sentence to translate."]))',
     "language_model": 'print(model.generate(["Once upon a time"]))',
 }
-_KINDS = {"seq2seq": "An encoder-decoder Transformer", "language_model": "A language model"}
+_KINDS = {
+    "seq2seq": "An encoder-decoder Transformer",
+    "language_model": "A language model",
+    "masked_lm": "A masked language model",
+}
 
 
 def write_card(
@@ -70,12 +85,17 @@ def write_card(
         name=config.name,
         what=_KINDS[kind],
         parameters=parameters,
-        example=_EXAMPLES[kind],
+        example=_example(config),
         data=_data(config, provenance),
         training=_training(config, provenance),
         scores=_scores(scores),
     )
     write_text(folder / "README.md", card)
+
+
+def _example(config: RunConfig) -> str:
+    call = _CALLS.get(config.model.type)
+    return (_READS if call is None else _LOADED).format(name=config.name, call=call)
 
 
 _SIDE_DECODERS = {

@@ -58,8 +58,8 @@ def check_settings(config: RunConfig) -> None:
             f"got {train.evaluate_every}, but there is no validation set; name data.valid, "
             "data.valid_rows or data.valid_fraction, or set it to 0",
         )
-    if train.stop_metric == "bleu" and kind in ("language_model", "drafter"):
-        other = "perplexity" if kind == "language_model" else "tokens_per_round"
+    if train.stop_metric == "bleu" and kind in ("language_model", "masked_lm", "drafter"):
+        other = "tokens_per_round" if kind == "drafter" else "perplexity"
         message = f"a {kind.replace('_', ' ')} has no bleu; expected {other} or loss"
         raise ConfigError("train.stop_metric", message)
     if train.stop_metric == "tokens_per_round" and kind != "drafter":
@@ -69,7 +69,7 @@ def check_settings(config: RunConfig) -> None:
     if train.gradient_checkpointing and config.model.values.get("residual") == "reversible":
         message = "reversible layers keep nothing as it is; leave it out"
         raise ConfigError("train.gradient_checkpointing", message)
-    if config.evaluate is not None and kind in ("seq2seq", "language_model"):
+    if config.evaluate is not None and not config.model.rides:
         _check_test_kind(config, translates=kind == "seq2seq")
 
 
@@ -144,8 +144,9 @@ def _check_lengths(config: RunConfig) -> None:
     settings: Mapping[str, Any] = config.data.model_dump(mode="json")
     if _is_prepared(config):
         settings = read_manifest(Path(config.data.folder)).config
-    if config.model.type == "language_model":
+    if config.model.type in ("language_model", "masked_lm"):
         key, longest = "sequence_length", int(settings["sequence_length"])
+        longest += config.model.type == "masked_lm"  # both ends of a row are shown
         positions = values.get("max_positions", longest)
     else:
         key, longest = "clean.max_tokens", int(settings["clean"]["max_tokens"]) + 1

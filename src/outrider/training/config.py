@@ -6,6 +6,7 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from outrider.config import Config
 from outrider.data.augment import AugmentConfig
+from outrider.data.masking import MaskConfig
 from outrider.errors import ConfigError
 
 __all__ = ["TrainConfig"]
@@ -61,6 +62,9 @@ class TrainConfig(Config):
     augment: AugmentConfig | None = None
     """Training pairs changed as people's text is: without final marks, with typos, and so on. Only
     for a seq2seq."""
+    mask: MaskConfig | None = None
+    """Which tokens a masked_lm has to guess; null for as BERT does it, and as validation and
+    evaluation do it always. Only for a masked_lm."""
     teacher: str | None = None
     """Folder or Hub name of a model with the same words, whose probability of every word is learnt
     as well as the text. Only for a seq2seq."""

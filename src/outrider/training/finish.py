@@ -7,13 +7,15 @@ from rich.console import Console
 
 from outrider.config import as_yaml
 from outrider.data.prepared import Prepared
+from outrider.data.tokenizer.mask import add_mask
 from outrider.errors import MissingExtraError
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
 from outrider.evaluation.pictures.curve import draw_curve
 from outrider.evaluation.results import show_score, versions, write_result
 from outrider.files import read_json, working_folder, write_json, write_text
 from outrider.formats.identity import weights_of
-from outrider.models import LanguageModel, Seq2Seq
+from outrider.models import MaskedLm
+from outrider.models.words import WordModel
 from outrider.training.average import average_weights
 from outrider.training.build import Trained, target_folder
 from outrider.training.card import add_side_decoder_section, write_card
@@ -78,9 +80,10 @@ def _write_model(
     final = folder.model
     note = ""
     with working_folder(final) as work:
-        if isinstance(model, Seq2Seq | LanguageModel):
+        if isinstance(model, WordModel):
             model.save_pretrained(work)
-            prepared.tokenizer.save(work)
+            masked = isinstance(model, MaskedLm)
+            (add_mask(prepared.tokenizer) if masked else prepared.tokenizer).save(work)
             if config.evaluate is not None and not config.evaluate.split:
                 _remember_whole(work)
         else:
@@ -107,7 +110,7 @@ def _write_card(
     scores: dict[str, Any] | None = None,
 ) -> None:
     """A card of its own for a model; a drafter's is a part of its target's."""
-    write = write_card if isinstance(model, Seq2Seq | LanguageModel) else add_side_decoder_section
+    write = write_card if isinstance(model, WordModel) else add_side_decoder_section
     weights = dict(model.named_parameters()).items()
     parameters = sum(w.numel() for name, w in weights if not name.startswith("target."))
     write(model_folder, config, parameters=parameters, provenance=provenance, scores=scores)

@@ -17,5 +17,5 @@ def recompute_layers(model: nn.Module) -> None:
     for part in model.modules():
         if isinstance(part, Block):
             part.recompute = True
-        elif isinstance(part, PretrainedEncoder) and not part.freeze:
+        elif isinstance(part, PretrainedEncoder) and part.stack is None and not part.freeze:
             part.model.gradient_checkpointing_enable({"use_reentrant": False})

@@ -13,14 +13,16 @@ from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
 from outrider.data.batches import BatchStream, Deal, PlannedBatch
+from outrider.data.masking import Masking
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.segments import SegmentStream
+from outrider.data.tokenizer.mask import add_mask
 from outrider.errors import ConfigError
 from outrider.evaluation.bleu_tokenizer import tokenizer_for
 from outrider.formats.identity import weights_of
-from outrider.models import Drafter, LanguageModel, Seq2Seq
+from outrider.models import Drafter, LanguageModel, MaskedLm, Seq2Seq
 from outrider.models.ctc import Ctc
 from outrider.training.allocator import keep_memory
 from outrider.training.arguments import training_arguments
@@ -41,6 +43,7 @@ from outrider.training.objectives import (
     CtcObjective,
     DrafterObjective,
     LanguageModelObjective,
+    MaskedLmObjective,
     Objective,
     SegmentObjective,
     TranslationObjective,
@@ -183,6 +186,7 @@ def _build_trainer(
         teacher.to(arguments.device)
     objective = partial(training_objective, config, segment, teacher)
     precision = _settle_precision(config, arguments, folder, prepared, model, objective, console)
+    masked = isinstance(model, MaskedLm)
     validation = Validation(
         prepared,
         _objective(config, segment),
@@ -192,6 +196,7 @@ def _build_trainer(
         split=config.evaluate is None or config.evaluate.split,
         source_end=reads_source_end(model),
         segment=segment,
+        masking=Masking.of(add_mask(prepared.tokenizer)) if masked else None,
         rank=rank,
         world_size=world_size,
     )
@@ -266,6 +271,9 @@ def _stream(
             world_size=world_size,
             cursor=cursor,
         )
+    masking = None
+    if isinstance(model, MaskedLm):
+        masking = Masking.of(add_mask(prepared.tokenizer), config.train.mask, seed=config.seed)
     return BatchStream(
         prepared,
         tokens=tokens,
@@ -276,6 +284,7 @@ def _stream(
         max_length=context_length(prepared),
         source_end=reads_source_end(model),
         augment=config.train.augment,
+        masking=masking,
     )
 
 
@@ -285,6 +294,8 @@ def _objective(config: RunConfig, segment: int | None) -> Objective:
         return SegmentObjective()
     if config.model.type == "seq2seq":
         return TranslationObjective()
+    if config.model.type == "masked_lm":
+        return MaskedLmObjective()
     if config.model.type == "drafter":
         return DrafterObjective()
     return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective()

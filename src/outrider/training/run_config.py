@@ -55,9 +55,10 @@ class ModelSection(Config):
 
     model_config = ConfigDict(extra="allow")
 
-    type: Literal["seq2seq", "language_model", "drafter", "ctc"] = "seq2seq"
-    """seq2seq is an encoder-decoder for translation, language_model a decoder alone; drafter and
-    ctc are parallel decoders that belong to a finished model, the target."""
+    type: Literal["seq2seq", "language_model", "masked_lm", "drafter", "ctc"] = "seq2seq"
+    """seq2seq is an encoder-decoder for translation, language_model a decoder alone, masked_lm an
+    encoder alone; drafter and ctc are parallel decoders that belong to a finished model, the
+    target."""
     target: str | None = None
     """Folder of the model that a drafter or a ctc decoder is for. Only for these two."""
     start: str | None = None
@@ -127,10 +128,10 @@ class RunConfig(Config):
         return {**values, "data": {**data, "tokenizer": {**tokenizer, "folder": start}}}
 
     @model_validator(mode="after")
-    def _only_for_seq2seq(self) -> "RunConfig":
-        for key in ("teacher", "augment"):
-            if getattr(self.train, key) is not None and self.model.type != "seq2seq":
-                message = f"is for a seq2seq, not a {self.model.type}; leave it out"
+    def _only_for_one_type(self) -> "RunConfig":
+        for key, kind in (("teacher", "seq2seq"), ("augment", "seq2seq"), ("mask", "masked_lm")):
+            if getattr(self.train, key) is not None and self.model.type != kind:
+                message = f"is for a {kind}, not a {self.model.type}; leave it out"
                 raise ConfigError(f"train.{key}", message)
         return self
 

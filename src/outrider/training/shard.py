@@ -30,7 +30,8 @@ from torch.distributed.fsdp import FSDPModule, fully_shard, register_fsdp_forwar
 from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
-from outrider.models import LanguageModel, Seq2Seq
+from outrider.models import LanguageModel
+from outrider.models.words import WordModel
 from outrider.nn.stack import Stack
 from outrider.nn.stack.skip import SkippingStack
 
@@ -69,7 +70,7 @@ def _average(weight: Tensor) -> None:
 
 def gathered_parts(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
     """List what is gathered apart, inner parts first, and what else they are called by."""
-    if not isinstance(model, Seq2Seq | LanguageModel) or model.penalty() is not None:
+    if not isinstance(model, WordModel) or model.penalty() is not None:
         return []
     if isinstance(model, LanguageModel) and model.config.memory:
         return []

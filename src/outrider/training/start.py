@@ -79,6 +79,9 @@ def check_start(config: RunConfig) -> None:
             if getattr(section, key) is not None:
                 raise ConfigError(f"model.{key}", "is for a model that goes on; add model.start")
         return
+    if section.type == "masked_lm":
+        message = "a masked_lm learns from fresh weights; leave it out"
+        raise ConfigError("model.start", message)
     if section.rides:
         message = f"a {section.type} learns from fresh weights beside model.target; leave it out"
         raise ConfigError("model.start", message)

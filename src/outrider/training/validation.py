@@ -1,4 +1,4 @@
-"""What a run measures on its validation set while it trains: loss, perplexity, BLEU, rounds."""
+"""What a run measures on its validation set while it trains: loss, perplexity, BLEU and others."""
 
 import math
 from collections.abc import Iterator
@@ -13,10 +13,11 @@ from torch import Tensor, nn
 
 from outrider.backends.torch import TorchBackend
 from outrider.data.batches import valid_batches
+from outrider.data.masking import Masking
 from outrider.data.prepared import Prepared
 from outrider.data.segments import SegmentStream
 from outrider.evaluation.quality import score_translations
-from outrider.models import Drafter, Seq2Seq
+from outrider.models import Drafter, MaskedLm, Seq2Seq
 from outrider.models.ctc import Ctc
 from outrider.runtime.frame import Frame
 from outrider.runtime.translator import Translator
@@ -45,13 +46,16 @@ class Validation:
     """Whether the model reads sources with their end token."""
     segment: int | None = None
     """Tokens of a segment, where the model remembers from one to the next."""
+    masking: Masking | None = None
+    """What is hidden from a masked language model: the same every time."""
     rank: int = 0
     world_size: int = 1
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
         """Mean loss per target token without smoothing, its exponential, and what is asked for.
 
-        That is BLEU, and for a drafter always the tokens of one round.
+        That is BLEU, and always the tokens of one round of a drafter and the share of hidden tokens
+        that a masked language model names.
         """
         nats, tokens = self._sum_loss(model)
         shared = self._gather((nats, tokens))
@@ -61,6 +65,9 @@ class Validation:
             metrics["bleu"] = self._bleu(model, self.bleu)
         if isinstance(model, Drafter):
             metrics["tokens_per_round"] = self._tokens_per_round(model)
+        if isinstance(model, MaskedLm):
+            right = self._gather(sum(model.count_right(**one) for one in self._batches(model)))
+            metrics["accuracy"] = sum(right) / max(1, sum(part[1] for part in shared))
         return metrics
 
     @torch.inference_mode()
@@ -104,6 +111,7 @@ class Validation:
             tokens=self.batch_tokens,
             max_length=self.max_length,
             source_end=self.source_end,
+            masking=self.masking,
         )
         return islice(batches, self.rank, count, self.world_size)
 

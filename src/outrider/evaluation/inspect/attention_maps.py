@@ -7,7 +7,7 @@ tokens have similarity 1, two that share no token 0.
 """
 
 import math
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -20,13 +20,21 @@ from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import DecodeSettings
 from outrider.errors import InputError
 from outrider.evaluation.inspect.attention_weights import cross_weights, self_weights
-from outrider.models import LanguageModel, Seq2Seq
+from outrider.models import LanguageModel, MaskedLm, Seq2Seq
 from outrider.nn.layer.heads import SelfAttention
 from outrider.nn.stack import Stack
 from outrider.nn.stack.skip import SkippingStack
 from outrider.runtime import Generator, Translator
 
-__all__ = ["AttentionMaps", "Maps", "describe_head", "head_similarity", "read_maps", "token_labels"]
+__all__ = [
+    "AttentionMaps",
+    "Maps",
+    "describe_head",
+    "head_similarity",
+    "read_maps",
+    "read_masked_maps",
+    "token_labels",
+]
 
 START, END, SPACE, BREAK = "▸", "■", "␣", "↵"
 LONGEST = 256
@@ -109,7 +117,7 @@ def describe_head(weights_TS: Tensor, *, own: bool) -> str:
     return f"{float(spread):.1f} tokens"
 
 
-def _check_drawable(model: Seq2Seq | LanguageModel) -> None:
+def _check_drawable(model: Seq2Seq | LanguageModel | MaskedLm) -> None:
     if model.config.position in ("bucketed", "distance"):
         raise InputError(
             "this model's scores have a bias by distance, which no map is drawn of yet"
@@ -130,11 +138,16 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
     _check_drawable(model)
     fed = [*pieces[0].opening(backend), *written]
     source_1S = torch.tensor([source], device=backend.device)
-    with _record_weights(model.encoder) as encoder, _record_weights(model.decoder) as decoder:
+    reader = model.pretrained
+    ours = None if reader is None else reader.stack
+    stack = model.encoder if ours is None else ours
+    with _record_weights(stack) as encoder, _record_weights(model.decoder) as decoder:
         memory_BSD = model.encode(source_1S)
         model.decode(torch.tensor([fed], device=backend.device), memory_BSD)
-    if model.pretrained is not None:
-        encoder.own = model.pretrained.attentions(source_1S)
+    if reader is not None:
+        encoder.own = (
+            reader.attentions(source_1S) if ours is None else reader.read_from(encoder.own)
+        )
     if model.router is not None:
         assert isinstance(model.encoder, SkippingStack)
         encoder.leave_out(model.router(source_1S, None)[0], model.encoder.layers)
@@ -169,6 +182,21 @@ def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
     labels = token_labels(fed, loaded.tokenizer, backend)
     title = "the text looks back at itself"
     return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.own_LHTS()),))
+
+
+@torch.inference_mode()
+def read_masked_maps(model: MaskedLm, tokenizer: Tokenizer, text: str) -> AttentionMaps:
+    """Let a masked language model read one text, of which nothing is hidden."""
+    config = model.config
+    read = [config.bos_token_id, *tokenizer.encode(text), config.end_tokens[0]]
+    _check_length(read)
+    _check_drawable(model)
+    with _record_weights(model.encoder) as encoder:
+        model.hidden(torch.tensor([read], device=model.device))
+    special = {config.bos_token_id: START, **dict.fromkeys(config.end_tokens, END)}
+    labels = _labels(read, tokenizer, special)
+    title = "the text looks at itself"
+    return AttentionMaps(text, None, (Maps("text", title, labels, labels, encoder.own_LHTS()),))
 
 
 def _check_length(*rows: Sequence[int]) -> None:
@@ -227,7 +255,12 @@ def token_labels(
     ids: Sequence[int], tokenizer: Tokenizer, backend: TorchBackend
 ) -> tuple[str, ...]:
     """What each token adds to the text; a symbol for white space and special tokens."""
-    special = {backend.start: START, **dict.fromkeys(backend.ends, END)}
+    return _labels(ids, tokenizer, {backend.start: START, **dict.fromkeys(backend.ends, END)})
+
+
+def _labels(
+    ids: Sequence[int], tokenizer: Tokenizer, special: Mapping[int, str]
+) -> tuple[str, ...]:
     return tuple(
         special.get(token) or _label(ids[:place], token, tokenizer.decode)
         for place, token in enumerate(ids)

@@ -9,6 +9,7 @@ from outrider.formats.description.ctc import CtcDescription
 from outrider.formats.description.drafter import DrafterDescription
 from outrider.formats.description.keys import check_keys, describe
 from outrider.formats.description.language_model import LanguageModelDescription
+from outrider.formats.description.masked_lm import MaskedLmDescription
 from outrider.formats.description.seq2seq import Seq2SeqDescription
 from outrider.formats.description.side_decoder import SideDecoderDescription
 
@@ -16,6 +17,7 @@ __all__ = [
     "CtcDescription",
     "DrafterDescription",
     "LanguageModelDescription",
+    "MaskedLmDescription",
     "ModelDescription",
     "Seq2SeqDescription",
     "SideDecoderDescription",

@@ -9,11 +9,11 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from outrider.errors import ConfigError, ModelError
-from outrider.models.base import init_weights
 from outrider.models.config import DrafterConfig
 from outrider.models.drafter.layers import build_layer
 from outrider.models.language_model import LanguageModel
 from outrider.models.seq2seq import Seq2Seq
+from outrider.models.words import init_weights
 from outrider.nn.allocation import StepAllocation, StepTable
 from outrider.nn.layer.block import Block
 from outrider.nn.layer.heads import Source

@@ -18,7 +18,7 @@ from torch.nn import functional as F
 from outrider.models import Drafter, Seq2Seq
 from outrider.models.base import right_padding
 from outrider.models.drafter import Slots
-from outrider.nn.loss import smoothed_cross_entropy
+from outrider.nn.loss import counted_places, smoothed_cross_entropy
 from outrider.training.objectives.base import IGNORED, Inputs
 
 __all__ = ["DrafterObjective", "run_target", "tokens_at"]
@@ -57,7 +57,7 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
     label_BN = drafter.listed(tokens_at(label_BT, slots, IGNORED))
     weight_BN = (label_BN != IGNORED) * config.decay ** slots.index_N.float()
     # Half of the slots lie past the end of their text; scoring words is most of the work.
-    counted_M = _counted(label_BN)
+    counted_M = counted_places(label_BN, SHAPE_STEP)
     hidden_MD, label_M = hidden_BND.flatten(0, 1)[counted_M], label_BN.flatten()[counted_M]
     state_MR = None if state_BNR is None else state_BNR.flatten(0, 1)[counted_M]
     weight_M = weight_BN.flatten()[counted_M]
@@ -79,17 +79,6 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
 def _log_count(label_BT: Tensor) -> Tensor:
     """Log of the number of labels of every row, the end token counted."""
     return (label_BT != IGNORED).sum(1).clamp(min=1).float().log()
-
-
-def _counted(label_BN: Tensor) -> Tensor:
-    """Return the places of all labels, then places without one up to a full step.
-
-    Kernels are prepared for every shape anew, so there should be few of them.
-    """
-    counted_N = (label_BN != IGNORED).flatten()
-    count = int(counted_N.sum())
-    full = min(len(counted_N), -(-count // SHAPE_STEP) * SHAPE_STEP)
-    return counted_N.int().argsort(descending=True, stable=True)[:full]
 
 
 def _right(logits_NV: Tensor, label_N: Tensor) -> Tensor:
