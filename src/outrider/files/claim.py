@@ -84,14 +84,13 @@ def check_claim(place: str) -> None:
 
 
 def _take(store: Claimable, owner: str, busy: OutriderError) -> None:
-    found = _read(store)
-    if found and _is_alive(found):
+    found, mine = _read(store), _claim(owner)
+    if _is_alive(found):
         raise busy
-    mine = _claim(owner)
     created = None if found else store.create(LOCK, mine)
-    if created is False:
+    if created is False and _is_alive(_read(store)):  # one that began in the same moment
         raise busy
-    if created is None:
+    if not created:
         store.put(LOCK, mine)
         time.sleep(SETTLE)
         if _read(store).get("owner") != owner:

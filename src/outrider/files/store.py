@@ -132,7 +132,7 @@ class LocalFolder:
     def names(self) -> list[str]:
         """Names of its files, in order."""
         if not self.place.is_dir():
-            raise DataError(f"{self.place}: is no folder")
+            raise DataError(f"{self.place}: is no folder; name one that is there")
         return sorted(path.name for path in self.place.iterdir() if path.is_file())
 
     def has(self, name: str) -> bool:

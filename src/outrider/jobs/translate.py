@@ -136,6 +136,8 @@ def translate_shards(
     if workers < 1:
         raise ConfigError("workers", f"got {workers}, expected 1 or more")
     source, out = as_place(source), as_place(out)
+    if workers > 1 and "memory" in {str(one).partition("://")[0] for one in (source, out)}:
+        raise ConfigError("workers", "memory:// is seen by one process alone; use 1 worker")
     source = source.resolve() if isinstance(source, Path) else source
     asked = _Asked(model_folder(model).resolve(), source, dict(place or {}), options)
     translator = asked.load()
@@ -217,8 +219,6 @@ def _look_at(source: Store, name: str) -> tuple[int, str, str]:
 
 
 def _files(source: Store) -> list[str]:
-    if not source.exists():
-        raise DataError(f"{source}: is no folder; put the files to translate into one")
     files = [name for name in source.names() if not name.startswith(".")]
     if not files:
         raise DataError(f"{source}: has no files; one text a line, plain or gzipped")
