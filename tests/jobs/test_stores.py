@@ -385,9 +385,9 @@ translate.translate_shards(model, source, out, place=place, progress=False)
 @pytest.mark.parametrize(
     ("moment", "left"),
     [
-        ("start", ["c.txt", "d.txt", "empty.txt"]),
+        pytest.param("start", ["c.txt", "d.txt", "empty.txt"], marks=pytest.mark.slow),
         ("record", ["c.txt", "d.txt", "empty.txt"]),
-        ("end", []),
+        pytest.param("end", [], marks=pytest.mark.slow),
     ],
 )
 def test_killed_at_work_on_s3_every_row_is_there_once_and_in_order(

@@ -86,7 +86,7 @@ class RemoteFolder:
     def make(self) -> None:
         """A store has folders by their files alone; but the bucket must be there."""
         system, path = self._opened
-        if "/" not in path.strip("/"):
+        if "/" not in path:  # a bucket, which is not ours to make
             self._list(missing_ok=False)
             return
         with (
