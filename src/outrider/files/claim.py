@@ -37,9 +37,8 @@ _LOST: set[str] = set()
 class Claimable(Protocol):
     """What is asked of a store."""
 
-    @property
-    def place(self) -> str:
-        """Its URL."""
+    place: str
+    """Its URL."""
 
     def read_json(self, name: str) -> dict[str, Any]:
         """Read one object; one that is missing or damaged is a `DataError`."""
@@ -68,17 +67,17 @@ def claimed(store: Claimable, busy: OutriderError) -> Iterator[None]:
     finally:
         stop.set()
         renewal.join()
-        del _HELD[store.place]
+        _HELD.pop(store.place, None)
         with suppress(OutriderError):  # it is stale before long
             if _read(store).get("owner") == owner:
                 store.remove(LOCK)
 
 
-def check_claim(place: str) -> None:
+def check_claim(store: Claimable) -> None:
     """Raise if another process took over what this one works on."""
-    if _HELD.get(place) in _LOST:
+    if _HELD.get(store.place) in _LOST:
         raise ResourceError(
-            f"{place}: another process took over, for this one was not heard of for "
+            f"{store}: another process took over, for this one was not heard of for "
             f"{STALE:.0f} s; wait for that one"
         )
 
@@ -88,7 +87,7 @@ def _take(store: Claimable, owner: str, busy: OutriderError) -> None:
     if _is_alive(found):
         raise busy
     created = None if found else store.create(LOCK, mine)
-    if created is False and _is_alive(_read(store)):  # one that began in the same moment
+    if not created and _is_alive(_read(store)):  # one that began in the same moment
         raise busy
     if not created:
         store.put(LOCK, mine)

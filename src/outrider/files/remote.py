@@ -195,7 +195,7 @@ class RemoteFolder:
 
     def check_alone(self) -> None:
         """Raise if another process took over."""
-        check_claim(self.place)
+        check_claim(self)
 
     def each(self, function: Callable[[_In], _Out], some: Iterable[_In]) -> list[_Out]:
         """Many at once, for most of the time is spent waiting."""

@@ -62,7 +62,7 @@ def _unfinished(work: Store) -> Status:
         new = [record for record in records if record.ended >= job["began"]]
         seconds = max((record.ended for record in new), default=0.0) - job["began"]
         return Status(
-            folder=work.place,
+            folder=work.place if isinstance(work.place, Path) else str(work),
             shards=job["shards"],
             done=len(records),
             rows=job["rows"],
