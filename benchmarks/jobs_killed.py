@@ -30,6 +30,7 @@ from outrider.data import prepare as prepare_module
 from outrider.data.config import PrepareConfig
 from outrider.data.prepared import open_prepared
 from outrider.evaluation.results import machine, versions, write_result
+from outrider.files import open_store
 from outrider.hub import model_folder
 from outrider.jobs.folder import partial, read_record
 from slow_distill import sources
@@ -96,7 +97,8 @@ class Command:
 
     def look(self) -> int:
         """Return how many shards are finished; one finished before must be the same still."""
-        records = {path.name: read_record(path).ended for path in self._records()}
+        work = open_store(partial(self.out))
+        records = {path.name: read_record(work, path.name).ended for path in self._records()}
         again = [name for name, ended in self.ended.items() if records.get(name) != ended]
         assert not again, f"finished shards were done again: {again}"
         self.ended = records

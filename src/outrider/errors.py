@@ -58,6 +58,7 @@ EXTRAS = {
     "peft": ("peft", "lora"),
     "py3langid": ("py3langid", "language"),
     "rouge_score": ("rouge-score", "rouge"),
+    "fsspec": ("fsspec", "stores"),
     "prometheus_client": ("prometheus-client", "serve"),
     **{name: (name, "serve") for name in ("fastapi", "starlette", "uvicorn", "jinja2")},
 }

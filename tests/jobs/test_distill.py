@@ -205,6 +205,14 @@ def test_another_tokenizer_is_refused(folder: Path) -> None:
         distilled(folder)
 
 
+def test_a_store_is_refused(folder: Path) -> None:
+    fix = "got a URL of s3, but a prepared folder is on a disk; mount the store, or copy it"
+    with pytest.raises(ConfigError, match=f"out: {fix}"):
+        distill(folder / "model", folder / "prepared", "s3://bucket/out")
+    with pytest.raises(ConfigError, match=f"data: {fix}"):
+        distill(folder / "model", Path("s3://bucket/prepared"), folder / "out")
+
+
 def test_rows_limits_every_split(folder: Path) -> None:
     splits = distilled(folder, rows=BLOCK + 2).manifest.splits
     assert splits["train"].rows_read == BLOCK + 2

@@ -62,6 +62,24 @@ def test_a_plain_line_imports_nothing_that_checks_or_decorates(demo: Path) -> No
     assert done.returncode == 0, done.stderr
 
 
+def test_a_folder_on_a_disk_is_translated_without_the_packages_of_stores(
+    demo: Path, tmp_path: Path
+) -> None:
+    (tmp_path / "in").mkdir()
+    (tmp_path / "in" / "a.txt").write_text(f"{TEXT}\n")
+    heavy = {*HEAVY, "fsspec", "ray"} - {"filelock"}  # which is the lock
+    code = RUN.replace(f"heavy = {HEAVY!r}", f"heavy = {heavy!r}")
+    line = ["translate", "--model", str(demo), "--shards", str(tmp_path / "in")]
+    done = subprocess.run(
+        [sys.executable, "-c", code, *line, "--out", str(tmp_path / "out")],
+        capture_output=True,
+        text=True,
+        timeout=120,
+    )
+    assert done.returncode == 0, done.stderr
+    assert (tmp_path / "out" / "translated.json").exists()
+
+
 def test_the_library_imports_nothing_heavy(demo: Path) -> None:
     code = f"""
 import sys, outrider

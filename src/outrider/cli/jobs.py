@@ -1,6 +1,5 @@
 """`outrider jobs`: how far work on a corpus is."""
 
-from pathlib import Path
 from typing import Annotated
 
 import typer
@@ -9,7 +8,9 @@ __all__ = ["jobs_status"]
 
 
 def jobs_status(
-    folder: Annotated[Path, typer.Argument(help="What a job writes, finished or not.")],
+    folder: Annotated[
+        str, typer.Argument(help="What a job writes, finished or not: a folder, or a store's URL.")
+    ],
 ) -> None:
     """Tell how far a job is: shards, rows, speed, time left, and what was set aside.
 

@@ -12,6 +12,7 @@ from outrider.cli.console import new_console
 from outrider.cli.decode_options import Model, check, decodes, print_statistics
 from outrider.cli.output import STDIN, check_output, check_stdout, is_straight, open_output
 from outrider.errors import ConfigError, DataError, ModelError
+from outrider.files import check_on_disk
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
@@ -30,8 +31,8 @@ def translate(
     place: dict[str, Any],
     text: Annotated[list[str] | None, typer.Argument(help="Texts; else --in or stdin.")] = None,
     source: Annotated[Path | None, typer.Option("--in", help="Read lines from here.")] = None,
-    target: Annotated[
-        Path | None,
+    out: Annotated[
+        str | None,
         typer.Option("--out", help="Write lines here: whole at the end, or not at all."),
     ] = None,
     n_best: Annotated[
@@ -53,7 +54,7 @@ def translate(
     ] = False,
     stats: Stats = False,
     shards: Annotated[
-        Path | None,
+        str | None,
         typer.Option("--shards", help="Translate every file of this folder; --out is a folder."),
     ] = None,
     workers: Annotated[
@@ -67,8 +68,8 @@ def translate(
     before. A pipe or a device is written straight. Input may be gzipped.
 
     With --shards a folder of files is translated, each into one of the same name in the folder
-    --out. Killed and given again, the command does what is missing; outrider jobs status tells how
-    far it is.
+    --out; either may be in a store, such as s3://bucket/folder. Killed and given again, the command
+    does what is missing; outrider jobs status tells how far it is.
     """
     if n_best is not None:
         options["n_best"] = n_best
@@ -79,12 +80,15 @@ def translate(
         options |= {"split": False} if whole else {}
         options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
         _check_alone({"TEXT": text, "--in": source, "--stats": stats})
-        _translate_shards(model, shards, target, place, options, workers or 1)
+        _translate_shards(model, shards, out, place, options, workers or 1)
         return
     if workers is not None:
         raise ConfigError("--workers", "is for many files; put them into a folder, and --shards")
     if text and source is not None:
         raise ConfigError("--in", "texts were given too; leave out one of them")
+    target = None if out is None else Path(out)
+    for key, path in (("--in", source), ("--out", out)):
+        check_on_disk(key, path or "", "only --shards reads and writes there; give a path")
     check_output("--out", target, *([] if text else [source or STDIN]))
     if target is None:
         check_stdout("name a file with --out")
@@ -116,8 +120,8 @@ def _check_alone(others: dict[str, Any]) -> None:
 
 def _translate_shards(
     model: str,
-    source: Path,
-    out: Path | None,
+    source: str,
+    out: str | None,
     place: dict[str, Any],
     options: dict[str, Any],
     workers: int,

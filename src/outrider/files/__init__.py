@@ -3,6 +3,7 @@
 `read_json` (`read_json_list` for a list) is the one reader of JSON; `replacing`, `write_text`,
 `write_bytes` and `write_json` are the one way to write a file, `working_folder` and `publish` the
 one way to write a folder; `locked` is the one lock.
+`open_store` is a folder on a disk or in a store.
 Whatever is wrong becomes one sentence that names the file and what is left of it.
 """
 
@@ -15,6 +16,14 @@ from outrider.files.reading import (
     read_json_list,
     read_limited,
 )
+from outrider.files.store import (
+    LocalFolder,
+    Place,
+    Store,
+    as_place,
+    check_on_disk,
+    open_store,
+)
 from outrider.files.working_folder import publish, remove_leftovers, working_folder
 from outrider.files.writing import (
     explained,
@@ -26,11 +35,17 @@ from outrider.files.writing import (
 )
 
 __all__ = [
+    "LocalFolder",
+    "Place",
+    "Store",
+    "as_place",
+    "check_on_disk",
     "explained",
     "file_sha256",
     "flush",
     "locked",
     "open_regular",
+    "open_store",
     "parse_json",
     "publish",
     "read_json",

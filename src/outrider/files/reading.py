@@ -5,15 +5,20 @@ is no larger than its kind can be, and is nested no deeper than its kind can be.
 """
 
 import hashlib
+import io
 import json
 import os
 import stat
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any, BinaryIO, NoReturn
 
 from outrider.errors import ModelError, OutriderError
 
 __all__ = [
+    "JSON_BYTES",
+    "Reading",
     "file_sha256",
     "open_regular",
     "parse_json",
@@ -51,7 +56,7 @@ def read_json_list(path: Path, *, limit: int = JSON_BYTES) -> list[Any]:
 
 
 def parse_json(
-    raw: bytes | str, path: Path, error: type[OutriderError] = ModelError, fix: str = ""
+    raw: bytes | str, path: Path | str, error: type[OutriderError] = ModelError, fix: str = ""
 ) -> dict[str, Any]:
     """Parse the text of `path`, which must be one JSON object."""
     values = _parse(raw, path, error, fix)
@@ -60,7 +65,7 @@ def parse_json(
     return values
 
 
-def _parse(raw: bytes | str, path: Path, error: type[OutriderError], fix: str) -> Any:
+def _parse(raw: bytes | str, path: Path | str, error: type[OutriderError], fix: str) -> Any:
     try:
         values = json.loads(raw if isinstance(raw, str) else raw.decode("utf-8"))
     except RecursionError:
@@ -104,13 +109,42 @@ def open_regular(path: Path, *, error: type[OutriderError] = ModelError, fix: st
     return os.fdopen(descriptor, "rb")
 
 
+class Reading(io.RawIOBase):
+    """The bytes of a file, and the checksum of them all."""
+
+    def __init__(
+        self, stream: BinaryIO, explained: Callable[[], AbstractContextManager[None]]
+    ) -> None:
+        """Read `stream`; what goes wrong is said by `explained`."""
+        self._stream, self._explained, self._digest = stream, explained, hashlib.sha256()
+
+    def readable(self) -> bool:
+        """It can be read."""
+        return True
+
+    def readinto(self, buffer: Any, /) -> int:
+        """Read the next bytes."""
+        view = memoryview(buffer)
+        with self._explained():
+            piece = self._stream.read(len(view))
+        self._digest.update(piece)
+        view[: len(piece)] = piece
+        return len(piece)
+
+    def sha256(self) -> str:
+        """Read what is left; return the checksum of the whole file."""
+        while self.read(1 << 20):
+            pass
+        return self._digest.hexdigest()
+
+
 def file_sha256(path: Path) -> str:
     """Checksum of a file, read in pieces."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 
 
-def _check_depth(values: Any, path: Path, error: type[OutriderError], fix: str) -> None:
+def _check_depth(values: Any, path: Path | str, error: type[OutriderError], fix: str) -> None:
     level, depth = [values], 0
     while level:
         depth += 1
@@ -131,5 +165,5 @@ def _kind(value: Any) -> str:
     return names.get(type(value), "a number")
 
 
-def _refuse(path: Path, what: str, error: type[OutriderError], fix: str) -> NoReturn:
+def _refuse(path: Path | str, what: str, error: type[OutriderError], fix: str) -> NoReturn:
     raise error(f"{path}: {what}" + (f"; {fix}" if fix else "")) from None

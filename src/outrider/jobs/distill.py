@@ -22,7 +22,7 @@ from outrider.data.shards import BlockReader, ShardWriter
 from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
-from outrider.files import file_sha256
+from outrider.files import check_on_disk, file_sha256
 from outrider.formats.identity import weights_of
 from outrider.hub import model_folder
 from outrider.jobs.folder import JobFolder, check_origin, open_job
@@ -190,6 +190,8 @@ def distill(
     for key, number in (("rows", rows), ("workers", workers)):
         if number is not None and number < 1:
             raise ConfigError(key, f"got {number}, expected 1 or more")
+    for key, where in (("data", data), ("out", out)):
+        check_on_disk(key, where, "a prepared folder is on a disk; mount the store, or copy it")
     asked = Distillation(
         model,
         Path(data),

@@ -1,4 +1,4 @@
-"""What a job keeps on the disk while it is not finished, in `<out>.partial`.
+"""What a job keeps while it is not finished: on a disk in `<out>.partial`, in a store in `out`.
 
 `origin.json`              all that the output depends on: a run that differs is refused
 `job.json`                 how much there is to do
@@ -6,13 +6,16 @@
 `train-00007.done.json`    its record, without which it does not count
 `train-00008.aside.json`   why a shard of input could not be read
 `.lock`                    held by the one process that hands out shards
+
+A store cannot rename a folder. There `translated.json`, written last, says that `out` is complete.
 """
 
 import json
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,11 +23,15 @@ from pydantic import ValidationError
 
 from outrider.data.manifest import Dropped, Shard, Split
 from outrider.errors import DataError, ResourceError
-from outrider.files import explained, file_sha256, locked, publish, read_json, write_json
+from outrider.files import Place, Store, explained, open_store, publish
 from outrider.jobs.unit import Unit
 
 __all__ = [
+    "ASIDE",
+    "DONE",
     "JOB",
+    "LOCK",
+    "ORIGIN",
     "TRANSLATED",
     "JobFolder",
     "Record",
@@ -33,10 +40,13 @@ __all__ = [
     "open_job",
     "partial",
     "read_record",
+    "remove_records",
 ]
 
 JOB, ORIGIN, TRANSLATED = "job.json", "origin.json", "translated.json"
 """How much there is to do, what it depends on, and what a finished folder of texts holds."""
+LOCK, DONE, ASIDE = ".lock", ".done.json", ".aside.json"
+"""Who hands out shards; how records of what is done, and of what cannot be, are named."""
 COMPARED = ("weights", "decode", "dtype", "data", "rows")
 """Keys of an origin in which two runs must agree."""
 
@@ -59,15 +69,32 @@ class Record(Split):
 class JobFolder:
     """The finished shards of a job, and those that could not be read."""
 
-    path: Path
+    place: Place
     origin: dict[str, Any]
+
+    @cached_property
+    def store(self) -> Store:
+        """Where the files are."""
+        return open_store(self.place)
+
+    @property
+    def path(self) -> Path:
+        """The folder, of a job that works on a disk alone."""
+        assert isinstance(self.place, Path)
+        return self.place
 
     def begin(self, units: Sequence[Unit]) -> None:
         """Note how much there is to do; what was set aside before is tried again."""
-        for leftover in self.path.glob("*.aside.json"):
-            leftover.unlink()
+        for leftover in self.store.names():
+            if leftover.endswith(ASIDE):
+                self.store.remove(leftover)
         rows = sum(unit.rows for unit in units)
-        write_json(self.path / JOB, {"shards": len(units), "rows": rows, "began": time.time()})
+        self.store.write_json(JOB, {"shards": len(units), "rows": rows, "began": time.time()})
+
+    def missing(self, units: Sequence[Unit]) -> list[Unit]:
+        """Return the shards that are still to be done."""
+        done = self.store.each(self.is_done, units)
+        return [unit for unit, one in zip(units, done, strict=True) if not one]
 
     def finish(
         self,
@@ -89,7 +116,7 @@ class JobFolder:
             seconds=round(time.monotonic() - began, 3),
             ended=round(time.time(), 3),
         )
-        write_json(self._record(unit), record.model_dump(mode="json"))
+        self.store.write_json(f"{unit.name}{DONE}", record.model_dump(mode="json"))
 
     def is_done(self, unit: Unit) -> bool:
         """Whether a shard was finished with this model, and is still what was written."""
@@ -101,85 +128,85 @@ class JobFolder:
                     mine in (None, _plain(self.origin[key]))
                     for key, mine in (("weights", record.weights), ("decode", record.decode))
                 )
-                and all(file_sha256(self.path / one.name) == one.sha256 for one in record.shards)
+                and all(self.store.sha256(one.name) == one.sha256 for one in record.shards)
             )
         except (DataError, OSError):
             return False
 
     def read(self, unit: Unit) -> Record:
         """Read the record of a finished shard."""
-        return read_record(self._record(unit))
+        return read_record(self.store, f"{unit.name}{DONE}")
 
     def set_aside(self, unit: Unit, fault: str) -> None:
         """Note why a shard of input could not be read."""
-        write_json(
-            self.path / f"{unit.name}.aside.json",
-            {"input": unit.input, "rows": unit.rows, "fault": fault},
+        self.store.write_json(
+            f"{unit.name}{ASIDE}", {"input": unit.input, "rows": unit.rows, "fault": fault}
         )
 
-    def publish(self, out: Path) -> None:
+    def publish(self, out: Place) -> None:
         """Make all of it `out`, without what only an unfinished job needs."""
-        _remove_unfinished(self.path)
-        publish(self.path, out)
+        if isinstance(out, Path):
+            self.store.remove_unfinished()
+            publish(self.path, out)
         # Only now: killed before, a run still knows which shards are finished.
-        names = [JOB, ORIGIN, ".lock"]
-        for path in [*out.glob("*.done.json"), *(out / name for name in names)]:
-            path.unlink(missing_ok=True)
-
-    def _record(self, unit: Unit) -> Path:
-        return self.path / f"{unit.name}.done.json"
+        remove_records(open_store(out))
 
 
-def read_record(path: Path) -> Record:
+def remove_records(store: Store) -> None:
+    """Remove from a complete folder what only an unfinished job needs."""
+    names = store.names()
+    for name in (JOB, ORIGIN, LOCK):
+        if name in names:
+            store.remove(name)
+    store.each(store.remove, [name for name in names if name.endswith(DONE)])
+
+
+def read_record(store: Store, name: str) -> Record:
     """Read a record; one that is damaged is a `DataError`."""
     try:
-        return Record.model_validate(read_json(path, error=DataError))
+        return Record.model_validate(store.read_json(name))
     except ValidationError:
-        raise DataError(f"{path}: damaged; start again to write it anew") from None
+        raise DataError(f"{store.show(name)}: damaged; start again to write it anew") from None
 
 
 def is_own(name: str) -> bool:
     """Whether a job keeps something of its own under this name, so that no shard may have it."""
-    return name in (JOB, ORIGIN, TRANSLATED) or name.endswith((".done.json", ".aside.json", ".tmp"))
+    return name in (JOB, ORIGIN, TRANSLATED) or name.endswith((DONE, ASIDE, ".tmp"))
 
 
-def partial(out: Path) -> Path:
+def partial(out: Place) -> Place:
     """Return where an unfinished job keeps what becomes `out`."""
-    return out.with_name(f"{out.name}.partial")
+    return out if isinstance(out, str) else out.with_name(f"{out.name}.partial")
 
 
 @contextmanager
-def open_job(out: Path, origin: dict[str, Any]) -> Iterator[JobFolder]:
+def open_job(out: Place, origin: dict[str, Any]) -> Iterator[JobFolder]:
     """Open the folder of finished shards, if it was begun in the same way, or a new one."""
-    work = partial(out)
+    work = open_store(partial(out))
     busy = DataError(f"{work}: another process is at work there; wait for it")
     kept = f"finished shards are kept in {work}"
     try:
-        with explained(out, kept):
-            work.mkdir(parents=True, exist_ok=True)
-            with locked(work / ".lock", busy):
+        with explained(out, kept) if isinstance(out, Path) else nullcontext():
+            work.make()
+            with work.alone(busy):
                 _begin(work, origin)
-                yield JobFolder(work.resolve(), origin)
+                place = work.place
+                yield JobFolder(place.resolve() if isinstance(place, Path) else place, origin)
     except ResourceError as error:
         raise error if kept in str(error) else ResourceError(f"{error}; {kept}") from None
 
 
-def _begin(work: Path, origin: dict[str, Any]) -> None:
-    begun = work / ORIGIN
-    if begun.is_file():
-        check_origin(work, read_json(begun, error=DataError), origin)
+def _begin(work: Store, origin: dict[str, Any]) -> None:
+    if work.has(ORIGIN):
+        check_origin(work, work.read_json(ORIGIN), origin)
     else:
-        write_json(begun, origin)
-    _remove_unfinished(work)
+        work.write_json(ORIGIN, origin)
+    work.remove_unfinished()
 
 
-def _remove_unfinished(work: Path) -> None:
-    """Remove what a killed worker was writing."""
-    for leftover in (*work.glob("*.tmp"), *work.glob(".*.*")):
-        leftover.unlink(missing_ok=True)
-
-
-def check_origin(folder: Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]) -> None:
+def check_origin(
+    folder: Store | Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]
+) -> None:
     """What was begun with one model cannot be gone on with by another."""
     before, now = _plain(found or {}), _plain(wanted)
     for key in COMPARED:

@@ -35,7 +35,7 @@ def finish_units(
         progress: Whether to show it.
     """
     folder.begin(units)
-    missing = [unit for unit in units if not folder.is_done(unit)]
+    missing = folder.missing(units)
     faults = {unit: damaged[unit.input] for unit in missing if unit.input in damaged}
     for unit, fault in faults.items():
         folder.set_aside(unit, fault)
@@ -44,6 +44,7 @@ def finish_units(
         with show_stages(progress) as stages, workers as run:
             advance = stages.start(stage, sum(unit.rows for unit in whole))
             for outcome in run(whole, advance):
+                folder.store.check_alone()
                 if outcome.fault:
                     folder.set_aside(outcome.unit, outcome.fault)
                     faults[outcome.unit] = outcome.fault
@@ -51,5 +52,5 @@ def finish_units(
         names = ", ".join(sorted({unit.input for unit in faults}))
         raise DataError(
             f"{next(iter(faults.values()))}; set aside {len(faults)} of {len(units)} shards "
-            f"(of {names}), the others are kept in {folder.path}: mend the input and run again"
+            f"(of {names}), the others are kept in {folder.store}: mend the input and run again"
         )

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from outrider.data.manifest import read_manifest
 from outrider.errors import DataError
-from outrider.files import read_json
-from outrider.jobs.folder import JOB, TRANSLATED, partial, read_record
+from outrider.files import Place, Store, as_place, open_store
+from outrider.jobs.folder import ASIDE, DONE, JOB, TRANSLATED, Record, partial, read_record
 
 __all__ = ["Status", "read_status"]
 
@@ -15,7 +15,7 @@ __all__ = ["Status", "read_status"]
 class Status:
     """What is done, and how much is left."""
 
-    folder: Path
+    folder: Place
     shards: int
     done: int
     rows: int
@@ -33,34 +33,36 @@ class Status:
         return left / self.speed if self.speed else None
 
 
-def read_status(folder: Path) -> Status:
+def read_status(folder: Place) -> Status:
     """Tell how far the job is that writes `folder`, or works in it."""
-    if (folder / TRANSLATED).is_file() and not (folder / JOB).is_file():
-        summary = read_json(folder / TRANSLATED, error=DataError)
+    folder = as_place(folder)
+    store = open_store(folder)
+    begun = store.has(JOB)
+    if store.has(TRANSLATED) and not begun:
+        summary = store.read_json(TRANSLATED)
         files, rows = len(summary["files"]), summary["rows"]
         return Status(folder, files, files, rows, rows)
-    if (folder / "manifest.json").is_file() and not (folder / JOB).is_file():
+    if isinstance(folder, Path) and store.has("manifest.json") and not begun:
         return _finished(folder)
-    work = folder if (folder / JOB).is_file() else partial(folder)
-    if not (work / JOB).is_file():
+    work = store if begun else open_store(partial(folder))
+    if not work.has(JOB):
         which = "outrider distill or translate --shards"
-        raise DataError(f"{folder}: no job has begun there; name the --out of {which}")
-    job = read_json(work / JOB, error=DataError)
-    records = []
-    for path in work.glob("*.done.json"):
-        try:
-            records.append(read_record(path))
-        except DataError:
-            continue  # it will be done anew
+        raise DataError(f"{store}: no job has begun there; name the --out of {which}")
+    return _unfinished(work)
+
+
+def _unfinished(work: Store) -> Status:
+    job, names = work.read_json(JOB), work.names()
+    found = work.each(lambda name: _record(work, name), [n for n in names if n.endswith(DONE)])
+    records = [record for record in found if record is not None]
     aside = {
-        path.name.removesuffix(".aside.json"): read_json(path, error=DataError)
-        for path in sorted(work.glob("*.aside.json"))
+        name.removesuffix(ASIDE): work.read_json(name) for name in names if name.endswith(ASIDE)
     }
     try:
         new = [record for record in records if record.ended >= job["began"]]
         seconds = max((record.ended for record in new), default=0.0) - job["began"]
         return Status(
-            folder=work,
+            folder=work.place if isinstance(work.place, Path) else str(work),
             shards=job["shards"],
             done=len(records),
             rows=job["rows"],
@@ -71,6 +73,13 @@ def read_status(folder: Path) -> Status:
         )
     except (KeyError, TypeError):
         raise DataError(f"{work}: its files are damaged; run the job again") from None
+
+
+def _record(work: Store, name: str) -> Record | None:
+    try:
+        return read_record(work, name)
+    except DataError:
+        return None  # it will be done anew
 
 
 def _finished(folder: Path) -> Status:

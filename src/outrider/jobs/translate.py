@@ -1,12 +1,13 @@
-"""Translating a folder of text files, each of which becomes one of the same name.
+"""Translating a folder of text files, on a disk or in a store, each into one of the same name.
 
 Line n of an output is the translation of line n of its input. A finished file counts as long as its
 input is what it was; one that was changed, added or mended is translated anew when the command is
 given again.
 """
 
+import hashlib
+import io
 import time
-from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -14,13 +15,22 @@ from pathlib import Path
 from typing import Any
 
 from outrider import __version__
-from outrider.data.lines import open_lines
+from outrider.data.lines import Lines
 from outrider.data.manifest import Shard
 from outrider.errors import ConfigError, DataError, ModelError
-from outrider.files import file_sha256, read_json, replacing, write_json
+from outrider.files import Place, Store, as_place, open_store
 from outrider.formats.identity import weights_of
 from outrider.hub import model_folder
-from outrider.jobs.folder import TRANSLATED, JobFolder, check_origin, is_own, open_job
+from outrider.jobs.folder import (
+    LOCK,
+    ORIGIN,
+    TRANSLATED,
+    JobFolder,
+    check_origin,
+    is_own,
+    open_job,
+    remove_records,
+)
 from outrider.jobs.run import finish_units
 from outrider.jobs.unit import Advance, Unit
 from outrider.jobs.workers import Run, hired
@@ -37,7 +47,7 @@ class _Asked:
     """What is asked for; small enough to be sent to workers."""
 
     model: Path
-    source: Path
+    source: Place
     place: dict[str, Any] = field(default_factory=dict)
     """Keywords of `load`."""
     options: dict[str, Any] = field(default_factory=dict)
@@ -81,18 +91,18 @@ class _Translating:
         config = decode_settings(self.translator.defaults, _decoding(options))
         if config.strategy == "sample":  # row i of all files draws as row i of one would
             options["seed"] = config.seed + unit.first
-        with (
-            open_lines(self.asked.source / unit.input) as lines,
-            replacing(self.folder.path / unit.name) as file,
-        ):
+        source, written = open_store(self.asked.source), hashlib.sha256()
+        with source.open(unit.input) as raw, self.folder.store.replacing(unit.name) as file:
+            lines = Lines(io.BufferedReader(raw), source.show(unit.input))
             texts = (line.decode("utf-8", "replace") for line in lines)
             for rows, results in enumerate(self.translator.results_iter(texts, **options), 1):
-                file.write(format_results(results, rows - 1, n_best=options.get("n_best", 1)))
+                text = format_results(results, rows - 1, n_best=options.get("n_best", 1))
+                written.update(text.encode())
+                file.write(text)
                 advance(1)
-            if rows != unit.rows:
+            if rows != unit.rows or raw.sha256() != unit.sha256:
                 raise DataError(f"{unit.input}: was changed while it was translated; run again")
-        sha256 = file_sha256(self.folder.path / unit.name)
-        shard = Shard(name=unit.name, rows=rows, sha256=sha256)
+        shard = Shard(name=unit.name, rows=rows, sha256=written.hexdigest())
         self.folder.finish(unit, (shard,), began=began)
 
 
@@ -105,7 +115,7 @@ def translate_shards(
     workers: int = 1,
     progress: bool = True,
     **options: Any,
-) -> Path:
+) -> Place:
     """Translate every file of a folder into a file of the same name, without `.gz`.
 
     Files that cannot be read are set aside and named in the `DataError` that is raised when all
@@ -113,8 +123,10 @@ def translate_shards(
 
     Args:
         model: A model folder, or the id of a Hub model.
-        source: Folder of text files, plain or gzipped, one text a line.
-        out: The folder to write; it appears when it is complete.
+        source: Folder of text files, plain or gzipped, one text a line; a path, or the URL of a
+            store, such as `s3://bucket/in`.
+        out: The folder to write, a path or a URL. A folder on a disk appears when it is complete,
+            one of a store is complete when it holds `translated.json`.
         place: Keywords of `load`, such as `{"dtype": "int8", "target_language": "de"}`.
         workers: Processes that each hold the model; more than one need Ray.
         progress: Show a bar on stderr.
@@ -123,27 +135,30 @@ def translate_shards(
     """
     if workers < 1:
         raise ConfigError("workers", f"got {workers}, expected 1 or more")
-    source, out = Path(source).resolve(), Path(out)
+    source, out = as_place(source), as_place(out)
+    if workers > 1 and "memory" in {str(one).partition("://")[0] for one in (source, out)}:
+        raise ConfigError("workers", "memory:// is seen by one process alone; use 1 worker")
+    source = source.resolve() if isinstance(source, Path) else source
     asked = _Asked(model_folder(model).resolve(), source, dict(place or {}), options)
     translator = asked.load()
     decode_settings(translator.defaults, _decoding(options))
-    units, damaged = _look(source)
+    units, damaged = _look(open_store(source))
     origin = asked.origin()
-    if out.exists():
-        _check_same(out, origin, units)
+    if _is_there(open_store(out), origin, units):
         return out
     with open_job(out, origin) as folder:
         work = _Translating(translator, asked, folder) if workers == 1 else None
         del translator  # workers of Ray have their own
         crew = _crew(work, asked, folder, workers)
         finish_units(folder, units, crew, damaged=damaged, stage="translate", progress=progress)
-        shards = [shard for unit in units for shard in folder.read(unit).shards]
+        records = folder.store.each(folder.read, units)
+        shards = [shard for record in records for shard in record.shards]
         summary = {"rows": sum(unit.rows for unit in units), "origin": origin}
         summary["files"] = [
             {**shard.model_dump(include={"name", "rows", "sha256"}), "input_sha256": unit.sha256}
             for unit, shard in zip(units, shards, strict=True)
         ]
-        write_json(folder.path / TRANSLATED, summary)
+        folder.store.write_json(TRANSLATED, summary)
         folder.publish(out)
     return out
 
@@ -168,22 +183,17 @@ def start_worker(asked: _Asked, folder: JobFolder) -> _Translating:
     return _Translating(asked.load(), asked, folder)
 
 
-def _look(source: Path) -> tuple[list[Unit], dict[str, str]]:
+def _look(source: Store) -> tuple[list[Unit], dict[str, str]]:
     """Count the lines of all files; return these, and what is wrong with which of them."""
-    if not source.is_dir():
-        raise DataError(f"{source}: is no folder; put the files to translate into one")
+    files = _files(source)
     units: list[Unit] = []
     damaged: dict[str, str] = {}
     first = 0
-    for path in _files(source):
-        rows = 0
-        try:
-            with open_lines(path) as lines:
-                rows = sum(1 for _ in lines)
-        except DataError as error:
-            damaged[path.name] = str(error)
-        name = path.name.removesuffix(".gz")
-        units.append(Unit(name, path.name, rows, first, sha256=file_sha256(path)))
+    looks = source.each(lambda name: _look_at(source, name), files)
+    for file, (rows, sha256, fault) in zip(files, looks, strict=True):
+        if fault:
+            damaged[file] = fault
+        units.append(Unit(file.removesuffix(".gz"), file, rows, first, sha256=sha256))
         first += rows
     names = [unit.name for unit in units]
     if own := [name for name in names if is_own(name)]:
@@ -193,20 +203,37 @@ def _look(source: Path) -> tuple[list[Unit], dict[str, str]]:
     return units, damaged
 
 
-def _files(source: Path) -> Iterator[Path]:
-    found = sorted(path for path in source.iterdir() if not path.name.startswith("."))
-    files = [path for path in found if path.is_file()]
+def _look_at(source: Store, name: str) -> tuple[int, str, str]:
+    """Return the lines of a file, its checksum, and what is wrong with it."""
+    rows, sha256 = 0, ""
+    try:
+        with source.open(name) as raw:
+            lines = Lines(io.BufferedReader(raw), source.show(name))
+            try:
+                rows = sum(1 for _ in lines)
+            finally:
+                sha256 = raw.sha256()
+    except DataError as error:
+        return 0, sha256, str(error)
+    return rows, sha256, ""
+
+
+def _files(source: Store) -> list[str]:
+    files = [name for name in source.names() if not name.startswith(".")]
     if not files:
         raise DataError(f"{source}: has no files; one text a line, plain or gzipped")
-    return iter(files)
+    return files
 
 
-def _check_same(out: Path, origin: dict[str, Any], units: list[Unit]) -> None:
-    """A folder that is there already must be the translation of these files by this model."""
-    path = out / TRANSLATED
-    if not path.is_file():
+def _is_there(out: Store, origin: dict[str, Any], units: list[Unit]) -> bool:
+    """Whether all is done; a folder that is there must be the translation of these files."""
+    if not out.exists():
+        return False
+    if not out.has(TRANSLATED):
+        if isinstance(out.place, str) and {ORIGIN, LOCK} & set(out.names()):
+            return False  # begun: a store has no other place for it
         raise DataError(f"{out}: is there already, and no translation; choose another folder")
-    summary = read_json(path, error=DataError)
+    summary = out.read_json(TRANSLATED)
     check_origin(out, summary.get("origin"), origin)
     before = {one["name"]: one["input_sha256"] for one in summary["files"]}
     now = {unit.name: unit.sha256 for unit in units}
@@ -218,3 +245,6 @@ def _check_same(out: Path, origin: dict[str, Any], units: list[Unit]) -> None:
             f"{out}: {changed[0]} was translated from another file; remove the folder or choose "
             "another"
         )
+    if isinstance(out.place, str) and out.has(ORIGIN):  # killed when all was done
+        remove_records(out)
+    return True

@@ -1,0 +1,227 @@
+"""A folder of a store: S3, Google's, Azure's, whatever fsspec opens by a URL.
+
+A file is written on this machine's disk first and then put: a store shows an object when all of it
+has arrived. Listings are never kept, for other machines write there too. Credentials and addresses
+are those of the store's package: its environment variables and files, and fsspec's.
+"""
+
+import io
+import json
+import re
+import tempfile
+from collections.abc import Callable, Iterable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AbstractContextManager, contextmanager, suppress
+from functools import cached_property
+from pathlib import Path
+from typing import Any, TextIO, TypeVar
+
+from outrider.errors import ConfigError, DataError, MissingExtraError, OutriderError, ResourceError
+from outrider.files.claim import check_claim, claimed
+from outrider.files.reading import JSON_BYTES, Reading, parse_json
+from outrider.files.writing import replacing
+
+__all__ = ["RemoteFolder"]
+
+BLOCK_BYTES = 8 << 20
+"""Read at once."""
+LANES = 16
+"""Files asked for at once, where many are: a store answers late, but to many."""
+OURS = (AssertionError, AttributeError, NameError, TypeError)
+"""Mistakes of programs; all else that a store's package raises is about the store."""
+_In = TypeVar("_In")
+_Out = TypeVar("_Out")
+
+
+class RemoteFolder:
+    """A folder of a store, by its URL; see `Store`."""
+
+    def __init__(self, place: str) -> None:
+        self.place = place
+
+    def __reduce__(self) -> tuple[type["RemoteFolder"], tuple[str]]:
+        return RemoteFolder, (self.place,)
+
+    def __str__(self) -> str:
+        return re.sub(r"//[^/@]*@", "//", self.place)  # no passwords in messages
+
+    @cached_property
+    def _opened(self) -> tuple[Any, str]:
+        """The file system, and the folder's path there."""
+        protocol = self.place.partition("://")[0]
+        try:
+            from fsspec.core import url_to_fs
+        except ModuleNotFoundError:
+            raise MissingExtraError("fsspec", "stores", str(self)) from None
+        try:
+            system, path = url_to_fs(self.place)
+        except ImportError as error:
+            package = getattr(error.__cause__ or error, "name", None) or "the package of its store"
+            raise ConfigError(
+                str(self), f"needs {package}, which is not installed: pip install {package}"
+            ) from None
+        except ValueError as error:
+            if "protocol" in str(error).lower():
+                raise ConfigError(
+                    str(self),
+                    f"no store is known as {protocol}://; use s3://, gs://, az:// or a path",
+                ) from None
+            raise ConfigError(str(self), f"cannot be opened: {error}") from None
+        return system, path.rstrip("/")
+
+    @property
+    def _system(self) -> Any:
+        """The file system, knowing nothing from before."""
+        system = self._opened[0]
+        system.invalidate_cache()
+        return system
+
+    def _path(self, name: str) -> str:
+        return f"{self._opened[1]}/{name}"
+
+    def exists(self) -> bool:
+        """Whether it holds anything."""
+        return bool(self._list(missing_ok=True))
+
+    def make(self) -> None:
+        """A store has folders by their files alone; but the bucket must be there."""
+        system, path = self._opened
+        if "/" not in path:  # a bucket, which is not ours to make
+            self._list(missing_ok=False)
+            return
+        with (
+            self._explained(str(self), "written", DataError),
+            suppress(FileExistsError, NotImplementedError),
+        ):
+            system.mkdir(path, create_parents=False)  # parents would be buckets
+
+    def names(self) -> list[str]:
+        """Names of its files, in order."""
+        return self._list(missing_ok=False)
+
+    def _list(self, *, missing_ok: bool) -> list[str]:
+        start = self._path("").lstrip("/")
+        with self._explained(str(self), "read"):
+            try:
+                found = self._system.ls(self._opened[1], detail=True)
+            except FileNotFoundError:
+                if not missing_ok:
+                    raise
+                found = []
+        files = (one["name"].lstrip("/") for one in found if one["type"] == "file")
+        names = (name.removeprefix(start) for name in files if name.startswith(start))
+        return sorted(name for name in names if name and "/" not in name)
+
+    def has(self, name: str) -> bool:
+        """Whether there is such a file."""
+        with self._explained(self.show(name), "read"):
+            return bool(self._system.isfile(self._path(name)))
+
+    def show(self, name: str) -> str:
+        """Return how messages name a file."""
+        return f"{self}/{name}"
+
+    @contextmanager
+    def open(self, name: str) -> Iterator[Reading]:
+        """Open a file to read."""
+        at = self.show(name)
+        with self._explained(at, "read"):
+            stream = self._system.open(self._path(name), "rb", block_size=BLOCK_BYTES)
+        with stream, Reading(stream, lambda: self._explained(at, "read")) as reading:
+            yield reading
+
+    def sha256(self, name: str) -> str:
+        """Return the checksum of a file."""
+        with self.open(name) as reading:
+            return reading.sha256()
+
+    def read_json(self, name: str) -> dict[str, Any]:
+        """Read one JSON object."""
+        with self.open(name) as reading, io.BufferedReader(reading) as file:
+            raw = file.read(JSON_BYTES + 1)
+        if len(raw) > JSON_BYTES:
+            raise DataError(f"{self.show(name)}: is larger than {JSON_BYTES >> 20} MiB")
+        return parse_json(raw, self.show(name), DataError)
+
+    def write_json(self, name: str, values: Any) -> None:
+        """Write values as JSON."""
+        self.put(name, (json.dumps(values, indent=2, ensure_ascii=False) + "\n").encode())
+
+    @contextmanager
+    def replacing(self, name: str) -> Iterator[TextIO]:
+        """Yield a text file to write; it is put when it is whole."""
+        with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
+            staged = Path(folder, "staged")
+            with replacing(staged) as file:
+                yield file
+            with self._explained(self.show(name), "written"):
+                self._system.put_file(str(staged), self._path(name))
+                arrived, size = self._system.size(self._path(name)), staged.stat().st_size
+            if arrived not in (size, None):
+                raise ResourceError(
+                    f"{self.show(name)}: {arrived} of {size} bytes have arrived; run again"
+                )
+
+    def put(self, name: str, raw: bytes) -> None:
+        """Write a small file."""
+        with self._explained(self.show(name), "written"):
+            self._system.pipe_file(self._path(name), raw)
+
+    def create(self, name: str, raw: bytes) -> bool | None:
+        """Write a file if there is none: whether it was; None where the store cannot tell."""
+        try:
+            with self._explained(self.show(name), "written"):
+                try:
+                    self._system.pipe_file(self._path(name), raw, mode="create")
+                except FileExistsError:
+                    return False
+                except (NotImplementedError, TypeError, ValueError):
+                    return None
+        except ResourceError:
+            return None  # some stores refuse what they do not know; a plain put tells the rest
+        return True
+
+    def remove(self, name: str) -> None:
+        """Remove a file, if it is there."""
+        with self._explained(self.show(name), "removed"), suppress(FileNotFoundError):
+            self._system.rm_file(self._path(name))
+
+    def remove_unfinished(self) -> None:
+        """Nothing unfinished is ever seen."""
+
+    def alone(self, busy: OutriderError) -> AbstractContextManager[None]:
+        """Be the one process that works here."""
+        return claimed(self, busy)
+
+    def check_alone(self) -> None:
+        """Raise if another process took over."""
+        check_claim(self)
+
+    def each(self, function: Callable[[_In], _Out], some: Iterable[_In]) -> list[_Out]:
+        """Many at once, for most of the time is spent waiting."""
+        with ThreadPoolExecutor(LANES) as pool:
+            return list(pool.map(function, some))
+
+    @contextmanager
+    def _explained(
+        self, at: str, done: str, missing: type[OutriderError] | None = None
+    ) -> Iterator[None]:
+        """Say in one sentence what a store refused; `done` is what was to be done with it."""
+        mine = DataError if done == "read" else ResourceError
+        try:
+            yield
+        except (OutriderError, *OURS):
+            raise
+        except FileNotFoundError as error:
+            why = f"is not there ({_reason(error)}); check the name of the bucket and the folder"
+            raise (missing or mine)(f"{at}: {why}") from None
+        except PermissionError as error:
+            why = f"may not be {done} ({_reason(error)}); check the credentials and their rights"
+            raise mine(f"{at}: {why}") from None
+        except Exception as error:
+            why = "check the network, the address and the credentials of the store, and run again"
+            raise ResourceError(f"{at}: cannot be {done} ({_reason(error)}); {why}") from None
+
+
+def _reason(error: Exception) -> str:
+    return " ".join(str(error).split())[:300] or type(error).__name__
