@@ -261,10 +261,12 @@ def test_closed_streams_are_no_error(closed: str) -> None:
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="needs /dev/full")
-def test_a_full_stderr_is_no_traceback() -> None:
+@pytest.mark.parametrize("unbuffered", ["", "1"])  # with a buffer, Python tries again at its exit
+def test_a_full_stderr_is_no_traceback(unbuffered: str) -> None:
     with Path("/dev/full").open("w") as full:
         line = [sys.executable, "-c", "from outrider.cli.main import main; main()", "trian"]
-        assert subprocess.run(line, stderr=full).returncode == 2
+        environment = {**os.environ, "PYTHONUNBUFFERED": unbuffered}
+        assert subprocess.run(line, stderr=full, env=environment).returncode == 2
 
 
 def test_an_interrupt_outside_a_command_is_one_line(

@@ -223,12 +223,19 @@ def _say_usage(error: typer.TyperException) -> None:
 
 def _say(message: str, colour: str = typer.colors.RED) -> None:
     shown = None if os.environ.get("NO_COLOR") else colour
-    with suppress(OSError, AttributeError):  # a stderr that is full or closed hears nothing
+    try:
         typer.secho(f"outrider: {' '.join(message.split())}", fg=shown, err=True)
+    except (OSError, AttributeError):  # a stderr that is full or closed hears nothing
+        _silence(sys.stderr)
 
 
 def _close_stdout() -> int:
     """Let nothing more be written to a reader that has gone or a disk that is full."""
-    with suppress(OSError, AttributeError):  # closed already
-        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+    _silence(sys.stdout)
     return 1
+
+
+def _silence(stream: Any) -> None:
+    """Lead a stream nowhere: what it still holds would be written at exit, and change the code."""
+    with suppress(OSError, AttributeError):  # closed already
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
