@@ -10,7 +10,8 @@ import torch
 from torch import Tensor, nn
 
 from outrider.models import DecoderState, LanguageModelConfig
-from outrider.models.base import build_position, build_stack, init_weights
+from outrider.models.base import init_weights
+from outrider.models.build import build_position, build_stack
 from outrider.nn.position import Positions
 
 __all__ = ["Policy"]
