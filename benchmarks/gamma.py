@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from outrider.decoding.statistics import Statistics
 from outrider.evaluation.evaluate import read_lines
 from outrider.evaluation.origin import origin
 from outrider.evaluation.palette import INK, ORANGE, QUIET, TEAL
@@ -19,7 +20,6 @@ from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_
 from outrider.evaluation.quality import score_translations
 from outrider.evaluation.repetition import length_ratio, repetition_rate
 from outrider.evaluation.results import write_result
-from outrider.decoding.statistics import Statistics
 from outrider.runtime import Translator, load
 
 GAMMAS = tuple(n / 10 for n in range(11))
@@ -71,7 +71,9 @@ def main() -> None:
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
-    translator = load(options.model, threads=1)
+    translator = load(options.model, dtype="float32", threads=1)
+    if not isinstance(translator, Translator):
+        raise SystemExit(f"{options.model}: is a language model, and this compares translations")
     sources, references = (
         read_lines(path)[: options.lines] for path in (options.source, options.reference)
     )

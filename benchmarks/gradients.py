@@ -176,23 +176,18 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("--lengths", type=int, nargs="+", default=[64, 128, 256, 512, 1024])
     parser.add_argument("--length", type=int, default=LENGTH, help="of the texts learnt from")
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=150)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rows", type=int, default=8)
     parser.add_argument("--json", type=Path)
     parser.add_argument("--png", type=Path)
     options = parser.parse_args()
     torch.set_num_threads(1)
+    torch.set_flush_denormal(True)  # what has almost vanished would slow recurrent layers down
     rows = []
     for name in MODELS:
         rows.append(row := measure(name, options))
-        longest, after = row["new"][-1], row["trained"]
-        print(
-            f"{name}: new, {longest['length']} places back {share(longest)[-1]:.1e} of the last; "
-            f"trained, {after['length']} places back {share(after)[-1]:.1e}; "
-            f"names the first token in {median(row['recalled']):.0%}, {row['seconds']:.0f} s",
-            flush=True,
-        )
+        tell(row)
     names = ("lengths", "length", "steps", "seeds", "rows")
     settings = {name: getattr(options, name) for name in names}
     result = {"task": "gradients", **settings, "width": WIDTH, "layers": LAYERS, "models": rows}
@@ -200,6 +195,15 @@ def main() -> None:
         write_result(options.json, result | {"machine": machine(), "versions": versions()})
     if options.png is not None:
         draw(result, options.png)
+
+
+def tell(row: dict[str, Any]) -> None:
+    """Print how much of the gradient is left at the first token."""
+    for state, one in (("new", row["new"][-1]), ("trained", row["trained"])):
+        far = f"{share(one)[-1]:.1e} of the last, {one['distances'][-1]} places back"
+        print(f"{row['name']}, {state}: {far}")
+    right, seconds = median(row["recalled"]), row["seconds"]
+    print(f"{row['name']} names the first token in {right:.0%}, {seconds:.0f} s", flush=True)
 
 
 def share(row: dict[str, Any]) -> list[float]:

@@ -83,6 +83,7 @@ def _dress(axes: Any, title: str) -> None:
         color=QUIET,
         fontsize=8.5,
         ha="right",
+        zorder=5,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
         transform=axes.get_yaxis_transform(),
     )
