@@ -6,8 +6,8 @@ The loss is of the last place alone. Its gradient is taken at every token's embe
 are compared by distance d from the last place; and at the output of every layer, over all places.
 Once with first weights, for several lengths, and once after learning to name at the last place the
 token of the first, `LENGTH` places before. All in float32 on one thread, of equal width and depth;
-a norm is the median of rows and seeds. Attention is between residual sums, as in our models;
-recurrent layers are stacked bare, as in the textbook, with orthogonal matrices for the state.
+a norm is the median of rows and seeds. Attention stands between residual sums and feed-forwards, as
+in our models; recurrent layers once there in its place, and stacked bare, as in the textbook.
 """
 
 import argparse
@@ -79,9 +79,9 @@ MODELS: dict[str, Callable[[], LanguageModel | Recurrent]] = {
     "FAST": attention(**FAST),
     "scaled dot product": attention(),
     "dot product": attention(attention={"kind": "causal", "score": "dot"}),
-    "LSTM": lambda: Recurrent(nn.LSTM),
+    "GRU, residual": attention(core="gru"),
     "GRU": lambda: Recurrent(nn.GRU),
-    "RNN (tanh)": lambda: Recurrent(nn.RNN),
+    "LSTM": lambda: Recurrent(nn.LSTM),
 }
 
 
@@ -218,7 +218,8 @@ def draw(result: dict[str, Any], path: Path) -> None:
     try:
         (new, trained), (lengths, layers) = figure.subplots(2, 2)
         for row, colour in zip(result["models"], SERIES, strict=False):
-            style = {"color": colour, "linewidth": 2, "marker": "o", "markersize": 3.5}
+            width = 5 if row is result["models"][0] else 2  # the next one hides it
+            style = {"color": colour, "linewidth": width, "marker": "o", "markersize": 3.5}
             for axes, one in ((new, row["new"][-1]), (trained, row["trained"])):
                 _draw_line(axes, [d + 1 for d in one["distances"]], share(one), style)
             right = f"{row['name']}: {100 * median(row['recalled']):.0f} % right"
@@ -228,11 +229,11 @@ def draw(result: dict[str, Any], path: Path) -> None:
             by_layer = [norm / row["new"][-1]["layers"][-1] for norm in row["new"][-1]["layers"]]
             _draw_line(layers, range(len(by_layer)), by_layer, style)
         longest = result["lengths"][-1]
-        _dress(new, f"new, {longest} tokens", "places back, and 1")
+        _dress(new, f"new, {longest} tokens", "distance from the last place, and 1")
         _dress(
             trained,
             f"after {result['steps']} steps, {result['length']} tokens",
-            "places back, and 1",
+            "distance from the last place, and 1",
         )
         _dress(lengths, "new: gradient at the first token", "tokens")
         _dress(
