@@ -16,26 +16,36 @@ SMOOTH = 5
 
 
 def draw(results: list[dict[str, Any]], corridor: int, episodes: int, path: Path) -> None:
-    """Draw a panel for each learning rate, and in it a band and thin lines for each model."""
+    """Draw a panel for each learning rate and memory; in it a band and lines for each model."""
     pyplot = load_pyplot("the learning curves")
-    rates = sorted({result["rate"] for result in results})
-    size = (0.6 + 4.9 * len(rates), 4.6)
+    panels: dict[str, list[dict[str, Any]]] = {}
+    for result in results:
+        panels.setdefault(_panel(result, corridor), []).append(result)
+    size = (0.6 + 4.9 * len(panels), 4.6)
     figure = pyplot.figure(figsize=size, layout="constrained", facecolor="white")
     try:
-        panels = figure.subplots(1, len(rates), squeeze=False, sharey=True)[0]
-        for axes, rate in zip(panels, rates, strict=True):
+        places = figure.subplots(1, len(panels), squeeze=False, sharey=True)[0]
+        for axes, (name, runs) in zip(places, panels.items(), strict=True):
             axes.axhline(50, color=QUIET, linewidth=1, linestyle=(0, (4, 4)), zorder=1)
-            runs = [result for result in results if result["rate"] == rate]
             for result, colour in zip(runs, COLOURS, strict=False):
                 _draw_model(axes, result, colour, episodes)
-            _dress(axes, f"learning rate {rate:g}")
-        panels[0].set_ylabel("right turns, %", color=QUIET)
+            _dress(axes, name)
+        places[0].set_ylabel("right turns, %", color=QUIET)
         title = f"Remember a cue over {corridor} steps of noise"
         figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
         path.parent.mkdir(parents=True, exist_ok=True)
         figure.savefig(path, dpi=120, pil_kwargs={"optimize": True})
     finally:
         pyplot.close(figure)
+
+
+def _panel(result: dict[str, Any], corridor: int) -> str:
+    """Say what the runs of a panel have in common."""
+    segment, memory = (result["model"][key] for key in ("max_positions", "memory"))
+    rate = f"learning rate {result['rate']:g}"
+    if segment >= corridor + 2:
+        return rate
+    return f"segments of {segment} steps, memory {memory}, {rate}"
 
 
 def _draw_model(axes: Any, result: dict[str, Any], colour: str, episodes: int) -> None:
@@ -73,6 +83,7 @@ def _dress(axes: Any, title: str) -> None:
         color=QUIET,
         fontsize=8.5,
         ha="right",
+        zorder=5,
         bbox={"facecolor": "white", "edgecolor": "none", "alpha": 0.85, "pad": 1.5},
         transform=axes.get_yaxis_transform(),
     )

@@ -2,18 +2,34 @@
 
     h_t = stack(W o_1, ..., W o_t)        action ~ softmax(A h_t)        value = v . h_t
 
-Acting appends one observation to a cache; training reads whole episodes in one pass. Both compute
-the same numbers.
+An episode of at most `max_positions` steps is read at once: acting appends one observation to a
+cache, training reads all in one pass. A longer one is read in segments of that many steps. Of those
+before, every layer keeps its last `memory` inputs, into which no gradient flows (Transformer-XL,
+`outrider.nn.stack.memory`). Either way acting and training compute the same numbers.
 """
+
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor, nn
 
 from outrider.models import DecoderState, LanguageModelConfig
-from outrider.models.base import build_position, build_stack, init_weights
+from outrider.models.base import init_weights
+from outrider.models.build import build_position, build_stack
 from outrider.nn.position import Positions
+from outrider.nn.stack.memory import Memory, run_segment
 
-__all__ = ["Policy"]
+__all__ = ["Policy", "Reading"]
+
+
+@dataclass
+class Reading:
+    """Where episodes stand that are read in segments."""
+
+    memory: Memory
+    """Of the segments before."""
+    seen_BTC: Tensor
+    """The segment that has begun."""
 
 
 class Policy(nn.Module):
@@ -21,6 +37,7 @@ class Policy(nn.Module):
 
     def __init__(self, config: LanguageModelConfig, channels: int, actions: int) -> None:
         super().__init__()
+        self.segment, self.memory = config.max_positions, config.memory
         self.look = nn.Linear(channels, config.hidden_size)
         self.position = build_position(config)
         self.stack = build_stack(config, "attention", cross=False)
@@ -31,12 +48,25 @@ class Policy(nn.Module):
             nn.init.normal_(head.weight, std=0.01)
 
     def forward(self, seen_BTC: Tensor) -> tuple[Tensor, Tensor]:
-        """Read whole episodes: logits of the actions, [B, T, A], and values, [B, T]."""
-        positions = Positions.upto(seen_BTC.shape[1], seen_BTC.device)
-        return self._judge(self.stack(self._embed(seen_BTC, positions), positions))
+        """Read whole episodes: logits of the actions, [B, T, A], and values, [B, T].
 
-    def open(self, rows: int, steps: int) -> DecoderState:
+        Segments remember each other, but gradients stop between them.
+        """
+        rows, steps, _ = seen_BTC.shape
+        if steps <= self.segment:
+            positions = Positions.upto(steps, seen_BTC.device)
+            return self._judge(self.stack(self._embed(seen_BTC, positions), positions))
+        memory, hidden = Memory.empty(self.stack, rows, self.memory), []
+        for segment_BTC in seen_BTC.split(self.segment, dim=1):
+            hidden_BTD, memory = self._read(segment_BTC, memory)
+            hidden.append(hidden_BTD)
+        return self._judge(torch.cat(hidden, dim=1))
+
+    def open(self, rows: int, steps: int) -> DecoderState | Reading:
         """Begin `rows` episodes of at most `steps` steps."""
+        if steps > self.segment:
+            nothing_B0C = self.look.weight.new_zeros(rows, 0, self.look.in_features)
+            return Reading(Memory.empty(self.stack, rows, self.memory), nothing_B0C)
         caches = self.stack.new_caches(rows, steps)
         return DecoderState(
             caches,
@@ -47,16 +77,37 @@ class Policy(nn.Module):
         )
 
     @torch.no_grad()
-    def extend(self, seen_BC: Tensor, state: DecoderState) -> tuple[Tensor, Tensor]:
+    def extend(self, seen_BC: Tensor, state: DecoderState | Reading) -> tuple[Tensor, Tensor]:
         """Take in one more observation of every episode: logits, [B, A], and values, [B]."""
+        seen_B1C = seen_BC[:, None]
+        if isinstance(state, Reading):
+            hidden_B1D = self._read_again(seen_B1C, state)
+        else:
+            hidden_B1D = self._append(seen_B1C, state)
+        logits_B1A, value_B1 = self._judge(hidden_B1D)
+        return logits_B1A[:, 0], value_B1[:, 0]
+
+    def _append(self, seen_B1C: Tensor, state: DecoderState) -> Tensor:
         counts = [1] * state.rows
         step = state.step(1, counts)
-        x_B1D = self._embed(seen_BC[:, None], step.positions)
-        logits_B1A, value_B1 = self._judge(
-            self.stack.extend(x_B1D, state.caches, step, state.sources)
-        )
+        x_B1D = self._embed(seen_B1C, step.positions)
+        hidden_B1D = self.stack.extend(x_B1D, state.caches, step, state.sources)
         state.advance(counts)
-        return logits_B1A[:, 0], value_B1[:, 0]
+        return hidden_B1D
+
+    def _read_again(self, seen_B1C: Tensor, state: Reading) -> Tensor:
+        """Read a segment from its beginning; when it is full, it is remembered."""
+        segment_BTC = torch.cat([state.seen_BTC, seen_B1C], dim=1)
+        hidden_BTD, memory = self._read(segment_BTC, state.memory)
+        if segment_BTC.shape[1] == self.segment:
+            state.memory, segment_BTC = memory, segment_BTC[:, :0]
+        state.seen_BTC = segment_BTC
+        return hidden_BTD[:, -1:]
+
+    def _read(self, seen_BTC: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
+        positions = Positions.upto(seen_BTC.shape[1], seen_BTC.device)
+        begins_BT = torch.zeros(seen_BTC.shape[:2], dtype=torch.bool, device=seen_BTC.device)
+        return run_segment(self.stack, self._embed(seen_BTC, positions), begins_BT, memory)
 
     def _embed(self, seen_BTC: Tensor, positions: Positions) -> Tensor:
         x_BTD: Tensor = self.look(seen_BTC)

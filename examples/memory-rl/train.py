@@ -8,6 +8,7 @@ Proximal policy optimisation (Schulman et al., 2017, arXiv:1707.06347) on whole 
 with advantages A_t by the exponential average of Schulman et al. (2015, arXiv:1506.02438).
 
 python examples/memory-rl/train.py --json memory.json --png memory.png
+python examples/memory-rl/train.py --segment 6 --json segments.json --png segments.png
 """
 
 import argparse
@@ -31,6 +32,8 @@ from outrider.models import LanguageModelConfig, check_keys
 
 HERE = Path(__file__).parent
 MODELS = ("transformer", "gtrxl", "gtrxl-closed")
+SEGMENTED = ("transformer", "gtrxl")
+"""Those that are compared with and without a memory of earlier segments."""
 SOLVED = 0.95
 """Share of right turns in the last tenth of the updates that counts as solved."""
 
@@ -64,11 +67,12 @@ class Episodes(NamedTuple):
     reward_BT: Tensor
 
 
-def read_model(name: str) -> tuple[str, LanguageModelConfig]:
-    """Read a YAML file: the model's name and its config."""
+def read_model(name: str, changes: dict[str, int] | None = None) -> tuple[str, LanguageModelConfig]:
+    """Read a YAML file: the model's name and its config, with some keys changed."""
     spec = yaml12.parse((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
-    check_keys(LanguageModelConfig, spec["model"], prefix="model.")
-    return spec["name"], LanguageModelConfig(**spec["model"])
+    model = spec["model"] | (changes or {})
+    check_keys(LanguageModelConfig, model, prefix="model.")
+    return spec["name"], LanguageModelConfig(**model)
 
 
 def play(policy: Policy, mazes: VectorEnv[Any, Any, Any], steps: int, device: str) -> Episodes:
@@ -134,16 +138,19 @@ def learn(config: LanguageModelConfig, settings: Settings, seed: int, device: st
     return curve
 
 
-def measure(name: str, settings: Settings, seeds: int, device: str) -> dict[str, Any]:
+def measure(
+    name: str, settings: Settings, seeds: int, device: str, changes: dict[str, int]
+) -> dict[str, Any]:
     """Train one kind of policy from several seeds at one learning rate."""
-    title, config = read_model(name)
+    title, config = read_model(name, changes)
+    told = ", ".join([title, *(f"{key} {value}" for key, value in changes.items())])
     start = time.process_time()
     curves = []
     for seed in range(seeds):
         curves.append(learn(config, settings, seed, device))
         seconds = time.process_time() - start
         share = f"{at_end(curves[-1]):.0%} right at the end"
-        print(f"{title}, rate {settings.rate:g}, seed {seed}: {share}, {seconds:.0f} s", flush=True)
+        print(f"{told}, rate {settings.rate:g}, seed {seed}: {share}, {seconds:.0f} s", flush=True)
     return {
         "name": title,
         "model": config.to_diff_dict(),
@@ -168,7 +175,9 @@ def main() -> None:
     parser.add_argument("--seeds", type=int, default=6)
     parser.add_argument("--updates", type=int, default=Settings.updates)
     parser.add_argument("--corridor", type=int, default=Settings.corridor)
-    parser.add_argument("--rates", type=float, nargs="+", default=[3e-3, 1e-2])
+    parser.add_argument("--rates", type=float, nargs="+", help="by default 0.003 and 0.01")
+    parser.add_argument("--segment", type=int, help="steps read at a time; by default all")
+    parser.add_argument("--memory", type=int, nargs="+", help="with --segment: steps remembered")
     parser.add_argument("--device", default="cpu")
     parser.add_argument("--json", type=Path, default=Path("memory.json"))
     parser.add_argument("--png", type=Path, default=Path("memory.png"))
@@ -178,13 +187,29 @@ def main() -> None:
     if arguments.quick:
         settings, seeds = Settings(corridor=3, updates=3, episodes=8), 2
     results = [
-        measure(name, replace(settings, rate=rate), seeds, arguments.device)
-        for rate in arguments.rates
-        for name in MODELS
+        measure(name, replace(settings, rate=rate), seeds, arguments.device, changes)
+        for name, rate, changes in plan(arguments)
     ]
     draw(results, settings.corridor, settings.episodes, arguments.png)
     record = {"settings": asdict(settings), "seeds": seeds, "runs": results}
     write_result(arguments.json, {**record, "machine": machine(), "versions": versions()})
+
+
+def plan(arguments: argparse.Namespace) -> list[tuple[str, float, dict[str, int]]]:
+    """List what to train: a model, a learning rate, and keys of its config to change."""
+    segment = arguments.segment
+    if segment is None:
+        if arguments.memory is not None:
+            raise SystemExit("--memory is of earlier segments; say with --segment how long one is")
+        rates = arguments.rates or [3e-3, 1e-2]
+        return [(name, rate, {}) for rate in rates for name in MODELS]
+    memories = [0, segment, 2 * segment] if arguments.memory is None else arguments.memory
+    return [
+        (name, rate, {"max_positions": segment, "memory": memory})
+        for rate in arguments.rates or [3e-3]
+        for memory in memories
+        for name in SEGMENTED
+    ]
 
 
 if __name__ == "__main__":

@@ -166,6 +166,63 @@ def test_acting_and_reading_give_the_same(train: ModuleType, name: str) -> None:
         torch.testing.assert_close(one_value, value[:, t])
 
 
+SEGMENTS = [{"max_positions": 4, "memory": memory} for memory in (0, 3, 4, 8)]
+
+
+@pytest.mark.parametrize("changes", SEGMENTS, ids=lambda changes: f"memory-{changes['memory']}")
+@pytest.mark.parametrize("name", ["transformer", "gtrxl"])
+def test_acting_and_reading_in_segments_give_the_same(
+    train: ModuleType, name: str, changes: dict[str, int]
+) -> None:
+    policy = segmented(train, name, changes)
+    seen = torch.randn(3, 11, SEE, dtype=torch.float64)
+    logits, value = policy(seen)
+    state = policy.open(3, 11)
+    for t in range(11):
+        one_logits, one_value = policy.extend(seen[:, t], state)
+        torch.testing.assert_close(one_logits, logits[:, t])
+        torch.testing.assert_close(one_value, value[:, t])
+
+
+@pytest.mark.parametrize(("memory", "reached"), [(0, 0), (3, 3), (4, 4), (8, 4)], ids=str)
+def test_the_last_segment_knows_what_its_memory_holds(
+    train: ModuleType, memory: int, reached: int
+) -> None:
+    """Two layers reach twice as far as the memory, and no gradient goes where they reach."""
+    policy = segmented(train, "gtrxl", {"max_positions": 4, "memory": memory})
+    seen = torch.randn(1, 12, SEE, dtype=torch.float64, requires_grad=True)
+    before = policy(seen)[0][:, -1]
+    (gradient,) = torch.autograd.grad(before.sum(), seen)
+    assert gradient[0, :8].eq(0).all(), "gradients leave their segment"
+    assert gradient[0, 8:].ne(0).any(dim=-1).all()
+    moved = []
+    for t in range(4):
+        changed = seen.detach().clone()
+        changed[:, t] += 1
+        moved.append(not torch.equal(policy(changed)[0][:, -1], before))
+    assert sum(moved) == reached
+
+
+def segmented(train: ModuleType, name: str, changes: dict[str, int]) -> torch.nn.Module:
+    """Build a policy that reads in segments and whose actions differ."""
+    torch.manual_seed(0)
+    policy = train.Policy(train.read_model(name, changes)[1], SEE, ACT).double()
+    torch.nn.init.normal_(policy.actor.weight)
+    return policy
+
+
+def test_memory_of_segments_quick(train: ModuleType, tmp_path: Path) -> None:
+    result = run(train, tmp_path, "--quick", "--segment", "2", "--memory", "0", "4")
+    tried = [(run["name"], run["model"]["memory"]) for run in result["runs"]]
+    assert tried == [(name, m) for m in (0, 4) for name in ("Transformer", "GTrXL, gate bias 2")]
+    assert {run["model"]["max_positions"] for run in result["runs"]} == {2}
+
+
+def test_a_memory_without_segments_is_refused(train: ModuleType, tmp_path: Path) -> None:
+    with pytest.raises(SystemExit, match="--memory is of earlier segments"):
+        run(train, tmp_path, "--quick", "--memory", "4")
+
+
 def test_advantages_are_sums_of_surprises(train: ModuleType) -> None:
     settings = train.Settings(discount=0.9, trace=0.7)
     value, reward = torch.randn(2, 3, 6, dtype=torch.float64)
