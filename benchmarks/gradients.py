@@ -26,7 +26,7 @@ from outrider.evaluation.palette import INK, QUIET, SERIES
 from outrider.evaluation.pictures.pyplot import load_pyplot, save_figure, style_axes
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models import LanguageModel, LanguageModelConfig
-from outrider.models.base import init_weights
+from outrider.models.words import init_weights
 
 WIDTH, LAYERS = 64, 4
 ANSWERS, VOCABULARY = 8, 32

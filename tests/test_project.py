@@ -1,6 +1,8 @@
 """The project as a whole: what is promised in one place is kept in another."""
 
+import ast
 import importlib
+import importlib.util
 import json
 import os
 import pkgutil
@@ -244,3 +246,20 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     assert float(bleu) > 90
     for block in blocks(section, "python"):
         assert run(sys.executable, "-c", block) == "Der alte Mann braucht das kleine Buch.\n"
+
+
+def test_scripts_import_what_is_there() -> None:
+    """Benchmarks and examples run rarely: a name that moved must not wait for that to be missed."""
+    wanted = {
+        (node.module, alias.name, script.relative_to(ROOT))
+        for folder in ("benchmarks", "examples", "docs")
+        for script in (ROOT / folder).rglob("*.py")
+        for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "outrider"
+        for alias in node.names
+    }
+    assert len(wanted) > 100
+    for module, name, script in sorted(wanted, key=str):
+        found = importlib.import_module(str(module))
+        there = hasattr(found, name) or importlib.util.find_spec(f"{module}.{name}") is not None
+        assert there, f"{script}: {module} has no {name}"

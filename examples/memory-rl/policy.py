@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from outrider.models import DecoderState, LanguageModelConfig
-from outrider.models.base import init_weights
 from outrider.models.build import build_position, build_stack
+from outrider.models.words import init_weights
 from outrider.nn.position import Positions
 from outrider.nn.stack.memory import Memory, run_segment
 
