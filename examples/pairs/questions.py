@@ -19,7 +19,7 @@ def draw(dice: random.Random) -> Pair:
     place = dict.fromkeys(PEOPLE, "")
     holder: dict[str, str] = {}
     lines = []
-    for _ in range(dice.randint(4, 9)):
+    for _ in range(dice.randint(2, 5)):
         who = dice.choice(PEOPLE)
         free = [thing for thing in THINGS if thing not in holder]
         if place[who] and free and dice.random() < 0.4:
