@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 
 TRAIN, TEST = 8000, 500
+"""Pairs, where a task does not ask for another number."""
 Pair = tuple[str, str]
 
 
@@ -18,13 +19,13 @@ def write(folder: Path, train: Iterable[Pair], test: Iterable[Pair]) -> None:
         (folder / f"test.{name}").write_text("".join(f"{row[side]}\n" for row in rows), "utf-8")
 
 
-def make(what: str, draw: Callable[[random.Random], Pair]) -> None:
+def make(what: str, draw: Callable[[random.Random], Pair], *, train: int = TRAIN) -> None:
     """Draw pairs, none of the test among those of training, and write them to --out."""
     parser = argparse.ArgumentParser(description=what)
     parser.add_argument("--out", type=Path, required=True, help="folder to write")
     out = parser.parse_args().out
     dice, seen = random.Random(1), set[Pair]()
-    while len(seen) < TRAIN + TEST:
+    while len(seen) < train + TEST:
         seen.add(draw(dice))
     pairs = sorted(seen)
     dice.shuffle(pairs)

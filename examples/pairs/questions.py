@@ -36,4 +36,4 @@ def draw(dice: random.Random) -> Pair:
 
 
 if __name__ == "__main__":
-    make("Stories with questions, and the answers.", draw)
+    make("Stories with questions, and the answers.", draw, train=40_000)
