@@ -89,7 +89,7 @@ def main() -> None:
         told = f"BLEU {row['bleu']:.1f}, {row['tokens_per_round']:.2f} tokens a round"
         print(f"gamma {gamma:g}: {told}", flush=True)
     result = {"task": "gamma", "lines": len(sources), "alone": alone, "tandem": rows}
-    result["origin"] = origin(options.model, source=options.source, reference=options.reference)
+    result |= origin(options.model, source=options.source, reference=options.reference)
     if options.json is not None:
         write_result(options.json, result)
     if options.png is not None:
