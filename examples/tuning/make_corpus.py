@@ -1,10 +1,11 @@
-"""Cut one source out of a parallel corpus and split it into train, valid and test.
+"""Cut some sources out of a parallel corpus and split them into train, valid and test.
 
-    python make_corpus.py CORPORA/en_zh_parallel OUT [--source python-docs]
+    python make_corpus.py CORPORA/en_zh_parallel OUT [--source python-docs react:5000]
 
 The folder holds `train.en.gz`, `train.zh.gz` and `train.source.gz`, which names the source of each
-line. All pairs with the same English text fall into the same split, by a checksum of that text, so
-no test sentence was seen in training and the split is the same on every machine.
+line; `react:5000` takes the first 5,000 pairs of one. All pairs with the same English text fall
+into the same split, by a checksum of that text, so no test sentence was seen in training and the
+split is the same on every machine.
 """
 
 import argparse
@@ -22,9 +23,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("out", type=Path)
-    parser.add_argument("--source", default="python-docs")
+    parser.add_argument("--source", nargs="+", default=["python-docs"])
     arguments = parser.parse_args()
-    found = cut(arguments.corpus, arguments.source)
+    named = (text.partition(":") for text in arguments.source)
+    found = cut(arguments.corpus, {name: int(most or 1 << 60) for name, _, most in named})
     arguments.out.mkdir(parents=True, exist_ok=True)
     for name, pairs in found.items():
         for side, lines in zip(("en", "zh"), zip(*pairs, strict=True), strict=True):
@@ -33,18 +35,21 @@ def main() -> None:
         print(f"{name}: {len(pairs)} pairs")
 
 
-def cut(corpus: Path, source: str) -> dict[str, list[tuple[str, str]]]:
-    """Return the pairs of one source by split."""
+def cut(corpus: Path, most: dict[str, int]) -> dict[str, list[tuple[str, str]]]:
+    """Return the pairs of some sources by split, at most so many of each."""
+    left = dict(most)
     found: dict[str, list[tuple[str, str]]] = {"train": [], "valid": [], "test": []}
     names = {0: "valid", 1: "test"}
     for english, chinese, name in zip(
         *(read(corpus / f"train.{part}.gz") for part in ("en", "zh", "source")), strict=True
     ):
-        if name == source:
+        if left.get(name, 0) > 0:
+            left[name] -= 1
             place = zlib.crc32(english.encode()) % SHARE
             found[names.get(place, "train")].append((english, chinese))
-    if not found["train"]:
-        raise SystemExit(f"{corpus}: has no pairs of {source!r}")
+    for name, number in most.items():
+        if left[name] == number:
+            raise SystemExit(f"{corpus}: has no pairs of {name!r}")
     return found
 
 

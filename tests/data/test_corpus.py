@@ -68,7 +68,21 @@ def test_several_files_follow_each_other(folder: Path) -> None:
     rows = pairs(folder, pairs=["a.tsv", "a.parquet"])
     assert [(row.source, row.target) for row in rows] == PAIRS * 2
     config = CorpusConfig(source=("a", "b"), target=("c", "d"))
-    assert corpus_files(config) == ("a", "b", "c", "d")
+    assert [*corpus_files(config, Path)] == ["a", "b", "c", "d"]
+
+
+def test_a_pattern_names_all_that_match_in_their_order(folder: Path, tmp_path: Path) -> None:
+    for number in (2, 0, 1):
+        part = "".join(f"{number} {source}\t{target}\n" for source, target in PAIRS)
+        (tmp_path / f"part-{number}.tsv").write_text(part)
+    rows = pairs(tmp_path, pairs="part-*.tsv")
+    expected = [(f"{n} {source}", target) for n in range(3) for source, target in PAIRS]
+    assert [(row.source, row.target) for row in rows] == expected
+    config = CorpusConfig(pairs=("sub/part-*.tsv",))
+    found = corpus_files(config, lambda name: tmp_path / Path(name).name)
+    assert found == {f"sub/part-{n}.tsv": tmp_path / f"part-{n}.tsv" for n in range(3)}
+    with pytest.raises(DataError, match="no file has such a name"):
+        pairs(tmp_path, pairs="other-*.tsv")
 
 
 @pytest.mark.parametrize("short", ["en", "de"])

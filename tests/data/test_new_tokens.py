@@ -54,6 +54,19 @@ def test_new_tokens_come_behind_and_nothing_else_changes(
     assert again.vocab_size == words + 4
 
 
+@pytest.mark.parametrize(
+    "text", ["a dog，the cat！", "，a dog", "the man（a cat）runs", "a，，cat"]
+)
+def test_wide_marks_have_no_blanks_around_them(
+    unigram: SubwordTokenizer, tmp_path: Path, text: str
+) -> None:
+    """Folded to ASCII by NFKC, they would be lost to a model that writes Chinese."""
+    write_sentencepiece(unigram, tmp_path)
+    grown = add_tokens(load_tokenizer(tmp_path), ["，", "！", "（", "）"])
+    (ids,) = grown.encode_target_batch([text])
+    assert grown.decode(ids) == text
+
+
 @pytest.mark.filterwarnings("ignore:Recommended. pip install sacremoses")
 def test_transformers_finds_them_in_a_marian_folder(
     unigram: SubwordTokenizer, tmp_path: Path

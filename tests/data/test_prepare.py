@@ -180,6 +180,23 @@ def test_touched_or_vanished_corpora_count_as_unchanged(
     assert run(config).reused
 
 
+def test_a_part_that_appears_is_noticed_and_parts_may_vanish(
+    configure: Configure, tmp_path: Path
+) -> None:
+    lines = ["one house\tein Haus\n", "two houses\tzwei H\u00e4user\n"] * 40
+    for number in range(2):
+        (tmp_path / f"part-{number}.tsv").write_text("".join(f"{number} {one}" for one in lines))
+    config = configure(train={"pairs": "part-*.tsv"}, clean={"drop_duplicates": False})
+    assert [file.name for file in run(config).manifest.inputs] == ["part-0.tsv", "part-1.tsv"]
+    assert run(config).reused
+    (tmp_path / "part-2.tsv").write_text("a\tb\n")
+    with pytest.raises(DataError, match=r"differently \(.*part-2.tsv is new\)"):
+        run(config)
+    for path in tmp_path.glob("part-*.tsv"):
+        path.unlink()
+    assert run(config).reused
+
+
 def test_other_settings_are_refused_and_named(configure: Configure) -> None:
     run(configure())
     changed = configure(clean={"max_ratio": 3.0})

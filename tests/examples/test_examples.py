@@ -264,7 +264,7 @@ def test_the_corpus_to_tune_on_is_split_by_its_english(tmp_path: Path) -> None:
         (tmp_path / f"train.{name}.gz").write_bytes(gzip.compress(text.encode()))
     with pytest.MonkeyPatch.context() as patch:
         patch.syspath_prepend(EXAMPLES / "tuning")
-        arguments = [str(tmp_path), str(tmp_path / "out"), "--source", "docs"]
+        arguments = [str(tmp_path), str(tmp_path / "out"), "--source", "docs:999"]
         patch.setattr(sys, "argv", ["make_corpus.py", *arguments])
         import_module("make_corpus").main()
     found = {

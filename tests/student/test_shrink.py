@@ -200,6 +200,34 @@ def test_fewer_units_through_the_command_line(
     assert load(tmp_path / "small").translate(["the cat sees a dog"], max_new_tokens=4)
 
 
+@pytest.mark.parametrize("cut", [False, True], ids=["all words", "cut"])
+def test_the_other_direction_has_its_words(
+    model: Path, data: Path, tmp_path: Path, cut: bool
+) -> None:
+    """Back and forth it is what it was, but for what it thought of how common words are."""
+    words = {"words": least(model) + 8, "data": data} if cut else {"positions": 64}
+    shrink(model, tmp_path / "there", **words)  # type: ignore[arg-type]
+    for start, end in (("there", "back"), ("back", "again")):
+        given = ["shrink", str(tmp_path / start), "--reverse", "--out", str(tmp_path / end)]
+        assert run(given) == 0
+    there, back, again = (load_model(tmp_path / name) for name in ("there", "back", "again"))
+    before, after = there.state_dict(), again.state_dict()
+    assert after.keys() == before.keys()
+    for name, weight in before.items():
+        assert torch.equal(after[name], weight) or name == "logits_bias"
+    assert back.logits_bias is not None
+    assert torch.count_nonzero(back.logits_bias) <= 1
+    read, written = (load_tokenizer(tmp_path / name) for name in ("there", "back"))
+    text = "the dog sings in a tree"
+    (ids,) = read.encode_target_batch([text])
+    assert ids == written.encode(text)
+    assert written.encode_target_batch([text]) == [read.encode(text)]
+    with torch.inference_mode():
+        reads = back.source_tokens if cut else back.tokens
+        assert torch.equal(reads(torch.tensor(ids)), there.tokens(torch.tensor(ids)))
+    assert load(tmp_path / "back").translate([text], max_new_tokens=4)
+
+
 def test_fewer_positions(model: Path, tmp_path: Path) -> None:
     shrink(model, tmp_path / "small", positions=16)
     small, large = load_model(tmp_path / "small"), load_model(model)

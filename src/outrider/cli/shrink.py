@@ -42,6 +42,12 @@ def shrink(
     positions: Annotated[
         int | None, typer.Option(min=1, help="Most tokens of a text; by default as before.")
     ] = None,
+    reverse: Annotated[
+        bool,
+        typer.Option(
+            "--reverse", help="Read what it wrote, write what it read: a start, not a translator."
+        ),
+    ] = False,
     data: Annotated[
         Path | None,
         typer.Option(help="Prepared pairs that say which layers, units and words are needed."),
@@ -62,7 +68,7 @@ def shrink(
             layers[side] = _numbers(f"--{side}", named)
         elif count is not None:
             layers[side] = count
-    if not layers and not any((feedforward, words, like, int4, positions)):
+    if not layers and not any((feedforward, words, like, int4, positions, reverse)):
         raise ConfigError("--decoder", "nothing is to be left out; give --decoder 0,5 or --words")
 
     from outrider.student import shrink as shrink_model
@@ -76,6 +82,7 @@ def shrink(
         like=like,
         int4=int4.split(",") if int4 else (),
         positions=positions,
+        reverse=reverse,
         data=data,
         console=new_console(stderr=True),
     )

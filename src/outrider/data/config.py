@@ -37,7 +37,8 @@ class CorpusConfig(Config):
     """Text files of the target side, line by line the translation; all a language model reads.
     Sources without targets are for `outrider distill`, which lets a model write them."""
     pairs: Files = ()
-    """Files that hold both sides: .tsv, .jsonl (each also .gz) or .parquet."""
+    """Files that hold both sides: .tsv, .jsonl (each also .gz) or .parquet. With `*` in its name,
+    all that match, in the order of their names: `train-*.parquet`."""
     hub: str | None = None
     """A dataset of the Hugging Face Hub, streamed (needs the extra `hub`)."""
     hub_config: str | None = None

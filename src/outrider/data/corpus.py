@@ -28,9 +28,21 @@ class Passage(NamedTuple):
     fault: str = ""
 
 
-def corpus_files(corpus: CorpusConfig) -> tuple[str, ...]:
-    """Every file a corpus names."""
-    return corpus.source + corpus.target + corpus.pairs
+def corpus_files(corpus: CorpusConfig, locate: Locate) -> dict[str, Path]:
+    """Every file a corpus names, and where it lies."""
+    found = {name: locate(name) for name in corpus.source + corpus.target}
+    return found | {name: path for given in corpus.pairs for name, path in _parts(given, locate)}
+
+
+def _parts(name: str, locate: Locate) -> list[tuple[str, Path]]:
+    """List the files that a name stands for, which may be a pattern: `train-*.parquet`."""
+    path = locate(name)
+    if "*" not in path.name:
+        return [(name, path)]
+    found = sorted(path.parent.glob(path.name))
+    if not found:
+        raise DataError(f"{path}: no file has such a name")
+    return [(str(Path(name).with_name(one.name)), one) for one in found]
 
 
 def read_pairs(corpus: CorpusConfig, locate: Locate, *, max_characters: int) -> Iterator[Row]:
@@ -51,7 +63,8 @@ def _read_pairs(corpus: CorpusConfig, locate: Locate, max_characters: int) -> It
         for source, target in zip(corpus.source, corpus.target, strict=True):
             yield from _read_aligned(locate(source), locate(target), limit)
     for name in corpus.pairs:
-        yield from read_records(locate(name), corpus, paired=True)
+        for _, path in _parts(name, locate):
+            yield from read_records(path, corpus, paired=True)
 
 
 def read_text(corpus: CorpusConfig, locate: Locate) -> Iterator[Passage]:
@@ -61,7 +74,8 @@ def read_text(corpus: CorpusConfig, locate: Locate) -> Iterator[Passage]:
     if corpus.hub is not None:
         yield from _as_documents(read_hub(corpus, paired=False))
     for name in corpus.pairs:
-        yield from _as_documents(read_records(locate(name), corpus, paired=False))
+        for _, path in _parts(name, locate):
+            yield from _as_documents(read_records(path, corpus, paired=False))
 
 
 def _read_aligned(source_path: Path, target_path: Path, limit: int) -> Iterator[Row]:

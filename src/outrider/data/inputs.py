@@ -8,6 +8,7 @@ from outrider.config import completed
 from outrider.data.config import PrepareConfig
 from outrider.data.corpus import corpus_files
 from outrider.data.manifest import InputFile, Manifest
+from outrider.errors import DataError
 from outrider.files import file_sha256
 
 __all__ = ["describe_inputs", "difference", "settings"]
@@ -47,16 +48,26 @@ def difference(manifest: Manifest, config: PrepareConfig, task: str) -> str:
             return f"data.{key} was {before[key]!r}, which this version does not know"
         if before.get(key) != now[key]:
             return f"data.{key} was {before.get(key)!r}, is now {now[key]!r}"
-    paths = _paths(config)
+    paths = _paths(config, gone=True)
+    known = {file.name for file in manifest.inputs}
+    if new := next((paths[name] for name in paths if name not in known), None):
+        return f"{new} is new"
     for file in manifest.inputs:
         if file.name in paths and _changed(file, paths[file.name]):
             return f"{paths[file.name]} changed"
     return ""
 
 
-def _paths(config: PrepareConfig) -> dict[str, Path]:
-    corpora = config.corpora.values()
-    return {name: config.path(name) for corpus in corpora for name in corpus_files(corpus)}
+def _paths(config: PrepareConfig, *, gone: bool = False) -> dict[str, Path]:
+    """Where the corpus files lie; those of a corpus may be `gone`."""
+    paths: dict[str, Path] = {}
+    for corpus in config.corpora.values():
+        try:
+            paths |= corpus_files(corpus, config.path)
+        except DataError:
+            if not gone:
+                raise
+    return paths
 
 
 def _changed(file: InputFile, path: Path) -> bool:

@@ -15,7 +15,9 @@ from outrider.models.pretrained import PretrainedEncoder
 from outrider.models.seq2seq import Seq2Seq
 from outrider.nn.attention import load_attention
 
-__all__ = ["Layers", "add_words", "keep_layers", "keep_positions", "keep_words", "rebuild"]
+__all__ = [
+    *("Layers", "add_words", "keep_layers", "keep_positions", "keep_words", "rebuild", "reverse"),
+]
 
 Layers = Mapping[str, Sequence[int]]
 """For `encoder` and `decoder`, which layers stay, in this order; a side not named keeps all."""
@@ -104,6 +106,31 @@ def keep_positions(model: ModelT, count: int) -> ModelT:
         if name.endswith("_position.table.weight"):
             weights[name] = weights[name][:count]
     return rebuild(model, weights, max_positions=count)
+
+
+def reverse(model: Seq2Seq) -> Seq2Seq:
+    """Return a model that reads the words it wrote, and writes those it read.
+
+    Its layers stay what they were: they know nothing yet of their new task, but what words mean,
+    and that a text is to be said again.
+    """
+    config = model.config
+    if config.skip is not None or config.encoder is not None:
+        key = "skip" if config.skip is not None else "encoder"
+        raise ConfigError("reverse", f"does not go with {key}, which is of the source alone")
+    weights = model.state_dict()
+    written = weights["tokens.weight"]
+    read = weights.setdefault("source_tokens.weight", written)
+    weights |= {"tokens.weight": read, "source_tokens.weight": written}
+    if config.share_embeddings:
+        del weights["source_tokens.weight"]
+    if "head.weight" in weights:
+        weights["head.weight"] = read.clone()
+    if "logits_bias" in weights:  # how common a word is that was written
+        bias_V = torch.zeros_like(weights["logits_bias"])
+        bias_V[config.pad_token_id] = weights["logits_bias"][config.pad_token_id]
+        weights["logits_bias"] = bias_V
+    return rebuild(model, weights)
 
 
 def rebuild(model: ModelT, weights: Mapping[str, Tensor], **changes: Any) -> ModelT:

@@ -1,4 +1,5 @@
-"""A smaller model of a larger one: some of its layers and units, and the words its texts need.
+"""A smaller model of a larger one: some of its layers and units, and the words its texts need;
+the same in the other direction, if that is asked for.
 
 Nothing is learnt here. What is left out is missed until the model is trained again, which
 `model.start` does; what is kept computes what it did.
@@ -16,6 +17,7 @@ from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.tokenizer.cut import Cut, cut_like, cut_tokenizer
 from outrider.data.tokenizer.match import check_same_tokenizer
+from outrider.data.tokenizer.reverse import reversed_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
 from outrider.formats.quantised import (
@@ -31,6 +33,7 @@ from outrider.formats.safetensors import Weight
 from outrider.hub import model_folder
 from outrider.models import Seq2Seq, load_model
 from outrider.models.reshape import keep_layers, keep_positions, keep_words, rebuild
+from outrider.models.reshape import reverse as reverse_model
 from outrider.student.layers import choose_layers
 from outrider.student.moments import draw, input_moments
 from outrider.student.narrow import narrow
@@ -49,6 +52,7 @@ def shrink(
     like: str | Path | None = None,
     int4: Collection[str] = (),
     positions: int | None = None,
+    reverse: bool = False,
     data: str | Path | None = None,
     console: Console | None = None,
 ) -> Path:
@@ -67,6 +71,7 @@ def shrink(
         int4: Parts that are rounded to 4 bits: `embeddings`, the tables of words; `feedforward`,
             whose rounding is made up for as well as can be.
         positions: How many tokens a text may have.
+        reverse: Whether it is to read what it wrote, and write what it read; it has to learn that.
         data: A prepared folder of this model's tokenizer whose texts say which layers, units and
             words those are, and what rounding changes; what `outrider distill` writes.
         console: Where to report; by default nowhere.
@@ -118,6 +123,8 @@ def shrink(
     if like is not None:
         cut = cut_like(tokenizer, load_tokenizer(model_folder(like)))
         loaded, tokenizer = _keep_words(loaded, tokenizer, cut), cut.tokenizer
+    if reverse:
+        loaded, tokenizer = reverse_model(loaded), reversed_tokenizer(tokenizer)
     if EMBEDDINGS in int4:
         loaded = _round_tables(loaded)
     transformers_logging.disable_progress_bar()

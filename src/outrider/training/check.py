@@ -125,7 +125,9 @@ def _check_corpora(config: RunConfig) -> None:
     """Every file of every corpus can be opened, and every tokenizer that is named be read."""
     data = config.data
     for key, corpus in data.corpora.items():
-        _check_files(key, map(data.path, corpus_files(corpus)))
+        with _named(key):
+            paths = corpus_files(corpus, data.path).values()
+        _check_files(key, paths)
     if data.train is None:
         return
     if data.tokenizer.folder is not None:

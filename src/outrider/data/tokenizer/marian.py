@@ -13,6 +13,7 @@ from functools import cached_property
 from itertools import chain, groupby
 from pathlib import Path
 from typing import Any
+from unicodedata import category, east_asian_width
 
 import sentencepiece
 
@@ -88,11 +89,12 @@ class MarianTokenizer:
         """Text of target ids, special tokens left out."""
         special = {self.pad_id, self.eos_id, self.unk_id}
         tokens = [self._tokens[i] for i in ids if i not in special and i in self._tokens]
-        words = []
+        text = ""
         for new, run in groupby(tokens, key=self._added.__contains__):
             pieces = list(run)
-            words += pieces if new else [self._join(pieces)]
-        return " ".join(words).strip()
+            for part in pieces if new else [self._join(pieces)]:
+                text += part if _is_wide_mark(text[-1:]) or _is_wide_mark(part) else f" {part}"
+        return text.strip()
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of many rows of target ids."""
@@ -139,6 +141,22 @@ class MarianTokenizer:
             source_ids=source_ids,
             target_ids=source_ids if source == target else target_ids,
             config=json.dumps(config, indent=2).encode(),
+        )
+
+    def reversed(self) -> "MarianTokenizer":
+        """Return a tokenizer that reads what this one writes, and writes what it reads."""
+        config = json.loads(self._config)
+        sides = [config.pop(key, None) for key in ("target_lang", "source_lang")]
+        named = zip(("source_lang", "target_lang"), sides, strict=True)
+        config |= {key: side for key, side in named if side is not None}
+        return MarianTokenizer(
+            self._folder,
+            source=self._target.serialized_model_proto(),
+            target=self._source_file,
+            source_ids=self._target_ids,
+            target_ids=self._source_ids,
+            config=json.dumps(config, indent=2).encode(),
+            added=[*self._added],
         )
 
     def reads(self, token: str) -> bool:
@@ -228,6 +246,11 @@ def _read_added(path: Path, known: dict[str, int], first: int) -> list[str]:
     if not whole or sorted(index for index, _ in added) != [*range(first, first + len(added))]:
         raise ModelError(f"{path}: its ids do not go on behind those of vocab.json")
     return [token for _, token in sorted(added)]
+
+
+def _is_wide_mark(token: str) -> bool:
+    """Whether a token is a mark of Chinese or Japanese, around which there are no blanks."""
+    return len(token) == 1 and category(token)[0] == "P" and east_asian_width(token) in "FW"
 
 
 def _is_byte(token: str) -> bool:

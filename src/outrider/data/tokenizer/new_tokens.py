@@ -1,7 +1,8 @@
 """Words that a tokenizer learns after it was trained: each gets an id behind all others.
 
 A new token is a word of its own. Wherever its letters stand in a text they become this one id, and
-it is written with blanks around it.
+it is written with blanks around it, unless it is a mark of Chinese or Japanese: a tokenizer that
+folds those to ASCII (NFKC, as OPUS-MT does) learns to write them so.
 """
 
 from collections.abc import Sequence
