@@ -199,7 +199,7 @@ def _again(command: Command) -> str:
 
 
 def _last(said: str) -> str:
-    return said.splitlines()[-1].replace(tempfile.gettempdir(), "TMP")[:300] if said else "nothing"
+    return said.splitlines()[-1].replace(f"{tempfile.gettempdir()}/", "TMP/")[:300] if said else "nothing"
 
 
 def disturb(command: Command, shards: int) -> list[dict[str, Any]]:
@@ -236,6 +236,7 @@ def main() -> None:
     parser.add_argument("--workers", type=int, default=2)
     parser.add_argument("--json", type=Path)
     given = parser.parse_args()
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # in a background shell it is ignored
     model = model_folder(given.model).resolve()
     with tempfile.TemporaryDirectory() as scratch, small_disk(Path(scratch, "disk"), "1g") as disk:
         data = write_corpus(Path(scratch), model, given.rows, given.shards)

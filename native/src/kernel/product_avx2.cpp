@@ -16,15 +16,17 @@ struct Pair {
   __m256i low, high;
 };
 
+// `ahead` fetches the panel behind this one.
 template <int kRows>
-inline void run_rows(const std::int8_t* bytes, int depth, const std::int8_t* panel, int stride,
-                     std::int32_t* sums) {
+inline void run_rows(const std::int8_t* bytes, int depth, const std::int8_t* panel, bool ahead,
+                     int stride, std::int32_t* sums) {
   const __m256i ones = _mm256_set1_epi16(1);
   Pair sum[kRows];
   for (int r = 0; r < kRows; ++r) sum[r] = {_mm256_setzero_si256(), _mm256_setzero_si256()};
   for (int k = 0; k < depth; k += 4) {
     const auto* at = reinterpret_cast<const __m256i*>(panel + k * kPanel);
     const __m256i low = _mm256_load_si256(at), high = _mm256_load_si256(at + 1);
+    if (ahead) _mm_prefetch(reinterpret_cast<const char*>(at) + depth * kPanel, _MM_HINT_T1);
     for (int r = 0; r < kRows; ++r) {
       std::int32_t four;
       std::memcpy(&four, bytes + r * depth + k, sizeof four);
@@ -52,8 +54,14 @@ void product_avx2(const std::int8_t* bytes, int rows, int depth, const std::int8
     std::int32_t* out = sums + p * kPanel;
     int r = 0;
     for (; r + 4 <= rows; r += 4)
-      run_rows<4>(bytes + r * depth, depth, panel, stride, out + r * stride);
-    for (; r < rows; ++r) run_rows<1>(bytes + r * depth, depth, panel, stride, out + r * stride);
+      run_rows<4>(bytes + r * depth, depth, panel, r == 0, stride, out + r * stride);
+    const std::int8_t* rest = bytes + r * depth;
+    if (rows - r == 3)
+      run_rows<3>(rest, depth, panel, r == 0, stride, out + r * stride);
+    else if (rows - r == 2)
+      run_rows<2>(rest, depth, panel, r == 0, stride, out + r * stride);
+    else if (rows - r == 1)
+      run_rows<1>(rest, depth, panel, r == 0, stride, out + r * stride);
   }
 }
 

@@ -43,11 +43,12 @@ inline __m512i broadcast_four(const void* bytes) {
   return _mm512_set1_epi32(four);
 }
 
-// A chunk of some rows against a chunk of some panels, which are `apart` bytes apart.
+// A chunk of some rows against a chunk of some panels, which are `apart` bytes apart. `ahead` fetches
+// the panels behind these.
 template <int kRows, int kPanels>
 inline __attribute__((always_inline)) void run_block(const PreparedRows& rows, int depth,
                                                      bool first, const std::int8_t* panel,
-                                                     std::ptrdiff_t apart, int stride,
+                                                     std::ptrdiff_t apart, bool ahead, int stride,
                                                      std::int32_t* sums) {
   const __m512i ones = _mm512_set1_epi16(1);
   __m512i sum[kRows][kPanels];
@@ -60,8 +61,11 @@ inline __attribute__((always_inline)) void run_block(const PreparedRows& rows, i
     }
   for (int k = 0; k < depth; k += 4) {
     __m512i weight[kPanels];
-    for (int p = 0; p < kPanels; ++p)
-      weight[p] = _mm512_load_si512(panel + p * apart + k * kPanel);
+    for (int p = 0; p < kPanels; ++p) {
+      const std::int8_t* from = panel + p * apart + k * kPanel;
+      weight[p] = _mm512_load_si512(from);
+      if (ahead) _mm_prefetch(reinterpret_cast<const char*>(from + kPanels * apart), _MM_HINT_T1);
+    }
     for (int r = 0; r < kRows; ++r) {
       const __m512i size = broadcast_four(rows.size[r] + k), sign = broadcast_four(rows.sign[r] + k);
       for (int p = 0; p < kPanels; ++p) {
@@ -78,7 +82,7 @@ inline __attribute__((always_inline)) void run_block(const PreparedRows& rows, i
 // Some rows against all panels.
 template <int kRows>
 inline void run_rows(const std::int8_t* bytes, int depth, const std::int8_t* panels,
-                     int panel_count, std::int32_t* sums) {
+                     int panel_count, bool ahead, std::int32_t* sums) {
   const int stride = panel_count * kPanel;
   const std::ptrdiff_t apart = static_cast<std::ptrdiff_t>(depth) * kPanel;
   PreparedRows rows;
@@ -88,23 +92,35 @@ inline void run_rows(const std::int8_t* bytes, int depth, const std::int8_t* pan
     const std::int8_t* panel = panels + from * kPanel;
     int p = 0;
     for (; p + kPanelsAtOnce <= panel_count; p += kPanelsAtOnce)
-      run_block<kRows, kPanelsAtOnce>(rows, some, from == 0, panel + p * apart, apart, stride,
-                                      sums + p * kPanel);
+      run_block<kRows, kPanelsAtOnce>(rows, some, from == 0, panel + p * apart, apart, ahead,
+                                      stride, sums + p * kPanel);
     for (; p < panel_count; ++p)
-      run_block<kRows, 1>(rows, some, from == 0, panel + p * apart, apart, stride,
+      run_block<kRows, 1>(rows, some, from == 0, panel + p * apart, apart, ahead, stride,
                           sums + p * kPanel);
   }
 }
 
 }  // namespace
 
+// The first rows read weights from afar, and fetch what comes next meanwhile.
 void product_avx512(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
                     const std::int32_t*, int panel_count, std::int32_t* sums) {
   const int stride = panel_count * kPanel;
   int r = 0;
   for (; r + kRowsAtOnce <= rows; r += kRowsAtOnce)
-    run_rows<kRowsAtOnce>(bytes + r * depth, depth, panels, panel_count, sums + r * stride);
-  for (; r < rows; ++r) run_rows<1>(bytes + r * depth, depth, panels, panel_count, sums + r * stride);
+    run_rows<kRowsAtOnce>(bytes + r * depth, depth, panels, panel_count, r == 0, sums + r * stride);
+  const std::int8_t* rest = bytes + r * depth;
+  std::int32_t* out = sums + r * stride;
+  switch (rows - r) {  // together, so that weights are read once
+    case 3:
+      return run_rows<3>(rest, depth, panels, panel_count, r == 0, out);
+    case 2:
+      return run_rows<2>(rest, depth, panels, panel_count, r == 0, out);
+    case 1:
+      return run_rows<1>(rest, depth, panels, panel_count, r == 0, out);
+    default:
+      return;
+  }
 }
 
 }  // namespace outrider

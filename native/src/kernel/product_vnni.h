@@ -10,44 +10,58 @@
 
 #include <cstring>
 
+// Sums stay in registers only if no loop over them is left.
+#if defined(__clang__)
+#define OUTRIDER_UNROLLED _Pragma("unroll")
+#else
+#define OUTRIDER_UNROLLED _Pragma("GCC unroll 16")
+#endif
+
 namespace outrider {
 namespace {
 
 // V is a machine: its vector `Type` of `kBytes`, what can be done with it, `kManyRows` and
 // `kManyPanels` whose sums fit into registers beside weights that stay in the first cache, and
 // `kSums`, panels of sums that fit if there are fewer rows.
-template <typename V, int kRows, int kPanels, bool kFlipped>
+// `kAhead` fetches the panels behind these.
+template <typename V, int kRows, int kPanels, bool kFlipped, bool kAhead = false>
 inline __attribute__((always_inline)) void vnni_block(const std::int8_t* bytes, int depth,
                                                       const std::int8_t* panel,
                                                       const std::int32_t* offsets, int stride,
                                                       std::int32_t* sums) {
   constexpr int kParts = kPanel * 4 / V::kBytes, kColumns = kPanel / kParts;
   const auto flip = V::broadcast(static_cast<int>(0x80808080u));
-  typename V::Type sum[kRows][kPanels][kParts];
-  for (int p = 0; p < kPanels; ++p)
-    for (int h = 0; h < kParts; ++h) {
-      const auto less = V::negative(V::load(offsets + p * kPanel + h * kColumns));
-      for (int r = 0; r < kRows; ++r) sum[r][p][h] = less;
-    }
+  typename V::Type sum[kRows][kPanels * kParts];
+  OUTRIDER_UNROLLED
+  for (int p = 0; p < kPanels * kParts; ++p) {
+    const auto less = V::negative(V::load(offsets + p * kColumns));
+    OUTRIDER_UNROLLED
+    for (int r = 0; r < kRows; ++r) sum[r][p] = less;
+  }
   for (int k = 0; k < depth; k += 4) {
-    typename V::Type weight[kPanels][kParts];
-    for (int p = 0; p < kPanels; ++p)
-      for (int h = 0; h < kParts; ++h)
-        weight[p][h] = V::load(panel + (p * depth + k) * kPanel + h * V::kBytes);
+    typename V::Type weight[kPanels * kParts];
+    OUTRIDER_UNROLLED
+    for (int p = 0; p < kPanels * kParts; ++p) {
+      const std::int8_t* from = panel + (p / kParts * depth + k) * kPanel + p % kParts * V::kBytes;
+      weight[p] = V::load(from);
+      if (kAhead && p % kParts == 0) __builtin_prefetch(from + kPanels * depth * kPanel, 0, 2);
+    }
+    OUTRIDER_UNROLLED
     for (int r = 0; r < kRows; ++r) {
       std::int32_t four;
       std::memcpy(&four, bytes + r * depth + k, sizeof four);
       auto a = V::broadcast(four);
       if constexpr (!kFlipped) a = V::flip(a, flip);
-      for (int p = 0; p < kPanels; ++p)
-        for (int h = 0; h < kParts; ++h)
-          sum[r][p][h] = V::dot(sum[r][p][h], a, weight[p][h]);
+      OUTRIDER_UNROLLED
+      for (int p = 0; p < kPanels * kParts; ++p) sum[r][p] = V::dot(sum[r][p], a, weight[p]);
     }
   }
-  for (int r = 0; r < kRows; ++r)
-    for (int p = 0; p < kPanels; ++p)
-      for (int h = 0; h < kParts; ++h)
-        V::store(sums + r * stride + p * kPanel + h * kColumns, sum[r][p][h]);
+  OUTRIDER_UNROLLED
+  for (int r = 0; r < kRows; ++r) {
+    OUTRIDER_UNROLLED
+    for (int p = 0; p < kPanels * kParts; ++p)
+      V::store(sums + r * stride + p * kColumns, sum[r][p]);
+  }
 }
 
 // A few rows against all panels: each weight is read once.
@@ -67,42 +81,60 @@ inline void few_rows(const std::int8_t* bytes, int depth, const std::int8_t* pan
                                       offsets + p * kPanel, stride, sums + p * kPanel);
 }
 
-// Some panels against many rows.
+// Some panels against fewer than `kRows` rows.
+template <typename V, int kRows, int kPanels, bool kFlipped, bool kAhead>
+inline void last_rows(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panel,
+                      const std::int32_t* offsets, int stride, std::int32_t* sums) {
+  if constexpr (kRows > 1) {
+    if (rows == kRows - 1)
+      vnni_block<V, kRows - 1, kPanels, kFlipped, kAhead>(bytes, depth, panel, offsets, stride,
+                                                          sums);
+    else
+      last_rows<V, kRows - 1, kPanels, kFlipped, kAhead>(bytes, rows, depth, panel, offsets,
+                                                         stride, sums);
+  }
+}
+
+// Some panels against all rows. They are read from afar for the first of them, and what comes next
+// is fetched meanwhile; for the others they lie in the first cache.
 template <typename V, int kPanels, bool kFlipped>
 inline void many_rows(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panel,
                       const std::int32_t* offsets, int stride, std::int32_t* sums) {
-  for (int r = 0; r + V::kManyRows <= rows; r += V::kManyRows)
+  if (rows < V::kManyRows)
+    return last_rows<V, V::kManyRows, kPanels, kFlipped, true>(bytes, rows, depth, panel, offsets,
+                                                               stride, sums);
+  vnni_block<V, V::kManyRows, kPanels, kFlipped, true>(bytes, depth, panel, offsets, stride, sums);
+  int r = V::kManyRows;
+  for (; r + V::kManyRows <= rows; r += V::kManyRows)
     vnni_block<V, V::kManyRows, kPanels, kFlipped>(bytes + r * depth, depth, panel, offsets,
                                                    stride, sums + r * stride);
+  last_rows<V, V::kManyRows, kPanels, kFlipped, false>(bytes + r * depth, rows - r, depth, panel,
+                                                       offsets, stride, sums + r * stride);
 }
 
 // `kFlipped` says that the bytes are a + 128 already.
 template <typename V, bool kFlipped>
 inline void vnni_product(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
                          const std::int32_t* offsets, int panel_count, std::int32_t* sums) {
-  const int stride = panel_count * kPanel, many = rows / V::kManyRows * V::kManyRows;
-  for (int p = 0; p < panel_count && many > 0;) {
+  const int stride = panel_count * kPanel;
+  switch (rows) {
+    case 1:
+      return few_rows<V, 1, kFlipped>(bytes, depth, panels, offsets, panel_count, sums);
+    case 2:
+      return few_rows<V, 2, kFlipped>(bytes, depth, panels, offsets, panel_count, sums);
+    case 3:
+      return few_rows<V, 3, kFlipped>(bytes, depth, panels, offsets, panel_count, sums);
+    case 4:
+      return few_rows<V, 4, kFlipped>(bytes, depth, panels, offsets, panel_count, sums);
+    default:
+      break;
+  }
+  for (int p = 0; p < panel_count;) {
     const std::int8_t* panel = panels + static_cast<std::ptrdiff_t>(p) * depth * kPanel;
     const bool some = p + V::kManyPanels <= panel_count;
     (some ? many_rows<V, V::kManyPanels, kFlipped> : many_rows<V, 1, kFlipped>)(
-        bytes, many, depth, panel, offsets + p * kPanel, stride, sums + p * kPanel);
+        bytes, rows, depth, panel, offsets + p * kPanel, stride, sums + p * kPanel);
     p += some ? V::kManyPanels : 1;
-  }
-  int r = many;
-  for (; r + 4 <= rows; r += 4)
-    few_rows<V, 4, kFlipped>(bytes + r * depth, depth, panels, offsets, panel_count,
-                             sums + r * stride);
-  const std::int8_t* rest = bytes + r * depth;
-  std::int32_t* out = sums + r * stride;
-  switch (rows - r) {
-    case 3:
-      return few_rows<V, 3, kFlipped>(rest, depth, panels, offsets, panel_count, out);
-    case 2:
-      return few_rows<V, 2, kFlipped>(rest, depth, panels, offsets, panel_count, out);
-    case 1:
-      return few_rows<V, 1, kFlipped>(rest, depth, panels, offsets, panel_count, out);
-    default:
-      return;
   }
 }
 

@@ -146,9 +146,9 @@ class MarianTokenizer:
     def reversed(self) -> "MarianTokenizer":
         """Return a tokenizer that reads what this one writes, and writes what it reads."""
         config = json.loads(self._config)
-        sides = [config.pop(key, None) for key in ("target_lang", "source_lang")]
-        named = zip(("source_lang", "target_lang"), sides, strict=True)
-        config |= {key: side for key, side in named if side is not None}
+        read, written = (config.pop(key, None) for key in ("source_lang", "target_lang"))
+        named = {"source_lang": written, "target_lang": read}
+        config |= {key: language for key, language in named.items() if language}
         return MarianTokenizer(
             self._folder,
             source=self._target.serialized_model_proto(),
