@@ -199,7 +199,8 @@ def _again(command: Command) -> str:
 
 
 def _last(said: str) -> str:
-    return said.splitlines()[-1].replace(f"{tempfile.gettempdir()}/", "TMP/")[:300] if said else "nothing"
+    last = said.splitlines()[-1] if said else "nothing"
+    return last.replace(f"{tempfile.gettempdir()}/", "TMP/")[:300]
 
 
 def disturb(command: Command, shards: int) -> list[dict[str, Any]]:
