@@ -28,14 +28,15 @@ def test_int8_is_never_farther_than_half_a_step(array: np.ndarray) -> None:
 
 
 @given(arrays(np.float32, (3, 64), elements=NUMBERS))
-def test_int4_is_as_near_as_its_scale_allows(array: np.ndarray) -> None:
+def test_int4_is_as_near_as_its_best_scale_allows(array: np.ndarray) -> None:
     data, scale = int4_groups(array)
     weight = Weight("int4", data, scale)
     assert (data.shape, scale.shape, weight.shape) == ((3, 32), (3, 2), (3, 64))
     wide = weight.as_float32()
     largest = np.abs(array.reshape(3, 2, 32)).max(2, keepdims=True)
     off = np.abs((wide - array).reshape(3, 2, 32))
-    assert (off <= largest / 8 * 1.51 + 1e-6).all()
+    # Not more in all than with the largest as -8, where its opposite is a whole step off.
+    assert (np.square(off).sum(2) <= 32 * np.square(largest[..., 0] / 8 * 1.01) + 1e-6).all()
     np.testing.assert_array_equal(weight.rows(np.array([2, 0])).as_float32(), wide[[2, 0]])
 
 
