@@ -23,6 +23,7 @@ from outrider.formats.weights import read_weights
 from outrider.models import load_model
 from outrider.runtime import Translator, load
 from outrider.student import StudentConfig, compare
+from outrider.training.run_config import RunConfig
 from speaker import ending_model, texts
 
 
@@ -246,6 +247,15 @@ def test_the_example_is_one(repository: Path) -> None:
     assert example.shape.int4 == ("embeddings", "feedforward")
     assert example.word_level
     assert example.clean.drop_equal
+
+
+def test_the_example_of_the_other_direction_is_one(repository: Path) -> None:
+    path = repository / "examples" / "student" / "opus-mt-en-zh.yaml"
+    example = load_config(RunConfig, path)
+    assert example.data.tokenizer.folder == example.model.start
+    (back,) = example.data.more
+    assert back.tag in example.data.tokenizer.new_tokens
+    assert (back.source_column, back.target_column) == ("target", "source")
 
 
 @pytest.mark.slow
