@@ -1,12 +1,12 @@
-"""Could a large head be screened in fewer bits, with the likeliest word proven the same?
+"""How many words of a large head are left after it was read in four bits, and why these four?
 
     python benchmarks/head_screen.py MODEL --source FILE --json FILE
 
-The head is most of a step of a model with 65,000 words. A screen reads only the leading bits of
-every weight, w = step h + l, and by Cauchy and Schwarz a word's score is at most that of h plus
-|l| |x|; words whose bound lies below the best score found need not be read again. Scored are the
-states of MODEL, greedy, in int8 as the native core has them; counted are the panels of 16 words
-that would have to be read whole after all, for screens of several bits.
+The head is most of a step of a model with 65,000 words. The native core reads it in four bits
+first, which bounds every word's score (`native/src/screen.h`), and computes only panels of 16 words
+that could hold the likeliest. Counted is what is left of them: with one scale for all weights of a
+word, with one for every 64 places, with the weights turned into the main directions of the head,
+and with scales that lose least. States are those of MODEL, greedy, in int8 as in the core.
 """
 
 import argparse
@@ -24,8 +24,14 @@ from outrider.evaluation.results import machine, versions, write_result
 from outrider.runtime import Translator
 
 PANEL = 16
-STATES = 60
+GROUP = 64
+LEVELS = 8
+SHARES = (1.0, 0.9, 0.8, 0.7, 0.6)
+"""Scales that are tried, of the one that clips nothing."""
+STATES = 200
 """Of all states that the lines make, drawn by a seed."""
+FIRST = 8
+"""Panels with the largest bounds, the best score of which is known first."""
 
 
 def states_of(model: Any, translator: Translator, lines: list[str]) -> np.ndarray:
@@ -45,29 +51,51 @@ def states_of(model: Any, translator: Translator, lines: list[str]) -> np.ndarra
     return np.asarray(found[drawn])
 
 
-def to_bytes(rows: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Round each row to bytes of its own scale."""
-    scale = np.abs(rows).max(1) / 127
+def in_bytes(rows: np.ndarray) -> np.ndarray:
+    """Round each row to bytes of its own scale, and widen them again."""
+    scale = np.abs(rows).max(1, keepdims=True) / 127
     scale[scale == 0] = 1
-    return np.rint(rows / scale[:, None]).astype(np.int32), scale
+    return np.asarray(np.rint(rows / scale) * scale)
 
 
-def screen(head: np.ndarray, bias: np.ndarray, states: np.ndarray, bits: int) -> list[float]:
-    """Return for every state the share of panels that a screen of so many bits leaves."""
-    (weights, scales), (rows, steps) = to_bytes(head), to_bytes(states)
-    step = 1 << (8 - bits)
-    high = np.clip(np.rint(weights / step), -(1 << (bits - 1)), (1 << (bits - 1)) - 1)
-    high = high.astype(np.int32)
-    rest = np.sqrt(((weights - step * high) ** 2).sum(1))
-    left = []
-    for row, one in zip(rows, steps, strict=True):
-        worth = scales * one
-        rough, exact = step * (high @ row), weights @ row
-        bound = (rough + np.ceil(rest * np.sqrt((row**2).sum())) + 1) * worth + bias
-        best = (exact * worth + bias)[np.argmax(rough * worth + bias)]  # known after the screen
-        panels = np.pad(bound, (0, -len(bound) % PANEL), constant_values=-np.inf)
-        left.append(float((panels.reshape(-1, PANEL).max(1) >= best).mean()))
-    return left
+def in_four_bits(groups: np.ndarray, shares: tuple[float, ...]) -> np.ndarray:
+    """Round groups of numbers, the last axis, with the scale that loses least."""
+    top = np.abs(groups).max(-1, keepdims=True) / (LEVELS - 0.5)
+    top[top == 0] = 1
+    best, least = groups, np.full(groups.shape[:-1], np.inf)
+    for share in shares:
+        scale = top * share
+        some = np.clip(np.rint(groups / scale), -LEVELS, LEVELS - 1) * scale
+        lost = ((groups - some) ** 2).sum(-1)
+        best = np.where((lost < least)[..., None], some, best)
+        least = np.minimum(lost, least)
+    return best
+
+
+def panels(scores: np.ndarray) -> np.ndarray:
+    """Return of every panel the largest."""
+    padded = np.pad(scores, ((0, 0), (0, -scores.shape[1] % PANEL)), constant_values=-np.inf)
+    return np.asarray(padded.reshape(len(scores), -1, PANEL).max(-1))
+
+
+def panels_left(
+    head: np.ndarray,
+    bias: np.ndarray,
+    states: np.ndarray,
+    group: int,
+    shares: tuple[float, ...],
+) -> np.ndarray:
+    """Return for every state the share of panels that a screen leaves."""
+    words, rows = (part.reshape(len(part), -1, group) for part in (head, states))
+    rough = in_four_bits(words, shares)
+    rest = np.sqrt(((words - rough) ** 2).sum(-1))
+    bound = panels(
+        states @ rough.reshape(head.shape).T + bias + np.sqrt((rows**2).sum(-1)) @ rest.T
+    )
+    exact = panels(states @ head.T + bias)
+    first = np.argsort(-bound, 1)[:, :FIRST]
+    known = np.take_along_axis(exact, first, 1).max(1, keepdims=True)
+    return np.asarray((bound >= known).mean(1))
 
 
 def main() -> None:
@@ -75,7 +103,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
     parser.add_argument("model")
     parser.add_argument("--source", type=Path, required=True)
-    parser.add_argument("--lines", type=int, default=6)
+    parser.add_argument("--lines", type=int, default=24)
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     translator = outrider.load(given.model, backend="torch", dtype="float32")
@@ -87,11 +115,18 @@ def main() -> None:
     bias = model.logits_bias
     head = model.head_weight.detach().numpy()
     added = np.zeros(len(head)) if bias is None else bias.detach().numpy().reshape(-1)
-    rows = []
-    for bits in (4, 5, 6):
-        left = screen(head, added, states, bits)
-        rows.append({"bits": bits, "panels_left": float(np.mean(left)), "worst": max(left)})
-        print(rows[-1], flush=True)
+    head, states = in_bytes(head), in_bytes(states)
+    turned = np.linalg.eigh(head.T @ head)[1][:, ::-1]
+    width, rows = head.shape[1], []
+    for name, basis, group, shares in (
+        ("one scale a word", np.eye(width), width, SHARES[:1]),
+        ("a scale for 64 places", np.eye(width), GROUP, SHARES[:1]),
+        ("main directions", turned, GROUP, SHARES[:1]),
+        ("and the best of five scales", turned, GROUP, SHARES),
+    ):
+        left = panels_left(head @ basis, added, states @ basis, group, shares)
+        rows.append({"screen": name, "mean": left.mean(), "median": np.median(left)})
+        print(f"{name:30} mean {left.mean():.4f}, median {np.median(left):.4f}", flush=True)
     result = {"task": "screening the head", "words": len(head), "states": len(states)}
     write_result(given.json, result | {"rows": rows, "machine": machine(), "versions": versions()})
 

@@ -9,15 +9,6 @@
 
 namespace outrider {
 
-namespace {
-
-constexpr int kLogitsAtOnce = 8192;  // logits that are looked at together; the caches keep so many
-
-// Panels of the head that are computed at a time for so many rows.
-int head_panels(int rows) { return std::max(4, kLogitsAtOnce / (rows * kPanel)); }
-
-}  // namespace
-
 // Rows that have logits, in order, and which rows of the logits are theirs.
 struct Model::Scored {
   std::vector<int> rows, outputs;
@@ -83,58 +74,6 @@ void Model::cross_attention(State& state, const std::vector<std::vector<int>>& t
       state, planned, [](SharedBuffers&, WorkerBuffers&, int) {}, [](ForwardPass&) {});
 }
 
-std::vector<std::vector<int>> Model::likeliest(State& state,
-                                               const std::vector<std::vector<int>>& tokens,
-                                               const Forbidden& forbidden) {
-  const State::ExclusiveUse use(state);
-  check_state(state);
-  check_forbidden(forbidden, state.sequences.size());
-  return run_likeliest(state, tokens, forbidden);
-}
-
-std::vector<std::vector<int>> Model::greedy(State& state, const std::vector<int>& newest,
-                                            int steps, const std::vector<int>& ends,
-                                            const Forbidden& forbidden) {
-  const State::ExclusiveUse use(state);
-  check_state(state);
-  check_forbidden(forbidden, state.sequences.size());
-  if (steps < 1) throw std::invalid_argument("greedy: steps is " + std::to_string(steps));
-  std::vector<std::vector<int>> fed, said(newest.size());
-  for (const int token : newest) fed.push_back({token});
-  for (bool ended = false; steps > 0 && !ended; --steps) {
-    fed = run_likeliest(state, fed, forbidden);
-    for (std::size_t n = 0; n < fed.size(); ++n) {
-      said[n].push_back(fed[n][0]);
-      ended = ended || std::find(ends.begin(), ends.end(), fed[n][0]) != ends.end();
-    }
-  }
-  return said;
-}
-
-std::vector<std::vector<int>> Model::run_likeliest(State& state,
-                                                   const std::vector<std::vector<int>>& tokens,
-                                                   const Forbidden& forbidden) {
-  const Plan planned = plan(state, tokens);
-  std::vector<int> found(planned.rows.size());
-  run_decoder(
-      state, planned,
-      [&](SharedBuffers& shared, WorkerBuffers& own, int count) {
-        own.logits.reserve(std::max<std::size_t>(kLogitsAtOnce, area(count, 4 * kPanel)));
-        shared.context.reserve(area(count, std::max(spec_.width, 2 * team_.threads())));
-      },
-      [&](ForwardPass& pass) {
-        argmax_tokens(pass, state, forbidden, found.data() + (pass.rows - planned.rows.data()));
-      });
-  std::vector<std::vector<int>> best;
-  best.reserve(tokens.size());
-  auto at = found.begin();
-  for (const int count : planned.counts) {
-    best.emplace_back(at, at + count);
-    at += count;
-  }
-  return best;
-}
-
 void Model::check_forbidden(const Forbidden& forbidden, std::size_t sequences) const {
   check_tokens(forbidden.always);
   check_tokens(forbidden.ends);
@@ -159,74 +98,6 @@ void Model::write_logits(ForwardPass& pass, const State& state, int first, const
   score(
       pass, state, wanted, [&](int n) { return begin[n] - first; }, logits,
       scored.outputs.data() + (begin - scored.rows.begin()));
-}
-
-// Each worker takes the argmax of its own columns, some at a time so that their logits stay in the
-// cache; the first worker then compares what they found.
-void Model::argmax_tokens(ForwardPass& pass, const State& state, const Forbidden& forbidden,
-                          int* best) const {
-  const int workers = pass.worker.count;
-  float* logits = pass.own.logits.data();
-  // [row][worker][value, index], in a buffer that is free: the last barrier was that of a
-  // feed-forward (E in layer.cpp) or later, after which `sublayer_out` is still read, `context` is
-  // not.
-  float* found = pass.shared.context.data();
-  const auto found_by = [&](int r) { return found + 2 * area(r * workers + pass.worker.index, 1); };
-  for (int r = 0; r < pass.count; ++r) {
-    found_by(r)[0] = kUnlisted;
-    found_by(r)[1] = 0.0f;
-  }
-  const auto list_of = [&](int r) { return state.shortlist(pass.rows[r].sequence); };
-  // Takes the argmax of rows that have one shortlist, or none.
-  const auto search = [&](Range rows, const Shortlist* list) {
-    const Matrix& head = list == nullptr ? head_ : list->head;
-    const int count = rows.end - rows.begin, step = head_panels(count), width = spec_.width;
-    const Range panels = pass.worker.share(head.panels());
-    pass.own.operand.load(kernel_, spec_.precision, pass.own.stream.data() + area(rows.begin, width),
-                          count, width, width);
-    for (int panel = panels.begin; panel < panels.end; panel += step) {
-      const Range some{panel, std::min(panel + step, panels.end)};
-      const int begin = panel * kPanel;
-      const int columns = std::min(some.end * kPanel, head.columns()) - begin;
-      head.multiply(kernel_, pass.own.operand, some, logits, step * kPanel);
-      for (int r = rows.begin; r < rows.end; ++r) {
-        float* row = logits + area(r - rows.begin, step * kPanel);
-        const auto forbid = [&](const std::vector<int>& tokens) {
-          for (const int token : tokens) {
-            const int column = list == nullptr ? token : list->find(token);
-            if (column >= begin && column < begin + columns) row[column - begin] = kUnlisted;
-          }
-        };
-        forbid(forbidden.always);
-        const auto sequence = static_cast<std::size_t>(pass.rows[r].sequence);
-        if (!forbidden.by_sequence.empty()) forbid(forbidden.by_sequence[sequence]);
-        if (!forbidden.early.empty() &&
-            pass.rows[r].position - state.sequences[sequence]->length < forbidden.early[sequence])
-          forbid(forbidden.ends);
-        const int index = kernel_.rows->argmax(row, columns);
-        float* mine = found_by(r);
-        if (!(row[index] > mine[0])) continue;  // nor where it is NaN
-        const int token = list == nullptr ? begin + index
-                                          : list->words[static_cast<std::size_t>(begin + index)];
-        mine[0] = row[index];
-        mine[1] = static_cast<float>(token);
-      }
-    }
-  };
-  for (int begin = 0, end = 0; begin < pass.count; begin = end) {
-    const Shortlist* list = list_of(begin);
-    for (end = begin + 1; end < pass.count && list_of(end) == list;) ++end;
-    search({begin, end}, list);
-  }
-  pass.worker.wait();  // `found` is whole: the first worker reads what all have found
-  if (pass.worker.index != 0) return;
-  for (int r = 0; r < pass.count; ++r) {
-    const float* one = found + 2 * area(r * workers, 1);
-    int leader = 0;
-    for (int w = 1; w < workers; ++w)
-      if (one[2 * w] > one[2 * leader]) leader = w;
-    best[r] = static_cast<int>(one[2 * leader + 1]);
-  }
 }
 
 }  // namespace outrider

@@ -5,6 +5,7 @@
 #include "matrix.h"
 #include "offset_bias.h"
 #include "positions.h"
+#include "screen.h"
 #include "team.h"
 
 #include <functional>
@@ -48,6 +49,7 @@ struct WorkerBuffers {
   Buffer<int> order;      // and those tokens
   Buffer<double> masses;  // that are drawn from
   Operand operand;
+  ScreenBuffers screen;
   std::vector<AttentionQuery> queries;
 };
 

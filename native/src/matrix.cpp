@@ -32,19 +32,11 @@ struct Columns {
 
 // A column at a time is widened: the whole weight is never there in float32.
 void pack_columns(const Array& weight, const Columns& out) {
-  const auto width = static_cast<std::size_t>(weight.shape[1]);
   const auto depth = static_cast<std::size_t>(round_up(weight.shape[1], kDepthStep));
   std::vector<float> column(depth, 0.0f);
   std::vector<std::int8_t> bytes(depth, 0);
   for (std::size_t c = 0; c < static_cast<std::size_t>(weight.shape[0]); ++c) {
-    float scale;
-    if (weight.type == NumberType::int8) {
-      scale = weight.read_bytes(c, bytes.data());
-    } else {
-      const float step = weight.read(c * width, width, column.data()) / 127.0f;
-      scale = step > 0.0f ? step : 1.0f;
-      round_column(column.data(), weight.shape[1], scale, bytes.data());
-    }
+    const float scale = read_column(weight, c, column.data(), bytes.data());
     std::int8_t* panel = out.bytes + c / kPanel * depth * kPanel + c % kPanel * 4;
     for (std::size_t k = 0; k < depth; k += 4)
       std::memcpy(panel + k * kPanel, bytes.data() + k, 4);
@@ -64,6 +56,15 @@ void pack_floats(const Array& weight, float* out) {
 }
 
 }  // namespace
+
+float read_column(const Array& weight, std::size_t number, float* column, std::int8_t* bytes) {
+  if (weight.type == NumberType::int8) return weight.read_bytes(number, bytes);
+  const auto width = static_cast<std::size_t>(weight.shape[1]);
+  const float step = weight.read(number * width, width, column) / 127.0f;
+  const float scale = step > 0.0f ? step : 1.0f;
+  round_column(column, weight.shape[1], scale, bytes);
+  return scale;
+}
 
 void Operand::reserve(Precision precision, int rows, int width) {
   const auto count = static_cast<std::size_t>(rows);

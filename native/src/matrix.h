@@ -23,6 +23,10 @@ struct Range {
   int begin = 0, end = 0;
 };
 
+// Writes a column of a weight [columns][width] as bytes, and returns its scale. `column` is scratch;
+// both have room up to the next multiple of 16, and zeros there.
+float read_column(const Array& weight, std::size_t number, float* column, std::int8_t* bytes);
+
 // Rows as a product wants them: bytes and their scales, or the numbers themselves.
 class Operand {
  public:

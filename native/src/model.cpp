@@ -77,7 +77,10 @@ Model::Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
     arrays->tie("head.weight", "tokens.weight");
     arrays->tie("head.bias", "logits_bias");
   }
-  head_ = Matrix(packed, "head", words, width, spec.precision, packed.has("head.bias"));
+  const bool biased = packed.has("head.bias");
+  head_ = Matrix(packed, "head", words, width, spec.precision, biased);
+  if (spec.precision == Precision::int8 && kernel_.nibbles && Screen::is_there(packed, "head"))
+    screen_ = Screen(packed, kernel_, "head", words, width, biased);
   if (drafter) {
     // Where the target's embeddings say nothing of positions, a drafter turns its keys.
     shape.rotary = spec.position == Position::rotary || spec.position == Position::bucketed;

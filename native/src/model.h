@@ -20,6 +20,7 @@ namespace outrider {
 
 enum class Position { none, sinusoidal, learned, rotary, bucketed };
 
+constexpr int kScreened = 4;  // rows that are screened together; more share each weight anyway
 constexpr int kMaxTokens = 1 << 20;  // tokens of a sequence that there can be room for
 
 struct ModelSpec {
@@ -192,6 +193,8 @@ class Model {
              float* logits, const int* out_rows = nullptr) const;
   void argmax_tokens(ForwardPass& pass, const State& state, const Forbidden& forbidden,
                      int* best) const;
+  // Whether so many rows are screened before their words are scored.
+  bool screens(int rows) const { return !screen_.empty() && rows <= kScreened; }
   int scores_at_once() const;  // rows whose scores are held at a time
   void reserve_answers(SharedBuffers& shared, WorkerBuffers& own, const Questions& all,
                        int rows) const;
@@ -226,6 +229,7 @@ class Model {
   Embeddings tokens_, source_tokens_;  // the second empty where shared
   std::span<const float> position_table_, source_position_table_;  // learned positions
   Matrix head_;
+  Screen screen_;  // of the head; empty where it is small
   std::optional<Drafter> drafter_;
   std::optional<Ctc> ctc_;
   Norm embedding_norm_, source_embedding_norm_;  // empty where embeddings are not normed

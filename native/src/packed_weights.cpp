@@ -22,7 +22,7 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are mapped as they are");
 
 constexpr char kMagic[8] = {'o', 'u', 't', 'r', 'i', 'd', 'e', 'r'};
-constexpr std::uint32_t kVersion = 1;
+constexpr std::uint32_t kVersion = 2;
 constexpr std::size_t kAlign = 64;
 constexpr std::size_t kHead = 32, kEntry = 24;
 

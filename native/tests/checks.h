@@ -6,6 +6,7 @@
 namespace outrider {
 
 void check_kernels(std::uint64_t seed);
+void check_screens(std::uint64_t seed);
 void check_weights();
 void check_teams(std::uint64_t seed);
 void check_models(std::uint64_t seed);

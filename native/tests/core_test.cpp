@@ -31,6 +31,7 @@ int main(int count, char** values) {
     outrider::fuzz(seconds, seed);
   } else {
     outrider::check_kernels(seed);
+    outrider::check_screens(seed);
     outrider::check_weights();
     outrider::check_teams(seed);
     outrider::check_models(seed);

@@ -60,15 +60,16 @@ std::vector<std::vector<int>> random_words(Dice& dice, const TinyModel& tiny, st
 // those that may follow a source.
 void check_likeliest(Dice& dice) {
   const TinyModel tiny =
-      random_model(dice, dice.one_of({Precision::int8, Precision::int8, Precision::float32}));
-  const std::vector<Example> examples = random_examples(dice, tiny, dice.pick(1, 9));
+      random_model(dice, dice.one_of({Precision::int8, Precision::int8, Precision::float32}),
+                   dice.chance(0.3));
+  const std::vector<Example> examples = random_examples(dice, tiny, dice.chance(0.5) ? 1 : dice.pick(1, 9));
   const int words = tiny.spec.words;
   std::vector<std::vector<int>> tokens;
   Forbidden forbidden;
   forbidden.always = dice.ids(dice.pick(0, 3), words);
   forbidden.ends = dice.ids(2, words);
   for (std::size_t b = 0; b < examples.size(); ++b) {
-    tokens.push_back(dice.ids(dice.pick(0, 8), words));
+    tokens.push_back(dice.ids(dice.pick(0, dice.one_of({2, 8})), words));
     forbidden.by_sequence.push_back(dice.ids(dice.pick(0, 3), words));
     forbidden.early.push_back(dice.pick(0, 4));
   }

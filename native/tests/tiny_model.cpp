@@ -1,6 +1,7 @@
 #include "tiny_model.h"
 
 #include <cmath>
+#include <numeric>
 
 namespace outrider {
 namespace {
@@ -14,6 +15,10 @@ class Filler {
     std::size_t size = 1;
     for (int n : shape) size *= static_cast<std::size_t>(n);
     model_.arrays[name] = {std::move(shape), dice_.normals(size, width)};
+  }
+
+  void rotation(const std::string& name, int width) {
+    model_.arrays[name] = {{width, width}, random_rotation(dice_, width)};
   }
 
   void linear(const std::string& name, int columns, int width, bool bias = true) {
@@ -75,7 +80,7 @@ Activation random_activation(Dice& dice) {
 
 ModelSpec random_spec(Dice& dice, Precision precision) {
   ModelSpec spec;
-  spec.words = dice.pick(5, 60);
+  spec.words = dice.chance(0.3) ? dice.pick(61, 400) : dice.pick(5, 60);
   spec.heads = dice.pick(1, 4);
   spec.kv_heads = dice.chance(0.3) ? 1 : spec.heads;
   spec.width = spec.heads * 2 * dice.pick(1, 9);
@@ -121,6 +126,7 @@ void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
   if (!spec.shared_embeddings) filler.array("source_tokens.weight", {words, width}, 1.0f);
   if (dice.chance(0.5)) filler.array("head.weight", {words, width}, 0.5f);
   if (dice.chance(0.5)) filler.array("logits_bias", {words}, 0.3f);
+  if (dice.chance(0.5)) filler.rotation("head.rotation.weight", width);
   for (const std::string side : {"encoder", "decoder"}) {
     const Buckets& buckets = side == "encoder" ? spec.encoder_buckets : spec.decoder_buckets;
     if (spec.embedding_norm) filler.norm(side + "_embedding_norm", spec.norm);
@@ -130,6 +136,17 @@ void fill_model(Filler& filler, Dice& dice, const TinyModel& model) {
   if (spec.position != Position::learned) return;
   filler.array("decoder_position.table.weight", {spec.max_positions, width}, 0.3f);
   filler.array("encoder_position.table.weight", {spec.max_positions, width}, 0.3f);
+}
+
+// Many words that are nearly alike, so that four bits of each do not tell which is the likeliest.
+void crowd_head(Filler& filler, Dice& dice, TinyModel& model) {
+  const int words = model.spec.words, width = model.spec.width;
+  filler.array("head.weight", {words, width}, dice.one_of({0.001f, 0.01f, 0.1f}));
+  filler.rotation("head.rotation.weight", width);
+  model.arrays.erase("logits_bias");
+  const std::vector<float> common = dice.normals(static_cast<std::size_t>(width));
+  std::vector<float>& weight = model.arrays["head.weight"].second;
+  for (std::size_t i = 0; i < weight.size(); ++i) weight[i] += common[i % common.size()];
 }
 
 DrafterSpec random_drafter(Dice& dice, const ModelSpec& target) {
@@ -200,6 +217,26 @@ void fill_ctc(Filler& filler, const TinyModel& model) {
 
 }  // namespace
 
+std::vector<float> random_rotation(Dice& dice, int width) {
+  const auto n = static_cast<std::size_t>(width);
+  std::vector<std::vector<double>> rows;
+  std::vector<float> out;
+  while (rows.size() < n) {
+    const std::vector<float> drawn = dice.normals(n);
+    std::vector<double> row(drawn.begin(), drawn.end());
+    for (int twice = 0; twice < 2; ++twice)
+      for (const std::vector<double>& other : rows) {
+        const double along = std::inner_product(row.begin(), row.end(), other.begin(), 0.0);
+        for (std::size_t k = 0; k < n; ++k) row[k] -= along * other[k];
+      }
+    const double length = std::sqrt(std::inner_product(row.begin(), row.end(), row.begin(), 0.0));
+    for (double& x : row) x /= length;
+    out.insert(out.end(), row.begin(), row.end());
+    rows.push_back(std::move(row));
+  }
+  return out;
+}
+
 Weights TinyModel::weights() const {
   Weights weights;
   for (const auto& [name, array] : arrays)
@@ -211,11 +248,13 @@ std::unique_ptr<Model> TinyModel::build(const std::string& instruction_set, int 
   return std::make_unique<Model>(std::make_shared<PackedWeights>(weights()), spec, drafter, ctc, instruction_set, threads);
 }
 
-TinyModel random_model(Dice& dice, Precision precision) {
+TinyModel random_model(Dice& dice, Precision precision, bool crowded) {
   TinyModel model;
   model.spec = random_spec(dice, precision);
+  if (crowded) model.spec.words = dice.pick(500, 1500);
   Filler filler(model, dice);
   fill_model(filler, dice, model);
+  if (crowded) crowd_head(filler, dice, model);
   model.drafter = random_drafter(dice, model.spec);
   fill_drafter(filler, model);
   if (model.reads()) {

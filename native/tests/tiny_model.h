@@ -23,7 +23,11 @@ struct TinyModel {
   std::unique_ptr<Model> build(const std::string& instruction_set, int threads) const;
 };
 
-// Every model with a drafter; with a CTC decoder where it has an encoder.
-TinyModel random_model(Dice& dice, Precision precision);
+// Every model with a drafter; with a CTC decoder where it has an encoder. A crowded one has many
+// words that are nearly alike.
+TinyModel random_model(Dice& dice, Precision precision, bool crowded = false);
+
+// Rows of length 1, each at right angles to all others.
+std::vector<float> random_rotation(Dice& dice, int width);
 
 }  // namespace outrider

@@ -19,10 +19,12 @@ namespace outrider {
 
 extern const RowFunctions rows_portable;
 Product product_portable;
+NibbleProduct nibbles_portable;
 
 #if defined(OUTRIDER_X86)
 extern const RowFunctions rows_avx2, rows_avx512;
 Product product_avx2, product_avx512, product_avxvnni, product_vnni256, product_vnni, product_amx;
+NibbleProduct nibbles_avx2, nibbles_avx512, nibbles_vnni;
 #elif defined(OUTRIDER_ARM)
 Product product_neon, product_i8mm;
 #endif
@@ -94,20 +96,20 @@ std::vector<Kernel> find_all() {
   std::vector<Kernel> found;
 #if defined(OUTRIDER_X86)
   const Features machine;
-  if (machine.amx() && may_use_tiles()) found.push_back({"amx", product_amx, &rows_avx512});
-  if (machine.vnni()) found.push_back({"vnni", product_vnni, &rows_avx512, true});
+  if (machine.amx() && may_use_tiles()) found.push_back({"amx", product_amx, &rows_avx512, nibbles_vnni});
+  if (machine.vnni()) found.push_back({"vnni", product_vnni, &rows_avx512, nibbles_vnni, true});
   if (machine.avxvnni() || machine.vnni()) {
     Product* const narrow = machine.avxvnni() ? product_avxvnni : product_vnni256;
-    found.push_back({"avxvnni", narrow, &rows_avx2, true});
+    found.push_back({"avxvnni", narrow, &rows_avx2, nibbles_avx2, true});
   }
-  if (machine.avx512()) found.push_back({"avx512", product_avx512, &rows_avx512});
-  if (machine.avx2()) found.push_back({"avx2", product_avx2, &rows_avx2});
+  if (machine.avx512()) found.push_back({"avx512", product_avx512, &rows_avx512, nibbles_avx512});
+  if (machine.avx2()) found.push_back({"avx2", product_avx2, &rows_avx2, nibbles_avx2});
 #elif defined(OUTRIDER_ARM)
   if (has_dot_product() && has_matrix_product())
     found.push_back({"i8mm", product_i8mm, &rows_portable});
   if (has_dot_product()) found.push_back({"neon", product_neon, &rows_portable});
 #endif
-  found.push_back({"portable", product_portable, &rows_portable});
+  found.push_back({"portable", product_portable, &rows_portable, nibbles_portable});
   return found;
 }
 

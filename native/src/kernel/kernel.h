@@ -60,6 +60,11 @@ struct RowFunctions {
   void (*top_k)(const float* x, int n, int count, int* indices, float* values);
   // x[i] - y
   void (*subtract)(float* x, float y, int n);
+  // The largest bound of a panel's 16 words (see screen.h): over all groups of 64 places,
+  // bias + sum scale (dots * step + shift) + rest * length. `records` holds scales and rests of each
+  // group, 16 and 16, as bfloat16; `factors` a step, a shift and a length.
+  float (*bound_panel)(const std::int32_t* dots, int groups, const float* factors,
+                       const std::uint16_t* records, const float* bias);
   // log sum exp(x[i])
   float (*log_total)(const float* x, int n);
   // out[i] = exp((x[i] - max x) / temperature), zero where it is next to nothing.
@@ -71,11 +76,22 @@ struct RowFunctions {
 using Product = void(const std::int8_t* bytes, int rows, int depth, const std::int8_t* panels,
                      const std::int32_t* offsets, int panel_count, std::int32_t* sums);
 
+// dots[r][p][g][c] = sum of bytes[r] times the nibbles, 0 to 15, of column c over the 64 places of
+// group g, exactly. Nibbles [panel][group][8][16][4]: of eight neighbouring places of a column the
+// first four are low halves of bytes, the others high ones.
+using NibbleProduct = void(const std::int8_t* bytes, int rows, int groups,
+                           const std::uint8_t* panels, int panel_count, std::int32_t* dots);
+
+constexpr int kSummedApart = 64;  // products of float32
+constexpr int kGroup = 64;                        // places that share a scale
+constexpr int kGroupBytes = kGroup / 2 * kPanel;  // nibbles of a panel's group
+
 struct Kernel {
   const char* name;
   Product* product;
   const RowFunctions* rows;
-  bool unsigned_bytes = false;  // 128 is to be added to all of `bytes` beforehand
+  NibbleProduct* nibbles = nullptr;  // null where nothing is screened
+  bool unsigned_bytes = false;       // 128 is to be added to all of `bytes` beforehand
 };
 
 // Names of the instruction sets this machine can run, best first; "portable" is always the last.

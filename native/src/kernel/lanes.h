@@ -235,6 +235,19 @@ OUTRIDER_INLINE WideLanes load_wide(const float* from) {
   return out;
 }
 
+// Sixteen numbers whose upper halves these are.
+OUTRIDER_INLINE Lanes load_bfloat16(const std::uint16_t* from) {
+  typedef std::uint16_t Narrow __attribute__((vector_size(kVectorBytes / 2)));
+  IntLanes out;
+#pragma GCC unroll 4
+  for (int i = 0; i < IntLanes::kParts; ++i) {
+    Narrow few;
+    std::memcpy(&few, from + i * kWidth<std::int32_t>, sizeof few);
+    out.part[i] = __builtin_convertvector(few, Vector<std::int32_t>) << 16;
+  }
+  return as_bits<float>(out);
+}
+
 // Adding and taking away 1.5 * 2^23 rounds to the nearest whole number, ties to even.
 OUTRIDER_INLINE Lanes round_lanes(const Lanes& x) { return (x + 12582912.0f) - 12582912.0f; }
 

@@ -60,16 +60,23 @@ void dequantise(const std::int32_t* sums, int n, float scale, const float* scale
   });
 }
 
+// Some products at a time are summed apart: what is rounded grows with their number and that of the
+// sums, not with the depth.
 template <int kRows>
 OUTRIDER_INLINE void multiply_rows(const float* const* x, int depth, const float* panel,
                                    const float* bias, int n, float* const* out) {
-  Lanes sum[kRows];
-  for (int r = 0; r < kRows; ++r) sum[r] = broadcast(0.0f);
-  for (int k = 0; k < depth; ++k) {
-    const Lanes weight = load(panel + k * kLanes);
-    for (int r = 0; r < kRows; ++r) sum[r] = sum[r] + weight * x[r][k];
+  Lanes total[kRows], sum[kRows];
+  for (int r = 0; r < kRows; ++r) total[r] = broadcast(0.0f);
+  for (int begin = 0; begin < depth; begin += kSummedApart) {
+    const int end = std::min(begin + kSummedApart, depth);
+    for (int r = 0; r < kRows; ++r) sum[r] = broadcast(0.0f);
+    for (int k = begin; k < end; ++k) {
+      const Lanes weight = load(panel + k * kLanes);
+      for (int r = 0; r < kRows; ++r) sum[r] = sum[r] + weight * x[r][k];
+    }
+    for (int r = 0; r < kRows; ++r) total[r] = total[r] + sum[r];
   }
-  for (int r = 0; r < kRows; ++r) store_up_to(out[r], sum[r] + load(bias), n);
+  for (int r = 0; r < kRows; ++r) store_up_to(out[r], total[r] + load(bias), n);
 }
 
 void multiply_panel(const float* const* x, int rows, int depth, const float* panel,
@@ -332,13 +339,24 @@ void masses(const float* x, int n, double temperature, double* out) {
   store_partial(out + i, exp_wide((load_wide(rest) - most) / temperature), n - i);
 }
 
+float bound_panel(const std::int32_t* dots, int groups, const float* factors,
+                  const std::uint16_t* records, const float* bias) {
+  Lanes bound = load(bias);
+  for (int g = 0; g < groups; ++g, factors += 3, records += 2 * kPanel) {
+    const Lanes dot = to_floats(load_as<IntLanes>(dots + g * kPanel));
+    const Lanes known = load_bfloat16(records) * (dot * factors[0] + factors[1]);
+    bound = bound + (known + load_bfloat16(records + kPanel) * factors[2]);
+  }
+  return reduce_max(bound);
+}
+
 }  // namespace
 
 extern const RowFunctions OUTRIDER_FAMILY;
 const RowFunctions OUTRIDER_FAMILY = {
     quantise,     dequantise, multiply_panel, add,     layer_norm, rms_norm, activate, gated_activation, attend,
     apply_rotary, recur,      tanh_row,       dot,     softmax,    argmax,   top_k,            subtract,
-    log_total,    masses,
+    bound_panel,  log_total,  masses,
 };
 
 }  // namespace outrider

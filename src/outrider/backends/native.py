@@ -175,13 +175,16 @@ class NativeState:
         return self
 
 
-def _build_core(parts: Parts, shape: dict[str, Any], *, keep: bool) -> "outrider_native.Model":
+def _build_core(
+    parts: Parts, shape: dict[str, Any], *, keep: bool, screened: bool
+) -> "outrider_native.Model":
     """Build the core from weights that were packed before, or pack them."""
     packed = find_packed(parts) if keep else None
     if packed is not None:
         with suppress(InputError):  # a file that is not what it says
             return _call(outrider_native.Model, weights=packed, **shape)
-    core = _call(outrider_native.Model, weights=weights(parts), **shape)
+    found = weights(parts, screened=screened)
+    core = _call(outrider_native.Model, weights=found, **shape)
     if keep:
         keep_packed(core, parts)
     return core
@@ -233,7 +236,9 @@ class NativeBackend:
             "threads": threads or default_threads(),
         }
         try:
-            self.core = _build_core(parts, shape, keep=keep and dtype == "int8")
+            whole = dtype == "int8"
+            screened = whole and shortlist is None
+            self.core = _build_core(parts, shape, keep=keep and whole, screened=screened)
         except InputError as error:
             message = str(error).removeprefix("backend native: ")
             raise ConfigError("backend native", message) from None

@@ -28,6 +28,10 @@ Array = NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]
 """Numbers, or int8 and the scale of each row."""
 CORES = ("attention", "ssru")
 POSITIONS = ("none", "sinusoidal", "learned", "rotary", "bucketed")
+SCREENED_BYTES = 6 << 20
+"""From this size on a head in int8 is read in four bits first: `native/src/screen.h`."""
+SCREENED_GROUP = 64
+"""Its width is a multiple of this."""
 
 
 def missing(
@@ -118,15 +122,39 @@ def ctc_shape(config: CtcDescription) -> dict[str, Any]:
     }
 
 
-def weights(parts: Parts) -> dict[str, Array]:
-    """Return all weights as they are stored, side decoders under `drafter.` and `ctc.`."""
+def weights(parts: Parts, *, screened: bool = False) -> dict[str, Array]:
+    """Return all weights as they are stored, side decoders under `drafter.` and `ctc.`.
+
+    Args:
+        parts: A model and the decoders beside it.
+        screened: Add what it takes to read a large head in four bits first.
+    """
     found = _arrays(parts.model.weights, "")
+    if screened:
+        found |= _head_rotation(parts.model)
     if parts.drafter is not None:
         found |= _arrays(parts.drafter.weights, "drafter.")
         found |= _drafter_tables(parts.model, parts.drafter)
     if parts.ctc is not None:
         found |= _arrays(parts.ctc.weights, "ctc.")
     return found
+
+
+def _head_rotation(model: Part[ModelDescription]) -> dict[str, Array]:
+    """Return the main directions of a large head, largest first; nothing for a small one.
+
+    The states of a decoder keep away from the first of them, where words have most in common, so
+    that what four bits lose there weighs little.
+    """
+    head = model.weights.get("head.weight", model.weights["tokens.weight"])
+    words, width = head.shape
+    if words * width < SCREENED_BYTES or width % SCREENED_GROUP:
+        return {}
+    some = head.rows(np.arange(0, words, max(1, words // (16 * width)))).as_float32()
+    if not np.isfinite(some).all():
+        return {}
+    _, directions = np.linalg.eigh(some.T @ some)
+    return {"head.rotation.weight": np.ascontiguousarray(directions.T[::-1], np.float32)}
 
 
 def _drafter_tables(
