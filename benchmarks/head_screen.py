@@ -6,12 +6,18 @@ The head is most of a step of a model with 65,000 words. The native core reads i
 first, which bounds every word's score (`native/src/screen.h`), and computes only panels of 16 words
 that could hold the likeliest. Counted is what is left of them: with one scale for all weights of a
 word, with one for every 64 places, with the weights turned into the main directions of the head,
-and with scales that lose least. States are those of MODEL, greedy, in int8 as in the core.
+and with scales that lose least. States are those of MODEL, greedy, in int8 as in the core. Then the
+core translates with and without, in turns, one line at a time on one thread (`OUTRIDER_ISA` forces
+an instruction set), and both texts must be the same.
 """
 
 import argparse
+import os
+import tempfile
 from itertools import islice
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any
 
 import numpy as np
@@ -19,6 +25,8 @@ import torch
 from torch import Tensor
 
 import outrider
+from outrider.backends import native_parts
+from outrider.backends.native import choose_instruction_set
 from outrider.data.lines import open_lines
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.runtime import Translator
@@ -30,6 +38,7 @@ SHARES = (1.0, 0.9, 0.8, 0.7, 0.6)
 """Scales that are tried, of the one that clips nothing."""
 STATES = 200
 """Of all states that the lines make, drawn by a seed."""
+TURNS = 5
 FIRST = 8
 """Panels with the largest bounds, the best score of which is known first."""
 
@@ -98,6 +107,28 @@ def panels_left(
     return np.asarray((bound >= known).mean(1))
 
 
+def seconds(model: str, lines: list[str]) -> dict[str, float]:
+    """Return how long the core takes for all lines with and without a screen, median of turns."""
+    size, cores = native_parts.SCREENED_BYTES, {}
+    with tempfile.TemporaryDirectory() as empty:
+        for name, least in (("screened", size), ("whole", 1 << 60)):
+            native_parts.SCREENED_BYTES = least
+            os.environ["OUTRIDER_CACHE"] = str(Path(empty, name))
+            cores[name] = outrider.load(model, backend="native", threads=1)
+    native_parts.SCREENED_BYTES = size
+    turns: dict[str, list[float]] = {name: [] for name in cores}
+    said = {}
+    for _ in range(TURNS):
+        for name, core in cores.items():
+            assert isinstance(core, Translator)
+            began = perf_counter()
+            said[name] = [core.translate(line) for line in lines]
+            turns[name].append(perf_counter() - began)
+    if said["screened"] != said["whole"]:
+        raise SystemExit("the texts are not the same")
+    return {name: median(found) for name, found in turns.items()}
+
+
 def main() -> None:
     """Measure and write down."""
     parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
@@ -127,8 +158,19 @@ def main() -> None:
         left = panels_left(head @ basis, added, states @ basis, group, shares)
         rows.append({"screen": name, "mean": left.mean(), "median": np.median(left)})
         print(f"{name:30} mean {left.mean():.4f}, median {np.median(left):.4f}", flush=True)
-    result = {"task": "screening the head", "words": len(head), "states": len(states)}
-    write_result(given.json, result | {"rows": rows, "machine": machine(), "versions": versions()})
+    timed = seconds(given.model, texts)
+    print(timed | {"whole / screened": timed["whole"] / timed["screened"]})
+    result = {
+        "task": "screening the head",
+        "words": len(head),
+        "states": len(states),
+        "rows": rows,
+        "set": choose_instruction_set(),
+        "seconds": timed,
+        "machine": machine(),
+        "versions": versions(),
+    }
+    write_result(given.json, result)
 
 
 if __name__ == "__main__":

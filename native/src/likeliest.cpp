@@ -24,8 +24,8 @@ struct Search {
   const Forbidden& forbidden;
 
   // What a worker has found: a score, its token, and which score it knew after screening. They lie
-  // in a buffer that is free: the last barrier was that of a feed-forward (E in layer.cpp) or later,
-  // after which `sublayer_out` is still read, `context` is not.
+  // in a buffer that is free: the last barrier was that of a feed-forward (E in layer.cpp) or
+  // later, after which `sublayer_out` is still read, `context` is not.
   float* found(int row, int worker) const {
     return pass.shared.context.data() + kFound * area(row * pass.worker.count + worker, 1);
   }
@@ -71,7 +71,8 @@ struct Search {
       const int column = columns.begin + index;
       const auto token = static_cast<float>(
           list == nullptr ? column : list->words[static_cast<std::size_t>(column)]);
-      float* best = mine(r);  // of equals the first stays, in whatever order they come; NaN never does
+      // Of equals the first stays, in whatever order they come; NaN never does.
+      float* best = mine(r);
       if (!(scores[index] > best[0] || (scores[index] == best[0] && token < best[1]))) continue;
       best[0] = scores[index];
       best[1] = token;
@@ -85,8 +86,8 @@ struct Search {
       score(head, list, rows, {panel, std::min(panel + step, panels.end)}, step);
   }
 
-  // Scores the words whose bounds do not lie below a score that is known, which is the best of those
-  // with the largest bounds.
+  // Scores the words whose bounds do not lie below a score that is known, which is the best of
+  // those with the largest bounds.
   void score_screened(const Matrix& head, const Screen& screen, Range rows, int width) const {
     const Range panels = pass.worker.share(head.panels());
     const int count = rows.end - rows.begin, mine_count = panels.end - panels.begin;
@@ -94,16 +95,19 @@ struct Search {
     screen.bound(pass.kernel, own, pass.own.stream.data() + area(rows.begin, width), count, width,
                  panels);
     const auto bounds = [&](int r) { return own.bounds.data() + area(r, mine_count); };
-    const auto score_one = [&](int n) {
-      score(head, nullptr, rows, {panels.begin + n, panels.begin + n + 1}, 1);
-      for (int r = 0; r < count; ++r) bounds(r)[n] = kUnlisted;  // it need not be looked at again
+    const int step = head_panels(count);
+    const auto score_some = [&](Range some) {
+      score(head, nullptr, rows, {panels.begin + some.begin, panels.begin + some.end}, step);
+      for (int r = 0; r < count; ++r)  // they need not be looked at again
+        std::fill(bounds(r) + some.begin, bounds(r) + some.end, kUnlisted);
     };
     for (int r = 0; r < count; ++r) {
       int first[kFirst];
       float largest[kFirst];
       const int some = std::min(kFirst, mine_count);
       pass.kernel.rows->top_k(bounds(r), mine_count, some, first, largest);
-      for (int n = 0; n < some && !(largest[n] < mine(rows.begin + r)[0]); ++n) score_one(first[n]);
+      for (int n = 0; n < some && !(largest[n] < mine(rows.begin + r)[0]); ++n)
+        score_some({first[n], first[n] + 1});
       mine(rows.begin + r)[2] = mine(rows.begin + r)[0];
     }
     pass.worker.wait();  // what every worker knows is written down
@@ -113,12 +117,16 @@ struct Search {
       for (int w = 0; w < pass.worker.count; ++w)
         known[r] = std::max(known[r], found(rows.begin + r, w)[2]);
     }
-    for (int n = 0; n < mine_count; ++n)
+    const auto is_left = [&](int n) {
       for (int r = 0; r < count; ++r)
-        if (!(bounds(r)[n] < known[r])) {  // nor where a row is NaN
-          score_one(n);
-          break;
-        }
+        if (!(bounds(r)[n] < known[r])) return true;  // also where a row is NaN
+      return false;
+    };
+    for (Range some; some.begin < mine_count; some.begin = std::max(some.end, some.begin + 1)) {
+      some.end = some.begin;  // neighbours are scored together
+      while (some.end < mine_count && some.end - some.begin < step && is_left(some.end)) ++some.end;
+      if (some.end > some.begin) score_some(some);
+    }
   }
 
   // The best of what all workers have found.

@@ -24,10 +24,10 @@ float widened(std::uint16_t half) {
   return std::bit_cast<float>(static_cast<std::uint32_t>(half) << 16);
 }
 
-// What is rounded, of |w| |x|. A turned number is a sum of `width` products with a row of length 1,
-// so many of them summed apart: at most that many 2^-24 of the sum of their sizes off, and there are
-// `width` such numbers. It is done to w and to x. That R is not quite orthonormal, that bounds and
-// exact scores are rounded, is far less.
+// What is rounded, of |w| |x|. A turned number is a sum of `width` products with a row of length 1:
+// as many 2^-24 of the sum of their sizes off as are added one after another, and there are `width`
+// such numbers. It is done to w and to x. That R is not quite orthonormal, that bounds and exact
+// scores are rounded, is far less.
 float slack(int width) {
   const auto sums = static_cast<float>(kSummedApart + round_up(width, kSummedApart) / kSummedApart);
   return 1e-5f + 2.0f * sums * std::sqrt(static_cast<float>(width)) * 0x1p-24f;
@@ -114,11 +114,11 @@ void Screen::pack(const Kernel& kernel, const Array& weight, const Array* bias,
   const int groups = depth_ / kGroup;
   const auto padded = static_cast<std::size_t>(panels()) * kPanel;
   auto* nibbles = reinterpret_cast<std::uint8_t*>(out);
-  auto* records = reinterpret_cast<std::uint16_t*>(out + padded * static_cast<std::size_t>(depth_) / 2);
+  const auto depth = static_cast<std::size_t>(depth_);
+  auto* records = reinterpret_cast<std::uint16_t*>(out + padded * depth / 2);
   auto* added = reinterpret_cast<float*>(records + padded * static_cast<std::size_t>(groups) * 2);
-  std::vector<float> columns(static_cast<std::size_t>(kPanel) * static_cast<std::size_t>(depth_)),
-      turned(columns.size());
-  std::vector<std::int8_t> bytes(static_cast<std::size_t>(depth_));
+  std::vector<float> columns(kPanel * depth), turned(kPanel * depth);
+  std::vector<std::int8_t> bytes(depth);
   Operand operand;
   operand.reserve(Precision::float32, kPanel, width_);
   float largest = 0.0f;
@@ -126,7 +126,8 @@ void Screen::pack(const Kernel& kernel, const Array& weight, const Array* bias,
     const int count = std::min(kPanel, columns_ - p * kPanel);
     for (int c = 0; c < count; ++c) {
       float* column = columns.data() + static_cast<std::ptrdiff_t>(c) * depth_;
-      const float scale = read_column(weight, static_cast<std::size_t>(p * kPanel + c), column, bytes.data());
+      const auto number = static_cast<std::size_t>(p * kPanel + c);
+      const float scale = read_column(weight, number, column, bytes.data());
       for (int k = 0; k < width_; ++k) column[k] = scale * static_cast<float>(bytes[k]);
     }
     operand.load(kernel, Precision::float32, columns.data(), count, width_, depth_);
@@ -207,7 +208,8 @@ void Screen::bound(const Kernel& kernel, ScreenBuffers& buffers, const float* x,
                    buffers.dots.data());
     const std::int32_t* dots = buffers.dots.data();
     for (int r = 0; r < rows; ++r) {
-      float* out = buffers.bounds.data() + static_cast<std::ptrdiff_t>(r) * count + p - panels.begin;
+      float* out =
+          buffers.bounds.data() + static_cast<std::ptrdiff_t>(r) * count + p - panels.begin;
       const float* factors = buffers.factors.data() + static_cast<std::ptrdiff_t>(r) * groups * 3;
       for (int i = 0; i < some; ++i, dots += groups * kPanel)
         out[i] = kernel.rows->bound_panel(dots, groups, factors,

@@ -1,15 +1,15 @@
 // A large head, read in four bits first: which words could be the likeliest?
 //
-// Most of a step of a model with many words is its head, and all but a few of the words are far from
-// being said. Their scores are bounded by what four bits of each weight tell. With w and x as the
-// exact product has them, an orthonormal R, u = R w and y = R x:
+// Most of a step of a model with many words is its head, and all but a few of the words are far
+// from being said. Their scores are bounded by what four bits of each weight tell. With w and x as
+// the exact product has them, an orthonormal R, u = R w and y = R x:
 //
 //     w x = u y  <=  sum over groups g of  U_g Y_g + |U_g| |y_g - Y_g| + |u_g - U_g| |y_g|
 //
 // where U is u in four bits, and Y is y in eight, with a scale for every 64 places. R turns both so
-// that u is large where y is small: its rows are the main directions of the head's own weights, from
-// which a decoder's states keep away. Words whose bound lies below a score that is already known
-// need no exact product. For OPUS-MT these are 97 to 99 of 100, so that half of the bytes are read.
+// that u is large where y is small: its rows are the main directions of the head's own weights,
+// from which a decoder's states keep away. Words whose bound lies below a score that is already
+// known need no exact product. For OPUS-MT these are 98 of 100, so that half of the bytes are read.
 //
 // |y_g - Y_g| is seldom more than 0.006 |y_g|: so much of |U_g| is added to the rest of each word,
 // and what is more to all. What is rounded on the way (R, u and y in float32) is less than `slack`

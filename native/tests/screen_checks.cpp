@@ -106,7 +106,8 @@ void check_bounds(Dice& dice) {
     for (int r = 0; r < rows; ++r)
       for (int c = some.begin * kPanel; c < words; ++c) {
         const int place = r * (some.end - some.begin) + c / kPanel - some.begin;
-        above &= buffers.bounds[static_cast<std::size_t>(place)] >= scores[area(r, padded) + static_cast<std::size_t>(c)];
+        const float score = scores[area(r, padded) + static_cast<std::size_t>(c)];
+        above &= buffers.bounds[static_cast<std::size_t>(place)] >= score;
       }
     CHECK(above);
   }

@@ -251,7 +251,7 @@ std::unique_ptr<Model> TinyModel::build(const std::string& instruction_set, int 
 TinyModel random_model(Dice& dice, Precision precision, bool crowded) {
   TinyModel model;
   model.spec = random_spec(dice, precision);
-  if (crowded) model.spec.words = dice.pick(500, 1500);
+  if (crowded) model.spec.words = dice.pick(500, 4000);
   Filler filler(model, dice);
   fill_model(filler, dice, model);
   if (crowded) crowd_head(filler, dice, model);

@@ -242,9 +242,9 @@ def test_plans_stay_within_what_was_measured() -> None:
 
 
 def test_too_little_memory_to_measure_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:
-    def fails(*_: object) -> Costs:
+    def fails(*_: object) -> list[int]:
         raise MemoryError
 
-    monkeypatch.setattr("outrider.decoding.policy.measure_costs", fails)
+    monkeypatch.setattr("outrider.decoding.policy.own_text", fails)
     with pytest.raises(ResourceError, match=r"measuring what drafts cost: .* mode ar"):
         DraftPolicy.measure(TorchBackend(tiny.seq2seq()))

@@ -96,7 +96,8 @@ std::vector<Kernel> find_all() {
   std::vector<Kernel> found;
 #if defined(OUTRIDER_X86)
   const Features machine;
-  if (machine.amx() && may_use_tiles()) found.push_back({"amx", product_amx, &rows_avx512, nibbles_vnni});
+  if (machine.amx() && may_use_tiles())
+    found.push_back({"amx", product_amx, &rows_avx512, nibbles_vnni});
   if (machine.vnni()) found.push_back({"vnni", product_vnni, &rows_avx512, nibbles_vnni, true});
   if (machine.avxvnni() || machine.vnni()) {
     Product* const narrow = machine.avxvnni() ? product_avxvnni : product_vnni256;

@@ -2,7 +2,8 @@
 
 A call finds in the processor's caches what the calls before it left there. So a draft is timed
 after a block was verified and a block after its draft, as in a round of tandem decoding, and plain
-steps in a row. Timed each by itself, the parts of a round looked cheaper than they are.
+steps in a row. Timed each by itself, the parts of a round looked cheaper than they are. And the
+tokens are what the model says by itself, for a large head takes longer where it is at a loss.
 """
 
 import math
@@ -15,7 +16,7 @@ from typing import Literal, NamedTuple
 from outrider.decoding.protocol import Backend, State
 from outrider.decoding.questions import Likeliest, Nothing
 
-__all__ = ["Costs", "fit_costs", "follow", "measure_costs", "smooth"]
+__all__ = ["Costs", "fit_costs", "follow", "measure_costs", "own_text", "smooth"]
 
 LONGEST = 12
 """Most tokens that are drafted where nobody asks for more."""
@@ -64,15 +65,21 @@ class _Watch:
             self.least[part, tokens] = min(self.least.get((part, tokens), math.inf), seconds)
 
 
-def measure_costs(backend: Backend, rows: int, source_length: int) -> Costs:
+def own_text(backend: Backend, source_length: int) -> list[int]:
+    """Return what a model says after nothing of note: as many tokens as are timed."""
+    held, longest = _lengths(backend)
+    count = held + longest + 1
+    state = backend.encode([[backend.eos] * source_length], capacity=count)
+    text = [backend.start]
+    while len(text) < count:
+        text += backend.extend([text[-1:]], state, Likeliest()).tokens[0]
+    return text
+
+
+def measure_costs(backend: Backend, rows: int, source_length: int, text: Sequence[int]) -> Costs:
     """Time a model and its drafter for so many rows; it must be able to count to 2."""
-    assert backend.drafts is not None, "only a drafter can be timed"
-    longest, held = min(backend.drafts.longest, LONGEST), HELD
-    if backend.max_length is not None:
-        held = min(held, backend.max_length // 2)
-        longest = max(1, min(longest, backend.max_length - held - 1))
-        held = min(held, backend.max_length - longest - 1)
-    turn, watch = _prepare(backend, rows, source_length, held=held, longest=longest), _Watch()
+    held, longest = _lengths(backend)
+    turn, watch = _prepare(backend, rows, source_length, text, held=held, longest=longest), _Watch()
     begun = time.perf_counter()
     for number in range(TURNS[1]):
         turn(watch)
@@ -80,6 +87,17 @@ def measure_costs(backend: Backend, rows: int, source_length: int) -> Costs:
         if number + 1 >= TURNS[0] and time.perf_counter() - begun > PATIENCE:
             break
     return fit_costs(watch.least, longest)
+
+
+def _lengths(backend: Backend) -> tuple[int, int]:
+    """Return how many tokens rows hold, and how many are drafted at most."""
+    assert backend.drafts is not None, "only a drafter can be timed"
+    longest, held = min(backend.drafts.longest, LONGEST), HELD
+    if backend.max_length is not None:
+        held = min(held, backend.max_length // 2)
+        longest = max(1, min(longest, backend.max_length - held - 1))
+        held = min(held, backend.max_length - longest - 1)
+    return held, longest
 
 
 def fit_costs(least: Mapping[tuple[Part, int], float], longest: int) -> Costs:
@@ -132,7 +150,13 @@ def _least_from_here(seconds: Iterable[float]) -> tuple[float, ...]:
 
 
 def _prepare(
-    backend: Backend, rows: int, source_length: int, *, held: int, longest: int
+    backend: Backend,
+    rows: int,
+    source_length: int,
+    text: Sequence[int],
+    *,
+    held: int,
+    longest: int,
 ) -> Callable[[_Watch], None]:
     """Open rows to measure with; return a function that times everything once."""
     source, capacity = [[backend.eos] * source_length] * rows, held + longest + 1
@@ -140,18 +164,19 @@ def _prepare(
     state = backend.encode(source, capacity=capacity, drafting=True)
     if held:
         for opened in (plain, state):
-            backend.extend([[backend.eos] * held] * rows, opened, Nothing(), last=True)
+            backend.extend([text[:held]] * rows, opened, Nothing(), last=True)
         # Rows that accept different numbers of tokens are differently long.
         state.rollback([held - row % min(4, held) for row in range(rows)])
 
+    new = text[held:]
     singles: dict[Part, Call] = {
-        "plain": _extend(backend, plain, rows, 1),
-        "extend": _extend(backend, state, rows, 1),
+        "plain": _extend(backend, plain, rows, new[:1]),
+        "extend": _extend(backend, state, rows, new[:1]),
     }
     rounds = {
         k: (
-            _draft(backend, state, rows, k),
-            _extend(backend, state, rows, k + 1),
+            _draft(backend, state, rows, new[0], k),
+            _extend(backend, state, rows, new[: k + 1]),
         )
         for k in _sizes(rows, longest)
     }
@@ -180,8 +205,8 @@ def _sizes(rows: int, longest: int) -> list[int]:
     return [k for n, k in enumerate(possible) if n < 2 or rows * (k + 1) <= WIDE]
 
 
-def _extend(backend: Backend, state: State, rows: int, count: int) -> Call:
-    lengths, tokens, ask = state.lengths, [[backend.eos] * count] * rows, Likeliest()
+def _extend(backend: Backend, state: State, rows: int, new: Sequence[int]) -> Call:
+    lengths, tokens, ask = state.lengths, [new] * rows, Likeliest()
 
     def call() -> None:
         backend.extend(tokens, state, ask)
@@ -190,10 +215,10 @@ def _extend(backend: Backend, state: State, rows: int, count: int) -> Call:
     return call
 
 
-def _draft(backend: Backend, state: State, rows: int, k: int) -> Call:
-    drafts, newest = backend.drafts, [backend.eos] * rows
+def _draft(backend: Backend, state: State, rows: int, newest: int, k: int) -> Call:
+    drafts = backend.drafts
     assert drafts is not None
-    return lambda: drafts.draft(newest, state, [k] * rows)
+    return lambda: drafts.draft([newest] * rows, state, [k] * rows)
 
 
 def _open(

@@ -17,7 +17,7 @@ from operator import mul
 from typing import NamedTuple
 
 from outrider.decoding.batch_speeds import BatchSpeeds
-from outrider.decoding.costs import Costs, follow, measure_costs, smooth
+from outrider.decoding.costs import Costs, follow, measure_costs, own_text, smooth
 from outrider.decoding.protocol import Backend
 from outrider.errors import within_memory
 
@@ -71,12 +71,13 @@ class DraftPolicy:
             source_length = min(source_length, backend.max_length)
             if backend.max_length < 2:  # no place for a draft: let plain steps win
                 return cls({1: Costs(1.0, (1.0, 2.0), (1.0,))})
-        started = time.perf_counter()
-        for rows in ROWS:
-            if len(costs) >= 2 and time.perf_counter() - started > SECONDS:
-                break
-            with within_memory("measuring what drafts cost", "decode with mode ar"):
-                costs[rows] = measure_costs(backend, rows, source_length)
+        with within_memory("measuring what drafts cost", "decode with mode ar"):
+            text = own_text(backend, source_length)
+            started = time.perf_counter()
+            for rows in ROWS:
+                if len(costs) >= 2 and time.perf_counter() - started > SECONDS:
+                    break
+                costs[rows] = measure_costs(backend, rows, source_length, text)
         return cls(smooth(costs))
 
     def costs(self, rows: int) -> Costs:
