@@ -2,10 +2,12 @@
 
 python benchmarks/smollm2.py SmolLM2-135M-Instruct.Q4_1.gguf --json results/smollm2.json
 python benchmarks/smollm2.py SmolLM2-135M-Instruct.Q4_1.gguf --folder runs/smollm2/start
+python benchmarks/smollm2.py --drafted runs/smollm2/run/model --json results/smollm2-drafter.json
 
 The GGUF file (Q4_1, Q8_0 and float32 arrays of a Llama) becomes a Hugging Face folder in float32,
 which transformers and our two engines then read: 64 greedy tokens after each prompt, alone and all
-together. The second line only writes that folder, for `configs/smollm2-drafter.yaml`.
+together. The second line only writes that folder, for `configs/smollm2-drafter.yaml`; the third
+times the same prompts with the drafter that this trains and without, one at a time on one thread.
 """
 
 import argparse
@@ -13,6 +15,8 @@ import json
 import struct
 import tempfile
 from pathlib import Path
+from statistics import median
+from time import perf_counter
 from typing import Any, BinaryIO
 
 import numpy as np
@@ -23,6 +27,7 @@ from tokenizers import AddedToken, Tokenizer, decoders, pre_tokenizers
 from tokenizers.models import BPE
 from transformers import AutoModelForCausalLM
 
+from outrider.decoding.statistics import Statistics
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.files import file_sha256
 from outrider.runtime import Generator, load
@@ -35,6 +40,7 @@ PROMPTS = (
     "The three most important things in life are",
 )
 TOKENS = 64
+TURNS = 5
 NUMBERS = {
     0: "B",
     1: "b",
@@ -200,10 +206,16 @@ def expected(folder: Path, generator: Generator) -> list[list[int]]:
 def main() -> None:
     """Print one row an engine, and write them all."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("gguf", type=Path)
+    parser.add_argument("gguf", type=Path, nargs="?")
     parser.add_argument("--json", type=Path)
     parser.add_argument("--folder", type=Path, help="write the Hugging Face folder there, and end")
+    parser.add_argument("--drafted", type=Path, help="time this folder with its drafter, and end")
     options = parser.parse_args()
+    if options.drafted is not None:
+        drafted(options.drafted, options.json)
+        return
+    if options.gguf is None:
+        parser.error("name the GGUF file")
     if options.folder is not None:
         write_folder(*read_gguf(options.gguf), options.folder)
         return
@@ -232,6 +244,47 @@ def main() -> None:
         write_result(
             options.json, {**result, **about, "machine": machine(), "versions": versions()}
         )
+
+
+def drafted(folder: Path, json_file: Path | None) -> None:
+    """Write the same text with and without drafts, in turns; forced, and as the policy has it."""
+    generator = load(folder, backend="native", dtype="int8", threads=1)
+    assert isinstance(generator, Generator)
+    ways: dict[str, dict[str, Any]] = {
+        "plain": {"mode": "ar"},
+        "tandem": {"mode": "tandem"},
+        "tandem, always 2 drafts": {"mode": "tandem", "draft_tokens": 2},
+    }
+    seconds: dict[str, list[float]] = {way: [] for way in ways}
+    texts: dict[str, list[str]] = {}
+    seen: dict[str, Statistics] = {}
+    for turn in range(TURNS + 1):
+        for way, options in ways.items():
+            seen[way] = Statistics()
+            began = perf_counter()
+            texts[way] = [
+                generator.results([prompt], max_new_tokens=TOKENS, stats=seen[way], **options)[0][
+                    0
+                ].text
+                for prompt in PROMPTS
+            ]
+            if turn:  # the first also measures what drafts cost
+                seconds[way].append(perf_counter() - began)
+    plain = median(seconds["plain"])
+    rows = []
+    for way in ways:
+        row = {
+            "way": way,
+            "times_plain": plain / median(seconds[way]),
+            "tokens_per_round": seen[way].tokens_per_round,
+            "identical": sum(a == b for a, b in zip(texts[way], texts["plain"], strict=True)),
+            "prompts": len(PROMPTS),
+        }
+        rows.append(row)
+        print(row, flush=True)
+    if json_file is not None:
+        result = {"task": "smollm2 with a drafter", "tokens": TOKENS, "rows": rows}
+        write_result(json_file, {**result, "machine": machine(), "versions": versions()})
 
 
 def tokens(generator: Generator, prompts: Any) -> list[list[int]]:
