@@ -159,6 +159,25 @@ void check_cross_attention(Dice& dice) {
   for (std::size_t b = 0; b < examples.size(); ++b) CHECK(same(found[b], expected[b]));
 }
 
+// Wherever the only word that may be said stands, among words that four bits do not tell apart, it
+// is found.
+void check_every_panel(Dice& dice) {
+  TinyModel tiny = random_model(dice, Precision::int8, true);
+  while (tiny.spec.words < 2500) tiny = random_model(dice, Precision::int8, true);
+  const auto model = tiny.build("", 1);
+  const std::vector<Example> one = random_examples(dice, tiny, 1);
+  const auto state = model->encode(sources_of(one), room(1), false, false);
+  const std::vector<int> tokens = dice.ids(kScreened, tiny.spec.words);
+  for (int word = dice.pick(0, kPanel - 1); word < tiny.spec.words; word += kPanel) {
+    Forbidden forbidden;
+    for (int other = 0; other < tiny.spec.words; ++other)
+      if (other != word) forbidden.always.push_back(other);
+    const auto best = model->likeliest(*state, {tokens}, forbidden);
+    CHECK(same(best[0], std::vector<int>(tokens.size(), word)));
+    state->rollback({0});
+  }
+}
+
 // Going on greedily is to feed back the likeliest token, until one sequence says an end token.
 void check_greedy(Dice& dice) {
   const TinyModel tiny = random_model(dice, dice.one_of({Precision::int8, Precision::float32}));
@@ -411,6 +430,7 @@ void check_models(std::uint64_t seed) {
     check_rounds(dice);
     check_joins(dice);
     if (round % 3 == 0) check_long_prompts(dice);
+    if (round % 6 == 0) check_every_panel(dice);
     check_refusals(dice);
   }
 }

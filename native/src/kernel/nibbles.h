@@ -15,8 +15,20 @@ namespace {
 
 constexpr int kNibbleRows = 4;  // rows at once, whose sums fit into registers
 
-// V is a machine: its vector `Type` of `kBytes`, and `Sum`, which takes up products of low and of
-// high nibbles over one group.
+// V is a machine: its vector `Type` of `kBytes`, and sums of products over one group, which
+// `widened` makes sums of 32 bits.
+template <typename V>
+struct NibbleSum {
+  typename V::Type low{}, high{};
+
+  void add(typename V::Type lows, typename V::Type bytes, typename V::Type highs,
+           typename V::Type others) {
+    low = V::add_products(low, lows, bytes);
+    high = V::add_products(high, highs, others);
+  }
+  typename V::Type total() const { return V::plus(V::widened(low), V::widened(high)); }
+};
+
 template <typename V, int kRows>
 inline __attribute__((always_inline)) void nibble_rows(const std::int8_t* bytes, int groups,
                                                        const std::uint8_t* panel, bool ahead,
@@ -25,7 +37,7 @@ inline __attribute__((always_inline)) void nibble_rows(const std::int8_t* bytes,
   constexpr int kTurns = kRows == 1 ? 2 : 1;  // sums of one row, so that none waits for itself
   for (int g = 0; g < groups; ++g, panel += kGroupBytes, bytes += kGroup, dots += kPanel)
     for (int part = 0; part < kParts; ++part) {
-      typename V::Sum sum[kRows][kTurns];
+      NibbleSum<V> sum[kRows][kTurns];
 #pragma GCC unroll 8
       for (int k = 0; k < kGroup; k += 8) {
         const std::uint8_t* from = panel + k / 2 * kPanel + part * V::kBytes;

@@ -15,18 +15,10 @@ struct Avx2 {
   static Type high(Type x) { return low(_mm256_srli_epi16(x, 4)); }
 
   // In 16 bits: a group has eight pairs of at most 2 * 15 * 127 for each half.
-  struct Sum {
-    Type low = _mm256_setzero_si256(), high = _mm256_setzero_si256();
-
-    void add(Type nibbles, Type bytes, Type upper, Type others) {
-      low = _mm256_add_epi16(low, _mm256_maddubs_epi16(nibbles, bytes));
-      high = _mm256_add_epi16(high, _mm256_maddubs_epi16(upper, others));
-    }
-    Type total() const {
-      const Type ones = _mm256_set1_epi16(1);
-      return _mm256_add_epi32(_mm256_madd_epi16(low, ones), _mm256_madd_epi16(high, ones));
-    }
-  };
+  static Type add_products(Type sum, Type nibbles, Type bytes) {
+    return _mm256_add_epi16(sum, _mm256_maddubs_epi16(nibbles, bytes));
+  }
+  static Type widened(Type sum) { return _mm256_madd_epi16(sum, _mm256_set1_epi16(1)); }
 };
 
 }  // namespace
