@@ -5,7 +5,7 @@ from itertools import islice
 import pytest
 import torch
 
-from outrider.data.augment import AugmentConfig
+from outrider.data.augment import AugmentConfig, change_all
 from outrider.data.batches import BatchStream
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
@@ -110,3 +110,15 @@ def test_a_resume_sees_the_same(pairs: Prepared) -> None:
             assert expected.next_cursor == found.next_cursor
             for name, tensor in expected.tensors.items():
                 assert torch.equal(tensor, found.tensors[name])
+
+
+@pytest.mark.parametrize("kind", ["final_mark", "casing", "typos", "joined", "placeholders"])
+def test_a_test_of_one_kind_changes_every_line(kind: str) -> None:
+    lines = [(f"Line {n} of these.", f"Zeile {n} davon.") for n in range(40)]
+    made = change_all(lines, kind, seed=1)
+    assert sum(new != old for new, old in zip(made, lines, strict=True)) >= 36
+    assert made == change_all(lines, kind, seed=1)
+    if kind == "final_mark":
+        assert made[7] == ("Line 7 of these", "Zeile 7 davon")
+    if kind == "joined":
+        assert all(source.count("Line") == target.count("Zeile") == 2 for source, target in made)

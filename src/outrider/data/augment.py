@@ -18,7 +18,7 @@ from outrider.data.plan import random_below, random_uniform
 from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
 
-__all__ = ["AugmentConfig", "AugmentedRows"]
+__all__ = ["AugmentConfig", "AugmentedRows", "change_all"]
 
 IntArray = NDArray[np.int64]
 Pair = tuple[str, str]
@@ -176,6 +176,12 @@ CHANGES: tuple[Callable[[Pair, _Dice, Sequence[Pair]], Pair], ...] = (
     _with_placeholder,
 )
 """In the order of the keys of `AugmentConfig`."""
+
+
+def change_all(pairs: Sequence[Pair], kind: str, *, seed: int = 0) -> list[Pair]:
+    """Change every pair in one way, a key of `AugmentConfig`: a test for what was learnt so."""
+    change = CHANGES[[*AugmentConfig.model_fields].index(kind)]
+    return [change(pair, _Dice(seed, PLACES, row), pairs) for row, pair in enumerate(pairs)]
 
 
 def _lengths(parts: Sequence[Ragged]) -> IntArray:

@@ -19,7 +19,7 @@ from outrider.evaluation.origin import origin
 from outrider.files import read_json, write_json, write_text
 from outrider.runtime.engine import choose_engine
 
-__all__ = ["Test", "compare"]
+__all__ = ["Test", "compare", "megabytes"]
 
 RESULT = "student.json"
 TITLE = "## Beside its teacher"
@@ -82,8 +82,8 @@ def compare(
     result = {
         "task": "student",
         **scores,
-        "megabytes": _megabytes(student),
-        "teacher_megabytes": _megabytes(teacher),
+        "megabytes": megabytes(student),
+        "teacher_megabytes": megabytes(teacher),
         "dtype": dtype,
         "speed": _speed(teacher, student, next(iter(tests.values()))),
         **about,
@@ -116,7 +116,7 @@ def _translate(
     return scores, texts
 
 
-def _megabytes(model: Path) -> float:
+def megabytes(model: Path) -> float:
     """Measure a folder, all files together."""
     files = [one for one in model.rglob("*") if one.is_file()]
     return round(sum(one.stat().st_size for one in files) / 1e6, 2)

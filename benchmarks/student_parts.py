@@ -1,0 +1,117 @@
+"""What each part of a student's recipe brings: layers, words, filter, augmentation, and text.
+
+    python benchmarks/student_parts.py CONFIG [OVERRIDE ...] --out FOLDER --json FILE
+
+The config is trained on little text, `--sentences` of it for `--steps` updates, and once more for
+every part with that part changed alone. Each is scored on the first `--lines` of the config's
+`tests`, greedy int8, as it was cut and as it has learnt; and on the last test once more with its
+lines changed as augmentation changes them. Killed, the same command goes on where it was.
+"""
+
+import argparse
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outrider.config import load_config
+from outrider.data.augment import change_all
+from outrider.errors import DataError
+from outrider.evaluation.evaluate import read_lines
+from outrider.evaluation.quality import score_translations
+from outrider.evaluation.results import machine, versions, write_result
+from outrider.files import read_json
+from outrider.hub import model_folder
+from outrider.runtime import Translator, load
+from outrider.student import StudentConfig, train_student
+from outrider.student.compare import megabytes
+from outrider.student.translations import corpus_root
+
+AUGMENT = "{final_mark: 0.05, typos: 0.05, joined: 0.1, placeholders: 0.05}"
+UNFILTERED = "{max_ratio: null, drop_equal: false, max_repeats: null, drop_duplicates: false}"
+PARTS: dict[str, tuple[str, ...]] = {
+    "as it is": (),
+    "all layers of the decoder": ("shape.decoder=null",),
+    "four layers of the decoder": ("shape.decoder=[0, 1, 4, 5]",),
+    "12,000 words": ("shape.words=12000",),
+    "no filter": (f"clean={UNFILTERED}",),
+    "augmentation": (f"train.augment={AUGMENT}",),
+    "no probabilities of the teacher": ("word_level=0",),
+    "half of the text": (),
+    "a quarter of the text": (),
+}
+SHARES = {"half of the text": 2, "a quarter of the text": 4}
+CHANGED = ("final_mark", "typos", "joined", "placeholders")
+"""Augmentation by kind; nothing of Chinese has capitals."""
+
+
+def main() -> None:
+    """Train each, score it, and write what was found so far."""
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("config", type=Path)
+    parser.add_argument("overrides", nargs="*")
+    parser.add_argument("--out", type=Path, required=True, help="folder for the students")
+    parser.add_argument("--sentences", type=int, default=12_000)
+    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch-tokens", type=int, default=1024)
+    parser.add_argument("--lines", type=int, default=400)
+    parser.add_argument("--parts", help="numbers of parts, from 0; by default all")
+    parser.add_argument("--json", type=Path, required=True)
+    given = parser.parse_args()
+    every = {"save_every": given.steps // 5, "evaluate_every": given.steps}
+    budget = {"steps": given.steps, "warmup": given.steps // 10, "batch_tokens": given.batch_tokens}
+    short = [f"train.{key}={value}" for key, value in (every | budget).items()]
+    chosen = range(len(PARTS)) if given.parts is None else map(int, given.parts.split(","))
+    rows: list[dict[str, Any]] = []
+    if given.json.is_file():
+        rows = read_json(given.json, error=DataError)["rows"]
+    for number in chosen:
+        name = [*PARTS][number]
+        if any(row["part"] == name for row in rows):
+            continue
+        sentences = given.sentences // SHARES.get(name, 1)
+        folders = [f"folder={given.out / str(number)}", f"work={given.out / f'text-{sentences}'}"]
+        changes = [*short, f"sentences={sentences}", *PARTS[name]]
+        config = load_config(StudentConfig, given.config, [*given.overrides, *folders, *changes])
+        tests = {name: pairs[: given.lines] for name, pairs in _tests(config).items()}
+        if not rows:
+            assert isinstance(config.teacher, str)
+            rows.append({"part": "the teacher", "scores": _scores(config.teacher, tests)})
+        small = train_student(config.model_copy(update={"tests": {}}))
+        start = Path(config.folder, "start")
+        plain = {name: pairs for name, pairs in tests.items() if name in config.tests}
+        row = {"part": name, "changes": [*PARTS[name]], "sentences": sentences}
+        row |= {"before": _scores(start, plain), "scores": _scores(small, tests)}
+        rows.append(row | {"megabytes": megabytes(small)})
+        print(rows[-1], flush=True)
+        settings = {"steps": given.steps, "batch_tokens": given.batch_tokens, "lines": given.lines}
+        result = {"task": "parts of a student", **settings, "rows": rows}
+        write_result(given.json, {**result, "machine": machine(), "versions": versions()})
+
+
+def _tests(config: StudentConfig) -> dict[str, list[tuple[str, str]]]:
+    """Read the tests, and change the lines of the last in every way."""
+    root, found = corpus_root(config), {}
+    for name, test in config.tests.items():
+        sides = [read_lines(root.path(path)) for path in (test.source, test.reference)]
+        found[name] = list(zip(*sides, strict=True))
+    last = found[[*config.tests][-1]]
+    return found | {kind: change_all(last, kind) for kind in CHANGED}
+
+
+def _scores(
+    folder: str | Path, tests: Mapping[str, Sequence[tuple[str, str]]]
+) -> dict[str, dict[str, float]]:
+    """Translate and score every test."""
+    translator = load(model_folder(folder), dtype="int8", threads=1)
+    assert isinstance(translator, Translator)
+    found = {}
+    for name, pairs in tests.items():
+        sources, references = zip(*pairs, strict=True)
+        texts = translator.translate(sources, split=False if name in CHANGED else None)
+        score = score_translations(texts, references)
+        found[name] = {"bleu": round(score.bleu, 2), "chrf": round(score.chrf, 2)}
+    return found
+
+
+if __name__ == "__main__":
+    main()
