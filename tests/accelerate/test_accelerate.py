@@ -127,9 +127,9 @@ def test_a_resumed_one_is_for_the_same(model: Path, text: Path, tmp_path: Path) 
 def test_text_is_cut_to_the_time_there_is(
     model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(planning, "probe", lambda *_: (2.0, "int8"))
+    monkeypatch.setattr(planning, "probe", lambda *_: (4.0, "int8"))
     plan = planning.settle_plan(model, [text], tmp_path / "work", minutes=4, threads=1)
-    assert plan.sentences == int(0.3 * 4 * 60 * 2)
+    assert plan.sentences == int(0.15 * 4 * 60 * 4)
     assert plan.translating_minutes + plan.training_minutes == pytest.approx(4)
 
 

@@ -366,6 +366,28 @@ def test_layers_may_begin_as_the_targets_last(norm: str) -> None:
     near = drafter.inject[0].weight[:, :width]  # the tap of what that layer saw
     assert torch.equal(near, theirs["attention.qkv.weight"][width:])
     assert not drafter.inject[0].weight[:, width:].any()
+    eye = torch.eye(width)
+    assert torch.equal(drafter.from_last.weight, torch.cat([eye, torch.zeros_like(eye)], dim=1))
+
+
+def test_a_copy_begins_with_the_keys_of_its_layer() -> None:
+    """With a norm before the layer they are the very same; after it, about as large."""
+    for norm in ("pre", "post"):
+        target = tiny.seq2seq(norm=norm)
+        with torch.no_grad():
+            for block in target.decoder.blocks:
+                block.attention_residual.norm.weight.uniform_(0.2, 3.0)
+                block.feedforward_residual.norm.weight.fill_(2.5)
+        drafter = build(target, layers=1, copy_layers=True, taps=[0, 1])
+        drafter.start_as_copies()
+        seen: list[torch.Tensor] = []
+        fed = torch.tensor([[0, 4, 5, 6]])
+        memory = target.encode(torch.tensor([[4, 5, 1]]), None)
+        target.decode(fed, memory, None, seen)
+        layer, width = target.decoder.blocks[-1], target.config.hidden_size
+        wanted = layer.attention.qkv(layer.attention_residual.enter(seen[0]))[..., width:]
+        found = drafter.inject[0](drafter._tapped(seen))
+        torch.testing.assert_close(found, wanted, rtol=1e-4, atol=1e-5)
 
 
 def test_layers_of_another_shape_cannot_begin_so() -> None:

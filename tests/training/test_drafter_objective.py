@@ -102,6 +102,65 @@ def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int, shortli
     assert found.item() == pytest.approx(total / weight_sum * count / 22.0, rel=1e-6)
 
 
+@pytest.mark.parametrize("kind", MAKERS)
+@pytest.mark.parametrize("shortlist", [0, 12])
+def test_soft_labels_are_what_the_target_thinks_of_every_word(
+    kind: str, shortlist: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What differs from hard labels: -log q(y) is - sum p log q. Value and gradient, in loops."""
+    monkeypatch.setattr(module, "WITHOUT_STATE", 0.0)
+    target = MAKERS[kind](dtype=torch.float64)
+    options = {"anchors": 2, "decay": 0.7, "whole": False, "shortlist": shortlist}
+    drafter, inputs = build(target, **options), batch(kind)
+    kept = list(range(tiny.VOCABULARY))
+    if shortlist:
+        kept = [EOS, *range(5, 16)]
+        drafter.set_shortlist(torch.tensor(kept))
+    run = module.run_target(drafter, inputs)
+    fixed = module._cut(drafter.eval(), run.label_BT)
+    monkeypatch.setattr(module, "_cut", lambda *_: fixed)
+    drafter.train()
+    found = []
+    for soft in (False, True):
+        drafter.config.soft_labels = soft
+        found.append(DrafterObjective().loss(drafter, inputs, divisor=22.0, smoothing=0.0))
+
+    logits = _states_to_logits(drafter, run, fixed)
+    total, weights, count = torch.zeros((), dtype=torch.float64), 0.0, 0
+    for row, labels in enumerate(run.label_BT):
+        count += int((labels != IGNORED).sum())
+        for slot in range(len(fixed.index_N)):
+            place = int(fixed.anchor_BN[row, slot] + fixed.index_N[slot])
+            if place >= len(labels) or int(labels[place]) not in kept:
+                continue
+            scores = target_head(drafter)[kept] @ run.hidden_BTD[row, place]
+            bias = target.logits_bias
+            p = (scores if bias is None else scores + bias[kept]).softmax(-1)
+            log_q = logits[row, slot].log_softmax(-1)
+            weight = 0.7 ** int(fixed.index_N[slot])
+            total = total + weight * (log_q[kept.index(int(labels[place]))] - p @ log_q)
+            weights += weight
+    wanted = total / weights * count / 22.0
+    assert (found[1] - found[0]).item() == pytest.approx(wanted.item(), rel=1e-4)  # float32
+    for name in ("mask", "from_slot.weight", "blocks.0.feedforward.up.weight"):
+        parameter = drafter.get_parameter(name)
+        (ours,) = torch.autograd.grad(found[1] - found[0], parameter, retain_graph=True)
+        (theirs,) = torch.autograd.grad(wanted, parameter, retain_graph=True)
+        torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-8)
+
+
+def _states_to_logits(drafter: Drafter, run: module.TargetPass, slots: Slots) -> Tensor:
+    """Score every slot, with the state along its block."""
+    hidden = drafter.train_blocks(run.seen, run.fed_BT, slots, *run.source)
+    rows, size = len(hidden), drafter.config.train_block
+    fed = tokens_at(run.fed_BT, slots, 0).reshape(rows, -1, size)
+    states = [
+        drafter.run_state(block, fed[:, number])
+        for number, block in enumerate(hidden.split(size, dim=1))
+    ]
+    return drafter.logits(hidden, torch.cat(states, dim=1))
+
+
 @torch.inference_mode()
 def block(
     drafter: Drafter, inputs: dict[str, Tensor], kind: str, row: int, anchor: int, wanted: list[int]

@@ -27,11 +27,13 @@ SHORTLIST_STEP = 512
 BATCH_TOKENS = 512
 """Small updates: of the same 43,000 tokens of OPUS-MT's text a drafter made 1.31 tokens a round,
 with twice as many tokens an update 1.21."""
-BLOCK = 6
-"""Slots of a draft. Text is new to a drafter: it is right for two or three tokens, so that more
+BLOCK = 4
+"""Slots of a draft. Text is new to a drafter: it is right for one or two tokens, so that more
 slots would learn what is hardly ever asked of them."""
-ANCHORS = 7
-"""Blocks of a row: the model's own pass over it is 40 % of an update with four, and no more."""
+ANCHORS = 10
+"""Blocks of a row: the model's own pass over it is 40 % of an update with 16 slots, and no more."""
+DECAY = 0.7
+"""Weight of a slot over that of the one before it, which is asked for more often."""
 EPOCHS = 16
 """Most passes over the text: after these, more time would be better spent on more text."""
 EVALUATIONS = 16
@@ -95,7 +97,8 @@ def _draft(target: Path, prepared: Prepared, work: Path) -> RunConfig:
                 "block": BLOCK,
                 "train_block": BLOCK,
                 "anchors": ANCHORS,
-                "decay": 0.85,
+                "decay": DECAY,
+                "soft_labels": True,
             },
             "train": {
                 "batch_tokens": BATCH_TOKENS,

@@ -23,7 +23,8 @@ __all__ = ["count_rounds"]
 @torch.inference_mode()
 def count_rounds(drafter: Drafter, inputs: Inputs) -> tuple[int, int]:
     """Tokens of the batch, end tokens counted, and rounds of blocks of `train_block` they take."""
-    seen, memory_BSD, keep_BS, fed_BT, label_BT = run_target(drafter, inputs)
+    target = run_target(drafter, inputs)
+    fed_BT, label_BT = target.fed_BT, target.label_BT
     count_B1 = (label_BT != IGNORED).sum(1, keepdim=True)
     index_K = torch.arange(drafter.config.train_block, device=label_BT.device)
     anchor_B1, rounds = torch.zeros_like(count_B1), 0
@@ -34,7 +35,7 @@ def count_rounds(drafter: Drafter, inputs: Inputs) -> tuple[int, int]:
             torch.zeros_like(index_K),
             (index_K == 0).expand(len(label_BT), -1),
         )
-        hidden_BKD = drafter.train_blocks(seen, fed_BT, slots, memory_BSD, keep_BS)
+        hidden_BKD = drafter.train_blocks(target.seen, fed_BT, slots, *target.source)
         guess_BK = _guess(drafter, hidden_BKD, tokens_at(fed_BT, slots, 0))
         right_BK = guess_BK == tokens_at(label_BT, slots, IGNORED)
         prefix_B1 = right_BK.long().cumprod(1).sum(1, keepdim=True)

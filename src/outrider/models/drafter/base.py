@@ -5,6 +5,7 @@ from typing import NamedTuple, Protocol, Self
 
 import torch
 from torch import Tensor, nn
+from torch.nn import functional as F
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
@@ -48,6 +49,10 @@ class Tables(NamedTuple):
 
 def _shape(weights: Mapping[str, Tensor], name: str) -> tuple[int, ...] | None:
     return tuple(weights[name].shape) if name in weights else None
+
+
+def _size(weight: Tensor) -> float:
+    return float(weight.square().mean().sqrt())
 
 
 class DrafterBase(PreTrainedModel):
@@ -120,7 +125,8 @@ class DrafterBase(PreTrainedModel):
         """Begin with what the target's last layers know: of the source above all.
 
         A copy sees the target's states through `inject`, which begins with the layer's own keys and
-        values for the tap that is nearest to what the layer saw.
+        values for the tap that is nearest to what the layer saw; and the slots begin as the first
+        copy's input for the token before the newest, beside the newest token itself.
         """
         stack, taps = self.target.decoder, self.config.taps
         assert taps is not None
@@ -141,6 +147,16 @@ class DrafterBase(PreTrainedModel):
             block.load_state_dict(theirs)
             width = self.config.hidden_size
             near = min(range(len(taps)), key=lambda tap: abs(taps[tap] - (layer - 1)))
+            before = stack.blocks[layer].attention_residual.norm
+            if self.target.config.norm == "pre":  # the copy's keys are of what this norm gives
+                self.state_norms[near].load_state_dict(before.state_dict())
+            elif layer:
+                given = stack.blocks[layer - 1].feedforward_residual.norm.weight
+                self.state_norms[near].weight.fill_(_size(given))
+            if number == 0:
+                self.from_last.weight.zero_()
+                self.from_last.bias.zero_()
+                self.from_last.weight[:, near * width : (near + 1) * width].fill_diagonal_(1.0)
             kv_ED = theirs["attention.qkv.weight"][width:]
             if len(kv_ED) == 2 * width:
                 inject.weight.zero_()
@@ -150,7 +166,7 @@ class DrafterBase(PreTrainedModel):
         if stack.norm is not None:
             self.norm.load_state_dict(last.state_dict())
         else:  # what comes is normed already: keep its length
-            self.norm.weight.fill_(float(last.weight.square().mean().sqrt()))
+            self.norm.weight.fill_(_size(last.weight))
 
     def place_target(self) -> None:
         """Bring what it is bound to where it is itself, switched to inference."""
@@ -198,13 +214,19 @@ class DrafterBase(PreTrainedModel):
 
     def _head(self) -> tuple[Tensor, Tensor]:
         """Weight and bias of the words that may be drafted."""
-        head_VD, theirs = self.target.head_weight, self.target.logits_bias
+        theirs = self.target.logits_bias
         bias_V = self.bias if theirs is None else self.bias + theirs
-        return (
-            (head_VD, bias_V)
-            if self.kept_V is None
-            else (head_VD[self.kept_V], bias_V[self.kept_V])
-        )
+        return self._listed(self.target.head_weight), self._listed(bias_V)
+
+    def _listed(self, of_V: Tensor) -> Tensor:
+        """Keep the rows of words that may be drafted."""
+        return of_V if self.kept_V is None else of_V[self.kept_V]
+
+    def target_logits(self, hidden: Tensor) -> Tensor:
+        """Score the words that may be drafted as the target does."""
+        bias_V = self.target.logits_bias
+        head_VD = self._listed(self.target.head_weight)
+        return F.linear(hidden, head_VD, None if bias_V is None else self._listed(bias_V))
 
     def tables(self) -> Tables:
         """Matrices that follow from the frozen weights, multiplied out once."""

@@ -2,6 +2,11 @@
 
     loss = sum_blocks sum_i decay^i (-log q_i(y_{a+i} | y_<=a, x, y_{a..a+i-1}))  /  sum of weights
 
+With `soft_labels` what a slot learns is not the token y that the target chose but all of its
+probabilities p, of the words that may be drafted (what it hesitated between, too):
+
+    -log q_i(y)  becomes  - sum_v p(v) log q_i(v)
+
 A frozen target runs over the whole text once; its states stand in for everything before a block's
 anchor a. Some blocks run without the state along the drafted tokens, so that the slots alone learn
 to name good candidates. One more block covers the whole target, with random tokens known: that is
@@ -10,6 +15,8 @@ mask-predict.
 A drafter that allocates steps predicts the length L of the text too: (log L - log of the labels)^2
 is added, a mean over the rows.
 """
+
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -45,9 +52,10 @@ class DrafterObjective:
 
 def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> Tensor:
     config = drafter.config
-    seen, memory_BSD, keep_BS, fed_BT, label_BT = run_target(drafter, inputs)
+    target = run_target(drafter, inputs)
+    fed_BT, label_BT, memory_BSD, keep_BS = target.fed_BT, target.label_BT, *target.source
     slots = _cut(drafter, label_BT)
-    hidden_BND = drafter.train_blocks(seen, fed_BT, slots, memory_BSD, keep_BS)
+    hidden_BND = drafter.train_blocks(target.seen, fed_BT, slots, memory_BSD, keep_BS)
     state_BNR = None
     if config.rank:
         state_BNR = _run_states(drafter, hidden_BND, tokens_at(fed_BT, slots, 0))
@@ -63,9 +71,14 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
     weight_M = weight_BN.flatten()[counted_M]
     logits_MV = drafter.logits(hidden_MD, state_MR)
     scale = share / max(1e-9, float(weight_M.sum()))
-    loss = smoothed_cross_entropy(logits_MV, label_M, smoothing, scale, weight_M)
     if not drafter.training:
-        return loss
+        return smoothed_cross_entropy(logits_MV, label_M, smoothing, scale, weight_M)
+    if config.soft_labels:
+        likely_MV = _likely(drafter, target.hidden_BTD, slots, counted_M)
+        loss_M = F.cross_entropy(logits_MV.float(), likely_MV, reduction="none")
+        loss = scale * (loss_M * weight_M).sum()
+    else:
+        loss = smoothed_cross_entropy(logits_MV, label_M, smoothing, scale, weight_M)
     right_M = _right(logits_MV.detach(), label_M)
     sure_M = drafter.confidence_logit(hidden_MD, state_MR).float()
     doubt_M = F.binary_cross_entropy_with_logits(sure_M, right_M, reduction="none")
@@ -74,6 +87,15 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
         return loss
     wrong_B = drafter.allocation.log_length(memory_BSD, keep_BS) - _log_count(label_BT)
     return loss + share * wrong_B.square().mean()
+
+
+@torch.no_grad()
+def _likely(drafter: Drafter, hidden_BTD: Tensor, slots: Slots, counted_M: Tensor) -> Tensor:
+    """Return the target's probabilities at these slots, of the words that may be drafted."""
+    width, last = hidden_BTD.shape[2], hidden_BTD.shape[1] - 1
+    place_BN1 = (slots.anchor_BN + slots.index_N).clamp(max=last)[..., None]
+    hidden_MD = hidden_BTD.gather(1, place_BN1.expand(-1, -1, width)).flatten(0, 1)[counted_M]
+    return drafter.target_logits(hidden_MD).float().softmax(-1)
 
 
 def _log_count(label_BT: Tensor) -> Tensor:
@@ -87,11 +109,22 @@ def _right(logits_NV: Tensor, label_N: Tensor) -> Tensor:
     return (logits_NV.gather(1, label_N1)[:, 0] == logits_NV.amax(1)).float()
 
 
+class TargetPass(NamedTuple):
+    """What the frozen target makes of a batch."""
+
+    hidden_BTD: Tensor
+    """What its head reads."""
+    seen: list[Tensor]
+    """States of all its layers."""
+    source: tuple[Tensor | None, Tensor | None]
+    """What is read of the source, and which of it is real."""
+    fed_BT: Tensor
+    label_BT: Tensor
+
+
 @torch.no_grad()
-def run_target(
-    drafter: Drafter, inputs: Inputs
-) -> tuple[list[Tensor], Tensor | None, Tensor | None, Tensor, Tensor]:
-    """States of all layers, what is read of the source, its mask, tokens fed, tokens wanted."""
+def run_target(drafter: Drafter, inputs: Inputs) -> TargetPass:
+    """Run the target over whole texts."""
     target = drafter.target
     drafter.place_target()
     seen: list[Tensor] = []
@@ -100,11 +133,11 @@ def run_target(
         fed_BT = target.shift_right(label_BT)
         keep_BS = right_padding(inputs["attention_mask"])
         memory_BSD = target.encode(inputs["input_ids"], keep_BS)
-        target.decode(fed_BT, memory_BSD, keep_BS, seen)
-        return seen, *drafter.read(memory_BSD, keep_BS), fed_BT, label_BT
+        hidden_BTD = target.decode(fed_BT, memory_BSD, keep_BS, seen)
+        return TargetPass(hidden_BTD, seen, drafter.read(memory_BSD, keep_BS), fed_BT, label_BT)
     label_BT = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
-    target.hidden(inputs["input_ids"], seen)
-    return seen, None, None, inputs["input_ids"], label_BT
+    hidden_BTD = target.hidden(inputs["input_ids"], seen)
+    return TargetPass(hidden_BTD, seen, (None, None), inputs["input_ids"], label_BT)
 
 
 def _cut(drafter: Drafter, label_BT: Tensor) -> Slots:
