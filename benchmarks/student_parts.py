@@ -5,7 +5,8 @@
 The config is trained on little text, `--sentences` of it for `--steps` updates, and once more for
 every part with that part changed alone. Each is scored on the first `--lines` of the config's
 `tests`, greedy int8, as it was cut and as it has learnt; and on the last test once more with its
-lines changed as augmentation changes them. Killed, the same command goes on where it was.
+lines changed as augmentation changes them. In the end those of another shape are timed, in turns
+with CTranslate2 on the teacher. Killed, the same command goes on where it was.
 """
 
 import argparse
@@ -23,7 +24,7 @@ from outrider.files import read_json
 from outrider.hub import model_folder
 from outrider.runtime import Translator, load
 from outrider.student import StudentConfig, train_student
-from outrider.student.compare import megabytes
+from outrider.student.compare import Test, measure_speed, megabytes
 from outrider.student.translations import corpus_root
 
 AUGMENT = "{final_mark: 0.05, typos: 0.05, joined: 0.1, placeholders: 0.05}"
@@ -40,52 +41,79 @@ PARTS: dict[str, tuple[str, ...]] = {
     "a quarter of the text": (),
 }
 SHARES = {"half of the text": 2, "a quarter of the text": 4}
+TIMED = {"as it is", "all layers of the decoder", "four layers of the decoder", "12,000 words"}
+"""The others are as fast as the first."""
 CHANGED = ("final_mark", "typos", "joined", "placeholders")
 """Augmentation by kind; nothing of Chinese has capitals."""
 
 
 def main() -> None:
-    """Train each, score it, and write what was found so far."""
+    """Train each, score it, and write what was found so far; then time those of another shape."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("config", type=Path)
     parser.add_argument("overrides", nargs="*")
     parser.add_argument("--out", type=Path, required=True, help="folder for the students")
     parser.add_argument("--sentences", type=int, default=12_000)
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=120)
     parser.add_argument("--batch-tokens", type=int, default=1024)
     parser.add_argument("--lines", type=int, default=400)
     parser.add_argument("--parts", help="numbers of parts, from 0; by default all")
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
-    every = {"save_every": given.steps // 5, "evaluate_every": given.steps}
-    budget = {"steps": given.steps, "warmup": given.steps // 10, "batch_tokens": given.batch_tokens}
-    short = [f"train.{key}={value}" for key, value in (every | budget).items()]
     chosen = range(len(PARTS)) if given.parts is None else map(int, given.parts.split(","))
     rows: list[dict[str, Any]] = []
     if given.json.is_file():
         rows = read_json(given.json, error=DataError)["rows"]
-    for number in chosen:
-        name = [*PARTS][number]
+    configs = {[*PARTS][number]: _config(given, number) for number in chosen}
+    for name, config in configs.items():
         if any(row["part"] == name for row in rows):
             continue
-        sentences = given.sentences // SHARES.get(name, 1)
-        folders = [f"folder={given.out / str(number)}", f"work={given.out / f'text-{sentences}'}"]
-        changes = [*short, f"sentences={sentences}", *PARTS[name]]
-        config = load_config(StudentConfig, given.config, [*given.overrides, *folders, *changes])
-        tests = {name: pairs[: given.lines] for name, pairs in _tests(config).items()}
+        assert isinstance(config.teacher, str)
+        tests = {test: pairs[: given.lines] for test, pairs in _tests(config).items()}
         if not rows:
-            assert isinstance(config.teacher, str)
             rows.append({"part": "the teacher", "scores": _scores(config.teacher, tests)})
         small = train_student(config.model_copy(update={"tests": {}}))
         start = Path(config.folder, "start")
-        plain = {name: pairs for name, pairs in tests.items() if name in config.tests}
-        row = {"part": name, "changes": [*PARTS[name]], "sentences": sentences}
+        plain = {test: pairs for test, pairs in tests.items() if test in config.tests}
+        row: dict[str, Any] = {
+            "part": name,
+            "changes": [*PARTS[name]],
+            "sentences": config.sentences,
+        }
         row |= {"before": _scores(start, plain), "scores": _scores(small, tests)}
         rows.append(row | {"megabytes": megabytes(small)})
-        print(rows[-1], flush=True)
-        settings = {"steps": given.steps, "batch_tokens": given.batch_tokens, "lines": given.lines}
-        result = {"task": "parts of a student", **settings, "rows": rows}
-        write_result(given.json, {**result, "machine": machine(), "versions": versions()})
+        _write(given, rows)
+    for row in rows:
+        if row["part"] in TIMED & configs.keys() and "times_ctranslate2" not in row:
+            row["times_ctranslate2"] = _times(configs[row["part"]])
+            _write(given, rows)
+
+
+def _config(given: argparse.Namespace, number: int) -> StudentConfig:
+    """Read the config of one part: with little text, few updates, and that part changed."""
+    name = [*PARTS][number]
+    steps, sentences = given.steps, given.sentences // SHARES.get(name, 1)
+    train = {"steps": steps, "warmup": steps // 10, "batch_tokens": given.batch_tokens}
+    train |= {"save_every": steps // 5, "evaluate_every": steps}
+    return load_config(
+        StudentConfig,
+        given.config,
+        [
+            *given.overrides,
+            *(f"train.{key}={value}" for key, value in train.items()),
+            f"folder={given.out / str(number)}",
+            f"work={given.out / f'text-{sentences}'}",
+            f"sentences={sentences}",
+            *PARTS[name],
+        ],
+    )
+
+
+def _write(given: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
+    print(rows[-1], flush=True)
+    settings = {"steps": given.steps, "batch_tokens": given.batch_tokens, "lines": given.lines}
+    result = {"task": "parts of a student", **settings, "rows": rows}
+    write_result(given.json, {**result, "machine": machine(), "versions": versions()})
 
 
 def _tests(config: StudentConfig) -> dict[str, list[tuple[str, str]]]:
@@ -96,6 +124,19 @@ def _tests(config: StudentConfig) -> dict[str, list[tuple[str, str]]]:
         found[name] = list(zip(*sides, strict=True))
     last = found[[*config.tests][-1]]
     return found | {kind: change_all(last, kind) for kind in CHANGED}
+
+
+def _times(config: StudentConfig) -> dict[str, float | None]:
+    """Time a student in turns with CTranslate2 on its teacher, one thread each."""
+    assert isinstance(config.teacher, str)
+    root, first = corpus_root(config), next(iter(config.tests.values()))
+    test = Test(root.path(first.source), root.path(first.reference))
+    found = measure_speed(model_folder(config.teacher), Path(config.folder, "small"), test)
+    return {
+        str(row["batch"]): row["times_ctranslate2_int8_of_teacher"]
+        for row in found
+        if row["engine"].startswith("student")
+    }
 
 
 def _scores(

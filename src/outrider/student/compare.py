@@ -19,7 +19,7 @@ from outrider.evaluation.origin import origin
 from outrider.files import read_json, write_json, write_text
 from outrider.runtime.engine import choose_engine
 
-__all__ = ["Test", "compare", "megabytes"]
+__all__ = ["Test", "compare", "measure_speed", "megabytes"]
 
 RESULT = "student.json"
 TITLE = "## Beside its teacher"
@@ -85,7 +85,7 @@ def compare(
         "megabytes": megabytes(student),
         "teacher_megabytes": megabytes(teacher),
         "dtype": dtype,
-        "speed": _speed(teacher, student, next(iter(tests.values()))),
+        "speed": measure_speed(teacher, student, next(iter(tests.values()))),
         **about,
     }
     write_json(path, result)
@@ -122,7 +122,8 @@ def megabytes(model: Path) -> float:
     return round(sum(one.stat().st_size for one in files) / 1e6, 2)
 
 
-def _speed(teacher: Path, student: Path, test: Test) -> list[dict[str, Any]]:
+def measure_speed(teacher: Path, student: Path, test: Test) -> list[dict[str, Any]]:
+    """Time both in turns with CTranslate2 on the teacher: greedy, one thread and all of them."""
     engines = ["outrider-native-int8", "shallow-native-int8"]
     if find_spec("ctranslate2") is not None:
         engines.append("ctranslate2-int8")
