@@ -14,6 +14,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
 from outrider.config import load_config
 from outrider.data.augment import change_all
 from outrider.errors import DataError
@@ -61,7 +63,7 @@ def main() -> None:
     parser.add_argument("--json", type=Path, required=True)
     given = parser.parse_args()
     chosen = range(len(PARTS)) if given.parts is None else map(int, given.parts.split(","))
-    rows: list[dict[str, Any]] = []
+    console, rows = Console(), list[dict[str, Any]]()
     if given.json.is_file():
         rows = read_json(given.json, error=DataError)["rows"]
     configs = {[*PARTS][number]: _config(given, number) for number in chosen}
@@ -72,7 +74,7 @@ def main() -> None:
         tests = {test: pairs[: given.lines] for test, pairs in _tests(config).items()}
         if not rows:
             rows.append({"part": "the teacher", "scores": _scores(config.teacher, tests)})
-        small = train_student(config.model_copy(update={"tests": {}}))
+        small = train_student(config.model_copy(update={"tests": {}}), console=console)
         start = Path(config.folder, "start")
         plain = {test: pairs for test, pairs in tests.items() if test in config.tests}
         row: dict[str, Any] = {
@@ -82,10 +84,12 @@ def main() -> None:
         }
         row |= {"before": _scores(start, plain), "scores": _scores(small, tests)}
         rows.append(row | {"megabytes": megabytes(small)})
+        console.print(rows[-1], highlight=False)
         _write(given, rows)
     for row in rows:
         if row["part"] in TIMED & configs.keys() and "times_ctranslate2" not in row:
             row["times_ctranslate2"] = _times(configs[row["part"]])
+            console.print(row["part"], row["times_ctranslate2"], highlight=False)
             _write(given, rows)
 
 
@@ -110,7 +114,6 @@ def _config(given: argparse.Namespace, number: int) -> StudentConfig:
 
 
 def _write(given: argparse.Namespace, rows: list[dict[str, Any]]) -> None:
-    print(rows[-1], flush=True)
     settings = {"steps": given.steps, "batch_tokens": given.batch_tokens, "lines": given.lines}
     result = {"task": "parts of a student", **settings, "rows": rows}
     write_result(given.json, {**result, "machine": machine(), "versions": versions()})
@@ -135,7 +138,7 @@ def _times(config: StudentConfig) -> dict[str, float | None]:
     return {
         str(row["batch"]): row["times_ctranslate2_int8_of_teacher"]
         for row in found
-        if row["engine"].startswith("student")
+        if row.get("engine", "").startswith("student")
     }
 
 

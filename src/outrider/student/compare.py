@@ -123,7 +123,7 @@ def megabytes(model: Path) -> float:
 
 
 def measure_speed(teacher: Path, student: Path, test: Test) -> list[dict[str, Any]]:
-    """Time both in turns with CTranslate2 on the teacher: greedy, one thread and all of them."""
+    """Time both in turns with CTranslate2 on the teacher: greedy, one thread each."""
     engines = ["outrider-native-int8", "shallow-native-int8"]
     if find_spec("ctranslate2") is not None:
         engines.append("ctranslate2-int8")

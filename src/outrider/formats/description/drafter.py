@@ -71,7 +71,8 @@ class DrafterDescription(SideDecoderDescription):
     decay: float | int = 0.9
     """Training: weight of slot i + 1 over that of slot i."""
     soft_labels: bool = False
-    """Training: slots learn how likely each token is to the target, not only which it chose."""
+    """Training: slots learn how likely each token is to the target, not only which it chose; labels
+    are not smoothed then."""
     whole: bool = True
     """Training: one more block over the whole target with random tokens known (mask-predict)."""
 
