@@ -6,6 +6,10 @@ The weights of MODEL in our PyTorch engine, in our native core (float32 and int8
 MarianMTModel and in CTranslate2; every line whole, greedy and with beams. Lines that differ from
 those of transformers are listed with how close the two tokens were at the first difference: the
 gap of their log-probabilities in PyTorch, alone, in float32.
+
+CTranslate2 ends a beam search once there are as many texts as beams; transformers goes on while a
+better one may come, unless `early_stopping` is set. Lines in which the two part are translated
+once more with it.
 """
 
 import argparse
@@ -44,7 +48,9 @@ def ours(folder: Path, backend: str, dtype: str, **options: Any) -> Engine:
     return translate
 
 
-def transformers(folder: Path, plain: Translator, beams: int, batch: int) -> Engine:
+def transformers(
+    folder: Path, plain: Translator, beams: int, batch: int, early_stopping: bool = False
+) -> Engine:
     """Return `generate` of transformers on the same weights."""
     model = MarianMTModel.from_pretrained(folder).eval()
     tokenizer = plain.tokenizer
@@ -69,7 +75,7 @@ def transformers(folder: Path, plain: Translator, beams: int, batch: int) -> Eng
                     num_beams=beams,
                     do_sample=False,
                     length_penalty=1.0,
-                    early_stopping=False,
+                    early_stopping=early_stopping,
                 )
             for n, row in zip(chosen, written[:, 1:].tolist(), strict=True):
                 found[n] = row[: row.index(end)] if end in row else row
@@ -161,6 +167,9 @@ def main() -> None:
             written[name] = build()(sources)
             row = compare(name, written, plain, sources, references)
             row["seconds"] = round(time.perf_counter() - began, 1)
+            if name == "ctranslate2 float32" and beams:
+                stopping = transformers(marian, plain, options.beams, 1, early_stopping=True)
+                row["identical_if_stopped_early"] = stopped_early(written, stopping, sources)
             rows.append(row)
             shown = {key: value for key, value in row.items() if key != "differences"}
             print(shown, flush=True)
@@ -168,6 +177,14 @@ def main() -> None:
     if options.json is not None:
         about = origin(folder, source=options.source, reference=options.reference)
         write_result(options.json, {**result, **about})
+
+
+def stopped_early(written: dict[str, Rows], stopping: Engine, sources: Sequence[str]) -> int:
+    """Count lines that CTranslate2 and transformers write alike, one way of stopping or another."""
+    theirs, expected = written["ctranslate2 float32"], written["transformers float32"]
+    other = [n for n, (a, b) in enumerate(zip(theirs, expected, strict=True)) if a != b]
+    again = stopping([sources[n] for n in other]) if other else []
+    return len(theirs) - sum(theirs[n] != row for n, row in zip(other, again, strict=True))
 
 
 def compare(

@@ -1,8 +1,11 @@
 """A job alone in its process: what it returns, how it fails, and that nothing of it is left."""
 
+import multiprocessing
 import os
 import signal
+import time
 from multiprocessing.connection import Connection
+from pathlib import Path
 
 import pytest
 
@@ -79,3 +82,41 @@ def test_ctrl_c_is_heard_by_the_parent_alone() -> None:
         os.kill(job._process.pid, signal.SIGINT)
         assert job.ask(2) == 2
     assert not job._process.is_alive()
+
+
+def start_and_die(pipe: Connection, preload: tuple[str, ...] | None) -> None:
+    """A parent that is killed while its job is at work."""
+    job = Job(say_who_and_sleep, preload=preload)
+    pipe.send(job.receive())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+def say_who_and_sleep(pipe: Connection) -> None:
+    pipe.send(os.getpid())
+    time.sleep(600)
+
+
+@pytest.mark.parametrize("preload", [None, ("outrider.errors",)])
+def test_a_job_ends_with_a_parent_that_is_killed(preload) -> None:
+    context = multiprocessing.get_context("spawn")  # not a Job: its own may have no children
+    ours, theirs = context.Pipe()
+    parent = context.Process(target=start_and_die, args=(theirs, preload))
+    parent.start()
+    job = ours.recv()
+    parent.join(timeout=30)
+    for _ in range(300):
+        if not is_running(job):
+            return
+        time.sleep(0.1)
+    os.kill(job, signal.SIGKILL)
+    pytest.fail("the job outlived its parent")
+
+
+def is_running(process: int) -> bool:
+    """One that has ended may be there still, as long as nobody has asked how it ended."""
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    stat = Path(f"/proc/{process}/stat")
+    return not (stat.is_file() and stat.read_text().rpartition(")")[2].split()[0] == "Z")

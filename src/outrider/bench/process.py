@@ -2,11 +2,13 @@
 
 `run_alone` calls one function in a new process and returns what it returned. A `Job` is a process
 that is talked to over a pipe for as long as it is needed. Jobs do not hear Ctrl-C: the parent does,
-and ends them.
+and ends them. Where the parent is killed, they end by themselves.
 """
 
 import multiprocessing
+import os
 import signal
+import threading
 import traceback
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -138,11 +140,19 @@ def _context(preload: Sequence[str] | None) -> Any:
 def _run(body: Callable[..., None], pipe: Connection, arguments: tuple[Any, ...]) -> None:
     """Body of every process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
+    threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         body(pipe, *arguments)
     except Exception as error:
         with suppress(OSError):  # nobody may be there to hear it
             pipe.send(Failure.of(error))
+
+
+def _end_with_parent() -> None:
+    parent = multiprocessing.parent_process()
+    if parent is not None:
+        parent.join()
+        os._exit(1)
 
 
 def _call(pipe: Connection, function: Callable[..., Any], arguments: tuple[Any, ...]) -> None:
