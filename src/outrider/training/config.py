@@ -8,6 +8,7 @@ from outrider.config import Config
 from outrider.data.augment import AugmentConfig
 from outrider.data.masking import MaskConfig
 from outrider.errors import ConfigError
+from outrider.training.objectives.completions import CompletionConfig
 
 __all__ = ["TrainConfig"]
 
@@ -59,6 +60,9 @@ class TrainConfig(Config):
     intermediate_loss: bool = False
     """Layers below the last predict too, layer l of n until l / 2n of the steps are done. Only for
     a language_model without memory."""
+    completions: CompletionConfig | None = None
+    """Learn only what stands after a mark, as answers after questions; null for the whole text.
+    Only for a language_model."""
     augment: AugmentConfig | None = None
     """Training pairs changed as people's text is: without final marks, with typos, and so on. Only
     for a seq2seq."""

@@ -50,6 +50,7 @@ from outrider.training.objectives import (
     WordLevelObjective,
 )
 from outrider.training.objectives.auxiliary import IntermediateObjective
+from outrider.training.objectives.completions import Completions
 from outrider.training.precision import choose_precision
 from outrider.training.progress import ProgressBar
 from outrider.training.run_config import RunConfig
@@ -184,12 +185,15 @@ def _build_trainer(
     teacher = load_teacher(config, prepared)
     if teacher is not None:
         teacher.to(arguments.device)
-    objective = partial(training_objective, config, segment, teacher)
+    completions = None
+    if config.train.completions is not None:
+        completions = Completions.of(config.train.completions, prepared)
+    objective = partial(training_objective, config, segment, teacher, completions)
     precision = _settle_precision(config, arguments, folder, prepared, model, objective, console)
     masked = isinstance(model, MaskedLm)
     validation = Validation(
         prepared,
-        _objective(config, segment),
+        _objective(config, segment, completions),
         batch_tokens=share,
         max_length=context_length(prepared),
         bleu=folder.chosen["bleu_tokenizer"],
@@ -288,28 +292,33 @@ def _stream(
     )
 
 
-def _objective(config: RunConfig, segment: int | None) -> Objective:
+def _objective(
+    config: RunConfig, segment: int | None, completions: Completions | None
+) -> Objective:
     """A new one for training and one for validation: each carries its own memory."""
     if segment is not None:
-        return SegmentObjective()
+        return SegmentObjective(completions)
     if config.model.type == "seq2seq":
         return TranslationObjective()
     if config.model.type == "masked_lm":
         return MaskedLmObjective()
     if config.model.type == "drafter":
         return DrafterObjective()
-    return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective()
+    return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective(completions)
 
 
 def training_objective(
-    config: RunConfig, segment: int | None, teacher: Seq2Seq | None
+    config: RunConfig,
+    segment: int | None,
+    teacher: Seq2Seq | None,
+    completions: Completions | None = None,
 ) -> Objective:
     """Return what is validated, or the same with predictions that only training makes."""
     if config.train.intermediate_loss:
-        return IntermediateObjective()
+        return IntermediateObjective(completions)
     if teacher is not None:
         return WordLevelObjective(teacher, share=config.train.teacher_share)
-    return _objective(config, segment)
+    return _objective(config, segment, completions)
 
 
 def _callbacks(

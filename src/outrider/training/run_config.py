@@ -129,7 +129,12 @@ class RunConfig(Config):
 
     @model_validator(mode="after")
     def _only_for_one_type(self) -> "RunConfig":
-        for key, kind in (("teacher", "seq2seq"), ("augment", "seq2seq"), ("mask", "masked_lm")):
+        for key, kind in (
+            ("teacher", "seq2seq"),
+            ("augment", "seq2seq"),
+            ("mask", "masked_lm"),
+            ("completions", "language_model"),
+        ):
             if getattr(self.train, key) is not None and self.model.type != kind:
                 message = f"is for a {kind}, not a {self.model.type}; leave it out"
                 raise ConfigError(f"train.{key}", message)

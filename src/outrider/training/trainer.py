@@ -136,7 +136,7 @@ class Trainer(transformers.Trainer):
             tokens=self.progress.tokens + total,
             score=None,
         )
-        return inputs, total
+        return inputs, max(1, total)  # a batch may have no completion
 
     def compute_loss(
         self,

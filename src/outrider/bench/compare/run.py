@@ -199,6 +199,7 @@ class _Model:
             f"data={json.dumps(section)}",
             "evaluate=null",
             *budget.overrides(),
+            *self._learnt(task),
             *comparison.overrides,
         ]
         return Trial(
@@ -211,6 +212,10 @@ class _Model:
             minutes=budget.minutes,
             threads=comparison.threads,
         )
+
+    def _learnt(self, task: TaskBase) -> list[str]:
+        completions = task.completions() if self.type == "language_model" else None
+        return [f"train.completions={json.dumps(completions)}"] if completions else []
 
     def _fail(self, message: str, console: Console) -> None:
         self.messages.append(message)

@@ -5,8 +5,7 @@ A sequence task draws an example for a length:
     seq2seq           a file of inputs and one of outputs, line by line
     language_model    one text of lines `input=output`; rows are cut from it anywhere
 
-A language model therefore learns the inputs too: its loss counts every symbol of a line, that of an
-encoder-decoder only the output. Accuracy is that of the outputs for both.
+Both learn the outputs alone: inputs are random, and nobody can predict them.
 """
 
 from collections.abc import Iterator
@@ -75,6 +74,10 @@ class TaskBase:
     def section(self, folder: Path, model_type: str) -> dict[str, Any]:
         """Return the `data` section of a run, apart from where the prepared shards go."""
         raise NotImplementedError
+
+    def completions(self) -> dict[str, str] | None:
+        """Return `train.completions` of a language model; null where it learns the whole text."""
+        return None
 
 
 class SequenceConfig(TaskConfig):
@@ -157,6 +160,10 @@ class SequenceTask(TaskBase):
     def prompt(self, source: str) -> str:
         """What a language model has to continue; a line begins after the end of another."""
         return f"\n{source}{self.separator}"
+
+    def completions(self) -> dict[str, str]:
+        """From the separator to the end of a line."""
+        return {"after": self.separator, "until": "\n"}
 
     def write(self, folder: Path) -> None:
         """Write the pairs and the lines of both splits."""
