@@ -10,7 +10,15 @@ from hypothesis import strategies as st
 from pydantic import Field, ValidationError, field_validator, model_validator
 
 from outrider import yaml12
-from outrider.config import Config, as_yaml, build_config, explain, load_config, read_yaml
+from outrider.config import (
+    Config,
+    as_yaml,
+    build_config,
+    explain,
+    load_config,
+    read_yaml,
+    show_value,
+)
 from outrider.errors import ConfigError
 
 
@@ -445,6 +453,13 @@ def test_explain_lists_every_key_with_type_default_and_meaning() -> None:
         ("extra.target", "path | null", "null", "Its translation."),
         ("free", "mapping", "{}", "Anything."),
     ]
+
+
+@pytest.mark.parametrize("value", ["\n", "a\tb\nc", ["\n"], "plain", None])
+def test_a_value_is_shown_on_one_line_and_read_back(value: object) -> None:
+    shown = show_value(value)
+    assert "\n" not in shown
+    assert yaml12.parse(shown) == value
 
 
 def test_every_explained_default_is_accepted_as_an_override(tmp_path: Path) -> None:

@@ -5,6 +5,7 @@ as the user typed it and the nearest right one. Each room keeps its own config c
 code they configure; this module knows only how to read, check and explain them.
 """
 
+import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
@@ -282,7 +283,9 @@ def show_value(value: Any) -> str:
 
     if value is PydanticUndefined:
         return "required"
-    return yaml12.dump(to_jsonable_python(value, inf_nan_mode="constants"), flow=True)
+    plain = to_jsonable_python(value, inf_nan_mode="constants")
+    shown = yaml12.dump(plain, flow=True)
+    return json.dumps(plain, ensure_ascii=False) if "\n" in shown else shown  # JSON is YAML too
 
 
 _short = Repr()
