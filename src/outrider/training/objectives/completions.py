@@ -48,7 +48,7 @@ class Completions(NamedTuple):
             raise ConfigError(
                 "train.completions.after",
                 f"got {config.after!r}, tokens {[*after]}, which the first {len(text_T):,} tokens "
-                f"to train on do not have; expected a mark as the text has it",
+                "to train on do not have; expected a mark as the text has it",
             )
         return found
 
