@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from outrider.data.completions import Completions
 from outrider.data.config import PrepareConfig
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
@@ -75,6 +76,22 @@ def test_inputs_are_the_labels_before_and_documents_begin_anew(text: Prepared) -
     assert torch.equal(inputs[:, 1:][real], before[real])
     assert (inputs == bos).sum() == len(inputs) + (labels[:, :-1][real] == eos).sum()
     assert not (inputs == eos).any()
+
+
+@pytest.mark.parametrize("segment", [1, 2, SEGMENT])
+@pytest.mark.parametrize("marks", [(3, 4, 9, 10), (5, 6, 40, 43), (30, 33, 31, 32), (8, 9, 0, 0)])
+def test_a_completion_goes_on_from_segment_to_segment(
+    text: Prepared, segment: int, marks: tuple[int, int, int, int]
+) -> None:
+    """Labels are those of the lane read whole, wherever it is cut and however far a mark lies."""
+    tokens = whole(text).tolist()
+    completions = Completions(tuple(tokens[slice(*marks[:2])]), tuple(tokens[slice(*marks[2:])]))
+    for epoch in range(4):
+        _, all_labels = lanes(text, epoch, segment=segment, tokens=4 * segment)
+        _, labels = lanes(text, epoch, segment=segment, tokens=4 * segment, completions=completions)
+        assert np.array_equal(labels.numpy(), completions.labels(all_labels.numpy()))
+        assert (labels != IGNORED).any()
+    assert (labels == IGNORED).any()
 
 
 def test_ranks_share_the_lanes(text: Prepared) -> None:

@@ -4,7 +4,7 @@ The ids of one group are held as flat arrays; a batch is cut from them with a fe
 Rows are padded on the right, labels with -100, and every sequence ends with `</s>`, which a model
 that reads sources without it is not shown. A language model's rows begin with `<s>` instead, which
 is not counted as a label; those of a masked one stand between both, and labels are what it has to
-guess (`masking.py`).
+guess (`masking.py`). One that learns completions alone has no other labels (`completions.py`).
 """
 
 from collections.abc import Iterator, Sequence
@@ -17,6 +17,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outrider.data.augment import AugmentConfig, AugmentedRows
+from outrider.data.completions import Completions
 from outrider.data.masking import Masking
 from outrider.data.plan import BatchPlan, Cursor, padded_length, random_below
 from outrider.data.prepared import Prepared
@@ -69,6 +70,7 @@ class BatchStream:
         source_end: bool = True,
         augment: AugmentConfig | None = None,
         masking: Masking | None = None,
+        completions: Completions | None = None,
         window_tokens: int = WINDOW_TOKENS,
         deal: Deal | None = None,
     ) -> None:
@@ -76,7 +78,7 @@ class BatchStream:
         self.cursor = cursor or Cursor()
         self._seed, self._masking = seed, masking
         self._deal = deal or Deal(1, rank, world_size)
-        self._collator = _Collator(prepared, max_length, source_end)
+        self._collator = _Collator(prepared, max_length, source_end, completions)
         self._distilled = prepared.manifest.origin is not None
         self._reader = prepared.reader("train")
         split = prepared.manifest.splits["train"]
@@ -148,9 +150,11 @@ def valid_batches(
     max_length: int = 1024,
     source_end: bool = True,
     masking: Masking | None = None,
+    completions: Completions | None = None,
 ) -> Iterator[Tensors]:
     """Every row of a split once, block by block, alike lengths together."""
-    collator, reader = _Collator(prepared, max_length, source_end), prepared.reader(split)
+    collator = _Collator(prepared, max_length, source_end, completions)
+    reader = prepared.reader(split)
     for block in range(len(reader.block_rows)):
         # A plan over a single block: its seed moves rows about, but never changes a mean loss.
         plan = BatchPlan(
@@ -209,12 +213,18 @@ def _concatenate(parts: Sequence[Ragged]) -> Ragged:
 class _Collator:
     """Turns rows of ids into padded tensors."""
 
-    def __init__(self, prepared: Prepared, max_length: int, source_end: bool) -> None:
+    def __init__(
+        self,
+        prepared: Prepared,
+        max_length: int,
+        source_end: bool,
+        completions: Completions | None = None,
+    ) -> None:
         tokenizer: Any = prepared.manifest.tokenizer
         self.paired = prepared.manifest.task == "translation"
         self._pad, self._eos, self._bos = (tokenizer[f"{n}_id"] for n in ("pad", "eos", "bos"))
         self._room = max_length - 1  # one place is for </s> or <s>
-        self._source_end = source_end
+        self._source_end, self._completions = source_end, completions
 
     def __call__(self, rows: _Rows, chosen: IntArray) -> Tensors:
         if rows.asked is not None:
@@ -239,6 +249,8 @@ class _Collator:
         labels_BT[:, 0] = IGNORED
         input_BT = np.where(labels_BT == IGNORED, self._pad, labels_BT)
         input_BT[:, 0] = self._bos
+        if self._completions is not None:
+            labels_BT = self._completions.labels(labels_BT)
         # No mask: padding stands on the right, where causal attention never looks.
         return {"input_ids": torch.from_numpy(input_BT), "labels": torch.from_numpy(labels_BT)}
 

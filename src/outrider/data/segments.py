@@ -21,6 +21,7 @@ import torch
 from numpy.typing import NDArray
 
 from outrider.data.batches import ROTATION, PlannedBatch, Tensors
+from outrider.data.completions import Completions
 from outrider.data.plan import Cursor, random_below
 from outrider.data.prepared import Prepared
 from outrider.errors import DataError
@@ -45,12 +46,13 @@ class SegmentStream:
         world_size: int = 1,
         cursor: Cursor | None = None,
         split: str = "train",
+        completions: Completions | None = None,
     ) -> None:
         """Open a split; without a seed no epoch turns the text."""
         tokenizer = prepared.manifest.tokenizer
         self._pad, self._eos, self._bos = (int(tokenizer[f"{n}_id"]) for n in ("pad", "eos", "bos"))
         self.cursor = cursor or Cursor()
-        self._segment, self._seed = segment, seed
+        self._segment, self._seed, self._completions = segment, seed, completions
         rows = max(1, min(tokens, prepared.manifest.splits[split].tokens) // segment)
         self._text = _Text(prepared, split, held=rows + 1)
         lanes = max(1, min(rows * world_size, self._text.tokens // segment))
@@ -89,16 +91,30 @@ class SegmentStream:
         input_BT = np.full((len(self._lanes), self._segment), self._pad, np.int64)
         labels_BT = np.full((len(self._lanes), self._segment + 1), IGNORED, np.int64)
         for row, lane in enumerate(self._lanes):
-            start = lane * self._lane_tokens + step * self._segment
-            stop = min(start + self._segment, (lane + 1) * self._lane_tokens, total)
+            first = lane * self._lane_tokens
+            start = first + step * self._segment
+            stop = min(start + self._segment, first + self._lane_tokens, total)
             if start >= stop:
                 continue
             ids = self._text.read(turn + start - 1, stop - start + 1)
             before = np.where(ids[:-1] == self._eos, self._bos, ids[:-1])
             before[0] = self._bos if step == 0 else before[0]
             input_BT[row, : stop - start] = before
-            labels_BT[row, 1 : stop - start + 1] = ids[1:]
+            learnt = self._learnt(turn + first, turn + start, turn + stop)
+            labels_BT[row, 1 : stop - start + 1] = learnt
         return {"input_ids": torch.from_numpy(input_BT), "labels": torch.from_numpy(labels_BT)}
+
+    def _learnt(self, first: int, start: int, stop: int) -> IntArray:
+        """Labels of a segment; its lane, read back far enough, says if it begins within one."""
+        if self._completions is None:
+            return self._text.read(start, stop - start)
+        back = self._segment
+        while True:
+            begin = max(first, start - back)
+            ids = self._text.read(begin, stop - begin)
+            if begin == first or self._completions.decided(ids[: start - begin]):
+                return self._completions.labels(ids)[start - begin :]
+            back *= 2
 
 
 class _Text:

@@ -6,9 +6,9 @@ from pydantic import BeforeValidator, Field, model_validator
 
 from outrider.config import Config
 from outrider.data.augment import AugmentConfig
+from outrider.data.completions import CompletionConfig
 from outrider.data.masking import MaskConfig
 from outrider.errors import ConfigError
-from outrider.training.objectives.completions import CompletionConfig
 
 __all__ = ["TrainConfig"]
 

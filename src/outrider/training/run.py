@@ -13,6 +13,7 @@ from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
 from outrider.data.batches import BatchStream, Deal, PlannedBatch
+from outrider.data.completions import Completions
 from outrider.data.masking import Masking
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
@@ -50,7 +51,6 @@ from outrider.training.objectives import (
     WordLevelObjective,
 )
 from outrider.training.objectives.auxiliary import IntermediateObjective
-from outrider.training.objectives.completions import Completions
 from outrider.training.precision import choose_precision
 from outrider.training.progress import ProgressBar
 from outrider.training.run_config import RunConfig
@@ -185,15 +185,12 @@ def _build_trainer(
     teacher = load_teacher(config, prepared)
     if teacher is not None:
         teacher.to(arguments.device)
-    completions = None
-    if config.train.completions is not None:
-        completions = Completions.of(config.train.completions, prepared)
-    objective = partial(training_objective, config, segment, teacher, completions)
+    objective = partial(training_objective, config, segment, teacher)
     precision = _settle_precision(config, arguments, folder, prepared, model, objective, console)
     masked = isinstance(model, MaskedLm)
     validation = Validation(
         prepared,
-        _objective(config, segment, completions),
+        _objective(config, segment),
         batch_tokens=share,
         max_length=context_length(prepared),
         bleu=folder.chosen["bleu_tokenizer"],
@@ -201,6 +198,7 @@ def _build_trainer(
         source_end=reads_source_end(model),
         segment=segment,
         masking=Masking.of(add_mask(prepared.tokenizer)) if masked else None,
+        completions=completions_of(config, prepared),
         rank=rank,
         world_size=world_size,
     )
@@ -242,6 +240,12 @@ def _settle_precision(
     return agreed[0]
 
 
+def completions_of(config: RunConfig, prepared: Prepared) -> Completions | None:
+    """Return what alone is learnt, if it is not the whole text."""
+    marks = config.train.completions
+    return None if marks is None else Completions.of(marks, prepared)
+
+
 def segment_length(model: nn.Module) -> int | None:
     """Tokens of a segment, for a model that remembers from one to the next."""
     if isinstance(model, LanguageModel) and model.config.memory:
@@ -274,6 +278,7 @@ def _stream(
             rank=rank,
             world_size=world_size,
             cursor=cursor,
+            completions=completions_of(config, prepared),
         )
     masking = None
     if isinstance(model, MaskedLm):
@@ -289,36 +294,32 @@ def _stream(
         source_end=reads_source_end(model),
         augment=config.train.augment,
         masking=masking,
+        completions=completions_of(config, prepared),
     )
 
 
-def _objective(
-    config: RunConfig, segment: int | None, completions: Completions | None
-) -> Objective:
+def _objective(config: RunConfig, segment: int | None) -> Objective:
     """A new one for training and one for validation: each carries its own memory."""
     if segment is not None:
-        return SegmentObjective(completions)
+        return SegmentObjective()
     if config.model.type == "seq2seq":
         return TranslationObjective()
     if config.model.type == "masked_lm":
         return MaskedLmObjective()
     if config.model.type == "drafter":
         return DrafterObjective()
-    return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective(completions)
+    return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective()
 
 
 def training_objective(
-    config: RunConfig,
-    segment: int | None,
-    teacher: Seq2Seq | None,
-    completions: Completions | None = None,
+    config: RunConfig, segment: int | None, teacher: Seq2Seq | None
 ) -> Objective:
     """Return what is validated, or the same with predictions that only training makes."""
     if config.train.intermediate_loss:
-        return IntermediateObjective(completions)
+        return IntermediateObjective()
     if teacher is not None:
         return WordLevelObjective(teacher, share=config.train.teacher_share)
-    return _objective(config, segment, completions)
+    return _objective(config, segment)
 
 
 def _callbacks(

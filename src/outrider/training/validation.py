@@ -13,6 +13,7 @@ from torch import Tensor, nn
 
 from outrider.backends.torch import TorchBackend
 from outrider.data.batches import valid_batches
+from outrider.data.completions import Completions
 from outrider.data.masking import Masking
 from outrider.data.prepared import Prepared
 from outrider.data.segments import SegmentStream
@@ -48,6 +49,8 @@ class Validation:
     """Tokens of a segment, where the model remembers from one to the next."""
     masking: Masking | None = None
     """What is hidden from a masked language model: the same every time."""
+    completions: Completions | None = None
+    """What alone a language model learns."""
     rank: int = 0
     world_size: int = 1
 
@@ -104,6 +107,7 @@ class Validation:
                 rank=self.rank,
                 world_size=self.world_size,
                 split="valid",
+                completions=self.completions,
             )
             return islice(stream.batches_of(0), count)
         batches = valid_batches(
@@ -112,6 +116,7 @@ class Validation:
             max_length=self.max_length,
             source_end=self.source_end,
             masking=self.masking,
+            completions=self.completions,
         )
         return islice(batches, self.rank, count, self.world_size)
 

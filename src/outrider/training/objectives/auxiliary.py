@@ -8,7 +8,6 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from outrider.training.objectives.base import Inputs, add_penalty
-from outrider.training.objectives.completions import Completions
 from outrider.training.objectives.language_model import LanguageModelObjective
 
 __all__ = ["IntermediateObjective", "ScheduledObjective"]
@@ -26,8 +25,7 @@ class ScheduledObjective(Protocol):
 class IntermediateObjective(LanguageModelObjective):
     """Layers below the last predict too; what they count follows from how far the training is."""
 
-    def __init__(self, completions: Completions | None = None) -> None:
-        super().__init__(completions)
+    def __init__(self) -> None:
         self.progress = 0.0
 
     def set_progress(self, progress: float) -> None:
@@ -39,7 +37,7 @@ class IntermediateObjective(LanguageModelObjective):
         output = model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs.get("attention_mask"),
-            labels=self.labels(inputs),
+            labels=inputs["labels"],
             label_smoothing=smoothing,
             num_items_in_batch=divisor,
             progress=self.progress,

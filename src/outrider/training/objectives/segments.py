@@ -17,7 +17,6 @@ from outrider.errors import ModelError
 from outrider.models import LanguageModel
 from outrider.nn.stack.memory import Memory
 from outrider.training.objectives.base import IGNORED, Inputs
-from outrider.training.objectives.completions import Completions, labels_of
 
 __all__ = ["SegmentObjective"]
 
@@ -27,20 +26,19 @@ _FILE = "memory-{}.safetensors"
 class SegmentObjective:
     """Row i of a batch goes on where row i of the batch before ended."""
 
-    def __init__(self, completions: Completions | None = None) -> None:
-        self.completions = completions
+    def __init__(self) -> None:
         self.memory: Memory | None = None
 
     def count(self, inputs: Inputs) -> int:
         """Labels stand one column behind the inputs that predict them; the first is of none."""
-        return int((labels_of(inputs, self.completions)[:, 1:] != IGNORED).sum())
+        return int((inputs["labels"][:, 1:] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
         """One segment of every row; remembers it for the next."""
         input_BT = inputs["input_ids"]
         output = model(
             input_ids=input_BT,
-            labels=labels_of(inputs, self.completions),
+            labels=inputs["labels"],
             label_smoothing=smoothing,
             num_items_in_batch=divisor,
             memory=self._recall(model, input_BT),
