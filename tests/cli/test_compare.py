@@ -74,6 +74,15 @@ def test_a_failed_model_is_named_and_the_exit_code_says_so(
         (("--steps=2", "--minutes=1"), "--steps: give either --steps or --minutes"),
         (("--steps=2", "--set=task.seed"), "task.seed: is written key=value"),
         (("--steps=2", "--set=task.nothing=1"), "task.nothing: unknown key"),
+        (
+            ("--steps=2", "--vary=model.position"),
+            "--vary model.position: is written key=value,value",
+        ),
+        (
+            ("--steps=2", "--vary=model.clip={a: 1}"),
+            "--vary model.clip={a: 1}: is written key=value",
+        ),
+        (("--steps=2", "--vary=task.seed=1,2"), "--vary task.seed=1,2: a task is the same for all"),
         (("--steps=2", "--data=x"), "--data: has no effect on copy"),
     ],
 )
@@ -102,3 +111,10 @@ def test_an_interrupt_says_how_to_go_on(
 def test_the_settings_of_the_task_are_parted_from_the_others() -> None:
     found = compare_command._divide(["task.test_lengths=[4, 5]", "train.clip=0"])
     assert found == ({"test_lengths": [4, 5]}, ("train.clip=0",))
+
+
+def test_values_to_vary_are_read_as_yaml() -> None:
+    assert compare_command._values("model.dropout=0.1, null,on,0.1") == (
+        "model.dropout",
+        [0.1, None, "on"],
+    )

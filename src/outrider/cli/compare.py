@@ -30,6 +30,10 @@ def compare(
         list[str] | None,
         typer.Option("--set", help="key=value for all configs; task.key=value for the task."),
     ] = None,
+    vary: Annotated[
+        list[str] | None,
+        typer.Option(help="key=value,value: every config with each value; several are combined."),
+    ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Corpus of the tasks text and translation.")
     ] = None,
@@ -64,6 +68,7 @@ def compare(
         budget=Budget(steps, minutes),
         settings=settings,
         overrides=others,
+        vary=dict(_values(text) for text in vary or []),
         data=data,
         seeds=seeds,
         folder=folder,
@@ -100,6 +105,23 @@ def _divide(overrides: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
         except ValueError:
             settings[key.removeprefix("task.")] = text
     return settings, tuple(others)
+
+
+def _values(text: str) -> tuple[str, list[Any]]:
+    """Read `key=value,value`."""
+    from outrider import yaml12
+
+    key, equals, values = text.partition("=")
+    try:
+        found = yaml12.parse(f"[{values}]") if equals and key else []
+    except ValueError:
+        found = []
+    if not found or any(isinstance(value, dict | list) for value in found):
+        message = "is written key=value,value with words or numbers, for example"
+        raise ConfigError(f"--vary {text}", f"{message} model.position=rotary,alibi")
+    if key.startswith("task."):
+        raise ConfigError(f"--vary {text}", "a task is the same for all; use --set")
+    return key, list(dict.fromkeys(found))
 
 
 def _print(result: dict[str, Any]) -> None:

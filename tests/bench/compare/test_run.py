@@ -223,6 +223,25 @@ def test_corpora_of_ones_own(configs: dict[str, Path], tmp_path: Path) -> None:
     draw_comparison(result, tmp_path / "a.png")
 
 
+def test_one_config_with_each_of_several_values(configs: dict[str, Path], tmp_path: Path) -> None:
+    vary = {"model.position": ["sinusoidal", "none"], "model.decoder_layers": [1, 2]}
+    result = compare([configs["pairs"]], comparison(tmp_path, vary=vary))
+    found = {
+        model["name"]: (
+            model["settings"]["model"]["position"],
+            model["settings"]["model"]["decoder_layers"],
+        )
+        for model in result["models"]
+    }
+    assert found == {
+        f"pairs position={position} decoder_layers={layers}": (position, layers)
+        for position in ("sinusoidal", "none")
+        for layers in (1, 2)
+    }
+    assert {model["status"] for model in result["models"]} == {"trained"}
+    assert result["vary"] == vary
+
+
 def test_two_configs_of_one_name_are_refused(configs: dict[str, Path], tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match="have the same name"):
         compare([configs["pairs"], tmp_path / "other" / "pairs.yaml"], comparison(tmp_path))

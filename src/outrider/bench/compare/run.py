@@ -13,8 +13,9 @@ so the same command goes on where it was interrupted.
 import hashlib
 import json
 import shutil
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from itertools import product
 from pathlib import Path
 from typing import Any
 
@@ -76,6 +77,8 @@ class Comparison:
     """Settings of the task."""
     overrides: tuple[str, ...] = ()
     """`key=value` for the run config of every model."""
+    vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+    """Values of keys; every config is a model with each of them, and each set of them."""
     data: Path | None = None
     seeds: int = 1
     folder: Path = Path("runs/compare")
@@ -92,7 +95,11 @@ def compare(
     console = console or Console(quiet=True)
     task = build_task(comparison.task, comparison.settings, data=comparison.data)
     place = comparison.folder / f"{task.name}-{_digest(task)}"
-    models = [_Model(name, path) for name, path in _names(configs).items()]
+    models = [
+        _Model(path, dict(zip(comparison.vary, values, strict=True)))
+        for path in _distinct(configs)
+        for values in product(*comparison.vary.values())
+    ]
     task.write(place / "task")
     for model in models:
         model.prepare(task, comparison, place, console)
@@ -110,6 +117,7 @@ def compare(
         "budget": {"steps": comparison.budget.steps, "minutes": comparison.budget.minutes},
         "seeds": comparison.seeds,
         "overrides": list(comparison.overrides),
+        **({"vary": dict(comparison.vary)} if comparison.vary else {}),
         "models": [model.result(task) for model in models],
         "machine": machine(),
         "versions": versions(),
@@ -117,10 +125,12 @@ def compare(
 
 
 class _Model:
-    """One config of the comparison, with its trials and results."""
+    """One config of the comparison, with what is varied of it, its trials and results."""
 
-    def __init__(self, name: str, path: Path) -> None:
-        self.name, self.path = name, path
+    def __init__(self, path: Path, varied: Mapping[str, Any]) -> None:
+        self.path, self.varied = path, varied
+        shown = (f"{key.rpartition('.')[2]}={_word(value)}" for key, value in varied.items())
+        self.name = " ".join([path.stem, *shown])
         self.type = str((read_yaml(path).get("model") or {}).get("type", "seq2seq"))
         self.status = "failed"
         self.messages: list[str] = []
@@ -201,6 +211,7 @@ class _Model:
             *budget.overrides(),
             *self._learnt(task),
             *comparison.overrides,
+            *(f"{key}={json.dumps(value)}" for key, value in self.varied.items()),
         ]
         return Trial(
             name=self.name,
@@ -242,15 +253,21 @@ def _train_and_test(trial: Trial, quiet: bool) -> dict[str, Any]:
     return run_trial(trial, Console(stderr=True, quiet=quiet, markup=False))
 
 
-def _names(configs: Sequence[Path]) -> dict[str, Path]:
-    """Name every model after its file."""
+def _word(value: Any) -> str:
+    """Return a value as YAML has it, as a part of a folder's name."""
+    text = value if isinstance(value, str) else json.dumps(value)
+    return text.replace("/", "-")
+
+
+def _distinct(configs: Sequence[Path]) -> Iterable[Path]:
+    """Return the configs; a model is named after its file, so names must differ."""
     names: dict[str, Path] = {}
     for path in configs:
         if path.stem in names:
             message = f"{names[path.stem]} and {path} have the same name; rename one"
             raise ConfigError(str(path), message)
         names[path.stem] = path
-    return names
+    return names.values()
 
 
 def _digest(task: TaskBase) -> str:
