@@ -30,7 +30,9 @@ def draw_comparison(result: dict[str, Any], path: Path) -> None:
     pyplot = load_pyplot("the picture of a comparison")
     columns = min(COLUMNS, len(models))
     rows = -(-len(models) // columns)
-    heights = [1.9 * rows + 0.5, 0.44 * len(models) + 0.9, 0.34 * len(models) + 0.8]
+    lines = max(len(_notes(point)) for model in models for point in model["summary"]["points"])
+    cell = 0.44 + 0.16 * max(0, lines - 1)
+    heights = [1.9 * rows + 0.5, cell * len(models) + 0.9, 0.34 * len(models) + 0.8]
     figure = pyplot.figure(figsize=(WIDTH, sum(heights) + 0.5), layout="constrained")
     try:
         top, middle, bottom = figure.subfigures(3, 1, height_ratios=heights)
@@ -123,28 +125,30 @@ def _draw_accuracy(axes: Any, models: Sequence[Model], trained_length: int | Non
 
 
 def _draw_cell(axes: Any, row: int, column: int, point: dict[str, Any]) -> None:
-    """Write what is exactly right, and small below it how many symbols are, if that says more."""
-    value, symbols = point["value"], point.get("token_accuracy")
+    """Write what is exactly right, and small below it what else is known."""
+    value, notes = point["value"], _notes(point)
     cell = _shade(0.0 if value is None else value)
     axes.barh(row, 0.96, left=column - 0.48, height=0.86, color=cell, edgecolor=GRID)
     ink = "white" if value is not None and value > 0.6 else INK
     style = {"ha": "center", "va": "center", "color": ink}
-    size = 9 if value is None else 10
-    if value is None or symbols is None or abs(symbols - value) < 0.005:
-        axes.text(column, row, _show(point), fontsize=size, **style)
-    else:
-        axes.text(column, row - 0.17, _show(point), fontsize=size, **style)
-        axes.text(column, row + 0.24, f"symbols {100 * symbols:.0f} %", fontsize=8, **style)
+    shown = "too long" if value is None else f"{100 * value:.0f} %"
+    up = (0.0, 0.17, 0.22)[len(notes)]
+    axes.text(column, row - up, shown, fontsize=9 if value is None else 10, **style)
+    if notes:
+        axes.text(column, row + 0.41 - up, "\n".join(notes), fontsize=8, **style)
 
 
-def _show(point: dict[str, Any]) -> str:
-    """Write the mean, and what the seeds reached where they differ."""
-    if point["value"] is None:
-        return "too long"
-    shown = f"{100 * point['value']:.0f} %"
-    if point["least"] == point["most"]:
-        return shown
-    return f"{shown}  ({100 * point['least']:.0f}-{100 * point['most']:.0f})"
+def _notes(point: dict[str, Any]) -> list[str]:
+    """What the seeds reached where they differ, and how many symbols are right if that differs."""
+    value, symbols = point["value"], point.get("token_accuracy")
+    if value is None:
+        return []
+    notes = []
+    if point["least"] != point["most"]:
+        notes.append(f"{100 * point['least']:.0f} to {100 * point['most']:.0f}")
+    if symbols is not None and abs(symbols - value) >= 0.005:
+        notes.append(f"symbols {100 * symbols:.0f} %")
+    return notes
 
 
 def _shade(value: float) -> tuple[float, ...]:
@@ -175,10 +179,10 @@ def _draw_bars(
 def _draw_ponder(axes: Any, models: Sequence[Model]) -> None:
     style_axes(axes, labelsize=8)
     for place, model in enumerate(models):
-        known = [point for point in model["summary"]["points"] if "ponder" in point]
-        if known:
+        for run in model["runs"]:
+            known = [point for point in run["scores"]["points"] if point.get("ponder") is not None]
             at = [point["length"] for point in known], [point["ponder"] for point in known]
-            axes.plot(*at, color=_colour(place), marker="o", markersize=4, linewidth=1.8)
+            axes.plot(*at, color=_colour(place), marker="o", markersize=3, linewidth=1.5)
     axes.set_title("ponder steps", loc="left", fontsize=10, color=INK)
     axes.set_xlabel("length of the input", color=QUIET, fontsize=9)
     axes.margins(y=0.2)
