@@ -3,6 +3,7 @@
 import re
 from pathlib import Path
 from random import Random
+from string import ascii_lowercase
 
 import pytest
 from hypothesis import given, settings
@@ -209,6 +210,7 @@ def test_a_parallel_corpus_of_a_run_config(tmp_path: Path) -> None:
         ("copy", {"train_lenght": 3}, "task.train_lenght: unknown key"),
         ("copy", {"test_lengths": []}, "task.test_lengths: got None, expected 1 or more"),
         ("recall", {"train_length": 9}, "task.train_length: got 9, expected 10 or more"),
+        ("recall", {"keys": 3}, "pairs 4 is more than keys 3; lower pairs"),
         ("listops", {"test_lengths": [2]}, "task.test_lengths: got 2, expected 4 or more"),
         ("text", {}, "--data: is required for the task text"),
         ("translation", {}, "--data: is required for the task translation"),
@@ -217,6 +219,12 @@ def test_a_parallel_corpus_of_a_run_config(tmp_path: Path) -> None:
 def test_mistakes_are_named(name: str, values: dict[str, object], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         build_task(name, values)
+
+
+def test_keys_are_drawn_from_as_many_letters_as_are_given() -> None:
+    task = small("recall", keys=5)
+    drawn = {symbol for n in range(99) for symbol in task.draw(Random(n), 12).source}
+    assert drawn & set(ascii_lowercase) == set("abcde")
 
 
 def test_a_corpus_for_a_drawn_task_is_refused() -> None:

@@ -7,9 +7,9 @@ The gap has no information: the model has to carry the pairs across it.
 
 from random import Random
 from string import ascii_lowercase
-from typing import ClassVar
+from typing import ClassVar, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from outrider.data.tasks.base import (
     DIGITS,
@@ -31,12 +31,20 @@ class Config(SequenceConfig):
 
     pairs: int = Field(default=4, ge=1, le=len(ascii_lowercase))
     """Pairs to remember."""
+    keys: int = Field(default=len(ascii_lowercase), ge=1, le=len(ascii_lowercase))
+    """Letters that keys are drawn from."""
     train_length: int = Field(default=64, ge=1)
     """Symbols of the longest input to train on, the pairs and the gap."""
     test_lengths: tuple[int, ...] = (64, 128, 256)
     """Symbols of the inputs to test on."""
     test_examples: int = Field(default=200, ge=1)
     """Examples of every length."""
+
+    @model_validator(mode="after")
+    def _keys_suffice(self) -> Self:
+        if self.pairs > self.keys:
+            raise ValueError(f"pairs {self.pairs} is more than keys {self.keys}; lower pairs")
+        return self
 
 
 class Task(SequenceTask):
@@ -52,7 +60,7 @@ class Task(SequenceTask):
 
     def draw(self, random: Random, length: int) -> Example:
         """Draw keys that differ and a value for each."""
-        keys = list(ascii_lowercase)
+        keys = list(ascii_lowercase[: self.config.keys])
         pairs = {keys.pop(below(random, len(keys))): pick(random, DIGITS) for _ in range(self._n)}
         asked = pick(random, list(pairs))
         shown = "".join(key + value for key, value in pairs.items())
