@@ -1,4 +1,4 @@
-"""Tiny pretrained encoders with random weights, and a WordPiece tokenizer of letters for them."""
+"""Tiny pretrained encoders and a GPT-2 with random weights, and a tokenizer of letters for them."""
 
 from pathlib import Path
 from typing import Any
@@ -33,25 +33,36 @@ FAMILIES: dict[str, dict[str, Any]] = {
     },
     "distilbert": {},
     "electra": {"embedding_size": 8},
+    "gpt2": {},
     "modernbert": {"pad_token_id": 0, "local_attention": 4, "cls_token_id": CLS},
     "mpnet": {},
     "roberta": {},
     "xlm-roberta": {},
 }
 """What makes each family show its ways at a small size."""
-DISTILBERT = {
-    "hidden_size": "dim",
-    "num_hidden_layers": "n_layers",
-    "num_attention_heads": "n_heads",
-    "intermediate_size": "hidden_dim",
+NAMES = {
+    "distilbert": {
+        "hidden_size": "dim",
+        "num_hidden_layers": "n_layers",
+        "num_attention_heads": "n_heads",
+        "intermediate_size": "hidden_dim",
+    },
+    "gpt2": {
+        "hidden_size": "n_embd",
+        "num_hidden_layers": "n_layer",
+        "num_attention_heads": "n_head",
+        "intermediate_size": "n_inner",
+        "max_position_embeddings": "n_positions",
+    },
 }
+"""Families with names of their own for sizes."""
 
 
 def build_encoder(kind: str = "bert", *, seed: int = 0, **changes: Any) -> PreTrainedModel:
     """Build an encoder whose outputs differ clearly from token to token."""
     values = {**SIZE, **FAMILIES[kind], **changes}
-    if kind == "distilbert":
-        values = {DISTILBERT.get(key, key): value for key, value in values.items()}
+    names = NAMES.get(kind, {})
+    values = {names.get(key, key): value for key, value in values.items()}
     torch.manual_seed(seed)
     encoder = AutoModel.from_config(CONFIG_MAPPING[kind](**values, initializer_range=0.4))
     return encoder.eval()

@@ -1,4 +1,4 @@
-"""A pretrained bidirectional encoder in the place of encoder layers: BERT and its kin, or ours.
+"""A pretrained model in the place of encoder layers: BERT and its kin, GPT-2, or ours.
 
     h_s      = hidden state of source token s after layer l of the pretrained encoder
     memory_s = norm(W h_s + b)              from its width to the decoder's
@@ -38,6 +38,7 @@ ENCODERS: dict[str, tuple[str, ...]] = {
     ),
     "distilbert": (),
     "electra": (),
+    "gpt2": (),
     "modernbert": (),
     "mpnet": (),
     "outrider_masked_lm": (),
@@ -55,7 +56,10 @@ AFTER_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")
 
 NUMBER_LIMIT = 1 << 24
 LAYER_LIMIT = 1 << 10
-LAYERS = ("num_hidden_layers", "n_layers", "num_hidden_groups", "inner_group_num", "layers")
+LAYERS = (
+    *("num_hidden_layers", "n_layer", "n_layers", "num_hidden_groups", "inner_group_num"),
+    "layers",
+)
 KEYS = {"config": dict, "end": int, "freeze": bool, "layer": int}
 
 
@@ -216,6 +220,7 @@ def _build_config(values: Mapping[str, Any], *, old: bool = False) -> Any:
             message = f"got {number}, expected {least} to {limit}"
             raise ConfigError(f"encoder.config.{key}", message)
     config = CONFIG_MAPPING[kind].from_dict(dict(values))
+    config.use_cache = False  # GPT-2 would keep keys and values to write with
     _check_sizes(config)
     return config
 

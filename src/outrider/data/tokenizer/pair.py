@@ -2,7 +2,8 @@
 
 The encoder was trained with special tokens around a text, such as `[CLS] ... [SEP]`, and its own
 tokenizer knows which. Ids keep those in front. The one behind, the end token, is left out: in
-Outrider ids never hold the end of a text, the model adds it.
+Outrider ids never hold the end of a text, the model adds it. GPT-2's tokenizer puts nothing around
+a text; its end is the token that stood between the texts it was trained on.
 """
 
 from collections.abc import Sequence
@@ -17,6 +18,8 @@ __all__ = ["SOURCE_FILE", "PairTokenizer", "SourceTokenizer"]
 
 SOURCE_FILE = "source_tokenizer.json"
 """Lies beside the tokenizer of the target, in prepared folders and model folders."""
+BETWEEN = "<|endoftext|>"
+"""What GPT-2 was shown between texts."""
 
 
 class SourceTokenizer:
@@ -28,22 +31,32 @@ class SourceTokenizer:
         self.vocab_size = largest_id(pipeline) + 1
         with guarded(f"{file}: cannot read a text"):
             around, letter = (pipeline.encode(text).ids for text in ("", "a"))
+        between = None if around else pipeline.token_to_id(BETWEEN)
         self._before: list[int] = around[:-1]
-        if not around or letter[-1] != around[-1] or letter[: len(self._before)] != self._before:
+        self._behind = 0 if between is not None else 1
+        if between is None and not (around and _frames(around, letter)):
             raise ModelError(
-                f"{file}: puts no end token behind a text, as the tokenizer of an encoder does"
+                f"{file}: puts no end token behind a text, as the tokenizer of an encoder does, "
+                f"and has no {BETWEEN}"
             )
-        self.end_id: int = around[-1]
+        self.end_id: int = around[-1] if between is None else between
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
         """Ids of many texts, in parallel, without the end token; none where there is no text."""
         with guarded(f"{SOURCE_FILE}: cannot read this text"):
-            rows = [row.ids[:-1] for row in self.pipeline.encode_batch_fast(list(texts))]
+            encoded = self.pipeline.encode_batch_fast(list(texts))
+        rows = [row.ids[: len(row.ids) - self._behind] for row in encoded]
         return [[] if ids == self._before else ids for ids in rows]
 
     def save(self, file: Path) -> None:
         """Write the one file it is made from."""
         file.write_text(self.pipeline.to_str(), encoding="utf-8")
+
+
+def _frames(around: Sequence[int], row: Sequence[int]) -> bool:
+    """Whether a row begins and ends as an empty one does."""
+    before = len(around) - 1
+    return row[-1] == around[-1] and row[:before] == around[:before]
 
 
 class PairTokenizer:
