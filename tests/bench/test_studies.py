@@ -10,6 +10,8 @@ import pytest
 import torch
 
 from drafted import TEXT, save_translator
+from outrider.data.tokenizer import load_tokenizer
+from outrider.models import load_model
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -91,3 +93,28 @@ def test_gamma_at_toy_size(tmp_path: Path) -> None:
     assert exact["bleu"] == result["alone"]["ar"]["bleu"]
     assert trusting["tokens_per_round"] > 2 * exact["tokens_per_round"]
     assert trusting["rounds_per_line"] < exact["rounds_per_line"]
+
+
+def test_the_share_that_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All letters were seen a hundred times but `t`: it goes where more than one is asked for."""
+    folder = save_translator(tmp_path / "model", drafter=False, skip={"below": 0.0005})
+    model = load_model(folder)
+    assert model.router is not None
+    counts = torch.full_like(model.router.count_V, 100)
+    letter = load_tokenizer(folder).encode("t")[-1]
+    counts[letter] = 1
+    model.router.set_counts(counts)
+    model.save_pretrained(folder)
+    source, result = tmp_path / "source.txt", tmp_path / "out.json"
+    source.write_text("at", encoding="utf-8")
+    skipped = script("skipped")
+    with pytest.MonkeyPatch.context() as patch:
+        arguments = [str(folder), "--source", str(source), "--json", str(result)]
+        patch.setattr(sys, "argv", ["skipped", *arguments])
+        skipped.main()
+    found = {row["below"]: row for row in json.loads(result.read_text())["measured"]}
+    tokens = len(load_tokenizer(folder).encode("at")) + 1
+    assert found[0.0005]["least"] == 1
+    assert found[0.0005]["left_out"] == 0
+    assert found[0.05]["left_out"] == pytest.approx(1 / tokens)
+    assert "| 0.05 |" in capsys.readouterr().out
