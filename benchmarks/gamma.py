@@ -369,19 +369,21 @@ def draw_texts(result: dict[str, Any], path: Path) -> None:
             perplexity.plot(gammas, values, color=colour, label=name, **LINE)
         values = [row["perplexity"] for row in result["held_out"]]
         perplexity.plot(gammas, values, color=INK, label="all places", **LINE)
-        perplexity.set_yscale("log")
         perplexity.legend(frameon=False, labelcolor=INK)
         perplexity.set_xlabel("γ: 0 is the GRU's guess, 1 the LSTM's", color=QUIET)
-        plane.axhline(result["people"]["judge_nats"], **DASHED)
-        plane.text(1, result["people"]["judge_nats"], "people", va="bottom", **SMALL)
-        for name, colour in (("drawn", INDIGO), ("greedy", TEAL)):
+        people = result["people"]["judge_nats"]
+        plane.axhline(people, **DASHED)
+        right = {"transform": plane.get_yaxis_transform(), "ha": "right", "va": "bottom"}
+        plane.text(1, people, "what people wrote", **right, **SMALL)
+        for name, colour, places in (("drawn", INDIGO, (0, 0.5, 1)), ("greedy", TEAL, (0, 1))):
             rows = result[name]["tandem"]
             where = [(row["tokens_per_round"], row["judge_nats"]) for row in rows]
             plane.plot(*zip(*where, strict=True), color=colour, label=name, **LINE)
             for row, at in zip(rows, where, strict=True):
-                if row["gamma"] in (0, 0.5, 1):
+                if row["gamma"] in places:
                     told = f"γ = {row['gamma']:g}"
-                    plane.annotate(told, at, (6, 5), textcoords="offset points", **SMALL)
+                    plane.annotate(told, at, (7, -11), textcoords="offset points", **SMALL)
+        plane.margins(x=0.1)
         plane.legend(frameon=False, labelcolor=INK)
         plane.set_xlabel("tokens a round", color=QUIET)
 
