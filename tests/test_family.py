@@ -19,7 +19,7 @@ from outrider.training.run_config import RunConfig
 
 FAMILY = Path(__file__).parent.parent / "configs" / "family"
 PRESETS = sorted(path.stem for path in FAMILY.glob("*.yaml"))
-MODELS = [name for name in PRESETS if name != "ar-nar-drafter"]
+MODELS = [name for name in PRESETS if not name.endswith("-drafter")]
 WRITERS = [name for name in MODELS if name != "masked-lm"]
 SIZE = {"hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
 TRAIN = {
@@ -96,10 +96,11 @@ def test_the_plain_transformer_reads_with_a_masked_model(tmp_path: Path) -> None
     assert len(model.translate(PROMPTS, max_new_tokens=12)) == len(PROMPTS)
 
 
-def test_the_two_halves_of_ar_nar(tmp_path: Path) -> None:
+@pytest.mark.parametrize(("name", "trust"), [("ar-nar", 0.999), ("ar-nar-text", 0.9)])
+def test_the_two_halves_of_ar_nar(name: str, trust: float, tmp_path: Path) -> None:
     """The parallel half is trained for the other one, and tandem still is greedy."""
-    target = train_run(small("ar-nar", tmp_path))
-    values = yaml.safe_load((FAMILY / "ar-nar-drafter.yaml").read_text())
+    target = train_run(small(name, tmp_path))
+    values = yaml.safe_load((FAMILY / f"{name}-drafter.yaml").read_text())
     values |= {
         "folder": str(tmp_path / "drafter"),
         "data": {"folder": str(tmp_path / "data")},
@@ -108,14 +109,14 @@ def test_the_two_halves_of_ar_nar(tmp_path: Path) -> None:
         "evaluate": None,
     }
     model = outrider.load(train_run(build_config(RunConfig, values)))
-    greedy = model.translate(PROMPTS, mode="ar", max_new_tokens=12)
-    assert model.translate(PROMPTS, mode="tandem", draft_tokens=3, max_new_tokens=12) == greedy
+    write = model.translate if name == "ar-nar" else model.generate
+    greedy = write(PROMPTS, mode="ar", max_new_tokens=12)
+    assert write(PROMPTS, mode="tandem", draft_tokens=3, max_new_tokens=12) == greedy
     for gamma in (0.5, 1.0):
-        texts, stats = model.translate(
-            PROMPTS, mode="tandem", gamma=gamma, max_new_tokens=12, stats=True
-        )
+        texts, stats = write(PROMPTS, mode="tandem", gamma=gamma, max_new_tokens=12, stats=True)
         assert len(texts) == len(PROMPTS)
-        assert stats.acceptance >= gamma * 0.999
+        # After two updates an LSTM may draft what must not be said, such as the start of a text.
+        assert stats.acceptance >= gamma * trust
 
 
 @pytest.mark.parametrize("name", PRESETS)

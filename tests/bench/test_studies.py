@@ -2,6 +2,7 @@
 
 import importlib.util
 import json
+import math
 import sys
 from pathlib import Path
 from types import ModuleType
@@ -9,9 +10,10 @@ from types import ModuleType
 import pytest
 import torch
 
-from drafted import TEXT, save_translator
+import outrider
+from drafted import TEXT, save_language_model, save_translator
 from outrider.data.tokenizer import load_tokenizer
-from outrider.models import load_model
+from outrider.models import Drafter, DrafterConfig, load_model
 
 BENCHMARKS = Path(__file__).parents[2] / "benchmarks"
 
@@ -118,3 +120,65 @@ def test_the_share_that_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture
     assert found[0.0005]["left_out"] == 0
     assert found[0.05]["left_out"] == pytest.approx(1 / tokens)
     assert "| 0.05 |" in capsys.readouterr().out
+
+
+@pytest.fixture
+def writer(tmp_path: Path) -> Path:
+    """A language model whose LSTM names every token."""
+    folder = save_language_model(tmp_path / "model", core="gru", position="none", drafter=False)
+    torch.manual_seed(0)
+    parts = {"core": "lstm", "candidates": 64, "block": 6, "train_block": 4}
+    config = DrafterConfig.for_target(load_model(folder).config, **parts)
+    Drafter(config).save_pretrained(folder / "drafter")
+    return folder
+
+
+def test_gamma_of_text_at_toy_size(writer: Path, tmp_path: Path) -> None:
+    text = tmp_path / "text.txt"
+    text.write_text("\n".join(TEXT), encoding="utf-8")
+    sizes = ["--prompt", "4", "--new-tokens", "6", "--draft-tokens", "3", "--order", "3"]
+    files = ["--text", str(text), "--judge", str(text)]
+    gammas = ["--gammas", "0", "0.5", "1"]
+    result = run(script("gamma"), tmp_path, str(writer), *files, *sizes, *gammas)
+    exact, _, trusting = result["greedy"]["tandem"]
+    assert exact["identical_share"] == 1.0
+    assert exact["nats"] == pytest.approx(result["greedy"]["alone"]["ar"]["nats"])
+    assert trusting["rounds_per_line"] < exact["rounds_per_line"]
+    assert [row["gamma"] for row in result["drawn"]["tandem"]] == [0, 0.5, 1]
+    assert result["held_out"][0]["perplexity"] == pytest.approx(math.exp(result["people"]["nats"]))
+    assert result["people"]["judge_nats"] < exact["judge_nats"]
+
+
+def test_gamma_of_text_mixes_the_two_halves(writer: Path) -> None:
+    """What every half knows of a token, written out; nothing of a block reaches its own p_NAR."""
+    gamma, model = script("gamma"), outrider.load(writer, dtype="float32")
+    ids = model.tokenizer.encode(TEXT[2])
+    given = [gamma.Passage(ids[:4], ids[4:10]), gamma.Passage(ids[5:9], ids[9:15])]
+    p_AR, p_NAR = gamma.chances(model, given, 3)
+    network = load_model(writer).eval()
+    with torch.inference_mode():
+        logits = network(input_ids=torch.tensor([[model.backend.start, *ids[:9]]])).logits
+    wanted = logits.softmax(-1)[0, 4:10].gather(1, torch.tensor(ids[4:10])[:, None])[:, 0]
+    assert p_AR[0] == pytest.approx(wanted.tolist(), rel=1e-4)
+    other = gamma.Passage(ids[:4], [ids[4], *ids[9:11], *ids[7:10]])
+    assert gamma.chances(model, [other], 3)[1][0][0] == pytest.approx(p_NAR[0][0])
+    half = gamma.held_out(p_AR, p_NAR, [0.0, 0.5], 3)[1]
+    pairs = [pair for row in zip(p_AR, p_NAR, strict=True) for pair in zip(*row, strict=True)]
+    nats = [-math.log((p + q) / 2) for p, q in pairs]
+    assert half["perplexity"] == pytest.approx(math.exp(sum(nats) / len(nats)))
+    places = [math.log(one) for one in half["perplexity_by_place"]]
+    assert sum(places) / 3 == pytest.approx(math.log(half["perplexity"]))
+
+
+def test_gamma_of_text_asks_for_what_it_needs(writer: Path, tmp_path: Path) -> None:
+    gamma, text = script("gamma"), str(tmp_path / "text.txt")
+    Path(text).write_text("\n".join(TEXT), encoding="utf-8")
+    with pytest.raises(SystemExit, match="give --text and --judge"):
+        run(gamma, tmp_path, str(writer), "--source", text)
+    files = ["--text", text, "--judge", text]
+    with pytest.raises(SystemExit, match="no paragraph has 260 tokens"):
+        run(gamma, tmp_path, str(writer), *files)
+    config = DrafterConfig.for_target(load_model(writer).config, core="lstm", candidates=2)
+    Drafter(config).save_pretrained(writer / "drafter")
+    with pytest.raises(SystemExit, match="names a few tokens only"):
+        run(gamma, tmp_path, str(writer), *files, "--prompt", "4", "--new-tokens", "6")
