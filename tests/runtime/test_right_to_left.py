@@ -14,6 +14,7 @@ from outrider.decoding import Hypothesis
 from outrider.decoding.rescore import rescore
 from outrider.errors import ConfigError, ModelError
 from outrider.evaluation.inspect.attention_maps import read_maps
+from outrider.evaluation.inspect.effort import read_effort
 from outrider.evaluation.inspect.tandem_trace import trace_text
 from outrider.formats.description import LanguageModelDescription, describe
 from outrider.formats.folder import read_config
@@ -157,6 +158,16 @@ def test_pictures_stand_in_the_order_of_writing(usual, turned) -> None:
     traces = [trace_text(model, TEXT[0], options) for model in (turned, usual)]
     assert traces[0].rounds == traces[1].rounds
     assert traces[0].text == turned.translate(TEXT[0], **options)
+
+
+def test_effort_is_that_of_writing(tmp_path: Path) -> None:
+    cores = {"pondering": {"bias": -1.0, "steps": 4}, "decoder_core": "gru"}
+    folder = save_translator(tmp_path / "usual", drafter=False, **cores)
+    usual, turned = (load(one, device="cpu") for one in (folder, mirror(folder, tmp_path / "t")))
+    ((one,), (other,)) = (read_effort(model, TEXT[0]) for model in (usual, turned))
+    assert one.labels != one.labels[::-1]
+    assert other.labels == one.labels
+    assert torch.equal(one.taken_T, other.taken_T)
 
 
 def test_formats_that_cannot_say_it_are_refused(tmp_path: Path) -> None:

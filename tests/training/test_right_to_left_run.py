@@ -2,17 +2,22 @@
 
 import json
 import random
+from io import StringIO
 from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
+from rich.console import Console
 
 import outrider
 from outrider.config import build_config
 from outrider.data.prepared import open_prepared
 from outrider.errors import ConfigError
 from outrider.jobs.distill import distill
+from outrider.models import Seq2Seq, load_model
+from outrider.student.layers import choose_layers
+from outrider.student.moments import draw
 from outrider.training.check import check_run
 from outrider.training.log import read_log
 from outrider.training.run import train_run
@@ -99,6 +104,21 @@ def test_what_it_says_is_kept_as_it_is_read(home: Path) -> None:
     usual, turned = (targets(home / f"said-{way}") for way in WAYS)
     assert turned == [row[::-1] for row in usual]
     assert turned != usual
+
+
+def test_students_are_measured_on_what_they_write(home: Path) -> None:
+    drawn, told = [], []
+    for way in WAYS:
+        model = load_model(home / f"run-{way}-seq2seq" / "model")
+        prepared, console = open_prepared(home / f"prepared-{way}"), Console(file=StringIO())
+        assert isinstance(model, Seq2Seq)
+        drawn.append(next(draw(model, prepared))["labels"].tolist())
+        choose_layers(model, prepared, {"decoder": 1}, console=console)
+        assert isinstance(console.file, StringIO)
+        told.append(console.file.getvalue())
+    assert drawn[0] == drawn[1]
+    assert told[0] == told[1]
+    assert "all layers: loss" in told[0]
 
 
 @pytest.mark.parametrize(
