@@ -190,3 +190,24 @@ def test_a_model_may_read_sources_without_their_end(pairs: Prepared) -> None:
     assert torch.equal(shown["labels"], hidden["labels"])
     ends = (shown["input_ids"] == pairs.tokenizer.eos_id).long()
     assert torch.equal(shown["attention_mask"] - ends, hidden["attention_mask"])
+
+
+def test_a_model_that_writes_from_right_to_left_learns_labels_turned_round(pairs: Prepared) -> None:
+    """Row for row the reverse, the end last; also where rows are cut, and in training too."""
+
+    def rows(**options) -> list[dict[str, torch.Tensor]]:
+        train = epoch_of(BatchStream(pairs, tokens=400, seed=3, **options))
+        valid = valid_batches(pairs, tokens=400, **options)
+        return [*(batch.tensors for batch in train), *valid]
+
+    end = pairs.tokenizer.eos_id
+    for length in (1024, 12):
+        found = rows(max_length=length), rows(max_length=length, right_to_left=True)
+        for usual, turned in zip(*found, strict=True):
+            for key in ("input_ids", "attention_mask"):
+                assert torch.equal(usual[key], turned[key])
+            for one, other in zip(usual["labels"], turned["labels"], strict=True):
+                *text, last = one[one != -100].tolist()
+                assert last == end
+                assert other[other != -100].tolist() == [*reversed(text), end]
+                assert torch.equal(one == -100, other == -100)

@@ -9,6 +9,7 @@ import httpx
 import openai
 import pytest
 
+import drafted
 import outrider
 from outrider.decoding import DecodeSettings, Request, decode
 from outrider.runtime import Generator, Result
@@ -128,6 +129,25 @@ def test_a_translation_model_translates_prompts(client, offline) -> None:
     parts = [one.choices[0].text for one in told]
     assert "".join(parts) == offline.translate(text)
     assert len(parts) > 1, "sentence by sentence"
+
+
+def test_a_sentence_written_from_right_to_left_is_told_whole(serve, tmp_path: Path) -> None:
+    folder = drafted.save_translator(tmp_path / "turned", right_to_left=True)
+    with openai.OpenAI(
+        base_url=f"{serve(f'en-de={folder}')}/v1", api_key="none", max_retries=0
+    ) as client:
+        loaded, text = outrider.load(folder), "two men play! a small dog runs."
+        parts = [
+            one.choices[0].text
+            for one in client.completions.create(model="turned", prompt=text, stream=True)
+        ]
+        whole = loaded.translate(text)
+        assert "".join(parts) == whole
+        first = loaded.translate("two men play!")
+        assert [part.strip() for part in parts if part] == [first, whole.removeprefix(first)[1:]]
+        stop = whole[3:5]
+        answer = client.completions.create(model="turned", prompt=text, stop=stop)
+        assert answer.choices[0].text == whole[: whole.index(stop)]
 
 
 def test_echo(client: openai.OpenAI, alone: Generator) -> None:

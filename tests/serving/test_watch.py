@@ -67,6 +67,15 @@ def test_both_modes_tell_how_they_came_to_the_same_text(url, offline) -> None:
     assert len(drafted) == len(offline_rounds)
 
 
+def test_a_model_that_writes_from_right_to_left_is_not_watched(serve, tmp_path: Path) -> None:
+    folder = drafted.save_translator(tmp_path / "turned", right_to_left=True)
+    url = serve(f"en-de={folder}")
+    answer = httpx.post(f"{url}/watch", json={"text": TEXT}, timeout=60)
+    assert "writes from right to left (right_to_left), which is not shown here" in answer.text
+    assert "round" not in answer.text
+    assert httpx.post(f"{url}/translate", json={"q": TEXT, "source": "en", "target": "de"}).text
+
+
 def test_gamma_is_asked_of_the_drafter(url, offline) -> None:
     refused = []
     for gamma in (0.0, 1.0):

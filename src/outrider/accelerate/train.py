@@ -12,7 +12,12 @@ from outrider.data.prepared import Prepared
 from outrider.errors import DataError
 from outrider.files import read_json, write_json
 from outrider.models import load_config
-from outrider.training.build import build_model, context_length, reads_source_end
+from outrider.training.build import (
+    build_model,
+    context_length,
+    reads_source_end,
+    writes_right_to_left,
+)
 from outrider.training.objectives import DrafterObjective
 from outrider.training.precision import choose_precision
 from outrider.training.run_config import RunConfig
@@ -139,6 +144,7 @@ def _time(config: RunConfig, prepared: Prepared) -> tuple[float, str]:
         cursor=None,
         max_length=context_length(prepared),
         source_end=reads_source_end(model),
+        right_to_left=writes_right_to_left(model),
     )
     choice = choose_precision(model, DrafterObjective, next(iter(stream)).tensors)
     return choice.seconds[choice.precision], choice.precision

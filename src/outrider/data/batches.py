@@ -5,6 +5,8 @@ Rows are padded on the right, labels with -100, and every sequence ends with `</
 that reads sources without it is not shown. A language model's rows begin with `<s>` instead, which
 is not counted as a label; those of a masked one stand between both, and labels are what it has to
 guess (`masking.py`). One that learns completions alone has no other labels (`completions.py`).
+Shards hold texts as they are read; of a model that writes from right to left the labels are turned
+round here, and `</s>` is the last of them still.
 """
 
 from collections.abc import Iterator, Sequence
@@ -68,6 +70,7 @@ class BatchStream:
         cursor: Cursor | None = None,
         max_length: int = 1024,
         source_end: bool = True,
+        right_to_left: bool = False,
         augment: AugmentConfig | None = None,
         masking: Masking | None = None,
         completions: Completions | None = None,
@@ -78,7 +81,7 @@ class BatchStream:
         self.cursor = cursor or Cursor()
         self._seed, self._masking = seed, masking
         self._deal = deal or Deal(1, rank, world_size)
-        self._collator = _Collator(prepared, max_length, source_end, completions)
+        self._collator = _Collator(prepared, max_length, source_end, right_to_left, completions)
         self._distilled = prepared.manifest.origin is not None
         self._reader = prepared.reader("train")
         split = prepared.manifest.splits["train"]
@@ -149,11 +152,12 @@ def valid_batches(
     split: str = "valid",
     max_length: int = 1024,
     source_end: bool = True,
+    right_to_left: bool = False,
     masking: Masking | None = None,
     completions: Completions | None = None,
 ) -> Iterator[Tensors]:
     """Every row of a split once, block by block, alike lengths together."""
-    collator = _Collator(prepared, max_length, source_end, completions)
+    collator = _Collator(prepared, max_length, source_end, right_to_left, completions)
     reader = prepared.reader(split)
     for block in range(len(reader.block_rows)):
         # A plan over a single block: its seed moves rows about, but never changes a mean loss.
@@ -218,13 +222,15 @@ class _Collator:
         prepared: Prepared,
         max_length: int,
         source_end: bool,
+        right_to_left: bool,
         completions: Completions | None = None,
     ) -> None:
         tokenizer: Any = prepared.manifest.tokenizer
         self.paired = prepared.manifest.task == "translation"
         self._pad, self._eos, self._bos = (tokenizer[f"{n}_id"] for n in ("pad", "eos", "bos"))
         self._room = max_length - 1  # one place is for </s> or <s>
-        self._source_end, self._completions = source_end, completions
+        self._source_end, self._right_to_left = source_end, right_to_left
+        self._completions = completions
 
     def __call__(self, rows: _Rows, chosen: IntArray) -> Tensors:
         if rows.asked is not None:
@@ -232,7 +238,7 @@ class _Collator:
         if rows.source is None:
             return self._running_text(rows.target, chosen)
         source_BS, source_B = self._gather(rows.source, chosen, self._pad)
-        labels_BT, target_B = self._gather(rows.target, chosen, IGNORED)
+        labels_BT, target_B = self._gather(rows.target, chosen, IGNORED, turned=self._right_to_left)
         row_B = np.arange(len(chosen))
         source_BS[row_B, source_B] = self._eos
         labels_BT[row_B, target_B] = self._eos
@@ -269,13 +275,17 @@ class _Collator:
         }
 
     def _gather(
-        self, ids: Ragged, chosen: IntArray, fill: int, ends: int = 1
+        self, ids: Ragged, chosen: IntArray, fill: int, ends: int = 1, *, turned: bool = False
     ) -> tuple[IntArray, IntArray]:
-        """Rows as an array with at least `ends` free places behind each, and their lengths."""
+        """Rows as an array with at least `ends` free places behind each, and their lengths.
+
+        A row that is too long is cut at its end, `turned` round or not.
+        """
         start_B = ids.offsets[chosen]
         length_B = np.minimum(ids.offsets[chosen + 1] - start_B, self._room + 1 - ends)
         column_T = np.arange(padded_length(length_B + ends, self._room + 1).max())
         inside_BT = column_T < length_B[:, None]
         out_BT = np.full(inside_BT.shape, fill, np.int64)
-        out_BT[inside_BT] = ids.flat[(start_B[:, None] + column_T)[inside_BT]]
+        place_BT = length_B[:, None] - 1 - column_T if turned else column_T[None]
+        out_BT[inside_BT] = ids.flat[(start_B[:, None] + place_BT)[inside_BT]]
         return out_BT, length_B

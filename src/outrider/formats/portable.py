@@ -24,8 +24,13 @@ PORTABLE: dict[str, Any] = {
     "position_mlp": 0,
     "memory": 0,
 }
-PLAIN: dict[str, Any] = {"rms_norm": False, "norm_eps": 1e-5, "embedding_norm": False}
-"""What the exports have beside it; engines of ours compute other values too."""
+PLAIN: dict[str, Any] = {
+    "rms_norm": False,
+    "norm_eps": 1e-5,
+    "embedding_norm": False,
+    "right_to_left": False,
+}
+"""What the exports have beside it; engines of ours know other values too."""
 
 
 class Unsupported(NamedTuple):

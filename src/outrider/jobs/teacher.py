@@ -70,7 +70,7 @@ class Teacher:
         }
         rows = table.select(SOURCE_COLUMNS).take(pa.array(kept, pa.int64()))
         return Answers(
-            self._with_targets(rows, [answers[n].tokens for n in kept]),
+            self._with_targets(rows, [translator.turned(answers[n].tokens) for n in kept]),
             {why: _dropped(unit, table, left) for why, left in dropped.items() if left},
         )
 
@@ -134,7 +134,8 @@ class Teacher:
         ended = [answer for answer in answers if answer.finish == "eos"]
         if not self.consensus or not ended:
             return answers[0]
-        texts = self.loaded.tokenizer.decode_batch([answer.tokens for answer in ended])
+        turned = self.loaded.turned if isinstance(self.loaded, Translator) else tuple
+        texts = self.loaded.tokenizer.decode_batch([turned(answer.tokens) for answer in ended])
         return ended[choose_by_consensus(texts)]
 
     def _with_targets(self, table: pa.Table, targets: Sequence[Sequence[int]]) -> pa.Table:

@@ -101,6 +101,7 @@ def load(
         frame=frame.between(source_language, target_language),
         defaults=defaults,
         split=model_split(folder),
+        right_to_left=config.right_to_left,
     )
 
 

@@ -21,7 +21,7 @@ class Result:
     tokens: tuple[int, ...] = field(default=(), repr=False, compare=False)
     """The tokens of the text, without end tokens."""
     rounds: tuple[Round, ...] = field(default=(), repr=False, compare=False)
-    """What was drafted and what became of it, in the order of the text; empty unless in tandem."""
+    """What was drafted and what became of it, as it was written; empty unless in tandem."""
 
 
 def format_results(results: Sequence[Result], line: int, *, n_best: int) -> str:

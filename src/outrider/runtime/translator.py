@@ -36,6 +36,7 @@ class Translator:
         frame: Frame | None = None,
         defaults: Mapping[str, Any] | None = None,
         split: bool = True,
+        right_to_left: bool = False,
     ) -> None:
         """Hold the parts.
 
@@ -46,6 +47,7 @@ class Translator:
             frame: What stands around texts; by default the end token behind a source.
             defaults: Decoding options that the model asks for.
             split: Whether it wants texts sentence by sentence.
+            right_to_left: Whether it writes the last token of a text first.
         """
         self.backend = backend
         self.tokenizer = tokenizer
@@ -53,6 +55,7 @@ class Translator:
         self.frame = Frame(after=(backend.eos,)) if frame is None else frame
         self.defaults = dict(defaults or {})
         self.split = split
+        self.right_to_left = right_to_left
 
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
         """Return this translator for texts of one language to be translated to another.
@@ -269,6 +272,10 @@ class Translator:
         """Return what the model reads for the tokens of a text."""
         return [*self.frame.before, *ids, *self.frame.after]
 
+    def turned(self, tokens: Sequence[int]) -> tuple[int, ...]:
+        """Put what was written into the order of a text, or a text into that of writing."""
+        return tuple(reversed(tokens) if self.right_to_left else tokens)
+
     def _join(self, text: Segments, found: Sequence[list[Hypothesis]]) -> list[Result]:
         """Alternative k of a text joins alternative k of its segments."""
         if not found:
@@ -276,7 +283,8 @@ class Translator:
         results = []
         for k in range(max(map(len, found))):
             chosen = [hypotheses[min(k, len(hypotheses) - 1)] for hypotheses in found]
-            parts = [self.tokenizer.decode(h.tokens).strip() for h in chosen]
+            said = [self.turned(h.tokens) for h in chosen]
+            parts = [self.tokenizer.decode(tokens).strip() for tokens in said]
             scores = [h.score for h in chosen if h.score is not None]
             cut = any(h.finish == "length" for h in chosen)
             results.append(
@@ -284,7 +292,7 @@ class Translator:
                     text.join(parts),
                     sum(scores) if len(scores) == len(chosen) else None,
                     "length" if cut else "eos",
-                    tuple(token for h in chosen for token in h.tokens),
+                    tuple(token for tokens in said for token in tokens),
                     tuple(one for h in chosen for one in h.rounds),
                 )
             )

@@ -32,9 +32,15 @@ class Choice:
     """A text on its way: what has been said, what has been told, and where it stops."""
 
     def __init__(
-        self, number: int, stops: Sequence[str], stream: TextStream, translates: bool
+        self,
+        number: int,
+        stops: Sequence[str],
+        stream: TextStream | None,
+        translates: bool,
     ) -> None:
-        self._number, self._stops, self._stream = number, stops, stream
+        self._number, self._stops = number, stops
+        self._stream = stream
+        """None where no beginning of a sentence is known before its end."""
         self._translates = translates
         """Then blanks around a text are none of it."""
         self._said = ""
@@ -44,7 +50,8 @@ class Choice:
     def hear(self, event: Progress) -> Told | None:
         """Take tokens in, and say what can be told."""
         self._written, self._read = self._written + len(event.tokens), event.read
-        if event.piece:  # only the first sentence of a translation grows word by word
+        # Only the first sentence of a translation grows word by word.
+        if event.piece or self._stream is None:
             return None
         self._said += self._stream.add(event.tokens)
         if self._translates:
@@ -92,9 +99,10 @@ async def tell(
     async with engine.shelf.hold(ask.model, seconds=engine.limits.seconds) as loaded:
         tokenizer = loaded.model.tokenizer
         translates = not isinstance(loaded.model, Generator)
+        grows = isinstance(loaded.model, Generator) or not loaded.model.right_to_left
     befores = await engine.beside(_openings, ask, tokenizer, translates)
     choices = [
-        Choice(number, stops, TextStream(tokenizer, before), translates)
+        Choice(number, stops, TextStream(tokenizer, before) if grows else None, translates)
         for number, before in enumerate(befores)
     ]
     async with aclosing(engine.stream(ask, tokens=tokens or bool(stops))) as events:

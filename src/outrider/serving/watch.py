@@ -244,6 +244,9 @@ def _read(loaded: Loaded, body: WatchBody) -> list[_Piece]:
         (request,) = model.requests([body.text], config)
         _check_length([len(request.prompt)])
         return [_Piece(request, model.prompt_ids(request), [], decode, ends)]
+    if model.right_to_left:
+        message = "this model writes from right to left (right_to_left), which is not shown here"
+        raise InputError(f"{message}; ask /translate, or see outrider show tandem")
     if loaded.spec.pair is None:
         model = model.between(body.source if loaded.spec.reads else None, body.target)
     requests = model.requests([body.text], config)[0]

@@ -46,7 +46,11 @@ def choose_layers(
         if not 1 <= count <= len(kept[side]):
             raise ConfigError(side, f"got {count} layers, expected 1 to {len(kept[side])}")
     rows = valid_batches(
-        prepared, tokens=TOKENS, max_length=config.longest_source, source_end=config.source_end
+        prepared,
+        tokens=TOKENS,
+        max_length=config.longest_source,
+        source_end=config.source_end,
+        right_to_left=config.right_to_left,
     )
     batches = list(islice(rows, BATCHES))
     console.print(f"all layers: loss {_loss(model, batches):.3f}")

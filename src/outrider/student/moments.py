@@ -37,6 +37,7 @@ def draw(model: Seq2Seq, prepared: Prepared) -> Iterator[dict[str, Tensor]]:
         seed=0,
         max_length=config.longest_source,
         source_end=config.source_end,
+        right_to_left=config.right_to_left,
     )
     seen = 0
     for batch in stream:

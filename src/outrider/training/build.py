@@ -60,6 +60,7 @@ __all__ = [
     "reads_source_end",
     "run_task",
     "target_folder",
+    "writes_right_to_left",
 ]
 
 _CLASSES = {
@@ -145,6 +146,21 @@ def load_teacher(config: RunConfig, prepared: Prepared) -> Seq2Seq | None:
     return teacher
 
 
+def _check_teacher(name: str, student: Seq2SeqConfig) -> None:
+    """Refuse a teacher that speaks of other words: it is asked what comes next."""
+    folder = _teacher_folder(name)
+    teacher = load_config(folder)
+    assert isinstance(teacher, Seq2SeqConfig)
+    if teacher.right_to_left != student.right_to_left:
+        ways = ["left to right", "right to left"]
+        message = (
+            f"{folder} writes from {ways[teacher.right_to_left]} and the model from "
+            f"{ways[student.right_to_left]}; let both write one way (right_to_left), or learn "
+            "from its texts (outrider distill)"
+        )
+        raise ConfigError("train.teacher", message)
+
+
 def _teacher_folder(name: str) -> Path:
     key = "train.teacher"
     try:
@@ -160,18 +176,16 @@ def _teacher_folder(name: str) -> Path:
 def check_model(config: RunConfig) -> None:
     """Refuse a wrong `model` section before hours are spent on preparing the data."""
     check_start(config)
-    if config.train.teacher is not None:
-        _teacher_folder(config.train.teacher)
     if config.model.rides:
         _build_side_decoder_config(config)
         return
     if config.model.target is not None:
         message = f"has no effect on {config.model.type}; only a drafter or a ctc decoder has one"
         raise ConfigError("model.target", message)
-    if config.model.start is not None:
-        check_encoder_settings(config, getattr(started_config(config), "encoder", None))
-        return
-    check_encoder_settings(config, getattr(_describe(config, 2), "encoder", None))
+    built = _describe(config, 2) if config.model.start is None else started_config(config)
+    check_encoder_settings(config, getattr(built, "encoder", None))
+    if config.train.teacher is not None and isinstance(built, Seq2SeqConfig):
+        _check_teacher(config.train.teacher, built)
 
 
 def _describe(config: RunConfig, vocab_size: int) -> OwnConfig:
@@ -220,8 +234,17 @@ def context_length(prepared: Prepared) -> int:
 
 def reads_source_end(model: nn.Module) -> bool:
     """Whether a model, or the target of one, reads sources with their end token."""
-    read = model.target if isinstance(model, Drafter | Ctc) else model
-    return bool(getattr(read.config, "source_end", True))
+    return bool(getattr(_own(model).config, "source_end", True))
+
+
+def writes_right_to_left(model: nn.Module) -> bool:
+    """Whether a model, or the target of one, writes the last token first."""
+    return bool(getattr(_own(model).config, "right_to_left", False))
+
+
+def _own(model: nn.Module) -> nn.Module:
+    """Return the model whose texts these are."""
+    return model.target if isinstance(model, Drafter | Ctc) else model
 
 
 def _build_config(

@@ -34,6 +34,7 @@ from outrider.training.build import (
     reads_source_end,
     run_task,
     target_folder,
+    writes_right_to_left,
 )
 from outrider.training.callbacks import LogFile, TensorBoard
 from outrider.training.check import check_run
@@ -196,6 +197,7 @@ def _build_trainer(
         bleu=folder.chosen["bleu_tokenizer"],
         split=config.evaluate is None or config.evaluate.split,
         source_end=reads_source_end(model),
+        right_to_left=writes_right_to_left(model),
         segment=segment,
         masking=Masking.of(add_mask(prepared.tokenizer)) if masked else None,
         completions=completions_of(config, prepared),
@@ -292,6 +294,7 @@ def _stream(
         cursor=cursor,
         max_length=context_length(prepared),
         source_end=reads_source_end(model),
+        right_to_left=writes_right_to_left(model),
         augment=config.train.augment,
         masking=masking,
         completions=completions_of(config, prepared),

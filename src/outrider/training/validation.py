@@ -45,6 +45,8 @@ class Validation:
     """Whether BLEU is that of lines translated sentence by sentence."""
     source_end: bool = True
     """Whether the model reads sources with their end token."""
+    right_to_left: bool = False
+    """Whether it writes the last token first."""
     segment: int | None = None
     """Tokens of a segment, where the model remembers from one to the next."""
     masking: Masking | None = None
@@ -115,6 +117,7 @@ class Validation:
             tokens=self.batch_tokens,
             max_length=self.max_length,
             source_end=self.source_end,
+            right_to_left=self.right_to_left,
             masking=self.masking,
             completions=self.completions,
         )
@@ -133,6 +136,7 @@ class Validation:
             self.prepared.tokenizer,
             longest=config.longest_source,
             frame=Frame(after=(backend.eos,) if self.source_end else ()),
+            right_to_left=self.right_to_left,
         )
         sources, references = valid_texts(self.prepared)
         mine = slice(self.rank, None, self.world_size)

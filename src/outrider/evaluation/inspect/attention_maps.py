@@ -131,7 +131,7 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
         what = "nothing to read" if not pieces else f"cut into {len(pieces)} pieces"
         raise InputError(f"this text is {what}; give one sentence")
     result = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0]
-    source, written = list(pieces[0].source), list(result.tokens)
+    source, written = list(pieces[0].source), loaded.turned(result.tokens)
     _check_length(source, written)
     model = backend.model
     assert not isinstance(model, LanguageModel)

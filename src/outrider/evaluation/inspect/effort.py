@@ -55,7 +55,8 @@ def read_effort(loaded: Translator | Generator, text: str) -> list[Effort]:
         if len(pieces) != 1:
             raise InputError("this text has no sentence, or several; give one")
         written = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0].tokens
-        source, fed = list(pieces[0].source), [*pieces[0].opening(backend), *written]
+        source = list(pieces[0].source)
+        fed = [*pieces[0].opening(backend), *loaded.turned(written)]
         source_1S = torch.tensor([source], device=backend.device)
         memory = model.encode(source_1S)
         model.decode(torch.tensor([fed], device=backend.device), memory)

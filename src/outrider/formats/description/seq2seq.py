@@ -53,6 +53,8 @@ class Seq2SeqDescription(ModelDescription):
     decoder_start_token_id: int = 0
     source_end: bool = True
     """A source ends with the end token; some models of OpenNMT read it without."""
+    right_to_left: bool = False
+    """Write targets from their last token to their first; texts come out as usual."""
 
     def __post_init__(self) -> None:
         self.fill_attention("encoder_attention", "full")
