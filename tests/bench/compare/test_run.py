@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from outrider.bench.compare import trial as trial_module
-from outrider.bench.compare.picture import draw_comparison
+from outrider.bench.compare.picture import _named_apart, draw_comparison
 from outrider.bench.compare.run import Budget, Comparison, compare
 from outrider.bench.compare.summary import failures, summarise, table, title
 from outrider.errors import ConfigError
@@ -240,6 +240,10 @@ def test_one_config_with_each_of_several_values(configs: dict[str, Path], tmp_pa
     }
     assert {model["status"] for model in result["models"]} == {"trained"}
     assert result["vary"] == vary
+    in_picture = {model["name"] for model in _named_apart(result["models"])}
+    assert in_picture == {name.removeprefix("pairs ") for name in found}
+    others = [*result["models"], {"name": "other"}]
+    assert _named_apart(others) == others
 
 
 def test_two_configs_of_one_name_are_refused(configs: dict[str, Path], tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ Model = dict[str, Any]
 
 def draw_comparison(result: dict[str, Any], path: Path) -> None:
     """Draw what `compare` found to a PNG."""
-    models = [model for model in result["models"] if model["status"] == "trained"]
+    models = _named_apart([model for model in result["models"] if model["status"] == "trained"])
     if not models:
         raise InputError(f"{path}: no model was trained; there is nothing to draw")
     pyplot = load_pyplot("the picture of a comparison")
@@ -43,6 +43,14 @@ def draw_comparison(result: dict[str, Any], path: Path) -> None:
         save_figure(figure, path, dpi=150, facecolor="white", pil_kwargs={"optimize": True})
     finally:
         pyplot.close(figure)
+
+
+def _named_apart(models: Sequence[Model]) -> list[Model]:
+    """Name models by what is varied alone, where all are of one config."""
+    parts = [str(model["name"]).split(" ", 1) for model in models]
+    if any(part[1:] == [] or part[0] != parts[0][0] for part in parts):
+        return list(models)
+    return [{**model, "name": part[1]} for model, part in zip(models, parts, strict=True)]
 
 
 def _draw_losses(
