@@ -115,7 +115,7 @@ def test_the_two_halves_of_ar_nar(name: str, trust: float, tmp_path: Path) -> No
     for gamma in (0.5, 1.0):
         texts, stats = write(PROMPTS, mode="tandem", gamma=gamma, max_new_tokens=12, stats=True)
         assert len(texts) == len(PROMPTS)
-        # After two updates an LSTM may draft what must not be said, such as the start of a text.
+        # After two updates the LSTM of text drafts padding at times, which must not be said.
         assert stats.acceptance >= gamma * trust
 
 
