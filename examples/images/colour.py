@@ -108,7 +108,8 @@ def count_levels(grey_BP: Tensor, settings: Settings) -> Tensor:
 def build(config: Seq2SeqConfig) -> Seq2Seq:
     """Build a model whose learned positions begin as the paper's: sines of the row and the column.
 
-    Both sides count in pixels of the large picture, so that what lies at one place is alike.
+    Both sides count in pixels of the large picture, and queries and keys between them begin alike,
+    so that a channel looks first at what the source has in its place.
     """
     model = Seq2Seq(config)
     for position, side in ((model.encoder_position, SIDE // 2), (model.decoder_position, SIDE)):
@@ -117,6 +118,8 @@ def build(config: Seq2SeqConfig) -> Seq2Seq:
         place_T2 = torch.stack([pixel // side, pixel % side], dim=1)
         middle_T2 = (place_T2 + 0.5) * (SIDE // side) - 0.5
         position.table.weight.data[: len(pixel)] = sines(middle_T2, config.hidden_size)
+    for block in model.decoder.blocks:
+        block.cross.kv.weight.data[: config.hidden_size] = block.cross.q.weight.data
     return model
 
 
