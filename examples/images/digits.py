@@ -11,6 +11,7 @@ python examples/images/digits.py --json digits.json --png digits.png
 import argparse
 import math
 import time
+from collections.abc import Callable
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,11 +19,13 @@ from typing import Any, NamedTuple
 import torch
 from digits_picture import Row, draw
 from sklearn.datasets import load_digits
-from torch import Tensor
+from torch import Tensor, nn
 
 from outrider import yaml12
 from outrider.evaluation.results import machine, versions, write_result
 from outrider.models import LanguageModel, LanguageModelConfig, check_keys
+from outrider.models.base import Model
+from outrider.models.config import ModelConfig
 
 HERE = Path(__file__).parent
 MODELS = ("causal", "image-transformer", "sparse-strided", "sparse-fixed")
@@ -67,10 +70,16 @@ def load_images(settings: Settings) -> Images:
     return Images(train[: settings.images], valid, test)
 
 
+def read_spec(name: str, config_class: type[ModelConfig]) -> dict[str, Any]:
+    """Read what a YAML file says; its model is one that the class knows."""
+    spec = yaml12.parse((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
+    check_keys(config_class, spec["model"], prefix="model.")
+    return spec
+
+
 def read_model(name: str) -> tuple[dict[str, Any], LanguageModelConfig]:
     """Read what a YAML file says, and the config of its model."""
-    spec = yaml12.parse((HERE / f"{name}.yaml").read_text(encoding="utf-8"))
-    check_keys(LanguageModelConfig, spec["model"], prefix="model.")
+    spec = read_spec(name, LanguageModelConfig)
     return spec, LanguageModelConfig(**spec["model"])
 
 
@@ -81,10 +90,7 @@ def train(
     torch.manual_seed(settings.seed)
     model = LanguageModel(config).to(device)
     steps = settings.epochs * math.ceil(len(images.train) / settings.batch)
-    optimizer = torch.optim.AdamW(
-        model.parameters(), lr=settings.rate, betas=(0.9, 0.95), weight_decay=settings.weight_decay
-    )
-    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, settings.rate, steps, pct_start=0.1)
+    update = updater(model, steps, settings.rate, settings.weight_decay)
     curve = []
     for epoch in range(settings.epochs):
         model.train()
@@ -92,14 +98,29 @@ def train(
             unasked = torch.rand(len(rows)) < settings.unasked
             rows = torch.cat([rows[:, :1].masked_fill(unasked[:, None], ANY), rows[:, 1:]], 1)
             rows = rows.to(device)
-            optimizer.zero_grad()
-            model(rows[:, :-1], labels=rows).loss.backward()
-            torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
-            optimizer.step()
-            schedule.step()
+            update(model(rows[:, :-1], labels=rows).loss)
         curve.append(bits_per_image(model, images.valid, device).mean().item() / PIXELS)
         print(f"  epoch {epoch + 1}: {curve[-1]:.3f} bits per pixel", flush=True)
     return model.eval(), curve
+
+
+def updater(
+    model: nn.Module, steps: int, rate: float, weight_decay: float
+) -> Callable[[Tensor], None]:
+    """Return what takes the loss of a step and updates the model: AdamW over one cycle of rates."""
+    optimizer = torch.optim.AdamW(
+        model.parameters(), lr=rate, betas=(0.9, 0.95), weight_decay=weight_decay
+    )
+    schedule = torch.optim.lr_scheduler.OneCycleLR(optimizer, rate, steps, pct_start=0.1)
+
+    def update(loss: Tensor) -> None:
+        optimizer.zero_grad()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), 1.0)
+        optimizer.step()
+        schedule.step()
+
+    return update
 
 
 @torch.inference_mode()
@@ -148,11 +169,11 @@ def look(model: LanguageModel, at: int) -> Tensor:
     return torch.cat([seen[1:], seen.new_zeros(1)]).view(SIDE, SIDE)
 
 
-def pairs(model: LanguageModel) -> float:
-    """Return the share of the pairs of a pixel and an earlier one that layers compare."""
+def pairs(model: Model, length: int = PIXELS) -> float:
+    """Return the share of the pairs of a token and an earlier one that layers compare."""
     attentions = [block.attention.attention for block in model.decoder.blocks]
-    seen = sum(one.cost(PIXELS).pairs for one in attentions) / len(attentions)
-    return seen / (PIXELS * (PIXELS + 1) // 2)
+    seen = sum(one.cost(length).pairs for one in attentions) / len(attentions)
+    return seen / (length * (length + 1) // 2)
 
 
 class Outcome(NamedTuple):
@@ -204,13 +225,7 @@ def mean_and_error(bits_B: Tensor) -> tuple[float, float]:
 
 def main() -> None:
     """Train every model, score it, and draw what it writes."""
-    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--quick", action="store_true", help="an epoch of 64 images: does it run?")
-    parser.add_argument("--epochs", type=int)
-    parser.add_argument("--device", default="cpu")
-    parser.add_argument("--json", type=Path, default=Path("digits.json"))
-    parser.add_argument("--png", type=Path, default=Path("digits.png"))
-    arguments = parser.parse_args()
+    arguments = read_arguments(__doc__, "digits")
     settings = QUICK if arguments.quick else Settings()
     if arguments.epochs:
         settings = replace(settings, epochs=arguments.epochs)
@@ -230,6 +245,17 @@ def main() -> None:
         "versions": versions(),
     }
     write_result(arguments.json, record)
+
+
+def read_arguments(about: str, stem: str) -> argparse.Namespace:
+    """Read the command line; results are named by `stem` if nothing else is said."""
+    parser = argparse.ArgumentParser(description=about.splitlines()[0])
+    parser.add_argument("--quick", action="store_true", help="an epoch of 64 images: does it run?")
+    parser.add_argument("--epochs", type=int)
+    parser.add_argument("--device", default="cpu")
+    parser.add_argument("--json", type=Path, default=Path(f"{stem}.json"))
+    parser.add_argument("--png", type=Path, default=Path(f"{stem}.png"))
+    return parser.parse_args()
 
 
 def first_of_each(rows: Tensor) -> Tensor:

@@ -65,7 +65,7 @@ def draw(rows: list[Row], hand: Tensor, digit_N: Tensor, path: Path) -> None:
 
 def _draw_heads(axes: Any, right: float) -> None:
     axes.text(0, -13.5, "Digits, pixel by pixel", fontsize=17, fontweight="bold", color=INK)
-    _say(
+    say(
         axes,
         right - GAP,
         -13.5,
@@ -80,7 +80,7 @@ def _draw_heads(axes: Any, right: float) -> None:
     for x, text in heads:
         axes.text(x, -6.2, text, fontsize=10.5, color=INK, va="center", linespacing=1.1)
     for digit in range(10):
-        _say(axes, ASKED + digit * (TILE + GAP) + TILE / 2, -2, str(digit), ha="center")
+        say(axes, ASKED + digit * (TILE + GAP) + TILE / 2, -2, str(digit), ha="center")
 
 
 def _draw_hand(axes: Any, hand: Tensor, digit_N: Tensor, halves: int) -> None:
@@ -96,7 +96,7 @@ def _draw_hand(axes: Any, hand: Tensor, digit_N: Tensor, halves: int) -> None:
 def _draw_row(axes: Any, row: Row, y: float) -> None:
     axes.text(0, y + 1.8, row.name, fontsize=11.5, fontweight="bold", color=INK, va="center")
     axes.text(0, y + 4.7, f"{row.bits:.3f} bits per pixel", fontsize=10, color=INK, va="center")
-    _say(axes, 0, y + 7.2, row.sees)
+    say(axes, 0, y + 7.2, row.sees)
     _tile(axes, LOOK, y, row.look, SEEN, top=1)
     _mark_query(axes, row.look, y)
     for digit, image in enumerate(row.asked):
@@ -114,7 +114,7 @@ def _mark_query(axes: Any, look: Tensor, y: float) -> None:
 
 
 def _draw_truth(axes: Any, hand: Tensor, y: float) -> None:
-    _say(axes, HALVES - 2, y + TILE / 2, "what the hand wrote", ha="right")
+    say(axes, HALVES - 2, y + TILE / 2, "what the hand wrote", ha="right")
     for column, image in enumerate(hand):
         _tile(axes, HALVES + column * (TILE + GAP), y, image, HAND, top=16)
 
@@ -135,5 +135,6 @@ def _frame(axes: Any, at: tuple[float, float], size: tuple[int, int], **line: An
     axes.add_patch(Rectangle(at, *size, fill=False, zorder=3, **line))
 
 
-def _say(axes: Any, x: float, y: float, text: str, ha: str = "left") -> None:
+def say(axes: Any, x: float, y: float, text: str, ha: str = "left") -> None:
+    """Write what matters less."""
     axes.text(x, y, text, fontsize=9, color=QUIET, ha=ha, va="center")

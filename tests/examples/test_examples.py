@@ -23,6 +23,12 @@ def digits() -> Iterator[ModuleType]:
 
 
 @pytest.fixture(scope="module")
+def colour() -> Iterator[ModuleType]:
+    pytest.importorskip("sklearn")
+    yield from script("images", "colour")
+
+
+@pytest.fixture(scope="module")
 def train() -> Iterator[ModuleType]:
     pytest.importorskip("gymnasium")
     yield from script("memory-rl", "train")
@@ -116,6 +122,108 @@ def test_completions_keep_what_was_given(digits: ModuleType) -> None:
     assert images.max() < 17
     assert torch.equal(images, digits.write(model, given, seed=0))
     assert not torch.equal(images, digits.write(model, given, seed=1))
+
+
+# --- images in colour ---------------------------------------------------------------------------
+
+
+def test_colour_quick(colour: ModuleType, tmp_path: Path) -> None:
+    result = run(colour, tmp_path, "--quick")
+    assert result["images"] == {"train": 64, "valid": 64, "test": 64}
+    plain, local = result["models"]
+    assert plain["pairs"] == 1
+    assert local["pairs"] < 0.6
+    for model in (plain, local):
+        mean = sum(model["bits_of_red_green_blue"]) / 3
+        assert mean == pytest.approx(model["bits_per_channel"])
+    difference = local["bits_per_channel"] - plain["bits_per_channel"]
+    assert local["more_than_first"]["bits_per_channel"] == pytest.approx(difference, abs=1e-5)
+    without = result["without_model"]
+    assert without["truth"]["absolute_error"] == 0
+    assert without["truth"]["off_the_mix"] < 0.3, "what rounding does"
+    assert without["each_channel_for_itself"]["drawn"]["off_the_mix"] > 0.5
+
+
+def coloured(colour: ModuleType, count: int = 20) -> tuple[torch.Tensor, object]:
+    """Return grey digits, and the same in colour."""
+    grey = colour.digits.load_images(colour.digits.Settings()).test[:count, 1:]
+    return grey, colour.colour(grey, torch.Generator().manual_seed(0))
+
+
+def test_colours_mix_paper_and_ink_and_sources_are_their_means(colour: ModuleType) -> None:
+    grey, pictures = coloured(colour)
+    assert (pictures.inks[:, 0] - pictures.inks[:, 1]).norm(dim=1).min() >= colour.CONTRAST
+    for levels, some, (paper, ink) in zip(grey, pictures.large, pictures.inks, strict=True):
+        picture = some.view(8, 8, 3)
+        for place, level in enumerate(levels.tolist()):
+            expected = (paper + (ink - paper) * level / 16).round().long()
+            assert torch.equal(picture[place // 8, place % 8], expected)
+    for some, small in zip(pictures.large, pictures.small, strict=True):
+        picture, little = some.view(8, 8, 3).float(), small.view(4, 4, 3)
+        for y in range(4):
+            for x in range(4):
+                mean = picture[2 * y : 2 * y + 2, 2 * x : 2 * x + 2].mean((0, 1))
+                assert torch.equal(little[y, x], mean.round().long())
+    again = colour.colour(grey, torch.Generator().manual_seed(0))
+    assert all(map(torch.equal, pictures, again))
+
+
+def test_channels_have_tokens_of_their_own_in_order(colour: ModuleType) -> None:
+    _, pictures = coloured(colour)
+    for levels in (pictures.small, pictures.large):
+        tokens = colour.as_tokens(levels)
+        assert torch.equal(tokens % 8, levels)
+        assert torch.equal(tokens // 8, (torch.arange(levels.shape[1]) % 3).expand_as(levels))
+        assert tokens.max() < colour.START
+
+
+def test_nearest_repeats_each_pixel_of_the_source(colour: ModuleType) -> None:
+    _, pictures = coloured(colour)
+    large = colour.enlarge(pictures.small, "nearest").view(-1, 8, 8, 3)
+    small = pictures.small.view(-1, 4, 4, 3)
+    assert torch.equal(large, small.repeat_interleave(2, 1).repeat_interleave(2, 2))
+
+
+def test_counted_levels_are_those_of_the_place_and_its_source(colour: ModuleType) -> None:
+    grey, _ = coloured(colour, 5)
+    settings = colour.Settings(colourings=1, seed=3)
+    odds = colour.count_levels(grey, settings)
+    pictures = colour.colour(grey, torch.Generator().manual_seed(3))
+    place = (4 * 8 + 1) * 3 + 1  # green of row 4, column 1, so of row 2, column 0 of the source
+    level = pictures.small[0, 25].item()
+    same = pictures.large[pictures.small[:, 25] == level, place]
+    count = torch.bincount(same, minlength=8) + 1.0
+    torch.testing.assert_close(odds[place, level], count / count.sum())
+
+
+def test_distance_from_the_mixtures_of_paper_and_ink(colour: ModuleType) -> None:
+    inks = torch.tensor([[[1.0, 2, 3], [7, 2, 3]]])
+    large = torch.tensor([[4, 2, 3, 0, 2, 4, 7, 5, 7]])
+    expected = torch.tensor([[0.0, 1.0, 5.0]])
+    torch.testing.assert_close(colour.off_the_mix(large, inks), expected)
+
+
+@pytest.mark.parametrize("name", ["colour-causal", "colour-local"])
+def test_channels_are_written_in_order_and_by_their_own_odds(colour: ModuleType, name: str) -> None:
+    """Writing step by step takes the likeliest level of the very pass that scores."""
+    config = colour.Seq2SeqConfig(**colour.digits.read_spec(name, colour.Seq2SeqConfig)["model"])
+    torch.manual_seed(0)
+    model = colour.Seq2Seq(config).double().eval()
+    torch.nn.init.normal_(model.head.weight)
+    _, pictures = coloured(colour, 3)
+    large = colour.write(model, pictures.small)
+    assert large.min() >= 0
+    assert large.max() < 8
+    source, target = colour.as_tokens(pictures.small), colour.as_tokens(large)
+    logits = model(source, decoder_input_ids=model.shift_right(target)).logits
+    own = logits[..., : colour.START].unflatten(-1, (3, 8))
+    own = own[:, torch.arange(192), torch.arange(192) % 3]
+    assert torch.equal(own.argmax(-1), large)
+    other = pictures._replace(small=(pictures.small + 1) % 8)
+    assert not torch.equal(colour.write(model, other.small), large), "the source is not read"
+    bits = colour.bits_per_channel(model, pictures._replace(large=large), "cpu")
+    expected = -logits.log_softmax(-1).gather(-1, target[..., None])[..., 0] / math.log(2)
+    torch.testing.assert_close(bits, expected)
 
 
 # --- memory -------------------------------------------------------------------------------------
