@@ -47,8 +47,9 @@ def probed(config: RunConfig, shape: Shape) -> tuple[torch.nn.Module, Probe]:
 @pytest.mark.parametrize("name", PRESETS)
 def test_parameters_of_every_preset_are_those_of_the_model(name: str, tmp_path: Path) -> None:
     overrides = [f"data.folder={tmp_path}"]
-    if name == "ar-nar-drafter":
-        target = find_subject(load_config(RunConfig, FAMILY / "ar-nar.yaml"), PlanOptions()).build()
+    if name.endswith("-drafter"):
+        preset = FAMILY / f"{name.removesuffix('-drafter')}.yaml"
+        target = find_subject(load_config(RunConfig, preset), PlanOptions()).build()
         target.save_pretrained(tmp_path / "target")
         overrides.append(f"model.target={tmp_path / 'target'}")
     config = load_config(RunConfig, FAMILY / f"{name}.yaml", overrides)
