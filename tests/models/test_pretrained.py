@@ -8,7 +8,6 @@ from typing import Any
 import pytest
 import torch
 from safetensors.torch import load_file, save_file
-from tokenizers import Tokenizer, models, pre_tokenizers, processors, trainers
 from torch import Tensor
 from torch.nn import functional as F
 from transformers import AutoModel, AutoTokenizer, PreTrainedModel
@@ -384,41 +383,6 @@ def test_tokens_are_those_of_the_encoders_own_tokenizer(folder: Path) -> None:
     assert tokenizer.encode_batch([text, "", "a"]) == [ids, [], tokenizer.encode("a")]
     assert len(tokenizer.encode("a")) == 2
     assert tokenizer.decode(tokenizer.encode_target_batch(["a dog"])[0]) == "a dog"
-
-
-def test_a_gpt2_reads_what_its_own_tokenizer_wrote(tmp_path: Path) -> None:
-    """It puts nothing around a text; the token between texts is its end."""
-    pipeline = Tokenizer(models.BPE())
-    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    pipeline.post_processor = processors.ByteLevel(trim_offsets=False)
-    between = "<|endoftext|>"
-    trainer = trainers.BpeTrainer(
-        vocab_size=300,
-        special_tokens=[between],
-        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
-        show_progress=False,
-    )
-    pipeline.train_from_iterator(TEXT, trainer)
-    end, words = pipeline.token_to_id(between), pipeline.get_vocab_size()
-    save_encoder(tmp_path / "gpt2", "gpt2", vocab_size=words)
-    pipeline.save(str(tmp_path / "gpt2" / "tokenizer.json"))
-
-    source = SourceTokenizer(tmp_path / "gpt2" / "tokenizer.json")
-    texts = [*TEXT[:3], "", "a", f"said {between} of it"]
-    assert source.end_id == end
-    rows = source.encode_batch(texts)
-    assert rows[:5] == [pipeline.encode(text).ids for text in texts[:5]]
-    assert rows[3] == []
-    assert end not in rows[5], "what a text says is never a special token"
-
-    target = train_tokenizer(TEXT, TokenizerConfig(kind="char", vocab_size=64))
-    model = build(vocab_size=target.vocab_size, encoder=spec(tmp_path / "gpt2", end=end))
-    assert model.pretrained is not None
-    load_encoder(model.pretrained, tmp_path / "gpt2")
-    model.save_pretrained(tmp_path / "model")
-    PairTokenizer(source, target).save(tmp_path / "model")
-    loaded = outrider.load(tmp_path / "model")
-    assert loaded.translate(TEXT) == [loaded.translate(text) for text in TEXT]
 
 
 def test_a_folder_with_the_wrong_tokenizer_is_refused(folder: Path, tmp_path: Path) -> None:

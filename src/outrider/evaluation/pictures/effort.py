@@ -27,6 +27,7 @@ def draw_effort(parts: Sequence[Effort], path: Path) -> None:
                 label.set_parse_math(False)
             panel.set_xlim(-0.8, widest - 0.2)  # a token is as wide in every panel
             panel.set_ylim(0, one.most)
+            panel.yaxis.get_major_locator().set_params(integer=True)
             title = f"{one.part}: {one.unit} of {one.most}, mean {float(one.taken_T.mean()):.2f}"
             panel.set_title(title, fontsize=10, color=INK, loc="left")
         save_figure(figure, path, dpi=120)
