@@ -196,11 +196,13 @@ def test_a_target_vocabulary_becomes_a_tokenizer(marian: Path, tmp_path: Path) -
     assert again.encode("a bird sees") == tokenizer.encode("a bird sees")
 
 
-@pytest.mark.parametrize("cached", [True, False])
+@pytest.mark.parametrize("place", ["cache", "off", "file/below", "n" * 300, "~no-such-user/cache"])
 def test_a_package_is_read_as_a_folder_is(
-    cached: bool, marian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    place: str, marian: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setenv(VARIABLE, str(tmp_path / "cache") if cached else "off")
+    (tmp_path / "file").touch()
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv(VARIABLE, place)
     package = argos_package(marian, tmp_path / "xx_yy.argosmodel")
     first, again = load(package), load(package)
     folder = load(marian)

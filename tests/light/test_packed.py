@@ -103,7 +103,9 @@ def test_a_cache_that_cannot_be_written_to_is_no_error(
     model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "file").touch()
-    for place in ("off", "", str(tmp_path / "file" / "below"), "/proc/nowhere"):
+    long, absent = "n" * 300, "~no-such-user/cache"
+    below = tmp_path / "file" / "below"
+    for place in ("off", "", str(below), "/proc/nowhere", absent, long, str(tmp_path / long)):
         monkeypatch.setenv(VARIABLE, place)
         assert not start(model)[0]
         assert not start(model)[0]

@@ -36,9 +36,11 @@ def find_packed(parts: Parts) -> "outrider_native.PackedFile | None":
 
     beside, cached = parts.model.folder / FILE, _place(parts)
     for path in (beside, cached):
-        if path is None or not path.is_file():
+        if path is None:
             continue
-        with suppress(ValueError, OSError, OutriderError):  # damaged, or gone by now
+        with suppress(ValueError, OSError, OutriderError):  # damaged, or not a valid path
+            if not path.is_file():
+                continue
             found = PackedFile(path)
             if found.about == identity(parts):
                 if path == cached:

@@ -5,7 +5,7 @@
                        /model/model.bin, config.json, shared_vocabulary.json
 
 Only these are unpacked, under these names, whatever else an archive holds or calls them: into the
-cache, once, or for as long as this process lives where there is no cache.
+cache, once, or into a temporary folder of this process where no cache can be written.
 """
 
 import hashlib
@@ -25,6 +25,7 @@ from outrider.errors import ModelError, ResourceError
 from outrider.files.cache import cache_folder
 from outrider.files.reading import open_regular
 from outrider.files.working_folder import working_folder
+from outrider.files.writing import explained
 
 __all__ = ["unpack_argos"]
 
@@ -58,16 +59,20 @@ def unpack_argos(path: Path) -> Path:
         raise ModelError(f"{path}: cannot be read: {error.strerror}") from None
     key = hashlib.sha256(f"{path.resolve()} {about.st_size} {about.st_mtime_ns}".encode())
     folder = cache / f"{path.stem}-{key.hexdigest()[:16]}"
-    if not folder.is_dir():
-        with working_folder(folder) as work:
-            _unpack(path, work)
+    try:
+        if not folder.is_dir():
+            with working_folder(folder) as work:
+                _unpack(path, work)
+    except (ResourceError, OSError):  # the cache cannot be written
+        return Path(_temporary(path.resolve()).name)
     return folder
 
 
 @lru_cache
 def _temporary(path: Path) -> "tempfile.TemporaryDirectory[str]":
     folder = tempfile.TemporaryDirectory(prefix="outrider-")
-    _unpack(path, Path(folder.name))
+    with explained(Path(folder.name), "nothing was kept"):
+        _unpack(path, Path(folder.name))
     return folder
 
 

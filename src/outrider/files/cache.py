@@ -11,15 +11,15 @@ VARIABLE = "OUTRIDER_CACHE"
 
 
 def cache_folder() -> Path | None:
-    """Return where things are kept; None where they are not to be."""
+    """Return the cache folder; None where the cache is off or `~` has no home folder."""
     said = os.environ.get(VARIABLE)
-    if said is not None:
-        return None if said in ("", "off") else Path(said).expanduser()
+    if said in ("", "off"):
+        return None
     usual = {
         "win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local",
         "darwin": "~/Library/Caches",
     }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     try:
-        return Path(usual).expanduser() / "outrider"
-    except RuntimeError:  # there is no home
+        return Path(usual).expanduser() / "outrider" if said is None else Path(said).expanduser()
+    except RuntimeError:  # `~` or `~user` has no home folder
         return None
