@@ -3,8 +3,9 @@
 import io
 import json
 import logging
+import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from pathlib import Path
 
@@ -21,7 +22,7 @@ from outrider.serving.engine import Engine
 from outrider.serving.guard import OPEN
 from outrider.serving.keys import Keyring, add_key, remove_key
 from outrider.serving.log import start_logging
-from outrider.serving.refusal import TooManyError, UnauthorisedError
+from outrider.serving.refusal import BrokenError, TooManyError, UnauthorisedError
 from outrider.serving.spec import read_spec
 from served import serving
 
@@ -202,6 +203,100 @@ def test_the_command(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None
     assert run(["key", str(path), "carol", "--remove"]) == 0
     assert run(["key", str(path), "carol", "--remove"]) == 2
     assert "has no key of 'carol'" in capsys.readouterr().err
+
+
+class Clock:
+    now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def _folder(path: Path) -> None:
+    path.unlink()
+    path.mkdir()
+
+
+def _pipe(path: Path) -> None:
+    path.unlink()
+    os.mkfifo(path)
+
+
+DAMAGE: dict[str, Callable[[Path], object]] = {
+    "missing": Path.unlink,
+    "empty": lambda path: path.write_text(""),
+    "cut off": lambda path: path.write_bytes(path.read_bytes()[:-40]),
+    "not text": lambda path: path.write_bytes(b"\xff\xfe\0"),
+    "another object": lambda path: path.write_text("{}"),
+    "a folder": _folder,
+    "a pipe": _pipe,
+    "a loop": lambda path: (path.unlink(), path.symlink_to(path)),
+}
+
+
+@pytest.mark.timeout(60)
+@pytest.mark.parametrize("damage", DAMAGE)
+def test_unreadable_keys_stay_valid_for_a_minute(ring, caplog, monkeypatch, damage) -> None:
+    monkeypatch.setattr(logging.getLogger("outrider"), "propagate", True)
+    path, key = ring
+    good, clock = path.read_text(), Clock()
+    keyring = Keyring(path, clock)
+    DAMAGE[damage](path)
+    for _ in range(20):  # in twos: the second is within a second of the first
+        clock.now += 1.45
+        for _ in range(2):
+            assert keyring.check(key).name == "alice"
+            with pytest.raises(UnauthorisedError):
+                keyring.check("wrong")
+            assert str(path) in keyring.fault
+            assert not keyring.expired
+            clock.now += 0.02
+    clock.now += keys_module.GRACE
+    for given in (key, "wrong", None):
+        with pytest.raises(BrokenError, match="keys cannot be read; see /ready") as refused:
+            keyring.check(given)
+        assert refused.value.status == 503
+    assert len([line for line in caplog.messages if str(path) in line]) == 1
+    if path.is_dir() and not path.is_symlink():
+        path.rmdir()
+    else:
+        path.unlink(missing_ok=True)
+    path.write_text(good)
+    clock.now += keys_module.FRESH
+    assert keyring.check(key).name == "alice"
+    assert keyring.fault is None
+
+
+def test_a_valid_file_without_keys_revokes_all(ring) -> None:
+    path, key = ring
+    clock = Clock()
+    keyring = Keyring(path, clock)
+    path.write_text('{"keys": []}')
+    clock.now += keys_module.FRESH
+    with pytest.raises(UnauthorisedError, match="is not known"):
+        keyring.check(key)
+    assert keyring.fault is None
+
+
+def test_ready_says_why_keys_cannot_be_read(serve, translator: Path, ring) -> None:
+    path, key = ring
+    clock = Clock()
+    url = serve(f"en-de={translator}", keyring=Keyring(path, clock))
+    _pipe(path)
+    clock.now += keys_module.FRESH
+    assert httpx.post(f"{url}/translate", json=BODY, headers=bearer(key)).status_code == 200
+    ready = httpx.get(f"{url}/ready")
+    assert (ready.status_code, ready.json()["ready"]) == (200, True)
+    assert "keys.json: is not a regular file" in ready.json()["reason"]
+    clock.now += keys_module.GRACE
+    for given in ({"headers": bearer(key), "json": BODY}, {"json": BODY | {"api_key": key}}):
+        answer = httpx.post(f"{url}/translate", **given)
+        assert answer.status_code == 503
+        assert "cannot be read" in answer.json()["error"]
+    ready = httpx.get(f"{url}/ready")
+    assert (ready.status_code, ready.json()["ready"]) == (503, False)
+    assert "keys.json: is not a regular file" in ready.json()["reason"]
+    assert httpx.get(f"{url}/health").status_code == 200
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,9 @@ to guess. Who asks with a wrong key waits for the same comparisons as who asks w
 
 import hashlib
 import hmac
+import logging
 import secrets
+from collections.abc import Callable
 from pathlib import Path
 from time import monotonic
 from typing import Annotated
@@ -17,13 +19,17 @@ from starlette.requests import Request
 from outrider.errors import ConfigError
 from outrider.files import read_json, write_json
 from outrider.serving.job import Priority
-from outrider.serving.refusal import TooManyError, UnauthorisedError
+from outrider.serving.refusal import BrokenError, TooManyError, UnauthorisedError
 
 __all__ = ["Key", "Keyring", "add_key", "admit", "remove_key"]
+
+logger = logging.getLogger("outrider.serving")
 
 PREFIX = "outrider-"
 FRESH = 1.0
 """Seconds for which the file is not looked at again."""
+GRACE = 60.0
+"""Seconds for which the last keys stay valid while the file cannot be read."""
 
 
 class Key(BaseModel):
@@ -46,18 +52,39 @@ class _File(BaseModel):
 
 
 class Keyring:
-    """The keys of a file, which is read again when it changes."""
+    """The keys of a file, which is read again when it changes.
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    While the file cannot be read (missing, damaged, no regular file), the last keys stay valid for
+    `GRACE` seconds; then every check is refused with 503. A valid file without keys revokes all.
+    """
+
+    def __init__(self, path: Path, clock: Callable[[], float] = monotonic) -> None:
+        self._path, self._clock = path, clock
+        # The stamp is taken before the file is read: a change in between is seen the next time.
+        self._stamp, self._looked = _stamp(path), clock()
         self._keys = read_keys(path)
-        self._stamp, self._looked = _stamp(path), monotonic()
+        self._fault: _KeyFileError | OSError | None = None
+        self._failed = 0.0
+        """When the file could not be read for the first time."""
         self._buckets: dict[str, tuple[float, float]] = {}
         """Requests that a key has left, and when that was so."""
 
+    @property
+    def fault(self) -> str | None:
+        """Why the file cannot be read; None if it can."""
+        self._look_again()
+        return None if self._fault is None else str(self._fault)
+
+    @property
+    def expired(self) -> bool:
+        """Whether the file has been unreadable for so long that no key is valid."""
+        self._look_again()
+        return self._fault is not None and self._clock() - self._failed >= GRACE
+
     def check(self, given: str | None) -> Key:
         """Return the key that was given, or refuse; one that asks too often is refused too."""
-        self._look_again()
+        if self.expired:
+            raise BrokenError("the file of API keys cannot be read; see /ready", retry_after=FRESH)
         digest = _digest(given or "")
         found = None
         for key in self._keys:  # all of them, however early it is found
@@ -74,7 +101,7 @@ class Keyring:
         """Refuse a key that has used up its minute."""
         if key.rate is None:
             return
-        now = monotonic()
+        now = self._clock()
         left, then = self._buckets.get(key.sha256, (key.rate, now))
         left = min(max(1.0, key.rate), left + (now - then) * key.rate / 60)
         if left < 1:
@@ -84,11 +111,23 @@ class Keyring:
         self._buckets[key.sha256] = left - 1, now
 
     def _look_again(self) -> None:
-        if monotonic() - self._looked < FRESH:
+        now = self._clock()
+        if now - self._looked < FRESH:
             return
-        self._looked, stamp = monotonic(), _stamp(self._path)
-        if stamp != self._stamp:
+        self._looked, stamp = now, _stamp(self._path)
+        if stamp == self._stamp and self._fault is None:
+            return
+        try:
             self._keys, self._stamp = read_keys(self._path), stamp
+        except (_KeyFileError, OSError) as error:
+            if self._fault is None:
+                self._failed = now
+                logger.error("%s; the last keys stay valid for %g seconds", error, GRACE)
+            self._fault = error
+        else:
+            if self._fault is not None:
+                logger.warning("%s can be read again", self._path)
+            self._fault = None
 
 
 def admit(request: Request, key: str | None = None) -> Priority:
@@ -146,12 +185,12 @@ def _write(path: Path, keys: list[Key]) -> None:
     path.chmod(0o600)
 
 
-def _stamp(path: Path) -> tuple[int, int] | None:
+def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
         about = path.stat()
     except OSError:
         return None
-    return about.st_mtime_ns, about.st_ino
+    return about.st_mtime_ns, about.st_ino, about.st_size
 
 
 def _digest(key: str) -> str:
