@@ -29,6 +29,11 @@ settings.register_profile("ci", deadline=None, derandomize=True, database=None, 
 settings.load_profile("ci" if os.environ.get("CI") else "local")
 
 
+def pytest_addoption(parser: pytest.Parser) -> None:
+    """Say how many models of random parts `test_combinations.py` makes."""
+    parser.addoption("--random-models", type=int, default=40, metavar="N")
+
+
 @pytest.fixture(autouse=True)
 def _fixed_seed() -> None:
     """Seed torch, so that a failure comes back; numpy and random are never used unseeded."""

@@ -1,8 +1,10 @@
-"""Every preset of the family, made small: it trains, saves, loads, writes, and tandem is greedy.
+"""Every preset of the family, made small: it trains, saves, is evaluated with beams, loads, writes,
+and tandem is greedy.
 
 A masked language model does not write; a translator reads with it.
 """
 
+import json
 from pathlib import Path
 from typing import Any
 
@@ -28,6 +30,7 @@ TRAIN = {
 }
 LINES = ["a small dog runs", "two men play", "where is it", "it is late we go home"] * 8
 PROMPTS = ["a small", "two men play a", "where"]
+BEAMS: dict[str, Any] = {"beams": 3, "max_new_tokens": 12}
 
 
 def small(name: str, folder: Path) -> RunConfig:
@@ -55,9 +58,27 @@ def small(name: str, folder: Path) -> RunConfig:
         "data": data,
         "model": model,
         "train": {**values["train"], **TRAIN},
-        "evaluate": None,
+        "evaluate": own_test(values, folder),
     }
     return build_config(RunConfig, values)
+
+
+def own_test(preset: dict[str, Any], folder: Path) -> dict[str, Any] | None:
+    """The preset's own test, on two short lines; what translates does so with beams."""
+    test = preset.get("evaluate")
+    if test is None or "text" in test:
+        return test and {**test, "text": str(folder / "target.txt")}
+    for side in ("source", "target"):
+        lines = (folder / f"{side}.txt").read_text().splitlines(keepends=True)
+        (folder / f"test.{side}").write_text("".join(lines[:2]))
+    paths = {"source": str(folder / "test.source"), "reference": str(folder / "test.target")}
+    decode = test.get("decode", {"strategy": "beam", "beams": 5})
+    return {**test, **paths, "decode": {**decode, "max_new_tokens": 12}}
+
+
+def scores(run: Path) -> dict[str, Any]:
+    """What a run's test said."""
+    return json.loads((run / "results.json").read_text())["scores"]
 
 
 def give_drafter(folder: Path) -> None:
@@ -80,6 +101,9 @@ def test_a_preset_trains_loads_and_writes(name: str, tmp_path: Path) -> None:
     assert len(greedy) == len(PROMPTS)
     assert write(PROMPTS, mode="tandem", draft_tokens=3, **options) == greedy
     assert [write([prompt], mode="ar", **options)[0] for prompt in PROMPTS] == greedy
+    beams = write(PROMPTS, **BEAMS)
+    assert [write([prompt], **BEAMS)[0] for prompt in PROMPTS] == beams
+    assert scores(folder.parent)
 
 
 def test_the_plain_transformer_reads_with_a_masked_model(tmp_path: Path) -> None:
@@ -106,9 +130,10 @@ def test_the_two_halves_of_ar_nar(name: str, trust: float, tmp_path: Path) -> No
         "data": {"folder": str(tmp_path / "data")},
         "model": {**values["model"], "target": str(target), "block": 6, "train_block": 4},
         "train": {**values["train"], **TRAIN},
-        "evaluate": None,
+        "evaluate": own_test(values, tmp_path),
     }
     model = outrider.load(train_run(build_config(RunConfig, values)))
+    assert values["evaluate"] is None or scores(tmp_path / "drafter")
     write = model.translate if name == "ar-nar" else model.generate
     greedy = write(PROMPTS, mode="ar", max_new_tokens=12)
     assert write(PROMPTS, mode="tandem", draft_tokens=3, max_new_tokens=12) == greedy

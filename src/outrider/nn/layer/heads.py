@@ -239,7 +239,8 @@ class CrossAttention(nn.Module):
         beams = rows // source.k_BHSK.shape[0]
         q = self.q(x_BTD).view(-1, beams * tokens, self.heads, self.head_width).transpose(1, 2)
         if self.score is not None and source.index_BT is not None:
-            source = source._replace(index_BT=source.index_BT.reshape(-1, beams * tokens))
+            index_BT = source.index_BT.expand(rows, -1)  # one row where all rows are as long
+            source = source._replace(index_BT=index_BT.reshape(-1, beams * tokens))
         out_BTD = self.attend(q, source).transpose(1, 2).reshape(rows, tokens, -1)
         if self.gate is not None:
             out_BTD = out_BTD * self.gate(x_BTD).sigmoid()
