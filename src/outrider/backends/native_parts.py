@@ -151,9 +151,11 @@ def _head_rotation(model: Part[ModelDescription]) -> dict[str, Array]:
     if words * width < SCREENED_BYTES or width % SCREENED_GROUP:
         return {}
     some = head.rows(np.arange(0, words, max(1, words // (16 * width)))).as_float32()
-    if not np.isfinite(some).all():
+    with np.errstate(over="ignore", invalid="ignore"):
+        products = some.T @ some
+    if not np.isfinite(products).all():
         return {}
-    _, directions = np.linalg.eigh(some.T @ some)
+    _, directions = np.linalg.eigh(products)
     return {"head.rotation.weight": np.ascontiguousarray(directions.T[::-1], np.float32)}
 
 
@@ -171,8 +173,9 @@ def _drafter_tables(
     tables: dict[str, Array] = {"drafter.head.weight": _array(head), "drafter.head.bias": bias_V}
     if drafter.config.rank:
         scale = np.float32(model.config.embedding_scale)
-        tables["drafter.out"] = head.as_float32() @ own["to_token.weight"].as_float32()
-        token_VR = tokens.as_float32() @ (scale * own["from_token.weight"].as_float32()).T
+        with np.errstate(over="ignore", invalid="ignore"):  # the core refuses such results
+            tables["drafter.out"] = head.as_float32() @ own["to_token.weight"].as_float32()
+            token_VR = tokens.as_float32() @ (scale * own["from_token.weight"].as_float32()).T
         tables["drafter.token"] = np.ascontiguousarray(token_VR)
     return tables
 

@@ -44,6 +44,11 @@ KINDS: dict[str, tuple[str, type[np.generic]]] = {
 """Their name of a number type: the usual one, and what numpy holds it as."""
 GROUP = 32
 """Numbers of int4 that share a scale."""
+PIECE = 1 << 18
+"""Numbers that are checked at a time."""
+BFLOAT16_EXPONENT = np.uint16(0x7F80)
+"""All bits of the exponent: infinite, or not a number."""
+LARGEST = float(np.finfo(np.float32).max)
 
 
 @dataclass(frozen=True)
@@ -71,10 +76,20 @@ class Weight:
         if self.scale is not None:
             return self.data * self.scale[:, None]
         if self.kind != "bfloat16":
-            return np.asarray(self.data, dtype=np.float32, order="C")
+            with np.errstate(over="ignore", invalid="ignore"):  # `is_finite` tells
+                return np.asarray(self.data, dtype=np.float32, order="C")
         bits = self.data.astype(np.uint32)
         bits <<= 16
         return bits.view(np.float32)
+
+    def is_finite(self) -> bool:
+        """Whether every number is finite as float32; nothing is copied but a piece at a time."""
+        if self.scale is not None:
+            return bool((np.abs(self.scale) <= LARGEST / 128).all())
+        flat = self.data.ravel(order="K")
+        return all(
+            _are_finite(self.kind, flat[at : at + PIECE]) for at in range(0, len(flat), PIECE)
+        )
 
     def rows(self, index: NDArray[np.integer]) -> "Weight":
         """Return some of its rows."""
@@ -91,6 +106,14 @@ class Weight:
         groups = found.reshape(*self.scale.shape, GROUP)
         groups *= self.scale.astype(np.float32)[..., None]
         return found.reshape(self.shape)
+
+
+def _are_finite(kind: str, numbers: NDArray[Any]) -> bool:
+    if kind == "bfloat16":
+        return not bool(((numbers & BFLOAT16_EXPONENT) == BFLOAT16_EXPONENT).any())
+    if kind == "float64":
+        return bool((np.abs(numbers) <= LARGEST).all())
+    return kind not in ("float32", "float16") or bool(np.isfinite(numbers).all())
 
 
 def read_safetensors(path: Path) -> dict[str, Weight]:

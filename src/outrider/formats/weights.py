@@ -9,7 +9,15 @@ from outrider.files import read_json
 from outrider.formats.quantised import with_scales
 from outrider.formats.safetensors import Weight, read_safetensors
 
-__all__ = ["DTYPES", "FLOATS", "Expected", "check_weights", "read_weights", "weight_files"]
+__all__ = [
+    "DTYPES",
+    "FLOATS",
+    "Expected",
+    "check_finite",
+    "check_weights",
+    "read_weights",
+    "weight_files",
+]
 
 DTYPES = ("float32", "bfloat16", "float16")
 """What a model can compute in."""
@@ -70,6 +78,14 @@ def check_weights(
             kinds = ", ".join(sorted(like.kinds))
             message = f"is stored as {found.kind}, expected one of {kinds}"
             raise ModelError(f"{folder}: {name!r} {message}")
+
+
+def check_finite(folder: Path, weights: Mapping[str, Weight]) -> None:
+    """Refuse weights that hold NaN or infinite numbers; this reads every byte."""
+    for name, weight in weights.items():
+        if not weight.is_finite():
+            message = f"{name[:NAME_LETTERS]!r} holds NaN or infinite numbers"
+            raise ModelError(f"{folder}: {message}; use a checkpoint without them")
 
 
 def _read_file(path: Path) -> dict[str, Weight]:

@@ -53,7 +53,8 @@ def scaled(weight: Weight, factor: float) -> Weight:
     """Multiply a weight; by one it stays where it is."""
     if factor == 1:
         return weight
-    return Weight("float32", weight.as_float32() * np.float32(factor))
+    with np.errstate(over="ignore", invalid="ignore"):  # `Weight.is_finite` tells
+        return Weight("float32", weight.as_float32() * np.float32(factor))
 
 
 def transposed(weight: Weight) -> Weight:
