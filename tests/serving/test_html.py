@@ -1,5 +1,6 @@
 """HTML: tags stay, texts change, and no page takes long."""
 
+import html
 import time
 
 import pytest
@@ -38,6 +39,15 @@ def shout(text: str) -> str:
         ("<p", "&lt;P"),
         ('<p class="x>a</p>', '<p class="x>A</p>'),
         ("<script>never closed", "<script>never closed"),
+        ("a <!-- b <b>c</b>", "A <!-- b <b>c</b>"),
+        ("<!-->a<!--->b<!--c--!>d", "<!-->A<!--->B<!--c--!>D"),
+        ("<!x '>a' </ x '>b", "<!x '>A' </ x '>B"),
+        ("a<?php b('c')", "A<?php b('c')"),
+        ("&nbsp;a&nbsp;b&#160; ", "&nbsp;A\xa0B&#160; "),
+        ("&nbspa &nbsp", "&nbspA &nbsp"),
+        ("&amp;nbsp;a", "&amp;NBSP;A"),
+        ("&#97;&#0000000098;&#x0000000063;", "ABC"),
+        ("a <é> b", "A &lt;É&gt; B"),
     ],
 )
 def test_texts_change_and_tags_do_not(before: str, after: str) -> None:
@@ -56,10 +66,66 @@ def test_nothing_is_lost(text: str) -> None:
         assert part == "\0" or part in text
 
 
+BLANK = st.sampled_from(
+    [
+        *(" ", "\n", "\xa0", "\u3000", "\u200b", "&nbsp;", "&nbsp", "&#160;", "&#xA0;", "&#x00a0"),
+        *("&ensp;", "&#8195;", "&thinsp;", "&NewLine;", "&Tab;", "&#32;", "&zwnj;", "&shy;"),
+    ]
+)
+INSIDE = st.text(alphabet="ab <>'\"&;![]?/").map(lambda text: text.replace(">", "}") + " z")
+"""What a comment may hide, without the sign that ends some of them."""
+COMMENT = st.one_of(
+    INSIDE.map("<!--{}-->".format),
+    INSIDE.map("<!--{}--!>".format),
+    INSIDE.map("<!-- <b>{}</b> -->".format),
+    INSIDE.map("<!x{}>".format),
+    INSIDE.map("<?x{}>".format),
+    INSIDE.map("</ {}>".format),
+    INSIDE.map("<![CDATA[ x > {} ]]>".format),
+    st.sampled_from(["<!-->", "<!--->", "<!>", "<?>", "</>"]),
+)
+OPEN = st.one_of(
+    st.just(""),
+    INSIDE.map("<!-- <b>{}</b>".format),
+    *(
+        INSIDE.map(f"{opening}{{}}".format)
+        for opening in ("<!--", "<!x", "<?x", "</ ", "<![CDATA[")
+    ),
+)
+
+
+@given(
+    st.lists(st.tuples(st.lists(BLANK), st.sampled_from(["one", "two & x", ""]), st.lists(BLANK))),
+    st.data(),
+)
+def test_blanks_and_comments_survive(texts: list[tuple[list[str], str, list[str]]], data) -> None:
+    before = after = ""
+    for lead, word, tail in texts:
+        comment = data.draw(COMMENT)
+        lead, tail = "".join(lead), "".join(tail)
+        before += lead + word.replace("&", "&amp;") + tail + comment
+        after += lead + word.upper().replace("&", "&amp;") + tail + comment
+    rest = data.draw(OPEN)
+    assert shout(before + rest) == after + rest
+
+
+@given(st.text(alphabet="<>/!-?[]ACDT ab'\"&;nsp#0160x"))
+def test_a_page_whose_texts_stay_is_the_same_page(text: str) -> None:
+    """Only entities of texts are written in another way."""
+    page = read_page(text)
+    assert html.unescape(page.write(page.texts)) == html.unescape(text)
+
+
+def test_a_number_of_many_digits_is_no_fault() -> None:
+    for digits in ("1" * 5000, "0" * 5000 + "97", "x" + "f" * 5000):
+        assert read_page(f"a&#{digits};b").texts in (["a\ufffdb"], ["aab"])
+
+
 @pytest.mark.parametrize(
     "piece",
     [
         *("<", "<a", "<a '>'", "<a ''", '<a "', "<!--", "<a '\"", "<script>", "</", "<![CDATA["),
+        *("<!", "<?", "</ ", "<!-- --", "&nbsp", "&nbsp;a", "&#0", "a \n", "&#x0", "&#160;"),
         *("<title>", "&", "&#", "<b translate=no>", "<div><div>", "<a\"'>'\""),
     ],
 )

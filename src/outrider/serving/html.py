@@ -2,12 +2,17 @@
 
 A scanner of our own, linear in the length of the text whatever that is: a search that has failed
 once is not tried again. It builds no tree and mends nothing; what looks broken is copied.
+
+Comments end where a browser ends them (HTML standard, 13.2.5.41 to 52): `<!--` at `-->`, `--!>` or
+an immediate `>`; bogus comments (`<!x`, `<?x`, `</ x`) at the first `>`; and either at the end of
+the text if nothing closes it.
 """
 
 import html
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass
+from html.entities import html5
 
 __all__ = ["Page", "read_page"]
 
@@ -19,6 +24,27 @@ VOID = (
     *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source"),
     *("track", "wbr"),
 )
+_COMMENT_END, _EMPTY_END = re.compile("--!?>"), re.compile("-?>")
+_CDATA = "<![CDATA["
+_UNSEEN = "\u00ad\u200b-\u200f\u2060\ufeff"
+"""Soft hyphen, zero-width characters and marks of direction."""
+
+
+def _blanks() -> re.Pattern[str]:
+    """Return a pattern of characters and entities that stay around a text as they are."""
+    blank = re.compile(rf"[\s{_UNSEEN}]+")
+    names = [name for name, text in html5.items() if blank.fullmatch(text)]
+    known = [code for code in (*range(0x3001), 0xFEFF) if blank.fullmatch(chr(code))]
+    codes = [code for code in known if html.unescape(f"&#{code};") == chr(code)]
+    decimal, hexadecimal = ("|".join(f"{code:{form}}" for code in codes) for form in "dx")
+    return re.compile(
+        rf"(?:[\s{_UNSEEN}]|&(?:{'|'.join(sorted(names, reverse=True))}"
+        rf"|#0*(?:{decimal})(?:;|(?![0-9]))|#[xX]0*(?i:{hexadecimal})(?:;|(?![0-9a-fA-F]))))+"
+    )
+
+
+_BLANKS = _blanks()
+_NUMBER = re.compile("&#(?:([xX])([0-9a-fA-F]+)|([0-9]+));?")
 _NAME = re.compile(r"</?([a-zA-Z][^\s/>]*)")
 _QUOTE_OR_END = re.compile("[\"'>]")
 _KEPT = re.compile(r"""\stranslate\s*=\s*["']?no\b""", re.IGNORECASE)
@@ -92,9 +118,14 @@ class _Scanner:
         """Return where what begins with this sign ends; -1 where it begins nothing."""
         text = self._text
         if text.startswith("<!--", start):
-            return self._find("-->", start + 4)
-        first = text[start + 1 : start + 2]
-        if not (first.isalpha() or first in ("/", "!", "?")):
+            return self._comment_end(start + 4)
+        first, second = text[start + 1 : start + 2], text[start + 2 : start + 3]
+        if first in ("!", "?") or (first == "/" and second and not _is_letter(second)):
+            closing = "]]>" if text.startswith(_CDATA, start) else ">"
+            end = self._find(closing, start)
+            end = self._find(">", start) if end < 0 else end
+            return len(text) if end < 0 else end
+        if not _is_letter(second if first == "/" else first):
             return -1
         at = start + 1
         while not self._broken and (match := _QUOTE_OR_END.search(text, at)) is not None:
@@ -105,6 +136,12 @@ class _Scanner:
         self._broken = True
         return self._find(">", start)
 
+    def _comment_end(self, start: int) -> int:
+        """Return where a comment ends whose content begins here."""
+        text = self._text
+        match = _EMPTY_END.match(text, start) or _COMMENT_END.search(text, start)
+        return len(text) if match is None else match.end()
+
     def _find(self, what: str, start: int) -> int:
         """Return where the next one ends; -1 where there is none."""
         found = -1 if what in self._hopeless else self._text.find(what, start)
@@ -114,14 +151,18 @@ class _Scanner:
         return found + len(what)
 
     def _add_text(self, raw: str) -> None:
-        stripped = raw.strip()
-        said = html.unescape(stripped)
+        start, end = 0, len(raw)
+        for match in _BLANKS.finditer(raw):
+            if match.start() == 0:
+                start = match.end()
+            if match.end() == len(raw):
+                end = max(start, match.start())
+        said = html.unescape(_NUMBER.sub(_shorten, raw[start:end]))
         if self._depth or not any(map(str.isalpha, said)):
             self._parts.append(raw)
             return
-        lead = len(raw) - len(raw.lstrip())
         self._places.append(len(self._parts) + 1)
-        self._parts += [raw[:lead], said, raw[lead + len(stripped) :]]
+        self._parts += [raw[:start], said, raw[end:]]
 
     def _add_tag(self, name: str, tag: str) -> None:
         self._parts.append(tag)
@@ -132,6 +173,16 @@ class _Scanner:
             self._depth += -1 if closes else 1
         elif not self._depth and not closes and (name in VERBATIM or _KEPT.search(tag)):
             self._kept, self._depth = name, 1
+
+
+def _shorten(number: re.Match[str]) -> str:
+    """Drop digits that decide nothing: `html.unescape` fails at more than 4,300 of them."""
+    digits = number[2] or number[3]
+    return number[0] if len(digits) < 9 else f"&#{number[1] or ''}{digits.lstrip('0')[:9] or 0};"
+
+
+def _is_letter(character: str) -> bool:
+    return character.isascii() and character.isalpha()
 
 
 def _name(tag: str) -> str:
