@@ -1,12 +1,14 @@
 """Whatever the length and number of texts: nothing is lost or mixed up, memory stays bounded."""
 
+import inspect
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError
-from outrider.runtime import Result, Translator
+from outrider.runtime import Generator, Result, Translator
 
 texts = st.lists(
     st.text(alphabet="aaabcA  .!?。你\n", max_size=90) | st.text(alphabet="ab", max_size=90),
@@ -40,6 +42,25 @@ def test_one_text_gives_one_text(echo, characters) -> None:
     assert translator.translate("abc") == "abc"
     assert translator.translate(["abc", "", "  ", "b"]) == ["abc", "", "", "b"]
     assert translator.translate([]) == []
+
+
+def test_every_method_that_takes_texts_takes_one_string_for_one_text(echo, characters) -> None:
+    text, config = "abc", DecodeConfig(max_new_tokens=3)
+    for made in (Translator(echo(), characters, longest=99), Generator(echo(), characters)):
+        taking = {
+            name: getattr(made, name)
+            for name, method in inspect.getmembers(type(made), inspect.isfunction)
+            if not name.startswith("_")
+            and {"texts", "lines", "prompts"} & {*inspect.signature(method).parameters}
+        }
+        assert {"results", "works", "requests"} < taking.keys()
+        for name, method in taking.items():
+            how = {"config": config} if name in ("works", "requests") else {"max_new_tokens": 3}
+            alone, among = method(text, **how), method([text], **how)
+            if name in ("translate", "generate"):
+                assert [alone] == among
+            else:
+                assert len(list(alone)) == len(list(among)) == 1, name
 
 
 def test_every_sentence_of_a_line_is_a_row_of_its_own(echo, characters) -> None:

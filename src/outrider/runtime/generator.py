@@ -13,7 +13,7 @@ from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
-from outrider.runtime.text import well_formed
+from outrider.runtime.text import as_texts, well_formed
 from outrider.runtime.work import Work
 
 __all__ = ["Generator"]
@@ -80,16 +80,15 @@ class Generator:
             **options: Fields of `DecodeConfig`, such as `mode="tandem"` or `temperature=0.8`.
                 Prompt number i draws with `seed + i`, so it can be repeated without the others.
         """
-        many = [prompts] if isinstance(prompts, str) else prompts
         seen = Statistics()
-        results = self.results(many, batch_tokens=batch_tokens, stats=seen, **options)
+        results = self.results(prompts, batch_tokens=batch_tokens, stats=seen, **options)
         found = [best.text for best, *_ in results]
         answer = found[0] if isinstance(prompts, str) else found
         return (answer, seen) if stats else answer
 
     def results(
         self,
-        prompts: Sequence[str],
+        prompts: str | Sequence[str],
         *,
         batch_tokens: int = BATCH_TOKENS,
         stats: Statistics | None = None,
@@ -111,7 +110,7 @@ class Generator:
         )
         return [work.join([one]) for work, one in zip(works, found, strict=True)]
 
-    def works(self, prompts: Sequence[str], config: DecodeSettings) -> list[Work]:
+    def works(self, prompts: str | Sequence[str], config: DecodeSettings) -> list[Work]:
         """Make prompts ready for whoever decodes; prompt number i draws with `seed + i`."""
         return [self.work(request) for request in self.requests(prompts, config)]
 
@@ -119,9 +118,9 @@ class Generator:
         """Say how what is decoded for a request becomes a text."""
         return Work([request], partial(self._join, self.prompt_ids(request)))
 
-    def requests(self, prompts: Sequence[str], config: DecodeSettings) -> list[Request]:
+    def requests(self, prompts: str | Sequence[str], config: DecodeSettings) -> list[Request]:
         """Return what a decoding loop is given for each prompt."""
-        texts = [normalise_verbatim(well_formed(prompt)) for prompt in prompts]
+        texts = [normalise_verbatim(well_formed(prompt)) for prompt in as_texts(prompts)]
         rows = [self._fit(ids, config) for ids in self.tokenizer.encode_batch(texts)]
         return [self.request(ids, seed=config.seed + row) for row, ids in enumerate(rows)]
 

@@ -14,6 +14,7 @@ from outrider.runtime.frame import Frame
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
 from outrider.runtime.result import Result
 from outrider.runtime.segments import Segments, segment
+from outrider.runtime.text import as_texts
 from outrider.runtime.work import Work
 
 __all__ = ["Translator"]
@@ -128,16 +129,15 @@ class Translator:
                 `max_new_tokens=100`. Text number i draws with `seed + i`, so it can be repeated
                 without the others.
         """
-        many = [texts] if isinstance(texts, str) else texts
         seen = Statistics()
-        results = self.results(many, split=split, batch_tokens=batch_tokens, stats=seen, **options)
+        results = self.results(texts, split=split, batch_tokens=batch_tokens, stats=seen, **options)
         found = [best.text for best, *_ in results]
         answer = found[0] if isinstance(texts, str) else found
         return (answer, seen) if stats else answer
 
     def results(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         *,
         split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
@@ -154,7 +154,7 @@ class Translator:
 
     def translate_iter(
         self,
-        lines: Iterable[str],
+        lines: str | Iterable[str],
         *,
         split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
@@ -165,7 +165,7 @@ class Translator:
         """Translate a stream line by line, in order, with bounded memory.
 
         Args:
-            lines: Any source of lines.
+            lines: Any source of lines; a string is one line.
             split: As in `translate`.
             batch_tokens: Bound on the tokens held in memory at once.
             window: Lines to read and translate together: 1 answers each line at once; by default
@@ -181,7 +181,7 @@ class Translator:
 
     def results_iter(
         self,
-        lines: Iterable[str],
+        lines: str | Iterable[str],
         *,
         split: bool | None = None,
         batch_tokens: int = BATCH_TOKENS,
@@ -193,21 +193,21 @@ class Translator:
         """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`."""
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
-        source, size, first = iter(lines), window or FIRST_WINDOW, 0
+        source, size, first = iter(as_texts(lines)), window or FIRST_WINDOW, 0
         while chunk := _read_ahead(source, size, ready):
             works = self.works(chunk, config, split=split, first=first)
             yield from self._results(works, config, batch_tokens, stats)
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
     def requests(
-        self, texts: Sequence[str], config: DecodeSettings, *, split: bool | None = None
+        self, texts: str | Sequence[str], config: DecodeSettings, *, split: bool | None = None
     ) -> list[list[Request]]:
         """Return what a decoding loop is given for each text: a request for every piece of it."""
         return [work.requests for work in self.works(texts, config, split=split)]
 
     def works(
         self,
-        texts: Sequence[str],
+        texts: str | Sequence[str],
         config: DecodeSettings,
         *,
         split: bool | None = None,
@@ -219,7 +219,7 @@ class Translator:
                 [self._request(ids, config, seed=config.seed + row) for ids in text.ids],
                 partial(self._join, text),
             )
-            for row, text in enumerate(self._segment(texts, split), first)
+            for row, text in enumerate(self._segment(as_texts(texts), split), first)
         ]
 
     @cached_property
