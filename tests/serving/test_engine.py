@@ -69,6 +69,16 @@ def test_an_empty_text_ends_at_once(translator) -> None:
     run([f"en-de={translator}"], story)
 
 
+def test_time_counts_from_when_a_request_began(translator) -> None:
+    async def story(engine: Engine) -> None:
+        now = asyncio.get_running_loop().time()
+        assert await engine.answer(ask(began=now - 1))
+        with pytest.raises(LateError, match="not done within 60 seconds"):
+            await engine.answer(ask(began=now - 61))
+
+    run([f"en-de={translator}"], story)
+
+
 def test_who_leaves_is_called_off_at_the_next_round(translator, offline) -> None:
     async def story(engine: Engine) -> None:
         async with engine.shelf.hold("tiny") as loaded:

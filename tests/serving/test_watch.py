@@ -1,6 +1,7 @@
 """`/watch` over a real socket: every round of both modes, and what they come to."""
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,10 @@ import pytest
 import drafted
 import families
 import outrider
+from outrider.decoding import Session
 from outrider.serving import watch
+from outrider.serving.engine import Ask, Engine
+from outrider.serving.limits import Limits
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "en-de"
 PAGE = DEMO.parents[1] / "src" / "outrider" / "serving" / "page"
@@ -193,6 +197,69 @@ def test_a_fault_on_the_way_is_the_last_event(url, monkeypatch) -> None:
     monkeypatch.setattr(watch, "_time", broken)
     name, data = events(url, text="two men")[-1]
     assert (name, data) == ("error", {"message": "something went wrong inside"})
+
+
+def test_one_deadline_covers_both_modes(serve, translator, monkeypatch) -> None:
+    step, waited = Session.step, []
+
+    def late(session: Session) -> Any:
+        if session.busy:
+            time.sleep(0.2 if waited else 2.5)
+            waited.append(session)
+        return step(session)
+
+    url = serve(f"en-de={translator}", limits=Limits(seconds=4))
+    assert of(events(url, text="two"), "done", "ar"), "without a delay it is in time"
+    monkeypatch.setattr(Session, "step", late)
+    began = time.monotonic()
+    name, data = events(url, text="two")[-1]
+    assert 3.9 < time.monotonic() - began < 6
+    assert name == "error"
+    assert data["message"].startswith("the request was not done within 4 seconds")
+
+
+def test_every_run_begins_when_the_request_began(url, monkeypatch) -> None:
+    began, let_in = [], Engine._let_in
+
+    def noted(self: Engine, ask: Ask, **given: Any) -> Any:
+        began.append(ask.began)
+        return let_in(self, ask, **given)
+
+    monkeypatch.setattr(Engine, "_let_in", noted)
+    names = [name for name, _ in events(url, text="two men")]
+    assert names.count("done") == 2
+    assert len(began) >= 2
+    assert len(set(began)) == 1
+    assert began[0] is not None
+
+
+def test_a_viewer_that_hangs_up_is_called_off(serve, translator, monkeypatch) -> None:
+    step = Session.step
+
+    def late(session: Session) -> Any:
+        if session.busy:
+            time.sleep(0.1)
+        return step(session)
+
+    monkeypatch.setattr(Session, "step", late)
+    url = serve(f"en-de={translator}")
+    with httpx.Client(base_url=url) as client:
+        with client.stream("POST", "/watch", json={"text": TEXT}) as answer:
+            lines = answer.iter_lines()
+            while next(lines) != "event: round":
+                pass
+            assert 'outrider_queue_requests{model="tiny"} 1.0' in client.get("/metrics").text
+        until = time.monotonic() + 10
+        while 'outrider_cancelled_total{model="tiny"} 1.0' not in client.get("/metrics").text:
+            assert time.monotonic() < until
+        assert 'outrider_queue_requests{model="tiny"} 0.0' in client.get("/metrics").text
+        rounds = 'outrider_rounds_total{model="tiny"}'
+        figures = []
+        for _ in range(2):
+            time.sleep(0.2)
+            (line,) = [one for one in client.get("/metrics").text.splitlines() if rounds in one]
+            figures.append(line)
+        assert figures[0] == figures[1], "nothing is decoded any more"
 
 
 def test_files_of_the_page(url) -> None:

@@ -61,6 +61,8 @@ class Ask:
     priority: Priority = Priority.normal
     seconds: float | None = None
     """Time it has; the server's bound where nobody says, or says more."""
+    began: float | None = None
+    """When that time began, by the clock of the event loop; None for now."""
 
     @property
     def characters(self) -> int:
@@ -195,8 +197,9 @@ class Engine:
         if self.closing or self._loop is None:
             raise BusyError("the server is not up; try again", retry_after=5)
         seconds = min(self.limits.seconds, ask.seconds or self.limits.seconds)
-        began = self._loop.time()
-        async with self.shelf.hold(ask.model, seconds=seconds) as loaded:
+        now = self._loop.time()
+        began = now if ask.began is None else ask.began
+        async with self.shelf.hold(ask.model, seconds=began + seconds - now) as loaded:
             works, ticket = await self._enter(ask, loaded, seconds, streams, began)
             try:
                 if ticket.left:
@@ -212,6 +215,8 @@ class Engine:
     ) -> tuple[Sequence[Work], Ticket]:
         """Check a request, take its texts apart, and write it into the books."""
         limits, characters = self.limits, ask.characters
+        assert self._loop is not None
+        left = began + seconds - self._loop.time()
         if len(ask.texts) > limits.texts:
             raise TooLargeError(f"{len(ask.texts)} texts; send at most {limits.texts} at once")
         if characters > limits.characters:
@@ -220,7 +225,7 @@ class Engine:
         if self._preparing and self._preparing + characters > limits.preparing:
             raise BusyError("too many texts are being read; try again", retry_after=1)
         # Who will be refused is better refused unread.
-        loaded.admission.check(loaded.admission.guess(characters), seconds)
+        loaded.admission.check(loaded.admission.guess(characters), left)
         self._preparing += characters
         try:
             works, requests, sizes = await self.beside(_prepare, ask, loaded, limits)
@@ -228,7 +233,7 @@ class Engine:
             self._preparing -= characters
         tokens = sum(one for _, one in sizes)
         loaded.admission.learn(characters, tokens)
-        loaded.admission.check(tokens, seconds)
+        loaded.admission.check(tokens, left)
         return works, Ticket(
             requests,
             sizes,

@@ -10,9 +10,11 @@ answers with server-sent events:
     looks    mode and, for each piece, where each token looks in the source
     error    why there is no more
 
-Tandem comes first: a page that waits for the other can then show both on one clock.
+Tandem comes first: a page that waits for the other can then show both on one clock. One deadline,
+the server's bound for a request, covers both decodings.
 """
 
+import asyncio
 import json
 import logging
 from collections.abc import AsyncGenerator, AsyncIterator, Sequence
@@ -38,6 +40,7 @@ from outrider.serving.events import started
 from outrider.serving.fields import Code, read_priority
 from outrider.serving.job import Priority
 from outrider.serving.keys import admit
+from outrider.serving.refusal import LateError
 from outrider.serving.shelf import Loaded
 
 __all__ = ["router"]
@@ -125,6 +128,7 @@ async def _told(events: AsyncGenerator[str, None]) -> AsyncIterator[str]:
 async def _events(
     engine: Engine, name: str, body: WatchBody, priority: Priority
 ) -> AsyncGenerator[str, None]:
+    began, until = asyncio.get_running_loop().time(), perf_counter() + engine.limits.seconds
     async with engine.shelf.hold(name, seconds=engine.limits.seconds) as loaded:
         drafts = loaded.model.backend.drafts
         block = 0 if drafts is None else min(body.draft_tokens, drafts.longest)
@@ -150,17 +154,19 @@ async def _events(
                 target=None if loaded.spec.pair else body.target,
                 options=chosen,
                 priority=priority,
+                began=began,
             )
-            async for event in _run(engine, ask, mode, pieces, loaded):
-                yield event
-            looks = await engine.beside(_looks, loaded, pieces)
+            async with aclosing(_run(engine, ask, mode, pieces, loaded)) as events:
+                async for event in events:
+                    yield event
+            looks = await engine.beside(_looks, loaded, pieces, until)
             if looks is not None:
                 yield _event("looks", mode=mode, weights=looks)
 
 
 async def _run(
     engine: Engine, ask: Ask, mode: Mode, pieces: Sequence["_Piece"], loaded: Loaded
-) -> AsyncIterator[str]:
+) -> AsyncGenerator[str, None]:
     """Tell one run, and time some more of them if they are brief."""
     fastest, text, started = Times(), "", perf_counter()
     async with aclosing(engine.stream(ask)) as events:
@@ -175,7 +181,10 @@ async def _run(
                 yield _event("round", mode=mode, piece=event.piece, at=now, tokens=_tokens(spans))
     takes, began = 1, perf_counter()  # what is told first may have met a cold machine
     while takes < TAKES and perf_counter() - began < BRIEF and not loaded.driver.running:
-        times = await _time(engine, ask)
+        try:
+            times = await _time(engine, ask)
+        except LateError:
+            break
         takes += 1
         if _last(times) < _last(fastest) and _shape(times) == _shape(fastest):
             fastest = times
@@ -282,10 +291,12 @@ def _tokens(spans: Sequence[Span]) -> list[dict[str, Any]]:
     ]
 
 
-def _looks(loaded: Loaded, pieces: Sequence[_Piece]) -> list[list[list[float]] | None] | None:
+def _looks(
+    loaded: Loaded, pieces: Sequence[_Piece], until: float
+) -> list[list[list[float]] | None] | None:
     """Return where each token looked, the mean of the heads of the last layers.
 
-    None where the engine cannot tell; for a piece that is too long, too.
+    None where the engine cannot tell; for a piece that is too long or comes too late, too.
     """
     backend = loaded.model.backend
     if not isinstance(loaded.model, Translator) or not isinstance(backend, NativeBackend):
@@ -294,7 +305,8 @@ def _looks(loaded: Loaded, pieces: Sequence[_Piece]) -> list[list[list[float]] |
     for piece in pieces:
         opening, source = piece.request.opening(backend), piece.request.source
         fed = [*opening, *piece.written][:-1]  # nothing was written after the last
-        if not piece.written or len(fed) * len(source) > LOOKED_AT**2:
+        too_large = len(fed) * len(source) > LOOKED_AT**2
+        if not piece.written or too_large or perf_counter() > until:
             found.append(None)
             continue
         weights_LHTS = backend.cross_attention(source, fed)
