@@ -51,7 +51,6 @@ LONGEST_KEY = 200
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "accelerate"), ("PyTorch", "train")),
     **{name: (name, "train") for name in ("pyarrow", "sacrebleu", "safetensors")},
-    "sentencepiece": ("sentencepiece", "sentencepiece"),
     "datasets": ("datasets", "hub"),
     "matplotlib": ("matplotlib", "plot"),
     "ctranslate2": ("ctranslate2", "peers"),

@@ -17,8 +17,6 @@ from outrider.formats.folder import read_model
 from outrider.formats.layout import model_layout
 from outrider.runtime import Translator
 
-pytest.importorskip("sentencepiece", reason="install outrider[sentencepiece]")
-
 SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
 SOURCE = [*SPECIAL[:3], "▁a", "▁cat", "</s>", "▁dog", "▁sees", "▁the", "."]
 TARGET = [*SPECIAL, "▁ein", "▁Hund", "▁sieht", "▁die", "▁Katze", "."]

@@ -11,7 +11,7 @@ from outrider.formats.description import Seq2SeqDescription
 
 RUN = """
 import sys
-missing = "torch transformers accelerate pyarrow sacrebleu sentencepiece uvicorn fastapi"
+missing = "torch transformers accelerate pyarrow sacrebleu uvicorn fastapi"
 for name in missing.split():
     sys.modules[name] = None  # as if it were not installed, where it is
 from outrider.cli.main import run
@@ -66,15 +66,3 @@ def test_a_model_that_only_pytorch_computes_is_named(tmp_path: Path) -> None:
     folder = plain_folder.save(tmp_path / "model", config)
     said = say("translate", "--model", folder, "hello")
     assert said == f"outrider: {folder}: a model with position: alibi {TORCH}"
-
-
-def test_a_tokenizer_names_sentencepiece(tmp_path: Path) -> None:
-    sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
-    folder = plain_folder.save(
-        tmp_path / "model", Seq2SeqDescription(vocab_size=plain_folder.WORDS, **sizes)
-    )
-    (folder / "tokenizer.json").unlink()
-    (folder / "source.spm").touch()
-    said = say("translate", "--model", folder, "hello")
-    fix = "needs sentencepiece, which is not installed: pip install 'outrider[sentencepiece]'"
-    assert said == f"outrider: {folder}: its tokenizer {fix}"

@@ -7,7 +7,7 @@ from outrider.data.tokenizer.base import Tokenizer
 from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
 from outrider.data.tokenizer.pipeline import read_pipeline
 from outrider.data.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
-from outrider.errors import ModelError, missing_extra
+from outrider.errors import ModelError
 from outrider.files import read_json
 from outrider.formats.readers import bergamot, ctranslate2
 
@@ -23,13 +23,6 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
-    try:
-        return _find_tokenizer(folder)
-    except ModuleNotFoundError as error:
-        raise missing_extra(error, f"{folder}: its tokenizer") from None
-
-
-def _find_tokenizer(folder: Path) -> Tokenizer:
     if bergamot.find(folder) is not None:  # whatever else lies there
         from outrider.data.tokenizer.bergamot import read_bergamot
 
