@@ -106,7 +106,8 @@ def _dump(values: Any) -> bytes:
 )
 @pytest.mark.parametrize("path", PATHS)
 def test_a_body_that_is_no_request(url: str, path: str, body: bytes) -> None:
-    for kind in ("application/json", "application/x-www-form-urlencoded", "text/plain", "x"):
+    kinds = ["application/json", "application/x-www-form-urlencoded", "text/plain", "x"]
+    for kind in (*kinds, "multipart/form-data", "multipart/form-data; boundary=0"):
         check(httpx.post(f"{url}{path}", content=body, headers={"Content-Type": kind}, timeout=20))
 
 

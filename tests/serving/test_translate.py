@@ -3,9 +3,14 @@
 import json
 import socket
 import time
+from urllib.parse import urlencode
 
 import httpx
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from outrider.serving.forms import form_to_json
 
 TEXT = "a small dog runs. two men play! where is the station?"
 
@@ -44,6 +49,57 @@ def test_a_form_as_libretranslates_clients_send_it(url, offline) -> None:
     form = {"q": "two men play", "source": "en", "target": "de"}
     answer = httpx.post(f"{url}/translate", data=form)
     assert answer.json() == {"translatedText": offline.translate("two men play")}
+
+
+def test_a_multipart_form_is_read_like_an_urlencoded_one(url, offline) -> None:
+    for text in ("two men play", "", "where is\r\n--the\nstation? é 我们 --", "a&b=c\r\n\r\nd"):
+        form = {"q": text, "source": "en", "target": "de", "alternatives": "1"}
+        answers = [
+            httpx.post(f"{url}/translate", data=form),
+            httpx.post(f"{url}/translate", files={key: (None, one) for key, one in form.items()}),
+        ]
+        assert [one.status_code for one in answers] == [200, 200], answers[1].text
+        assert answers[0].json() == answers[1].json()
+    parts = [("q", (None, "two men")), ("q", (None, "play"))]
+    parts += [("source", (None, "en")), ("target", (None, "de"))]
+    answer = httpx.post(f"{url}/translate", files=parts)
+    assert answer.json() == {"translatedText": offline.translate(["two men", "play"])}
+
+
+MULTIPART = "multipart/form-data; boundary=b"
+PART = b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n'
+
+
+@pytest.mark.parametrize(
+    ("kind", "body", "said"),
+    [
+        (MULTIPART, PART * 1001 + b"--b--", "more than 1,000 fields"),
+        ("application/x-www-form-urlencoded", b"q=a&" * 1001, "more than 1,000 fields"),
+        (MULTIPART, PART, "does not end with its boundary"),
+        (MULTIPART, b"", "does not end with its boundary"),
+        ("multipart/form-data", PART + b"--b--", "no boundary"),
+        (MULTIPART, PART.replace(b"name", b"nome") + b"--b--", "has no name"),
+        (MULTIPART, PART.replace(b"\r\n\r\n", b"\r\n") + b"--b--", "has no name"),
+        (MULTIPART, PART.replace(b"form-data", b"form-data;" + b" " * 5000) + b"--b--", "no name"),
+        (MULTIPART, PART.replace(b'"q"', b'"q"; filename="x"') + b"--b--", "q: files are not read"),
+        (MULTIPART, PART.replace(b"a\r\n", b"\xff\r\n") + b"--b--", "not UTF-8"),
+        (MULTIPART, PART + b"--b--", "source: Field required"),
+        (MULTIPART, b"a" * (2 << 20) + PART + b"--b--", "the body has more than 2,097,152 bytes"),
+    ],
+    ids=lambda value: str(value)[:30],
+)
+def test_what_is_wrong_with_a_form_is_named(url, kind, body, said) -> None:
+    answer = httpx.post(f"{url}/translate", content=body, headers={"Content-Type": kind})
+    assert answer.status_code == (413 if "bytes" in said else 422)
+    assert said in answer.json()["error"]
+
+
+@given(st.lists(st.tuples(st.sampled_from(["q", "a b", "é"]), st.text()), min_size=1, max_size=8))
+def test_both_kinds_of_form_hold_the_same(pairs: list[tuple[str, str]]) -> None:
+    sent = httpx.Request("POST", "http://x", files=[(key, (None, one)) for key, one in pairs])
+    multipart = form_to_json(sent.headers["content-type"].encode(), sent.read())
+    kind = b"application/x-www-form-urlencoded; charset=utf-8"
+    assert multipart == form_to_json(kind, urlencode(pairs).encode())
 
 
 def test_languages(url) -> None:

@@ -5,17 +5,16 @@ client that hangs up is left to hear of.
 """
 
 import asyncio
-import json
 import logging
 from collections.abc import Callable, Sequence
 from time import perf_counter
-from typing import Any
 from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider.serving.answers import error_answer, refusal_answer
 from outrider.serving.client import ClientGone
+from outrider.serving.forms import FIELDS, form_to_json, is_form
 from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits
 from outrider.serving.refusal import RefusalError, SlowError, TooLargeError
@@ -24,9 +23,6 @@ __all__ = ["Guard"]
 
 logger = logging.getLogger("outrider.serving")
 
-FORM = b"application/x-www-form-urlencoded"
-FIELDS = 1_000
-"""Fields of a form."""
 QUERY = 4_096
 """Bytes of a query that are looked at."""
 DISCARDED = 64 << 20
@@ -181,9 +177,10 @@ def _again(body: bytes, receive: Receive) -> Receive:
 
 def _as_json(scope: Scope, body: bytes) -> bytes:
     """Turn a form into JSON, for one way of reading both."""
-    if not _header(scope, b"content-type").startswith(FORM):
+    kind = _header(scope, b"content-type")
+    if not is_form(kind):
         return body
-    body = _form_to_json(body)
+    body = form_to_json(kind, body)
     others = [pair for pair in scope["headers"] if pair[0] not in _ABOUT_BODY]
     about = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
     scope["headers"] = others + about
@@ -203,25 +200,6 @@ def _given_key(scope: Scope) -> str | None:
     except ValueError:
         return None
     return next((value for key, value in pairs if key == "api_key"), None)
-
-
-def _form_to_json(body: bytes) -> bytes:
-    """Make JSON of a form: a field that comes several times is a list."""
-    try:
-        pairs = parse_qsl(
-            body.decode("utf-8"), keep_blank_values=True, errors="strict", max_num_fields=FIELDS
-        )
-    except ValueError:
-        return b""  # no JSON either, and refused as such
-    values: dict[str, Any] = {}
-    for key, value in pairs:
-        if key not in values:
-            values[key] = value
-        elif isinstance(values[key], list):
-            values[key].append(value)
-        else:
-            values[key] = [values[key], value]
-    return json.dumps(values).encode()
 
 
 def _header(scope: Scope, name: bytes) -> bytes:
