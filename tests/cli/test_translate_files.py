@@ -2,6 +2,7 @@
 appears, whatever is wrong is one sentence, and a slow writer is answered at once."""
 
 import gzip
+import io
 import os
 import resource
 import select
@@ -235,6 +236,32 @@ def _run_file(place: Path, corpus: Path) -> Path:
     data = f"{{folder: {place}/d, valid_rows: 1, train: {{source: {corpus}, target: {corpus}}}}}"
     run.write_text(f"name: a\nfolder: {place}/run\ndata: {data}\n")
     return run
+
+
+@pytest.mark.parametrize("how", ["--in", "stdin", "gzip"])
+@pytest.mark.parametrize(
+    ("content", "fault"),
+    [
+        (b"PK\x03\x04\x14\0\6\0 word/document.xml", "is a zip archive (docx, odt, epub, ...)"),
+        (b"1\n00:00:01,000 --> 00:00:02,500\na dog\n", "is a subtitle file (SubRip)"),
+        (bytes(range(256)), "is a binary file"),
+    ],
+)
+def test_what_is_not_lines_of_text_is_refused(
+    command, folder, tmp_path, monkeypatch, content, fault, how
+) -> None:
+    path, out = tmp_path / "report.txt", tmp_path / "out.txt"
+    path.write_bytes(gzip.compress(content) if how == "gzip" else content)
+    line = ["translate", "--model", folder, "--out", out]
+    if how == "stdin":
+        monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(content)))
+        name = "standard input"
+    else:
+        line, name = [*line, "--in", path], str(path)
+    code, _, err = command(*line)
+    expected = f"outrider: {name}: {fault}; give plain text in UTF-8, one text a line\n"
+    assert (code, err) == (2, expected)
+    assert not out.exists()
 
 
 def test_gzip_is_known_by_its_bytes(command, folder, tmp_path, expected) -> None:

@@ -133,6 +133,18 @@ def test_what_cannot_be_read_is_set_aside(
     assert texts(translated(model, source, tmp_path / "out")) == expected
 
 
+def test_what_is_no_text_is_set_aside(
+    model: Path, source: Path, expected: dict[str, str], tmp_path: Path
+) -> None:
+    (source / "a.txt").write_bytes(b"PK\x03\x04 and what a zip archive holds")
+    with pytest.raises(DataError, match=r"a\.txt: is a zip archive .*; set aside 1 of 4 shards"):
+        translated(model, source, tmp_path / "out")
+    kept = texts(tmp_path / "out.partial")
+    assert {name: kept[name] for name in ("b.txt", "c.txt")} == {
+        name: expected[name] for name in ("b.txt", "c.txt")
+    }
+
+
 def test_other_settings_and_other_files_do_not_mix(
     model: Path, source: Path, tmp_path: Path
 ) -> None:

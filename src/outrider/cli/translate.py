@@ -101,8 +101,9 @@ def translate(
         lines: Iterator[str] = iter(text or ())
         if not text:
             from outrider.data.lines import open_lines
+            from outrider.data.plain_text import check_plain_text
 
-            raw = stack.enter_context(open_lines(source))
+            raw = stack.enter_context(open_lines(source, check=check_plain_text))
             lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
         if shortlist:
             place["shortlist"] = True

@@ -13,7 +13,7 @@ import stat
 import sys
 import time
 import zlib
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
@@ -28,6 +28,8 @@ LINE_BYTES = 1 << 24
 PATIENCE = 0.02
 """Seconds that a pipe may stand dry before it counts as slow."""
 _PIECE = 1 << 16
+Check = Callable[[bytes, str], None]
+"""Raises a `DataError` for the first bytes of a file, whose name it is told."""
 
 
 class Line(NamedTuple):
@@ -93,13 +95,15 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 
 
 @contextmanager
-def open_lines(path: Path | None, *, limit: int = LINE_BYTES) -> Iterator["Lines"]:
+def open_lines(
+    path: Path | None, *, limit: int = LINE_BYTES, check: Check | None = None
+) -> Iterator["Lines"]:
     """Open the lines of a file, or of standard input; plain or gzipped."""
     if path is None:
-        yield Lines(_standard_input(), "standard input", limit=limit)
+        yield Lines(_standard_input(), "standard input", limit=limit, check=check)
         return
     with _opened(path) as stream:
-        yield Lines(stream, str(path), limit=limit)
+        yield Lines(stream, str(path), limit=limit, check=check)
 
 
 def _standard_input() -> io.BufferedReader:
@@ -112,9 +116,16 @@ def _standard_input() -> io.BufferedReader:
 class Lines:
     """Lines as bytes, without their end; `ready` says whether one more can be had at once."""
 
-    def __init__(self, stream: io.BufferedReader, name: str, *, limit: int = LINE_BYTES) -> None:
+    def __init__(
+        self,
+        stream: io.BufferedReader,
+        name: str,
+        *,
+        limit: int = LINE_BYTES,
+        check: Check | None = None,
+    ) -> None:
         """Read what `stream` holds; a line of more than `limit` bytes is refused."""
-        self.name, self.limit = name, limit
+        self.name, self.limit, self._check = name, limit, check
         self._unopened, self._pipe = stream, _pipe(stream)
         self._held, self._searched, self._ended = bytearray(), 0, False
         self._number = 0
@@ -162,6 +173,8 @@ class Lines:
         stream, zipped = _unzipped(self._unopened, self.name)
         if zipped:
             self._pipe = None
+        if self._check is not None:
+            self._check(stream.peek(), self.name)
         return stream
 
     def _read(self) -> None:

@@ -17,6 +17,7 @@ from typing import Any
 from outrider import __version__
 from outrider.data.lines import Lines
 from outrider.data.manifest import Shard
+from outrider.data.plain_text import check_plain_text
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import Place, Store, as_place, open_store
 from outrider.formats.identity import weights_of
@@ -208,7 +209,7 @@ def _look_at(source: Store, name: str) -> tuple[int, str, str]:
     rows, sha256 = 0, ""
     try:
         with source.open(name) as raw:
-            lines = Lines(io.BufferedReader(raw), source.show(name))
+            lines = Lines(io.BufferedReader(raw), source.show(name), check=check_plain_text)
             try:
                 rows = sum(1 for _ in lines)
             finally:
