@@ -1,6 +1,7 @@
 """Parts of the site that are written by the code itself, so that they cannot fall behind it."""
 
 import re
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from importlib import import_module
 from pathlib import Path
@@ -24,6 +25,7 @@ TASKS = "<!-- every task -->"
 SETTINGS = "<!-- every setting of a task -->"
 SOURCES = "<!-- every source -->"
 PRICED = 16_384  # length at which the attentions are compared
+VERDICTS = ("yes", "argued", "not shown", "open")
 IMAGES = Path(__file__).parent / "images"
 
 
@@ -59,11 +61,13 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def _sources() -> Iterator[str]:
-    """What became of the documents that the project was begun from."""
+    """What became of the documents that the project began with, and how often."""
     here = Path(__file__).parent
-    for document in yaml.safe_load((here / "sources.yaml").read_text(encoding="utf-8")):
-        yield f"## {document['document']} {document['title']}\n"
-        yield f"[The page about it]({document['page']}).\n"
+    documents = yaml.safe_load((here / "sources.yaml").read_text(encoding="utf-8"))
+    yield f"All together: {_verdicts([row for one in documents for row in one['items']])}.\n"
+    for document in documents:
+        yield f"## {document['document']}\n"
+        yield f"[The page about it]({document['page']}); {_verdicts(document['items'])}.\n"
         rows = [
             (
                 str(number),
@@ -75,6 +79,13 @@ def _sources() -> Iterator[str]:
             for number, row in enumerate(document["items"], 1)
         ]
         yield from _table(("", "item", "verdict", "why", "where"), rows)
+
+
+def _verdicts(rows: list[dict[str, Any]]) -> str:
+    """Count the verdicts, in the order of the legend."""
+    counts = Counter(row["verdict"] for row in rows)
+    found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
+    return f"{len(rows)} items, {found}"
 
 
 def _place(path: str) -> str:
