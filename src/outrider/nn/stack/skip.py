@@ -1,4 +1,4 @@
-"""Skipping: layers that rare tokens and padding take no part in (source 000, section 3.2).
+"""Skipping: layers that rare tokens and padding take no part in (FAT, section 3.2).
 
     active(i) = token i is no padding, and count(token i) >= below * V      V the vocabulary's size
     layer     = y_i from the active tokens alone where i is active,  y_i = x_i where it is not
