@@ -77,6 +77,9 @@ def test_a_teacher_and_text_become_a_student(
     card = (model / "README.md").read_text()
     assert "Made for a test." in card
     assert card.count("## Beside its teacher") == 1
+    assert "See [Beside its teacher](#beside-its-teacher)." in card
+    assert "Not evaluated" not in card
+    assert "| times CTranslate2 int8 with the teacher |" in card
     compared = json.loads((model / "student.json").read_text())
     assert {"news_bleu", "teacher_news_chrf", "megabytes", "teacher_megabytes"} <= compared.keys()
     assert card.count("\n| cat") > 0, "sentences are shown"

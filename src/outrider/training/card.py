@@ -10,7 +10,9 @@ from outrider.evaluation.results import show_score
 from outrider.files import write_text
 from outrider.training.run_config import RunConfig
 
-__all__ = ["add_side_decoder_section", "write_card"]
+__all__ = ["UNSCORED", "add_side_decoder_section", "write_card"]
+
+UNSCORED = "Not evaluated on a test set."
 
 _TASKS = {
     "seq2seq": "translation",
@@ -181,7 +183,7 @@ def _training(config: RunConfig, provenance: dict[str, Any]) -> str:
 
 def _scores(scores: dict[str, Any] | None) -> str:
     if not scores:
-        return "Not evaluated on a test set."
+        return UNSCORED
     cells = {name: show_score(value).replace("|", r"\|") for name, value in scores.items()}
     rows = [f"| {name} | {value} |" for name, value in cells.items()]
     return "\n".join(["| measure | value |", "|---|---|", *rows])
