@@ -5,7 +5,7 @@ import os
 import socket
 import time
 from collections.abc import Iterator
-from contextlib import suppress
+from contextlib import ExitStack, suppress
 from pathlib import Path
 from typing import Any
 
@@ -218,6 +218,42 @@ def test_headers_that_never_end(url: str) -> None:
         while one.recv(65536):
             pass
     assert time.monotonic() - began < 8
+
+
+@pytest.mark.parametrize(
+    "opening", [b"", b"GET /health HTTP/1.1\r\nHost: x\r\n", b"GET /health HTTP/1.1\r\n\r\nGET /h"]
+)
+def test_half_open_connections_hold_half_of_all_places(translator: Path, opening: bytes) -> None:
+    limits = Limits(connections=16, body_seconds=60)
+    with (
+        serving(Engine([read_spec(f"en-de={translator}")], limits)) as address,
+        ExitStack() as all_,
+    ):
+        many = [all_.enter_context(raw(address)) for _ in range(40)]
+        for one in many:
+            with suppress(ConnectionError):  # it is closed already
+                one.sendall(opening)
+        for _ in range(3):
+            assert httpx.post(f"{address}/translate", json=GOOD, timeout=20).status_code == 200
+        with httpx.Client(base_url=address) as client:  # a connection that is kept counts no more
+            client.get("/health")
+            more = [all_.enter_context(raw(address)) for _ in range(40)]
+            (used,) = client._transport._pool.connections
+            assert client.get("/health").status_code == 200
+            assert client._transport._pool.connections == [used]
+        assert sum(map(_is_open, [*many, *more])) <= 8
+
+
+def _is_open(one: socket.socket) -> bool:
+    one.settimeout(0.05)
+    try:
+        while one.recv(65536):
+            pass
+    except TimeoutError:
+        return True
+    except ConnectionError:
+        pass
+    return False
 
 
 def test_a_client_that_does_not_read_its_stream(url: str) -> None:

@@ -2,8 +2,11 @@
 
 uvicorn closes connections that are idle between two requests; one that has begun a request and does
 not go on would be kept for ever, and so would one that does not read its answer. Bodies have a time
-of their own (`guard.py`). It also sends a head and a body apart: two calls of the system, and after
-each this thread waits for the one that decodes.
+of their own (`guard.py`). Half-open connections, which are new or have sent a part of a header, may
+hold a part of all places; beyond it, the one that has been so for the longest is closed.
+
+uvicorn also sends a head and a body apart: two calls of the system, and after each this thread
+waits for the one that decodes.
 """
 
 import asyncio
@@ -40,8 +43,15 @@ class _Gathering:
             self._transport.write(data)
 
 
-def connection_protocol(seconds: float) -> type[H11Protocol]:
-    """Return uvicorn's protocol with a bound on the time until a request's headers are there."""
+def connection_protocol(seconds: float, half_open: int) -> type[H11Protocol]:
+    """Return uvicorn's protocol with bounds on requests whose header is not complete.
+
+    Args:
+        seconds: After which such a connection is closed.
+        half_open: How many there may be at once.
+    """
+    waiting: dict[H11Protocol, None] = {}
+    """Half-open connections, the oldest first."""
 
     class Connection(H11Protocol):
         _looker: asyncio.TimerHandle | None = None
@@ -53,8 +63,25 @@ def connection_protocol(seconds: float) -> type[H11Protocol]:
         def connection_made(self, transport: Any) -> None:
             super().connection_made(_Gathering(transport, self.loop))  # type: ignore[arg-type]
             self._looker = self.loop.call_later(seconds, self._look)
+            self._wait()
+
+        def handle_events(self) -> None:
+            super().handle_events()
+            if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+                self._wait()
+            else:
+                waiting.pop(self, None)
+
+        def _wait(self) -> None:
+            """Note that the header is not complete, and make room for it."""
+            waiting.setdefault(self)
+            while len(waiting) > half_open:
+                oldest = next(iter(waiting))
+                del waiting[oldest]
+                oldest.transport.abort()
 
         def connection_lost(self, exc: Exception | None) -> None:
+            waiting.pop(self, None)
             if self._looker is not None:
                 self._looker.cancel()
             super().connection_lost(exc)

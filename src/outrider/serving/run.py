@@ -45,7 +45,7 @@ def configure(app: FastAPI, limits: Limits) -> uvicorn.Config:
     """Say how uvicorn is to run an app: its own log of requests would hold what users send."""
     return uvicorn.Config(
         app,
-        http=connection_protocol(limits.body_seconds),
+        http=connection_protocol(limits.body_seconds, max(1, limits.connections // 2)),
         log_config=None,
         access_log=False,
         server_header=False,
