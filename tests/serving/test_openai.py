@@ -216,7 +216,7 @@ class Bytes:
     """A tokenizer whose tokens are bytes."""
 
     def decode(self, ids: list[int]) -> str:
-        return bytes(ids).decode("utf-8", "replace")
+        return bytes(ids).decode("utf-8", "ignore")
 
 
 def test_letters_of_several_tokens_are_told_whole() -> None:

@@ -15,9 +15,6 @@ __all__ = ["STREAMED", "TextStream", "event_response", "started"]
 
 CONTEXT = 8
 """Tokens before the newest that a tokenizer is shown, to write them as they stand in a text."""
-HALF = "\ufffd"
-"""What the beginning of a character looks like whose other bytes are still to come."""
-
 
 STREAMED: dict[int | str, dict[str, Any]] = {
     200: {
@@ -42,7 +39,7 @@ class TextStream:
         self._tokens += tokens
         known = self._tokenizer.decode(self._tokens[self._from : self._told])
         whole = self._tokenizer.decode(self._tokens[self._from :])
-        if len(whole) <= len(known) or whole.endswith(HALF):
+        if len(whole) <= len(known):
             return ""
         self._from, self._told = self._told, len(self._tokens)
         return whole[len(known) :]

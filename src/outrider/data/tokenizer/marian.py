@@ -17,6 +17,7 @@ from unicodedata import category, east_asian_width
 
 import sentencepiece
 
+from outrider.data.tokenizer.half_characters import BYTE, drop_half_bytes
 from outrider.data.tokenizer.sentencepiece_export import keep_pieces
 from outrider.errors import ModelError
 from outrider.files import read_json, read_limited, write_bytes
@@ -188,7 +189,10 @@ class MarianTokenizer:
 
     def _join(self, pieces: list[str]) -> str:
         """Make text of pieces."""
-        if isinstance(self._target_file, bytes) or any(map(_is_byte, pieces)):
+        if any(map(BYTE.fullmatch, pieces)):
+            pieces = drop_half_bytes(pieces)
+            return str(self._target.decode_pieces(pieces)).strip()
+        if isinstance(self._target_file, bytes):
             return str(self._target.decode_pieces(pieces)).strip()
         return "".join(pieces).replace(MARK, " ").strip()
 
@@ -251,11 +255,6 @@ def _read_added(path: Path, known: dict[str, int], first: int) -> list[str]:
 def _is_wide_mark(token: str) -> bool:
     """Whether a token is a mark of Chinese or Japanese, around which there are no blanks."""
     return len(token) == 1 and category(token)[0] == "P" and east_asian_width(token) in "FW"
-
-
-def _is_byte(token: str) -> bool:
-    """Whether a piece is one byte of a letter that has no piece."""
-    return len(token) == 6 and token.startswith("<0x")
 
 
 def _language_code(text: str) -> tuple[list[str], str]:

@@ -10,6 +10,7 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
+from outrider.data.tokenizer.half_characters import drop_half_bytes, drop_half_pieces
 from outrider.data.tokenizer.pipeline import guarded, largest_id
 from outrider.errors import ModelError
 
@@ -24,6 +25,8 @@ SPECIAL_TOKENS = {
 """Special tokens of our tokenizers in the order of their ids, 0 to 3."""
 
 CANNOT_ENCODE = "tokenizer.json: cannot read this text"
+REPLACEMENT = "\ufffd"
+"""What the `tokenizers` library writes for bytes that are no character; a model may, too."""
 CANNOT_DECODE = "tokenizer.json: cannot write these tokens"
 
 
@@ -80,7 +83,26 @@ class SubwordTokenizer:
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
         """Texts of many rows of ids."""
         with guarded(CANNOT_DECODE):
-            return self.pipeline.decode_batch([list(row) for row in rows], skip_special_tokens=True)
+            texts = self.pipeline.decode_batch(
+                [list(row) for row in rows], skip_special_tokens=True
+            )
+            for number, text in enumerate(texts):
+                if REPLACEMENT in text:
+                    texts[number] = self._decode_whole(rows[number], text)
+        return texts
+
+    def _decode_whole(self, ids: Sequence[int], text: str) -> str:
+        """Text of ids again, without bytes that are no whole character."""
+        decoder = self.pipeline.decoder
+        kinds = "" if decoder is None else decoder.__getstate__().decode()
+        if '"ByteFallback"' not in kinds and '"ByteLevel"' not in kinds:
+            return text
+        added = self.pipeline.get_added_tokens_decoder()
+        shown = (i for i in ids if i not in added or not added[i].special)
+        tokens = [token for token in map(self.pipeline.id_to_token, shown) if token is not None]
+        drop = drop_half_bytes if '"ByteFallback"' in kinds else drop_half_pieces
+        whole: str = decoder.decode(drop(tokens))
+        return whole
 
     def save(self, folder: str | Path) -> None:
         """Write `tokenizer.json` and the `tokenizer_config.json` that `AutoTokenizer` wants."""
