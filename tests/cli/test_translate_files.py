@@ -131,8 +131,8 @@ def test_an_end_halfway_leaves_what_was_there(
     command, folder, source, monkeypatch, before, error
 ) -> None:
     out = source.parent / "out" / "out.txt"
+    out.parent.mkdir()
     if before is not None:
-        out.parent.mkdir()
         out.write_text(before)
 
     def results_iter(self, lines, **_):
@@ -188,6 +188,15 @@ def test_standard_output_by_its_name_is_not_replaced(folder, source, expected) -
         line = ("translate", "--model", folder, "--in", source, "--out", "/dev/stdout")
         assert started(*line, stdout=stdout).wait(timeout=120) == 0
     assert log.read_text() == f"before\n{expected}"
+
+
+@pytest.mark.parametrize("option", ["--in", "--shards"])
+def test_a_missing_folder_is_named_and_not_created(command, source, option) -> None:
+    place = source.parent / "missing" / "folder"
+    line = ("translate", "--model", "nowhere", option, source, "--out", place / "x")
+    message = f"{place / 'x'}: the folder {place} does not exist; create it first"
+    assert command(*line) == (2, "", f"outrider: {message}\n")
+    assert not place.parent.exists()
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write everywhere")

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -124,6 +125,14 @@ def test_what_the_disk_refuses_is_one_sentence(tmp_path: Path) -> None:
         write_text(tmp_path / "file" / "below", "")
     with pytest.raises(ResourceError, match="cannot be written: File name too long"):
         write_text(tmp_path / ("x" * 300), "")
+
+
+def test_an_error_names_the_file_of_the_user(tmp_path: Path) -> None:
+    path = tmp_path / "folder" / "out.txt"
+    with pytest.raises(FileNotFoundError) as error, replacing(path):
+        shutil.rmtree(path.parent)
+    assert error.value.filename == str(path)
+    assert error.value.filename2 is None
 
 
 def test_other_errors_pass(tmp_path: Path) -> None:

@@ -17,7 +17,15 @@ from typing import TextIO
 from outrider.errors import ConfigError, ResourceError
 from outrider.files import explained, replacing
 
-__all__ = ["STDIN", "Nowhere", "check_output", "check_stdout", "is_straight", "open_output"]
+__all__ = [
+    "STDIN",
+    "Nowhere",
+    "check_output",
+    "check_parent",
+    "check_stdout",
+    "is_straight",
+    "open_output",
+]
 
 STDIN = 0
 """Standard input, where `check_output` is told what a command reads."""
@@ -56,8 +64,16 @@ def check_output(option: str, target: Path | None, *inputs: Path | int | None) -
         raise ResourceError(f"{target}: cannot be written: it leads nowhere") from None
     if not place.is_dir():
         raise ResourceError(f"{target}: cannot be written: {place} is not a folder")
+    check_parent(target)
     if not os.access(place, os.W_OK):
         raise ResourceError(f"{target}: cannot be written: no permission to write in {place}")
+
+
+def check_parent(target: Path) -> None:
+    """Refuse a target in a folder that does not exist."""
+    parent = target.resolve().parent
+    if not parent.exists():
+        raise ResourceError(f"{target}: the folder {parent} does not exist; create it first")
 
 
 @contextmanager

@@ -10,9 +10,16 @@ import typer
 
 from outrider.cli.console import new_console
 from outrider.cli.decode_options import Model, check, decodes, print_statistics
-from outrider.cli.output import STDIN, check_output, check_stdout, is_straight, open_output
+from outrider.cli.output import (
+    STDIN,
+    check_output,
+    check_parent,
+    check_stdout,
+    is_straight,
+    open_output,
+)
 from outrider.errors import ConfigError, DataError, ModelError
-from outrider.files import check_on_disk
+from outrider.files import as_place, check_on_disk
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
@@ -130,6 +137,8 @@ def _translate_shards(
     if out is None:
         raise ConfigError("--out", "is required with --shards: the folder to write")
     check({key: one for key, one in options.items() if key not in ("split", "batch_tokens")})
+    if isinstance(place_out := as_place(out), Path):
+        check_parent(place_out)
     from outrider.jobs.translate import translate_shards
 
     try:

@@ -75,9 +75,11 @@ def _staged(path: Path) -> Iterator[int]:
             yield descriptor
             _copy_mode(place, staging)
             staging.replace(place)
-        except BaseException:
+        except BaseException as error:
             with suppress(OSError):
                 staging.unlink()
+            if isinstance(error, OSError) and error.filename == name:
+                error.filename, error.filename2 = str(path), None
             raise
         flush(place.parent)
 
