@@ -199,6 +199,7 @@ INDEXES = {
 @pytest.mark.parametrize("index", INDEXES)
 def test_an_index_of_shards(copy: Copy, translator: Path, tmp_path: Path, index: str) -> None:
     model = copy(translator)
+    (model / "model.safetensors").unlink()  # which is preferred to an index
     (model / "model.safetensors.index.json").write_text(json.dumps(INDEXES[index]))
     assert attack(*TRANSLATE, model, TEXT, folder=tmp_path).code == 2
 

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 
 import ct2_file
 import outrider
@@ -35,10 +36,18 @@ CONFIG = Seq2SeqDescription(
 )
 
 
+def random_arrays() -> dict[str, NDArray[np.float32]]:
+    return plain_folder.random_arrays(
+        {name: one.shape for name, one in model_layout(CONFIG).items()}
+    )
+
+
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    shapes = {name: one.shape for name, one in model_layout(CONFIG).items()}
-    arrays = plain_folder.random_arrays(shapes)
+    return write(tmp_path, random_arrays())
+
+
+def write(tmp_path: Path, arrays: dict[str, NDArray[np.float32]]) -> Path:
     tokens = {"decoder_start_token": "<s>", "eos_token": "</s>", "unk_token": "<unk>"}
     folder = ct2_file.write(
         tmp_path / "model",
@@ -75,8 +84,7 @@ def test_rows_are_those_of_the_file(folder: Path) -> None:
     assert not part.config.source_end
     assert (part.config.pad_token_id, part.config.decoder_start_token_id) == (1, 2)
     part.check()
-    shapes = {name: one.shape for name, one in model_layout(CONFIG).items()}
-    arrays = plain_folder.random_arrays(shapes)
+    arrays = random_arrays()
     table = arrays["source_tokens.weight"]
     found = part.weights["source_tokens.weight"].as_float32()
     np.testing.assert_allclose(found[3], table[5], atol=0.02)
@@ -86,3 +94,15 @@ def test_rows_are_those_of_the_file(folder: Path) -> None:
         if name != "source_tokens.weight":
             found = part.weights[name].as_float32()
             np.testing.assert_allclose(found, array, atol=0.02, err_msg=name)
+
+
+@pytest.mark.parametrize("factor", [1.0, 0.5])
+def test_a_head_with_scales_of_its_own_is_not_the_embedding(factor: float, tmp_path: Path) -> None:
+    """Half of a table is the same numbers in int8, and twice the scales."""
+    arrays = random_arrays()
+    arrays["head.weight"] = arrays["tokens.weight"] * np.float32(factor)
+    part = read_model(write(tmp_path, arrays))
+    assert part.config.tie_word_embeddings == (factor == 1.0)
+    head = part.weights["tokens.weight" if factor == 1.0 else "head.weight"].as_float32()
+    np.testing.assert_allclose(head, arrays["head.weight"], atol=0.02 * factor)
+    assert ("head.weight" in part.weights) == (factor != 1.0)

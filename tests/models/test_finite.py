@@ -1,4 +1,4 @@
-"""The native core refuses weights with NaN or infinite numbers, of any family and type."""
+"""Both engines refuse weights with NaN or infinite numbers, of any family and type."""
 
 from pathlib import Path
 
@@ -48,17 +48,19 @@ def test_every_family(name: str, tmp_path: Path) -> None:
     for place, (dtype, value) in enumerate(CASES.values()):
         path.write_bytes(whole)
         damage(path, 7 * place + len(name), dtype, value)
-        with pytest.raises(ModelError, match=REFUSED):
-            outrider.load(folder, backend="native")
+        for backend in ("native", "torch"):
+            with pytest.raises(ModelError, match=REFUSED):
+                outrider.load(folder, backend=backend)
 
 
+@pytest.mark.parametrize("backend", ["native", "torch"])
 @pytest.mark.parametrize("part", [".", "drafter", "ctc"])
 @pytest.mark.parametrize("case", CASES)
-def test_every_part(part: str, case: str, tmp_path: Path) -> None:
+def test_every_part(part: str, case: str, backend: str, tmp_path: Path) -> None:
     folder = save_translator(tmp_path, ctc=True)
     damage(folder / part / "model.safetensors", 5, *CASES[case])
     with pytest.raises(ModelError, match=REFUSED):
-        outrider.load(folder, backend="native")
+        outrider.load(folder, backend=backend)
 
 
 def test_a_product_that_overflows(tmp_path: Path) -> None:

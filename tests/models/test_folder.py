@@ -162,12 +162,14 @@ def test_damaged_weights_are_named(folder: Path) -> None:
 
 def test_a_shard_outside_the_folder_is_refused(folder: Path) -> None:
     index = {"weight_map": {"tokens.weight": "../elsewhere.safetensors"}}
+    (folder / "model.safetensors").unlink()  # which is preferred to an index
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError, match="a shard lies outside the folder"):
         load_model(folder)
 
 
 def test_an_index_without_a_map_is_refused(folder: Path) -> None:
+    (folder / "model.safetensors").unlink()  # which is preferred to an index
     (folder / "model.safetensors.index.json").write_text("{}")
     with pytest.raises(ModelError, match="has no weight_map"):
         load_model(folder)

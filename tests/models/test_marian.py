@@ -11,6 +11,7 @@ from transformers import MarianConfig, MarianMTModel
 import tiny
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.readers.marian import MarianValues, import_config, import_weights
+from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
 from outrider.models import Seq2Seq, load_model
 from outrider.models.marian import to_marian
@@ -116,7 +117,7 @@ def test_a_missing_weight_is_named(marian: MarianMTModel) -> None:
         if name != "model.decoder.layers.1.encoder_attn.k_proj.bias"
     }
     with pytest.raises(ModelError, match=r"lack 'model\.decoder\.layers\.1\.encoder_attn\.k_proj"):
-        import_weights(weights, import_config(marian.config.to_dict()), {})
+        import_weights(Stored(weights), import_config(marian.config.to_dict()), {})
 
 
 def test_pickled_weights_are_never_read(marian: MarianMTModel, tmp_path: Path) -> None:

@@ -75,6 +75,8 @@ FILES = [
 def test_what_is_no_file_is_not_waited_for(folder: Path, name: str, kind: str) -> None:
     path = folder / name
     path.unlink(missing_ok=True)
+    if name.endswith("index.json"):
+        (folder / "model.safetensors").unlink()  # which is preferred to an index
     if kind == "pipe":
         os.mkfifo(path)
     elif kind == "device":
@@ -91,6 +93,8 @@ def test_what_is_no_file_is_not_waited_for(folder: Path, name: str, kind: str) -
 @pytest.mark.parametrize("name", [one for one in FILES if one.endswith("json")])
 @pytest.mark.parametrize("text", ["[]", "null", "{", '"a"', "[" * 9999, '{"a":' * 90, "\x00"])
 def test_what_is_no_object_is_named(folder: Path, name: str, text: str) -> None:
+    if name.endswith("index.json"):
+        (folder / "model.safetensors").unlink()  # which is preferred to an index
     (folder / name).write_text(text)
     refused(folder, Path(name).name)
 
@@ -232,6 +236,7 @@ def test_a_hostile_header_is_named(folder: Path, name: str) -> None:
 @pytest.mark.parametrize("shard", ["", "..", ".", "config.json", "a\x00b", "x" * 5000, 7, None])
 def test_an_index_leads_to_weights_or_is_refused(folder: Path, shard: Any) -> None:
     index = {"weight_map": {"tokens.weight": shard}}
+    (folder / "model.safetensors").unlink()  # which is preferred to an index
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
     with pytest.raises(ModelError):
         load(folder)

@@ -37,7 +37,6 @@ from outrider.errors import (
 )
 from outrider.formats.folder import Parts
 from outrider.formats.readers.shortlist import Shortlist
-from outrider.formats.weights import check_finite
 
 _fault: ImportError | None = None
 try:
@@ -184,9 +183,7 @@ def _build_core(
     if packed is not None:
         with suppress(InputError):  # a file that is not what it says
             return _call(outrider_native.Model, weights=packed, **shape)
-    for part in (parts.model, parts.drafter, parts.ctc):
-        if part is not None:
-            check_finite(part.folder, part.weights)
+    parts.check_values()
     found = weights(parts, screened=screened)
     core = _call(outrider_native.Model, weights=found, **shape)
     if keep:

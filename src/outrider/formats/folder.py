@@ -26,7 +26,8 @@ from outrider.formats.description import (
 )
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
 from outrider.formats.readers import bergamot, ctranslate2
-from outrider.formats.safetensors import Weight
+from outrider.formats.readers.weights import Stored
+from outrider.formats.safetensors import Weight, read_safetensors
 from outrider.formats.weights import (
     FLOATS,
     Expected,
@@ -70,9 +71,9 @@ class Reader(Protocol):
         ...
 
     def import_weights(
-        self, theirs: Mapping[str, Weight], config: Any, values: Mapping[str, Any], /
+        self, theirs: Stored, config: Any, values: Mapping[str, Any], /
     ) -> dict[str, Weight]:
-        """Give its weights our names; `values` are those of its `config.json`."""
+        """Give all its weights our names; `values` are those of its `config.json`."""
         ...
 
 
@@ -127,6 +128,22 @@ class Part(Generic[ConfigT]):
     folder: Path
     config: ConfigT
     weights: Mapping[str, Weight]
+    stored: Stored | None = None
+    """Weights of another family as its files name them."""
+
+    def check_values(self) -> None:
+        """Refuse NaN and Inf, and copies of a tied table that differ from it; reads all weights."""
+        if (name := _first_infinite(self.weights)) is not None:
+            name = (self.stored and _first_infinite(self.stored.read)) or name
+            message = f"{name[:200]!r} holds NaN or infinite numbers"
+            file = _file_of(self.folder, name)
+            raise ModelError(f"{file}: {message}; use a checkpoint without them")
+        for table, copy, name, copy_name in [] if self.stored is None else self.stored.copies:
+            if not table.equals(copy):
+                raise ModelError(
+                    f"{self.folder}: {copy_name!r} differs from {name!r}, but the config ties "
+                    "them: remove the wrong one, or untie them in config.json"
+                )
 
     def check(self, expected: Mapping[str, Expected] | None = None) -> None:
         """Refuse weights that are not those expected: by default, those of a portable model."""
@@ -146,6 +163,12 @@ class Parts:
     model: Part[ModelDescription]
     drafter: Part[DrafterDescription] | None = None
     ctc: Part[CtcDescription] | None = None
+
+    def check_values(self) -> None:
+        """Refuse NaN and Inf, and copies of tied tables that differ; reads all weights."""
+        for part in (self.model, self.ctc, self.drafter):
+            if part is not None:
+                part.check_values()
 
     def check(self) -> None:
         """Refuse weights that are not those of portable models, and parts of another model."""
@@ -174,10 +197,12 @@ def read_model(folder: str | Path) -> Part[ModelDescription]:
     config = _describe_model(path, values)
     weights = read_weights(folder)
     _check_depth(path, config, weights)
-    if values["model_type"] in READERS:
-        with naming(folder):
-            weights = reader_of(values["model_type"]).import_weights(weights, config, values)
-    return Part(folder, config, weights)
+    if values["model_type"] not in READERS:
+        return Part(folder, config, weights)
+    stored = Stored(weights)
+    with naming(folder):
+        weights = reader_of(values["model_type"]).import_weights(stored, config, values)
+    return Part(folder, config, weights, stored)
 
 
 def read_masked_lm(folder: str | Path) -> Part[MaskedLmDescription] | None:
@@ -207,6 +232,19 @@ def model_files(folder: Path) -> list[Path]:
     """Name the files that hold the weights of a model."""
     found = _find_file(folder)
     return weight_files(folder) if found is None else [found.file]
+
+
+def _first_infinite(weights: Mapping[str, Weight]) -> str | None:
+    """Return the name of a weight that holds NaN or infinite numbers."""
+    return next((name for name, weight in weights.items() if not weight.is_finite()), None)
+
+
+def _file_of(folder: Path, name: str) -> Path:
+    """Return the file that holds a weight."""
+    files = [path for path in model_files(folder) if path.exists()]
+    if len(files) > 1:
+        files = [path for path in files if name in read_safetensors(path)]
+    return files[0] if files else folder
 
 
 def reader_of(model_type: str) -> Reader:

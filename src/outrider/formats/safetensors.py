@@ -9,6 +9,7 @@ says, and end with the file. Nothing is copied, and processes that map one file 
 """
 
 import mmap
+from collections.abc import Iterator
 from dataclasses import dataclass
 from math import prod
 from pathlib import Path
@@ -86,12 +87,23 @@ class Weight:
         """Whether every number is finite as float32; nothing is copied but a piece at a time."""
         if self.scale is not None:
             return bool((np.abs(self.scale) <= LARGEST / 128).all())
-        flat = self.data.ravel(order="K")
-        return all(
-            _are_finite(self.kind, flat[at : at + PIECE]) for at in range(0, len(flat), PIECE)
-        )
+        return all(_are_finite(self.kind, piece) for piece in _pieces(self.data))
 
-    def rows(self, index: NDArray[np.integer]) -> "Weight":
+    def equals(self, other: "Weight") -> bool:
+        """Whether another array has the same shape and numbers."""
+        if self.shape != other.shape:
+            return False
+        if self.kind != other.kind or (self.scale is None) != (other.scale is None):
+            return np.array_equal(self.as_float32(), other.as_float32())
+        same = self.data is other.data or all(
+            np.array_equal(one, two)
+            for one, two in zip(_pieces(self.data), _pieces(other.data), strict=True)
+        )
+        if self.scale is None or other.scale is None:
+            return same
+        return same and np.array_equal(self.scale, other.scale)
+
+    def rows(self, index: NDArray[np.integer] | slice) -> "Weight":
         """Return some of its rows."""
         return Weight(
             self.kind, self.data[index], None if self.scale is None else self.scale[index]
@@ -106,6 +118,13 @@ class Weight:
         groups = found.reshape(*self.scale.shape, GROUP)
         groups *= self.scale.astype(np.float32)[..., None]
         return found.reshape(self.shape)
+
+
+def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
+    """Yield the numbers of an array in pieces that fit into a cache."""
+    flat = array.reshape(-1)
+    for start in range(0, len(flat), PIECE):
+        yield flat[start : start + PIECE]
 
 
 def _are_finite(kind: str, numbers: NDArray[Any]) -> bool:

@@ -13,7 +13,6 @@ __all__ = [
     "DTYPES",
     "FLOATS",
     "Expected",
-    "check_finite",
     "check_weights",
     "read_weights",
     "weight_files",
@@ -36,16 +35,17 @@ class Expected(NamedTuple):
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Name `model.safetensors`, or its shards where there is an index."""
-    index = folder / "model.safetensors.index.json"
-    names = ["model.safetensors"]
-    if index.exists():
-        shards = read_json(index, limit=INDEX_BYTES).get("weight_map")
-        if not isinstance(shards, dict) or not all(isinstance(one, str) for one in shards.values()):
-            raise ModelError(f"{index}: has no weight_map from names to files")
-        names = sorted(set(shards.values()))
-        if any(Path(name).name != name or len(name) > NAME_LETTERS for name in names):
-            raise ModelError(f"{index}: a shard lies outside the folder")
+    """Name `model.safetensors`; without it, the shards of an index. transformers does the same."""
+    single = folder / "model.safetensors"
+    index = folder / f"{single.name}.index.json"
+    if single.exists() or not index.exists():
+        return [single]
+    shards = read_json(index, limit=INDEX_BYTES).get("weight_map")
+    if not isinstance(shards, dict) or not all(isinstance(one, str) for one in shards.values()):
+        raise ModelError(f"{index}: has no weight_map from names to files")
+    names = sorted(set(shards.values()))
+    if any(Path(name).name != name or len(name) > NAME_LETTERS for name in names):
+        raise ModelError(f"{index}: a shard lies outside the folder")
     return [folder / name for name in names]
 
 
@@ -53,7 +53,12 @@ def read_weights(folder: Path) -> dict[str, Weight]:
     """Map the weights of a folder."""
     weights: dict[str, Weight] = {}
     for path in weight_files(folder):
-        weights |= _read_file(path)
+        found = _read_file(path)
+        if twice := sorted(found.keys() & weights):
+            raise ModelError(
+                f"{path}: {twice[0][:200]!r} is in another shard too; keep one of them"
+            )
+        weights |= found
     return with_scales(folder, weights)
 
 
@@ -78,14 +83,6 @@ def check_weights(
             kinds = ", ".join(sorted(like.kinds))
             message = f"is stored as {found.kind}, expected one of {kinds}"
             raise ModelError(f"{folder}: {name!r} {message}")
-
-
-def check_finite(folder: Path, weights: Mapping[str, Weight]) -> None:
-    """Refuse weights that hold NaN or infinite numbers; this reads every byte."""
-    for name, weight in weights.items():
-        if not weight.is_finite():
-            message = f"{name[:NAME_LETTERS]!r} holds NaN or infinite numbers"
-            raise ModelError(f"{folder}: {message}; use a checkpoint without them")
 
 
 def _read_file(path: Path) -> dict[str, Weight]:

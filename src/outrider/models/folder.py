@@ -205,6 +205,7 @@ def _fill(
 ) -> None:
     """Give a model on the meta device its weights, which must be exactly those it asks for."""
     part.check(_expected(model.state_dict()))
+    part.check_values()
     with within_memory(str(part.folder)):
         tensors = {name: as_tensor(weight) for name, weight in part.weights.items()}
         weights = {
@@ -213,6 +214,11 @@ def _fill(
             )
             for name, tensor in tensors.items()
         }
+    if dtype is torch.float16:
+        for name, tensor in weights.items():
+            if not tensor.isfinite().all():
+                message = f"{name!r} holds numbers beyond float16"
+                raise ModelError(f"{part.folder}: {message}; load the model in another dtype")
     model.load_state_dict(weights, assign=True)
 
 

@@ -7,6 +7,7 @@ from transformers import PreTrainedModel
 
 from outrider.errors import UnsupportedError
 from outrider.formats.folder import READERS, Part, reader_of
+from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
 from outrider.models import LanguageModel, Seq2Seq
 from outrider.models.folder import build_model
@@ -27,12 +28,14 @@ def view_of(model: PreTrainedModel) -> Seq2Seq | LanguageModel:
         raise UnsupportedError(f"{name}: Outrider knows {', '.join(READERS)}, not {kind}")
     reader, values = reader_of(kind), model.config.to_dict()
     config = reader.import_config(values)
-    theirs = {
-        key: Weight("float32", weight.detach().cpu().numpy())
-        for key, weight in model.state_dict().items()
-        if weight.is_floating_point()
-    }
-    part = Part(Path(name), config, reader.import_weights(theirs, config, values))
+    theirs = Stored(
+        {
+            key: Weight("float32", weight.detach().cpu().numpy())
+            for key, weight in model.state_dict().items()
+            if weight.is_floating_point()
+        }
+    )
+    part = Part(Path(name), config, reader.import_weights(theirs, config, values), theirs)
     return build_model(part, device=model.device, copy=False)
 
 

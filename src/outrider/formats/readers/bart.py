@@ -14,7 +14,7 @@ from outrider.errors import ConfigError
 from outrider.formats.description import Seq2SeqDescription, describe
 from outrider.formats.readers import marian
 from outrider.formats.readers.config import activation, check_twins, take
-from outrider.formats.readers.weights import first_of, prefixed, rename, zeros
+from outrider.formats.readers.weights import Stored, rename, zeros
 from outrider.formats.safetensors import Weight
 
 __all__ = ["OFFSET", "BartValues", "import_config", "import_family", "import_weights", "stacks"]
@@ -23,11 +23,8 @@ OFFSET = 2
 """Rows of a table of positions before that of position 0."""
 CONFIG = {our: their for our, their in marian.CONFIG.items() if our != "share_embeddings"}
 TWINS = {key: twin for key, twin in marian.TWINS.items() if key != "decoder_vocab_size"}
-SHARED = (
-    *("model.shared.weight", "model.decoder.embed_tokens.weight"),
-    *("model.encoder.embed_tokens.weight", "lm_head.weight"),
-)
-"""Names of the one table of embeddings."""
+IGNORED = ("encoder.version", "decoder.version")
+"""Ends of names of old buffers that no computation reads."""
 
 
 @dataclass(kw_only=True)
@@ -63,21 +60,23 @@ def import_family(theirs: BartValues, **further: Any) -> Seq2SeqDescription:
 
 
 def import_weights(
-    theirs: Mapping[str, Weight], config: Seq2SeqDescription, values: Mapping[str, Any]
+    theirs: Stored, config: Seq2SeqDescription, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack the weights of BART or mBART into ours."""
-    theirs = prefixed(theirs, "model.", ("lm_head.weight", "final_logits_bias"))
     ours = stacks(theirs, config)
     for side in ("encoder", "decoder"):
-        table = first_of(theirs, f"model.{side}.embed_positions.weight")
-        ours[f"{side}_position.table.weight"] = Weight(table.kind, table.data[OFFSET:])
+        table = theirs.take(f"model.{side}.embed_positions.weight")
+        ours[f"{side}_position.table.weight"] = table.rows(slice(OFFSET, None))
     bias = theirs.get("final_logits_bias", zeros(config.vocab_size))
     ours["logits_bias"] = Weight(bias.kind, bias.data.reshape(-1))
+    theirs.check_left(IGNORED)
     return ours
 
 
-def stacks(theirs: Mapping[str, Weight], config: Seq2SeqDescription) -> dict[str, Weight]:
+def stacks(theirs: Stored, config: Seq2SeqDescription) -> dict[str, Weight]:
     """Return embeddings, layers and norms, but no positions."""
+    theirs.expect_prefix("model.")
+    theirs.tie(*marian.TIED)
     names = list(marian.stacked_names(config))
     for side in ("encoder", "decoder"):
         norms = {}
@@ -88,4 +87,4 @@ def stacks(theirs: Mapping[str, Weight], config: Seq2SeqDescription) -> dict[str
         for our, their in norms.items():
             leaves = ("weight", "bias")
             names += [(f"{our}.{leaf}", [f"model.{side}.{their}.{leaf}"]) for leaf in leaves]
-    return rename({**theirs, SHARED[0]: first_of(theirs, *SHARED)}, names)
+    return rename(theirs, names)

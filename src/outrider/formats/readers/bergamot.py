@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from outrider.errors import ModelError
 from outrider.formats.description import Seq2SeqDescription, describe
 from outrider.formats.readers.marian_binary import INT8, INTGEMM8, Item, read_marian_binary
-from outrider.formats.readers.weights import rename
+from outrider.formats.readers.weights import Stored, rename
 from outrider.formats.safetensors import Weight
 
 __all__ = ["EOS", "find", "find_files", "read"]
@@ -220,7 +220,7 @@ def _import_weights(model: _Model) -> dict[str, Weight]:
     unknown = theirs.keys() - {BIAS} - {part for _, parts in names for part in parts}
     if unknown:
         raise ModelError(f"holds an unknown {min(unknown)!r}")
-    ours = rename(theirs, names)
+    ours = rename(Stored(theirs), names)
     for side in ("encoder", "decoder"):
         ours[f"{side}_position.table.weight"] = Weight("float32", _positions(width))
     ours["logits_bias"] = _logits_bias(theirs, target, words)

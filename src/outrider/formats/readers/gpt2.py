@@ -13,7 +13,7 @@ import numpy as np
 from outrider.errors import ConfigError
 from outrider.formats.description import LanguageModelDescription, describe
 from outrider.formats.readers.config import activation, end_of, take
-from outrider.formats.readers.weights import first_of, prefixed, transposed
+from outrider.formats.readers.weights import Stored, transposed
 from outrider.formats.safetensors import Weight
 
 __all__ = ["Gpt2Values", "import_config", "import_weights"]
@@ -24,6 +24,8 @@ PRODUCTS = {
     "feedforward.up": "mlp.c_fc",
     "feedforward.down": "mlp.c_proj",
 }
+IGNORED = (".attn.bias", ".attn.masked_bias")
+"""Ends of names of masks that older versions saved."""
 NORMS = {"attention_residual.norm": "ln_1", "feedforward_residual.norm": "ln_2"}
 
 
@@ -80,33 +82,36 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
 
 
 def import_weights(
-    theirs: Mapping[str, Weight], config: LanguageModelDescription, values: Mapping[str, Any]
+    theirs: Stored, config: LanguageModelDescription, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and turn a GPT-2 model's weights into ours."""
     options = take(Gpt2Values, values)
-    theirs = prefixed(theirs, "transformer.", ("lm_head.weight",))
+    theirs.expect_prefix("transformer.")
+    if config.tie_word_embeddings:
+        theirs.tie("transformer.wte.weight", "lm_head.weight")
     ours = {
-        "tokens.weight": first_of(theirs, "transformer.wte.weight"),
-        "decoder_position.table.weight": first_of(theirs, "transformer.wpe.weight"),
+        "tokens.weight": theirs.take("transformer.wte.weight"),
+        "decoder_position.table.weight": theirs.take("transformer.wpe.weight"),
     }
     if not config.tie_word_embeddings:
-        ours["head.weight"] = first_of(theirs, "lm_head.weight")
+        ours["head.weight"] = theirs.take("lm_head.weight")
     for leaf in ("weight", "bias"):
-        ours[f"decoder.norm.{leaf}"] = first_of(theirs, f"transformer.ln_f.{leaf}")
+        ours[f"decoder.norm.{leaf}"] = theirs.take(f"transformer.ln_f.{leaf}")
     for layer in range(config.layers):
         name, their = f"decoder.blocks.{layer}", f"transformer.h.{layer}"
         for leaf in ("weight", "bias"):
             for our, part in NORMS.items():
-                ours[f"{name}.{our}.{leaf}"] = first_of(theirs, f"{their}.{part}.{leaf}")
+                ours[f"{name}.{our}.{leaf}"] = theirs.take(f"{their}.{part}.{leaf}")
         for our, part in PRODUCTS.items():
-            ours[f"{name}.{our}.weight"] = transposed(first_of(theirs, f"{their}.{part}.weight"))
-            ours[f"{name}.{our}.bias"] = first_of(theirs, f"{their}.{part}.bias")
+            ours[f"{name}.{our}.weight"] = transposed(theirs.take(f"{their}.{part}.weight"))
+            ours[f"{name}.{our}.bias"] = theirs.take(f"{their}.{part}.bias")
         factor = 1.0 if options.scale_attn_weights else config.head_width**0.5
         if options.scale_attn_by_inverse_layer_idx:
             factor /= layer + 1
         for leaf in ("weight", "bias"):
             key = f"{name}.attention.qkv.{leaf}"
             ours[key] = _scale_queries(ours[key], config.hidden_size, factor)
+    theirs.check_left(IGNORED)
     return ours
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from outrider.errors import ConfigError
 from outrider.formats.description import LanguageModelDescription, describe
 from outrider.formats.readers.config import activation, end_of, take
-from outrider.formats.readers.weights import first_of, prefixed, stack, zeros
+from outrider.formats.readers.weights import Stored, stack, zeros
 from outrider.formats.safetensors import Weight
 
 __all__ = ["LlamaValues", "describe_llama", "import_config", "import_named", "import_weights"]
@@ -24,6 +24,8 @@ SAME = (
     *("num_key_value_heads", "attention_dropout", "tie_word_embeddings"),
 )
 """Keys that are called alike."""
+IGNORED = ("rotary_emb.inv_freq",)
+"""Ends of names of frequencies that older versions saved; they follow from the config."""
 NORMS = {
     "attention_residual.norm": "input_layernorm",
     "feedforward_residual.norm": "post_attention_layernorm",
@@ -104,7 +106,7 @@ def _rotary(theirs: LlamaValues) -> dict[str, Any]:
 
 
 def import_weights(
-    theirs: Mapping[str, Weight], config: LanguageModelDescription, values: Mapping[str, Any]
+    theirs: Stored, config: LanguageModelDescription, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a Llama model's weights into ours."""
     options = take(LlamaValues, values)
@@ -114,32 +116,33 @@ def import_weights(
 
 
 def import_named(
-    theirs: Mapping[str, Weight], config: LanguageModelDescription, biased: set[str]
+    theirs: Stored, config: LanguageModelDescription, biased: set[str]
 ) -> dict[str, Weight]:
     """Rename and stack weights; `biased` are the products that have a bias."""
-    theirs = prefixed(theirs, "model.", ("lm_head.weight",))
+    theirs.expect_prefix("model.")
+    if config.tie_word_embeddings:
+        theirs.tie("model.embed_tokens.weight", "lm_head.weight")
     ours = {
-        "tokens.weight": first_of(theirs, "model.embed_tokens.weight"),
-        "decoder.norm.weight": first_of(theirs, "model.norm.weight"),
+        "tokens.weight": theirs.take("model.embed_tokens.weight"),
+        "decoder.norm.weight": theirs.take("model.norm.weight"),
     }
     if not config.tie_word_embeddings:
-        ours["head.weight"] = first_of(theirs, "lm_head.weight")
+        ours["head.weight"] = theirs.take("lm_head.weight")
     for layer in range(config.layers):
         ours |= dict(_layer(theirs, layer, biased))
+    theirs.check_left(IGNORED)
     return ours
 
 
-def _layer(
-    theirs: Mapping[str, Weight], layer: int, biased: set[str]
-) -> Iterator[tuple[str, Weight]]:
+def _layer(theirs: Stored, layer: int, biased: set[str]) -> Iterator[tuple[str, Weight]]:
     name, their = f"decoder.blocks.{layer}", f"model.layers.{layer}"
     for our, norm in NORMS.items():
-        yield f"{name}.{our}.weight", first_of(theirs, f"{their}.{norm}.weight")
+        yield f"{name}.{our}.weight", theirs.take(f"{their}.{norm}.weight")
     for our, parts in PRODUCTS.items():
-        weight = stack([first_of(theirs, f"{their}.{part}.weight") for part in parts])
+        weight = stack([theirs.take(f"{their}.{part}.weight") for part in parts])
         yield f"{name}.{our}.weight", weight
         if our in biased:
-            found = [first_of(theirs, f"{their}.{part}.bias") for part in parts]
+            found = [theirs.take(f"{their}.{part}.bias") for part in parts]
             yield f"{name}.{our}.bias", stack(found)
         else:
             yield f"{name}.{our}.bias", zeros(weight.shape[0])

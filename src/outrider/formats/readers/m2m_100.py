@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, ModelError
 from outrider.formats.description import Seq2SeqDescription
-from outrider.formats.readers.bart import OFFSET, BartValues, import_family, stacks
+from outrider.formats.readers.bart import IGNORED, OFFSET, BartValues, import_family, stacks
 from outrider.formats.readers.config import take
-from outrider.formats.readers.weights import prefixed
+from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
 
 __all__ = ["M2M100Values", "import_config", "import_weights"]
@@ -50,10 +50,14 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
 
 
 def import_weights(
-    theirs: Mapping[str, Weight], config: Seq2SeqDescription, values: Mapping[str, Any]
+    theirs: Stored, config: Seq2SeqDescription, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack the weights, and write the sinusoids down."""
-    ours = stacks(prefixed(theirs, "model.", ("lm_head.weight",)), config)
+    ours = stacks(theirs, config)
+    bias = theirs.get("final_logits_bias")
+    if bias is not None and bias.as_float32().any():
+        raise ModelError("'final_logits_bias' is not zero: not supported for M2M100 models")
+    theirs.check_left((*IGNORED, "embed_positions.weights"))
     table = Weight("float32", _sinusoids(config.max_positions, config.hidden_size))
     return {**ours, **{f"{side}_position.table.weight": table for side in ("encoder", "decoder")}}
 

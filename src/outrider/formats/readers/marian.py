@@ -8,11 +8,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from outrider.errors import ModelError
 from outrider.formats.description import Seq2SeqDescription, describe
 from outrider.formats.readers.config import activation, check_twins, take
-from outrider.formats.readers.weights import rename
+from outrider.formats.readers.weights import Stored, rename, zeros
 from outrider.formats.safetensors import Weight
 
 __all__ = [
@@ -60,6 +61,14 @@ CONFIG = {
     "decoder_start_token_id": "decoder_start_token_id",
 }
 """Our key: theirs."""
+
+TIED = (
+    *("model.shared.weight", "model.decoder.embed_tokens.weight"),
+    *("model.encoder.embed_tokens.weight", "lm_head.weight"),
+)
+"""Names of the one table of embeddings."""
+ROUNDING = 1e-4, 5e-3
+"""How far stored sinusoids may be from those that are computed: in float32, in fewer bits."""
 
 TWINS = {
     "decoder_attention_heads": "encoder_attention_heads",
@@ -125,15 +134,39 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
 
 
 def import_weights(
-    theirs: Mapping[str, Weight], config: Seq2SeqDescription, values: Mapping[str, Any]
+    theirs: Stored, config: Seq2SeqDescription, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a Marian model's weights into ours."""
+    if config.share_embeddings:
+        theirs.tie(*TIED)
+    else:
+        theirs.tie("model.decoder.embed_tokens.weight", "lm_head.weight")
     ours = rename(theirs, stacked_names(config))
-    bias = theirs.get("final_logits_bias")
-    if bias is None:
-        bias = Weight("float32", np.zeros(config.vocab_size, np.float32))
+    bias = theirs.get("final_logits_bias", zeros(config.vocab_size))
     ours["logits_bias"] = Weight(bias.kind, bias.data.reshape(-1))
+    _check_positions(theirs, config)
+    theirs.check_left()
     return ours
+
+
+def _check_positions(theirs: Stored, config: Seq2SeqDescription) -> None:
+    """Refuse stored positions that are not the sinusoids that our model computes."""
+    for side in ("encoder", "decoder"):
+        name = f"model.{side}.embed_positions.weight"
+        if name not in theirs:
+            continue
+        found = theirs[name]
+        table = _sinusoids(config.max_positions, config.hidden_size)
+        rounding = ROUNDING[found.kind not in ("float32", "float64")]
+        same = found.shape == table.shape
+        if not same or not np.abs(found.as_float32() - table).max() <= rounding:
+            raise ModelError(f"{name!r} is not the table of sinusoids: not supported")
+
+
+def _sinusoids(rows: int, width: int) -> NDArray[np.float64]:
+    """Sines, then cosines, of wavelengths from 2 pi to 2 pi times 10,000."""
+    angle = np.arange(rows)[:, None] * 10_000.0 ** (-2 * np.arange((width + 1) // 2) / width)
+    return np.concatenate([np.sin(angle), np.cos(angle[:, : width // 2])], 1)
 
 
 def stacked_names(config: Seq2SeqDescription) -> Iterator[tuple[str, list[str]]]:

@@ -7,6 +7,7 @@ from typing import Any
 from outrider.formats.description import LanguageModelDescription
 from outrider.formats.readers.config import take
 from outrider.formats.readers.llama import LlamaValues, describe_llama, import_named
+from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
 
 __all__ = ["MistralValues", "import_config", "import_weights"]
@@ -31,7 +32,7 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
 
 
 def import_weights(
-    theirs: Mapping[str, Weight], config: LanguageModelDescription, values: Mapping[str, Any]
+    theirs: Stored, config: LanguageModelDescription, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a Mistral model's weights into ours."""
     return import_named(theirs, config, set())

@@ -8,6 +8,7 @@ from outrider.errors import ConfigError
 from outrider.formats.description import LanguageModelDescription
 from outrider.formats.readers.config import take
 from outrider.formats.readers.llama import LlamaValues, describe_llama, import_named
+from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
 
 __all__ = ["Qwen2Values", "import_config", "import_weights"]
@@ -36,7 +37,7 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
 
 
 def import_weights(
-    theirs: Mapping[str, Weight], config: LanguageModelDescription, values: Mapping[str, Any]
+    theirs: Stored, config: LanguageModelDescription, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a Qwen2 model's weights into ours."""
     return import_named(theirs, config, {"attention.qkv"})

@@ -9,18 +9,18 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import numpy as np
-
-from outrider.errors import ConfigError, ModelError
+from outrider.errors import ConfigError
 from outrider.formats.description import Seq2SeqDescription, describe
 from outrider.formats.readers.config import activation, take
-from outrider.formats.readers.weights import first_of, scaled, stack, zeros
+from outrider.formats.readers.weights import Stored, scaled, stack, zeros
 from outrider.formats.safetensors import Weight
 
 __all__ = ["T5Values", "import_config", "import_weights"]
 
 SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 """Names of the one table of embeddings."""
+IGNORED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
+"""A table of the first T5 that no computation reads."""
 BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
@@ -102,29 +102,28 @@ def _is_first(values: Mapping[str, Any]) -> bool:
 
 
 def import_weights(
-    theirs: Mapping[str, Weight], config: Seq2SeqDescription, values: Mapping[str, Any]
+    theirs: Stored, config: Seq2SeqDescription, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a T5 model's weights into ours."""
-    shared = first_of(theirs, *SHARED)
-    head = theirs.get("lm_head.weight", shared)
-    ours = {"tokens.weight": shared}
-    if not config.tie_word_embeddings:
-        ours["head.weight"] = head
-    elif head is not shared and not np.array_equal(head.data, shared.data):
-        raise ModelError("lm_head.weight differs from shared.weight, but the config ties them")
+    tied = config.tie_word_embeddings
+    theirs.tie(*SHARED, *(["lm_head.weight"] if tied else []))
+    ours = {"tokens.weight": theirs.take(SHARED[0])}
+    if not tied:
+        ours["head.weight"] = theirs.get("lm_head.weight", ours["tokens.weight"])
     for side, layers in (("encoder", config.encoder_layers), ("decoder", config.decoder_layers)):
         ours |= dict(_stack(theirs, config, side, layers))
     if values.get("model_type") == "t5" and _is_first(values):
         norm = ours["decoder.norm.weight"]
         ours["decoder.norm.weight"] = scaled(norm, config.hidden_size**-0.5)
+    theirs.check_left(IGNORED)
     return ours
 
 
 def _stack(
-    theirs: Mapping[str, Weight], config: Seq2SeqDescription, side: str, layers: int
+    theirs: Stored, config: Seq2SeqDescription, side: str, layers: int
 ) -> Iterator[tuple[str, Weight]]:
-    yield f"{side}.bias.table.weight", first_of(theirs, f"{side}.{BIAS}")
-    yield f"{side}.norm.weight", first_of(theirs, f"{side}.final_layer_norm.weight")
+    yield f"{side}.bias.table.weight", theirs.take(f"{side}.{BIAS}")
+    yield f"{side}.norm.weight", theirs.take(f"{side}.final_layer_norm.weight")
     for layer in range(layers):
         name, their = f"{side}.blocks.{layer}", f"{side}.block.{layer}.layer"
         found = _parts(theirs, their, side, config.gated)
@@ -141,13 +140,13 @@ def _stack(
             yield f"{name}.{part}.bias", zeros(weight.shape[0])
         residuals = ["attention", *(["cross"] if side == "decoder" else []), "feedforward"]
         for number, part in enumerate(residuals):
-            norm = first_of(theirs, f"{their}.{number}.layer_norm.weight")
+            norm = theirs.take(f"{their}.{number}.layer_norm.weight")
             yield f"{name}.{part}_residual.norm.weight", norm
 
 
-def _parts(theirs: Mapping[str, Weight], layer: str, side: str, gated: bool) -> dict[str, Any]:
+def _parts(theirs: Stored, layer: str, side: str, gated: bool) -> dict[str, Any]:
     def get(number: int, part: str, *names: str) -> list[Weight]:
-        return [first_of(theirs, f"{layer}.{number}.{part}.{name}.weight") for name in names]
+        return [theirs.take(f"{layer}.{number}.{part}.{name}.weight") for name in names]
 
     found: dict[str, Any] = {"attention": get(0, "SelfAttention", "q", "k", "v")}
     found["out"] = get(0, "SelfAttention", "o")[0]

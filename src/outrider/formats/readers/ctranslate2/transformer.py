@@ -211,7 +211,8 @@ def _weight(variables: Mapping[str, Variable], name: str, known: set[str]) -> We
     scale = _find(variables, f"{name}_scale").data.astype(np.float32)
     known.add(f"{name}_scale")
     whole = scale.size == 1
-    if data.ndim != 2 or (not whole and scale.shape != data.shape[:1]) or not np.all(scale > 0):
+    valid = bool(np.all((scale > 0) & np.isfinite(scale)))
+    if data.ndim != 2 or (not whole and scale.shape != data.shape[:1]) or not valid:
         raise ModelError(f"{name}_scale does not belong to {name}")
     per_row = np.full(len(data), 1, np.float32) / scale.reshape(-1)
     if kind == "int8":
@@ -251,11 +252,9 @@ def _depth(variables: Mapping[str, Variable], side: str) -> int:
 
 
 def _is_same(variables: Mapping[str, Variable], one: str, other: str) -> bool:
-    """Whether two tables are one: under two names, or stored twice."""
-    first, second = (_find(variables, f"{name}/weight") for name in (one, other))
-    if first is second or first.data.shape != second.data.shape or first.kind != second.kind:
-        return first is second
-    return bool(np.array_equal(first.data, second.data))
+    """Whether two tables are one: under two names, or stored twice with the same scales."""
+    first, second = (_weight(variables, f"{name}/weight", set()) for name in (one, other))
+    return first.equals(second)
 
 
 def _positions(variables: Mapping[str, Variable], side: str, width: int) -> NDArray[np.float32]:
