@@ -525,6 +525,32 @@ def test_fine_numbers_are_settled_without_being_asked(rounding) -> None:
     assert stats.rechecked > 0
 
 
+def test_strict_in_a_batch_makes_at_most_three_times_the_calls_of_plain_decoding() -> None:
+    """Seven rows with drafts that never hold, and a few near-ties that are computed again."""
+    calls = [0]
+
+    class Counted(TorchBackend):
+        def extend(self, *inputs: Any, **options: Any) -> Any:
+            calls[0] += 1
+            return super().extend(*inputs, **options)
+
+    model = tiny.seq2seq()
+    backend = Counted(model, drafter=bad_drafter(model, 1))
+    backend.epsilon = 4e-3
+    requests = [Request(source=(3 + n % 9, 4 + n // 9, 1), max_new_tokens=30) for n in range(42)]
+    found = []
+    stats, made = Statistics(), []
+    for config in (DecodeConfig(), DecodeConfig(mode="tandem", strict=True, draft_tokens=8)):
+        calls[0] = 0
+        found.append(decode(backend, requests, config, rows=7, stats=stats))
+        made.append(calls[0])
+    assert [[best.tokens for best in row] for row in found[0]] == [
+        [best.tokens for best in row] for row in found[1]
+    ]
+    assert stats.rechecked > 0
+    assert made[1] <= 3 * made[0]
+
+
 @pytest.mark.parametrize(
     ("drafted", "confidence", "worth", "kept"),
     [
