@@ -223,6 +223,19 @@ def test_weights_under_old_names_and_beside_a_head(tmp_path: Path) -> None:
         renamed[f"bert.{name}"] = weight.half()
     save_file(renamed, file)
     torch.testing.assert_close(reader(tmp_path).encode(*rows(5)), wanted, rtol=0.02, atol=0.02)
+    twice = "bert.embeddings.LayerNorm.weight"
+    for key, message in (
+        ("bert.encoder.layer.9.output.dense.bias", "is not part of the encoder in config.json"),
+        (twice, r"holds 'embeddings\.LayerNorm\.weight' under two names"),
+    ):
+        save_file({**renamed, key: torch.zeros(3)}, file)
+        with pytest.raises(ModelError, match=message):
+            reader(tmp_path)
+    table = renamed["bert.embeddings.word_embeddings.weight"]
+    broken = table.clone().fill_(torch.nan)
+    save_file({**renamed, "bert.embeddings.word_embeddings.weight": broken}, file)
+    with pytest.raises(ModelError, match="holds NaN or infinite numbers"):
+        reader(tmp_path)
     del renamed["bert.embeddings.word_embeddings.weight"]
     save_file(renamed, file)
     with pytest.raises(ModelError, match=r"lack 'embeddings\.word_embeddings\.weight'"):

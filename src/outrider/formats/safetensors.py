@@ -47,7 +47,7 @@ GROUP = 32
 """Numbers of int4 that share a scale."""
 PIECE = 1 << 18
 """Numbers that are checked at a time."""
-BFLOAT16_EXPONENT = np.uint16(0x7F80)
+EXPONENTS = {"float16": np.uint16(0x7C00), "bfloat16": np.uint16(0x7F80)}
 """All bits of the exponent: infinite, or not a number."""
 LARGEST = float(np.finfo(np.float32).max)
 
@@ -121,18 +121,19 @@ class Weight:
 
 
 def _pieces(array: NDArray[Any]) -> Iterator[NDArray[Any]]:
-    """Yield the numbers of an array in pieces that fit into a cache."""
+    """Yield the numbers of an array in pieces that fit into a cache; float16 as its bits."""
     flat = array.reshape(-1)
+    flat = flat.view(np.uint16) if flat.dtype == np.float16 else flat
     for start in range(0, len(flat), PIECE):
         yield flat[start : start + PIECE]
 
 
 def _are_finite(kind: str, numbers: NDArray[Any]) -> bool:
-    if kind == "bfloat16":
-        return not bool(((numbers & BFLOAT16_EXPONENT) == BFLOAT16_EXPONENT).any())
+    if (exponent := EXPONENTS.get(kind)) is not None:
+        return not bool(((numbers & exponent) == exponent).any())
     if kind == "float64":
         return bool((np.abs(numbers) <= LARGEST).all())
-    return kind not in ("float32", "float16") or bool(np.isfinite(numbers).all())
+    return kind != "float32" or bool(np.isfinite(numbers).all())
 
 
 def read_safetensors(path: Path) -> dict[str, Weight]:

@@ -59,6 +59,8 @@ OWN: dict[str, tuple[type[PreTrainedConfig], type[Seq2Seq | LanguageModel]]] = {
     Seq2SeqConfig.model_type: (Seq2SeqConfig, Seq2Seq),
     LanguageModelConfig.model_type: (LanguageModelConfig, LanguageModel),
 }
+BUFFERS = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias", "rotary_emb.inv_freq")
+"""Ends of names of buffers that pretrained encoders compute themselves."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Ends of names in the first files of BERT and its kin: what they are called now."""
 
@@ -153,14 +155,21 @@ def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
     """Give an encoder the weights it was pretrained to; heads on top of it are left out."""
     folder, model = Path(folder), encoder.model
     expected = model.state_dict()
-    weights = {}
+    parts = {name for name, _ in model.named_children()}
+    weights: dict[str, Weight] = {}
     for name, weight in read_weights(folder).items():
         name = name.removeprefix(f"{model.base_model_prefix}.")
         for old, new in OLD_NAMES.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
+        part_of = name.partition(".")[0]
+        if name in weights:
+            raise ModelError(f"{folder}: holds {name!r} under two names; remove one of them")
         if name in expected:
             weights[name] = weight
+        elif part_of in parts and not name.endswith(BUFFERS):
+            raise ModelError(f"{folder}: {name[:200]!r} is not part of the encoder in config.json")
     check_weights(folder, weights, _expected(expected))
+    Part[Any](folder, model.config, weights).check_values()
     model.load_state_dict({name: as_tensor(weight) for name, weight in weights.items()})
 
 

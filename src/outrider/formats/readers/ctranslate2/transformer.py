@@ -150,8 +150,8 @@ def _tables(
         tables["head.weight"] = "decoder/projection"
     if not config.share_embeddings:
         tables["source_tokens.weight"] = _source(variables)
-    for theirs in ("decoder/projection", _source(variables)):
-        known |= {f"{theirs}/weight", f"{theirs}/weight_scale"}
+    for theirs in {"decoder/projection", _source(variables)} - set(tables.values()):
+        _weight(variables, f"{theirs}/weight", known)  # the same table as another
     found = {}
     for name, theirs in tables.items():
         table = _weight(variables, f"{theirs}/weight", known)
