@@ -2,12 +2,18 @@
 
 import json
 import random
+import shlex
+import signal
+import subprocess
+import sys
+import time
 from pathlib import Path
 
 import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import build_app, run
+from outrider.training.folder import RunFolder
 
 YAML = """
 name: tiny
@@ -32,6 +38,14 @@ train:
   evaluate_every: 3
   log_every: 3
   device: cpu
+"""
+
+
+INTERRUPTIBLE = """
+import signal
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a test may run where it is ignored
+from outrider.cli.main import main
+main()
 """
 
 
@@ -102,3 +116,57 @@ def test_a_mistake_in_evaluate_is_one_line(
 ) -> None:
     assert run(["evaluate", str(tmp_path), *arguments]) == 2
     assert f"outrider: {message}" in capsys.readouterr().err
+
+
+def interrupt(line: list[str], folder: RunFolder, after: int) -> list[str]:
+    """Start a command, stop it with Ctrl-C at that step, and return what it prints on stderr."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTIBLE, *line], stderr=subprocess.PIPE, text=True
+    )
+    try:
+        wanted = folder.checkpoints.folder / f"step-{after:08d}"
+        deadline = time.monotonic() + 240
+        while not wanted.exists() and process.poll() is None and time.monotonic() < deadline:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        _, err = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, err
+    return err.splitlines()
+
+
+def test_ctrl_c_names_the_saved_step_and_the_command_that_continues(
+    config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = RunFolder(tmp_path / "run")
+    endless = ["train.steps=1000000", "train.schedule=constant", "train.log_every=1000000"]
+    endless += ["train.evaluate_every=0", "train.save_every=2", "train.keep=1000000"]
+    lines = interrupt(["train", "--restart", str(config), *endless], folder, after=4)
+    saved = folder.checkpoints.latest()
+    assert saved is not None
+    assert saved.progress.step >= 4
+    command = ["outrider", "train", str(config), *endless]
+    assert lines[-1] == (
+        f"outrider: stopped; step {saved.progress.step} is saved; this command continues from "
+        f"there: {shlex.join(command)}"
+    )
+    assert not any(line.startswith("outrider:") for line in lines[:-1])
+
+    end = saved.progress.step + 1
+    assert run([*command[1:], f"train.steps={end}"]) == 0
+    assert f"resuming from {saved.folder}" in capsys.readouterr().err
+
+
+def test_ctrl_c_before_the_first_checkpoint_says_that_nothing_is_saved(
+    config: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("outrider.training.run.train_run", interrupted)
+    assert run(["train", str(config)]) == 130
+    assert capsys.readouterr().err == (
+        "outrider: stopped; no step is saved yet (train.save_every: 3); start again with: "
+        f"outrider train {config}\n"
+    )

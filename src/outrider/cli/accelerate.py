@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.console import new_console
+from outrider.cli.console import StoppedError, new_console
 
 __all__ = ["accelerate"]
 
@@ -42,6 +42,5 @@ def accelerate(
             console=new_console(stderr=True, quiet=quiet),
         )
     except KeyboardInterrupt:
-        typer.echo("outrider: what is done is kept; start again to go on", err=True)
-        raise typer.Exit(130) from None
+        raise StoppedError("stopped; what is done is kept; the same command continues") from None
     typer.echo(str(folder))

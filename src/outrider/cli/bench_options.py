@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.console import new_console
+from outrider.cli.console import StoppedError, new_console
 from outrider.errors import ConfigError
 from outrider.evaluation.bleu_tokenizer import check_tokenizer
 
@@ -45,8 +45,7 @@ def report_interrupt(doing: list[str]) -> Iterator[None]:
     try:
         yield
     except KeyboardInterrupt:
-        typer.echo(f"outrider: stopped ({doing[0]}); no result was written", err=True)
-        raise typer.Exit(130) from None
+        raise StoppedError(f"stopped ({doing[0]}); no result was written") from None
 
 
 @contextmanager

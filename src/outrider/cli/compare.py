@@ -6,7 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import new_console
+from outrider.cli.console import StoppedError, new_console
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError
 
@@ -78,8 +78,7 @@ def compare(
     try:
         result = compare_models(configs, comparison, console=new_console(stderr=True))
     except KeyboardInterrupt:
-        typer.echo("outrider: stopped; the same command goes on from here", err=True)
-        raise typer.Exit(130) from None
+        raise StoppedError("stopped; the same command continues") from None
     _print(result)
     _write(result, json, png)
     if any(model["status"] == "failed" for model in result["models"]):

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.console import new_console
+from outrider.cli.console import StoppedError, new_console
 
 __all__ = ["distill"]
 
@@ -69,8 +69,8 @@ def distill(
             **{name: value for name, value in given.items() if value is not None},
         )
     except KeyboardInterrupt:
-        typer.echo("outrider: the finished shards are kept; start again to go on", err=True)
-        raise typer.Exit(130) from None
+        message = "stopped; the finished shards are kept; the same command continues"
+        raise StoppedError(message) from None
     if not quiet:
         new_console(stderr=True).print(report(prepared))
     typer.echo(str(prepared.folder))

@@ -19,6 +19,7 @@ import typer
 from typer.main import get_command
 
 from outrider import __version__
+from outrider.cli.console import StoppedError
 from outrider.cli.output import Nowhere
 from outrider.cli.plain_values import read_plainly
 from outrider.errors import FallbackWarning, OutriderError, is_out_of_memory, missing_extra
@@ -193,6 +194,9 @@ def _report(error: Exception) -> int | None:
     """Say in one line what went wrong and return the exit code; None for a bug."""
     if isinstance(error, BrokenPipeError):
         return _close_stdout()
+    if isinstance(error, StoppedError):
+        _say(str(error))
+        return 130
     if isinstance(error, OutriderError):
         _say(str(error))
     elif is_out_of_memory(error):

@@ -1,12 +1,16 @@
 """`outrider train`: from a run config to a trained model folder."""
 
 import os
+import shlex
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from outrider.cli.console import new_console
+from outrider.cli.console import StoppedError, new_console
+
+if TYPE_CHECKING:
+    from outrider.training.run_config import RunConfig
 
 __all__ = ["train"]
 
@@ -34,15 +38,37 @@ def train(
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     from outrider.config import load_config
-    from outrider.training.run import train_run
     from outrider.training.run_config import RunConfig
 
     run = load_config(RunConfig, config, overrides or [])
+    try:
+        folder = _train(run, ray, restart=restart, quiet=not main)
+    except KeyboardInterrupt:
+        if not main:
+            raise
+        options = [] if ray is None else ["--ray", str(ray)]
+        command = shlex.join(["outrider", "train", *options, str(config), *(overrides or [])])
+        if "RANK" in os.environ:
+            command += " (under torchrun, as before)"
+        raise StoppedError(f"stopped; {_saved(run)}: {command}") from None
+    if main:
+        typer.echo(str(folder))
+
+
+def _train(run: "RunConfig", ray: int | None, *, restart: bool, quiet: bool) -> Path:
     if ray is not None:
         from outrider.training.on_ray import train_on_ray
 
-        typer.echo(str(train_on_ray(run, ray, restart=restart)))
-        return
-    folder = train_run(run, restart=restart, console=new_console(stderr=True, quiet=not main))
-    if main:
-        typer.echo(str(folder))
+        return train_on_ray(run, ray, restart=restart)
+    from outrider.training.run import train_run
+
+    return train_run(run, restart=restart, console=new_console(stderr=True, quiet=quiet))
+
+
+def _saved(run: "RunConfig") -> str:
+    from outrider.training.folder import RunFolder
+
+    saved = RunFolder(Path(run.folder)).checkpoints.latest()
+    if saved is None:
+        return f"no step is saved yet (train.save_every: {run.train.save_every}); start again with"
+    return f"step {saved.progress.step} is saved; this command continues from there"
