@@ -1,4 +1,4 @@
-"""The living parts of the first page: the rounds of one translation, and figures from results/."""
+"""Parts of the home page made from data: the rounds of one translation, figures from results/."""
 
 import json
 import re
@@ -13,11 +13,11 @@ DOCS = Path(__file__).parent
 RESULTS = DOCS.parent / "results"
 KINDS = {
     "en": {
-        "accepted": "drafted and accepted",
-        "refused": "drafted, refused",
-        "dropped": "dropped with it",
-        "correction": "the model's own token instead",
-        "bonus": "the model's own token after a whole draft",
+        "accepted": "drafted, accepted",
+        "refused": "drafted, rejected",
+        "dropped": "drafted after a rejected token",
+        "correction": "the model's token in its place",
+        "bonus": "the model's token after an accepted block",
     },
     "zh": {
         "accepted": "草稿，已接受",
@@ -29,22 +29,22 @@ KINDS = {
 }
 FIGURE_WORDS = {
     "en": (
-        "the speed of CTranslate2 int8: one sentence at a time, one thread each, the same weights",
+        "the speed of CTranslate2 int8: OPUS-MT Chinese–English, one sentence at a time, "
+        "one thread each",
+        "the sentences a second of LibreTranslate: a server with OPUS-MT and 64 clients",
         "lines of newstest2014 identical, token for token, to decoding without a drafter",
-        "the speed of PyTorch's causal attention: a sliding window over 16,384 tokens, forward and "
-        "backward",
     ),
     "zh": (
-        "CTranslate2 int8 的速度：逐句翻译，各用一个线程，权重相同",
-        "newstest2014 的译文与不用起草模型时逐词元相同的行数",
-        "PyTorch 因果注意力的速度：16,384 个词元上的滑动窗口，前向加反向",
+        "CTranslate2 int8 的速度：OPUS-MT 中英，逐句翻译，各用一个线程",
+        "LibreTranslate 每秒的句数：OPUS-MT 服务，64 个客户端",
+        "newstest2014 的译文与不用草稿模型时逐词元相同的行数",
     ),
 }
 ELEMENTS = {"refused": "del", "dropped": "del", "correction": "ins"}
 
 
 class Figure(NamedTuple):
-    """A number, what it counts, and the file it stands in."""
+    """A number of the home page, its description and its result file."""
 
     value: str
     words: str
@@ -79,18 +79,17 @@ def rounds(shown: dict[str, Any], language: str = "en") -> Iterator[str]:
 
 def figures(language: str = "en") -> list[Figure]:
     """The three numbers of the first page, read from the files that hold them."""
-    names = ("bench-decode-demo", "exact-newstest2014", "attention")
-    decode, exact, attention = results = [_result(name) for name in names]
-    (tandem,) = (
+    names = ("bench-decode-opus-mt-zh-en-plain-vnni", "bench-serve-opus-mt", "exact-newstest2014")
+    decode, serve, exact = results = [_result(name) for name in names]
+    (alone,) = (
         row
         for row in decode["rows"]
-        if (row["engine"], row["mode"]) == ("outrider-native-int8", "tandem")
-        and (row["batch"], row["threads"]) == (1, 1)
+        if (row["engine"], row["batch"]) == ("outrider-native-int8", 1)
     )
     values = (
-        f"{tandem['ratio_to_ctranslate2_int8']:.1f}×",
+        f"{alone['ratio_to_ctranslate2_int8']:.1f}×",
+        f"{serve['ratio_to_libretranslate']:.1f}×",
         f"{exact['identical']:,}{'/' if language == 'zh' else ' of '}{exact['lines']:,}",
-        f"{attention['kinds']['sliding']['speedup_16k']:.1f}×",
     )
     return [
         Figure(value, words, f"{name}.json", machine_words(result["machine"], language))

