@@ -8,6 +8,7 @@ from outrider.cli.main import run
 from outrider.runtime import Translator, load
 
 DEMO = Path(__file__).parents[1] / "demo" / "en-de"
+DOCS = DEMO.parents[1] / "docs"
 TEXTS = (
     "Where is the station?",
     "I have never seen such a beautiful garden.",
@@ -30,6 +31,13 @@ def test_it_fits_and_says_where_it_comes_from() -> None:
     card = (DEMO / "README.md").read_text(encoding="utf-8")
     for word in ("tatoeba.org", "CC BY 2.0", "manythings.org/anki", "## Limits"):
         assert word in card
+
+
+def test_pages_call_it_a_toy() -> None:
+    pages = [page for page in DOCS.glob("*.md") if not page.name.startswith("index.")]
+    for page in [DEMO / "README.md", *pages]:
+        text = page.read_text(encoding="utf-8")
+        assert "demo/en-de" not in text or "toy" in text or "玩具" in text, page
 
 
 @pytest.mark.parametrize("mode", ["ar", "tandem", "parallel"])

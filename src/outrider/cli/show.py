@@ -39,7 +39,8 @@ _DEMO = Path("demo/en-de")
 def show_tandem(
     text: Annotated[str, typer.Argument(help="What to translate, or the prompt to continue.")],
     model: Annotated[
-        str | None, typer.Option("--model", "-m", help="Model folder; by default demo/en-de.")
+        str | None,
+        typer.Option("--model", "-m", help="Model folder; by default the toy demo/en-de."),
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw it here as a picture.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write it here as a page.")] = None,
