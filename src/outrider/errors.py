@@ -25,6 +25,7 @@ __all__ = [
     "ModelError",
     "OutriderError",
     "ResourceError",
+    "ScriptWarning",
     "UnsupportedError",
     "is_out_of_memory",
     "missing_extra",
@@ -121,6 +122,10 @@ def missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:
 
 class FallbackWarning(UserWarning):
     """Something was asked for that another part does instead, as well but not as fast."""
+
+
+class ScriptWarning(UserWarning):
+    """A text is in a script that the language of the model does not use."""
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

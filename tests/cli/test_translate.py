@@ -1,6 +1,7 @@
 """`outrider translate` and `outrider generate`, through the real command line on toy models."""
 
 import io
+import shutil
 import sys
 
 import pytest
@@ -47,6 +48,31 @@ def language_model(tmp_path_factory):
 
 def lines(texts: list[str]) -> str:
     return "".join(text + "\n" for text in texts)
+
+
+@pytest.mark.parametrize("how", ["texts", "--in", "--shards"])
+def test_text_in_another_script_is_warned_of_once_a_command(command, folder, tmp_path, how) -> None:
+    english = tmp_path / "model"
+    shutil.copytree(folder, english)
+    (english / "README.md").write_text("---\nlanguage: [en, de]\n---\n")
+    texts = ["请问最近的地铁站在哪里？"] * 50
+    source = tmp_path / "in" / "a.txt"
+    source.parent.mkdir()
+    source.write_text(lines(texts))
+    where = {
+        "texts": texts,
+        "--in": ["--in", source],
+        "--shards": ["--shards", source.parent, "--out", tmp_path / "out"],
+    }[how]
+    code, _, err = command("translate", "--model", english, "--max-new-tokens", 1, *where)
+    assert code == 0
+    message = "the text is in Chinese script, but the model reads en or de; choose a model"
+    assert err.count(f"outrider: {message}") == 1
+    source.write_text(lines(TEXT))
+    shutil.rmtree(tmp_path / "out", ignore_errors=True)
+    where = TEXT if how == "texts" else where
+    assert "script" not in command("translate", "--model", english, *where)[2]
+    assert "script" not in command("translate", "--model", folder, *texts)[2]
 
 
 def test_texts_on_the_command_line(command, folder, expected) -> None:

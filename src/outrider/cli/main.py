@@ -22,7 +22,13 @@ from outrider import __version__
 from outrider.cli.console import StoppedError
 from outrider.cli.output import Nowhere
 from outrider.cli.plain_values import read_plainly
-from outrider.errors import FallbackWarning, OutriderError, is_out_of_memory, missing_extra
+from outrider.errors import (
+    FallbackWarning,
+    OutriderError,
+    ScriptWarning,
+    is_out_of_memory,
+    missing_extra,
+)
 
 __all__ = ["build_app", "commands", "main", "run"]
 
@@ -123,7 +129,7 @@ def run(arguments: Sequence[str]) -> int:
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
-        with _open_streams(), _fallbacks_in_one_line():
+        with _open_streams(), _warnings_in_one_line():
             code = (
                 commands(_wanted(arguments))(arguments, standalone_mode=False, prog_name="outrider")
                 or 0
@@ -175,13 +181,14 @@ def _open_streams() -> Iterator[None]:
 
 
 @contextmanager
-def _fallbacks_in_one_line() -> Iterator[None]:
+def _warnings_in_one_line() -> Iterator[None]:
     with warnings.catch_warnings():
-        warnings.simplefilter("default", FallbackWarning)
+        for ours in (FallbackWarning, ScriptWarning):
+            warnings.simplefilter("default", ours)
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            if issubclass(category, FallbackWarning):
+            if issubclass(category, FallbackWarning | ScriptWarning):
                 _say(str(message), typer.colors.YELLOW)
             else:
                 usual(message, category, *place, **more)

@@ -123,7 +123,10 @@ def translate(
         translator = _load_translator(model, {**place, **languages})
         if stats:
             options["stats"] = stack.enter_context(_statistics())
-        _translate(translator, lines, target, options)
+        from outrider.runtime.scripts import watched
+
+        reads = (source_language,) if source_language else translator.reads
+        _translate(translator, watched(lines, reads), target, options)
 
 
 def _check_alone(others: dict[str, Any]) -> None:

@@ -8,9 +8,12 @@ given again.
 import hashlib
 import io
 import time
+from collections import deque
+from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
 from functools import partial
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -38,9 +41,13 @@ from outrider.jobs.workers import Run, hired
 from outrider.runtime.load import load
 from outrider.runtime.options import decode_settings
 from outrider.runtime.result import format_results
+from outrider.runtime.scripts import watched
 from outrider.runtime.translator import Translator
 
 __all__ = ["translate_shards"]
+
+HEAD_LINES = 100
+"""Lines of the first file whose script is looked at."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +154,7 @@ def translate_shards(
     origin = asked.origin()
     if _is_there(open_store(out), origin, units):
         return out
+    _check_script(open_store(source), units, translator.reads)
     with open_job(out, origin) as folder:
         work = _Translating(translator, asked, folder) if workers == 1 else None
         del translator  # workers of Ray have their own
@@ -162,6 +170,15 @@ def translate_shards(
         folder.store.write_json(TRANSLATED, summary)
         folder.publish(out)
     return out
+
+
+def _check_script(source: Store, units: list[Unit], languages: Sequence[str]) -> None:
+    """Warn if the first file is in a script that the languages do not use."""
+    first = next((unit.input for unit in units if unit.rows), None)
+    if first is not None and languages:
+        with source.open(first) as raw:
+            lines = islice(Lines(io.BufferedReader(raw), source.show(first)), HEAD_LINES)
+            deque(watched((line.decode("utf-8", "replace") for line in lines), languages), 0)
 
 
 def _decoding(options: dict[str, Any]) -> dict[str, Any]:

@@ -68,6 +68,12 @@ class Frame:
         return sorted(self.languages or _wanted(self.vocabulary()))
 
     @property
+    def source(self) -> str | None:
+        """The language that the model is told it reads."""
+        around = {*self.before, *self.after}
+        return next((name for name, token in self.languages.items() if token in around), None)
+
+    @property
     def told(self) -> bool:
         """Whether the model is told which language it reads."""
         return not {*self.languages.values()}.isdisjoint((*self.before, *self.after))

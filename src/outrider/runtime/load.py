@@ -22,6 +22,7 @@ from outrider.runtime.device import choose_device
 from outrider.runtime.engine import build_backend, choose_engine
 from outrider.runtime.frame import source_frame
 from outrider.runtime.generator import Generator
+from outrider.runtime.languages import source_languages
 from outrider.runtime.options import forced_first, model_defaults, model_ends, model_split
 from outrider.runtime.translator import Translator
 
@@ -102,6 +103,7 @@ def load(
         defaults=defaults,
         split=model_split(folder),
         right_to_left=config.right_to_left,
+        reads=source_languages(folder),
     )
 
 

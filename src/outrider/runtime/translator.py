@@ -38,6 +38,7 @@ class Translator:
         defaults: Mapping[str, Any] | None = None,
         split: bool = True,
         right_to_left: bool = False,
+        reads: Sequence[str] = (),
     ) -> None:
         """Hold the parts.
 
@@ -49,6 +50,7 @@ class Translator:
             defaults: Decoding options that the model asks for.
             split: Whether it wants texts sentence by sentence.
             right_to_left: Whether it writes the last token of a text first.
+            reads: Languages of the texts, if known.
         """
         self.backend = backend
         self.tokenizer = tokenizer
@@ -57,6 +59,7 @@ class Translator:
         self.defaults = dict(defaults or {})
         self.split = split
         self.right_to_left = right_to_left
+        self._reads = tuple(reads)
 
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
         """Return this translator for texts of one language to be translated to another.
@@ -66,6 +69,12 @@ class Translator:
         other = copy(self)
         other.frame = self.frame.between(source, target)
         return other
+
+    @property
+    def reads(self) -> tuple[str, ...]:
+        """Languages of the texts it takes; empty if unknown."""
+        source = self.frame.source
+        return self._reads if source is None else (source,)
 
     @overload
     def translate(
