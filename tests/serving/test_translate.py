@@ -66,6 +66,13 @@ def test_a_multipart_form_is_read_like_an_urlencoded_one(url, offline) -> None:
     assert answer.json() == {"translatedText": offline.translate(["two men", "play"])}
 
 
+def test_detect_names_an_unknown_field_too(url) -> None:
+    for body in ({"json": {"q": "a", "text": "b"}}, {"data": {"q": "a", "text": "b"}}):
+        answer = httpx.post(f"{url}/detect", **body)
+        assert answer.status_code == 422
+        assert answer.json()["error"].startswith("text: unknown field")
+
+
 MULTIPART = "multipart/form-data; boundary=b"
 PART = b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n'
 
@@ -120,7 +127,8 @@ def test_languages_that_nobody_translates(url) -> None:
         ({"source": ""}, 422, "source"),
         ({"options": {"beams": -1}}, 422, "options.beams"),
         ({"options": {"beams": 99}}, 422, "beams: got 99; this server allows at most 16"),
-        ({"options": {"nothing": 1}}, 422, "options.nothing"),
+        ({"options": {"nothing": 1}}, 422, "options.nothing: unknown field"),
+        ({"glosary": 1}, 422, "glosary: unknown field; /openapi.json lists those of this route"),
         ({"options": {"beams": 2, "mode": "tandem"}}, 422, "beams"),
         ({"deadline": -1}, 422, "deadline"),
         ({"q": "a" * 30_000}, 413, "send at most 20,000 characters"),

@@ -118,7 +118,10 @@ def _invalid(request: Request, error: Exception) -> Response:
     if first["type"] == "json_invalid":
         return error_answer(request.url.path, 422, "the body is not JSON, nor a form")
     key = well_formed(".".join(str(part) for part in first["loc"] if part != "body"))[:100]
-    message = f"{key}: {first['msg']}" if key else str(first["msg"])
+    said = str(first["msg"])
+    if first["type"] == "extra_forbidden":
+        said = "unknown field; /openapi.json lists those of this route"
+    message = f"{key}: {said}" if key else said
     return error_answer(request.url.path, 422, message, key=key or None)
 
 

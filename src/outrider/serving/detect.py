@@ -4,7 +4,7 @@ from functools import cache
 from typing import Annotated, Any
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.data.language import LanguageGuess
 from outrider.data.normalise import normalise
@@ -27,6 +27,8 @@ guesser = cache(LanguageGuess)
 
 class DetectBody(BaseModel):
     """What `/detect` is asked."""
+
+    model_config = ConfigDict(extra="forbid")
 
     q: str
     api_key: Annotated[str, Field(max_length=200)] | None = None

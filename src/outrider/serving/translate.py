@@ -3,7 +3,7 @@
 from typing import Annotated, Any, Literal
 
 from fastapi import APIRouter, Request
-from pydantic import BaseModel, Field
+from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from outrider.errors import ConfigError
@@ -27,6 +27,8 @@ BEAMS = 4
 
 class TranslateBody(BaseModel):
     """What `/translate` is asked; the fields after `api_key` are ours."""
+
+    model_config = ConfigDict(extra="forbid")
 
     q: str | list[str]
     """A text, or several."""
