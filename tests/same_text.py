@@ -108,7 +108,7 @@ def play(
 ) -> Outcome:
     """Let clients ask, and compare what they are told with what the library says."""
     asked = draw_requests(requests, seed=seed, quit_share=quit_share)
-    answers = asyncio.run(_ask_all(url, translator.name, writer.name, asked, clients))
+    answers = asyncio.run(_ask_all(url, "en-de", writer.name, asked, clients))
     return compare(
         asked, answers, outrider.load(translator, **place), outrider.load(writer, **place)
     )

@@ -318,7 +318,7 @@ JSON = st.recursive(
     | st.integers()
     | st.floats()
     | st.text(max_size=40)
-    | st.sampled_from(["en", "de", "auto", "text", "tiny", "html", "tandem", "beam", "user"]),
+    | st.sampled_from(["en", "de", "auto", "text", "en-de", "html", "tandem", "beam", "user"]),
     lambda inner: (
         st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
     ),

@@ -85,7 +85,7 @@ def test_published_clients_bring_theirs(locked, offline) -> None:
         "two men"
     )
     client = openai.OpenAI(base_url=f"{url}/v1", api_key=key, max_retries=0)
-    said = client.completions.create(model="tiny", prompt="two men").choices[0].text
+    said = client.completions.create(model="en-de", prompt="two men").choices[0].text
     assert said == offline.translate("two men")
     with pytest.raises(openai.AuthenticationError):
         openai.OpenAI(base_url=f"{url}/v1", api_key="wrong", max_retries=0).models.list()
@@ -121,11 +121,11 @@ def test_nothing_secret_in_log_or_metrics(locked) -> None:
     assert [one["status"] for one in lines] == [200, 401, 404, 422, 200, 404]
     assert lines[0] | {"time": 0, "seconds": 0} == {
         **{"time": 0, "level": "info", "event": "request", "method": "POST", "seconds": 0},
-        **{"route": "/translate", "status": 200, "key": "alice", "model": "tiny"},
+        **{"route": "/translate", "status": 200, "key": "alice", "model": "en-de"},
         **{"characters": len(secret), "bytes": lines[0]["bytes"]},
     }
     assert 'outrider_requests_total{route="/translate",status="200"} 2.0' in metrics
-    assert 'outrider_tokens_total{model="tiny"}' in metrics
+    assert 'outrider_tokens_total{model="en-de"}' in metrics
 
 
 def test_only_hashes_are_kept(ring) -> None:

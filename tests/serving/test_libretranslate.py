@@ -54,6 +54,62 @@ def test_a_language_is_told_from_the_text(serve, translator, tmp_path, offline) 
         assert answer["translatedText"] == offline.translate(text)
 
 
+def test_a_model_of_unknown_languages(serve, translator, offline) -> None:
+    url = serve(translator)
+    said = {"translatedText": offline.translate("two men")}
+    for languages in (
+        {},
+        {"source": "auto"},
+        {"target": "auto"},
+        {"source": "auto", "target": "auto"},
+    ):
+        for form in ("json", "data"):
+            answer = httpx.post(f"{url}/translate", **{form: {"q": "two men"} | languages})
+            assert answer.json() == said
+    assert httpx.get(f"{url}/languages").json() == [
+        {"code": "auto", "name": "Unknown", "targets": ["auto"]}
+    ]
+    client = LibreTranslateAPI(url)
+    assert client.translate("two men", "auto", "auto") == offline.translate("two men")
+    told = httpx.get(f"{url}/frontend/settings").json()["language"]
+    assert told["source"] == told["target"] == {"code": "auto", "name": "Unknown"}
+    for languages in ({"source": "en"}, {"target": "de"}, {"source": "en", "target": "de"}):
+        answer = httpx.post(f"{url}/translate", json={"q": "two men"} | languages)
+        assert answer.status_code in (404, 422)
+        assert "for tiny, leave out source and target, or start" in answer.json()["error"]
+    (model,) = httpx.get(f"{url}/v1/models").json()["data"]
+    assert (model["id"], model["task"], model["languages"]) == ("tiny", "translate", [])
+    body = {"model": "tiny", "prompt": "two men"}
+    (choice,) = httpx.post(f"{url}/v1/completions", json=body).json()["choices"]
+    assert choice["text"] == offline.translate("two men")
+    answer = httpx.post(f"{url}/v1/completions", json=body | {"target": "fr"})
+    assert answer.status_code == 422
+    assert "one language only, which it does not name; leave it (--to) out" in answer.text
+    assert "done" in httpx.post(f"{url}/watch", json={"text": "two men"}, timeout=60).text
+
+
+def test_a_target_is_left_out_where_there_is_one(serve, translator, tmp_path, offline) -> None:
+    twin = tmp_path / "twin"
+    twin.symlink_to(translator)
+    url = serve(f"en-de={translator}", f"de-fr={twin}", load=False)
+    said = offline.translate("two men")
+    answer = httpx.post(f"{url}/translate", json={"q": "two men", "source": "en"})
+    assert answer.json() == {"translatedText": said}
+    answer = httpx.post(f"{url}/translate", json={"q": "two men"})
+    assert answer.status_code == 422
+    assert answer.json()["error"] == (
+        "target: name the language to write; there is en to de, de to fr"
+    )
+    both = serve(f"en-de={translator}", twin, load=False)
+    answer = httpx.post(f"{both}/translate", json={"q": "two men"})
+    assert answer.json() == {"translatedText": said}, "the other is asked for by its languages"
+    one = serve(f"en-de={translator}", load=False)
+    assert httpx.post(f"{one}/translate", json={"q": "two men"}).json() == {
+        "translatedText": said,
+        "detectedLanguage": {"language": "en", "confidence": 100.0},
+    }
+
+
 def test_settings_of_its_page(url) -> None:
     told = httpx.get(f"{url}/frontend/settings").json()
     assert told["charLimit"] == 20_000

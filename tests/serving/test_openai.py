@@ -56,8 +56,8 @@ def alone(writer: Path) -> Generator:
 
 
 def test_models(client: openai.OpenAI) -> None:
-    assert [one.id for one in client.models.list()] == ["tiny", "text", "chatty"]
-    assert client.models.retrieve("tiny").owned_by == "outrider"
+    assert [one.id for one in client.models.list()] == ["en-de", "text", "chatty"]
+    assert client.models.retrieve("en-de").owned_by == "outrider"
     with pytest.raises(openai.NotFoundError):
         client.models.retrieve("nothing")
 
@@ -123,9 +123,9 @@ def test_a_stop_ends_a_text(client: openai.OpenAI, alone: Generator, stream: boo
 
 def test_a_translation_model_translates_prompts(client, offline) -> None:
     text = "two men play! a small dog runs."
-    answer = client.completions.create(model="tiny", prompt=text)
+    answer = client.completions.create(model="en-de", prompt=text)
     assert answer.choices[0].text == offline.translate(text)
-    told = client.completions.create(model="tiny", prompt=text, stream=True)
+    told = client.completions.create(model="en-de", prompt=text, stream=True)
     parts = [one.choices[0].text for one in told]
     assert "".join(parts) == offline.translate(text)
     assert len(parts) > 1, "sentence by sentence"
@@ -139,14 +139,14 @@ def test_a_sentence_written_from_right_to_left_is_told_whole(serve, tmp_path: Pa
         loaded, text = outrider.load(folder), "two men play! a small dog runs."
         parts = [
             one.choices[0].text
-            for one in client.completions.create(model="turned", prompt=text, stream=True)
+            for one in client.completions.create(model="en-de", prompt=text, stream=True)
         ]
         whole = loaded.translate(text)
         assert "".join(parts) == whole
         first = loaded.translate("two men play!")
         assert [part.strip() for part in parts if part] == [first, whole.removeprefix(first)[1:]]
         stop = whole[3:5]
-        answer = client.completions.create(model="turned", prompt=text, stop=stop)
+        answer = client.completions.create(model="en-de", prompt=text, stop=stop)
         assert answer.choices[0].text == whole[: whole.index(stop)]
 
 
@@ -180,7 +180,7 @@ def test_what_users_write_is_never_a_special_token(client: openai.OpenAI) -> Non
 
 
 @pytest.mark.parametrize(
-    ("model", "said"), [("tiny", "translates and holds no conversations"), ("text", "no chat tem")]
+    ("model", "said"), [("en-de", "translates and holds no conversations"), ("text", "no chat tem")]
 )
 def test_a_model_that_holds_no_conversations(client: openai.OpenAI, model: str, said: str) -> None:
     with pytest.raises(openai.UnprocessableEntityError, match=said):

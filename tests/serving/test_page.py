@@ -44,7 +44,7 @@ def demo() -> Translator:
 def address(demo: Translator, tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """The demo, and a model without a drafter."""
     bare = drafted.save_translator(tmp_path_factory.mktemp("page") / "bare", drafter=False)
-    specs = [read_spec(f"en-de={folder}") for folder in (ROOT / "demo" / "en-de", bare)]
+    specs = [read_spec(f"en-de={ROOT / 'demo' / 'en-de'}"), read_spec(f"en-fr={bare}")]
     with serving(Engine(specs, place={"backend": "native", "threads": 1})) as url:
         yield url
 
@@ -197,7 +197,7 @@ def test_several_sentences_are_decoded_together(browser, demo) -> None:
 
 def test_a_model_without_a_drafter_decodes_alone(browser) -> None:
     browser.evaluate(
-        "document.querySelector('#model').value = 'bare';"
+        "document.querySelector('#model').value = 'en-fr';"
         "document.querySelector('#model').dispatchEvent(new Event('change'))"
     )
     write(browser, "two men")
@@ -251,7 +251,7 @@ def test_a_key_is_asked_for_and_taken(translator, tmp_path) -> None:
         browser.wait("document.activeElement.id === 'key'")
         browser.type(secret)
         browser.press("Tab", 9)
-        browser.wait("document.querySelector('#model').value === 'tiny'")
+        browser.wait("document.querySelector('#model').value === 'en-de'")
         browser.point("#go", click=True)
         assert finish(browser).startswith("The same text")
 

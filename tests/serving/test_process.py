@@ -61,7 +61,7 @@ def test_sigterm_lets_requests_in_flight_finish(start, translator, offline) -> N
     clients = [threading.Thread(target=ask) for _ in range(3)]
     for client in clients:
         client.start()
-    metric = 'outrider_queue_requests{model="tiny"} 3.0'
+    metric = 'outrider_queue_requests{model="en-de"} 3.0'
     while metric not in httpx.get(f"{server.url}/metrics").text:
         assert not answers, "they were too quick for this test"
     os.kill(server.popen.pid, signal.SIGTERM)
@@ -86,13 +86,21 @@ def test_it_runs_without_torch(start, translator) -> None:
     assert "libtorch" not in maps.read_text()
 
 
+def test_unknown_languages_are_said_at_the_start(start, translator) -> None:
+    server = start(translator, "--lazy")
+    assert (
+        "tiny: its languages are unknown; ask without source and target" in server.log.read_text()
+    )
+    assert httpx.get(f"{server.url}/languages").json()[0]["code"] == "auto"
+
+
 @pytest.mark.parametrize(
     ("arguments", "said"),
     [
         (("nowhere",), "nowhere: no such folder"),
-        (("{model}",), "does not say which languages it translates; write them before it"),
-        (("en-de={model}", "en-fr={model}"), "two models have this name"),
-        (("en-de={model}", "--memory", "1"), "memory: tiny alone takes"),
+        (("{model}", "{model}"), "tiny: two models have this name"),
+        (("en-de={model}", "en-de={model}"), "en-de: two models have this name"),
+        (("en-de={model}", "--memory", "1"), "memory: en-de alone takes"),
         (("en-de={model}", "--memory", "x"), "expected bytes such as 512M or 2G"),
         (("en-de={model}", "--keys", "nowhere.json"), "make one with outrider key FILE NAME"),
         (("en-de={model}", "--host", "256.0.0.1"), "--port: cannot listen at 256.0.0.1"),

@@ -90,7 +90,7 @@ PART = b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n'
         (MULTIPART, PART.replace(b"form-data", b"form-data;" + b" " * 5000) + b"--b--", "no name"),
         (MULTIPART, PART.replace(b'"q"', b'"q"; filename="x"') + b"--b--", "q: files are not read"),
         (MULTIPART, PART.replace(b"a\r\n", b"\xff\r\n") + b"--b--", "not UTF-8"),
-        (MULTIPART, PART + b"--b--", "source: Field required"),
+        (MULTIPART, PART.replace(b'"q"', b'"source"') + b"--b--", "q: Field required"),
         (MULTIPART, b"a" * (2 << 20) + PART + b"--b--", "the body has more than 2,097,152 bytes"),
     ],
     ids=lambda value: str(value)[:30],
@@ -145,7 +145,7 @@ def test_what_is_wrong_is_named(url, change, status, said) -> None:
 
 def test_health_and_readiness(url) -> None:
     assert httpx.get(f"{url}/health").json() == {"status": "ok"}
-    assert httpx.get(f"{url}/ready").json() == {"ready": True, "models": ["tiny"]}
+    assert httpx.get(f"{url}/ready").json() == {"ready": True, "models": ["en-de"]}
 
 
 def test_an_answer_does_not_wait_for_the_clients_acknowledgement(url) -> None:
@@ -179,16 +179,16 @@ def test_a_client_that_hangs_up_is_called_off(serve, translator, path) -> None:
     long = " ".join([TEXT] * 20)
     asked = {"q": long, "source": "en", "target": "de"}
     if path == "/v1/completions":
-        asked = {"model": "tiny", "prompt": long, "stream": True}
+        asked = {"model": "en-de", "prompt": long, "stream": True}
     body = json.dumps(asked).encode()
     head = f"POST {path} HTTP/1.1\r\nHost: x\r\nContent-Type: application/json\r\n"
     host, port = url.removeprefix("http://").split(":")
     with httpx.Client(base_url=url) as client, socket.create_connection((host, int(port))) as one:
         one.sendall(head.encode() + b"Content-Length: %d\r\n\r\n" % len(body) + body)
-        wait_for(client, 'outrider_queue_requests{model="tiny"} 1.0')
+        wait_for(client, 'outrider_queue_requests{model="en-de"} 1.0')
         one.close()
-        wait_for(client, 'outrider_cancelled_total{model="tiny"} 1.0')
-        wait_for(client, 'outrider_queue_requests{model="tiny"} 0.0')
+        wait_for(client, 'outrider_cancelled_total{model="en-de"} 1.0')
+        wait_for(client, 'outrider_queue_requests{model="en-de"} 0.0')
 
 
 def wait_for(client: httpx.Client, figure: str) -> None:

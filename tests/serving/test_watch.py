@@ -115,13 +115,13 @@ def test_the_end_is_a_round_too(serve) -> None:
 
 def test_models_and_what_they_are_told(url) -> None:
     (one,) = httpx.get(f"{url}/watch").json()
-    assert one == {"name": "tiny", "pair": ["en", "de"], "sources": [], "targets": []}
+    assert one == {"name": "en-de", "pair": ["en", "de"], "sources": [], "targets": []}
 
 
 def test_a_model_without_a_drafter_and_one_that_continues(serve, writer, tmp_path) -> None:
     bare = drafted.save_translator(tmp_path / "bare", drafter=False)
     url = serve(f"en-de={bare}", writer)
-    found = events(url, model="bare", text="two men")
+    found = events(url, model="en-de", text="two men")
     assert found[0][1]["draft_tokens"] is None
     assert of(found, "done", "tandem") == []
     assert len(of(found, "done", "ar")) == 1
@@ -248,12 +248,12 @@ def test_a_viewer_that_hangs_up_is_called_off(serve, translator, monkeypatch) ->
             lines = answer.iter_lines()
             while next(lines) != "event: round":
                 pass
-            assert 'outrider_queue_requests{model="tiny"} 1.0' in client.get("/metrics").text
+            assert 'outrider_queue_requests{model="en-de"} 1.0' in client.get("/metrics").text
         until = time.monotonic() + 10
-        while 'outrider_cancelled_total{model="tiny"} 1.0' not in client.get("/metrics").text:
+        while 'outrider_cancelled_total{model="en-de"} 1.0' not in client.get("/metrics").text:
             assert time.monotonic() < until
-        assert 'outrider_queue_requests{model="tiny"} 0.0' in client.get("/metrics").text
-        rounds = 'outrider_rounds_total{model="tiny"}'
+        assert 'outrider_queue_requests{model="en-de"} 0.0' in client.get("/metrics").text
+        rounds = 'outrider_rounds_total{model="en-de"}'
         figures = []
         for _ in range(2):
             time.sleep(0.2)

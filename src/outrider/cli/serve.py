@@ -21,7 +21,7 @@ def serve(
         list[str],
         typer.Argument(
             metavar="MODEL...",
-            help="Folders, .argosmodel files or Hub ids; en-de=FOLDER names the languages.",
+            help="Folders, .argosmodel files or Hub ids; en-de=FOLDER names languages and model.",
         ),
     ],
     place: dict[str, Any],
@@ -91,6 +91,10 @@ def serve(
         load=not lazy,
     )
     app = service.build()
+    for spec in app.state.engine.shelf.specs.values():
+        if spec.unknown:
+            message = "its languages are unknown; ask without source and target, or write en-de="
+            typer.echo(f"outrider: {spec.name}: {message}{spec.folder}", err=True)
     least, most = _between("--replicas", replicas)
     if not ray and most > 1:
         raise ConfigError("--replicas", "is for --ray; one process serves all that it can")

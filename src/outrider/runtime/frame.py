@@ -47,9 +47,10 @@ class Frame:
         """Return the frame of texts in one language that are to be translated to another."""
         frame = self
         if source is not None:
-            token, known = _find("source_language", source, self.languages), self.languages.values()
             if not self.told:
-                raise ConfigError("source_language", "this model is not told what it reads")
+                message = "this model is not told what it reads; leave it (--from) out"
+                raise ConfigError("source_language", f"got {source!r}, but {message}")
+            token, known = _find("source_language", source, self.languages), self.languages.values()
             before, after = (
                 tuple(token if one in known else one for one in side)
                 for side in (self.before, self.after)
@@ -132,8 +133,9 @@ def _wanted(vocabulary: Mapping[str, int]) -> dict[str, int]:
 
 
 def _find(key: str, name: str, known: Mapping[str, int]) -> int:
-    if not known:
-        raise ConfigError(key, f"got {name!r}, but this model knows no languages by name")
+    if not known:  # a target: a model that is told its source has names
+        message = "this model translates into one language only, which it does not name"
+        raise ConfigError(key, f"got {name!r}, but {message}; leave it (--to) out")
     if name not in known:
         some = ", ".join(sorted(known)[:SHOWN])
         hint = nearest(name, known)

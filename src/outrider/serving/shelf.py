@@ -71,7 +71,10 @@ class Shelf:
         if len(self.specs) < len(specs):
             names = [spec.name for spec in specs]
             double = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(double, "two models have this name; rename one of the folders")
+            raise ConfigError(
+                double,
+                "two models have this name; rename a folder, or leave out a name before =",
+            )
         large = next((spec for spec in specs if memory and spec.weights > memory), None)
         if large is not None:
             raise ConfigError(

@@ -1,4 +1,4 @@
-"""What is to be served: `FOLDER`, or `zh-en=FOLDER` where the folder does not say its languages."""
+"""What is to be served: `FOLDER`, or `zh-en=FOLDER`, which names the languages and the model."""
 
 import re
 from collections.abc import Mapping
@@ -26,12 +26,12 @@ class Spec:
     """A model that can be asked for by name, loaded or not."""
 
     name: str
-    """What clients call it: the last part of its path."""
+    """What clients call it: `zh-en` of `zh-en=FOLDER`, else the last part of its path."""
     folder: Path
     writes: bool
     """Whether it continues prompts; if not, it translates."""
     pair: tuple[str, str] | None
-    """The languages it translates between; None where it has many, or none."""
+    """The languages it translates between; None where it has many or none, or they are unknown."""
     languages: tuple[str, ...]
     """Languages it writes, as it names them, where it has many."""
     reads: bool
@@ -42,6 +42,11 @@ class Spec:
     """When its config was written, in seconds since 1970."""
     weights: int
     """Bytes of its weights on disk, which is about what they take in memory."""
+
+    @property
+    def unknown(self) -> bool:
+        """Whether it translates, but neither its folder nor the command line says what."""
+        return not (self.writes or self.pair or self.languages)
 
 
 def read_spec(given: str) -> Spec:
@@ -57,10 +62,7 @@ def read_spec(given: str) -> Spec:
     languages, reads = ((), False) if writes or pair else _many(folder)
     if match is not None:
         pair, languages, reads = (match["source"], match["target"]), (), False
-    if not writes and pair is None and not languages:
-        message = "does not say which languages it translates; write them before it"
-        raise ConfigError(given, f"{message}, such as en-de={given}")
-    name = _name(folder, place)
+    name = _name(folder, place) if match is None else given.removesuffix(f"={place}")
     return Spec(
         name, folder, writes, pair, languages, reads, names, _changed(folder), _weights(folder)
     )

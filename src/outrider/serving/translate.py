@@ -14,8 +14,8 @@ from outrider.serving.engine import Ask, Engine
 from outrider.serving.fields import Code, Options, PriorityName, Seconds, read_priority
 from outrider.serving.html import Page, read_page
 from outrider.serving.keys import admit
-from outrider.serving.languages import find_model, list_languages
-from outrider.serving.refusal import TooLargeError, UnknownError
+from outrider.serving.languages import AUTO, cannot_translate, find_model, list_languages
+from outrider.serving.refusal import TooLargeError
 
 __all__ = ["router"]
 
@@ -32,9 +32,10 @@ class TranslateBody(BaseModel):
 
     q: str | list[str]
     """A text, or several."""
-    source: Code
+    source: Code = AUTO
     """Its language, or `auto`."""
-    target: Code
+    target: Code = AUTO
+    """The language to write, or `auto` where there is only one, known or not."""
     format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0, le=8)] = 0
     """Further translations of each text, by beam search."""
@@ -56,15 +57,17 @@ async def translate(request: Request, body: TranslateBody) -> JSONResponse:
     if sum(map(len, texts)) > engine.limits.characters:
         raise TooLargeError(f"send at most {engine.limits.characters:,} characters at once")
     source, detected = body.source, None
-    if source == "auto":
+    if source == AUTO and body.target != AUTO:
         source, detected = await _detect(engine, texts, body.target)
     spec = find_model(engine.shelf.specs, source, body.target)
+    if source == AUTO and spec.pair:
+        detected = {"language": spec.pair[0], "confidence": 100.0}
     pages = await engine.beside(_read_pages, texts) if body.format == "html" else None
     ask = Ask(
         model=spec.name,
         texts=texts if pages is None else [text for page in pages for text in page.texts],
         source=source if spec.reads else None,
-        target=None if spec.pair else body.target,
+        target=None if spec.pair or spec.unknown else body.target,
         options=_options(body),
         split=body.split,
         priority=most,
@@ -115,7 +118,7 @@ async def _detect(engine: Engine, texts: list[str], target: str) -> tuple[str, d
     known = {spec.pair[0] for spec in specs if spec.pair and spec.pair[1] == target}
     known |= {code for spec in specs if target in spec.languages for code in spec.languages}
     if not known:
-        raise UnknownError(f"cannot translate to {target[:20]!r}")
+        raise cannot_translate(engine.shelf.specs, AUTO, target)
     if len(known) == 1:
         return (only := known.pop()), {"language": only, "confidence": 100.0}
     ranked = [one for one in await engine.beside(guess, " ".join(texts)) if one[0] in known]

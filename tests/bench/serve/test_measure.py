@@ -24,7 +24,7 @@ def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 def test_clients_ask_and_count(model: Path) -> None:
     bodies = [{"q": f"two men {n}", "source": "en", "target": "de"} for n in range(12)]
-    asked = [{"model": "tiny", "prompt": "two men", "stream": True}] * 3
+    asked = [{"model": "en-de", "prompt": "two men", "stream": True}] * 3
     with serving(Engine([read_spec(f"en-de={model}")])) as url:
         load = ask_all(url, bodies, clients=4)
         waited = first_tokens(url, asked, clients=2)

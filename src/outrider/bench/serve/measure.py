@@ -59,7 +59,7 @@ def measure_serve(
     """
     spec = read_spec(model)
     if spec.pair is None:
-        raise ModelError(f"{model}: bench serve takes a model of one pair of languages")
+        raise ModelError(f"{model}: bench serve takes one pair of languages; write en-de={model}")
     alone = load(spec.folder, backend="native", threads=threads)
     assert isinstance(alone, Translator)
     options: dict[str, Any] = {}
