@@ -4,6 +4,8 @@ import importlib.util
 import json
 import math
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from types import ModuleType
 
@@ -182,3 +184,43 @@ def test_gamma_of_text_asks_for_what_it_needs(writer: Path, tmp_path: Path) -> N
     Drafter(config).save_pretrained(writer / "drafter")
     with pytest.raises(SystemExit, match="names a few tokens only"):
         run(gamma, tmp_path, str(writer), *files, "--prompt", "4", "--new-tokens", "6")
+
+
+def test_busy_neighbour_measures_each_setting_alone_and_beside_a_loop(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, seen = script("busy_neighbour"), []
+    loops = 0
+
+    @contextmanager
+    def counted(count: int) -> Iterator[None]:
+        nonlocal loops
+        loops = count
+        yield
+        loops = 0
+
+    def train(data: Path, updates: int, variables: dict[str, str]) -> float:
+        seen.append((loops, updates, variables))
+        return 1.0 + len(variables) + loops
+
+    monkeypatch.setattr(study, "neighbours", counted)
+    monkeypatch.setattr(study, "train", train)
+    monkeypatch.setattr(study.time, "sleep", lambda _: None)
+    result = tmp_path / "out.json"
+    options = ["--updates", "9", "--rounds", "2", "--neighbours", "0", "3", "--json", str(result)]
+    monkeypatch.setattr(sys, "argv", ["script", *options])
+    study.main()
+    settings = list(study.SETTINGS.values())
+    turn = [(count, 9, one) for count in (0, 3) for one in settings]
+    assert seen[1:] == [*turn, *turn[::-1]]
+    rows = json.loads(result.read_text(encoding="utf-8"))["rows"]
+    assert [row["median"] for row in rows] == [2, 1, 2, 2, 5, 4, 5, 5]
+    assert rows[5]["of_one_thread"] == 0.8
+
+
+def test_busy_neighbour_trains_a_run_and_ends_its_loops(tmp_path: Path) -> None:
+    study = script("busy_neighbour")
+    with study.neighbours(1) as loops:
+        assert loops[0].poll() is None
+    assert loops[0].poll() is not None
+    assert study.train(tmp_path / "data", study.WARM + 1, {"OMP_NUM_THREADS": "1"}) > 0
