@@ -343,7 +343,19 @@ NB_MODULE(_core, module) {
             new (self) PackedFile{std::make_shared<PackedWeights>(path)};
           },
           "path"_a)
-      .def_prop_ro("about", [](const PackedFile& file) { return file.weights->about(); });
+      .def_prop_ro("about", [](const PackedFile& file) { return file.weights->about(); })
+      .def("verify", [](const PackedFile& file) {
+        const nb::gil_scoped_release release;
+        file.weights->verify();
+      });
+  module.def(
+      "checksum",
+      [](const std::filesystem::path& path) {
+        const nb::gil_scoped_release release;
+        const MappedFile file(path);
+        return file.checksum({file.data(), file.size()});
+      },
+      "path"_a);
   bind_questions(module);
   nb::class_<Model>(module, "Model")
       .def("__init__", &build, "model"_a, "weights"_a, "drafter"_a.none(), "ctc"_a.none(),

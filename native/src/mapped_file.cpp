@@ -1,6 +1,8 @@
 #include "mapped_file.h"
 
-#include <cstdint>
+#include "checksum.h"
+
+#include <algorithm>
 #include <limits>
 #include <system_error>
 
@@ -85,5 +87,28 @@ MappedFile::~MappedFile() {
 }
 
 #endif
+
+std::uint64_t MappedFile::checksum(std::span<const unsigned char> bytes) const {
+  Xxh64 hash;
+  for (; bytes.size() > kPiece; bytes = bytes.subspan(kPiece)) {
+    std::span<const unsigned char> piece = bytes.first(kPiece);
+    hash.update(piece);
+    release(bytes);
+  }
+  const std::uint64_t found = hash.finish(bytes);
+  release(bytes);
+  return found;
+}
+
+void MappedFile::release(std::span<const unsigned char> piece) const {
+#if defined(__linux__)
+  if (size_ == 0) return;
+  const std::size_t begin = static_cast<std::size_t>(piece.data() - data()) / kPiece * kPiece;
+  madvise(const_cast<unsigned char*>(data()) + begin, std::min(2 * kPiece, size_ - begin),
+          MADV_DONTNEED);
+#else
+  static_cast<void>(piece);
+#endif
+}
 
 }  // namespace outrider

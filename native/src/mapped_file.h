@@ -2,7 +2,9 @@
 #pragma once
 
 #include <cstddef>
+#include <cstdint>
 #include <filesystem>
+#include <span>
 
 namespace outrider {
 
@@ -17,7 +19,14 @@ class MappedFile {
   const unsigned char* data() const { return static_cast<const unsigned char*>(data_); }
   std::size_t size() const { return size_; }
 
+  // XXH64 of some bytes of the file. On Linux the pages leave the process again when they are read.
+  std::uint64_t checksum(std::span<const unsigned char> bytes) const;
+
  private:
+  static constexpr std::size_t kPiece = std::size_t{1} << 20;
+  // Drops the pages around the first bytes, at most kPiece, from this process; the system keeps them.
+  void release(std::span<const unsigned char> bytes) const;
+
   const void* data_ = nullptr;
   std::size_t size_ = 0;
 };

@@ -54,6 +54,7 @@ Model::Model(std::shared_ptr<PackedWeights> weights, const ModelSpec& spec,
       team_(threads) {
   const int words = spec.words, width = spec.width;
   PackedWeights& packed = *weights_;
+  packed.verify();
   LayerShape shape = layer_shape();
   if (spec.encoder_layers > 0) {
     encoder_ = Stack(packed, "encoder", spec.encoder_layers, shape);

@@ -3,11 +3,14 @@
 //     8 bytes   "outrider"
 //     u32 u32   version, count of sections
 //     u64 u64   bytes of the whole file, and of `about`
-//     sections  u64 offset, u64 bytes, u32 type, u32 bytes of the name
+//     sections  u64 offset, u64 bytes, u64 XXH64 of these bytes, u32 type, u32 bytes of the name
 //     names     one after another
 //     about
+//     u64       XXH64 of all bytes before
 //     numbers   at their offsets, multiples of 64
 #include "packed_weights.h"
+
+#include "checksum.h"
 
 #include <bit>
 #include <cerrno>
@@ -22,9 +25,9 @@ namespace {
 static_assert(std::endian::native == std::endian::little, "files are mapped as they are");
 
 constexpr char kMagic[8] = {'o', 'u', 't', 'r', 'i', 'd', 'e', 'r'};
-constexpr std::uint32_t kVersion = 2;
+constexpr std::uint32_t kVersion = 3;
 constexpr std::size_t kAlign = 64;
-constexpr std::size_t kHead = 32, kEntry = 24;
+constexpr std::size_t kHead = 32, kEntry = 32;
 
 constexpr std::size_t align(std::size_t n) { return (n + kAlign - 1) / kAlign * kAlign; }
 
@@ -73,7 +76,7 @@ PackedWeights::PackedWeights(const std::filesystem::path& path)
 
 void PackedWeights::read_sections() {
   struct Entry {
-    std::uint64_t offset, bytes;
+    std::uint64_t offset, bytes, checksum;
     std::uint32_t type, name;
   };
   const std::span<const unsigned char> all{file_->data(), file_->size()};
@@ -91,13 +94,15 @@ void PackedWeights::read_sections() {
   std::vector<Entry> entries(count);
   for (Entry& entry : entries)
     entry = {reader.number<std::uint64_t>(), reader.number<std::uint64_t>(),
-             reader.number<std::uint32_t>(), reader.number<std::uint32_t>()};
+             reader.number<std::uint64_t>(), reader.number<std::uint32_t>(),
+             reader.number<std::uint32_t>()};
   for (const Entry& entry : entries) {
     if (entry.type >= kNumberTypes) refuse("a section is of no type we know");
     const auto type = static_cast<NumberType>(entry.type);
     if (entry.offset % kAlign != 0 || entry.offset > all.size() ||
         entry.bytes > all.size() - entry.offset)
       refuse("a section lies outside");
+    sums_.push_back({all.subspan(entry.offset, entry.bytes), entry.checksum});
     std::string name = reader.text(entry.name);
     if (!sections_.emplace(name, PackedSection{type, all.subspan(entry.offset, entry.bytes)}).second)
       refuse("a section is there twice");
@@ -105,6 +110,15 @@ void PackedWeights::read_sections() {
   }
   if (about > reader.left()) refuse("it ends too soon");
   about_ = reader.text(static_cast<std::size_t>(about));
+  const auto front = all.first(all.size() - reader.left());
+  if (reader.number<std::uint64_t>() != xxh64(front)) refuse("its checksum is wrong");
+}
+
+void PackedWeights::verify() {
+  if (verified_) return;
+  for (const Sum& sum : sums_)
+    if (file_->checksum(sum.bytes) != sum.checksum) refuse("a checksum of its numbers is wrong");
+  verified_ = true;
 }
 
 const PackedSection* PackedWeights::find(const std::string& name, NumberType type,
@@ -184,13 +198,14 @@ std::size_t PackedWeights::bytes() const {
 void PackedWeights::save(const std::filesystem::path& path, const std::string& about) const {
   std::string head(kMagic, sizeof kMagic), names;
   for (const std::string& name : names_) names += name;
-  const std::size_t front = kHead + kEntry * names_.size() + names.size() + about.size();
-  std::size_t end = align(front);
+  std::size_t end = align(kHead + kEntry * names_.size() + names.size() + about.size() +
+                          sizeof(std::uint64_t));
   std::string entries;
   for (const std::string& name : names_) {
     const PackedSection& section = sections_.at(name);
     append<std::uint64_t>(entries, end);
     append<std::uint64_t>(entries, section.bytes.size());
+    append(entries, xxh64(section.bytes));
     append(entries, static_cast<std::uint32_t>(section.type));
     append(entries, static_cast<std::uint32_t>(name.size()));
     end = align(end + section.bytes.size());
@@ -206,7 +221,8 @@ void PackedWeights::save(const std::filesystem::path& path, const std::string& a
     file.write(static_cast<const char*>(bytes), static_cast<std::streamsize>(count));
     file.write(kZeros, static_cast<std::streamsize>(align(count) - count));
   };
-  const std::string all = head + entries + names + about;
+  std::string all = head + entries + names + about;
+  append(all, xxh64({reinterpret_cast<const unsigned char*>(all.data()), all.size()}));
   write(all.data(), all.size());
   for (const std::string& name : names_) {
     const PackedSection& section = sections_.at(name);

@@ -8,6 +8,7 @@
 #include "memory.h"
 #include "weights.h"
 
+#include <atomic>
 #include <cstdint>
 #include <filesystem>
 #include <memory>
@@ -42,10 +43,13 @@ class PackedWeights {
   // Packs `arrays`, whose numbers must be there until the model is built.
   explicit PackedWeights(Weights arrays) : arrays_(std::move(arrays)) {}
   // Maps a file. Throws std::system_error where it cannot be read, std::invalid_argument where it
-  // is not what `save` wrote. Every size in it is checked, the numbers of the weights are not.
+  // is not what `save` wrote: all sizes are checked, and the checksum of what is before the numbers.
   explicit PackedWeights(const std::filesystem::path& path);
   PackedWeights(const PackedWeights&) = delete;
   PackedWeights& operator=(const PackedWeights&) = delete;
+
+  // Reads the numbers of a mapped file, once; throws std::invalid_argument where they are damaged.
+  void verify();
 
   // What is packed; null where everything is.
   Weights* arrays() { return arrays_ ? &*arrays_ : nullptr; }
@@ -90,8 +94,15 @@ class PackedWeights {
   const PackedSection& insert(const std::string& name, NumberType type, Buffer<unsigned char> bytes);
   void read_sections();
 
+  struct Sum {
+    std::span<const unsigned char> bytes;
+    std::uint64_t checksum;
+  };
+
   std::optional<Weights> arrays_;
   std::unique_ptr<MappedFile> file_;
+  std::vector<Sum> sums_;  // of the sections of a mapped file
+  std::atomic<bool> verified_ = false;
   std::string about_;
   std::vector<std::string> names_;  // in the order in which they are saved
   std::unordered_map<std::string, PackedSection> sections_;

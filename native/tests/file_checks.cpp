@@ -1,6 +1,7 @@
 // A packed model in a file: the same numbers as before, and no harm whatever is changed in it.
 #include "check.h"
 #include "checks.h"
+#include "checksum.h"
 #include "examples.h"
 
 #include <cmath>
@@ -69,6 +70,47 @@ void scratch(Dice& dice, std::string& bytes) {
         static_cast<char>(dice.pick(0, 255));
 }
 
+// Makes the checksums right again, as far as what is changed lets them be found.
+void seal(std::string& bytes) {
+  const auto number = [&]<typename T>(T value, std::size_t at) {
+    if (at + sizeof value <= bytes.size()) std::memcpy(&value, bytes.data() + at, sizeof value);
+    return value;
+  };
+  const auto put = [&](std::size_t begin, std::size_t count, std::size_t at) {
+    if (begin > bytes.size() || count > bytes.size() - begin || at + 8 > bytes.size()) return;
+    const auto* first = reinterpret_cast<const unsigned char*>(bytes.data()) + begin;
+    const std::uint64_t sum = xxh64({first, count});
+    std::memcpy(bytes.data() + at, &sum, sizeof sum);
+  };
+  constexpr std::size_t kHead = 32, kEntry = 32;
+  const std::size_t count = number(std::uint32_t{}, 12);
+  if (count > bytes.size() / kEntry) return;
+  std::size_t front = kHead + kEntry * count + number(std::uint64_t{}, 24);
+  for (std::size_t at = kHead; at < kHead + kEntry * count; at += kEntry) {
+    put(number(std::uint64_t{}, at), number(std::uint64_t{}, at + 8), at + 16);
+    front += number(std::uint32_t{}, at + 28);
+  }
+  put(0, front, front);
+}
+
+void check_flips(Dice& dice) {
+  const TinyModel tiny = random_model(dice, Precision::int8);
+  const TemporaryFile file;
+  tiny.build("", 1)->weights().save(file.path(), "about");
+  const std::string whole = file.read();
+  const Example example = random_examples(dice, tiny, 1)[0];
+  const Transcript expected = alone(*load(tiny, file, ""), tiny, example);
+  int refused = 0;
+  for (int n = 0; n < 60; ++n) {
+    std::string changed = whole;
+    const int place = dice.pick(0, static_cast<int>(whole.size()) - 1);
+    changed[static_cast<std::size_t>(place)] ^= static_cast<char>(1 << dice.pick(0, 7));
+    file.write(changed);
+    refused += refuses([&] { CHECK(equal(alone(*load(tiny, file, ""), tiny, example), expected)); });
+  }
+  CHECK(refused > 30);  // the others are between sections
+}
+
 void check_damage(Dice& dice) {
   const TinyModel tiny = random_model(dice, Precision::int8);
   const TemporaryFile file;
@@ -82,6 +124,7 @@ void check_damage(Dice& dice) {
     else
       scratch(dice, changed);
     if (dice.chance(0.1)) changed.resize(static_cast<std::size_t>(dice.pick(0, 4000)));
+    seal(changed);
     file.write(changed);
     const std::string name = available_kernels()[static_cast<std::size_t>(
         dice.pick(0, static_cast<int>(available_kernels().size()) - 1))];
@@ -97,6 +140,7 @@ void check_files(std::uint64_t seed) {
   for (int n = 0; n < 12; ++n)
     check_round_trip(dice, n % 3 == 0 ? Precision::float32 : Precision::int8);
   for (int n = 0; n < 12; ++n) check_damage(dice);
+  for (int n = 0; n < 6; ++n) check_flips(dice);
 }
 
 }  // namespace outrider

@@ -5,6 +5,8 @@ import random
 import struct
 import subprocess
 import sys
+from contextlib import suppress
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -93,7 +95,7 @@ def test_what_cannot_be_opened_or_written_is_an_error_of_the_system(tmp_path: Pa
 
 
 HEAD = struct.Struct("<8sIIQQ")
-ENTRY = struct.Struct("<QQII")
+ENTRY = struct.Struct("<QQQII")
 
 
 def broken_heads(data: bytes) -> dict[str, tuple[bytes, str]]:
@@ -121,8 +123,10 @@ def broken_heads(data: bytes) -> dict[str, tuple[bytes, str]]:
         "offset": (entry(0, 2**63), "lies outside"),
         "odd offset": (entry(0, ENTRY.unpack_from(body)[0] + 1), "lies outside"),
         "bytes": (entry(1, 2**64 - 1), "lies outside"),
-        "type": (entry(2, 77), "no type we know"),
-        "name": (entry(3, 2**32 - 1), "ends too soon"),
+        "type": (entry(3, 77), "no type we know"),
+        "name": (entry(4, 2**32 - 1), "ends too soon"),
+        "checksum": (entry(2, 0), "its checksum is wrong"),
+        "older": (head(magic, 2, count, size, about), "is of version 2, expected 3"),
     }
 
 
@@ -133,6 +137,57 @@ def test_a_file_that_lies_is_refused(tmp_path: Path) -> None:
         path.write_bytes(data)
         with pytest.raises(ValueError, match=message):
             pytest.fail(f"{name}: {core.PackedFile(path)}")
+
+
+@cache
+def checksum(data: bytes, piece: Path) -> int:
+    piece.write_bytes(data)
+    return int(core.checksum(piece))
+
+
+def seal(data: bytearray, piece: Path) -> None:
+    """Make the checksums right again, as far as what is changed lets them be found."""
+
+    def put(at: int, count: int, place: int) -> None:
+        data[place : place + 8] = struct.pack("<Q", checksum(bytes(data[at : at + count]), piece))
+
+    with suppress(struct.error):
+        _, _, count, _, about = HEAD.unpack_from(data)
+        front = HEAD.size + ENTRY.size * count + about
+        if front + 8 <= len(data):
+            for n in range(count):
+                place = HEAD.size + ENTRY.size * n
+                offset, size, _, _, name = ENTRY.unpack_from(data, place)
+                put(offset, size, place + 16)
+                front += name
+            put(0, front, front)
+
+
+def test_checksums_are_those_of_xxhash(tmp_path: Path) -> None:
+    known = {b"": 0xEF46DB3751D8E999, b"abc": 0x44BC2CF5AD770999}
+    path = tmp_path / "file"
+    for data, expected in known.items():
+        path.write_bytes(data)
+        assert core.checksum(path) == expected
+    xxhash = pytest.importorskip("xxhash", reason="xxhash is not installed")
+    dice = random.Random(0)
+    for size in [*range(70), 1 << 20, (1 << 20) + 33, (3 << 20) + 7]:
+        data = dice.randbytes(size)
+        path.write_bytes(data)
+        assert core.checksum(path) == xxhash.xxh64_intdigest(data)
+
+
+def test_damaged_numbers_are_refused_before_a_model_is_built(tmp_path: Path) -> None:
+    given, path = parts("marian", "int8"), tmp_path / "packed"
+    save(given, path)
+    file = core.PackedFile(path)
+    file.verify()
+    data = bytearray(path.read_bytes())
+    data[-100] ^= 1
+    path.write_bytes(data)
+    for call in (lambda: core.PackedFile(path).verify(), lambda: load(given, path)):
+        with pytest.raises(ValueError, match="a checksum of its numbers is wrong"):
+            call()
 
 
 def test_whatever_is_changed_in_a_file_nothing_worse_than_an_error_comes_of_it(
@@ -148,6 +203,7 @@ def test_whatever_is_changed_in_a_file_nothing_worse_than_an_error_comes_of_it(
         front = dice.random() < 0.7
         for _ in range(dice.randint(1, 4)):
             changed[dice.randrange(3000 if front else len(data))] = dice.randrange(256)
+        seal(changed, tmp_path / "piece")
         path.write_bytes(changed[: dice.randrange(len(data))] if dice.random() < 0.1 else changed)
         try:
             answers(load(given, path))

@@ -1,6 +1,8 @@
 """Packed weights are kept: a second start packs nothing, and nothing that is kept can do harm."""
 
+import mmap
 import os
+import random
 import shutil
 import sys
 import time
@@ -10,7 +12,7 @@ import pytest
 
 import outrider
 import plain_folder
-from outrider.backends import packed
+from outrider.backends import native, packed
 from outrider.cli.main import run
 from outrider.errors import ResourceError
 from outrider.files.cache import VARIABLE, cache_folder
@@ -18,6 +20,8 @@ from outrider.formats.description import Seq2SeqDescription
 from outrider.runtime.export_native import export_native
 
 TEXTS = ["Where is the station?", "It is late."]
+FLIPS = int(os.environ.get("OUTRIDER_FLIPS", "100"))
+"""Bits that are flipped; 1,000 take two minutes."""
 
 
 @pytest.fixture
@@ -31,29 +35,174 @@ def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return tmp_path / "cache"
 
 
-def start(folder: Path) -> tuple[bool, list[str]]:
+def start(folder: Path, **options: object) -> tuple[bool, list[str]]:
     """Whether packed weights were found, and what is said with them."""
     loaded = outrider.load(folder)
-    return loaded.backend.core.mapped, loaded.translate(TEXTS, draft_tokens=4)
+    return loaded.backend.core.mapped, loaded.translate(TEXTS, **options or {"draft_tokens": 4})
 
 
 def test_a_second_start_packs_nothing_and_says_the_same(model: Path, cache: Path) -> None:
     first, second = start(model), start(model)
     assert (first[0], second[0]) == (False, True)
     assert first[1] == second[1]
-    assert len(list(cache.iterdir())) == 1
+    assert len(list(cache.glob("*.packed"))) == 1
 
 
 def test_other_weights_are_packed_again(model: Path, cache: Path) -> None:
     start(model)
     path = model / "model.safetensors"
-    before, raw = path.stat(), bytearray(path.read_bytes())
+    before, first = path.stat(), path.read_bytes()
+    raw = bytearray(first)
     raw[-200_000:] = bytes(200_000)
     path.write_bytes(raw)
-    assert not start(model)[0], "the time of the file is another"
+    assert not start(model)[0]
+    raw[-100_000] = 1
     path.write_bytes(raw)
     os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert not start(model)[0], "the time is the same, but not what the file says"
+    assert not start(model)[0], "size and time are the same"
+    path.write_bytes(first)
+    assert start(model)[0], "the first weights again"
+
+
+def reverse_rows(path: Path) -> None:
+    """Reverse eight rows in the middle of the embeddings; sums, size and time stay."""
+    from outrider.formats.safetensors import read_safetensors
+
+    table = read_safetensors(path)["tokens.weight"].data
+    middle = len(table) // 2
+    rows = [row.tobytes() for row in table[middle : middle + 8]]
+    before, raw = path.stat(), path.read_bytes()
+    assert raw.count(b"".join(rows)) == 1
+    path.write_bytes(raw.replace(b"".join(rows), b"".join(reversed(rows))))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+
+
+def test_rows_in_another_order_are_packed_again(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    export_native(model)
+    assert start(model)[0]
+    reverse_rows(model / "model.safetensors")
+    found = start(model)
+    assert not found[0], "model.packed is stale"
+    assert start(model) == (True, found[1]), "from the cache"
+    monkeypatch.setenv(VARIABLE, "off")
+    (model / packed.FILE).unlink()
+    assert start(model) == (False, found[1])
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "drafter/model.safetensors", "config.json"])
+def test_every_byte_makes_another_identity(model: Path, name: str) -> None:
+    path, dice = model / name, random.Random(0)
+    raw, seen = path.read_bytes(), {packed.identity(packed_parts(model))}
+    parts = packed_parts(model)
+    for _ in range(20):
+        changed = bytearray(raw)
+        changed[dice.randrange(len(raw))] ^= 1 << dice.randrange(8)
+        path.write_bytes(changed)
+        seen.add(packed.identity(parts))
+    assert len(seen) == 21
+    path.write_bytes(raw)
+    assert packed.identity(parts) in seen
+
+
+def test_a_checksum_is_taken_once(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import outrider_native
+
+    read: list[str] = []
+    checksum = outrider_native.checksum
+
+    def counted(path: Path) -> int:
+        read.append(path.name)
+        return checksum(path)
+
+    monkeypatch.setattr(outrider_native, "checksum", counted)
+    start(model)
+    start(model)
+    assert len(read) > 6, "files that are this new may change again and keep their times"
+    monkeypatch.setattr(packed, "SETTLED_SECONDS", -1)
+    expected = start(model)
+    read.clear()
+    assert start(model) == expected
+    assert not read
+    (model / "model.safetensors").touch()
+    assert start(model) == expected
+    assert read == ["model.safetensors"]
+
+
+@pytest.mark.parametrize("damage", ["empty", "noise", "another", "bytes", "folder", "pipe"])
+def test_damaged_checksums_are_taken_again(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch, damage: str
+) -> None:
+    monkeypatch.setattr(packed, "SETTLED_SECONDS", -1)
+    expected = start(model)[1]
+    found = list(cache.glob("*.checksum"))
+    assert len(found) == 6, "config and weights of the model, its drafter and its CTC decoder"
+    for path in found:
+        text = path.read_text()
+        path.unlink()
+        if damage == "folder":
+            path.mkdir()
+        elif damage == "pipe":
+            if not hasattr(os, "mkfifo"):
+                pytest.skip("this system has no named pipes")
+            os.mkfifo(path)
+        else:
+            other = text.replace(text[0], "0" if text[0] != "0" else "1", 1)
+            texts = {"empty": "", "noise": "f" * 90, "another": other, "bytes": "\xff"}
+            path.write_bytes(texts[damage].encode("latin-1"))
+    assert start(model) == (True, expected)
+
+
+def test_weights_that_change_while_they_are_packed_are_not_kept(
+    model: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    weights, path = native.weights, model / "model.safetensors"
+
+    def slow(parts: packed.Parts, *, screened: bool) -> object:
+        found = weights(parts, screened=screened)
+        moved = path.with_name("new")
+        shutil.copyfile(path, moved)
+        reverse_rows(moved)
+        moved.replace(path)
+        return found
+
+    monkeypatch.setattr(native, "weights", slow)
+    start(model)
+    assert not list(cache.glob("*.packed*"))
+    with pytest.raises(ResourceError, match="the weights changed while they were packed; run the"):
+        export_native(model)
+    assert not (model / packed.FILE).exists()
+
+
+def test_a_flipped_bit_is_found(tmp_path: Path) -> None:
+    folder = plain_folder.save(tmp_path / "model", small())
+    path = export_native(folder)
+    raw, expected = path.read_bytes(), start(folder, max_new_tokens=8)
+    assert expected[0]
+    dice, found = random.Random(0), 0
+    with path.open("r+b") as file, mmap.mmap(file.fileno(), 0) as bits:
+        for _ in range(FLIPS):
+            place, bit = dice.randrange(len(raw)), 1 << dice.randrange(8)
+            bits[place] ^= bit
+            mapped, said = start(folder, max_new_tokens=8)
+            assert said == expected[1], f"bit {bit} of byte {place}"
+            found += not mapped
+            bits[place] ^= bit
+    assert found > 0.98 * FLIPS, "the others are between the weights"
+    assert start(folder, max_new_tokens=8) == expected
+
+
+def test_a_damaged_file_beside_the_model_is_passed_over(model: Path, cache: Path) -> None:
+    path = export_native(model)
+    raw = bytearray(path.read_bytes())
+    raw[len(raw) // 2] ^= 1
+    path.write_bytes(raw)
+    first = start(model)
+    assert not first[0]
+    assert start(model) == (True, first[1]), "from the cache"
 
 
 def test_another_drafter_is_packed_again(model: Path, cache: Path) -> None:
@@ -67,7 +216,7 @@ def test_another_drafter_is_packed_again(model: Path, cache: Path) -> None:
 @pytest.mark.parametrize("damage", ["empty", "cut", "noise", "another", "folder"])
 def test_what_is_damaged_is_as_good_as_none(model: Path, cache: Path, damage: str) -> None:
     expected = start(model)[1]
-    (path,) = cache.iterdir()
+    (path,) = cache.glob("*.packed")
     raw = path.read_bytes()
     if damage == "folder":
         path.unlink()

@@ -10,6 +10,9 @@ from numpy.typing import NDArray
 def instruction_sets() -> list[str]:
     """Instruction sets this machine can run, best first."""
 
+def checksum(path: str | PathLike[str]) -> int:
+    """XXH64 of all bytes of a file: it detects damage and other content, not forgery."""
+
 class State:
     """Running sequences: what a model keeps of each. One caller at a time."""
 
@@ -33,13 +36,16 @@ class State:
 class PackedFile:
     """A file that `Model.save` wrote, mapped read-only: processes share its pages.
 
-    Its sizes are checked here (a ValueError says what is wrong), and again where a model is built.
+    Its sizes and the checksum of its front are checked here (a ValueError says what is wrong), the
+    checksums of the weights where a model is built.
     """
 
     def __init__(self, path: str | PathLike[str]) -> None: ...
     @property
     def about(self) -> str:
         """What was said of it when it was saved."""
+    def verify(self) -> None:
+        """Read the weights once; a ValueError where a checksum is wrong."""
 
 class Question:
     """What is asked about some rows; the rows of all questions of a call are different."""

@@ -19,7 +19,7 @@ from outrider.backends.native_parts import (
     model_shape,
     weights,
 )
-from outrider.backends.packed import find_packed, keep_packed
+from outrider.backends.packed import PackedWeights
 from outrider.backends.special_tokens import special_tokens
 from outrider.backends.threads import default_threads
 from outrider.decoding import round as rounds
@@ -179,15 +179,15 @@ def _build_core(
     parts: Parts, shape: dict[str, Any], *, keep: bool, screened: bool
 ) -> "outrider_native.Model":
     """Build the core from weights that were packed before, or pack them."""
-    packed = find_packed(parts) if keep else None
-    if packed is not None:
+    kept = PackedWeights(parts) if keep else None
+    if kept is not None and (packed := kept.find()) is not None:
         with suppress(InputError):  # a file that is not what it says
             return _call(outrider_native.Model, weights=packed, **shape)
     parts.check_values()
     found = weights(parts, screened=screened)
     core = _call(outrider_native.Model, weights=found, **shape)
-    if keep:
-        keep_packed(core, parts)
+    if kept is not None:
+        kept.keep(core)
     return core
 
 

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from outrider.backends.native import NativeBackend
-from outrider.backends.packed import write_packed
+from outrider.backends.packed import PackedWeights
 from outrider.formats.folder import read_parts
 from outrider.hub import model_folder
 
@@ -13,4 +13,5 @@ __all__ = ["export_native"]
 def export_native(model: str | Path) -> Path:
     """Write the packed int8 weights beside a model; `load` finds them there."""
     parts = read_parts(model_folder(model))
-    return write_packed(NativeBackend(parts, threads=1).core, parts)
+    packed = PackedWeights(parts)
+    return packed.write(NativeBackend(parts, threads=1).core)
