@@ -5,8 +5,9 @@ from itertools import islice
 import pytest
 import torch
 
-from outrider.data.augment import AugmentConfig, change_all
+from outrider.data.augment import change_all
 from outrider.data.batches import BatchStream
+from outrider.data.config import AugmentConfig
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
 

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from outrider.config import build_config
 from outrider.data.batches import BatchStream, valid_batches
-from outrider.data.config import PrepareConfig, TokenizerConfig
-from outrider.data.masking import MaskConfig, Masking
+from outrider.data.config import MaskConfig, PrepareConfig, TokenizerConfig
+from outrider.data.masking import Masking
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared

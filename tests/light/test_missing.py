@@ -17,6 +17,7 @@ for name in missing.split():
 from outrider.cli.main import run
 sys.exit(run(sys.argv[1:]))
 """
+CONFIG = "{name: a, folder: b, data: {folder: c}}\n"
 TORCH = "needs PyTorch, which is not installed: pip install 'outrider[train]'"
 
 
@@ -31,22 +32,41 @@ def say(*line: str | Path) -> str:
 
 def test_training_names_what_it_needs(tmp_path: Path) -> None:
     config = tmp_path / "run.yaml"
-    config.write_text("model: {type: seq2seq}\n")
+    config.write_text(CONFIG)
     assert say("train", config) == f"outrider: outrider train {TORCH}"
 
 
 @pytest.mark.parametrize("command", ["prepare", "evaluate", "export", "distill", "config"])
 def test_every_other_command_names_the_extra(command: str, demo: Path, tmp_path: Path) -> None:
+    run = tmp_path / "run.yaml"
+    run.write_text(CONFIG)
     lines: dict[str, list[str | Path]] = {
-        "prepare": [tmp_path / "run.yaml"],
+        "prepare": [run],
         "evaluate": [demo, "--source", "x", "--reference", "y"],
         "export": [demo, tmp_path / "new"],
         "distill": [demo, "--data", "x", "--out", "y"],
-        "config": ["--explain"],
+        "config": [run],
     }
     said = say(command, *lines[command])
     assert said.startswith(f"outrider: outrider {command} needs ")
     assert said.endswith("which is not installed: pip install 'outrider[train]'")
+
+
+def test_config_explain_lists_the_same_keys_without_pytorch() -> None:
+    listed = {
+        code: subprocess.run(
+            [sys.executable, "-c", code, "config", "--explain"],
+            capture_output=True,
+            text=True,
+            check=True,
+            timeout=120,
+        ).stdout
+        for code in (RUN, "from outrider.cli.main import main; main()")
+    }
+    alone, beside = listed.values()
+    assert alone == beside
+    for key in ("model.hidden_size", "model.rank", "train.mask.share", "evaluate.metrics"):
+        assert f"\n{key}: " in alone
 
 
 def test_a_server_names_its_extra(demo: Path) -> None:

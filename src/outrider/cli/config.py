@@ -35,8 +35,8 @@ def config(
 
 def _print_resolved(path: str, *overrides: str) -> None:
     from outrider.config import as_yaml, load_config
-    from outrider.models import check_keys
-    from outrider.models.explain import TYPES
+    from outrider.formats.description import check_keys
+    from outrider.formats.description.explain import TYPES
     from outrider.training.build import check_model
     from outrider.training.check import check_settings
     from outrider.training.run_config import RunConfig
@@ -53,7 +53,7 @@ def _print_resolved(path: str, *overrides: str) -> None:
 def run_fields(sections: Sequence[str] = ()) -> list[ExplainedKey]:
     """Return every key of a run config, or those of some sections."""
     from outrider.config import explain
-    from outrider.models.explain import explain_models
+    from outrider.formats.description.explain import explain_models
     from outrider.training.run_config import RunConfig
 
     fields = list(explain(RunConfig))

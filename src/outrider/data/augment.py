@@ -10,15 +10,14 @@ from collections.abc import Callable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
 
-from outrider.config import Config
 from outrider.data.cleaning import EAST_ASIAN
+from outrider.data.config import AugmentConfig
 from outrider.data.plan import random_below, random_uniform
 from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
 
-__all__ = ["AugmentConfig", "AugmentedRows", "change_all"]
+__all__ = ["AugmentedRows", "change_all"]
 
 IntArray = NDArray[np.int64]
 Pair = tuple[str, str]
@@ -30,26 +29,6 @@ SHORTEST_WITH_TYPO = 4
 """Letters that a source has at least; of fewer none can be spared."""
 KINDS, PLACES = 4, 5
 """Keys of the random numbers; the batch plan has those below."""
-
-
-class AugmentConfig(Config):
-    """Share of the training pairs that are changed, each in one way."""
-
-    final_mark: float = Field(default=0.0, ge=0, le=1)
-    """The final mark is missing on both sides."""
-    casing: float = Field(default=0.0, ge=0, le=1)
-    """Half of these are in capitals on both sides, half have a source without any; nothing happens
-    to a source whose script knows no capitals."""
-    typos: float = Field(default=0.0, ge=0, le=1)
-    """Two letters of the source have changed places, or one is missing or twice there."""
-    joined: float = Field(default=0.0, ge=0, le=1)
-    """Another pair follows on the same line."""
-    placeholders: float = Field(default=0.0, ge=0, le=1)
-    """A placeholder stands before or after both sides, or tags around them."""
-
-    def kinds(self) -> list[float]:
-        """List the shares, in order."""
-        return [float(getattr(self, name)) for name in type(self).model_fields]
 
 
 class AugmentedRows:

@@ -13,26 +13,16 @@ from typing import Any, NamedTuple, Self
 import numpy as np
 from numpy.lib.stride_tricks import sliding_window_view
 from numpy.typing import NDArray
-from pydantic import Field
 
-from outrider.config import Config
+from outrider.data.config import CompletionConfig
 from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError
 from outrider.nn.loss import IGNORED
 
-__all__ = ["CompletionConfig", "Completions"]
+__all__ = ["Completions"]
 
 IntArray = NDArray[np.integer[Any]]
 BoolArray = NDArray[np.bool_]
-
-
-class CompletionConfig(Config):
-    """Which parts of a text a language_model learns to write."""
-
-    after: str = Field(min_length=1)
-    """Text before a completion, such as `Answer:`."""
-    until: str = Field(default="\n", min_length=1)
-    """Text with which a completion ends; it is learnt too."""
 
 
 class Completions(NamedTuple):

@@ -1,4 +1,4 @@
-"""What `outrider prepare` is told: which corpora, how to clean them, which tokenizer to train."""
+"""What a run config says of its data: what `outrider prepare` reads, and how batches change it."""
 
 import os
 from pathlib import Path
@@ -10,8 +10,11 @@ from outrider.config import Config
 from outrider.errors import ConfigError
 
 __all__ = [
+    "AugmentConfig",
     "CleanConfig",
+    "CompletionConfig",
     "CorpusConfig",
+    "MaskConfig",
     "PrepareConfig",
     "SourceTokenizerConfig",
     "Task",
@@ -214,3 +217,50 @@ def _expand(key: str, name: str) -> Path:
         variable = expanded[expanded.index("$") :].split("/")[0]
         raise ConfigError(key, f"got {name!r}, but {variable} is not set in the environment")
     return Path(expanded).expanduser()
+
+
+class AugmentConfig(Config):
+    """Share of the training pairs that are changed, each in one way."""
+
+    final_mark: float = Field(default=0.0, ge=0, le=1)
+    """The final mark is missing on both sides."""
+    casing: float = Field(default=0.0, ge=0, le=1)
+    """Half of these are in capitals on both sides, half have a source without any; nothing happens
+    to a source whose script knows no capitals."""
+    typos: float = Field(default=0.0, ge=0, le=1)
+    """Two letters of the source have changed places, or one is missing or twice there."""
+    joined: float = Field(default=0.0, ge=0, le=1)
+    """Another pair follows on the same line."""
+    placeholders: float = Field(default=0.0, ge=0, le=1)
+    """A placeholder stands before or after both sides, or tags around them."""
+
+    def kinds(self) -> list[float]:
+        """List the shares, in order."""
+        return [float(getattr(self, name)) for name in type(self).model_fields]
+
+
+class CompletionConfig(Config):
+    """Which parts of a text a language_model learns to write."""
+
+    after: str = Field(min_length=1)
+    """Text before a completion, such as `Answer:`."""
+    until: str = Field(default="\n", min_length=1)
+    """Text with which a completion ends; it is learnt too."""
+
+
+class MaskConfig(Config):
+    """How much of a text a masked_lm has to guess, and what it is shown there."""
+
+    share: float = Field(default=0.15, gt=0, lt=1)
+    """Share of the tokens of a row that are asked for."""
+    hidden: float = Field(default=0.8, ge=0, le=1)
+    """Of these, how many are shown as the mask."""
+    random: float = Field(default=0.1, ge=0, le=1)
+    """Of these, how many are shown as any other token; the rest are shown as they are."""
+
+    @model_validator(mode="after")
+    def _shares_fit(self) -> Self:
+        if self.hidden + self.random > 1:
+            total = self.hidden + self.random
+            raise ValueError(f"hidden and random add up to {total:g}; lower them to 1 or less")
+        return self

@@ -11,42 +11,22 @@ so a run that was killed goes on with the same questions; another epoch asks oth
 """
 
 from dataclasses import dataclass
-from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, model_validator
 
-from outrider.config import Config
+from outrider.data.config import MaskConfig
 from outrider.data.plan import random_uniform
 from outrider.data.shards import Ragged
 from outrider.data.tokenizer.mask import MaskTokenizer
 from outrider.nn.loss import IGNORED
 
-__all__ = ["MaskConfig", "Masking"]
+__all__ = ["Masking"]
 
 IntArray = NDArray[np.int32]
 
 PLACES, FATES, WORDS = 6, 7, 8
 """Keys of the random numbers; the batch plan and augmentation have those below."""
-
-
-class MaskConfig(Config):
-    """How much of a text a masked_lm has to guess, and what it is shown there."""
-
-    share: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the tokens of a row that are asked for."""
-    hidden: float = Field(default=0.8, ge=0, le=1)
-    """Of these, how many are shown as the mask."""
-    random: float = Field(default=0.1, ge=0, le=1)
-    """Of these, how many are shown as any other token; the rest are shown as they are."""
-
-    @model_validator(mode="after")
-    def _shares_fit(self) -> Self:
-        if self.hidden + self.random > 1:
-            total = self.hidden + self.random
-            raise ValueError(f"hidden and random add up to {total:g}; lower them to 1 or less")
-        return self
 
 
 @dataclass(frozen=True)

@@ -5,9 +5,7 @@ from typing import Annotated, Any, Literal
 from pydantic import BeforeValidator, Field, model_validator
 
 from outrider.config import Config
-from outrider.data.augment import AugmentConfig
-from outrider.data.completions import CompletionConfig
-from outrider.data.masking import MaskConfig
+from outrider.data.config import AugmentConfig, CompletionConfig, MaskConfig
 from outrider.errors import ConfigError
 
 __all__ = ["TrainConfig"]

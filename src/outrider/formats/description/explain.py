@@ -5,29 +5,28 @@ import inspect
 from collections.abc import Iterator
 from dataclasses import MISSING, fields
 
-from transformers import PreTrainedConfig
-
 from outrider.config import ExplainedKey, show_type, show_value
-from outrider.models.config import (
-    CtcConfig,
-    DrafterConfig,
-    LanguageModelConfig,
-    MaskedLmConfig,
-    Seq2SeqConfig,
-)
+from outrider.formats.description.base import ModelDescription
+from outrider.formats.description.ctc import CtcDescription
+from outrider.formats.description.drafter import DrafterDescription
+from outrider.formats.description.language_model import LanguageModelDescription
+from outrider.formats.description.masked_lm import MaskedLmDescription
+from outrider.formats.description.seq2seq import Seq2SeqDescription
+from outrider.formats.description.side_decoder import SideDecoderDescription
 
 __all__ = ["TYPES", "explain_models"]
 
-MODELS: dict[str, type[PreTrainedConfig]] = {
-    "seq2seq": Seq2SeqConfig,
-    "language_model": LanguageModelConfig,
-    "masked_lm": MaskedLmConfig,
+Description = type[ModelDescription | SideDecoderDescription]
+MODELS: dict[str, type[ModelDescription]] = {
+    "seq2seq": Seq2SeqDescription,
+    "language_model": LanguageModelDescription,
+    "masked_lm": MaskedLmDescription,
 }
-SIDE_DECODERS: dict[str, type[DrafterConfig | CtcConfig]] = {
-    "drafter": DrafterConfig,
-    "ctc": CtcConfig,
+SIDE_DECODERS: dict[str, type[SideDecoderDescription]] = {
+    "drafter": DrafterDescription,
+    "ctc": CtcDescription,
 }
-TYPES: dict[str, type[PreTrainedConfig]] = {**MODELS, **SIDE_DECODERS}
+TYPES: dict[str, Description] = {**MODELS, **SIDE_DECODERS}
 DERIVED = {
     *("vocab_size", "is_encoder_decoder", "is_decoder"),
     *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "mask_token_id"),
@@ -37,7 +36,7 @@ DERIVED = {
 
 def explain_models(prefix: str = "") -> Iterator[ExplainedKey]:
     """Yield the keys of all model types; those of one type say which."""
-    found = {name: list(_explain(config_class, prefix)) for name, config_class in MODELS.items()}
+    found = {name: list(_explain(description, prefix)) for name, description in MODELS.items()}
     shared = set.intersection(*({field.key for field in fields} for fields in found.values()))
     yield from (field for field in found["seq2seq"] if field.key in shared)
     of_some: dict[ExplainedKey, list[str]] = {}
@@ -47,16 +46,15 @@ def explain_models(prefix: str = "") -> Iterator[ExplainedKey]:
                 of_some.setdefault(field, []).append(name)
     for field, names in of_some.items():
         yield field._replace(text=f"{field.text} Only for {' and '.join(names)}.".strip())
-    for name, config_class in SIDE_DECODERS.items():
-        for field in _explain(config_class, prefix):
-            if field.key.removeprefix(prefix) not in config_class.given:
+    for name, description in SIDE_DECODERS.items():
+        for field in _explain(description, prefix):
+            if field.key.removeprefix(prefix) not in description.given:
                 yield field._replace(text=f"{field.text} Of {name}.".strip())
 
 
-def _explain(config_class: type[PreTrainedConfig], prefix: str) -> Iterator[ExplainedKey]:
-    """Yield what Outrider's own classes declare; Hugging Face's general keys are left out."""
-    texts = _attribute_docstrings(config_class)
-    for field in fields(config_class):
+def _explain(description: Description, prefix: str) -> Iterator[ExplainedKey]:
+    texts = _attribute_docstrings(description)
+    for field in fields(description):
         if field.name in texts and field.name not in DERIVED:
             default = None if field.default is MISSING else field.default
             yield ExplainedKey(
@@ -67,10 +65,10 @@ def _explain(config_class: type[PreTrainedConfig], prefix: str) -> Iterator[Expl
             )
 
 
-def _attribute_docstrings(config_class: type[PreTrainedConfig]) -> dict[str, str]:
-    """Map each annotated attribute of our classes to the string under it, base classes first."""
+def _attribute_docstrings(description: Description) -> dict[str, str]:
+    """Map each annotated attribute to the string under it, base classes first."""
     texts: dict[str, str] = {}
-    for cls in reversed(config_class.__mro__):
+    for cls in reversed(description.__mro__):
         if not cls.__module__.startswith("outrider."):
             continue
         (definition,) = ast.parse(inspect.getsource(cls)).body

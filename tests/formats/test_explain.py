@@ -1,12 +1,29 @@
 """The keys that `outrider config --explain` lists for drafters and CTC decoders."""
 
+from dataclasses import fields
+
 import pytest
+from transformers import PreTrainedConfig
 
 import tiny
 from outrider.cli.main import run
 from outrider.formats.description import SideDecoderDescription
-from outrider.models.config import CtcConfig, DrafterConfig, Seq2SeqConfig
-from outrider.models.explain import SIDE_DECODERS, explain_models
+from outrider.formats.description.explain import DERIVED, SIDE_DECODERS, TYPES, explain_models
+from outrider.models.config import (
+    CtcConfig,
+    DrafterConfig,
+    LanguageModelConfig,
+    MaskedLmConfig,
+    Seq2SeqConfig,
+)
+
+CONFIGS = {
+    "seq2seq": Seq2SeqConfig,
+    "language_model": LanguageModelConfig,
+    "masked_lm": MaskedLmConfig,
+    "drafter": DrafterConfig,
+    "ctc": CtcConfig,
+}
 
 
 def test_only_what_a_user_may_set_is_a_key() -> None:
@@ -23,6 +40,14 @@ def test_only_what_a_user_may_set_is_a_key() -> None:
         assert {"given", "ranges"} <= own, "the names this test is about"
     assert keys.isdisjoint({"model.given", "model.ranges", "model.model_type"})
     assert keys.isdisjoint({"model.target_layers", "model.blank"}), "the target decides these"
+
+
+@pytest.mark.parametrize("name", TYPES)
+def test_what_is_explained_is_what_the_model_s_config_has(name: str) -> None:
+    described, had = TYPES[name], CONFIGS[name]
+    assert issubclass(had, described)
+    own = {field.name for field in fields(had)} - {field.name for field in fields(PreTrainedConfig)}
+    assert own - DERIVED <= {field.name for field in fields(described)}
 
 
 def test_the_command_line_does_not_know_them_either(capsys: pytest.CaptureFixture[str]) -> None:
