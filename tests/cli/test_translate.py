@@ -124,7 +124,7 @@ def test_an_interrupt_says_how_many_lines_are_done(command, folder, monkeypatch)
     code, out, err = command("translate", "--model", folder, *TEXT)
     assert code == 130
     assert len(out.splitlines()) == 1
-    assert "1 lines are done" in err
+    assert "1 of 4 lines are done\n" in err
 
 
 def test_generate_prints_prompt_and_continuation(command, language_model) -> None:

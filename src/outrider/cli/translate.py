@@ -1,14 +1,14 @@
 """`outrider translate` and `outrider generate`: a trained model at work."""
 
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli.console import new_console
 from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, print_statistics
 from outrider.cli.output import (
     STDIN,
@@ -24,10 +24,13 @@ from outrider.hub import DEMO_PAIRS, demo_folder
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
+    from outrider.jobs.text_file import Unfinished
     from outrider.runtime import Generator, Translator
 
 __all__ = ["generate", "translate"]
 
+WHEN = {"device", "threads", "batch_tokens"}
+"""Options that change when a line is done, but not its translation."""
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Tokens held in memory at once.")]
 Stats = Annotated[bool, typer.Option("--stats", help="Say on stderr what drafting did.")]
 
@@ -76,7 +79,8 @@ def translate(
     """Translate: one output line per input line, in order, as soon as it is known.
 
     With --out the file appears when all lines are done: an error or Ctrl-C leaves what was there
-    before. A pipe or a device is written straight. Input may be gzipped.
+    before, and with --in the same command continues where it was interrupted. A pipe or a device is
+    written straight. Input may be gzipped.
 
     With --shards a folder of files is translated, each into one of the same name in the folder
     --out; either may be in a store, such as s3://bucket/folder. Killed and given again, the command
@@ -112,21 +116,46 @@ def translate(
         options["batch_tokens"] = batch_tokens
     with ExitStack() as stack:
         lines: Iterator[str] = iter(text or ())
+        total, origin = len(text) if text else None, None
+        if shortlist:
+            place["shortlist"] = True
+        if source is not None and source.is_file():
+            total, origin = _look_at(source, target, model, {**options, **place, **languages})
         if not text:
             from outrider.data.lines import open_lines
             from outrider.data.plain_text import check_plain_text
 
             raw = stack.enter_context(open_lines(source, check=check_plain_text))
             lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
-        if shortlist:
-            place["shortlist"] = True
         translator = _load_translator(model, {**place, **languages})
         if stats:
             options["stats"] = stack.enter_context(_statistics())
         from outrider.runtime.scripts import watched
 
         reads = (source_language,) if source_language else translator.reads
-        _translate(translator, watched(lines, reads), target, options)
+        lines = watched(lines, reads)
+        _translate(translator, lines, target, options, total=total, origin=origin)
+
+
+def _look_at(
+    source: Path, target: Path | None, model: str, decode: dict[str, Any]
+) -> tuple[int | None, Callable[[], dict[str, Any]] | None]:
+    """Count the lines of a file, if needed; return also what its translation depends on."""
+    resumes = target is not None and not is_straight(target)
+    if not resumes and not sys.stderr.isatty():
+        return None, None
+    from outrider.files import LocalFolder
+    from outrider.formats.identity import weights_of
+    from outrider.hub import model_folder
+    from outrider.jobs.text_file import look_at
+
+    total, sha256, fault = look_at(LocalFolder(source.parent), source.name)
+    if fault:
+        raise DataError(fault)
+    folder = model_folder(model)
+    options = {key: one for key, one in decode.items() if key not in WHEN}
+    origin = {"input": sha256, "options": options}
+    return total, (lambda: {**origin, "model": weights_of(folder)}) if resumes else None
 
 
 def _check_alone(others: dict[str, Any]) -> None:
@@ -227,35 +256,68 @@ def _load_generator(model: str, options: dict[str, Any]) -> "Generator":
 
 
 def _translate(
-    translator: "Translator", lines: Iterator[str], target: Path | None, options: dict[str, Any]
+    translator: "Translator",
+    lines: Iterator[str],
+    target: Path | None,
+    options: dict[str, Any],
+    *,
+    total: int | None,
+    origin: Callable[[], dict[str, Any]] | None,
 ) -> None:
+    """Write the translations; with an `origin`, continue where the last run was interrupted."""
     from outrider.runtime.result import format_results
 
-    done = 0
+    done, n_best, unfinished = 0, options.get("n_best", 1), None
     try:
-        with open_output(target) as writer, _progress(writer) as advance:
+        with ExitStack() as stack:
+            if target is not None and origin is not None:
+                from outrider.jobs.text_file import open_unfinished
+
+                unfinished = stack.enter_context(open_unfinished(target, origin))
+                done = unfinished.rows
+                lines, options["first"] = islice(lines, done, None), done
+                _tell(unfinished)
+            writer: Any = unfinished or stack.enter_context(open_output(target))
+            left = None if total is None else total - done
+            visible = unfinished is not None or not writer.isatty()
+            advance = stack.enter_context(_progress(left, visible=visible))
             for results in translator.results_iter(lines, **options):
-                writer.write(format_results(results, done, n_best=options.get("n_best", 1)))
-                writer.flush()
+                writer.write(format_results(results, done, n_best=n_best))
+                if unfinished is None:
+                    writer.flush()
                 done += 1
-                advance()
+                advance(1)
     except KeyboardInterrupt:
-        left = f"; {target} was not written" if target and not is_straight(target) else ""
-        typer.echo(f"outrider: {done} lines are done{left}", err=True)
+        _tell_interrupt(done, total, target, kept=unfinished is not None and done > 0)
         raise typer.Exit(130) from None
 
 
-@contextmanager
-def _progress(writer: TextIO) -> Iterator[Any]:
-    """Count lines on a terminal, unless the translations themselves appear there."""
-    if not sys.stderr.isatty() or writer.isatty():
-        yield lambda: None
+def _tell(unfinished: "Unfinished") -> None:
+    if unfinished.note:
+        message = f"{unfinished.folder} is not used: {unfinished.note}; starting again"
+    elif unfinished.rows:
+        message = f"{unfinished.rows:,} lines are done in {unfinished.folder}; continuing"
+    else:
         return
-    from rich.progress import MofNCompleteColumn, Progress, SpinnerColumn, TimeElapsedColumn
+    typer.echo(f"outrider: {message}", err=True)
 
-    console = new_console(stderr=True)
-    shown = console.is_terminal and not writer.isatty()
-    columns = (SpinnerColumn(), MofNCompleteColumn(), "lines", TimeElapsedColumn())
-    with Progress(*columns, console=console, transient=True, disable=not shown) as progress:
-        task = progress.add_task("translating", total=None)
-        yield lambda: progress.advance(task)
+
+def _tell_interrupt(done: int, total: int | None, target: Path | None, *, kept: bool) -> None:
+    many = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+    left = ""
+    if target and not is_straight(target):
+        left = "; the same command continues" if kept else f"; {target} was not written"
+    typer.echo(f"outrider: {many} lines are done{left}", err=True)
+
+
+@contextmanager
+def _progress(total: int | None, *, visible: bool) -> Iterator[Callable[[int], None]]:
+    """Count lines where stderr is a terminal."""
+    if not visible or not sys.stderr.isatty():
+        yield lambda rows: None
+        return
+    from outrider.data.progress import show_stages
+
+    with show_stages(True) as stages:
+        yield stages.start("translate", total)
+        stages.finish()

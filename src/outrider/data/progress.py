@@ -22,6 +22,15 @@ class _Speed(ProgressColumn):
         return Text(f"{speed:>9,.0f} rows/s" if speed else "", style="progress.data.speed")
 
 
+class _Rows(ProgressColumn):
+    """Rows that are done, and of how many."""
+
+    def render(self, task: Task) -> Text:
+        """Show the total where it is known."""
+        total = "" if task.total is None else f" of {task.total:,.0f}"
+        return Text(f"{task.completed:>12,.0f}{total} rows")
+
+
 class Stages:
     """Starts a bar for each stage of a preparation."""
 
@@ -45,7 +54,7 @@ def show_stages(visible: bool) -> Iterator[Stages]:
     columns = (
         TextColumn("{task.description:<16}", markup=False),
         BarColumn(),
-        TextColumn("{task.completed:>12,.0f} rows"),
+        _Rows(),
         _Speed(),
         TimeElapsedColumn(),
     )

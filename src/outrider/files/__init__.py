@@ -28,6 +28,7 @@ from outrider.files.working_folder import publish, remove_leftovers, working_fol
 from outrider.files.writing import (
     explained,
     flush,
+    put,
     replacing,
     write_bytes,
     write_json,
@@ -48,6 +49,7 @@ __all__ = [
     "open_store",
     "parse_json",
     "publish",
+    "put",
     "read_json",
     "read_json_list",
     "read_limited",

@@ -16,7 +16,7 @@ from typing import Any, TextIO
 
 from outrider.errors import ResourceError
 
-__all__ = ["explained", "flush", "replacing", "write_bytes", "write_json", "write_text"]
+__all__ = ["explained", "flush", "put", "replacing", "write_bytes", "write_json", "write_text"]
 
 OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NOT_ALLOWED = {
@@ -73,15 +73,20 @@ def _staged(path: Path) -> Iterator[int]:
         staging = Path(name)
         try:
             yield descriptor
-            _copy_mode(place, staging)
-            staging.replace(place)
+            put(staging, place)
         except BaseException as error:
             with suppress(OSError):
                 staging.unlink()
             if isinstance(error, OSError) and error.filename == name:
                 error.filename, error.filename2 = str(path), None
             raise
-        flush(place.parent)
+
+
+def put(staging: Path, place: Path) -> None:
+    """Let a finished file take the place of another, with its rights."""
+    _copy_mode(place, staging)
+    staging.replace(place)
+    flush(place.parent)
 
 
 @contextmanager

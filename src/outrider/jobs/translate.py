@@ -20,7 +20,6 @@ from typing import Any
 from outrider import __version__
 from outrider.data.lines import Lines
 from outrider.data.manifest import Shard
-from outrider.data.plain_text import check_plain_text
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import Place, Store, as_place, open_store
 from outrider.formats.identity import weights_of
@@ -36,6 +35,7 @@ from outrider.jobs.folder import (
     remove_records,
 )
 from outrider.jobs.run import finish_units
+from outrider.jobs.text_file import look_at
 from outrider.jobs.unit import Advance, Unit
 from outrider.jobs.workers import Run, hired
 from outrider.runtime.load import load
@@ -95,10 +95,7 @@ class _Translating:
         if self.folder.is_done(unit):  # by a worker that ended before it could say so
             return
         began, rows = time.monotonic(), 0
-        options = dict(self.asked.options)
-        config = decode_settings(self.translator.defaults, _decoding(options))
-        if config.strategy == "sample":  # row i of all files draws as row i of one would
-            options["seed"] = config.seed + unit.first
+        options = {**self.asked.options, "first": unit.first}  # all files draw as one would
         source, written = open_store(self.asked.source), hashlib.sha256()
         with source.open(unit.input) as raw, self.folder.store.replacing(unit.name) as file:
             lines = Lines(io.BufferedReader(raw), source.show(unit.input))
@@ -207,7 +204,7 @@ def _look(source: Store) -> tuple[list[Unit], dict[str, str]]:
     units: list[Unit] = []
     damaged: dict[str, str] = {}
     first = 0
-    looks = source.each(lambda name: _look_at(source, name), files)
+    looks = source.each(lambda name: look_at(source, name), files)
     for file, (rows, sha256, fault) in zip(files, looks, strict=True):
         if fault:
             damaged[file] = fault
@@ -219,21 +216,6 @@ def _look(source: Store) -> tuple[list[Unit], dict[str, str]]:
     if twice := sorted({name for name in names if names.count(name) > 1}):
         raise DataError(f"{source}: has {twice[0]} both plain and gzipped; remove one of them")
     return units, damaged
-
-
-def _look_at(source: Store, name: str) -> tuple[int, str, str]:
-    """Return the lines of a file, its checksum, and what is wrong with it."""
-    rows, sha256 = 0, ""
-    try:
-        with source.open(name) as raw:
-            lines = Lines(io.BufferedReader(raw), source.show(name), check=check_plain_text)
-            try:
-                rows = sum(1 for _ in lines)
-            finally:
-                sha256 = raw.sha256()
-    except DataError as error:
-        return 0, sha256, str(error)
-    return rows, sha256, ""
 
 
 def _files(source: Store) -> list[str]:

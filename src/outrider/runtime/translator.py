@@ -197,12 +197,16 @@ class Translator:
         window: int | None = None,
         ready: Callable[[], bool] | None = None,
         stats: Statistics | None = None,
+        first: int = 0,
         **options: Any,
     ) -> Iterator[list[Result]]:
-        """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`."""
+        """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`.
+
+        Line number i of `lines` draws with `seed + first + i`.
+        """
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
-        source, size, first = iter(as_texts(lines)), window or FIRST_WINDOW, 0
+        source, size = iter(as_texts(lines)), window or FIRST_WINDOW
         while chunk := _read_ahead(source, size, ready):
             works = self.works(chunk, config, split=split, first=first)
             yield from self._results(works, config, batch_tokens, stats)
