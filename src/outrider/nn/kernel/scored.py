@@ -115,6 +115,10 @@ class Scored(nn.Module):
             start, end = pattern.reach(first, last, length)
             i_T1 = torch.arange(first, last, device=device)[:, None]
             keep = pattern.heads_see(i_T1, torch.arange(start, end, device=device))[None]
-            return start, keep if keep_BT is None else keep & keep_BT[:, None, None, start:end]
+            if keep_BT is None:
+                return start, keep
+            # Padding sees nothing: tanh_exp has no bound, and what overflows there spreads as NaN.
+            real_B1T1 = keep_BT[:, None, first:last, None]
+            return start, keep & real_B1T1 & keep_BT[:, None, None, start:end]
 
         return Scoring(self.score, self.normaliser, visible, dropout=dropout)
