@@ -122,9 +122,19 @@ def test_an_interrupt_says_how_many_lines_are_done(command, folder, monkeypatch)
 
     monkeypatch.setattr(Translator, "results_iter", results_iter)
     code, out, err = command("translate", "--model", folder, *TEXT)
-    assert code == 130
+    assert (code, err) == (130, "outrider: 1 of 4 lines are done\n")
     assert len(out.splitlines()) == 1
-    assert "1 of 4 lines are done\n" in err
+
+
+def test_an_interrupt_of_shards_is_one_line(command, folder, tmp_path, monkeypatch) -> None:
+    def interrupted(*_: object, **__: object) -> None:
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr("outrider.jobs.translate.translate_shards", interrupted)
+    where = ("--shards", tmp_path, "--out", tmp_path / "out")
+    code, out, err = command("translate", "--model", folder, *where)
+    message = "outrider: the finished files are kept; the same command continues\n"
+    assert (code, out, err) == (130, "", message)
 
 
 def test_generate_prints_prompt_and_continuation(command, language_model) -> None:

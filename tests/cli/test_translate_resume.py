@@ -89,8 +89,8 @@ def test_a_run_that_is_interrupted_twice_writes_the_same(
     assert command(*line, "--out", whole)[0] == 0
     stopping_after(5, monkeypatch, KeyboardInterrupt())
     code, _, err = command(*line, "--out", out)
-    assert code == 130
-    assert err.startswith("outrider: 5 of 12 lines are done; the same command continues\n")
+    message = "outrider: 5 of 12 lines are done; the same command continues\n"
+    assert (code, err) == (130, message)
     assert not out.exists()
     stopping_after(2, monkeypatch, MemoryError())
     code, _, err = command(*line, "--out", out)
@@ -161,8 +161,7 @@ def test_standard_input_is_written_whole_or_not_at_all(
     out = source.with_name("out.txt")
     stopping_after(2, monkeypatch, KeyboardInterrupt())
     code, _, err = command("translate", "--model", models[0], "--out", out, *TEXT)
-    assert code == 130
-    assert err.startswith(f"outrider: 2 of 12 lines are done; {out} was not written\n")
+    assert (code, err) == (130, f"outrider: 2 of 12 lines are done; {out} was not written\n")
     assert [path.name for path in out.parent.iterdir()] == ["in.txt"]
 
 

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from outrider.cli.console import StoppedError
 from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, print_statistics
 from outrider.cli.output import (
     STDIN,
@@ -182,8 +183,7 @@ def _translate_shards(
     try:
         folder = translate_shards(model, source, out, place=place, workers=workers, **options)
     except KeyboardInterrupt:
-        typer.echo("outrider: the finished files are kept; start again to go on", err=True)
-        raise typer.Exit(130) from None
+        raise StoppedError("the finished files are kept; the same command continues") from None
     typer.echo(str(folder))
 
 
@@ -288,8 +288,8 @@ def _translate(
                 done += 1
                 advance(1)
     except KeyboardInterrupt:
-        _tell_interrupt(done, total, target, kept=unfinished is not None and done > 0)
-        raise typer.Exit(130) from None
+        kept = unfinished is not None and done > 0
+        raise StoppedError(_interrupted_at(done, total, target, kept=kept)) from None
 
 
 def _tell(unfinished: "Unfinished") -> None:
@@ -302,12 +302,12 @@ def _tell(unfinished: "Unfinished") -> None:
     typer.echo(f"outrider: {message}", err=True)
 
 
-def _tell_interrupt(done: int, total: int | None, target: Path | None, *, kept: bool) -> None:
+def _interrupted_at(done: int, total: int | None, target: Path | None, *, kept: bool) -> str:
     many = f"{done:,}" if total is None else f"{done:,} of {total:,}"
     left = ""
     if target and not is_straight(target):
         left = "; the same command continues" if kept else f"; {target} was not written"
-    typer.echo(f"outrider: {many} lines are done{left}", err=True)
+    return f"{many} lines are done{left}"
 
 
 @contextmanager
