@@ -14,7 +14,18 @@ import outrider
 from families import END, FAMILIES, FIRST_LANGUAGE, PAD
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.folder import read_config
-from outrider.formats.readers import bart, gpt2, llama, m2m_100, mbart, mistral, mt5, qwen2, t5
+from outrider.formats.readers import (
+    bart,
+    gpt2,
+    llama,
+    m2m_100,
+    marian,
+    mbart,
+    mistral,
+    mt5,
+    qwen2,
+    t5,
+)
 from outrider.models import LanguageModel, load_model
 from outrider.runtime import Generator, Translator
 
@@ -163,7 +174,7 @@ def test_a_language_must_be_named_and_known(tmp_path: Path) -> None:
 
 def test_a_model_without_languages_takes_none(tmp_path: Path) -> None:
     folder = families.save(families.make("t5"), tmp_path / "t5", after="</s>")
-    with pytest.raises(ConfigError, match="target_language: got 'de', but this model knows no"):
+    with pytest.raises(ConfigError, match="target_language: got 'de', but this model translates"):
         outrider.load(folder, backend="torch", target_language="de")
     folder = families.save(families.make("gpt2"), tmp_path / "gpt2")
     with pytest.raises(ConfigError, match="source_language: has no effect on a language model"):
@@ -198,6 +209,7 @@ OURS = {
     *("rope_theta", "rope_scaling", "rope_parameters", "partial_rotary_factor", "head_dim"),
     *("n_positions", "num_decoder_layers", "scale_decoder_outputs", "tie_word_embeddings"),
     *("attention_bias", "mlp_bias", "num_key_value_heads", "bos_token_id"),
+    *("dense_act_fn", "is_gated_act", "layer_types"),
 }
 """Keys that a config of transformers fills in by itself, or that only some of the family have."""
 
@@ -213,6 +225,13 @@ def test_what_a_config_leaves_out_is_what_transformers_takes_for_it(
         assert values[key] == getattr(default, key, None), key
 
 
+@pytest.mark.parametrize(("ours", "theirs"), [*DEFAULTS, (marian.MarianValues, hf.MarianConfig)])
+def test_every_alias_of_a_key_is_known(ours: type[Any], theirs: type[Any]) -> None:
+    assert theirs.attribute_map == ours.ALIASES
+
+
+LINEAR = families.linear(3.0)
+TWICE = LINEAR | {"factor": 6.0}
 REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bart", {"decoder_ffn_dim": 41}, "decoder_ffn_dim: 41 differs from encoder_ffn_dim 40"),
     ("bart", {"tie_word_embeddings": False}, "tie_word_embeddings: is false, not supported"),
@@ -220,13 +239,32 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bart", {"auto_map": {"AutoModel": "x.Y"}}, "auto_map: asks for code of its own to be run"),
     ("m2m_100", {"max_position_embeddings": 1 << 40}, "max_position_embeddings: got 1099511627776"),
     ("m2m_100", {"pad_token_id": 0}, "pad_token_id: got 0, but positions are counted from 1"),
-    ("t5", {"feed_forward_proj": "gated-x"}, "activation: unknown 'x'"),
+    ("t5", {"feed_forward_proj": "x", "dense_act_fn": None}, "activation: unknown 'x'"),
+    ("t5", {"feed_forward_proj": "gelu"}, "dense_act_fn: 'relu' differs from feed_forward_proj 'g"),
+    ("t5 gated", {"dense_act_fn": "silu"}, "dense_act_fn: 'silu' differs from feed_forward_proj"),
+    ("mt5", {"is_gated_act": False}, "is_gated_act: False differs from feed_forward_proj 'gated-"),
+    ("t5", {"head_dim": 8}, "head_dim: 8 differs from d_kv 10; remove the wrong one"),
+    ("mbart", {"num_hidden_layers": 3}, "num_hidden_layers: 3 differs from encoder_layers 2; rem"),
+    ("gpt2", {"num_attention_heads": 4}, "num_attention_heads: 4 differs from n_head 3; remove "),
     ("t5", {"pad_token_id": None}, "pad_token_id: is null"),
     ("t5", {"relative_attention_num_buckets": 1 << 30}, "relative_buckets: got 1073741824"),
     ("gpt2", {"add_cross_attention": True}, "add_cross_attention: is true, not supported"),
     ("gpt2", {"n_embd": "24"}, "n_embd: got '24', expected a whole number"),
     ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2}}, "rope_type: unknown 'yarn'"),
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2}}, "unknown 'llama3'|unknown"),
+    ("mistral", {"rope_parameters": LINEAR, "rope_scaling": TWICE}, "rope_scaling: differs from"),
+    (
+        "llama",
+        {"original_max_position_embeddings": 16},
+        "original_max_position_embeddings: 16",
+    ),
+    ("bart", {"is_causal": True}, "is_causal: is True, which changes the attention"),
+    ("gpt2", {"is_causal": False}, "is_causal: is False, which changes the attention"),
+    ("llama", {"is_causal": None}, "is_causal: is None, which changes the attention"),
+    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, not"),
+    ("qwen2", {"layer_types": ["sliding_attention"]}, r"layer_types: got \['sliding_attention'\]"),
+    ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder: is False, but t5 is an encoder-dec"),
+    ("llama", {"per_layer_config": {"0": {}}}, "per_layer_config: says that layers differ"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: got 0.5"),
     ("llama", {"quantization_config": {"bits": 4}}, "quantization_config: says that the weights"),
     ("llama", {"head_dim": 1 << 20}, "head_dim: got 1048576"),
@@ -242,7 +280,7 @@ def test_what_ours_cannot_compute_is_named(
     families.make(name).save_pretrained(tmp_path)
     path = tmp_path / "config.json"
     values = json.loads(path.read_text())
-    if "rope_scaling" in changes:
+    if changes.keys() & {"rope_scaling", "rope_parameters"} == {"rope_scaling"}:
         values.pop("rope_parameters", None)
     path.write_text(json.dumps({**values, **changes}))
     (tmp_path / "generation_config.json").unlink()
@@ -250,6 +288,47 @@ def test_what_ours_cannot_compute_is_named(
         read_config(tmp_path)
     assert str(path) in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("alone", [False, True])
+def test_an_adapter_beside_a_model_is_not_ignored(alone: bool, tmp_path: Path) -> None:
+    families.make("llama").save_pretrained(tmp_path)
+    (tmp_path / "adapter_config.json").write_text('{"peft_type": "LORA"}')
+    if alone:
+        (tmp_path / "config.json").unlink()
+    message = r"adapter_config\.json: belongs to a PEFT adapter, which is not supported: merge"
+    with pytest.raises(ModelError, match=message):
+        outrider.load(tmp_path)
+
+
+@pytest.mark.parametrize(
+    ("name", "changes", "moved"),
+    [
+        ("bart", {"hidden_size": 24, "num_hidden_layers": 2}, ("d_model", "encoder_layers")),
+        ("t5", {"num_attention_heads": 3}, ("num_heads", "dense_act_fn", "is_gated_act")),
+        ("gpt2", {"max_position_embeddings": 80}, ("n_positions",)),
+        ("mistral", {"rope_scaling": LINEAR}, ("rope_parameters",)),
+        ("mistral", {"rope_scaling": LINEAR, "rope_parameters": LINEAR}, ()),
+        ("llama", {"original_max_position_embeddings": 32}, ()),
+        ("llama", {"is_causal": True, "layer_types": ["full_attention"] * 3}, ()),
+    ],
+    ids=str,
+)
+def test_keys_that_agree_are_read_as_transformers_reads_them(
+    name: str, changes: dict[str, Any], moved: tuple[str, ...], tmp_path: Path
+) -> None:
+    model = families.make(name)
+    model.save_pretrained(tmp_path)
+    path = tmp_path / "config.json"
+    values = json.loads(path.read_text())
+    kept = {key: one for key, one in values.items() if key not in moved}
+    path.write_text(json.dumps({**kept, **changes}))
+    ids = torch.randint(4, 60, (2, 19))
+    batch = {"input_ids": ids} | ({"decoder_input_ids": ids} if FAMILIES[name].translates else {})
+    theirs = type(model).from_pretrained(tmp_path)
+    with torch.no_grad():
+        difference = load_model(tmp_path)(**batch).logits - theirs(**batch).logits
+    assert difference.abs().max() < 1e-4
 
 
 @pytest.mark.parametrize("name", [one for one in FAMILIES if one != "mistral window"])

@@ -120,11 +120,13 @@ def test_what_transformers_keeps_to_itself_is_not_read(folder: Path, key: str, v
 
 def test_a_marian_config_names_no_code_either(tmp_path: Path) -> None:
     to_marian(tiny.seq2seq(norm="post", logits_bias=True)).save_pretrained(tmp_path)
-    for key in ("_attn_implementation", "attn_implementation", "per_layer_config"):
+    for key in ("_attn_implementation", "attn_implementation"):
         edit_config(tmp_path / "config.json", **{key: "kernels-community/some-kernel"})
     assert load_model(tmp_path).config._attn_implementation == "sdpa"
     edit_config(tmp_path / "config.json", auto_map={"AutoModel": "modeling.Model"})
     refused(tmp_path, "config.json: auto_map: asks for code of its own to be run")
+    edit_config(tmp_path / "config.json", auto_map=None, per_layer_config="some/kernel")
+    refused(tmp_path, "config.json: per_layer_config: says that layers differ")
 
 
 @pytest.mark.parametrize("key", ["id2label", "label2id", "problem_type", "return_dict"])

@@ -105,9 +105,12 @@ READERS = (
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 REFUSED = {
     "auto_map": "asks for code of its own to be run, which is never done",
+    "per_layer_config": "says that layers differ, which is not supported",
     "quantization_config": "says that the weights are quantised, which is not supported",
+    "use_bidirectional_attention": "is true, not supported: a text is read from left to right",
 }
 """Keys of other families' configs that change what the weights mean."""
+ADAPTER = "adapter_config.json"
 ONLY_READS = (
     "is a masked language model, which reads and does not write: test it with outrider evaluate "
     "--text, or let a seq2seq read with it (model.encoder.pretrained)"
@@ -301,6 +304,11 @@ def _read_side_decoder(folder: Path, cls: type[SideT]) -> Part[SideT]:
 
 def read_values(path: Path) -> dict[str, Any]:
     """Read a `config.json`, of whatever model."""
+    if path.with_name(ADAPTER).exists():
+        raise ModelError(
+            f"{path.with_name(ADAPTER)}: belongs to a PEFT adapter, which is not supported: merge "
+            "it into the model (merge_and_unload), save the result and load that"
+        )
     if not path.exists():
         raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}")
     values = read_json(path)
@@ -331,7 +339,22 @@ def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
         for key, why in REFUSED.items():
             if values.get(key):
                 raise ConfigError(key, why)
-        return reader_of(kind).import_config(values)
+        config = reader_of(kind).import_config(values)
+        _check_masks(config, values)
+        return config
+
+
+def _check_masks(config: ModelDescription, values: Mapping[str, Any]) -> None:
+    """Refuse keys that any config of transformers may have and that change the attention masks."""
+    translates = isinstance(config, Seq2SeqDescription)
+    # In transformers, true masks the encoder as well, and every other value unmasks the decoder.
+    if "is_causal" in values and (translates or values["is_causal"] is not True):
+        message = f"is {values['is_causal']!r}, which changes the attention: not supported"
+        raise ConfigError("is_causal", message)
+    if values.get("is_encoder_decoder", translates) is not translates:
+        what = "an encoder-decoder" if translates else "a language model"
+        message = f"is {values['is_encoder_decoder']!r}, but {values['model_type']} is {what}"
+        raise ConfigError("is_encoder_decoder", message)
 
 
 def _check_dtype(values: Mapping[str, Any]) -> None:

@@ -1,8 +1,12 @@
-"""What readers of Hugging Face folders do to a `config.json` on its way into a description."""
+"""What readers of Hugging Face folders do to a `config.json` on its way into a description.
+
+`ALIASES` of a class of values are further names of its keys: a config may use either name in
+transformers, which lets the alias win. Here both must agree.
+"""
 
 from collections.abc import Mapping
 from dataclasses import fields
-from typing import Any, TypeVar
+from typing import Any, ClassVar, Protocol, TypeVar
 
 from outrider.errors import ConfigError
 from outrider.formats.description import describe
@@ -17,13 +21,24 @@ ACTIVATIONS = {
 }
 """Their names of an activation where they differ from ours."""
 
-ValuesT = TypeVar("ValuesT")
+
+class _Values(Protocol):
+    ALIASES: ClassVar[Mapping[str, str]]
+
+
+ValuesT = TypeVar("ValuesT", bound=_Values)
 
 
 def take(cls: type[ValuesT], values: Mapping[str, Any]) -> ValuesT:
     """Read the keys that say how a model computes; all further ones say nothing of that."""
     known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    return describe(cls, {key: values[key] for key in values.keys() & known})
+    found = {key: values[key] for key in values.keys() & known}
+    for alias, key in cls.ALIASES.items():
+        value = values.get(alias)
+        if value is not None and found.setdefault(key, value) != value:
+            message = f"{value!r} differs from {key} {found[key]!r}; remove the wrong one"
+            raise ConfigError(alias, message)
+    return describe(cls, found)
 
 
 def check_twins(theirs: object, twins: Mapping[str, str]) -> None:

@@ -6,7 +6,7 @@ multiplied accordingly here.
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 
@@ -32,6 +32,13 @@ NORMS = {"attention_residual.norm": "ln_1", "feedforward_residual.norm": "ln_2"}
 @dataclass(kw_only=True)
 class Gpt2Values:
     """Keys of a GPT-2 `config.json` that say how it computes, and what they are if left out."""
+
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        "hidden_size": "n_embd",
+        "max_position_embeddings": "n_positions",
+        "num_attention_heads": "n_head",
+        "num_hidden_layers": "n_layer",
+    }
 
     vocab_size: int = 50257
     n_positions: int = 1024

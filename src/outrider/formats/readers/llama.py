@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from outrider.errors import ConfigError
 from outrider.formats.description import LanguageModelDescription, describe
@@ -36,6 +36,8 @@ NORMS = {
 class LlamaValues:
     """Keys of a Llama `config.json` that say how it computes, and what they are if left out."""
 
+    ALIASES: ClassVar[Mapping[str, str]] = {}
+
     vocab_size: int = 32000
     hidden_size: int = 4096
     intermediate_size: int = 11008
@@ -54,6 +56,8 @@ class LlamaValues:
     rope_scaling: dict[str, Any] | None = None
     rope_parameters: dict[str, Any] | None = None
     partial_rotary_factor: float | int | None = None
+    original_max_position_embeddings: float | int | None = None
+    layer_types: list[str] | None = None
     pad_token_id: int | None = None
     bos_token_id: int | None = 1
     eos_token_id: int | list[int] | None = 2
@@ -66,6 +70,9 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
 
 def describe_llama(theirs: LlamaValues, **further: Any) -> LanguageModelDescription:
     """Turn what a config says into a description; `further` is how this family computes."""
+    if "attention" not in further and {*(theirs.layer_types or [])} - {"full_attention"}:
+        message = f"got {theirs.layer_types}, only full_attention is supported"
+        raise ConfigError("layer_types", message)
     end, pad = end_of(theirs.eos_token_id), theirs.pad_token_id
     ours = {
         **{key: getattr(theirs, key) for key in SAME},
@@ -89,7 +96,16 @@ def describe_llama(theirs: LlamaValues, **further: Any) -> LanguageModelDescript
 
 def _rotary(theirs: LlamaValues) -> dict[str, Any]:
     """Read where rotary positions begin to differ; transformers has said it in three ways."""
-    found = {**(theirs.rope_scaling or {}), **(theirs.rope_parameters or {})}
+    told = [one for one in (theirs.rope_scaling, theirs.rope_parameters) if one] or [{}]
+    found, *others = [_read_rotary(theirs, one) for one in told]
+    if others not in ([], [found]):
+        message = "differs from rope_parameters; remove the wrong one"
+        raise ConfigError("rope_scaling", message)
+    return found
+
+
+def _read_rotary(theirs: LlamaValues, told: Mapping[str, Any]) -> dict[str, Any]:
+    found = dict(told)
     theta = found.pop("rope_theta", theirs.rope_theta)
     part = found.pop("partial_rotary_factor", theirs.partial_rotary_factor)
     if part not in (None, 1):
@@ -99,10 +115,20 @@ def _rotary(theirs: LlamaValues) -> dict[str, Any]:
     # What a longer text of training was cut to says nothing of how the numbers are computed.
     if found["rope_type"] in ("default", "linear"):
         found.pop("original_max_position_embeddings", None)
+    elif found["rope_type"] == "llama3":
+        _check_length(theirs, found)
     if theta is not None and type(theta) not in (int, float):
         raise ConfigError("rope_theta", f"got {str(theta)[:80]!r}, expected a number")
     scaling = None if found["rope_type"] == "default" else found
     return {"position": "rotary", "rope_theta": theta, "rope_scale": scaling}
+
+
+def _check_length(theirs: LlamaValues, found: dict[str, Any]) -> None:
+    """Complete the length of the texts before scaling; it may also stand outside of the section."""
+    key, outside = "original_max_position_embeddings", theirs.original_max_position_embeddings
+    default = theirs.max_position_embeddings if outside is None else outside
+    if found.setdefault(key, default) != default and outside is not None:
+        raise ConfigError(key, f"{outside} differs from {found[key]} of the rotary positions")
 
 
 def import_weights(

@@ -5,7 +5,7 @@ Theirs keep queries, keys and values in three matrices, ours in one; everything 
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -84,6 +84,12 @@ class LayerValues:
 
     A test compares the defaults with those of transformers.
     """
+
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        "hidden_size": "d_model",
+        "num_attention_heads": "encoder_attention_heads",
+        "num_hidden_layers": "encoder_layers",
+    }
 
     d_model: int = 1024
     encoder_layers: int = 12

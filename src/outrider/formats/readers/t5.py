@@ -7,7 +7,7 @@ the root of the width, which the norm before the head does as well. Their produc
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, ClassVar
 
 from outrider.errors import ConfigError
 from outrider.formats.description import Seq2SeqDescription, describe
@@ -28,6 +28,13 @@ BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 class T5Values:
     """Keys of a T5 `config.json` that say how a model computes, and what they are if left out."""
 
+    ALIASES: ClassVar[Mapping[str, str]] = {
+        "head_dim": "d_kv",
+        "hidden_size": "d_model",
+        "num_attention_heads": "num_heads",
+        "num_hidden_layers": "num_layers",
+    }
+
     vocab_size: int = 32128
     d_model: int = 512
     d_kv: int = 64
@@ -40,6 +47,8 @@ class T5Values:
     dropout_rate: float | int = 0.1
     layer_norm_epsilon: float = 1e-6
     feed_forward_proj: str = "relu"
+    dense_act_fn: str | None = None
+    is_gated_act: bool | None = None
     n_positions: int = 512
     tie_word_embeddings: bool | None = None
     scale_decoder_outputs: bool | None = None
@@ -58,6 +67,13 @@ def describe_t5(theirs: T5Values, *, tied: bool) -> Seq2SeqDescription:
     """Turn what a config says into a description; `tied`: the head is the embedding."""
     kind, gate = theirs.feed_forward_proj, theirs.feed_forward_proj.startswith("gated-")
     bent = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    for key, same in (
+        ("dense_act_fn", activation(theirs.dense_act_fn or bent) == activation(bent)),
+        ("is_gated_act", theirs.is_gated_act in (None, gate)),
+    ):
+        if not same:
+            message = f"{getattr(theirs, key)!r} differs from feed_forward_proj {kind!r}"
+            raise ConfigError(key, message)
     if theirs.pad_token_id is None:
         raise ConfigError("pad_token_id", "is null, but a T5 model begins with it")
     start = theirs.decoder_start_token_id
