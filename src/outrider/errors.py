@@ -26,6 +26,7 @@ __all__ = [
     "OutriderError",
     "ResourceError",
     "ScriptWarning",
+    "SettingsWarning",
     "UnsupportedError",
     "is_out_of_memory",
     "missing_extra",
@@ -126,6 +127,10 @@ class FallbackWarning(UserWarning):
 
 class ScriptWarning(UserWarning):
     """A text is in a script that the language of the model does not use."""
+
+
+class SettingsWarning(UserWarning):
+    """A model folder has generation settings that are not applied."""
 
 
 def nearest(word: str, choices: Iterable[str]) -> str:

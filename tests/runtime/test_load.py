@@ -1,16 +1,20 @@
 """From a folder to an object that translates or generates, and every way that can fail."""
 
 import json
+import shutil
+import warnings
 from fnmatch import fnmatch
 
 import pytest
 import torch
 
+import tiny
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer.training import train_tokenizer
-from outrider.errors import ConfigError, ModelError
+from outrider.errors import ConfigError, ModelError, SettingsWarning
 from outrider.hub import SAFE_FILES
 from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.models.marian import to_marian
 from outrider.runtime import Generator, Translator, load
 from outrider.runtime.options import model_defaults
 
@@ -36,6 +40,16 @@ def translator_folder(tmp_path_factory):
         )
     )
     model.save_pretrained(folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def marian_folder(tmp_path_factory, translator_folder):
+    folder = tmp_path_factory.mktemp("marian")
+    shutil.copytree(translator_folder, folder, dirs_exist_ok=True)
+    tokenizer = load(translator_folder, device="cpu").tokenizer
+    to_marian(tiny.marian_like(vocab_size=tokenizer.vocab_size)).save_pretrained(folder)
+    (folder / "generation_config.json").unlink()
     return folder
 
 
@@ -99,6 +113,46 @@ def test_padding_and_what_the_model_forbids_are_never_produced(tmp_path, echo) -
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(ModelError, match=r"generation_config.json: is not JSON"):
         model_defaults(tmp_path, backend)
+
+
+SETTINGS = {
+    "repetition_penalty": (1.3, 1.0),
+    "no_repeat_ngram_size": (3, 0),
+    "begin_suppress_tokens": ([5], None),
+    "sequence_bias": ([[[5], -9.0]], None),
+    "min_length": (5, 0),
+}
+"""A value with an effect in transformers, and one without."""
+
+
+@pytest.mark.parametrize("file", ["generation_config.json", "config.json"])
+@pytest.mark.parametrize("key", SETTINGS)
+def test_generation_settings_that_are_not_applied_are_warned_of(
+    marian_folder, tmp_path, key, file
+) -> None:
+    shutil.copytree(marian_folder, tmp_path, dirs_exist_ok=True)
+    path, (value, off) = tmp_path / file, SETTINGS[key]
+    before = json.loads(path.read_text()) if path.exists() else {}
+    path.write_text(json.dumps({**before, key: value}))
+    with pytest.warns(SettingsWarning) as caught:
+        load(tmp_path, device="cpu")
+    (message,) = [str(one.message) for one in caught]
+    assert message.startswith(f"{path}: {key}: not applied, the text can differ")
+    path.write_text(json.dumps({**before, key: off}))
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        load(tmp_path, device="cpu")
+
+
+def test_all_generation_settings_are_one_warning(marian_folder, tmp_path) -> None:
+    shutil.copytree(marian_folder, tmp_path, dirs_exist_ok=True)
+    path = tmp_path / "generation_config.json"
+    values = {"bad_words_ids": [[3], [4, 5]], "num_beams": 4, "do_sample": True, "temperature": 2}
+    path.write_text(json.dumps({**values, "min_length": 5}))
+    message = f"{path}: min_length, bad_words_ids of several tokens: not applied"
+    with pytest.warns(SettingsWarning) as caught:
+        load(tmp_path, device="cpu")
+    assert [str(one.message).startswith(message) for one in caught] == [True]
 
 
 @pytest.mark.parametrize(

@@ -26,12 +26,15 @@ from outrider.errors import (
     FallbackWarning,
     OutriderError,
     ScriptWarning,
+    SettingsWarning,
     is_out_of_memory,
     missing_extra,
 )
 
 __all__ = ["build_app", "commands", "main", "run"]
 
+OURS = (FallbackWarning, ScriptWarning, SettingsWarning)
+"""Warnings that are printed in one line."""
 COMMANDS = {
     "prepare": "prepare:prepare",
     "plan": "plan:plan",
@@ -183,12 +186,12 @@ def _open_streams() -> Iterator[None]:
 @contextmanager
 def _warnings_in_one_line() -> Iterator[None]:
     with warnings.catch_warnings():
-        for ours in (FallbackWarning, ScriptWarning):
+        for ours in OURS:
             warnings.simplefilter("default", ours)
         usual = warnings.showwarning
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
-            if issubclass(category, FallbackWarning | ScriptWarning):
+            if issubclass(category, OURS):
                 _say(str(message), typer.colors.YELLOW)
             else:
                 usual(message, category, *place, **more)

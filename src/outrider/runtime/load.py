@@ -23,7 +23,13 @@ from outrider.runtime.engine import build_backend, choose_engine
 from outrider.runtime.frame import source_frame
 from outrider.runtime.generator import Generator
 from outrider.runtime.languages import source_languages
-from outrider.runtime.options import forced_first, model_defaults, model_ends, model_split
+from outrider.runtime.options import (
+    forced_first,
+    model_defaults,
+    model_ends,
+    model_split,
+    warn_unapplied,
+)
 from outrider.runtime.translator import Translator
 
 if TYPE_CHECKING:
@@ -80,6 +86,7 @@ def load(
         shortlist=_read_shortlist(folder, config) if shortlist else None,
     )
     defaults = model_defaults(folder, computer)
+    warn_unapplied(folder)
     if isinstance(config, LanguageModelDescription):
         if source_language or target_language:
             key = "source_language" if source_language else "target_language"

@@ -1,5 +1,6 @@
 """Options of a call: what the user gave, on top of what the model asks for."""
 
+import warnings
 from collections.abc import Mapping
 from functools import lru_cache
 from pathlib import Path
@@ -8,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.bounds import check_bound
 from outrider.decoding import Backend, DecodeSettings
 from outrider.decoding.tandem import may_choose
-from outrider.errors import ConfigError, ModelError
+from outrider.errors import ConfigError, ModelError, SettingsWarning
 from outrider.files import read_json
 
 if TYPE_CHECKING:
@@ -26,10 +27,20 @@ __all__ = [
     "model_ends",
     "model_split",
     "needs_policy",
+    "warn_unapplied",
 ]
 
 BATCH_TOKENS = 8192
 """Source, prompt and new tokens of all rows and beams that a batch may hold."""
+
+UNAPPLIED = {
+    **dict.fromkeys(("begin_suppress_tokens", "suppress_tokens", "sequence_bias"), 0),
+    **dict.fromkeys(("exponential_decay_length_penalty", "watermarking_config"), 0),
+    **dict.fromkeys(("encoder_no_repeat_ngram_size", "no_repeat_ngram_size"), 0),
+    **dict.fromkeys(("encoder_repetition_penalty", "repetition_penalty", "guidance_scale"), 1),
+    **dict.fromkeys(("min_length", "min_new_tokens"), 0),
+}
+"""Settings that change greedy text in transformers, and the number that turns each of them off."""
 
 _ACCELERATE = "make one with outrider accelerate, or "
 _TRAIN = (
@@ -118,6 +129,25 @@ def model_defaults(folder: Path, backend: Backend) -> dict[str, Any]:
     forced = _token_ids(path, "forced_eos_token_id", values)
     force_eos = not set(backend.ends).isdisjoint(forced)
     return {"suppress": tuple(sorted(suppress)), "force_eos": force_eos}
+
+
+def warn_unapplied(folder: Path) -> None:
+    """Warn of generation settings that would change the text in transformers; none is applied."""
+    path = folder / "generation_config.json"
+    if not path.exists():  # transformers then reads them there
+        path = folder / "config.json"
+    values = read_json(path) if path.exists() else {}
+    found = [key for key, off in UNAPPLIED.items() if (one := values.get(key)) and one != off]
+    words = values.get("bad_words_ids")
+    if isinstance(words, list) and any(isinstance(one, list) and len(one) > 1 for one in words):
+        found.append("bad_words_ids of several tokens")
+    if found:
+        warnings.warn(
+            f"{path}: {', '.join(found)}: not applied, the text can differ from that of "
+            "transformers",
+            SettingsWarning,
+            stacklevel=3,
+        )
 
 
 def model_ends(folder: Path) -> list[int]:
