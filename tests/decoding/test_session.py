@@ -12,8 +12,7 @@ import tiny
 from outrider.backends.reference import ReferenceBackend
 from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Hypothesis, Request, Session, Statistics, decode
-from outrider.decoding.costs import Costs
-from outrider.decoding.policy import DraftPolicy
+from outrider.decoding.controller import Controller
 from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.models.parts import parts_of
@@ -300,17 +299,16 @@ def test_a_deadline_hands_back_what_there_is(monkeypatch) -> None:
     assert found[2] == alone[2][0]
 
 
-def test_a_policy_changes_the_time_and_not_the_text() -> None:
+def test_a_controller_changes_the_time_and_not_the_text() -> None:
     """Spells of drafting and of plain steps, chosen by what was seen, in one session."""
     backend = ReferenceBackend(7, block=6, skill=0.9)
-    costs = Costs(1.0, (1.0,) * 7, (0.2,) * 6)
     requests = [Request(source=(n % 7, n % 5), max_new_tokens=3 + n % 9) for n in range(60)]
     stats = Statistics()
     session = Session(
         backend,
         DecodeConfig(mode="tandem"),
         rows=4,
-        policy=DraftPolicy({1: costs}),
+        controller=Controller(6),
         stats=stats,
     )
     found, _ = play(session, list(requests))

@@ -97,15 +97,13 @@ def test_tandem_samples_by_the_seed(generator) -> None:
     assert generator.generate("a", seed=3, **options) == one
 
 
-def test_costs_are_measured_when_first_needed_and_once(translator, monkeypatch) -> None:
-    translator.__dict__.pop("policy", None)
-    translator.translate("a", mode="tandem", draft_tokens=2, max_new_tokens=4)
-    translator.translate("a", mode="tandem", gamma=0.5, max_new_tokens=4)
-    assert "policy" not in translator.__dict__
-    translator.translate("a", mode="tandem", max_new_tokens=4)
-    first = translator.policy
-    translator.translate("a", mode="tandem", max_new_tokens=4)
-    assert translator.policy is first
+def test_what_was_learned_of_drafting_stays(translator) -> None:
+    translator.__dict__.pop("controller", None)
+    translator.translate("a", mode="tandem", max_new_tokens=9)
+    first = translator.controller
+    translator.translate("a", mode="tandem", max_new_tokens=9)
+    assert translator.controller is first
+    assert not first.drafts(1)  # the first text is drafted, the second is not
 
 
 def test_a_mode_without_its_part_says_how_to_get_it(plain) -> None:

@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING, Any
 
+from outrider.decoding.controller import Controller
 from outrider.decoding.decode import decode
-from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend, Draft, State
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.session import Session, Update
@@ -15,10 +15,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Backend",
+    "Controller",
     "DecodeConfig",
     "DecodeSettings",
     "Draft",
-    "DraftPolicy",
     "Hypothesis",
     "Request",
     "Round",

@@ -2,8 +2,8 @@
 
 from collections.abc import Sequence
 
+from outrider.decoding.controller import Controller
 from outrider.decoding.memory import enough_memory
-from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.session import Session
@@ -23,7 +23,7 @@ def decode(
     *,
     rows: int | None = None,
     tokens: int | None = None,
-    policy: DraftPolicy | None = None,
+    controller: Controller | None = None,
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each request, best first, in the order of the requests.
@@ -34,12 +34,12 @@ def decode(
         config: Mode, strategy and their settings.
         rows: Rows in flight at most, every beam counted; None for all at once.
         tokens: Bound on what the rows in flight may hold together.
-        policy: What blocks cost on this machine; lets tandem decoding choose their size.
+        controller: Chooses whether to draft, and how much, where every choice writes the same.
         stats: Told how it went.
     """
     most = max(1, len(requests) * config.beams * config.candidates) if rows is None else rows
     session = Session(
-        backend, config, rows=most, tokens=tokens, policy=policy, stats=stats, ahead=AHEAD
+        backend, config, rows=most, tokens=tokens, controller=controller, stats=stats, ahead=AHEAD
     )
     for request in requests:
         session.add(request)

@@ -10,6 +10,7 @@ from time import perf_counter
 from typing import Any
 
 from outrider.decoding.batch import Batch
+from outrider.decoding.controller import Controller
 from outrider.decoding.mask import Masked, TokenMask
 from outrider.decoding.protocol import Backend
 from outrider.decoding.questions import Chosen, Draw, Likeliest, Part, Several
@@ -31,14 +32,18 @@ class PlainBatch(Batch):
         *,
         settled: bool = False,
         ahead: Callable[[], int] = lambda: 1,
+        controller: Controller | None = None,
     ) -> None:
         """Decode rows for which the same tokens are forbidden, and the same ends them.
 
         With `settled` near-ties are computed again as each row alone decides them. Greedy rows may
-        say `ahead` tokens in a round, which is asked anew each time.
+        say `ahead` tokens in a round, which is asked anew each time. A controller compares what a
+        step takes with drafting.
         """
         super().__init__(backend, stats)
         self._mask, self._ends, self._ahead = TokenMask(*masked), masked[1], ahead
+        self._controller = controller
+        self._clock = perf_counter if controller is None else controller.clock
         self._replay = Replay(backend, self._mask, stats) if settled else None
         self._near = closeness(backend) if settled else 0.0
         self._ways: list[tuple[Sampling | None, list[int]]] = []
@@ -58,15 +63,21 @@ class PlainBatch(Batch):
             self._steady = Likeliest(self._mask.always, self._scores, self._near)
 
     def _round(self) -> None:
-        started = perf_counter()
+        started = self._clock()
+        steps = self._steps()
+        seconds = self._clock() - started
+        self.stats.seconds["plain"] += seconds
+        if self._controller is not None:
+            self._controller.see_plain(len(self.rows), steps, seconds)
+
+    def _steps(self) -> int:
+        """Let every row say the same number of tokens, and return it."""
         rows = self.rows
         if self._gone:
             self._forget()
         ahead = self._ahead()
         if ahead > 1 and not self._gone and self._steady and self._steady.tokens_only:
-            self._go_on(min(ahead, *(row.room for row in rows)))
-            self.stats.seconds["plain"] += perf_counter() - started
-            return
+            return self._go_on(min(ahead, *(row.room for row in rows)))
         fed = [[row.newest] for row in rows]
         if self._steady is not None or len(self._ways) == 1:
             asked = self._steady or self._ask(*self._ways[0])
@@ -82,15 +93,16 @@ class PlainBatch(Batch):
         for row, (token,) in zip(rows, chosen.tokens, strict=True):
             if not row.done:
                 row.say(token)
-        self.stats.seconds["plain"] += perf_counter() - started
+        return 1
 
-    def _go_on(self, steps: int) -> None:
-        """Let greedy rows go on until one of them is done."""
+    def _go_on(self, steps: int) -> int:
+        """Let greedy rows go on until one of them is done; return how many tokens each said."""
         newest, forbidden = [row.newest for row in self.rows], self._mask.always.always
         said = self.backend.greedy(newest, self.state, forbidden, steps=steps, ends=self._ends)
         for row, tokens in zip(self.rows, said, strict=True):
             for token in tokens:
                 row.say(token)
+        return len(said[0])
 
     def _ask(self, sampling: Sampling | None, places: list[int]) -> Likeliest | Draw:
         """Return how the next tokens of some rows are chosen."""

@@ -20,13 +20,12 @@ from time import monotonic, perf_counter
 from typing import NamedTuple, Protocol
 
 from outrider.decoding.beam import BeamBatch
-from outrider.decoding.choice import DraftChoice
 from outrider.decoding.continuation import ContinuationBatch
+from outrider.decoding.controller import Controller
 from outrider.decoding.mask import check_suppress
 from outrider.decoding.memory import enough_memory
 from outrider.decoding.parallel import ParallelBatch, check_parallel
 from outrider.decoding.plain import PlainBatch
-from outrider.decoding.policy import DraftPolicy
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import Hypothesis, Request, needs, row_seed, token_limit
 from outrider.decoding.row import Row
@@ -49,6 +48,8 @@ ROWS = 64
 """Rows in flight where nobody says."""
 TOGETHER = 8
 """Rows are opened together once this part of the places is free: many cost less than one by one."""
+SPELL = 128
+"""Rows after which drafting is chosen anew, if there is never a pause."""
 
 
 class Update(NamedTuple):
@@ -95,7 +96,7 @@ class Session:
         *,
         rows: int = ROWS,
         tokens: int | None = None,
-        policy: DraftPolicy | None = None,
+        controller: Controller | None = None,
         stats: Statistics | None = None,
         ahead: int = 1,
     ) -> None:
@@ -107,7 +108,7 @@ class Session:
             rows: Rows in flight at most, every beam counted.
             tokens: Bound on what those rows may hold together: sources, prompts and new tokens. One
                 that alone is larger goes alone.
-            policy: What blocks cost on this machine; lets tandem decoding choose their size.
+            controller: Chooses whether to draft, and how much, where every choice writes the same.
             stats: Told how it went.
             ahead: Tokens that greedy rows may say in a round, until one of them is done. More than
                 one spares a fast model the way back to here; who streams them waits for the last.
@@ -116,7 +117,10 @@ class Session:
         self.backend, self.config = backend, config or DecodeSettings()
         self.rows, self.tokens = rows, tokens
         self.stats = Statistics() if stats is None else stats
-        self._choice = None if policy is None else DraftChoice(policy, self.stats)
+        self.controller = controller
+        self._drafting, self._came = True, 0
+        """Whether rows that come now are opened for drafting, and how many have come since that was
+        chosen."""
         self.ahead, self._ids = ahead, count()
         self._ends = frozenset(backend.ends)
         self._checked: tuple[DecodeSettings | None, frozenset[int]] = None, self._ends
@@ -269,8 +273,6 @@ class Session:
                 self.stats.plain_rows += plain and row.config.mode != "parallel"
             self._gathering = [row for row in self._gathering if not row.done]
             self._batches = {key: one for key, one in self._batches.items() if one.rows}
-            if self._choice is not None:
-                self._choice.left(finished)
         return finished
 
     def _admit(self) -> None:
@@ -308,10 +310,7 @@ class Session:
         """Put new rows into the batches where they belong."""
         self._gathering += [row for row in new if row.drawn]
         new = [one for row in new for one in row.drawn or [row]]
-        if self._choice is not None:
-            free = [row for row in new if self._is_free(row)]
-            if free:
-                self._choice.came(free)
+        self._choose(new)
         kinds: dict[Hashable, tuple[_Kind, list[Row]]] = {}
         for row in new:
             kind = self._kind(row)
@@ -345,8 +344,26 @@ class Session:
             self._failed.append((row, error))
 
     def _is_free(self, row: Row) -> bool:
-        """Whether a policy may choose how a row is decoded."""
+        """Whether a controller may choose how a row is decoded."""
         return row.config.mode == "tandem" and may_choose(self.backend, row.config)
+
+    def _choose(self, new: Sequence[Row]) -> None:
+        """Choose whether to draft for rows that come now.
+
+        Rows decoded together are cheaper than in two groups, so a choice holds until the rows that
+        came with it are done, or many have come.
+        """
+        if self.controller is None:
+            return
+        came = sum(self._is_free(row) for row in new)
+        if not came:
+            return
+        inside = sum(self._is_free(row) for row, _, _ in self._running.values() if not row.done)
+        if inside == came or self._came >= SPELL:
+            self._drafting, self._came = self.controller.drafts(inside), 0
+            if not self._drafting:
+                self.stats.note("drafting was slower: some rows were decoded without it")
+        self._came += came
 
     def _kind(self, row: Row) -> _Kind:
         """Say which rows can be decoded together with this one."""
@@ -364,17 +381,23 @@ class Session:
         if not is_exact(config):
             return self._judged(row)
         settled = backend.epsilon > 0 and settles(backend, config)
-        policy = None
-        if self._choice is not None and self._is_free(row):
-            if not self._choice.drafts:
-                key = "settled" if settled else "plain", *masked
-                return _Kind(key, partial(plain, settled=settled))
-            policy = self._choice.policy
-        block = block_size(backend, config) if policy is None else len(policy.acceptance)
+        controller = self.controller if self._is_free(row) else None
+        if controller is not None and not self._drafting:
+            return _Kind(
+                ("undrafted", settled, *masked),
+                partial(plain, settled=settled, controller=controller),
+            )
+        block = block_size(backend, config) if controller is None else controller.longest
         return _Kind(
-            ("exact", block, policy is None, settled, *masked),
+            ("exact", block, controller is None, settled, *masked),
             partial(
-                ExactBatch, backend, stats, masked, block=block, policy=policy, settled=settled
+                ExactBatch,
+                backend,
+                stats,
+                masked,
+                block=block,
+                controller=controller,
+                settled=settled,
             ),
         )
 

@@ -7,7 +7,7 @@
 
 Each row advances by what it accepted; nobody waits. With gamma = 0 the text is that of the model
 alone, token for token (greedy) or in distribution (sampling): only the number of passes drops. See
-`accept.py` for the rule, `policy.py` for the choice of k.
+`accept.py` for the rule, `controller.py` for the choice of k.
 
 The text never depends on how fast something was. Block sizes, and whether to draft at all, are
 chosen by measured time only where every choice writes the same: greedy with gamma 0, where nothing
@@ -22,8 +22,8 @@ from typing import Any
 
 from outrider.decoding.accept import Accept, Verdict
 from outrider.decoding.batch import Batch
+from outrider.decoding.controller import Controller, Plan
 from outrider.decoding.mask import Masked, TokenMask
-from outrider.decoding.policy import DraftPolicy, Plan
 from outrider.decoding.protocol import Backend, Draft, Drafts
 from outrider.decoding.questions import Likeliest, Part, Several
 from outrider.decoding.replay import FINE, Replay, closeness
@@ -35,9 +35,7 @@ from outrider.errors import ConfigError, ModelError
 __all__ = ["ExactBatch", "JudgedBatch", "block_size", "is_exact", "may_choose", "settles"]
 
 BLOCK = 8
-"""Tokens drafted at once where neither the user nor a policy says."""
-PLANNED = 8
-"""Rounds after which a policy is asked again."""
+"""Tokens drafted at once where neither the user nor a controller says."""
 
 
 def is_exact(config: DecodeSettings) -> bool:
@@ -48,7 +46,7 @@ def is_exact(config: DecodeSettings) -> bool:
 def may_choose(backend: Backend, config: DecodeSettings) -> bool:
     """Whether blocks of any size, and plain steps too, write the same text.
 
-    Then a policy may choose between them, unless the user has.
+    Then a controller may choose between them, unless the user has.
     """
     return is_exact(config) and config.draft_tokens is None and settles(backend, config)
 
@@ -59,7 +57,7 @@ def settles(backend: Backend, config: DecodeSettings) -> bool:
 
 
 def block_size(backend: Backend, config: DecodeSettings) -> int:
-    """Return how many tokens are drafted at once where no policy chooses."""
+    """Return how many tokens are drafted at once where no controller chooses."""
     longest, wanted = 0 if backend.drafts is None else backend.drafts.longest, config.draft_tokens
     if not longest:
         raise ModelError(
@@ -101,13 +99,14 @@ class ExactBatch(TandemBatch):
         masked: Masked,
         *,
         block: int,
-        policy: DraftPolicy | None = None,
+        controller: Controller | None = None,
         settled: bool = False,
     ) -> None:
-        """A policy chooses the size of blocks; near-ties may be `settled` by a replay."""
+        """A controller chooses the size of blocks; near-ties may be `settled` by a replay."""
         super().__init__(backend, stats, masked, block=block)
-        self.policy = policy
-        self._plan, self._planned_for, self._age = Plan(0, 0.0), 0, 0
+        self.controller = controller
+        self._clock = perf_counter if controller is None else controller.clock
+        self._plan = Plan(block, 0.0)
         self._replay = Replay(backend, self._mask, stats) if settled else None
         self._near = closeness(backend) if settled else 0.0
         self._steady: Likeliest | None = None
@@ -121,15 +120,19 @@ class ExactBatch(TandemBatch):
 
     def _round(self) -> None:
         """Draft and verify in one call, and accept what the model would have said itself."""
-        started = perf_counter()
+        clock, controller = self._clock, self.controller
+        started = clock()
         rows, seconds = self.rows, self.stats.seconds
         newest, held = [row.newest for row in rows], [row.held for row in rows]
         ask = self._steady or Likeliest(
             self._mask.after([len(row.tokens) for row in rows]), self._scores, self._near
         )
+        if controller is not None:
+            self._plan = controller.plan(len(rows))
         counts = self._counts()
-        called = perf_counter()
-        if any(counts):
+        most = max(counts)
+        called = clock()
+        if most:
             drafted, best, confidence, drafting = self.drafts.draft_and_verify(
                 newest, self.state, counts, ask, held=held, min_survival=self._plan.min_survival
             )
@@ -139,8 +142,7 @@ class ExactBatch(TandemBatch):
             best = self.backend.extend([[token] for token in newest], self.state, ask)
         if self._replay is not None:
             self._replay.settle(rows, drafted, best)
-        answered = perf_counter()
-        learn = None if self.policy is None else self.policy.learn
+        answered = clock()
         for n, row in enumerate(rows):
             if row.done:
                 continue
@@ -156,33 +158,25 @@ class ExactBatch(TandemBatch):
                 row.log_probs += best.log_probs[n][:count]
             one = row.rounds[-1]
             self.stats.count(one, count)
-            if learn is not None:
-                learn(len(one.drafted), one.accepted)
-        ended = perf_counter()
+            if controller is not None:
+                controller.see_draft(counts[n], one.accepted)
+        ended = clock()
+        if controller is not None:
+            checked = sum(map(len, drafted)) / len(rows)
+            controller.see(len(rows), most, ended - started, drafting=drafting, checked=checked)
         seconds["draft"] += drafting
         seconds["verify"] += answered - called - drafting
         seconds["loop"] += called - started + ended - answered
 
     def _counts(self) -> list[int]:
         """Return how many tokens to draft for each row: none that could not be said."""
-        most = self.block if self.policy is None else self._planned(self.policy)
+        most = self._plan.tokens
         if self.backend.max_length is not None:  # the longest row must be able to count them
             longest = max(row.held for row in self.rows)
             most = min(most, self.backend.max_length - longest - 1)
         if len(self.rows) == 1:
             return [min(most, self.rows[0].room)]
         return [0 if row.done else min(most, row.room) for row in self.rows]
-
-    def _planned(self, policy: DraftPolicy) -> int:
-        """Return how many tokens the plan drafts; made anew now and then, and when rows changed."""
-        rows = len(self.rows)
-        if not self._plan.tokens or rows != self._planned_for or self._age == PLANNED:
-            self._plan, self._planned_for, self._age = policy.plan(rows), rows, 0
-        self._age += 1
-        if not self._plan.tokens:
-            policy.relax()
-            self.stats.note("drafts held too rarely: some steps were taken without drafting")
-        return self._plan.tokens
 
 
 class JudgedBatch(TandemBatch):

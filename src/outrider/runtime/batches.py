@@ -2,8 +2,7 @@
 
 from collections.abc import Iterator, Sequence
 
-from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request, decode
-from outrider.decoding.policy import DraftPolicy
+from outrider.decoding import Backend, Controller, DecodeSettings, Hypothesis, Request, decode
 from outrider.decoding.request import needs
 from outrider.decoding.statistics import Statistics
 
@@ -16,7 +15,7 @@ def decode_in_batches(
     config: DecodeSettings,
     *,
     batch_tokens: int,
-    policy: DraftPolicy | None = None,
+    controller: Controller | None = None,
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode any number of requests with bounded memory; results in the order of the requests."""
@@ -32,7 +31,7 @@ def decode_in_batches(
             [requests[row] for row in rows],
             config,
             tokens=batch_tokens,
-            policy=policy,
+            controller=controller,
             stats=stats,
         )
         for row, hypotheses in zip(rows, found, strict=True):

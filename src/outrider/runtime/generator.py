@@ -7,11 +7,11 @@ from typing import Any, Literal, overload
 from outrider.data.normalise import normalise_verbatim
 from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
-from outrider.decoding.policy import DraftPolicy
+from outrider.decoding.controller import Controller
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
+from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
 from outrider.runtime.result import Result
 from outrider.runtime.text import as_texts, well_formed
 from outrider.runtime.work import Work
@@ -105,7 +105,7 @@ class Generator:
             [request for work in works for request in work.requests],
             config,
             batch_tokens=check_batch_tokens(batch_tokens),
-            policy=self.policy if needs_policy(self.backend, config) else None,
+            controller=self.controller,
             stats=stats,
         )
         return [work.join([one]) for work, one in zip(works, found, strict=True)]
@@ -138,9 +138,10 @@ class Generator:
         return request.opening(self.backend)[request.start is None :]
 
     @cached_property
-    def policy(self) -> DraftPolicy:
-        """What drafting and checking cost on this machine; measured when first needed."""
-        return DraftPolicy.measure(self.backend, longest_source=0)
+    def controller(self) -> Controller | None:
+        """What chooses whether to draft, and how much; it learns while decoding."""
+        drafts = self.backend.drafts
+        return None if drafts is None else Controller(drafts.longest)
 
     def _join(self, prompt: Sequence[int], found: Sequence[list[Hypothesis]]) -> list[Result]:
         """Write the continuation, and its alternatives; nothing where none is there yet."""

@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.bounds import check_bound
 from outrider.decoding import Backend, DecodeSettings
-from outrider.decoding.tandem import may_choose
 from outrider.errors import ConfigError, ModelError, SettingsWarning
 from outrider.files import read_json
 
@@ -26,7 +25,6 @@ __all__ = [
     "model_defaults",
     "model_ends",
     "model_split",
-    "needs_policy",
     "warn_unapplied",
 ]
 
@@ -109,11 +107,6 @@ def _check_drafter(backend: Backend, config: DecodeSettings) -> None:
             "draft_tokens",
             f"got {config.draft_tokens}, but this drafter drafts at most {longest}",
         )
-
-
-def needs_policy(backend: Backend, config: DecodeSettings) -> bool:
-    """Whether the length of drafts is to be chosen from what they cost on this machine."""
-    return config.mode == "tandem" and may_choose(backend, config)
 
 
 def check_batch_tokens(batch_tokens: int) -> int:

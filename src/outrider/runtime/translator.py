@@ -7,11 +7,11 @@ from typing import Any, Literal, overload
 
 from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
-from outrider.decoding.policy import DraftPolicy
+from outrider.decoding.controller import Controller
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
 from outrider.runtime.frame import Frame
-from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens, needs_policy
+from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
 from outrider.runtime.result import Result
 from outrider.runtime.segments import Segments, segment
 from outrider.runtime.text import as_texts
@@ -236,9 +236,10 @@ class Translator:
         ]
 
     @cached_property
-    def policy(self) -> DraftPolicy:
-        """What drafting and checking cost on this machine; measured when first needed."""
-        return DraftPolicy.measure(self.backend, longest_source=self.longest)
+    def controller(self) -> Controller | None:
+        """What chooses whether to draft, and how much; it learns while decoding."""
+        drafts = self.backend.drafts
+        return None if drafts is None else Controller(drafts.longest)
 
     def _results(
         self,
@@ -253,7 +254,7 @@ class Translator:
                 [request for work in works for request in work.requests],
                 config,
                 batch_tokens=batch_tokens,
-                policy=self.policy if needs_policy(self.backend, config) else None,
+                controller=self.controller,
                 stats=stats,
             )
         )

@@ -1,14 +1,13 @@
 """The thread of one model: between two rounds it lets people in and out, and tells the news.
 
 The session does the rest: what a row says is what it says alone, and whether to draft is chosen
-from what it costs at this load (`decoding/choice.py`).
+from what it costs at this load (`decoding/controller.py`).
 """
 
 import threading
 from collections.abc import Callable, Sequence
 
-from outrider.decoding import Backend, Session, Statistics, Update
-from outrider.decoding.policy import DraftPolicy
+from outrider.decoding import Backend, Controller, Session, Statistics, Update
 from outrider.errors import OutriderError
 from outrider.serving.fair_queue import FairQueue
 from outrider.serving.job import Done, Event, Failed, Job, Said
@@ -33,7 +32,7 @@ class Driver:
         backend: Backend,
         limits: Limits,
         *,
-        policy: DraftPolicy | None,
+        controller: Controller | None,
         deliver: Callable[[News], None],
         name: str = "model",
     ) -> None:
@@ -42,11 +41,11 @@ class Driver:
         Args:
             backend: Who computes.
             limits: How much at once.
-            policy: What drafts cost on this machine; None where no model drafts.
+            controller: Chooses whether to draft; None where no model drafts.
             deliver: Told the news of every round, on the thread of this driver.
             name: What the thread is called.
         """
-        self._backend, self._limits, self._policy = backend, limits, policy
+        self._backend, self._limits, self._controller = backend, limits, controller
         self._deliver = deliver
         self.stats = Statistics()
         self._session = self._open()
@@ -98,7 +97,7 @@ class Driver:
             self._backend,
             rows=limits.rows,
             tokens=limits.batch_tokens,
-            policy=self._policy,
+            controller=self._controller,
             stats=self.stats,
         )
 

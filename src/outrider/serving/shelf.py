@@ -38,8 +38,8 @@ class Loaded:
     chat: Chat | None
     """How conversations are written, where it can hold any."""
     drafts: bool
-    """Whether requests that name no mode are decoded in tandem: the text is the same, and a policy
-    chooses at every load whether drafting pays."""
+    """Whether requests that name no mode are decoded in tandem: the text is the same, and a
+    controller chooses at every load whether drafting pays."""
     used: float = field(default_factory=monotonic)
     """When somebody last left."""
 
@@ -157,7 +157,7 @@ class Shelf:
         driver = Driver(
             model.backend,
             self._limits,
-            policy=model.policy if drafts else None,
+            controller=model.controller if drafts else None,
             deliver=self._deliver,
             name=spec.name,
         )

@@ -185,7 +185,7 @@ class OutriderEngine:
         backend, tokenizer = _Timed(self.translator.backend), _Timed(self.translator.tokenizer)
         timed = self._like(backend, tokenizer)
         if mode == "tandem":
-            timed.policy = self.translator.policy  # measured once, outside the timed part
+            timed.controller = self.translator.controller  # with what it has learned
         seen, statistics = TimeSplit(), Statistics()
         for texts in batches:
             began = time.perf_counter()

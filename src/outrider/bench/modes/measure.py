@@ -18,7 +18,7 @@ from outrider.evaluation.exactness import DRAFT_TOKENS
 from outrider.evaluation.quality import score_translations
 from outrider.evaluation.repetition import length_ratio, repetition_rate
 from outrider.runtime import Translator
-from outrider.runtime.options import decode_settings, needs_policy
+from outrider.runtime.options import decode_settings
 
 __all__ = ["DecodeMode", "decode_modes", "measure_modes"]
 
@@ -231,9 +231,14 @@ def _take_turns(
     for turn in range(len(timings)):
         place = (first + turn) % len(timings)
         timing = timings[place]
-        policy = translator.policy if needs_policy(translator.backend, timing.config) else None
         began = time.perf_counter()
-        found = decode(translator.backend, chunk, timing.config, policy=policy, stats=timing.stats)
+        found = decode(
+            translator.backend,
+            chunk,
+            timing.config,
+            controller=translator.controller,
+            stats=timing.stats,
+        )
         timing.seconds[-1] += time.perf_counter() - began
         tokens[place] = [best.tokens for best, *_ in found]
     for timing, ours in zip(timings, tokens, strict=True):

@@ -16,7 +16,7 @@ from outrider.decoding.decode import AHEAD
 from outrider.errors import OutriderError
 from outrider.evaluation.results import machine, versions
 from outrider.runtime import Translator
-from outrider.runtime.options import call_settings, needs_policy
+from outrider.runtime.options import call_settings
 
 __all__ = ["Stay", "measure_session", "watch_batches", "watch_session"]
 
@@ -90,11 +90,10 @@ def _batches(
     translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
 ) -> list[tuple[int, ...]]:
     """Decode so many requests after the other."""
-    policy = translator.policy if needs_policy(translator.backend, config) else None
     found = []
     for start in range(0, len(requests), rows):
         some = requests[start : start + rows]
-        found += decode(translator.backend, some, config, policy=policy)
+        found += decode(translator.backend, some, config, controller=translator.controller)
     return [best.tokens for best, *_ in found]
 
 
@@ -102,8 +101,9 @@ def _session(
     translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
 ) -> list[tuple[int, ...]]:
     """Feed a session as a server does that streams nothing: with news of rows as they are done."""
-    policy = translator.policy if needs_policy(translator.backend, config) else None
-    session = Session(translator.backend, config, rows=rows, policy=policy, ahead=AHEAD)
+    session = Session(
+        translator.backend, config, rows=rows, controller=translator.controller, ahead=AHEAD
+    )
     numbers = [session.add(request) for request in requests]
     found: dict[int, tuple[int, ...]] = {}
     while session.busy:
