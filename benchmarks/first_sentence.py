@@ -17,8 +17,6 @@ from typing import Any
 
 import outrider
 from outrider.errors import ModelError
-from outrider.evaluation.evaluate import read_lines
-from outrider.evaluation.results import machine, versions, write_result
 from outrider.runtime import Translator
 
 SENTENCES = 10
@@ -39,9 +37,14 @@ def main() -> None:
     if options.mode is not None:
         print(json.dumps(_translate(options)))
         return
+    # Imported here, because the processes that are timed need none of it.
+    from outrider.evaluation.evaluate import read_lines
+    from outrider.evaluation.results import machine, versions, write_result
+
+    lines = [line for line in read_lines(options.source) if line.strip()][:SENTENCES]
     print("| model | first sentence, plain | tandem | ratio | whole process | ten sentences |")
     print("|---|---|---|---|---|---|")
-    rows = [_measure(model, options) for model in options.models]
+    rows = [_measure(model, lines, options) for model in options.models]
     for row in rows:
         parts = [f"{row[key]['ratio']:.2f}" for key in ("first", "process", "ten")]
         times = [f"{1e3 * row['first'][mode]:.1f} ms" for mode in MODES]
@@ -60,7 +63,7 @@ def main() -> None:
 
 def _translate(options: argparse.Namespace) -> dict[str, float]:
     """Translate in this process; return the seconds of the first sentence and of ten."""
-    lines = [line for line in read_lines(options.source) if line.strip()][:SENTENCES]
+    lines = json.load(sys.stdin)
     model = outrider.load(options.models[0], backend=options.backend, threads=options.threads)
     if not isinstance(model, Translator):
         raise ModelError(f"{options.models[0]}: is not a translation model")
@@ -71,7 +74,7 @@ def _translate(options: argparse.Namespace) -> dict[str, float]:
     return {"first": seconds[0], "ten": seconds[-1], "warm": seconds[-1] - seconds[0]}
 
 
-def _measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:
+def _measure(model: Path, lines: list[str], options: argparse.Namespace) -> dict[str, Any]:
     """Run processes of both modes in turns; return medians, and medians of the ratios."""
     seen: dict[str, list[dict[str, float]]] = {mode: [] for mode in MODES}
     for turn in range(options.processes + 1):
@@ -79,8 +82,9 @@ def _measure(model: Path, options: argparse.Namespace) -> dict[str, Any]:
             command = [sys.executable, __file__, str(model), "--source", str(options.source)]
             command += ["--backend", options.backend, "--threads", str(options.threads)]
             began = perf_counter()
+            command += ["--mode", mode]
             answer = subprocess.run(
-                [*command, "--mode", mode], check=True, capture_output=True, text=True
+                command, check=True, input=json.dumps(lines), stdout=subprocess.PIPE, text=True
             )
             found = {**json.loads(answer.stdout), "process": perf_counter() - began}
             if turn:  # the first pair reads files that are not in memory yet
