@@ -133,6 +133,16 @@ def test_blocks_stay_within_what_a_drafter_can_guess(longest: int) -> None:
     assert max(seen) == controller.longest == min(longest, 8)
 
 
+def test_a_clock_that_does_not_move_does_no_harm() -> None:
+    controller = Controller(8)
+    for _ in range(50):
+        k = controller.plan(1).tokens
+        controller.see(1, k, 0.0, checked=k)
+        controller.see_plain(1, 1, 0.0)
+        controller.see_draft(k, 1)
+        controller.drafts(1)
+
+
 class Timed(ReferenceBackend):
     """Its passes take time by a clock of the test."""
 

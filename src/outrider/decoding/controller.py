@@ -64,6 +64,7 @@ class _Step:
 
     def see(self, at: int, seconds: float, drafting: float = 0.0, checked: float = 0.0) -> None:
         """Learn from step number `at` of this size."""
+        seconds = max(seconds, 1e-9)  # a coarse clock may not move
         self.weight = self.weighs(at) + 1
         self.count, self.at = self.count + 1, at
         if self.count <= YOUNG:
