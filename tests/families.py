@@ -94,6 +94,13 @@ def linear(factor: float) -> dict[str, Any]:
 
 
 FAMILIES: dict[str, Family] = {
+    "marian": Family(
+        hf.MarianMTModel,
+        hf.MarianConfig,
+        TWO_SIDED
+        | {"pad_token_id": PAD, "decoder_start_token_id": PAD}
+        | dict.fromkeys(("eos_token_id", "forced_eos_token_id"), END),
+    ),
     "bart": Family(
         hf.BartForConditionalGeneration, hf.BartConfig, TWO_SIDED | {"scale_embedding": True}
     ),
@@ -175,6 +182,33 @@ def make(name: str, *, seed: int = 0) -> Any:
         if getattr(model, "final_logits_bias", None) is not None:
             model.final_logits_bias.normal_()
     return model
+
+
+def greedy(model: Any, inputs: dict[str, Any], *, new: int, **options: Any) -> list[int]:
+    """Return what transformers says, without what it was given and the end."""
+    config = hf.GenerationConfig(
+        **{**model.generation_config.to_dict(), "forced_eos_token_id": None, **options},
+    )
+    config.update(do_sample=False, num_beams=1, max_new_tokens=new, max_length=None)
+    if config.pad_token_id is None:
+        config.pad_token_id = ends(model.config)[0]
+    if config.pad_token_id not in ends(model.config):
+        config.suppress_tokens = [config.pad_token_id]  # ours never say it
+    found: list[int] = model.generate(**inputs, generation_config=config)[0].tolist()
+    return found
+
+
+def ends(config: Any) -> list[int]:
+    found = config.eos_token_id
+    return found if isinstance(found, list) else [found]
+
+
+def cut(tokens: list[int], stops: list[int]) -> list[int]:
+    """Leave out the end and what follows it."""
+    for place, token in enumerate(tokens):
+        if token in stops:
+            return tokens[:place]
+    return tokens
 
 
 def tokenizer(*, before: str = "", after: str = "", languages: bool = False) -> Tokenizer:

@@ -53,31 +53,6 @@ def test_logits_are_theirs(name: str, tmp_path: Path) -> None:
     assert difference < 1e-4
 
 
-def greedy(model: Any, inputs: dict[str, Any], **options: Any) -> list[int]:
-    """Return what transformers says, without what it was given and the end."""
-    config = hf.GenerationConfig(
-        **{**model.generation_config.to_dict(), "forced_eos_token_id": None, **options},
-    )
-    config.update(do_sample=False, num_beams=1, max_new_tokens=NEW, max_length=None)
-    if config.pad_token_id is None:
-        config.pad_token_id = ends(model)[0]
-    if config.pad_token_id not in ends(model):
-        config.suppress_tokens = [config.pad_token_id]  # ours never say it
-    return model.generate(**inputs, generation_config=config)[0].tolist()
-
-
-def ends(model: Any) -> list[int]:
-    found = model.config.eos_token_id
-    return found if isinstance(found, list) else [found]
-
-
-def cut(tokens: list[int], stops: list[int]) -> list[int]:
-    for place, token in enumerate(tokens):
-        if token in stops:
-            return tokens[:place]
-    return tokens
-
-
 def said(results: list[list[Any]]) -> list[list[int]]:
     return [list(best.tokens) for best, *_ in results]
 
@@ -94,8 +69,8 @@ def test_translations_are_theirs_alone_and_in_mixed_batches(name: str, tmp_path:
     wanted = []
     for one in texts:
         ids = [*([3] if before else []), *(int(word[1:]) for word in one.split()), END]
-        found = greedy(model, {"input_ids": torch.tensor([ids])})
-        wanted.append(cut(found[1:], ends(model)))
+        found = families.greedy(model, {"input_ids": torch.tensor([ids])}, new=NEW)
+        wanted.append(families.cut(found[1:], families.ends(model.config)))
     assert len({tuple(one) for one in wanted}) > 1
     options = {"max_new_tokens": NEW, "mode": "ar"}
     assert said(loaded.results(texts, **options)) == wanted
@@ -114,8 +89,8 @@ def test_continuations_are_theirs_alone_and_in_mixed_batches(
     wanted = []
     for one in texts:
         ids = [*([3] if before else []), *(int(word[1:]) for word in one.split())]
-        found = greedy(model, {"input_ids": torch.tensor([ids])})
-        wanted.append(cut(found[len(ids) :], ends(model)))
+        found = families.greedy(model, {"input_ids": torch.tensor([ids])}, new=NEW)
+        wanted.append(families.cut(found[len(ids) :], families.ends(model.config)))
     assert len({tuple(one) for one in wanted}) > 1
     options = {"max_new_tokens": NEW, "mode": "ar"}
     assert said(loaded.results(texts, **options)) == wanted
@@ -145,10 +120,10 @@ def test_languages_are_told_as_the_family_tells_them(
     german, french = FIRST_LANGUAGE + 1, FIRST_LANGUAGE + 2
     source = [german, 7, 8, END] if before else [7, 8, END, german]
     forced = {"forced_bos_token_id": french} if start == END else {"decoder_start_token_id": french}
-    found = greedy(model, {"input_ids": torch.tensor([source])}, **forced)
+    found = families.greedy(model, {"input_ids": torch.tensor([source])}, new=NEW, **forced)
     begin = 2 if start == END else 1
     assert found[begin - 1] == french
-    wanted = cut(found[begin:], ends(model))
+    wanted = families.cut(found[begin:], families.ends(model.config))
     new = NEW - begin + 1
     assert said(loaded.results(["w7 w8"], max_new_tokens=new, mode="ar")) == [wanted]
     english = loaded.between("eng_Latn", "deu_Latn")
@@ -188,9 +163,9 @@ def test_the_first_token_may_be_forced(tmp_path: Path) -> None:
     loaded = outrider.load(
         families.save(model, tmp_path, before="<s>", after="</s>"), backend="torch"
     )
-    found = greedy(model, {"input_ids": torch.tensor([[3, 7, 8, END]])})
+    found = families.greedy(model, {"input_ids": torch.tensor([[3, 7, 8, END]])}, new=NEW)
     assert found[1] == 3
-    wanted = cut(found[2:], ends(model))
+    wanted = families.cut(found[2:], families.ends(model.config))
     assert said(loaded.results(["w7 w8"], max_new_tokens=NEW - 1, mode="ar")) == [wanted]
 
 

@@ -70,7 +70,8 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
 
 def describe_llama(theirs: LlamaValues, **further: Any) -> LanguageModelDescription:
     """Turn what a config says into a description; `further` is how this family computes."""
-    if "attention" not in further and {*(theirs.layer_types or [])} - {"full_attention"}:
+    windows = {*(theirs.layer_types or [])} - {"full_attention"}
+    if windows and further.get("attention", {}).get("kind") != "sliding":
         message = f"got {theirs.layer_types}, only full_attention is supported"
         raise ConfigError("layer_types", message)
     end, pad = end_of(theirs.eos_token_id), theirs.pad_token_id
