@@ -24,7 +24,7 @@ lint:
     mypy
     lint-imports
 
-# All tests; arguments go to pytest: `just test tests/nn -k sliding`.
+# All tests; arguments go to pytest: `just test tests/torch/nn -k sliding`.
 test *arguments:
     pytest {{ arguments }}
 
@@ -43,5 +43,5 @@ serve-docs:
 
 # Measure training and decoding on this machine, against the engines people use today.
 bench:
-    outrider bench train --quick --json bench-train.json
-    outrider bench decode demo/en-de --quick --json bench-decode.json
+    outrider lab bench train --quick --json bench-train.json
+    outrider lab bench decode demo/en-de --quick --json bench-decode.json

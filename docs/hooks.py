@@ -10,12 +10,12 @@ from typing import Any
 import typer.main
 import yaml
 
-from outrider.bench.attention.scaling import scaling_options
 from outrider.cli.config import run_fields
 from outrider.cli.main import build_app
 from outrider.config import ExplainedKey, explain
-from outrider.data.tasks import load_task, task_names
-from outrider.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
+from outrider.torch.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
+from outrider_lab.bench.attention.scaling import scaling_options
+from outrider_lab.tasks import load_task, task_names
 
 COMMANDS = "<!-- every command -->"
 KEYS = "<!-- every key -->"

@@ -8,8 +8,8 @@ from typing import Any
 
 from home import RESULTS, machine_words
 
-from outrider.bench.compare.summary import failures, table, title
-from outrider.bench.decode.table import heading, shown_columns, shown_row, split_table
+from outrider_lab.bench.compare.summary import failures, table, title
+from outrider_lab.bench.decode.table import heading, shown_columns, shown_row, split_table
 
 MEASURED = "<!-- every attention measured -->"
 COSTS = "<!-- block costs -->"
@@ -96,7 +96,7 @@ def _costs() -> Iterator[str]:
 
 
 def _decoded(name: str) -> Iterator[str]:
-    """Speeds of all engines from one result of `outrider bench decode`, a tab for each batch."""
+    """Speeds of all engines from one result of `outrider lab bench decode`, a tab for each batch."""
     result = _result(name)
     if (IMAGES / f"{name}.png").is_file():
         yield f"![Speed of every engine by batch size](images/{name}.png)\n"

@@ -14,8 +14,8 @@ from outrider.serving.spec import read_spec
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))
 
-from browser import Browser, find  # noqa: E402  (what the tests use)
-from served import serving  # noqa: E402
+from tests.helpers.browser import Browser, find  # noqa: E402  (what the tests use)
+from tests.helpers.served import serving  # noqa: E402
 
 IMAGES = ROOT / "docs" / "images"
 TEXT = "Do you think that she will come to the party tonight?"

@@ -7,15 +7,15 @@ import json
 from dataclasses import replace
 from pathlib import Path
 
-from outrider.bench.compare.picture import draw_comparison
-from outrider.bench.decode.picture import draw_decode_speed
-from outrider.bench.session.measure import watch_batches, watch_session
-from outrider.bench.session.picture import draw_session
-from outrider.evaluation.inspect.attention_maps import read_maps
-from outrider.evaluation.inspect.tandem_trace import trace_text
-from outrider.evaluation.pictures.attention import draw_maps
-from outrider.evaluation.pictures.tandem import draw_tandem
 from outrider.runtime import load
+from outrider.show.pictures.attention import draw_maps
+from outrider.show.pictures.tandem import draw_tandem
+from outrider.show.tandem_trace import trace_text
+from outrider.torch.inspect.attention_maps import read_maps
+from outrider_lab.bench.compare.picture import draw_comparison
+from outrider_lab.bench.decode.picture import draw_decode_speed
+from outrider_lab.bench.session.measure import watch_batches, watch_session
+from outrider_lab.bench.session.picture import draw_session
 
 ROOT = Path(__file__).resolve().parent.parent
 IMAGES = ROOT / "docs" / "images"

@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.inspect.tandem_trace import trace_text
 from outrider.runtime import load
+from outrider.show.tandem_trace import trace_text
 
 ROOT = Path(__file__).resolve().parent.parent
 FILE = ROOT / "docs" / "rounds.json"

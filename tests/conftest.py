@@ -20,7 +20,7 @@ import pytest
 import torch
 from hypothesis import settings
 
-import forked
+from tests.helpers import forked
 
 torch.set_num_threads(1)
 

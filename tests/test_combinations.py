@@ -13,12 +13,11 @@ from typing import Any
 
 import pytest
 
-import drafted
 import outrider
-import tiny
 from outrider.errors import OutriderError
-from outrider.nn.attention import attention_kinds
-from outrider.nn.score import score_names
+from outrider.torch.nn.attention import attention_kinds
+from outrider.torch.nn.score import score_names
+from tests.helpers import drafted, tiny
 
 TEXTS = ["a small dog runs", "two men play where the station is. it is late", "we go home!", "dog"]
 LANGUAGE_MODEL: dict[str, list[Any]] = {"core": ["gru", "lstm", "ssru"], "memory": [4]}

@@ -8,8 +8,8 @@ from types import SimpleNamespace
 import pytest
 from markdown.extensions.toc import slugify
 
-from docs_part import DOCS, docs_part
 from outrider import yaml12
+from tests.helpers.docs_part import DOCS, docs_part
 
 ROOT = DOCS.parent
 PAGES = [ROOT / "README.zh.md", *sorted(DOCS.rglob("*.zh.md"))]

@@ -12,9 +12,9 @@ from outrider.backends.native_parts import POSITIONS
 from outrider.errors import ConfigError
 from outrider.formats.description.choices import POSITIONS as ALL_POSITIONS
 from outrider.formats.folder import FILE_READERS, READERS
-from outrider.models import LanguageModelConfig
-from outrider.student.compare import TITLE
-from outrider.training.card import UNSCORED
+from outrider.torch.compress.student.compare import TITLE
+from outrider.torch.models import LanguageModelConfig
+from outrider.torch.training.card import UNSCORED
 
 ROOT = Path(__file__).parents[1]
 FAMILIES = {

@@ -15,9 +15,9 @@ import yaml
 import outrider
 from outrider.config import build_config
 from outrider.evaluation.evaluate import evaluate_text
-from outrider.models import Drafter, DrafterConfig, load_model
-from outrider.training.run import train_run
-from outrider.training.run_config import RunConfig
+from outrider.run_config import RunConfig
+from outrider.torch.models import Drafter, DrafterConfig, load_model
+from outrider.torch.training.run import train_run
 
 FAMILY = Path(__file__).parent.parent / "configs" / "family"
 PRESETS = sorted(path.stem for path in FAMILY.glob("*.yaml"))

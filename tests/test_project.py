@@ -21,13 +21,13 @@ import torch
 import typer.main
 
 import outrider
-from docs_part import docs_part
 from outrider import yaml12
 from outrider.cli.config import run_fields
 from outrider.cli.main import build_app
 from outrider.config import as_yaml, build_config, load_config
-from outrider.nn.attention import HeadShape, attention_kinds
-from outrider.training.run_config import RunConfig
+from outrider.run_config import RunConfig
+from outrider.torch.nn.attention import HeadShape, attention_kinds
+from tests.helpers.docs_part import docs_part
 
 ROOT = Path(__file__).resolve().parent.parent
 CONFIGS = sorted((ROOT / "configs").rglob("*.yaml"))
@@ -220,7 +220,7 @@ def test_links_between_files_lead_somewhere(path: str) -> None:
 def test_the_attention_of_the_tutorial_works() -> None:
     text = (ROOT / "docs" / "add-an-attention.md").read_text(encoding="utf-8")
     (source,) = blocks(text, "python")
-    module = ModuleType("outrider.nn.attention.dilated")
+    module = ModuleType("outrider.torch.nn.attention.dilated")
     sys.modules[module.__name__] = module
     try:
         exec(compile(source, "add-an-attention.md", "exec"), module.__dict__)
@@ -308,7 +308,7 @@ def test_scripts_import_what_is_there() -> None:
     """Benchmarks and examples run rarely: a name that moved must not wait for that to be missed."""
     wanted = {
         (node.module, alias.name, script.relative_to(ROOT))
-        for folder in ("benchmarks", "examples", "docs")
+        for folder in ("lab/studies", "examples", "docs")
         for script in (ROOT / folder).rglob("*.py")
         for node in ast.walk(ast.parse(script.read_text(encoding="utf-8")))
         if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "outrider"

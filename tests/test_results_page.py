@@ -8,8 +8,8 @@ from typing import Any
 
 import pytest
 
-from outrider.data.tasks import build_task
-from outrider.nn.attention import adaptive_span, tiled
+from outrider.torch.nn.attention import adaptive_span, tiled
+from outrider_lab.tasks import build_task
 
 ROOT = Path(__file__).parents[1]
 PAGE = (ROOT / "docs" / "results.md").read_text(encoding="utf-8")

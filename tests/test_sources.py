@@ -8,7 +8,7 @@ from typing import Any
 
 import yaml
 
-from docs_part import docs_part
+from tests.helpers.docs_part import docs_part
 
 ROOT = Path(__file__).parents[1]
 ITEMS = {

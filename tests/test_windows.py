@@ -5,9 +5,9 @@ import sys
 
 import pytest
 
-from outrider.bench import memory
 from outrider.errors import UnsupportedError
-from outrider.evaluation import results
+from outrider.runtime import memory
+from outrider.runtime import provenance as results
 
 IMPORT_ALL = """
 import builtins, importlib, pkgutil

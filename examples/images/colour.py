@@ -22,9 +22,9 @@ from digits import SIDE, mean_and_error
 from torch import Tensor
 from torch.nn import functional as F
 
-from outrider.evaluation.results import machine, versions, write_result
-from outrider.models import Seq2Seq, Seq2SeqConfig
-from outrider.nn.position import LearnedPosition
+from outrider.runtime.provenance import machine, versions, write_result
+from outrider.torch.models import Seq2Seq, Seq2SeqConfig
+from outrider.torch.nn.position import LearnedPosition
 
 MODELS = ("colour-causal", "colour-local")
 CHANNELS, LEVELS = 3, 8

@@ -22,10 +22,10 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from outrider import yaml12
-from outrider.evaluation.results import machine, versions, write_result
-from outrider.models import LanguageModel, LanguageModelConfig, check_keys
-from outrider.models.base import Model
-from outrider.models.config import ModelConfig
+from outrider.runtime.provenance import machine, versions, write_result
+from outrider.torch.models import LanguageModel, LanguageModelConfig, check_keys
+from outrider.torch.models.base import Model
+from outrider.torch.models.config import ModelConfig
 
 HERE = Path(__file__).parent
 MODELS = ("causal", "image-transformer", "sparse-strided", "sparse-fixed")

@@ -5,7 +5,7 @@
 An episode of at most `max_positions` steps is read at once: acting appends one observation to a
 cache, training reads all in one pass. A longer one is read in segments of that many steps. Of those
 before, every layer keeps its last `memory` inputs, into which no gradient flows (Transformer-XL,
-`outrider.nn.stack.memory`). Either way acting and training compute the same numbers.
+`outrider.torch.nn.stack.memory`). Either way acting and training compute the same numbers.
 """
 
 from dataclasses import dataclass
@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from outrider.models import DecoderState, LanguageModelConfig
-from outrider.models.build import build_position, build_stack
-from outrider.models.words import init_weights
-from outrider.nn.position import Positions
-from outrider.nn.stack.memory import Memory, run_segment
+from outrider.torch.models import DecoderState, LanguageModelConfig
+from outrider.torch.models.build import build_position, build_stack
+from outrider.torch.models.words import init_weights
+from outrider.torch.nn.position import Positions
+from outrider.torch.nn.stack.memory import Memory, run_segment
 
 __all__ = ["Policy", "Reading"]
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-import drafted
+from tests.helpers import drafted
 
 
 @pytest.fixture(scope="session")

@@ -22,12 +22,12 @@ with atheris.instrument_imports(include=["outrider", "json"]):
     from outrider.data.config import TokenizerConfig
     from outrider.data.manifest import Shard, read_manifest
     from outrider.data.shards import BlockReader
-    from outrider.data.tokenizer import load_tokenizer
-    from outrider.data.tokenizer.training import train_tokenizer
+    from outrider.data.tokenizer_training import train_tokenizer
     from outrider.errors import OutriderError
     from outrider.files import read_json
+    from outrider.files.hub import model_folder
     from outrider.formats.folder import read_parts
-    from outrider.hub import model_folder
+    from outrider.text.tokenizer import load_tokenizer
 
 WORDS = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]
 VALUES: list[Any] = [None, True, -1, 0, 1.5, 10**9, 2**32, 2**64, 1e308, "", "x", "\ud800", [], {}]
@@ -121,10 +121,9 @@ def _shards(folder: Path, seeds: Path) -> Target:
 def _ctranslate2(folder: Path, seeds: Path) -> Target:
     """A `model.bin` of CTranslate2 with some bytes changed."""
     sys.path.append(str(Path(__file__).parents[1]))
-    import ct2_file
-    import plain_folder
     from outrider.formats.description import Seq2SeqDescription
     from outrider.formats.layout import model_layout
+    from tests.helpers import ct2_file, plain_folder
 
     sizes = {"vocab_size": 6, "hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 6}
     layers = {"encoder_layers": 1, "decoder_layers": 1, "position": "learned", "max_positions": 8}
@@ -171,7 +170,7 @@ def _argos(folder: Path, seeds: Path) -> Target:
 def _bergamot(folder: Path, seeds: Path) -> Target:
     """Marian's binary files with some bytes changed."""
     sys.path.append(str(Path(__file__).parents[1]))
-    from bergamot_tiny import write_folder
+    from tests.helpers.bergamot_tiny import write_folder
 
     write_folder(folder / "model")
     file = next((folder / "model").glob("model.*.bin"))

@@ -11,7 +11,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
-from forked import attack, attack_each
+from tests.helpers.forked import attack, attack_each
 
 Copy = Callable[[Path], Path]
 Dress = Callable[[Path, str, str], Path]

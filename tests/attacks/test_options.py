@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from forked import attack, attack_each
+from tests.helpers.forked import attack, attack_each
 
 TEXT = "a small dog runs"
 ABSURD = ("-1", "0", "1000000000", "100000000000000000000", "1e300", "nan", "inf", "x", "")
@@ -100,7 +100,7 @@ def test_a_model_that_is_not_there(tmp_path: Path, command: str) -> None:
         ("show", "pattern", "nothing"),
         ("show", "tandem"),
         ("show",),
-        ("bench", "decode", "nowhere"),
+        ("lab", "bench", "decode", "nowhere"),
         ("bench", "nothing"),
         ("compare", "--task", "nothing"),
         ("nothing",),

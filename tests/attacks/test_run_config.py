@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 import yaml
 
-from attacked_run import CONFIG, write
-from forked import attack, attack_each
 from outrider.config import explain
-from outrider.training.run_config import RunConfig
+from outrider.run_config import RunConfig
+from tests.helpers.attacked_run import CONFIG, write
+from tests.helpers.forked import attack, attack_each
 
 WRONG: tuple[Any, ...] = (None, [], "x", -1, 10**30, float("inf"))
 

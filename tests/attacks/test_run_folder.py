@@ -13,9 +13,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from attacked_run import CONFIG, write
-from forked import attack, command
 from outrider.files import file_sha256
+from tests.helpers.attacked_run import CONFIG, write
+from tests.helpers.forked import attack, command
 
 Damage = Callable[[Path], object]
 

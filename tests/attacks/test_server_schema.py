@@ -15,7 +15,7 @@ from outrider.serving.app import build_app
 from outrider.serving.engine import Engine
 from outrider.serving.limits import Limits
 from outrider.serving.spec import read_spec
-from served import serving
+from tests.helpers.served import serving
 
 CHECKS = [status_code_conformance, content_type_conformance]
 LIMITS = Limits(seconds=5, characters=2_000, new_tokens=32)

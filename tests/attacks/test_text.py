@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from forked import attack, attack_each
+from tests.helpers.forked import attack, attack_each
 
 STRANGE = {
     "empty": "",

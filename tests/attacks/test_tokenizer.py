@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from forked import attack, attack_each
+from tests.helpers.forked import attack, attack_each
 
 Copy = Callable[[Path], Path]
 Dress = Callable[[Path, str, str], Path]

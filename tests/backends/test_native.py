@@ -6,10 +6,10 @@ import pytest
 import torch
 from torch import Tensor
 
-import native_tiny
-from native_tiny import DRAFTERS, KINDS, SEQ2SEQ
 from outrider.decoding import DecodeConfig, Request, decode
-from tensor_calls import TensorCalls, native_calls, torch_calls
+from tests.helpers import native_tiny
+from tests.helpers.native_tiny import DRAFTERS, KINDS, SEQ2SEQ
+from tests.helpers.tensor_calls import TensorCalls, native_calls, torch_calls
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 

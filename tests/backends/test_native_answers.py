@@ -9,8 +9,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import native_tiny
-import tiny
 from outrider.decoding.questions import (
     Best,
     Chosen,
@@ -26,11 +24,12 @@ from outrider.decoding.questions import (
 )
 from outrider.decoding.sampling import Sampling
 from outrider.errors import InputError
-from outrider.models.parts import parts_of
+from outrider.torch.models.parts import parts_of
+from tests.helpers import native_tiny, tiny
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
-from outrider.backends import native_answers  # noqa: E402
+from outrider.backends import native_answers
 from outrider.backends.native import NativeBackend  # noqa: E402
 
 WORDS = 37

@@ -6,12 +6,12 @@ import numpy as np
 import pytest
 import torch
 
-import native_tiny
 from outrider.backends.native import NativeBackend
 from outrider.errors import InputError
-from outrider.evaluation.inspect.attention_weights import cross_weights
-from outrider.models import Seq2Seq
-from outrider.models.parts import parts_of
+from outrider.torch.inspect.attention_weights import cross_weights
+from outrider.torch.models import Seq2Seq
+from outrider.torch.models.parts import parts_of
+from tests.helpers import native_tiny
 
 pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
 

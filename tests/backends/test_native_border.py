@@ -10,19 +10,18 @@ import pytest
 import torch
 from torch import Tensor
 
-import native_tiny
-import tiny
-from loops import greedy
 from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.questions import NOTHING_FORBIDDEN, Forbidden, Likeliest, Logits
 from outrider.errors import ConfigError, InputError, ModelError
-from tensor_calls import TensorCalls, native_calls
+from tests.helpers import native_tiny, tiny
+from tests.helpers.loops import greedy
+from tests.helpers.tensor_calls import TensorCalls, native_calls
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
 from outrider.backends.native import INSTRUCTION_SET, NativeState  # noqa: E402
 from outrider.backends.native_parts import model_shape, weights  # noqa: E402
-from outrider.models.parts import parts_of  # noqa: E402
+from outrider.torch.models.parts import parts_of  # noqa: E402
 
 WORDS = 37
 SOURCE = [[4, 5, 1], [6, 1]]

@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-import native_tiny
 from outrider.decoding.questions import Likeliest, Logits, Top
 from outrider.errors import InputError, OutriderError, ResourceError, UnsupportedError
+from tests.helpers import native_tiny
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
 from outrider.backends.native import NativeBackend, NativeState
-from outrider.models.parts import parts_of
+from outrider.torch.models.parts import parts_of
 
 SOURCE = [[4, 5, 1], [6, 1]]
 LAST = [[3], [4]]

@@ -10,14 +10,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-import native_tiny
-from loops import greedy, tandem
-from native_tiny import KINDS
 from outrider.decoding import DecodeConfig, Draft, Request
 from outrider.decoding import round as rounds
 from outrider.decoding.questions import Forbidden, Likeliest, Logits
 from outrider.decoding.round import worth_checking
-from tensor_calls import TensorCalls, native_calls
+from tests.helpers import native_tiny
+from tests.helpers.loops import greedy, tandem
+from tests.helpers.native_tiny import KINDS
+from tests.helpers.tensor_calls import TensorCalls, native_calls
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 

@@ -12,8 +12,8 @@ from typing import Any
 
 import pytest
 
-import native_tiny
-from native_answers import answers, parts, same
+from tests.helpers import native_tiny
+from tests.helpers.native_answers import answers, parts, same
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 

@@ -8,11 +8,11 @@ import threading
 import pytest
 import torch
 
-import native_tiny
+from tests.helpers import native_tiny
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
-from tensor_calls import TensorCalls, native_calls
+from tests.helpers.tensor_calls import TensorCalls, native_calls
 
 TOKENS_BT = torch.tensor([[0, 7, 8], [0, 9, 3]])
 SECONDS = 10

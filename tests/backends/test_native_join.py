@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import native_tiny
 from outrider.decoding.questions import Logits
+from tests.helpers import native_tiny
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
 from outrider.backends.native import NativeBackend  # noqa: E402
-from outrider.models.parts import parts_of  # noqa: E402
+from outrider.torch.models.parts import parts_of  # noqa: E402
 
 LONGEST = 12
 SETS = core.instruction_sets()
@@ -137,10 +137,10 @@ def test_rows_have_room_of_their_own() -> None:
 
 CHURN = """
 import random, re
-import native_tiny
+from tests.helpers import native_tiny
 from outrider.backends.native import NativeBackend
 from outrider.decoding.questions import Likeliest
-from outrider.models.parts import parts_of
+from outrider.torch.models.parts import parts_of
 
 model = native_tiny.build("plain")
 backend = NativeBackend(parts_of(model, native_tiny.build_drafter(model)), threads=1)

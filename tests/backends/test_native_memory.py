@@ -15,9 +15,9 @@ pytestmark = pytest.mark.skipif(
 
 PREFILL = """
 import re, torch
-import tiny
-from tensor_calls import native_calls
-from outrider.models import Drafter, DrafterConfig
+from tests.helpers import tiny
+from tests.helpers.tensor_calls import native_calls
+from outrider.torch.models import Drafter, DrafterConfig
 
 words, length = 8000, 6000
 model = tiny.language_model(vocab_size=words, hidden_size=32, position="none")

@@ -5,10 +5,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-import native_tiny
-import tiny
 from outrider.backends.native_parts import ctc_shape, drafter_shape, missing, model_shape, weights
-from outrider.models.parts import parts_of
+from outrider.torch.models.parts import parts_of
+from tests.helpers import native_tiny, tiny
 
 SEQ2SEQ: list[tuple[dict[str, Any], str]] = [
     ({"position": "alibi"}, "position: alibi"),

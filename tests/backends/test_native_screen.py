@@ -7,14 +7,13 @@ import numpy as np
 import pytest
 import torch
 
-import native_tiny
-import tiny
 from outrider.backends import native_parts
 from outrider.backends.native import NativeBackend, instruction_sets
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.questions import Forbidden, Likeliest
 from outrider.formats.folder import Parts
-from outrider.models.parts import parts_of
+from outrider.torch.models.parts import parts_of
+from tests.helpers import native_tiny, tiny
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 

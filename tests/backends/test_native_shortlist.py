@@ -8,15 +8,14 @@ import numpy as np
 import pytest
 import torch
 
-import bergamot_tiny
-import native_tiny
 from outrider.backends.native import NativeBackend
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.questions import Forbidden, Likeliest, Logits, Top
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.formats.readers.shortlist import MAGIC, Shortlist, read_shortlist
-from outrider.models.parts import parts_of
 from outrider.runtime import Translator, load
+from outrider.torch.models.parts import parts_of
+from tests.helpers import bergamot_tiny, native_tiny
 
 SOURCES = [[3, 4, 5, 1], [6, 1], [9, 8, 7, 6, 5, 4, 1]]
 KINDS = ["marian", "ssru", "gelu"]

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-from native_answers import answers, parts, same
+from tests.helpers.native_answers import answers, parts, same
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 

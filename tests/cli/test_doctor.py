@@ -10,12 +10,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-import drafted
 from outrider.backends import native
 from outrider.backends.native import NativeBackend, NativeDrafts
 from outrider.decoding.questions import Chosen, Logits
-from outrider.evaluation import doctor, self_check
-from outrider.evaluation.self_check import SelfCheck
+from outrider.runtime import doctor, self_check
+from outrider.runtime.self_check import SelfCheck
+from tests.helpers import drafted
 
 ROOT = Path(__file__).resolve().parents[2]
 INSTALL = "is not installed: pip install ./native in a checkout"
@@ -258,7 +258,7 @@ def test_a_folder_that_is_no_model(command: Command, tmp_path: Path) -> None:
 
 
 def test_parameters_are_counted(plain: Path) -> None:
-    from outrider.models import load_model
+    from outrider.torch.models import load_model
 
     expected = sum(weight.numel() for weight in load_model(plain).parameters())
     found = doctor.examine(plain)["model"]
@@ -331,8 +331,8 @@ def test_the_check_can_fail(monkeypatch: pytest.MonkeyPatch) -> None:
 @needs_core
 def test_what_a_model_and_a_row_take_is_counted(command: Command, plain: Path) -> None:
     """By the equations: keys and values of each layer, in float32."""
-    from outrider.models import load_model
-    from outrider.models.drafter import Drafter
+    from outrider.torch.models import load_model
+    from outrider.torch.models.drafter import Drafter
 
     code, out, _ = command("doctor", plain, "--json", "-")
     assert code == 0

@@ -27,8 +27,8 @@ COMMANDS = [
     ["config"],
     ["doctor"],
     ["bench"],
-    ["bench", "train"],
-    ["bench", "decode"],
+    ["lab", "bench", "train"],
+    ["lab", "bench", "decode"],
 ]
 
 Command = Callable[..., subprocess.CompletedProcess[str]]
@@ -352,6 +352,6 @@ def test_explain_one_section_or_key(capsys: pytest.CaptureFixture[str]) -> None:
 
 def test_every_key_is_explained() -> None:
     from outrider.config import explain
-    from outrider.training.run_config import RunConfig
+    from outrider.run_config import RunConfig
 
     assert [field.key for field in explain(RunConfig) if not field.text] == []

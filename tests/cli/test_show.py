@@ -6,11 +6,11 @@ import json
 import pytest
 from rich.console import Console
 
-from drafted import TEXT, save_language_model, save_translator
 from outrider.cli.show import print_tandem
 from outrider.decoding.statistics import Round
-from outrider.evaluation.inspect.tandem_trace import trace
 from outrider.runtime import load
+from outrider.show.tandem_trace import trace
+from tests.helpers.drafted import TEXT, save_language_model, save_translator
 
 WORDS = ["", " Wo", " ist", " das", "?"]
 ROUNDS = (Round((1, 3), 1, 2), Round((4,), 1, 0))
@@ -117,7 +117,7 @@ def test_bench_exact_counts_lines(command, folder, tmp_path) -> None:
     source, result = tmp_path / "source.txt", tmp_path / "result.json"
     source.write_text("".join(f"{line}\n" for line in TEXT), encoding="utf-8")
     options = ("--json", result, "--batch", 2, "--max-new-tokens", 9, "--draft-tokens", 3)
-    code, out, _ = command("bench", "exact", folder, "--source", source, *options)
+    code, out, _ = command("lab", "bench", "exact", folder, "--source", source, *options)
     assert code == 0
     assert "4 of 4 lines are identical (100.00%), float32" in " ".join(out.split())
     written = json.loads(result.read_text(encoding="utf-8"))
@@ -136,7 +136,15 @@ def test_bench_exact_takes_prompts_too(command, language_model, tmp_path) -> Non
     source = tmp_path / "prompts.txt"
     source.write_text("two \na\n", encoding="utf-8")
     code, out, _ = command(
-        "bench", "exact", language_model, "--source", source, "--max-new-tokens", 5, "--strict"
+        "lab",
+        "bench",
+        "exact",
+        language_model,
+        "--source",
+        source,
+        "--max-new-tokens",
+        5,
+        "--strict",
     )
     assert code == 0
     assert "2 of 2 lines are identical" in out
@@ -157,7 +165,7 @@ def test_bench_modes_refuses_wrong_input(
     source.write_text("a\nb\n", encoding="utf-8")
     target.write_text(reference, encoding="utf-8")
     options = ("--source", source, "--reference", target, "--batch", batch)
-    code, _, err = command("bench", "modes", folder, *options)
+    code, _, err = command("lab", "bench", "modes", folder, *options)
     assert code == 2
     assert message in err
 
@@ -174,13 +182,13 @@ def test_an_interrupt_says_how_far_it_was(command, folder, tmp_path, monkeypatch
         report("speed at batch 8")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("outrider.evaluation.exactness.compare_with_greedy", compare)
-    monkeypatch.setattr("outrider.bench.modes.measure.measure_modes", measure)
+    monkeypatch.setattr("outrider.runtime.exactness.compare_with_greedy", compare)
+    monkeypatch.setattr("outrider_lab.bench.modes.measure.measure_modes", measure)
     options = ("--source", source, "--json", result)
-    code, out, err = command("bench", "exact", folder, *options)
+    code, out, err = command("lab", "bench", "exact", folder, *options)
     assert (code, out) == (130, "")
     assert "stopped (3 of 4 lines were compared); no result was written" in err
-    code, out, err = command("bench", "modes", folder, "--reference", source, *options)
+    code, out, err = command("lab", "bench", "modes", folder, "--reference", source, *options)
     assert (code, out) == (130, "")
     assert "stopped (speed at batch 8); no result was written" in err
     assert not result.exists()

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
-from drafted import TEXT, save_language_model, save_translator
-from outrider.evaluation.inspect.attention_maps import read_maps
 from outrider.runtime import load
+from outrider.torch.inspect.attention_maps import read_maps
+from tests.helpers.drafted import TEXT, save_language_model, save_translator
 
 PNG = b"\x89PNG"
 

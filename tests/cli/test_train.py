@@ -13,7 +13,7 @@ import pytest
 from typer.testing import CliRunner
 
 from outrider.cli.main import build_app, run
-from outrider.training.folder import RunFolder
+from outrider.torch.training.folder import RunFolder
 
 YAML = """
 name: tiny
@@ -164,7 +164,7 @@ def test_ctrl_c_before_the_first_checkpoint_says_that_nothing_is_saved(
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("outrider.training.run.train_run", interrupted)
+    monkeypatch.setattr("outrider.torch.training.run.train_run", interrupted)
     assert run(["train", str(config)]) == 130
     assert capsys.readouterr().err == (
         "outrider: stopped; no step is saved yet (train.save_every: 3); start again with: "

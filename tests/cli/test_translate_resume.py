@@ -14,10 +14,10 @@ import pytest
 import torch
 
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.jobs import text_file
-from outrider.models import Seq2Seq, Seq2SeqConfig
 from outrider.runtime import Translator, load
+from outrider.torch.models import Seq2Seq, Seq2SeqConfig
 
 TEXT = [f"{a} small {b} runs" for a in ("a", "the", "no", "one") for b in ("dog", "cat", "man")]
 SLOW = """

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 
 from outrider.data.config import PrepareConfig, TokenizerConfig
-from outrider.data.tokenizer import SubwordTokenizer
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
+from outrider.text.tokenizer import SubwordTokenizer
 
 WORDS = ["the", "a", "dog", "cat", "house", "runs", "sees", "under", "green", "old", "man"]
 WORDS += ["woman", "Straße", "über", "köln", "你好", "世界"]

@@ -6,10 +6,10 @@ import pytest
 import torch
 
 from outrider.data.augment import change_all
-from outrider.data.batches import BatchStream
 from outrider.data.config import AugmentConfig
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
+from outrider.torch.training.batches import BatchStream
 
 from .conftest import Configure, sentences
 

@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 
 from outrider.data.cleaning import PairCleaner, count_repeats
 from outrider.data.config import CleanConfig
-from outrider.data.normalise import normalise, normalise_verbatim
 from outrider.data.records import Row
 from outrider.errors import ConfigError, DataError
+from outrider.text.normalise import normalise, normalise_verbatim
 
 
 def keep(*pairs: tuple[str, str], **config: object) -> tuple[list[tuple[str, str]], dict[str, int]]:

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.data.completions import Completions
-from outrider.nn.loss import IGNORED
+from outrider.torch.nn.loss import IGNORED
 
 marks = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple)
 rows = st.lists(st.integers(0, 3), min_size=1, max_size=24)

@@ -9,18 +9,18 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.config import build_config
-from outrider.data.batches import BatchStream, valid_batches
 from outrider.data.config import MaskConfig, PrepareConfig, TokenizerConfig
 from outrider.data.masking import Masking
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
 from outrider.data.shards import Ragged
-from outrider.data.tokenizer import load_tokenizer
-from outrider.data.tokenizer.mask import add_mask
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError
-from outrider.nn.loss import IGNORED
+from outrider.text.tokenizer import load_tokenizer
+from outrider.text.tokenizer.mask import add_mask
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.batches import BatchStream, valid_batches
 
 WORDS, MASK = 40, 4
 SPECIAL = frozenset({0, 1, 2, 3, MASK})

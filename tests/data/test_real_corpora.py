@@ -5,11 +5,11 @@ from pathlib import Path
 
 import pytest
 
-from outrider.data.batches import BatchStream
 from outrider.data.config import PrepareConfig, TokenizerConfig
-from outrider.data.normalise import normalise
 from outrider.data.prepare import prepare
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
+from outrider.text.normalise import normalise
+from outrider.torch.training.batches import BatchStream
 
 pytestmark = [pytest.mark.corpus, pytest.mark.slow]
 

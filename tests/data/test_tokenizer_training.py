@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from transformers import AutoTokenizer
 
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer import SubwordTokenizer, load_tokenizer
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError
+from outrider.text.tokenizer import SubwordTokenizer, load_tokenizer
 
 from .conftest import sentences
 

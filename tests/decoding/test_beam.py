@@ -7,8 +7,8 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loops import beam, greedy
 from outrider.decoding import DecodeConfig, Hypothesis, Request, decode
+from tests.helpers.loops import beam, greedy
 
 
 def enumerate_all(backend, request: Request, config: DecodeConfig) -> list[Hypothesis]:

@@ -8,15 +8,15 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tiny
-from loops import parallel
-from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.questions import Logits, Nothing
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, ModelError
-from outrider.models.config import DrafterConfig
-from outrider.models.drafter import Drafter
+from outrider.torch.backend import TorchBackend
+from outrider.torch.models.config import DrafterConfig
+from outrider.torch.models.drafter import Drafter
+from tests.helpers import tiny
+from tests.helpers.loops import parallel
 
 EOS, PAD, BLOCK = 1, 0, 4
 

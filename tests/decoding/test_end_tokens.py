@@ -7,18 +7,17 @@ import numpy as np
 import pytest
 import torch
 
-import drafted
-import tiny
-from loops import beam, greedy, sample
 from outrider.backends.special_tokens import special_tokens
-from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.errors import ModelError
-from outrider.models.config import CtcConfig, DrafterConfig
-from outrider.models.ctc import Ctc
-from outrider.models.drafter import Drafter
 from outrider.runtime import load
 from outrider.runtime.options import model_defaults, model_ends
+from outrider.torch.backend import TorchBackend
+from outrider.torch.models.config import CtcConfig, DrafterConfig
+from outrider.torch.models.ctc import Ctc
+from outrider.torch.models.drafter import Drafter
+from tests.helpers import drafted, tiny
+from tests.helpers.loops import beam, greedy, sample
 
 ENDS = (1, 4, 7, 9)
 

@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loops import greedy
 from outrider.decoding import DecodeConfig, Hypothesis, Request
 from outrider.errors import ConfigError, InputError
+from tests.helpers.loops import greedy
 
 requests = st.lists(
     st.builds(

@@ -5,11 +5,11 @@ import torch
 from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
-from loops import beam, greedy
-from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.questions import Forbidden, Likeliest
-from outrider.models import load_model
+from outrider.torch.backend import TorchBackend
+from outrider.torch.models import load_model
+from tests.helpers.loops import beam, greedy
 
 VOCAB, PAD, EOS = 40, 0, 1
 

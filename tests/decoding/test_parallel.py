@@ -10,17 +10,17 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tiny
-from loops import parallel
-from outrider.backends.torch import TorchBackend, TorchDrafts
 from outrider.decoding import DecodeConfig, Hypothesis, Request, decode, writer
 from outrider.decoding.questions import Logits
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError, ModelError
-from outrider.models.config import CtcConfig, DrafterConfig
-from outrider.models.ctc import Ctc
-from outrider.models.drafter import Drafter
-from outrider.models.state import DecoderState
+from outrider.torch.backend import TorchBackend, TorchDrafts
+from outrider.torch.models.config import CtcConfig, DrafterConfig
+from outrider.torch.models.ctc import Ctc
+from outrider.torch.models.drafter import Drafter
+from outrider.torch.models.state import DecoderState
+from tests.helpers import tiny
+from tests.helpers.loops import parallel
 
 EOS, PAD = 1, 0
 DECODERS = ("ctc", "drafter")
@@ -341,7 +341,7 @@ def test_a_drafter_that_saw_no_whole_texts_writes_no_longer_ones_than_its_blocks
             asked.extend(tokens)
             return super().draft(newest, state, tokens, **more)
 
-    monkeypatch.setattr("outrider.backends.torch.TorchDrafts", Short)
+    monkeypatch.setattr("outrider.torch.backend.TorchDrafts", Short)
     options = config("drafter", candidates=candidates)
     ((found,),) = parallel(inner, [source(5, 6, 7, 8, 9, 10)], options)
     assert set(asked) == {5}

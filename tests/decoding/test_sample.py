@@ -5,9 +5,9 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from loops import greedy, sample
 from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.sampling import Sampling, choose
+from tests.helpers.loops import greedy, sample
 
 LOGITS = torch.tensor([[1.0, 3.0, 2.0, 0.0, -1.0]])
 GRID = ((torch.arange(200_000, dtype=torch.float64) + 0.5) / 200_000)[:, None]

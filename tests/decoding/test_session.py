@@ -7,15 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import native_tiny
-import tiny
 from outrider.backends.reference import ReferenceBackend
-from outrider.backends.torch import TorchBackend
 from outrider.decoding import DecodeConfig, Hypothesis, Request, Session, Statistics, decode
 from outrider.decoding.controller import Controller
 from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError, ModelError
-from outrider.models.parts import parts_of
+from outrider.torch.backend import TorchBackend
+from outrider.torch.models.parts import parts_of
+from tests.helpers import native_tiny, tiny
 
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},

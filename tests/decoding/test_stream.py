@@ -1,8 +1,8 @@
 """A row's random numbers: other ones for every seed, the same for the same."""
 
-from loops import sample
 from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.stream import Stream
+from tests.helpers.loops import sample
 
 
 def test_every_seed_of_64_bits_has_its_own_numbers() -> None:

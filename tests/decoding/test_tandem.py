@@ -13,18 +13,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-import tiny
-from loops import greedy, tandem
 from outrider.backends.reference import ReferenceDrafts
-from outrider.backends.torch import TorchBackend
 from outrider.decoding import Controller, DecodeConfig, Draft, Request, Statistics, decode
 from outrider.decoding import accept as accept_module
 from outrider.decoding import round as rounds
 from outrider.decoding.questions import Likeliest
 from outrider.decoding.round import worth_checking
 from outrider.errors import ConfigError, ModelError
-from outrider.models import Drafter, DrafterConfig, LanguageModel
-from outrider.nn.attention import attention_kinds, load_attention
+from outrider.torch.backend import TorchBackend
+from outrider.torch.models import Drafter, DrafterConfig, LanguageModel
+from outrider.torch.nn.attention import attention_kinds, load_attention
+from tests.helpers import tiny
+from tests.helpers.loops import greedy, tandem
 
 
 class CountedDrafts(ReferenceDrafts):

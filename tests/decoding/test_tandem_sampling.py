@@ -10,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from loops import sample, tandem
 from outrider.decoding import DecodeConfig, Draft, Request, Statistics
 from outrider.decoding import accept as accept_module
 from outrider.decoding import round as rounds
+from tests.helpers.loops import sample, tandem
 
 VOCABULARY, EOS, CODES = 4, 1, 4099
 LENGTH, ROWS = 3, 6000

@@ -6,7 +6,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from launch import Run
+from tests.helpers.launch import Run
 
 from .test_resume import config, corpus  # noqa: F401  (a fixture)
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from launch import Run
+from tests.helpers.launch import Run
 
 from .test_two_processes import config, corpus  # noqa: F401  (a fixture)
 

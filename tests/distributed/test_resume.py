@@ -14,7 +14,7 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from launch import Run
+from tests.helpers.launch import Run
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist]
 

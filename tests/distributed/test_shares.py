@@ -10,19 +10,25 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
+from test_family import MODELS, small
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
 from outrider.cli.main import run
-from outrider.plan.probe import Shape, make_batch
-from outrider.training.build import blank_model
-from outrider.training.objectives import SegmentObjective
-from outrider.training.recompute import recompute_layers
-from outrider.training.run import segment_length, training_objective
-from outrider.training.run_config import RunConfig
-from outrider.training.shard import gathered, load_optimizer, save_optimizer, shard, whole_weights
-from test_family import MODELS, small
+from outrider.run_config import RunConfig
+from outrider.torch.plan.probe import Shape, make_batch
+from outrider.torch.training.build import blank_model
+from outrider.torch.training.objectives import SegmentObjective
+from outrider.torch.training.recompute import recompute_layers
+from outrider.torch.training.run import segment_length, training_objective
+from outrider.torch.training.shard import (
+    gathered,
+    load_optimizer,
+    save_optimizer,
+    shard,
+    whole_weights,
+)
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist]
 

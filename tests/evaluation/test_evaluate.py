@@ -12,11 +12,11 @@ import torch
 import outrider
 from outrider.cli.main import run
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
-from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 
 SOURCES = ["ab ba", "a", "bb aa b", "b a"]
 REFERENCES = ["ba ab", "a", "b aa bb", "a b"]

@@ -11,15 +11,15 @@ import numpy as np
 import pytest
 import torch
 
-import bergamot_tiny as tiny
 from outrider.backends.native import NativeBackend
-from outrider.data.tokenizer import load_tokenizer
 from outrider.decoding.questions import Logits
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.folder import Parts, read_model, read_parts
 from outrider.formats.readers.marian_binary import read_marian_binary
-from outrider.models.folder import load_model
 from outrider.runtime import Translator, load
+from outrider.text.tokenizer import load_tokenizer
+from outrider.torch.models.folder import load_model
+from tests.helpers import bergamot_tiny as tiny
 
 FILE = "model.xxyy.intgemm.alphas.bin"
 SOURCE, TARGET = [5, 9, 12, 6, 10, 0], [8, 11, 4, 14, 9]

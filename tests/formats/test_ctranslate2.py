@@ -13,21 +13,21 @@ import pytest
 import sentencepiece
 import torch
 
-import tiny
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer import load_tokenizer
-from outrider.data.tokenizer.marian import MarianTokenizer
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ModelError, OutriderError
 from outrider.files import argos
 from outrider.files.cache import VARIABLE
+from outrider.files.hub import model_folder
 from outrider.formats.description import Seq2SeqDescription
 from outrider.formats.folder import read_model
 from outrider.formats.readers.ctranslate2.binary import read_binary
-from outrider.hub import model_folder
-from outrider.models.folder import load_model
 from outrider.runtime import Translator, load
-from outrider.runtime.export import export_copy, export_ctranslate2, export_marian
+from outrider.text.tokenizer import load_tokenizer
+from outrider.text.tokenizer.marian import MarianTokenizer
+from outrider.torch.export import export_copy, export_ctranslate2, export_marian
+from outrider.torch.models.folder import load_model
+from tests.helpers import tiny
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="install outrider[peers] to test readers")
 

@@ -5,17 +5,17 @@ from dataclasses import fields
 import pytest
 from transformers import PreTrainedConfig
 
-import tiny
 from outrider.cli.main import run
 from outrider.formats.description import SideDecoderDescription
 from outrider.formats.description.explain import DERIVED, SIDE_DECODERS, TYPES, explain_models
-from outrider.models.config import (
+from outrider.torch.models.config import (
     CtcConfig,
     DrafterConfig,
     LanguageModelConfig,
     MaskedLmConfig,
     Seq2SeqConfig,
 )
+from tests.helpers import tiny
 
 CONFIGS = {
     "seq2seq": Seq2SeqConfig,

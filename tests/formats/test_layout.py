@@ -5,14 +5,13 @@ from typing import Any
 import pytest
 from torch import nn
 
-import native_tiny
-import tiny
 from outrider.formats.description import choices
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
 from outrider.formats.weights import Expected
-from outrider.models.folder import _expected
-from outrider.nn.layer.feedforward import ACTIVATIONS
-from outrider.nn.layer.residual import RESIDUALS
+from outrider.torch.models.folder import _expected
+from outrider.torch.nn.layer.feedforward import ACTIVATIONS
+from outrider.torch.nn.layer.residual import RESIDUALS
+from tests.helpers import native_tiny, tiny
 
 
 def built(module: nn.Module) -> dict[str, Expected]:

@@ -17,11 +17,11 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import families
 import outrider
-from families import END, FAMILIES
 from outrider.errors import OutriderError, SettingsWarning
 from outrider.runtime.export_native import export_native
+from tests.helpers import families
+from tests.helpers.families import END, FAMILIES
 
 SAME, REFUSED, EITHER, WARNED = "same", "refused", "either", "warned"
 NEW = 6

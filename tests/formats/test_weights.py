@@ -13,12 +13,11 @@ import transformers as hf
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-import families
-import tiny
 from outrider.errors import ModelError
 from outrider.formats.folder import read_model
-from outrider.models import load_model
-from outrider.models.marian import to_marian
+from outrider.torch.models import load_model
+from outrider.torch.models.marian import to_marian
+from tests.helpers import families, tiny
 
 FAMILIES = ("marian", "bart", "mbart", "m2m_100", "t5", "mt5", "gpt2", "llama", "mistral", "qwen2")
 TIED = ("llama", "mistral", "qwen2")

@@ -4,10 +4,10 @@ from pathlib import Path
 
 import pytest
 
-from letters import save_corpus, save_translator
 from outrider.data import prepare as prepare_module
 from outrider.jobs.distill import distill
-from slow_distill import BLOCK, UNITS
+from tests.helpers.letters import save_corpus, save_translator
+from tests.helpers.slow_distill import BLOCK, UNITS
 
 
 @pytest.fixture(scope="session")

@@ -11,10 +11,8 @@ import pytest
 import torch
 from typer.testing import CliRunner
 
-from letters import SIZE, save, save_corpus, save_translator
 from outrider.cli.main import build_app, run
 from outrider.data import prepare as prepare_module
-from outrider.data.batches import BatchStream
 from outrider.data.config import PrepareConfig
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.decoding import Request, decode
@@ -23,10 +21,12 @@ from outrider.jobs import distill as distill_module
 from outrider.jobs import folder as folder_module
 from outrider.jobs import teacher as teacher_module
 from outrider.jobs.distill import distill
-from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 from outrider.runtime import load
 from outrider.runtime.consensus import choose_by_consensus
 from outrider.runtime.options import decode_settings
+from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.torch.training.batches import BatchStream
+from tests.helpers.letters import SIZE, save, save_corpus, save_translator
 
 BLOCK = 16
 

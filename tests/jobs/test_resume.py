@@ -12,7 +12,7 @@ from outrider.errors import ConfigError, DataError
 from outrider.jobs import teacher as teacher_module
 from outrider.jobs.distill import distill
 from outrider.jobs.status import read_status
-from slow_distill import UNITS, Driver, check_rows
+from tests.helpers.slow_distill import UNITS, Driver, check_rows
 
 
 def distilled(home: Path, out: Path, **options) -> Prepared:

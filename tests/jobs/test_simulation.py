@@ -1,4 +1,4 @@
-"""`benchmarks/jobs_simulation.py`: the loop of a job on a clock that is simulated."""
+"""`lab/studies/jobs_simulation.py`: the loop of a job on a clock that is simulated."""
 
 import importlib.util
 import math
@@ -13,7 +13,7 @@ FREE = {"hand": 0.0, "wait": 0.0, "notice": 0.0, "load": 0.0, "spread": 0.0}
 
 @pytest.fixture(scope="module")
 def simulation() -> ModuleType:
-    path = Path(__file__).parents[2] / "benchmarks" / "jobs_simulation.py"
+    path = Path(__file__).parents[2] / "lab/studies" / "jobs_simulation.py"
     spec = importlib.util.spec_from_file_location("jobs_simulation", path)
     assert spec is not None
     assert spec.loader is not None

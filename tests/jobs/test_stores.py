@@ -26,7 +26,7 @@ from outrider.jobs.folder import open_job
 from outrider.jobs.status import read_status
 from outrider.jobs.translate import translate_shards
 from outrider.runtime import load
-from s3_server import s3_server
+from tests.helpers.s3_server import s3_server
 
 LINES = {
     "a.txt": ["ab cd.", "", "dd a"],

@@ -14,8 +14,8 @@ import pytest
 from outrider.errors import MissingExtraError
 from outrider.jobs.status import read_status
 from outrider.jobs.workers import on_ray
-from slow_distill import UNITS, Driver, check_rows
-from small_disk import BALLAST, fill, small_disk
+from tests.helpers.slow_distill import UNITS, Driver, check_rows
+from tests.helpers.small_disk import BALLAST, fill, small_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist]
 needs_ray = pytest.mark.skipif(find_spec("ray") is None, reason="needs outrider[ray]")

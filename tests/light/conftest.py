@@ -5,8 +5,8 @@ from pathlib import Path
 
 import pytest
 
-import plain_folder
 from outrider.formats.description import LanguageModelDescription
+from tests.helpers import plain_folder
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ["HF_HUB_OFFLINE"] = "1"

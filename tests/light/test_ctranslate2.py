@@ -7,16 +7,15 @@ import numpy as np
 import pytest
 from numpy.typing import NDArray
 
-import ct2_file
 import outrider
-import plain_folder
 from outrider.backends.native import NativeBackend
-from outrider.data.tokenizer.sentencepiece_export import sentencepiece_model
-from outrider.data.tokenizer.subword import SPECIAL_TOKENS
 from outrider.formats.description import Seq2SeqDescription
 from outrider.formats.folder import read_model
 from outrider.formats.layout import model_layout
 from outrider.runtime import Translator
+from outrider.text.tokenizer.sentencepiece_export import sentencepiece_model
+from outrider.text.tokenizer.subword import SPECIAL_TOKENS
+from tests.helpers import ct2_file, plain_folder
 
 SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
 SOURCE = [*SPECIAL[:3], "▁a", "▁cat", "</s>", "▁dog", "▁sees", "▁the", "."]

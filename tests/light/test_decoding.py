@@ -6,12 +6,12 @@ from typing import Any
 import pytest
 
 import outrider
-import plain_folder
 from outrider.backends.native import NativeBackend
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.description import Seq2SeqDescription
 from outrider.formats.readers.marian import import_config, stacked_names
 from outrider.runtime import Generator, Translator
+from tests.helpers import plain_folder
 
 TEXTS = ["Where is the station?", "It is late. We should go home now.", ""]
 

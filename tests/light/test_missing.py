@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
-import plain_folder
 from outrider.formats.description import Seq2SeqDescription
+from tests.helpers import plain_folder
 
 RUN = """
 import sys

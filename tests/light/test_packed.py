@@ -11,13 +11,13 @@ from pathlib import Path
 import pytest
 
 import outrider
-import plain_folder
 from outrider.backends import native, packed
 from outrider.cli.main import run
 from outrider.errors import ResourceError
 from outrider.files.cache import VARIABLE, cache_folder
 from outrider.formats.description import Seq2SeqDescription
 from outrider.runtime.export_native import export_native
+from tests.helpers import plain_folder
 
 TEXTS = ["Where is the station?", "It is late."]
 FLIPS = int(os.environ.get("OUTRIDER_FLIPS", "100"))

@@ -7,7 +7,7 @@ import sys
 
 import pytest
 
-import plain_folder
+from tests.helpers import plain_folder
 
 ROOT = plain_folder.DEMO.parents[1]
 COMMANDS = re.findall(

@@ -4,15 +4,13 @@ import warnings
 
 import pytest
 
-import drafted
-import native_tiny
-import tiny
 from outrider.backends import native
-from outrider.backends.torch import TorchBackend
 from outrider.errors import ConfigError, FallbackWarning, ModelError
-from outrider.models.parts import parts_of
 from outrider.runtime import load
 from outrider.runtime.engine import VARIABLE, Engine, build_backend, choose_engine
+from outrider.torch.backend import TorchBackend
+from outrider.torch.models.parts import parts_of
+from tests.helpers import drafted, native_tiny, tiny
 
 CPU, META = "cpu", "meta"
 needs_core = pytest.mark.skipif(

@@ -8,14 +8,14 @@ from typing import Any
 import pytest
 import torch
 
-import tiny
 from outrider.cli.main import run
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError, MissingExtraError, ModelError
-from outrider.models import Seq2Seq
 from outrider.runtime import Translator, load
-from outrider.runtime.export import export_ctranslate2, export_marian
+from outrider.torch.export import export_ctranslate2, export_marian
+from outrider.torch.models import Seq2Seq
+from tests.helpers import tiny
 
 ctranslate2 = pytest.importorskip("ctranslate2", reason="install outrider[peers] to test exports")
 

@@ -8,15 +8,15 @@ from fnmatch import fnmatch
 import pytest
 import torch
 
-import tiny
 from outrider.data.config import TokenizerConfig
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError, ModelError, SettingsWarning
-from outrider.hub import SAFE_FILES
-from outrider.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
-from outrider.models.marian import to_marian
+from outrider.files.hub import SAFE_FILES
 from outrider.runtime import Generator, Translator, load
 from outrider.runtime.options import model_defaults
+from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
+from outrider.torch.models.marian import to_marian
+from tests.helpers import tiny
 
 TEXT = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]
 

@@ -2,10 +2,10 @@
 
 import pytest
 
-from drafted import TEXT, save_language_model, save_translator
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, ModelError
 from outrider.runtime import load
+from tests.helpers.drafted import TEXT, save_language_model, save_translator
 
 
 @pytest.fixture(scope="module")

@@ -8,19 +8,19 @@ from typing import Any
 import pytest
 import torch
 
-import tiny
-from drafted import TEXT, save_translator
 from outrider.decoding import Hypothesis
 from outrider.decoding.rescore import rescore
 from outrider.errors import ConfigError, ModelError
-from outrider.evaluation.inspect.attention_maps import read_maps
-from outrider.evaluation.inspect.effort import read_effort
-from outrider.evaluation.inspect.tandem_trace import trace_text
 from outrider.formats.description import LanguageModelDescription, describe
 from outrider.formats.folder import read_config
-from outrider.models import Seq2Seq
 from outrider.runtime import Translator, load
-from outrider.runtime.export import export_copy, export_ctranslate2, export_marian
+from outrider.show.tandem_trace import trace_text
+from outrider.torch.export import export_copy, export_ctranslate2, export_marian
+from outrider.torch.inspect.attention_maps import read_maps
+from outrider.torch.inspect.effort import read_effort
+from outrider.torch.models import Seq2Seq
+from tests.helpers import tiny
+from tests.helpers.drafted import TEXT, save_translator
 
 SENTENCES = TEXT[:3]
 MODES: list[dict[str, Any]] = [

@@ -7,13 +7,13 @@ from typing import Any
 
 import pytest
 
-import drafted
 import outrider
 from outrider.runtime import Translator
 from outrider.serving.engine import Engine
 from outrider.serving.limits import Limits
 from outrider.serving.spec import read_spec
-from served import serving
+from tests.helpers import drafted
+from tests.helpers.served import serving
 
 
 @pytest.fixture(scope="session")

@@ -13,7 +13,7 @@ from outrider.serving.job import Job
 from outrider.serving.limits import Limits
 from outrider.serving.refusal import BusyError
 from outrider.serving.spec import read_spec
-from served import serving
+from tests.helpers.served import serving
 
 
 def job(*tokens: int) -> Job:

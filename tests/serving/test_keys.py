@@ -24,7 +24,7 @@ from outrider.serving.keys import Keyring, add_key, remove_key
 from outrider.serving.log import start_logging
 from outrider.serving.refusal import BrokenError, TooManyError, UnauthorisedError
 from outrider.serving.spec import read_spec
-from served import serving
+from tests.helpers.served import serving
 
 BODY = {"q": "two men", "source": "en", "target": "de"}
 BODIES = {"/translate": BODY, "/detect": {"q": "two men"}}

@@ -9,7 +9,6 @@ import httpx
 import openai
 import pytest
 
-import drafted
 import outrider
 from outrider.decoding import DecodeSettings, Request, decode
 from outrider.runtime import Generator, Result
@@ -17,7 +16,8 @@ from outrider.serving.engine import Engine, Finished, Progress
 from outrider.serving.events import TextStream
 from outrider.serving.spec import read_spec
 from outrider.serving.told import Choice
-from served import serving
+from tests.helpers import drafted
+from tests.helpers.served import serving
 
 TEMPLATE = (
     "{{ bos_token }}{% for message in messages %}{{ message.role[0] }} {{ message.content }}"

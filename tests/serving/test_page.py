@@ -12,15 +12,14 @@ from urllib.parse import urlsplit
 
 import pytest
 
-import drafted
-import families
 import outrider
-from browser import Browser, find
 from outrider.runtime import Translator
 from outrider.serving.engine import Engine
 from outrider.serving.keys import Keyring, add_key
 from outrider.serving.spec import read_spec
-from served import serving
+from tests.helpers import drafted, families
+from tests.helpers.browser import Browser, find
+from tests.helpers.served import serving
 
 ROOT = Path(__file__).resolve().parents[2]
 AXE = Path(os.environ.get("OUTRIDER_AXE", ROOT / "node_modules" / "axe-core" / "axe.min.js"))

@@ -1,11 +1,11 @@
 """The promise: many clients, mixed requests, some hang up; every answer is the offline one.
 
-The size of the suite is small; `python benchmarks/serve_same_text.py` runs thousands.
+The size of the suite is small; `python lab/studies/serve_same_text.py` runs thousands.
 """
 
 import pytest
 
-from same_text import Outcome, play
+from tests.helpers.same_text import Outcome, play
 
 
 @pytest.mark.parametrize("backend", [pytest.param("torch", marks=pytest.mark.slow), "native"])

@@ -8,13 +8,12 @@ from typing import Any
 import httpx
 import pytest
 
-import drafted
-import families
 import outrider
 from outrider.decoding import Session
 from outrider.serving import watch
 from outrider.serving.engine import Ask, Engine
 from outrider.serving.limits import Limits
+from tests.helpers import drafted, families
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "en-de"
 PAGE = DEMO.parents[1] / "src" / "outrider" / "serving" / "page"

@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from outrider.decoding import round as rounds
 from outrider.decoding.protocol import Draft, Drafts, RoundOutput, Slots, State
 from outrider.decoding.questions import Forbidden, Likeliest, Question
-from outrider.draw import invert, masses
+from outrider.inverse_cdf import invert, masses
 
 __all__ = ["ReferenceBackend", "ReferenceDrafts", "ReferenceSlots", "ReferenceState"]
 

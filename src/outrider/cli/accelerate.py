@@ -30,7 +30,7 @@ def accelerate(
     The model translates the text, a small drafter learns to guess what it says, and both are
     written to a new folder with a report of what was gained. Killed runs resume.
     """
-    from outrider.accelerate import accelerate as run
+    from outrider.torch.compress.accelerate import accelerate as run
 
     try:
         folder = run(

@@ -37,9 +37,9 @@ def _print_resolved(path: str, *overrides: str) -> None:
     from outrider.config import as_yaml, load_config
     from outrider.formats.description import check_keys
     from outrider.formats.description.explain import TYPES
-    from outrider.training.build import check_model
-    from outrider.training.check import check_settings
-    from outrider.training.run_config import RunConfig
+    from outrider.run_config import RunConfig
+    from outrider.torch.training.build import check_model
+    from outrider.torch.training.check import check_settings
 
     run = load_config(RunConfig, path, overrides)
     check_keys(TYPES[run.model.type], run.model.values, prefix="model.")
@@ -54,7 +54,7 @@ def run_fields(sections: Sequence[str] = ()) -> list[ExplainedKey]:
     """Return every key of a run config, or those of some sections."""
     from outrider.config import explain
     from outrider.formats.description.explain import explain_models
-    from outrider.training.run_config import RunConfig
+    from outrider.run_config import RunConfig
 
     fields = list(explain(RunConfig))
     after_type = [field.key for field in fields].index("model.type") + 1

@@ -25,8 +25,8 @@ def doctor(
 
     Exits with 2 if something is wrong. What is missing but optional is not.
     """
-    from outrider.evaluation.doctor import examine
-    from outrider.evaluation.results import write_result
+    from outrider.runtime.doctor import examine
+    from outrider.runtime.provenance import write_result
 
     found = examine(model)
     if json == Path("-"):
@@ -95,7 +95,7 @@ def _engine(takes: dict[str, Any]) -> str:
 
 
 def _optional(found: dict[str, Any]) -> Iterator[Line]:
-    from outrider.evaluation.doctor import OPTIONAL
+    from outrider.runtime.doctor import OPTIONAL
 
     for name, version in found["optional"].items():
         extra, purpose = OPTIONAL[name]

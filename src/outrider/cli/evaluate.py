@@ -5,10 +5,10 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.bench_options import Tokenize
 from outrider.cli.console import new_console
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError
+from outrider_lab.cli.options import Tokenize
 
 __all__ = ["evaluate"]
 
@@ -96,7 +96,7 @@ def evaluate(
         )
     _print_table(result)
     if json is not None:
-        from outrider.evaluation.results import write_result
+        from outrider.runtime.provenance import write_result
 
         write_result(json, result)
 
@@ -146,7 +146,7 @@ def _evaluate_translation(
 def _print_table(result: dict[str, Any]) -> None:
     from rich.table import Table
 
-    from outrider.evaluation.results import show_score
+    from outrider.runtime.provenance import show_score
 
     table = Table("measure", "value", title=f"{result['model']}: {result['task']}")
     for name, value in result["scores"].items():

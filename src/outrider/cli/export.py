@@ -71,7 +71,7 @@ def _export(
 ) -> Path:
     from transformers.utils import logging
 
-    from outrider.runtime.export import export_copy, export_ctranslate2, export_marian
+    from outrider.torch.export import export_copy, export_ctranslate2, export_marian
 
     logging.disable_progress_bar()
     if to == "outrider":

@@ -10,7 +10,7 @@ from outrider.cli.console import new_console
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
-    from outrider.plan.figure import Figure
+    from outrider.torch.plan.figure import Figure
 
 __all__ = ["plan"]
 
@@ -54,9 +54,9 @@ def plan(
     (--measure), or one that is described (--flops).
     """
     from outrider.config import load_config
-    from outrider.plan.options import PlanOptions
-    from outrider.plan.plan import plan_run
-    from outrider.training.run_config import RunConfig
+    from outrider.run_config import RunConfig
+    from outrider.torch.plan.options import PlanOptions
+    from outrider.torch.plan.plan import plan_run
 
     options = PlanOptions(
         tokens=tokens,
@@ -80,7 +80,7 @@ def plan(
 
 
 def _given(flops: float | None, utilisation: float | None, decoding: float | None) -> Any:
-    from outrider.plan.machine import GivenMachine
+    from outrider.torch.plan.machine import GivenMachine
 
     shares = {"utilisation": utilisation, "decode_utilisation": decoding}
     said = {name: share for name, share in shares.items() if share is not None}
@@ -100,7 +100,7 @@ def _given(flops: float | None, utilisation: float | None, decoding: float | Non
 def _print(name: str, figures: "list[Figure]") -> None:
     from rich.table import Table
 
-    from outrider.plan.figure import show
+    from outrider.torch.plan.figure import show
 
     table = Table("", "", "", "", box=None, show_header=False, padding=(0, 2, 0, 0))
     table.title, table.title_justify = f"plan of {name}", "left"
@@ -118,7 +118,7 @@ def _print(name: str, figures: "list[Figure]") -> None:
 
 
 def _write(path: Path, name: str, figures: "list[Figure]") -> None:
-    from outrider.evaluation.results import machine, versions, write_result
+    from outrider.runtime.provenance import machine, versions, write_result
 
     values = {
         one.key: {"value": one.value, "unit": one.unit, "how": one.how, "note": one.note}

@@ -28,9 +28,9 @@ def prepare(
     from outrider.config import load_config
     from outrider.data.prepare import prepare as prepare_data
     from outrider.data.report import report
-    from outrider.training.build import run_task
-    from outrider.training.check import check_run
-    from outrider.training.run_config import RunConfig
+    from outrider.run_config import RunConfig
+    from outrider.torch.training.build import run_task
+    from outrider.torch.training.check import check_run
 
     run = load_config(RunConfig, config, overrides or [])
     check_run(run)

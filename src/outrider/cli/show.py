@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from rich.text import Text
 
-    from outrider.evaluation.inspect.tandem_trace import Kind, Span, Trace
+    from outrider.show.tandem_trace import Kind, Span, Trace
 
 __all__ = ["print_tandem", "show_tandem"]
 
@@ -56,18 +56,18 @@ def show_tandem(
         options["max_new_tokens"] = max_new_tokens
     check(options)
 
-    from outrider.evaluation.inspect.tandem_trace import trace_text
     from outrider.runtime import load
+    from outrider.show.tandem_trace import trace_text
 
     trace = trace_text(load(_model(model)), text, options)
     print_tandem(trace, new_console(highlight=False))
     if png is not None:
-        from outrider.evaluation.pictures.tandem import draw_tandem
+        from outrider.show.pictures.tandem import draw_tandem
 
         draw_tandem(trace, png)
         typer.echo(f"wrote {png}", err=True)
     if html is not None:
-        from outrider.evaluation.inspect.tandem_page import write_page
+        from outrider.show.tandem_page import write_page
 
         write_page(trace, html)
         typer.echo(f"wrote {html}", err=True)
@@ -84,7 +84,7 @@ def print_tandem(trace: "Trace", console: "Console") -> None:
     """Print the rounds of one text, a line each; with marks where there are no colours."""
     from rich.text import Text
 
-    from outrider.evaluation.inspect.tandem_trace import KINDS
+    from outrider.show.tandem_trace import KINDS
 
     marked = not console.is_terminal or console.no_color
     console.print(Text(trace.source, style="bright_black"))

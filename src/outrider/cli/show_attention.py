@@ -10,7 +10,7 @@ from outrider.cli.console import new_console
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from outrider.evaluation.inspect.attention_maps import AttentionMaps
+    from outrider.torch.inspect.attention_maps import AttentionMaps
 
 __all__ = ["print_maps", "show_attention"]
 
@@ -33,28 +33,28 @@ def show_attention(
     maps = _read(model, text)
     print_maps(maps, new_console(highlight=False))
     if png is not None:
-        from outrider.evaluation.pictures.attention import draw_maps
+        from outrider.show.pictures.attention import draw_maps
 
         draw_maps(maps, png)
         typer.echo(f"wrote {png}", err=True)
     if html is not None:
-        from outrider.evaluation.inspect.attention_page import write_attention_page
+        from outrider.show.attention_page import write_attention_page
 
         write_attention_page(maps, html)
         typer.echo(f"wrote {html}", err=True)
     if plane is not None:
-        from outrider.evaluation.pictures.head_plane import draw_head_plane
+        from outrider.show.pictures.head_plane import draw_head_plane
 
         draw_head_plane(maps, plane)
         typer.echo(f"wrote {plane}", err=True)
 
 
 def _read(model: str, text: str) -> "AttentionMaps":
-    from outrider.data.tokenizer import load_tokenizer
-    from outrider.evaluation.inspect.attention_maps import read_maps, read_masked_maps
-    from outrider.hub import model_folder
-    from outrider.models import load_masked_lm
+    from outrider.files.hub import model_folder
     from outrider.runtime import load
+    from outrider.text.tokenizer import load_tokenizer
+    from outrider.torch.inspect.attention_maps import read_maps, read_masked_maps
+    from outrider.torch.models import load_masked_lm
 
     folder = model_folder(model)
     masked = load_masked_lm(folder)

@@ -26,8 +26,8 @@ def show_effort(
     from rich.table import Table
     from rich.text import Text
 
-    from outrider.evaluation.inspect.effort import read_effort
     from outrider.runtime import load
+    from outrider.torch.inspect.effort import read_effort
 
     parts, console = read_effort(load(model, backend="torch"), text), new_console(highlight=False)
     for one in parts:
@@ -39,7 +39,7 @@ def show_effort(
         mean = float(one.taken_T.mean())
         console.print(f"mean {mean:.2f}; {least:.0%} of the tokens take fewer than {one.most}")
     if png is not None:
-        from outrider.evaluation.pictures.effort import draw_effort
+        from outrider.show.pictures.effort import draw_effort
 
         draw_effort(parts, png)
         typer.echo(f"wrote {png}", err=True)
@@ -49,9 +49,9 @@ def show_spans(model: Model, png: Picture = None) -> None:
     """Show how far each head of a model with adaptive spans has learnt to look."""
     from rich.table import Table
 
-    from outrider.evaluation.inspect.spans import read_spans
-    from outrider.hub import model_folder
-    from outrider.models import load_model
+    from outrider.files.hub import model_folder
+    from outrider.torch.inspect.spans import read_spans
+    from outrider.torch.models import load_model
 
     spans = read_spans(load_model(model_folder(model)))
     heads = (f"head {head + 1}" for head in range(spans.span_LH.shape[1]))
@@ -61,7 +61,7 @@ def show_spans(model: Model, png: Picture = None) -> None:
         table.add_row(name, *(f"{span:.0f}" for span in row), f"{sum(row) / len(row):.0f}")
     new_console(highlight=False).print(table)
     if png is not None:
-        from outrider.evaluation.pictures.effort import draw_spans
+        from outrider.show.pictures.effort import draw_spans
 
         draw_spans(spans, png)
         typer.echo(f"wrote {png}", err=True)

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rich.console import Console
     from torch import Tensor
 
-    from outrider.evaluation.inspect.pattern import HeadPattern, Pattern
+    from outrider.torch.inspect.pattern import HeadPattern, Pattern
 
 __all__ = ["print_pattern", "show_pattern"]
 
@@ -42,12 +42,12 @@ def show_pattern(
     """
     chosen = dict(_option(word) for word in options or [])
 
-    from outrider.evaluation.inspect.pattern import find_pattern
+    from outrider.torch.inspect.pattern import find_pattern
 
     pattern = find_pattern(kind, chosen, causal=False if encoder else None, length=length)
     print_pattern(pattern, new_console(highlight=False))
     if png is not None:
-        from outrider.evaluation.pictures.pattern import draw_pattern
+        from outrider.show.pictures.pattern import draw_pattern
 
         draw_pattern(pattern, png)
         typer.echo(f"wrote {png}", err=True)
@@ -83,7 +83,7 @@ def print_pattern(pattern: "Pattern", console: "Console") -> None:
 
 
 def _lines(seen_TT: "Tensor") -> list[str]:
-    from outrider.evaluation.inspect.pattern import pooled
+    from outrider.torch.inspect.pattern import pooled
 
     cells = [[share > 0 for share in row] for row in pooled(seen_TT, _CELLS).tolist()]
     if len(cells) % 2:

@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
     from rich.console import Console
 
-    from outrider.evaluation.inspect.positions import PositionMap
+    from outrider.torch.inspect.positions import PositionMap
 
 __all__ = ["print_positions", "show_positions"]
 
@@ -39,9 +39,9 @@ def show_positions(
     if not 2 <= length <= _LONGEST:
         raise ConfigError("--length", f"got {length}, expected 2 to {_LONGEST}")
 
-    from outrider.evaluation.inspect.positions import calculated_positions, read_positions
-    from outrider.hub import model_folder
-    from outrider.models import load_model
+    from outrider.files.hub import model_folder
+    from outrider.torch.inspect.positions import calculated_positions, read_positions
+    from outrider.torch.models import load_model
 
     if Path(what).is_dir() or "/" in what:
         maps = read_positions(load_model(model_folder(what)), length)
@@ -49,7 +49,7 @@ def show_positions(
         maps = calculated_positions(what, length)
     print_positions(maps, new_console(highlight=False))
     if png is not None:
-        from outrider.evaluation.pictures.positions import draw_positions
+        from outrider.show.pictures.positions import draw_positions
 
         draw_positions(maps, png, title=Path(what).name)
         typer.echo(f"wrote {png}", err=True)

@@ -71,7 +71,7 @@ def shrink(
     if not layers and not any((feedforward, words, like, int4, positions, reverse)):
         raise ConfigError("--decoder", "nothing is to be left out; give --decoder 0,5 or --words")
 
-    from outrider.student import shrink as shrink_model
+    from outrider.torch.compress.student import shrink as shrink_model
 
     written = shrink_model(
         model,

@@ -23,7 +23,7 @@ def student(
     The student begins with some of the teacher's layers and words. Killed runs resume.
     """
     from outrider.config import load_config
-    from outrider.student import StudentConfig, train_student
+    from outrider.torch.compress.student import StudentConfig, train_student
 
     wanted = load_config(StudentConfig, config, overrides or [])
     try:

@@ -10,7 +10,7 @@ import typer
 from outrider.cli.console import StoppedError, new_console
 
 if TYPE_CHECKING:
-    from outrider.training.run_config import RunConfig
+    from outrider.run_config import RunConfig
 
 __all__ = ["train"]
 
@@ -38,7 +38,7 @@ def train(
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     from outrider.config import load_config
-    from outrider.training.run_config import RunConfig
+    from outrider.run_config import RunConfig
 
     run = load_config(RunConfig, config, overrides or [])
     try:
@@ -57,16 +57,16 @@ def train(
 
 def _train(run: "RunConfig", ray: int | None, *, restart: bool, quiet: bool) -> Path:
     if ray is not None:
-        from outrider.training.on_ray import train_on_ray
+        from outrider.torch.training.on_ray import train_on_ray
 
         return train_on_ray(run, ray, restart=restart)
-    from outrider.training.run import train_run
+    from outrider.torch.training.run import train_run
 
     return train_run(run, restart=restart, console=new_console(stderr=True, quiet=quiet))
 
 
 def _saved(run: "RunConfig") -> str:
-    from outrider.training.folder import RunFolder
+    from outrider.torch.training.folder import RunFolder
 
     saved = RunFolder(Path(run.folder)).checkpoints.latest()
     if saved is None:

@@ -21,7 +21,7 @@ from outrider.cli.output import (
 )
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import as_place, check_on_disk
-from outrider.hub import DEMO_PAIRS, demo_folder
+from outrider.files.hub import DEMO_PAIRS, demo_folder
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
@@ -131,7 +131,7 @@ def translate(
         translator = _load_translator(model, {**place, **languages})
         if stats:
             options["stats"] = stack.enter_context(_statistics())
-        from outrider.runtime.scripts import watched
+        from outrider.text.scripts import watched
 
         reads = (source_language,) if source_language else translator.reads
         lines = watched(lines, reads)
@@ -146,8 +146,8 @@ def _look_at(
     if not resumes and not sys.stderr.isatty():
         return None, None
     from outrider.files import LocalFolder
+    from outrider.files.hub import model_folder
     from outrider.formats.identity import weights_of
-    from outrider.hub import model_folder
     from outrider.jobs.text_file import look_at
 
     total, sha256, fault = look_at(LocalFolder(source.parent), source.name)

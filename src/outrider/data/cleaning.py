@@ -5,10 +5,10 @@ from collections.abc import Sequence
 from outrider.data.config import CleanConfig
 from outrider.data.corpus import Passage, Row
 from outrider.data.duplicates import SeenBefore
-from outrider.data.language import LanguageGuess
 from outrider.data.manifest import Dropped
-from outrider.data.normalise import normalise
 from outrider.errors import DataError
+from outrider.text.language import LanguageGuess
+from outrider.text.normalise import normalise
 
 __all__ = ["EAST_ASIAN", "Drops", "PairCleaner", "count_repeats"]
 

@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from outrider.data.config import CompletionConfig
 from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError
-from outrider.nn.loss import IGNORED
+from outrider.torch.nn.loss import IGNORED
 
 __all__ = ["Completions"]
 

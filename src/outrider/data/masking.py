@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 from outrider.data.config import MaskConfig
 from outrider.data.plan import random_uniform
 from outrider.data.shards import Ragged
-from outrider.data.tokenizer.mask import MaskTokenizer
-from outrider.nn.loss import IGNORED
+from outrider.text.tokenizer.mask import MaskTokenizer
+from outrider.torch.nn.loss import IGNORED
 
 __all__ = ["Masking"]
 

@@ -21,13 +21,13 @@ from outrider.data.prepare_pairs import PairPreparation
 from outrider.data.prepare_text import TextPreparation
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import Stages, show_stages
-from outrider.data.tokenizer import Tokenizer, load_tokenizer
-from outrider.data.tokenizer.new_tokens import add_tokens
-from outrider.data.tokenizer.pair import PairTokenizer, SourceTokenizer
-from outrider.data.tokenizer.training import train_tokenizer
+from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError, DataError
 from outrider.files import working_folder
-from outrider.hub import model_folder
+from outrider.files.hub import model_folder
+from outrider.text.tokenizer import Tokenizer, load_tokenizer
+from outrider.text.tokenizer.new_tokens import add_tokens
+from outrider.text.tokenizer.pair import PairTokenizer, SourceTokenizer
 
 __all__ = ["Prepared", "open_prepared", "prepare"]
 

@@ -17,8 +17,8 @@ from outrider.data.manifest import Shard, Split
 from outrider.data.progress import Stages
 from outrider.data.shards import ShardWriter, ragged_column
 from outrider.data.spool import Spool, spread
-from outrider.data.tokenizer import Tokenizer
 from outrider.errors import DataError
+from outrider.text.tokenizer import Tokenizer
 
 __all__ = ["PairPreparation"]
 

@@ -6,9 +6,9 @@ from pathlib import Path
 
 from outrider.data.manifest import Manifest, read_manifest
 from outrider.data.shards import BlockReader
-from outrider.data.tokenizer import Tokenizer, load_tokenizer
 from outrider.data.verify import find_damaged, verify_shards
 from outrider.errors import DataError
+from outrider.text.tokenizer import Tokenizer, load_tokenizer
 
 __all__ = ["Prepared", "open_prepared"]
 

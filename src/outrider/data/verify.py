@@ -15,10 +15,10 @@ import numpy as np
 import pyarrow.parquet as pq
 
 from outrider.data.manifest import Manifest, Shard
-from outrider.data.tokenizer import Tokenizer
-from outrider.data.tokenizer.pair import PairTokenizer
 from outrider.errors import DataError, ResourceError
 from outrider.files import file_sha256, read_json, write_json
+from outrider.text.tokenizer import Tokenizer
+from outrider.text.tokenizer.pair import PairTokenizer
 
 __all__ = ["find_damaged", "verify_shards"]
 

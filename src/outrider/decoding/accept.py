@@ -27,7 +27,7 @@ from outrider.decoding.arrays import Array, add_at, cast, like, log_total, pick,
 from outrider.decoding.protocol import Draft
 from outrider.decoding.questions import NOTHING_FORBIDDEN, Forbidden
 from outrider.decoding.sampling import Sampling, distribution
-from outrider.draw import invert
+from outrider.inverse_cdf import invert
 
 __all__ = ["Accept", "Judged", "Verdict", "compare", "mix"]
 

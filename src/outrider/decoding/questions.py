@@ -12,7 +12,7 @@ from typing import Any, NamedTuple, Protocol, TypeVar
 
 from outrider.decoding.arrays import Array, forbid, like, log_total, pick, top, where
 from outrider.decoding.sampling import Sampling, choose
-from outrider.draw import invert, masses
+from outrider.inverse_cdf import invert, masses
 
 __all__ = [
     "NOTHING_FORBIDDEN",

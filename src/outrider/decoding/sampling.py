@@ -3,7 +3,7 @@
 from typing import NamedTuple
 
 from outrider.decoding.arrays import Array, add_at, pick, sort_down, top
-from outrider.draw import invert, masses
+from outrider.inverse_cdf import invert, masses
 
 __all__ = ["Sampling", "choose", "distribution"]
 

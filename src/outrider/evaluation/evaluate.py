@@ -9,20 +9,20 @@ from typing import Any
 
 from outrider.data.lines import open_file, open_lines
 from outrider.data.masking import Masking
-from outrider.data.tokenizer import load_tokenizer
-from outrider.data.tokenizer.mask import add_mask
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.comet import find_comet, score_comet
-from outrider.evaluation.masked import score_masked
 from outrider.evaluation.metrics import check_metrics, score
 from outrider.evaluation.ngram import NgramModel
-from outrider.evaluation.origin import origin
-from outrider.evaluation.quality import score_segments, score_text
 from outrider.files import write_text
-from outrider.models import LanguageModel, MaskedLm, load_masked_lm, load_model
 from outrider.runtime.load import load
+from outrider.runtime.origin import origin
 from outrider.runtime.translator import Translator
+from outrider.text.tokenizer import load_tokenizer
+from outrider.text.tokenizer.mask import add_mask
+from outrider.torch.evaluation.likelihood import score_segments, score_text
+from outrider.torch.evaluation.masked import score_masked
+from outrider.torch.models import LanguageModel, MaskedLm, load_masked_lm, load_model
 
 __all__ = ["evaluate_text", "evaluate_translation", "read_lines", "read_text"]
 

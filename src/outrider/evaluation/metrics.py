@@ -46,7 +46,7 @@ def score(
         raise InputError(f"{len(found)} texts against {len(references)} references")
     scores: dict[str, Any] = {}
     if "bleu" in names or "chrf" in names:
-        from outrider.evaluation.quality import score_translations  # needs PyTorch
+        from outrider.torch.evaluation.likelihood import score_translations  # needs PyTorch
 
         all_scores = asdict(score_translations(found, references, tokenize=tokenize))
         left_out = [name for name in ("bleu", "chrf") if name not in names]

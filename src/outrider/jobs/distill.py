@@ -19,12 +19,11 @@ from outrider import __version__
 from outrider.data.manifest import Dropped, Manifest, Split, read_manifest
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.shards import BlockReader, ShardWriter
-from outrider.data.tokenizer.match import check_same_tokenizer
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import check_on_disk, file_sha256
+from outrider.files.hub import model_folder
 from outrider.formats.identity import weights_of
-from outrider.hub import model_folder
 from outrider.jobs.folder import JobFolder, check_origin, open_job
 from outrider.jobs.run import finish_units
 from outrider.jobs.teacher import SOURCE_COLUMNS, Teacher
@@ -34,6 +33,7 @@ from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
 from outrider.runtime.options import check_batch_tokens, decode_config
 from outrider.runtime.translator import Translator
+from outrider.text.tokenizer.match import check_same_tokenizer
 
 __all__ = ["DISTILL_TOKENS", "Block", "Distillation", "blocks", "distill", "start_worker"]
 

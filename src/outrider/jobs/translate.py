@@ -22,8 +22,8 @@ from outrider.data.lines import Lines
 from outrider.data.manifest import Shard
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import Place, Store, as_place, open_store
+from outrider.files.hub import model_folder
 from outrider.formats.identity import weights_of
-from outrider.hub import model_folder
 from outrider.jobs.folder import (
     LOCK,
     ORIGIN,
@@ -41,8 +41,8 @@ from outrider.jobs.workers import Run, hired
 from outrider.runtime.load import load
 from outrider.runtime.options import decode_settings
 from outrider.runtime.result import format_results
-from outrider.runtime.scripts import watched
 from outrider.runtime.translator import Translator
+from outrider.text.scripts import watched
 
 __all__ = ["translate_shards"]
 

@@ -14,7 +14,7 @@ from outrider.formats.readers.shortlist import Shortlist
 from outrider.formats.weights import DTYPES
 
 if TYPE_CHECKING:
-    from outrider.backends.torch import TorchBackend
+    from outrider.torch.backend import TorchBackend
 
 __all__ = ["BACKENDS", "VARIABLE", "Engine", "build_backend", "choose_engine", "lacking"]
 
@@ -96,7 +96,7 @@ def _build_torch(
     engine: Engine, parts: Parts, threads: int | None, ends: Sequence[int]
 ) -> "TorchBackend":
     try:
-        from outrider.runtime.torch_engine import build_torch
+        from outrider.torch.engine import build_torch
     except ModuleNotFoundError as error:
         purpose = "backend torch"
         if engine.native:

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from outrider.backends.native import NativeBackend
 from outrider.backends.packed import PackedWeights
+from outrider.files.hub import model_folder
 from outrider.formats.folder import read_parts
-from outrider.hub import model_folder
 
 __all__ = ["export_native"]
 

@@ -4,8 +4,6 @@ from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
 from typing import Any, Literal, overload
 
-from outrider.data.normalise import normalise_verbatim
-from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.controller import Controller
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
@@ -13,8 +11,10 @@ from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
 from outrider.runtime.result import Result
-from outrider.runtime.text import as_texts, well_formed
 from outrider.runtime.work import Work
+from outrider.text.join import as_texts, well_formed
+from outrider.text.normalise import normalise_verbatim
+from outrider.text.tokenizer import Tokenizer
 
 __all__ = ["Generator"]
 

@@ -5,10 +5,8 @@ from typing import TYPE_CHECKING
 
 from outrider.backends.native import NativeBackend
 from outrider.bounds import check_bound
-from outrider.data.tokenizer import Tokenizer, load_tokenizer
-from outrider.data.tokenizer.pair import SOURCE_FILE, PairTokenizer
-from outrider.data.tokenizer.subword import SubwordTokenizer
 from outrider.errors import ConfigError, ModelError
+from outrider.files.hub import model_folder
 from outrider.formats.description import (
     LanguageModelDescription,
     ModelDescription,
@@ -17,10 +15,8 @@ from outrider.formats.description import (
 from outrider.formats.folder import read_parts
 from outrider.formats.readers import bergamot
 from outrider.formats.readers.shortlist import Shortlist, read_shortlist
-from outrider.hub import model_folder
 from outrider.runtime.device import choose_device
 from outrider.runtime.engine import build_backend, choose_engine
-from outrider.runtime.frame import source_frame
 from outrider.runtime.generator import Generator
 from outrider.runtime.languages import source_languages
 from outrider.runtime.options import (
@@ -31,9 +27,13 @@ from outrider.runtime.options import (
     warn_unapplied,
 )
 from outrider.runtime.translator import Translator
+from outrider.text.prompt_template import source_frame
+from outrider.text.tokenizer import Tokenizer, load_tokenizer
+from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer
+from outrider.text.tokenizer.subword import SubwordTokenizer
 
 if TYPE_CHECKING:
-    from outrider.backends.torch import TorchBackend
+    from outrider.torch.backend import TorchBackend
 
 __all__ = ["load"]
 

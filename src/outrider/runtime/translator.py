@@ -5,17 +5,17 @@ from copy import copy
 from functools import cached_property, partial
 from typing import Any, Literal, overload
 
-from outrider.data.tokenizer import Tokenizer
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.controller import Controller
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.batches import decode_in_batches
-from outrider.runtime.frame import Frame
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
 from outrider.runtime.result import Result
-from outrider.runtime.segments import Segments, segment
-from outrider.runtime.text import as_texts
 from outrider.runtime.work import Work
+from outrider.text.join import as_texts
+from outrider.text.prompt_template import Frame
+from outrider.text.segments import Segments, segment
+from outrider.text.tokenizer import Tokenizer
 
 __all__ = ["Translator"]
 

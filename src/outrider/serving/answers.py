@@ -11,9 +11,9 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response
 
 from outrider.errors import ConfigError, OutriderError, ResourceError
-from outrider.runtime.text import well_formed
 from outrider.serving.client import ClientGone
 from outrider.serving.refusal import RefusalError
+from outrider.text.join import well_formed
 
 __all__ = ["add_error_answers", "error_answer", "errors_of", "refusal_answer"]
 

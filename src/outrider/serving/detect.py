@@ -6,12 +6,12 @@ from typing import Annotated, Any
 from fastapi import APIRouter, Request
 from pydantic import BaseModel, ConfigDict, Field
 
-from outrider.data.language import LanguageGuess
-from outrider.data.normalise import normalise
-from outrider.runtime.text import well_formed
 from outrider.serving.engine import Engine
 from outrider.serving.keys import admit
 from outrider.serving.refusal import TooLargeError
+from outrider.text.join import well_formed
+from outrider.text.language import LanguageGuess
+from outrider.text.normalise import normalise
 
 __all__ = ["guess", "router"]
 

@@ -7,9 +7,9 @@ from typing import Any
 
 from starlette.responses import StreamingResponse
 
-from outrider.data.tokenizer import Tokenizer
 from outrider.errors import OutriderError
 from outrider.serving.refusal import RefusalError
+from outrider.text.tokenizer import Tokenizer
 
 __all__ = ["STREAMED", "TextStream", "event_response", "started"]
 

@@ -13,12 +13,12 @@ from outrider.decoding import DecodeSettings
 from outrider.decoding.tandem import may_choose
 from outrider.errors import ConfigError, OutriderError
 from outrider.runtime import Generator, Translator, load
-from outrider.runtime.chat import Chat, load_chat
 from outrider.serving.admission import Admission
 from outrider.serving.driver import Driver, News
 from outrider.serving.limits import Limits
 from outrider.serving.refusal import BrokenError, BusyError, LateError, UnknownError
 from outrider.serving.spec import Spec
+from outrider.text.chat import Chat, load_chat
 
 __all__ = ["Loaded", "Shelf"]
 

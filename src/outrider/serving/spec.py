@@ -5,13 +5,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from outrider.data.tokenizer import load_tokenizer
 from outrider.errors import ConfigError
 from outrider.files import read_json
+from outrider.files.hub import model_folder
 from outrider.formats.description import LanguageModelDescription
 from outrider.formats.folder import CTC, DRAFTER, model_files, read_config
-from outrider.hub import model_folder
-from outrider.runtime.frame import source_frame
+from outrider.text.prompt_template import source_frame
+from outrider.text.tokenizer import load_tokenizer
 
 __all__ = ["Spec", "read_spec"]
 

@@ -4,12 +4,12 @@ from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
 
-from outrider.data.normalise import normalise_verbatim
-from outrider.data.tokenizer import Tokenizer
 from outrider.runtime import Generator
-from outrider.runtime.text import well_formed
 from outrider.serving.engine import Ask, Engine, Finished, Progress
 from outrider.serving.events import TextStream
+from outrider.text.join import well_formed
+from outrider.text.normalise import normalise_verbatim
+from outrider.text.tokenizer import Tokenizer
 
 __all__ = ["Choice", "Told", "tell"]
 

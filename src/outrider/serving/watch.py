@@ -32,7 +32,6 @@ from outrider.backends.native import NativeBackend
 from outrider.decoding import DecodeSettings, Round
 from outrider.decoding import Request as Row
 from outrider.errors import InputError, OutriderError
-from outrider.evaluation.inspect.tandem_trace import Decode, Span, added_text, round_spans
 from outrider.runtime import Generator, Translator
 from outrider.serving.client import while_there
 from outrider.serving.engine import Ask, Engine, Finished, Progress
@@ -42,6 +41,7 @@ from outrider.serving.job import Priority
 from outrider.serving.keys import admit
 from outrider.serving.refusal import LateError
 from outrider.serving.shelf import Loaded
+from outrider.show.tandem_trace import Decode, Span, added_text, round_spans
 
 __all__ = ["router"]
 

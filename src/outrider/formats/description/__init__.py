@@ -1,6 +1,6 @@
 """What `config.json` says of a model: plain dataclasses, checked as the untrusted input they are.
 
-`outrider.models.config` makes Hugging Face configs of them, which also know what needs PyTorch to
+`outrider.torch.models.config` makes Hugging Face configs of them, which also know what needs PyTorch to
 be known: the options of every attention.
 """
 

@@ -1,0 +1,1 @@
+"""Benchmarks against peers, comparisons of models and synthetic tasks."""

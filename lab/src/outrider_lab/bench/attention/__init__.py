@@ -1,0 +1,1 @@
+"""`outrider lab bench attention`: time and memory of every attention by length."""

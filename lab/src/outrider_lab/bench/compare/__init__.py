@@ -1,0 +1,1 @@
+"""`outrider lab compare`: models trained for an equal budget on one task."""

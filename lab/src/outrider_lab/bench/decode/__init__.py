@@ -1,0 +1,1 @@
+"""`outrider lab bench decode`: engines that translate the same sentences, in turn."""

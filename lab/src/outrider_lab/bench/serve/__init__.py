@@ -1,0 +1,1 @@
+"""A server under load: `outrider lab bench serve`."""

@@ -1,0 +1,1 @@
+"""`outrider lab bench train`: training speed beside a bare loop and transformers."""

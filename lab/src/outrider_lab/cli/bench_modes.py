@@ -1,0 +1,202 @@
+"""`outrider lab bench modes` and `outrider lab bench exact`: quality, speed and exactness of each mode."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from outrider.bounds import MOST_THREADS
+from outrider.cli.console import new_console
+from outrider.cli.output import check_output
+from outrider.errors import ConfigError
+from outrider_lab.cli.options import Tokenize, measuring, read_numbers, report_interrupt
+
+if TYPE_CHECKING:
+    from outrider.runtime import Generator, Translator
+
+__all__ = ["bench_exact", "bench_modes"]
+
+Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")]
+Source = Annotated[Path, typer.Option(help="Lines to decode, plain or .gz.")]
+Json = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]
+Threads = Annotated[int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.")]
+Limit = Annotated[int | None, typer.Option(min=1, help="Use only the first lines.")]
+
+_QUICK = {"lines": 200, "sentences": 32, "repeats": 3}
+
+
+def bench_modes(
+    model: Folder,
+    source: Source,
+    reference: Annotated[Path, typer.Option(help="Their translations by people, line by line.")],
+    json: Json = None,
+    png: Annotated[Path | None, typer.Option(help="Draw quality against speed here.")] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes to time, with commas.")] = "1,8,32",
+    sentences: Annotated[int, typer.Option(min=1, help="Lines that speed is timed on.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Times each mode is timed.")] = 5,
+    tokenize: Tokenize = "auto",
+    threads: Threads = None,
+    quick: Annotated[bool, typer.Option("--quick", help="Few lines and repeats.")] = False,
+) -> None:
+    """Measure quality and speed of every decoding mode of a model, relative to greedy."""
+    batches = read_numbers("--batch", batch, "1,8,32")
+    for option, path in (("--json", json), ("--png", png)):
+        check_output(option, path, source, reference)
+    sources, references = _read(source), _read(reference)
+    if len(sources) != len(references):
+        raise ConfigError(
+            "--reference",
+            f"{source} has {len(sources)} lines and {reference} has {len(references)}; "
+            "line n of one must be the translation of line n of the other",
+        )
+    if quick:
+        sources, references = sources[: _QUICK["lines"]], references[: _QUICK["lines"]]
+        sentences, repeats = _QUICK["sentences"], _QUICK["repeats"]
+
+    from outrider.runtime.origin import origin
+    from outrider_lab.bench.modes.measure import measure_modes
+
+    translator = _load_translator(model, threads)
+    with measuring() as report:
+        result = measure_modes(
+            translator,
+            sources,
+            references,
+            batches=batches,
+            sentences=sentences,
+            repeats=repeats,
+            tokenize=tokenize,
+            report=report,
+        )
+    result |= origin(model, source=source, reference=reference)
+    _print_modes(result)
+    _write(result, json)
+    if png is not None:
+        from outrider_lab.bench.modes.picture import draw_modes
+
+        draw_modes(result, png, title=f"{result['model']}: quality against speed")
+        typer.echo(f"wrote {png}", err=True)
+
+
+def bench_exact(
+    model: Folder,
+    source: Source,
+    json: Json = None,
+    batch: Annotated[int, typer.Option(min=1, help="Lines decoded together.")] = 1,
+    draft_tokens: Annotated[
+        int | None, typer.Option(help="Tokens drafted at once; by default 8.")
+    ] = None,
+    strict: Annotated[
+        bool, typer.Option("--strict", help="Compute near-ties again, token by token.")
+    ] = False,
+    max_new_tokens: Annotated[
+        int | None, typer.Option(min=1, help="Most tokens to write for each line.")
+    ] = None,
+    lines: Limit = None,
+    dtype: Annotated[
+        str, typer.Option(help="int8 (native core), float32, bfloat16 or float16.")
+    ] = "float32",
+    threads: Threads = None,
+) -> None:
+    """Count the lines for which tandem writes the very tokens that greedy decoding writes."""
+    check_output("--json", json, source)
+    texts = _read(source)[:lines]
+
+    from rich.progress import Progress
+
+    from outrider.runtime import load
+    from outrider.runtime.exactness import compare_with_greedy
+    from outrider.runtime.origin import origin
+
+    loaded = load(model, dtype=dtype, threads=threads)
+    console, doing = new_console(stderr=True), ["nothing yet"]
+    with (
+        report_interrupt(doing),
+        Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
+    ):
+        task = progress.add_task("decoding twice", total=len(texts))
+
+        def advance(rows: int) -> None:
+            progress.advance(task, rows)
+            done = progress.tasks[task].completed
+            doing[0] = f"{done:.0f} of {len(texts)} lines were compared"
+
+        result = compare_with_greedy(
+            loaded,
+            texts,
+            batch=batch,
+            draft_tokens=draft_tokens,
+            strict=strict,
+            max_new_tokens=max_new_tokens,
+            advance=advance,
+        )
+    result = {"task": "exactness", "dtype": dtype, **result, **origin(model, source=source)}
+    _print_exactness(result)
+    _write(result, json)
+
+
+def _read(path: Path) -> list[str]:
+    from outrider.evaluation.evaluate import read_lines
+
+    return read_lines(path)
+
+
+def _load_translator(model: Path, threads: int | None) -> "Translator":
+    from outrider.errors import ModelError
+    from outrider.runtime import Translator, load
+
+    loaded: Translator | Generator = load(model, dtype="float32", threads=threads)
+    if not isinstance(loaded, Translator):
+        raise ModelError(f"{model}: is a language model; bench modes takes an encoder-decoder")
+    return loaded
+
+
+def _write(result: dict[str, Any], path: Path | None) -> None:
+    if path is not None:
+        from outrider.runtime.provenance import write_result
+
+        write_result(path, result)
+        typer.echo(f"wrote {path}", err=True)
+
+
+def _print_modes(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    quality = Table(
+        *("mode", "BLEU", "chrF", "identical", "repeated", "length"),
+        title=f"{result['model']}: quality, {result['lines']} lines",
+    )
+    sizes = [f"batch {speed['batch']}" for speed in result["modes"][0]["speed"]]
+    speed = Table("mode", "tokens a round", *sizes, title="speed, relative to greedy")
+    for mode in result["modes"]:
+        quality.add_row(
+            mode["name"],
+            f"{mode['bleu']:.2f}",
+            f"{mode['chrf']:.2f}",
+            f"{mode['identical_share']:.1%}",
+            f"{mode['repetition_rate']:.2%}",
+            f"{mode['length_ratio']:.3f}",
+        )
+        ratios = [timed["ratio_to_greedy"] for timed in mode["speed"]]
+        shown = ["differs" if ratio is None else f"{ratio:.2f}" for ratio in ratios]
+        rounds = f"{mode['tokens_per_round']:.2f}" if mode["tokens_per_round"] else ""
+        speed.add_row(mode["name"], rounds, *shown)
+    console = new_console()
+    console.print(quality)
+    console.print(speed)
+
+
+def _print_exactness(result: dict[str, Any]) -> None:
+
+    console = new_console(highlight=False)
+    statistics = result["statistics"]
+    console.print(
+        f"{result['identical']} of {result['lines']} lines are identical "
+        f"({result['identical_share']:.2%}), {result['dtype']}; "
+        f"{statistics['tokens_per_round']:.2f} tokens a round, "
+        f"{statistics['rechecked']} near-ties computed again"
+    )
+    for one in result["differing"]:
+        console.print(f"line {one['line']}, token {one['first_differing_token']}", markup=False)
+        for name in ("source", "greedy", "tandem"):
+            console.print(f"  {name}: {one[name]}", markup=False)

@@ -1,0 +1,95 @@
+"""`outrider lab bench session`: a session fed from a queue, against batches of a fixed size."""
+
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from outrider.bounds import MOST_THREADS
+from outrider.cli.console import new_console
+from outrider.cli.output import check_output
+from outrider.errors import ConfigError, DataError, ModelError
+from outrider_lab.cli.options import measuring
+
+__all__ = ["bench_session"]
+
+_MODES = ("ar", "tandem")
+
+
+def bench_session(
+    model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
+    source: Annotated[Path, typer.Option(help="Lines to decode, plain or .gz.")],
+    json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
+    png: Annotated[
+        Path | None, typer.Option(help="Draw who holds which place in which round here.")
+    ] = None,
+    rows: Annotated[int, typer.Option(min=1, help="Places for rows, the same for both.")] = 32,
+    mode: Annotated[str, typer.Option(help="ar, tandem, or both with a comma.")] = "ar,tandem",
+    lines: Annotated[int, typer.Option(min=1, help="Use only the first lines.")] = 1000,
+    repeats: Annotated[int, typer.Option(min=1, help="Times each way is timed.")] = 5,
+    threads: Annotated[
+        int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.")
+    ] = None,
+    backend: Annotated[str | None, typer.Option(help="native, torch or auto.")] = None,
+) -> None:
+    """Measure what it brings to let waiting texts in as soon as others are done."""
+    modes = [name.strip() for name in mode.split(",")]
+    if unknown := [name for name in modes if name not in _MODES]:
+        raise ConfigError("--mode", f"got {unknown[0]!r}, expected {' or '.join(_MODES)}")
+    for option, path in (("--json", json), ("--png", png)):
+        check_output(option, path, source)
+    if not source.exists():  # before seconds go into imports
+        raise DataError(f"{source}: no such file")
+
+    from outrider.evaluation.evaluate import read_lines
+    from outrider.runtime import Translator, load
+    from outrider.runtime.origin import origin
+    from outrider.runtime.provenance import write_result
+    from outrider_lab.bench.session.measure import measure_session
+
+    texts = read_lines(source)[:lines]
+    translator = load(model, threads=threads, backend=backend)
+    if not isinstance(translator, Translator):
+        raise ModelError(f"{model}: is a language model; bench session takes an encoder-decoder")
+    with measuring() as report:
+        result = measure_session(
+            translator, texts, rows=rows, modes=modes, repeats=repeats, report=report
+        )
+    result |= {"backend": type(translator.backend).__name__, **origin(model, source=source)}
+    _print(result)
+    if json is not None:
+        write_result(json, result)
+        typer.echo(f"wrote {json}", err=True)
+    if png is not None:
+        from outrider_lab.bench.session.measure import watch_batches, watch_session
+        from outrider_lab.bench.session.picture import draw_session
+
+        few = texts[:_DRAWN]
+        draw_session(
+            watch_batches(translator, few, rows=_PLACES),
+            watch_session(translator, few, rows=_PLACES),
+            png,
+        )
+        typer.echo(f"wrote {png}", err=True)
+
+
+_DRAWN, _PLACES = 24, 6
+"""Texts of the picture, and places for them."""
+
+
+def _print(result: dict[str, Any]) -> None:
+    from rich.table import Table
+
+    table = Table(
+        *("mode", "batches", "session", "times as fast"),
+        title=f"sentences a second, {result['rows']} rows at once, {result['sentences']} lines",
+    )
+    for found in result["modes"]:
+        speed = found["sentences_per_second"]
+        table.add_row(
+            found["mode"],
+            f"{speed['batches']:.0f}",
+            f"{speed['session']:.0f}",
+            f"{found['ratio']:.2f}",
+        )
+    new_console(highlight=False).print(table)

@@ -1,0 +1,19 @@
+"""Copy: say the input again.
+
+70421 -> 70421
+"""
+
+from random import Random
+
+from outrider_lab.tasks.base import DIGITS, Example, SequenceTask, word
+
+__all__ = ["Task"]
+
+
+class Task(SequenceTask):
+    """Digits, the same digits."""
+
+    def draw(self, random: Random, length: int) -> Example:
+        """Draw a word and repeat it."""
+        drawn = word(random, DIGITS, length)
+        return Example(drawn, drawn)

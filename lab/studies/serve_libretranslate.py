@@ -1,0 +1,68 @@
+"""LibreTranslate with a model of ours, to be measured by `outrider lab bench serve --libretranslate`.
+
+    outrider export MODEL CT2 --to ctranslate2 --quantization int8
+    python lab/studies/serve_libretranslate.py CT2 --pair zh-en --port 5001
+
+The second wants `pip install libretranslate`, best in an environment of its own.
+
+The model becomes an installed Argos package. To compare like with like it decodes greedily, on one
+thread, in int8; LibreTranslate's own default is a beam of four. Its sentence splitter, which would
+be downloaded, is replaced by none, which is right for one sentence a request and saves it time.
+"""
+
+import argparse
+import json
+import os
+import sys
+import tempfile
+from pathlib import Path
+
+
+def main() -> None:
+    """Put the package together, and serve it until interrupted."""
+    parser = argparse.ArgumentParser(description=__doc__.split("\n")[0])
+    parser.add_argument("model", type=Path, help="What outrider export --to ctranslate2 wrote.")
+    parser.add_argument("--pair", required=True, help="Languages, as zh-en.")
+    parser.add_argument("--port", type=int, default=5001)
+    parser.add_argument("--threads", type=int, default=1, help="CPU threads of the engine.")
+    parser.add_argument("--clients", type=int, default=64, help="Threads that answer clients.")
+    given = parser.parse_args()
+    source, target = given.pair.split("-")
+    with tempfile.TemporaryDirectory() as home:
+        package = Path(home, "packages", f"translate-{source}_{target}-1_0")
+        package.mkdir(parents=True)
+        (package / "model").symlink_to(given.model.resolve())
+        (package / "sentencepiece.model").symlink_to((given.model / "source.spm").resolve())
+        about = {"package_version": "1.0", "argos_version": "1.9", "type": "translate"}
+        about |= {"from_code": source, "from_name": source, "to_code": target, "to_name": target}
+        (package / "metadata.json").write_text(json.dumps(about), encoding="utf-8")
+        os.environ |= {
+            "XDG_DATA_HOME": home,
+            "XDG_CONFIG_HOME": home,
+            "XDG_CACHE_HOME": home,
+            "ARGOS_PACKAGES_DIR": str(package.parent),
+            "ARGOS_BEAM_SIZE": "1",
+            "ARGOS_COMPUTE_TYPE": "int8",
+            "ARGOS_INTRA_THREADS": str(given.threads),
+        }
+        os.chdir(home)  # where it keeps a database
+        _serve(given.port, given.clients)
+
+
+def _serve(port: int, clients: int) -> None:
+    from argostranslate import sbd
+    from libretranslate import init
+    from libretranslate.main import main as serve
+
+    def whole(splitter: object, text: str) -> list[str]:
+        return [text]
+
+    init.boot = lambda *args, **more: None  # would ask for more models
+    sbd.MiniSBDSentencizer.split_sentences = whole
+    line = ["--host", "127.0.0.1", "--port", str(port), "--threads", str(clients)]
+    sys.argv = ["libretranslate", *line, "--disable-web-ui", "--disable-files-translation"]
+    serve()
+
+
+if __name__ == "__main__":
+    main()

@@ -1,1 +1,0 @@
-"""`outrider bench attention`: time and memory of every attention by length."""

@@ -1,1 +1,0 @@
-"""`outrider compare`: models trained for an equal budget on one task."""

@@ -1,1 +1,0 @@
-"""`outrider bench decode`: engines that translate the same sentences, in turn."""

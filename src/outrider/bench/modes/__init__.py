@@ -1,1 +1,0 @@
-"""`outrider bench modes`: quality and speed of every decoding mode of one model."""

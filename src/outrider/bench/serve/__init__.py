@@ -1,1 +1,0 @@
-"""A server under load: `outrider bench serve`."""

@@ -1,1 +1,0 @@
-"""`outrider bench session`: rows that are replaced at once, against batches that wait."""

@@ -1,1 +1,0 @@
-"""`outrider bench train`: training speed beside a bare loop and transformers."""

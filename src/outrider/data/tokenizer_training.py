@@ -1,0 +1,167 @@
+"""Training of unigram, byte-level BPE and character tokenizers.
+
+`unigram` is trained by SentencePiece, whose result depends on the text alone (the trainer of the
+`tokenizers` library gives another vocabulary on every run), and needs no white space between words.
+Characters past `coverage` are spelled in bytes, so every text can be read and written. `bpe` works
+on bytes throughout. `char` knows the characters it was shown and calls others unknown.
+
+Two ways with white space: for translation, runs of it become one blank and the ends are stripped;
+`verbatim`, for language models, keeps every blank and newline. Either way decode(encode(x)) is the
+normalised x.
+"""
+
+import io
+from collections import Counter
+from collections.abc import Iterable
+from typing import Any
+
+import sentencepiece
+from tokenizers import (
+    AddedToken,
+    Regex,
+    decoders,
+    models,
+    normalizers,
+    pre_tokenizers,
+    processors,
+    trainers,
+)
+from tokenizers import Tokenizer as Pipeline
+
+from outrider.data.config import TokenizerConfig
+from outrider.errors import ConfigError
+from outrider.text.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
+
+__all__ = ["train_tokenizer"]
+
+BLANK = "\u2581"  # SentencePiece's sign for a blank
+NEVER = -1e4  # score of pieces that no text may match: special tokens and bytes
+ASCII = [chr(code) for code in range(33, 127)]
+THREADS = 4  # fixed, because SentencePiece's sums depend on it
+
+
+def train_tokenizer(
+    lines: Iterable[str], config: TokenizerConfig, *, verbatim: bool = False
+) -> SubwordTokenizer:
+    """Train on `lines` (read once); `verbatim` keeps white space and starts rows with `<s>`."""
+    normalizer = _normalizer(config, verbatim)
+    lines = (normalizer.normalize_str(line) if normalizer else line for line in lines)
+    train = {"unigram": _train_unigram, "bpe": _train_bpe, "char": _train_char}[config.kind]
+    pipeline = train(lines, config, verbatim)
+    if normalizer is not None:
+        pipeline.normalizer = normalizer
+    special = [AddedToken(t, special=True, normalized=False) for t in SPECIAL_TOKENS.values()]
+    pipeline.add_special_tokens(special)
+    pipeline.post_processor = _ends(pipeline, verbatim)
+    return SubwordTokenizer(pipeline)
+
+
+def _normalizer(config: TokenizerConfig, verbatim: bool) -> Any | None:
+    steps: list[Any] = []
+    if config.normalization != "none":
+        steps.append(normalizers.NFC() if config.normalization == "nfc" else normalizers.NFKC())
+    if not verbatim:
+        steps += [normalizers.Replace(Regex(r"\s{2,}|[^\S ]"), " "), normalizers.Strip()]
+    return normalizers.Sequence(steps) if steps else None
+
+
+def _ends(pipeline: Any, verbatim: bool) -> Any:
+    """What `AutoTokenizer` users expect: `</s>` after a sentence, `<s>` before a running text."""
+    token = "<s>" if verbatim else "</s>"
+    one, two = ("<s> $A", "<s> $A $B") if verbatim else ("$A </s>", "$A </s> $B </s>")
+    return processors.TemplateProcessing(
+        single=one, pair=two, special_tokens=[(token, pipeline.token_to_id(token))]
+    )
+
+
+def _train_unigram(lines: Iterable[str], config: TokenizerConfig, verbatim: bool) -> Any:
+    pipeline = Pipeline(_as_unigram(_train_sentencepiece(lines, config, verbatim)))
+    if verbatim:
+        newline = pre_tokenizers.Split("\n", "isolated")
+        metaspace = pre_tokenizers.Metaspace(prepend_scheme="never")
+        pipeline.pre_tokenizer = pre_tokenizers.Sequence([newline, metaspace])
+    else:
+        pipeline.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
+    pipeline.decoder = decoders.Sequence(steps if verbatim else [*steps, _strip_first_blank()])
+    return pipeline
+
+
+def _train_sentencepiece(lines: Iterable[str], config: TokenizerConfig, verbatim: bool) -> bytes:
+    special: dict[str, Any] = {}
+    for index, (name, token) in enumerate(SPECIAL_TOKENS.items()):
+        special |= {name.replace("_token", "_id"): index, name.replace("_token", "_piece"): token}
+    # SentencePiece reads line by line, so a newline can only become a piece by name.
+    parts = (part for line in lines for part in line.split("\n") if part)
+    model = io.BytesIO()
+    try:
+        sentencepiece.SentencePieceTrainer.train(
+            sentence_iterator=parts,
+            model_writer=model,
+            model_type="unigram",
+            vocab_size=config.vocab_size,
+            hard_vocab_limit=False,
+            character_coverage=config.coverage,
+            required_chars="".join(ASCII),
+            user_defined_symbols=["\n"] if verbatim else [],
+            byte_fallback=True,
+            normalization_rule_name="identity",
+            remove_extra_whitespaces=not verbatim,
+            add_dummy_prefix=not verbatim,
+            max_sentence_length=1 << 20,
+            num_threads=THREADS,
+            minloglevel=2,
+            **special,
+        )
+    except (RuntimeError, OSError) as error:
+        reason = " ".join(str(error).split())
+        raise ConfigError(
+            "data.tokenizer.vocab_size", f"no vocabulary of {config.vocab_size}: {reason}"
+        ) from None
+    return model.getvalue()
+
+
+def _as_unigram(model: bytes) -> Any:
+    """The same pieces and scores as a model of the `tokenizers` library."""
+    trained = sentencepiece.SentencePieceProcessor(model_proto=model)
+    vocabulary = []
+    for i in range(trained.vocab_size()):
+        unmatched = trained.is_control(i) or trained.is_unknown(i) or trained.is_byte(i)
+        # Six decimals come back from JSON as they were; more may not.
+        score = NEVER if unmatched else round(trained.get_score(i), 6)
+        vocabulary.append((trained.id_to_piece(i), score))
+    return models.Unigram(vocabulary, unk_id=trained.unk_id(), byte_fallback=True)
+
+
+def _train_bpe(lines: Iterable[str], config: TokenizerConfig, verbatim: bool) -> Any:
+    pipeline = Pipeline(models.BPE())
+    pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=not verbatim)
+    trainer = trainers.BpeTrainer(
+        vocab_size=config.vocab_size,
+        special_tokens=list(SPECIAL_TOKENS.values()),
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    pipeline.train_from_iterator(lines, trainer)
+    byte_level = decoders.ByteLevel()
+    pipeline.decoder = (
+        byte_level if verbatim else decoders.Sequence([byte_level, _strip_first_blank()])
+    )
+    return pipeline
+
+
+def _train_char(lines: Iterable[str], config: TokenizerConfig, verbatim: bool) -> Any:
+    counts = Counter[str]()
+    for line in lines:
+        counts.update(line)
+    ranked = sorted(counts, key=lambda character: (-counts[character], character))
+    tokens = [*SPECIAL_TOKENS.values(), *ranked][: config.vocab_size]
+    vocabulary = {token: i for i, token in enumerate(tokens)}
+    pipeline = Pipeline(models.BPE(vocabulary, [], unk_token=SPECIAL_TOKENS["unk_token"]))
+    pipeline.decoder = decoders.Fuse()
+    return pipeline
+
+
+def _strip_first_blank() -> Any:
+    """Take back the blank that was put before the first word to make it like all others."""
+    return decoders.Strip(content=" ", left=1, right=0)

@@ -1,0 +1,1 @@
+"""Traces, pages and pictures of a model at work."""

@@ -1,0 +1,168 @@
+"""Attention maps as a picture: a small map for every head, layers from top to bottom."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from outrider.show.palette import GRID, HEAT, INK, QUIET, SIMILARITY
+from outrider.show.pictures.pyplot import load_pyplot, save_figure
+from outrider.torch.inspect.attention_maps import AttentionMaps, Maps
+
+__all__ = ["draw_maps"]
+
+GAMMA = 0.6
+"""Small weights are lifted, or one strong weight would leave all others white."""
+SIDE, LABELS = 1.5, 0.85
+"""Inches of a map, and of the words beside it."""
+GAP, UNDER = 0.12, 0.36
+"""Inches between maps, and of the line under one."""
+MOST_LABELS = 40
+"""Of longer texts only every few words are written."""
+LONGEST_LINE = 150
+"""Letters of the text that are written above the maps."""
+ABREAST = 4
+"""Heads that stand side by side; more go on below, so that a picture fits a page at any number."""
+
+
+def draw_maps(maps: AttentionMaps, path: Path) -> None:
+    """Draw where all heads look to a PNG."""
+    pyplot = load_pyplot("the picture of the heads")
+    widths, heights = zip(*(_size(part) for part in maps.parts), strict=True)
+    top = 0.8
+    size = (max(widths), sum(heights) + top)
+    figure = pyplot.figure(figsize=size, layout=None, facecolor="white")
+    try:
+        _write_head(figure, maps)
+        for part, high in zip(maps.parts, heights, strict=True):
+            _draw_part(figure, part, top)
+            top += high
+        save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
+    finally:
+        pyplot.close(figure)
+
+
+def _size(part: Maps) -> tuple[float, float]:
+    """Inches that a part takes: maps, the words beside them, titles and room around."""
+    layers, heads, *_ = part.weights_LHTS.shape
+    wide = LABELS + 0.4 + min(heads, ABREAST) * (SIDE + GAP) + SIDE * 0.8 + 0.35
+    return wide, 0.95 + LABELS + layers * -(-heads // ABREAST) * (SIDE + UNDER)
+
+
+def _write_head(figure: Any, maps: AttentionMaps) -> None:
+    lines = [maps.text] if maps.output is None else [maps.text, maps.output]
+    for row, line in enumerate(lines):
+        last = row == len(lines) - 1
+        shown = " ".join(line.split())
+        shown = shown if len(shown) <= LONGEST_LINE else f"{shown[: LONGEST_LINE - 1]}…"
+        weight, colour = ("bold", INK) if last else ("normal", QUIET)
+        _write(figure, 0.25, 0.28 + 0.3 * row, shown, size=12, weight=weight, color=colour)
+
+
+def _draw_part(figure: Any, part: Maps, top: float) -> None:
+    layers, heads, *_ = part.weights_LHTS.shape
+    _write(figure, 0.25, top + 0.22, part.name, size=13, weight="bold", color=INK)
+    _write(figure, 0.25, top + 0.47, part.title, size=10, color=QUIET)
+    x0, y0 = LABELS + 0.4, top + 0.65 + LABELS
+    abreast = min(heads, ABREAST)
+    similarity_LHH = part.similarity_LHH
+    for layer in range(layers):
+        y = y0 + layer * -(-heads // abreast) * (SIDE + UNDER)
+        for head in range(heads):
+            row, column = divmod(head, abreast)
+            corner = (x0 + column * (SIDE + GAP), y + row * (SIDE + UNDER))
+            _draw_head(figure, part, (layer, head), corner)
+        axes = _axes(figure, x0 + abreast * (SIDE + GAP) + 0.1, y, SIDE * 0.75)
+        _draw_similarity(axes, similarity_LHH[layer], first=layer == 0)
+
+
+def _draw_head(
+    figure: Any, part: Maps, which: tuple[int, int], corner: tuple[float, float]
+) -> None:
+    """Draw one map, with words above the first layer and beside the first head of a line."""
+    (layer, head), (x, y) = which, corner
+    axes = _axes(figure, x, y, SIDE)
+    _draw_map(axes, part.weights_LHTS[layer, head], HEAT, GAMMA)
+    _write_words(axes, part, rows=head % ABREAST == 0, columns=layer == 0 and head < ABREAST)
+    words = f"{head + 1}  {part.descriptions[layer][head]}"
+    _write(figure, x, y + SIDE + 0.12, words, size=9, color=QUIET)
+    if head == 0:
+        axes.set_ylabel(f"layer {layer + 1}", color=INK, fontsize=10, labelpad=3)
+
+
+def _write(figure: Any, x: float, y: float, text: str, **style: Any) -> None:
+    """Write a line whose middle stands y inches from the top; a dollar sign is a dollar sign."""
+    wide, high = figure.get_size_inches()
+    figure.text(x / wide, 1 - y / high, text, va="center", parse_math=False, **style)
+
+
+def _axes(figure: Any, x: float, y: float, side: float) -> Any:
+    """Return a square whose top left corner stands at (x, y) inches from the top left."""
+    wide, high = figure.get_size_inches()
+    return figure.add_axes((x / wide, 1 - (y + side) / high, side / wide, side / high))
+
+
+def _draw_map(axes: Any, weights_TS: Any, colours: Sequence[str], gamma: float) -> None:
+    from matplotlib.colors import LinearSegmentedColormap, PowerNorm
+
+    palette = LinearSegmentedColormap.from_list("", list(colours))
+    norm = PowerNorm(gamma, 0, 1)
+    axes.imshow(
+        weights_TS.clamp(0, 1).numpy(),
+        cmap=palette,
+        norm=norm,
+        aspect="auto",
+        interpolation="nearest",
+    )
+    axes.spines[:].set_color(GRID)
+    axes.tick_params(length=0)
+    axes.set_xticks([])
+    axes.set_yticks([])
+
+
+def _write_words(axes: Any, part: Maps, *, rows: bool, columns: bool) -> None:
+    if columns:
+        places = _places(part.keys)
+        axes.xaxis.tick_top()
+        axes.set_xticks(places, [_short(part.keys[place]) for place in places])
+        axes.tick_params(axis="x", labelrotation=90, labelsize=_letter(part.keys), colors=INK)
+    if rows:
+        places = _places(part.queries)
+        axes.set_yticks(places, [_short(part.queries[place]) for place in places])
+        axes.tick_params(axis="y", labelsize=_letter(part.queries), colors=INK)
+    axes.tick_params(pad=2, length=0)
+    for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
+        label.set_parse_math(False)
+
+
+def _places(words: Sequence[str]) -> range:
+    return range(0, len(words), -(-len(words) // MOST_LABELS))
+
+
+def _letter(words: Sequence[str]) -> float:
+    """Size of a letter so that the words of one side do not touch."""
+    return max(3.0, min(9.0, 0.95 * 72 * SIDE / len(_places(words))))
+
+
+def _short(word: str) -> str:
+    return word if len(word) <= 9 else f"{word[:8]}…"
+
+
+def _draw_similarity(axes: Any, similarity_HH: Any, *, first: bool) -> None:
+    """Draw how alike the heads of a layer are, with figures while there is room for them."""
+    _draw_map(axes, similarity_HH, SIMILARITY, 1.0)
+    heads = len(similarity_HH)
+    axes.set_xticks(range(heads), range(1, heads + 1))
+    axes.set_yticks(range(heads), range(1, heads + 1))
+    axes.yaxis.tick_right()
+    axes.tick_params(labelsize=8, colors=QUIET, pad=1, length=0)
+    if first:
+        axes.set_title("heads alike", fontsize=9.5, color=INK, loc="left", pad=4)
+    if heads > ABREAST:
+        return
+    for row in range(heads):
+        for column in range(heads):
+            value = float(similarity_HH[row, column])
+            colour = "white" if value > 0.55 else INK
+            if row != column:
+                style = {"ha": "center", "va": "center", "fontsize": 8, "color": colour}
+                axes.text(column, row, f"{value:.2f}"[1:], **style)

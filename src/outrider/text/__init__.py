@@ -1,0 +1,1 @@
+"""Tokenizers, sentences, normalisation and chat templates."""

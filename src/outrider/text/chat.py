@@ -1,0 +1,110 @@
+"""Chat templates: messages to the tokens a language model was taught them as.
+
+A template is a Jinja program of the model folder, untrusted like all of it: it runs in Jinja's
+sandbox, sees the messages and the special tokens, and nothing else. What users write never becomes
+a special token; a message that spells one out is refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from outrider.errors import InputError, ModelError
+from outrider.files import read_json, read_limited
+from outrider.text.join import well_formed
+from outrider.text.normalise import normalise_verbatim
+from outrider.text.tokenizer import SubwordTokenizer
+
+__all__ = ["Chat", "load_chat"]
+
+TEMPLATE_BYTES = 1 << 20
+RENDERED = 4_000_000
+"""Characters that a template may make of messages."""
+
+
+class Chat:
+    """A chat template and the tokenizer that goes with it."""
+
+    def __init__(self, template: str, tokenizer: SubwordTokenizer, special: Mapping[str, str]):
+        """Compile a template; `special` are the special tokens by name, as it may use them."""
+        from jinja2 import TemplateError
+        from jinja2.ext import loopcontrols
+        from jinja2.sandbox import ImmutableSandboxedEnvironment
+        from tokenizers import Tokenizer as Pipeline
+
+        environment = ImmutableSandboxedEnvironment(
+            trim_blocks=True,
+            lstrip_blocks=True,
+            extensions=[loopcontrols],
+            autoescape=False,
+        )
+        environment.globals["raise_exception"] = _refuse
+        try:
+            self._template = environment.from_string(template)
+        except TemplateError as error:
+            raise ModelError(f"the chat template is not one: {error}") from None
+        # The tokenizer's own pipeline takes special tokens for letters, as users' texts want it.
+        self._pipeline: Any = Pipeline.from_str(tokenizer.pipeline.to_str())
+        self._pipeline.encode_special_tokens = False
+        self._special = dict(special)
+        added = self._pipeline.get_added_tokens_decoder().values()
+        self._reserved = [token.content for token in added if token.special]
+
+    def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
+        """Return the tokens of a conversation, up to where the model is to answer."""
+        clean = []
+        for number, message in enumerate(messages):
+            content = normalise_verbatim(well_formed(message["content"]))
+            found = next((token for token in self._reserved if token in content), None)
+            if found is not None:
+                text = f"spells out {found}, a token that only the template may write"
+                raise InputError(f"messages.{number}.content: {text}; leave it out")
+            clean.append({**message, "content": content})
+        return list(self._pipeline.encode(self._render(clean), add_special_tokens=False).ids)
+
+    def _render(self, messages: Sequence[Mapping[str, str]]) -> str:
+        from jinja2 import TemplateError
+
+        parts, size = [], 0
+        try:
+            for part in self._template.generate(
+                messages=messages, add_generation_prompt=True, **self._special
+            ):
+                parts.append(part)
+                size += len(part)
+                if size > RENDERED:
+                    raise InputError("messages: the chat template makes too much of them")
+        except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
+            reason = " ".join(str(error).split())[:200]
+            raise InputError(f"messages: the chat template refuses them: {reason}") from None
+        return "".join(parts)
+
+
+def load_chat(folder: Path, tokenizer: object) -> Chat | None:
+    """Read the chat template of a model folder; None where there is none."""
+    if not isinstance(tokenizer, SubwordTokenizer):
+        return None
+    path = folder / "tokenizer_config.json"
+    values = read_json(path) if path.exists() else {}
+    template = values.get("chat_template")
+    beside = folder / "chat_template.jinja"
+    if beside.exists():
+        template = read_limited(beside, limit=TEMPLATE_BYTES).decode("utf-8", "replace")
+    if isinstance(template, list):  # several by name
+        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
+        template = named.get("default")
+    if not isinstance(template, str):
+        return None
+    special = {key: _content(values.get(key)) for key in values if key.endswith("_token")}
+    return Chat(template, tokenizer, {key: token for key, token in special.items() if token})
+
+
+def _content(token: Any) -> str | None:
+    token = token.get("content") if isinstance(token, dict) else token
+    return token if isinstance(token, str) else None
+
+
+def _refuse(message: str) -> None:
+    from jinja2 import TemplateError
+
+    raise TemplateError(str(message))

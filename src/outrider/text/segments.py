@@ -1,0 +1,97 @@
+"""Texts of any length to pieces a model can take, and their translations back to texts.
+
+A line break always parts two pieces, and so does the end of a sentence: a model that was trained on
+sentences says one, and drops what else stood on the line. Without splitting, a line stays whole as
+long as the model can take it. A sentence longer than that is cut.
+"""
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import NamedTuple
+
+from outrider.text import sentences
+from outrider.text.join import well_formed
+from outrider.text.normalise import normalise
+from outrider.text.tokenizer import Tokenizer
+
+__all__ = ["Segments", "segment"]
+
+
+class Piece(NamedTuple):
+    """A stretch of the text as it stands, and the token ids of its normalised form."""
+
+    text: str
+    ids: list[int]
+
+
+@dataclass
+class Segments:
+    """The pieces of one text; `gaps` is the white space between neighbours."""
+
+    ids: list[list[int]] = field(default_factory=list)
+    gaps: list[str] = field(default_factory=list)
+
+    def join(self, parts: Sequence[str]) -> str:
+        """Put the translations of the pieces, or of the first few, together."""
+        return sentences.join(list(parts), self.gaps[: max(0, len(parts) - 1)])
+
+
+def segment(
+    texts: Sequence[str], tokenizer: Tokenizer, *, longest: int, split: bool = True
+) -> list[Segments]:
+    """Divide every text into sentences, or lines, of at most `longest` tokens."""
+
+    def fits(text: str) -> bool:
+        return len(tokenizer.encode(normalise(text))) <= longest
+
+    def cut(text: str) -> list[str]:
+        return sentences.cut(text, fits)
+
+    rows = [_divide_lines(well_formed(text), split) for text in texts]
+    encoded = iter(_encode([part for row in rows for part in row], tokenizer))
+    segmented = []
+    for row in rows:
+        pieces = [next(encoded) for _ in row]
+        if not split:
+            pieces = _divide(pieces, tokenizer, above=longest, into=sentences.split)
+        pieces = _divide(pieces, tokenizer, above=longest, into=cut)
+        segmented.append(_without_blanks(pieces, longest))
+    return segmented
+
+
+def _divide_lines(text: str, split: bool) -> list[str]:
+    return sentences.split(text) if split else text.splitlines(keepends=True)
+
+
+def _encode(texts: Iterable[str], tokenizer: Tokenizer) -> list[Piece]:
+    texts = list(texts)
+    rows = tokenizer.encode_batch([normalise(text) for text in texts])
+    return [Piece(text, ids) for text, ids in zip(texts, rows, strict=True)]
+
+
+def _divide(
+    pieces: list[Piece], tokenizer: Tokenizer, *, above: int, into: Callable[[str], list[str]]
+) -> list[Piece]:
+    divided: list[Piece] = []
+    for piece in pieces:
+        if len(piece.ids) > above:
+            divided += _encode(into(piece.text), tokenizer)
+        else:
+            divided.append(piece)
+    return divided
+
+
+def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
+    """Move white space between the pieces, and pieces of nothing else, into the gaps."""
+    segments, gap = Segments(), ""
+    for text, ids in pieces:
+        if not ids:
+            gap += "".join(c for c in text if c.isspace())
+            continue
+        lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
+        if segments.ids:
+            segments.gaps.append(gap + text[:lead])
+        # One character may take more tokens than the model takes in all; then its tail is lost.
+        segments.ids.append(ids[:longest])
+        gap = text[trail:]
+    return segments

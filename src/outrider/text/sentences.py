@@ -1,0 +1,212 @@
+"""Sentences: where a text may be taken apart, and how it is put together again.
+
+The rules know punctuation of many scripts and some abbreviations, but ask no one for the language.
+A stop ends a sentence unless a number, an initial, an abbreviation, a bracket or a small letter
+after it says otherwise; in doubt it does not. Nothing is lost: the parts, joined, are the text.
+
+Every step is linear in the length of the text, whatever the text is.
+"""
+
+import re
+import unicodedata
+from collections.abc import Callable, Iterator
+
+from outrider.text.abbreviations import (
+    BEFORE_A_NAME,
+    BEFORE_A_NUMBER,
+    FIRST_WORDS,
+    INSIDE,
+    MAYBE_LAST,
+    NAME_PARTS,
+)
+
+__all__ = ["cut", "join", "split"]
+
+STRONG = "。！？｡．।॥؟۔։።፧။។៕܀߹᙮᠃᠉᱾᱿᭟꧉꯫"
+"""Ends a sentence wherever it stands: its script puts no space after it, or has no other use."""
+WEAK = ".!?…‼⁇⁈⁉།༎"
+"""Ends a sentence before white space, or between Chinese letters, if nothing speaks against it."""
+CLOSING = "\"'”’»›)\\]}」』】）〉》〕｣"
+OPENING = "\"'“‘„«‹»›([{「『【（〈《〔｢¿¡-–—*_#"
+BRACKETS = {")": "(", "]": "[", "}": "{", "）": "（", "】": "【", "〕": "〔"}
+
+# What follows a repetition here may be empty, so none is ever taken back; possessive ones (`*+`),
+# which would say so, are wrong in Python before 3.11.5.
+_STOP = re.compile(
+    # Full stops; two Ethiopic word separators; the Greek question mark; the Armenian full stop.
+    rf"(?<![{STRONG}{WEAK}])(?P<marks>(?:[{STRONG}{WEAK}]|፡፡)+"
+    r"|(?<=[Ͱ-Ͽἀ-῿])[;\u037e]|(?<=[԰-֏]):)"
+    # Quotes that close here and may open elsewhere need a space behind them.
+    rf"(?P<closing>(?:[{CLOSING}]|[“‘«‹](?=\s|\Z)|\s[»›](?=[\s,.;:]|\Z))*)(?P<space>\s*)"
+)
+_WORD = re.compile(r"[$€£¥]?[^\W_]+(?:['’\-][^\W_]+)*")
+_DOTTED = re.compile(r"[^\W\d_]{1,3}(?:\.-?[^\W\d_]{1,3})+|[^\W\d_]")
+"""An initial, or letters with dots between them: J, U.S, Ph.D, J.-C."""
+_ROMAN = re.compile(r"[IVX]{2,}")
+_ITEM = re.compile(r"(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)\Z")
+"""The number of an item of a list."""
+_SPACED = re.compile(r"(?:z\. ?B|[du]\. ?[hä]|[uvso]\. ?[aäou]|i\. ?d\. ?R|p\. ?e[jx]|т\. ?е)\Z")
+"""The letters of an abbreviation that is written with spaces inside."""
+_COUNTED = re.compile(r"[^\W\d_]\. ?\d+\Z")
+"""A number after an abbreviation: what `No. 5` ends with is no ordinal."""
+_SAID = re.compile(r"(?:[とっ]|[^，。！？；：,\s]{0,6}[说說问問道喊叫答嚷])")
+"""After a quotation that ends in a full stop: the sentence around it goes on."""
+_PAUSE = re.compile(r"(?P<clause>[,;:]\s+|[，、；：،؛]\s*)|\s+")
+_LONGEST_WORD = 24
+_LONGEST_BRACKET = 400
+
+
+def split(text: str) -> list[str]:
+    """Split into sentences, each with the white space after it; joined they are `text`."""
+    sentences: list[str] = []
+    for line in text.splitlines(keepends=True):
+        start = 0
+        for end in _ends(line):
+            sentences.append(line[start:end])
+            start = end
+        if start < len(line):
+            sentences.append(line[start:])
+    return sentences
+
+
+def cut(text: str, fits: Callable[[str], bool]) -> list[str]:
+    """Halve a text until every piece fits: at a clause, else at white space, else anywhere."""
+    if len(text) < 2 or fits(text.strip()):
+        return [text]
+    middle = _cutting_point(text)
+    return cut(text[:middle], fits) + cut(text[middle:], fits)
+
+
+def join(parts: list[str], gaps: list[str]) -> str:
+    """Put translations together; `gaps` is the white space that stood between their sources.
+
+    Where source and target write differently the gap follows the target: a space between sentences
+    of scripts that use one, none between Chinese or Japanese ones.
+    """
+    text = ""
+    for part, gap in zip(parts, ["", *gaps], strict=True):
+        text += _fitting_gap(text, gap, part) + part
+    return text
+
+
+def _ends(line: str) -> Iterator[int]:
+    """Yield where a sentence of this line ends and another begins."""
+    cased = any(map(str.isupper, line))
+    start = counted = quotes = 0
+    for stop in _STOP.finditer(line):
+        quotes += line.count('"', counted, stop.end("marks"))
+        counted = stop.end("marks")
+        end = stop.end()
+        if stop["closing"][:1] == '"' and not stop["space"] and quotes % 2 == 0:
+            end = stop.end("marks")  # it opens what comes next
+        if end < len(line) and _ends_sentence(line, stop, start, end, cased):
+            yield end
+            start = end
+
+
+def _ends_sentence(line: str, stop: re.Match[str], start: int, end: int, cased: bool) -> bool:
+    marks, closing = stop["marks"], stop["closing"] if end == stop.end() else ""
+    if _inside_brackets(line, closing, start, stop.start()):
+        return False
+    if any(mark in STRONG for mark in marks) or marks == "፡፡":
+        return _strong_end(line, stop, start, end, closing)
+    ellipsis = set(marks) <= {".", "…"} and marks != "."
+    if not stop["space"]:
+        around = line[stop.start() - 1 : stop.start()], line[end : end + 8].lstrip(OPENING)[:1]
+        return not ellipsis and all(c.isalpha() and _is_dense(c) for c in around)
+    ahead = line[end : end + 40].lstrip(OPENING + " ")
+    if ahead[:1] in f",;:)]}}{WEAK}" or (cased and _is_small(ahead[0])):
+        return False
+    word = (_WORD.match(ahead) or [""])[0]
+    if marks != ".":
+        # An English I is no sign of a beginning: `Well... I see.` and `"Why?" I asked.`
+        doubtful = re.split("['’]", word)[0] == "I"
+        return ahead[:1].isupper() and not doubtful if ellipsis else not (closing and doubtful)
+    sure = cased and word.lower() in FIRST_WORDS and not ahead.startswith(f"{word}.")
+    return _dot_ends(_before(line, start, stop.start()), word, sure, cased)
+
+
+def _strong_end(line: str, stop: re.Match[str], start: int, end: int, closing: str) -> bool:
+    marks, after = stop["marks"], line[end]
+    if marks == "．" and (
+        after.isdigit() or _ITEM.match(_before(line, start, stop.start()).strip())
+    ):
+        return False
+    etc = line.startswith("ល។", end) or line.endswith("។ល", start, stop.start())  # Khmer
+    if etc or after in f"，、；：,;:、{STRONG}":
+        return False
+    return not (closing and _SAID.match(line, end, end + 8))
+
+
+def _before(line: str, start: int, stop: int) -> str:
+    """The end of the sentence before a stop: enough of it to see its last word whole."""
+    return line[max(start, stop - _LONGEST_WORD) : stop]
+
+
+def _dot_ends(before: str, after: str, sure: bool, cased: bool) -> bool:
+    """Whether a dot ends the sentence before it; `sure` if the word after begins one for sure."""
+    words = before.split()
+    word = words[-1].lstrip(OPENING) if words else ""
+    if not word:
+        return True
+    lower = word.lower()
+    if len(before) < _LONGEST_WORD and len(words) == 1 and _ITEM.match(word):
+        return False
+    if lower in INSIDE or _SPACED.search(before):
+        return False
+    if lower in BEFORE_A_NAME and (word[0].isupper() or not cased):
+        return False
+    if lower in BEFORE_A_NUMBER and (after.strip("$€£¥")[:1].isdigit() or _ROMAN.fullmatch(after)):
+        return False
+    if _DOTTED.fullmatch(word):
+        return sure and not (len(word) == 1 and after.lower() in NAME_PARTS)
+    ordinal = word.isdigit() and len(word) <= 3 and not _COUNTED.search(before)
+    if ordinal or lower in MAYBE_LAST or _ROMAN.fullmatch(word):
+        return sure
+    return True
+
+
+def _inside_brackets(line: str, closing: str, start: int, stop: int) -> bool:
+    """Whether a bracket closes here that opened in the middle of the sentence."""
+    for mark in closing:
+        if mark in BRACKETS:
+            opened = line.rfind(BRACKETS[mark], max(start, stop - _LONGEST_BRACKET), stop)
+            return opened >= 0 and _before(line, start, opened).strip(OPENING + " ") != ""
+    return False
+
+
+def _is_small(character: str) -> bool:
+    """Whether it is a small letter of a script in which sentences begin with a capital."""
+    return character.islower() and not "ა" <= character <= "ჿ"
+
+
+def _cutting_point(text: str) -> int:
+    """Return a place strictly inside the text, in its middle half if there is a good one."""
+    middle, quarter = len(text) // 2, len(text) // 4
+    pauses = list(_PAUSE.finditer(text, quarter, len(text) - quarter))
+    clauses = [pause for pause in pauses if pause["clause"]]
+    places = [pause.end() for pause in clauses or pauses]
+    best = min(places, key=lambda place: abs(place - middle), default=middle)
+    # Keep accents with their letter, but do not follow an endless run of them.
+    best += next(
+        (n for n, c in enumerate(text[best : best + 8]) if not unicodedata.combining(c)), 0
+    )
+    return min(max(1, best), len(text) - 1)
+
+
+def _fitting_gap(left: str, gap: str, right: str) -> str:
+    if not left or not right:
+        return gap if left else ""
+    dense = _is_dense(left[-1]) and _is_dense(right[0])
+    if gap == "":
+        return "" if dense or _is_dense(left[-1]) else " "
+    if gap == "\u3000" and not _is_dense(left[-1]):
+        return " "
+    return "" if gap == " " and dense else gap
+
+
+def _is_dense(character: str) -> bool:
+    """Whether the script of this character puts no spaces between sentences."""
+    if not character or unicodedata.east_asian_width(character) not in "WF":
+        return False
+    return "HANGUL" not in unicodedata.name(character, "")

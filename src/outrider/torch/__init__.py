@@ -1,0 +1,1 @@
+"""Everything that needs PyTorch: layers, models, training, compression and the PyTorch backend."""

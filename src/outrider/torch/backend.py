@@ -1,0 +1,263 @@
+"""Every model, on every device PyTorch has."""
+
+from collections.abc import Collection, Sequence
+from typing import Any, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from outrider.backends.special_tokens import special_tokens
+from outrider.decoding import round as rounds
+from outrider.decoding.protocol import Draft, RoundOutput, State
+from outrider.decoding.questions import Forbidden, Likeliest, Question
+from outrider.errors import ModelError
+from outrider.torch.models import Drafter, LanguageModel, Seq2Seq
+from outrider.torch.models.ctc import Ctc
+from outrider.torch.models.state import DecoderState
+from outrider.torch.nn.cache import SLACK
+
+__all__ = ["TorchBackend", "TorchDrafts", "TorchSlots"]
+
+AnswerT = TypeVar("AnswerT")
+
+PACK_UP_TO = 2 << 30
+
+
+class TorchBackend:
+    """Implements `decoding.protocol.Backend` with a model of ours."""
+
+    carried = 0.25
+
+    def __init__(
+        self,
+        model: Seq2Seq | LanguageModel,
+        *,
+        drafter: Drafter | None = None,
+        ctc: Ctc | None = None,
+        frozen: bool = False,
+        ends: Sequence[int] = (),
+    ) -> None:
+        """Compute with `model`; `frozen` says that its weights will not change any more.
+
+        Then weights of up to `PACK_UP_TO` bytes are kept a second time, laid out for this CPU.
+        `ends` are end tokens beside those of the model's config.
+        """
+        self.model = model.eval()
+        self.ctc_decoder = _bind_ctc(ctc, model)
+        self.drafter = None if drafter is None else drafter.bind(model, self.ctc_decoder).eval()
+        if frozen and sum(weight.nbytes for weight in model.parameters()) <= PACK_UP_TO:
+            model.pack_weights()
+            if drafter is not None:
+                drafter.pack_weights()
+            if ctc is not None:
+                ctc.pack_weights()
+        self.config = config = model.config
+        self.vocab_size: int = config.vocab_size
+        self.start, self.ends, self.pad = special_tokens(config, ends)
+        self.eos = self.ends[0]
+        self.max_length: int | None = config.max_positions if config.position == "learned" else None
+        self.epsilon: float = torch.finfo(model.dtype).eps
+
+    # Made anew each time: kept, they would keep the model, and the model them.
+    @property
+    def drafts(self) -> "TorchDrafts | None":
+        """The drafter."""
+        return None if self.drafter is None else TorchDrafts(self, self.drafter)
+
+    @property
+    def slots(self) -> "TorchSlots | None":
+        """The CTC decoder."""
+        return None if self.ctc_decoder is None else TorchSlots(self, self.ctc_decoder)
+
+    @property
+    def device(self) -> torch.device:
+        """Where the model computes."""
+        return self.model.tokens.weight.device
+
+    @torch.inference_mode()
+    def encode(
+        self,
+        source: Sequence[Sequence[int]],
+        *,
+        capacity: int | Sequence[int],
+        drafting: bool = False,
+        parallel: bool = False,
+    ) -> DecoderState:
+        """Open one row per source; all have as much room as the one that needs most."""
+        capacity = capacity if isinstance(capacity, int) else max(capacity)
+        memory_BSD = keep_BS = None
+        # A block is verified with the newest token before it, and may all be taken back.
+        slack, widest = SLACK, 1
+        if drafting and self.drafter is not None:
+            widest = self.drafter.config.block + 1
+            slack = max(SLACK, widest)
+        room = capacity + widest
+        if isinstance(self.model, LanguageModel):
+            state = self.model.open(len(source), capacity=room, slack=slack)
+            state.spare = widest
+        else:
+            memory_BSD, keep_BS = self._encode(self.model, source)
+            if capacity:
+                state = self.model.open(memory_BSD, keep_BS, capacity=room, slack=slack)
+                state.spare = widest
+            else:  # nothing will be decoded token by token, so nothing is made ready for it
+                lengths = [0] * len(source)
+                state = DecoderState([], [], lengths=lengths, capacity=0, device=self.device)
+        if drafting:
+            if self.drafter is None:
+                raise ModelError("this model has no drafter")
+            self.drafter.attach(state, memory_BSD, keep_BS)
+        if parallel:
+            state.memory_BSD, state.keep_BS = memory_BSD, keep_BS
+        return state
+
+    def _encode(
+        self, model: Seq2Seq, source: Sequence[Sequence[int]]
+    ) -> tuple[Tensor, Tensor | None]:
+        """Return the encoder's output, and which of its rows' positions are real."""
+        longest = max(len(row) for row in source)
+        source_BS = self.padded(source)
+        keep_BS = None
+        if any(len(row) < longest for row in source):
+            length_B1 = torch.tensor([len(row) for row in source], device=self.device)[:, None]
+            keep_BS = torch.arange(longest, device=self.device) < length_B1
+        return model.encode(source_BS, keep_BS), keep_BS
+
+    @torch.inference_mode()
+    def extend(
+        self,
+        tokens: Sequence[Sequence[int]],
+        state: State,
+        ask: Question[AnswerT],
+        *,
+        last: bool = False,
+    ) -> AnswerT:
+        """Append tokens to every row; scores are float32 whatever the weights are."""
+        assert isinstance(state, DecoderState), "a state of another backend"
+        count_B, counts = None, [len(row) for row in tokens]
+        if min(counts) < max(counts):
+            count_B = torch.tensor(counts, device=self.device)
+        logits_BTV = self.model.extend(self.padded(tokens), state, count_B=count_B, last=last)
+        return ask.answer(_on_host(logits_BTV.float()))
+
+    def greedy(
+        self,
+        newest: Sequence[int],
+        state: State,
+        forbidden: Sequence[int],
+        *,
+        steps: int,
+        ends: Collection[int],
+    ) -> list[list[int]]:
+        """Let every row say the likeliest token after its newest: one, whatever `steps` allows."""
+        ask = Likeliest(Forbidden(tuple(forbidden)))
+        return self.extend([[token] for token in newest], state, ask).tokens
+
+    def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
+        """Return token ids as a tensor; shorter rows are filled up."""
+        longest = max(len(row) for row in rows)
+        full = [[*row, *[self.pad] * (longest - len(row))] for row in rows]
+        # By way of numpy, which takes a third of the time.
+        return torch.from_numpy(np.array(full, dtype=np.int64)).to(self.device)
+
+
+class TorchDrafts:
+    """Implements `decoding.protocol.Drafts`."""
+
+    def __init__(self, backend: TorchBackend, drafter: Drafter) -> None:
+        self.backend, self.drafter = backend, drafter
+        self.longest: int = drafter.config.block
+        self.longest_text: int = drafter.config.longest_text
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        newest: Sequence[int],
+        state: State,
+        tokens: Sequence[int],
+        *,
+        temperature: float = 1.0,
+        uniform: Sequence[Sequence[float]] | None = None,
+    ) -> Draft:
+        """Guess the tokens that follow the newest ones: as many for all rows as for the longest."""
+        longest, uniform_BK = max(tokens), None
+        if uniform is not None:
+            numbers = [[*row[:longest], *[0.0] * (longest - len(row))] for row in uniform]
+            uniform_BK = torch.tensor(numbers, dtype=torch.float64, device=self.backend.device)
+        tokens_BK, ids_BKC, prob_BKC, confidence_BK = self.drafter.draft(
+            self.backend.padded([[token] for token in newest]),
+            _drafting(state),
+            tokens,
+            temperature=temperature,
+            uniform_BK=uniform_BK,
+        )
+        guessed, sure = (
+            [row[:count] for row, count in zip(found.tolist(), tokens, strict=True)]
+            for found in (tokens_BK, confidence_BK)
+        )
+        return Draft(guessed, sure, _on_host(ids_BKC), _on_host(prob_BKC))
+
+    @torch.inference_mode()
+    def predict(
+        self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
+    ) -> tuple[list[list[int]], list[list[float]]]:
+        """Guess whole blocks of which some tokens are known."""
+        newest_B1, known_BK = (self.backend.padded(x) for x in ([[t] for t in newest], known))
+        tokens_BK, prob_BK = self.drafter.predict(newest_B1, _drafting(state), known_BK)
+        return tokens_BK.tolist(), prob_BK.tolist()
+
+    def draft_and_verify(
+        self,
+        newest: Sequence[int],
+        state: State,
+        tokens: Sequence[int],
+        ask: Likeliest,
+        *,
+        held: Sequence[int],
+        min_survival: float,
+    ) -> RoundOutput:
+        """Draft, and append what is worth checking."""
+        return rounds.draft_and_verify(
+            *(self.backend, self, newest, state, tokens, ask), held=held, min_survival=min_survival
+        )
+
+
+class TorchSlots:
+    """Implements `decoding.protocol.Slots`."""
+
+    def __init__(self, backend: TorchBackend, ctc: Ctc) -> None:
+        self.backend, self.ctc = backend, ctc
+        self.per_token: int = ctc.config.upsample
+
+    @torch.inference_mode()
+    def fill(
+        self, state: State, ask: Question[AnswerT], known: Sequence[Sequence[int]] | None = None
+    ) -> AnswerT:
+        """Answer a question about the slots of whole texts."""
+        assert isinstance(state, DecoderState), "a state of another backend"
+        if state.memory_BSD is None:
+            raise ModelError("this state was not opened for parallel decoding")
+        known_BU = None if known is None else self.backend.padded(known)
+        logits_BUV = self.ctc.slots(state.memory_BSD, state.keep_BS, known_BU)
+        return ask.answer(_on_host(logits_BUV.float()))
+
+
+def _drafting(state: State) -> DecoderState:
+    assert isinstance(state, DecoderState), "a state of another backend"
+    if state.drafter is None:
+        raise ModelError("this state was not opened for drafting")
+    return state
+
+
+def _on_host(tensor: Tensor) -> Any:
+    """Return a CPU's tensor as a numpy array, which costs less to ask; others stay."""
+    return tensor.numpy() if tensor.device.type == "cpu" else tensor
+
+
+def _bind_ctc(ctc: Ctc | None, model: Seq2Seq | LanguageModel) -> Ctc | None:
+    if ctc is None:
+        return None
+    if not isinstance(model, Seq2Seq):
+        raise ModelError("a CTC decoder needs a source to read; a language model has none")
+    return ctc.bind(model).eval()

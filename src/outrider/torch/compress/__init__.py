@@ -1,0 +1,1 @@
+"""Smaller and faster models from a trained one."""

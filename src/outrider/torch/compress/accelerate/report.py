@@ -1,0 +1,139 @@
+"""What an acceleration found, as JSON, as a section of the model's card, and as a picture."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from outrider.errors import MissingExtraError
+from outrider.files import write_json, write_text
+from outrider.run_config import RunConfig
+from outrider.show.palette import INK, ORANGE, QUIET, TEAL
+from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.torch.compress.accelerate.plan import Plan
+from outrider.torch.training.log import read_log
+
+__all__ = ["gain", "write_report"]
+
+TITLE = "## How much faster"
+
+
+def write_report(
+    folder: Path, plan: Plan, run: RunConfig, measured: dict[str, Any], seconds: dict[str, float]
+) -> None:
+    """Write `accelerate.json`, `accelerate.png`, and a section of `README.md`."""
+    curve, values = _curve(run), run.model_dump(mode="json")
+    report = {
+        # Names of files and not their places, which mean nothing where the folder goes.
+        "plan": asdict(plan)
+        | {
+            "model": Path(plan.model).name,
+            "text": {Path(name).name: digest for name, digest in plan.text.items()},
+        },
+        "drafter": values["model"] | {"target": Path(plan.model).name},
+        "train": values["train"],
+        "minutes": {name: round(spent / 60, 2) for name, spent in seconds.items()},
+        "curve": curve,
+        **measured,
+    }
+    write_json(folder / "accelerate.json", report)
+    path = folder / "README.md"
+    card = path.read_text(encoding="utf-8") if path.is_file() else f"# {run.name}\n"
+    write_text(path, f"{card.rstrip()}\n\n{_section(plan, report)}")
+    try:
+        _draw(curve, measured["rows"], folder / "accelerate.png")
+    except MissingExtraError:  # without matplotlib there is no picture
+        return
+
+
+def gain(rows: Sequence[Mapping[str, Any]]) -> str:
+    """Say in a line what drafting brings, one sentence at a time on one thread."""
+    first = [row for row in rows if (row["batch"], row["threads"]) == (1, 1)]
+    speeds = {
+        row["mode"]: row["sentences_per_second"]
+        for row in first
+        if row["engine"].startswith("outrider")
+    }
+    if not {"ar", "tandem"} <= speeds.keys():
+        return "drafting could not be measured here; accelerate.json says why"
+    times = speeds["tandem"] / speeds["ar"]
+    more = "" if times > 1 else "; it does not pay yet, more --minutes may help"
+    return f"one sentence at a time, with drafts: {times:.2f} times as fast as without{more}"
+
+
+def _curve(run: RunConfig) -> list[dict[str, float]]:
+    """Tokens of a round against the minutes of training."""
+    points, minutes = [], 0.0
+    for record in read_log(Path(run.folder) / "log.jsonl"):
+        minutes = record.get("seconds", 60 * minutes) / 60
+        if record["event"] == "evaluation" and "tokens_per_round" in record:
+            rounds = round(record["tokens_per_round"], 3)
+            points.append(
+                {"step": record["step"], "minutes": round(minutes, 2), "tokens_per_round": rounds}
+            )
+    return points
+
+
+def _section(plan: Plan, report: dict[str, Any]) -> str:
+    spent = ", ".join(f"{name} {took:,.1f}" for name, took in report["minutes"].items())
+    lines = [
+        TITLE,
+        "",
+        f"`outrider accelerate` trained the drafter on the model's own translations of "
+        f"{plan.sentences:,} sentences. Minutes: {spent}.",
+        "",
+        "| batch | threads | engine | sentences a second | tokens a round | same text as greedy |",
+        "|---:|---:|---|---:|---:|---:|",
+    ]
+    for row in report["rows"]:
+        rounds = "" if row["tokens_per_round"] is None else f"{row['tokens_per_round']:.2f}"
+        same = row["identical_to_own_greedy"]
+        shown = "" if same is None else f"{100 * same:.1f} %"
+        lines.append(
+            f"| {row['batch']} | {row['threads']} | {row['engine']} {row['mode']} | "
+            f"{row['sentences_per_second']:,.1f} | {rounds} | {shown} |"
+        )
+    machine = report["machine"]
+    name, sets = machine.get("processor", ""), ", ".join(machine.get("instructions", []))
+    return "\n".join([*lines, "", f"Machine: {name} ({sets}).", ""])
+
+
+def _draw(curve: list[dict[str, float]], rows: list[dict[str, Any]], path: Path) -> None:
+    pyplot = load_pyplot("the picture of an acceleration")
+    figure, (left, right) = pyplot.subplots(1, 2, figsize=(9.0, 3.2), layout="constrained")
+    try:
+        left.plot(
+            [point["minutes"] for point in curve],
+            [point["tokens_per_round"] for point in curve],
+            color=TEAL,
+            marker="o",
+        )
+        left.set_xlabel("minutes of training", color=QUIET)
+        left.set_title("tokens a round", loc="left", color=INK, fontsize=11)
+        single = [row for row in rows if row["threads"] == 1]
+        batches = sorted({row["batch"] for row in single})
+        colours = {"tandem": TEAL, "ar": QUIET}
+        names = list(dict.fromkeys((row["engine"], row["mode"]) for row in single))
+        for number, (engine, mode) in enumerate(names):
+            speeds = {
+                row["batch"]: row["sentences_per_second"]
+                for row in single
+                if (row["engine"], row["mode"]) == (engine, mode)
+            }
+            peer = "ctranslate2" in engine
+            beside = 0.8 * (number - len(names) / 2 + 0.5) / len(names)
+            right.bar(
+                [place + beside for place in range(len(batches))],
+                [speeds.get(batch, 0.0) for batch in batches],
+                width=0.8 / len(names),
+                color=ORANGE if peer else colours.get(mode, INK),
+                label="CTranslate2" if peer else mode,
+            )
+        right.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
+        right.set_title("sentences a second, one thread", loc="left", color=INK, fontsize=11)
+        right.legend(frameon=False, fontsize=8)
+        for axes in (left, right):
+            style_axes(axes, labelsize=9)
+        save_figure(figure, path, dpi=150, facecolor="white", pil_kwargs={"optimize": True})
+    finally:
+        pyplot.close(figure)

@@ -1,0 +1,173 @@
+"""Write a model again: for another engine, weight for weight, or smaller, for this one."""
+
+import shutil
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import torch
+from safetensors.torch import save_file
+from torch import Tensor
+
+from outrider.errors import ConfigError, ModelError
+from outrider.files import working_folder
+from outrider.files.hub import model_folder
+from outrider.formats.folder import model_files
+from outrider.formats.quantised import (
+    INT4,
+    INT8,
+    SCALE,
+    check_parts,
+    check_width,
+    int4_groups,
+    int8_rows,
+    is_int4,
+)
+from outrider.formats.safetensors import Weight
+from outrider.formats.weights import DTYPES, read_weights, weight_files
+from outrider.runtime.options import model_defaults
+from outrider.text.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
+from outrider.text.tokenizer.marian import MarianTokenizer
+from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
+from outrider.torch.backend import TorchBackend
+from outrider.torch.models import Seq2Seq, load_model
+from outrider.torch.models.ctranslate2 import Words, to_ctranslate2
+from outrider.torch.models.folder import as_tensor
+from outrider.torch.models.marian import to_marian
+
+__all__ = ["export_copy", "export_ctranslate2", "export_marian"]
+
+SIDE_DECODERS = ("drafter", "ctc")
+"""Subfolders of a model with weights of their own."""
+
+
+def export_marian(model: str | Path, folder: str | Path) -> Path:
+    """Write the model as a Marian folder that transformers and converters of Marian can read."""
+    source = model_folder(model)
+    loaded, tokenizer = load_model(source), load_tokenizer(source)
+    if not isinstance(loaded, Seq2Seq):
+        raise ModelError(f"{source}: is a language model; Marian models translate")
+    twin = to_marian(loaded)
+    with _new_folder(Path(folder)) as draft:
+        twin.save_pretrained(draft)
+        if isinstance(tokenizer, SubwordTokenizer):
+            write_sentencepiece(tokenizer, draft)
+        else:
+            tokenizer.save(draft)
+    return Path(folder)
+
+
+def export_ctranslate2(
+    model: str | Path, folder: str | Path, *, quantization: str = "float32"
+) -> Path:
+    """Write the model as a folder of CTranslate2; its tokenizer lies beside the weights."""
+    source = model_folder(model)
+    loaded, tokenizer = load_model(source), load_tokenizer(source)
+    if not isinstance(loaded, Seq2Seq):
+        raise ModelError(f"{source}: is a language model; only models that translate are exported")
+    suppress = model_defaults(source, TorchBackend(loaded))["suppress"]
+    spec = to_ctranslate2(loaded, _words(tokenizer), suppress=suppress, quantization=quantization)
+    with _new_folder(Path(folder)) as draft:
+        spec.save(str(draft))
+        tokenizer.save(draft)
+    return Path(folder)
+
+
+def export_copy(
+    model: str | Path, folder: str | Path, *, dtype: str, int4: Collection[str] = ()
+) -> Path:
+    """Write the whole folder again, drafter and CTC decoder included, with weights as `dtype`.
+
+    Args:
+        model: A model folder, file or Hub name.
+        folder: The folder to write.
+        dtype: float32, bfloat16 or float16; or int8, which is what the native core computes in.
+        int4: Parts that are int4 beside `dtype` int8: `embeddings`, `feedforward`. For models that
+            were rounded to that; others lose by it.
+    """
+    source = model_folder(model)
+    kinds = (*DTYPES, INT8)
+    if dtype not in kinds:
+        raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(kinds)}")
+    check_parts(int4)
+    if int4 and dtype != INT8:
+        raise ConfigError("int4", f"goes with dtype {INT8}, got {dtype}")
+    loaded = load_model(source)  # what cannot be loaded is not worth copying
+    with _new_folder(Path(folder)) as draft:
+        if weight_files(source) != model_files(source):  # of another format: written as ours
+            loaded.save_pretrained(draft)
+            load_tokenizer(source).save(draft)
+            _write_weights(draft, draft, dtype, int4)
+            return Path(folder)
+        for part in (".", *SIDE_DECODERS):
+            if (source / part / "config.json").is_file():
+                _copy_part(source / part, draft / part, dtype, int4)
+    return Path(folder)
+
+
+def _words(tokenizer: Tokenizer) -> Words:
+    """List the names of the tokens of both sides."""
+    if isinstance(tokenizer, MarianTokenizer):
+        sides = tokenizer.names
+    elif isinstance(tokenizer, SubwordTokenizer):
+        ids = tokenizer.pipeline.get_vocab(with_added_tokens=True)
+        sides = (ids, ids)
+    else:
+        raise ModelError("a source with a tokenizer of its own cannot be exported")
+    source, target = ({index: name for name, index in ids.items()} for ids in sides)
+    places = range(tokenizer.vocab_size)
+    return Words(
+        [source.get(place, f"<unused {place}>") for place in places],
+        [target.get(place, f"<unused {place}>") for place in places],
+        tokenizer.unk_id,
+    )
+
+
+def _copy_part(source: Path, target: Path, dtype: str, int4: Collection[str]) -> None:
+    target.mkdir(exist_ok=True)
+    _write_weights(source, target, dtype, int4)
+    for path in sorted(source.iterdir()):
+        if path.is_file() and not path.name.startswith(("model", ".")):
+            shutil.copyfile(path, target / path.name)
+
+
+def _write_weights(source: Path, target: Path, dtype: str, int4: Collection[str]) -> None:
+    """Write the weights of a folder as `dtype`; they may lie in the very folder."""
+    found: dict[str, Tensor] = {}
+    for name, weight in read_weights(source).items():
+        if dtype == INT8 and _is_matrix(name, weight):
+            bits = INT4 if is_int4(name, int4) else INT8
+            found |= _quantised(name, weight, bits)
+            continue
+        tensor = as_tensor(weight)
+        floating = tensor.is_floating_point() and dtype != INT8
+        found[name] = tensor.to(getattr(torch, dtype)) if floating else tensor.clone()
+    save_file(found, target / "model.safetensors", metadata={"format": "pt"})
+
+
+def _is_matrix(name: str, weight: Weight) -> bool:
+    """Whether a weight is multiplied with, or is a table of words; positions are exact."""
+    other = name.endswith(("table.weight", "slot.weight"))
+    return len(weight.shape) == 2 and name.endswith(".weight") and not other
+
+
+def _quantised(name: str, weight: Weight, bits: str) -> dict[str, Tensor]:
+    """Return a weight in few bits, and its scales."""
+    if weight.kind == bits and weight.scale is not None:  # already: not rounded twice
+        parts = (weight.data, weight.scale)
+    elif bits == INT8:
+        parts = int8_rows(weight.as_float32())
+    else:
+        check_width(name, weight.shape[1])
+        parts = int4_groups(weight.as_float32())
+    names = (name, name + SCALE)
+    return {key: torch.from_numpy(part.copy()) for key, part in zip(names, parts, strict=True)}
+
+
+@contextmanager
+def _new_folder(target: Path) -> Iterator[Path]:
+    """Give a place to write to; what is written appears under its name when it is complete."""
+    if target.exists():
+        raise ModelError(f"{target}: exists already; name a new folder")
+    with working_folder(target) as draft:
+        yield draft

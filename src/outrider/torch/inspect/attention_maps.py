@@ -1,0 +1,273 @@
+"""Attention weights of every head while a model reads and writes one text.
+
+    similarity of two heads = 1 - mean over queries of sqrt(JS(p, q))
+
+JS is the Jensen-Shannon divergence of their weights in bits: two heads that attend to the same
+tokens have similarity 1, two that share no token 0.
+"""
+
+import math
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from outrider.decoding import DecodeSettings
+from outrider.errors import InputError
+from outrider.runtime import Generator, Translator
+from outrider.text.tokenizer import Tokenizer
+from outrider.torch.backend import TorchBackend
+from outrider.torch.inspect.attention_weights import cross_weights, self_weights
+from outrider.torch.models import LanguageModel, MaskedLm, Seq2Seq
+from outrider.torch.nn.family.skip import SkippingStack
+from outrider.torch.nn.layer.heads import SelfAttention
+from outrider.torch.nn.stack import Stack
+
+__all__ = [
+    "AttentionMaps",
+    "Maps",
+    "describe_head",
+    "head_similarity",
+    "read_maps",
+    "read_masked_maps",
+    "token_labels",
+]
+
+START, END, SPACE, BREAK = "▸", "■", "␣", "↵"
+LONGEST = 256
+"""Most tokens of a text: the maps of a longer one can neither be drawn nor read."""
+FOCUSED = 0.4
+"""Share of its weight above which a head is described by one place."""
+
+
+@dataclass(frozen=True)
+class Maps:
+    """All heads and layers of one stack."""
+
+    name: str
+    title: str
+    queries: tuple[str, ...]
+    keys: tuple[str, ...]
+    weights_LHTS: Tensor
+
+    @property
+    def similarity_LHH(self) -> Tensor:
+        """How alike the heads of every layer are."""
+        return torch.stack([head_similarity(layer_HTS) for layer_HTS in self.weights_LHTS])
+
+    @property
+    def descriptions(self) -> list[list[str]]:
+        """What each head of each layer attends to, in a few words."""
+        own = self.queries == self.keys
+        return [[describe_head(w_TS, own=own) for w_TS in heads] for heads in self.weights_LHTS]
+
+
+@dataclass(frozen=True)
+class AttentionMaps:
+    """Everything that is looked at, for one text."""
+
+    text: str
+    output: str | None
+    """What the model wrote; None where it only read."""
+    parts: tuple[Maps, ...]
+
+
+def read_maps(loaded: Translator | Generator, text: str) -> AttentionMaps:
+    """Run one text through a model; an encoder-decoder also writes, greedily."""
+    assert isinstance(loaded.backend, TorchBackend)
+    if isinstance(loaded, Generator):
+        return _read(loaded, loaded.backend, text)
+    return _translate(loaded, loaded.backend, text)
+
+
+def head_similarity(weights_HTS: Tensor) -> Tensor:
+    """Return how alike heads are, [H, H]; queries with nothing to choose do not count."""
+    p_HTS = weights_HTS.double().abs()
+    p_HTS = p_HTS / p_HTS.sum(-1, keepdim=True).clamp(min=1e-30)
+    chosen_T = (p_HTS > 0).any(0).sum(-1) > 1
+    if not chosen_T.any():
+        return torch.ones(len(p_HTS), len(p_HTS), dtype=torch.float64)
+    p_HTS = p_HTS[:, chosen_T]
+    middle_HHTS = (p_HTS[:, None] + p_HTS[None]) / 2
+    bits_HT = torch.special.entr(p_HTS).sum(-1)
+    bits_HHT = torch.special.entr(middle_HHTS).sum(-1)
+    divergence_HHT = (bits_HHT - (bits_HT[:, None] + bits_HT[None]) / 2) / math.log(2)
+    return 1 - divergence_HHT.clamp(0, 1).sqrt().mean(-1)
+
+
+def describe_head(weights_TS: Tensor, *, own: bool) -> str:
+    """Describe where a head attends, or to how many tokens (exp of the entropy).
+
+    `own` says that queries and keys are the same tokens.
+    """
+    w_TS = weights_TS.double()
+    total = max(float(w_TS.sum()), 1e-30)
+    shares = {"first token": w_TS[:, 0].sum(), "last token": w_TS[:, -1].sum()}
+    if own:
+        shares["itself"] = w_TS.diagonal().sum()
+        shares["token before"] = w_TS.diagonal(-1).sum()
+        shares["token after"] = w_TS.diagonal(1).sum()
+    name, share = max(((n, float(s) / total) for n, s in shares.items()), key=lambda pair: pair[1])
+    if share >= FOCUSED:
+        return f"{name} {share:.0%}"
+    spread = torch.special.entr(w_TS.clamp(min=0)).sum(-1).exp().mean()
+    return f"{float(spread):.1f} tokens"
+
+
+def _check_drawable(model: Seq2Seq | LanguageModel | MaskedLm) -> None:
+    if model.config.position in ("bucketed", "distance"):
+        raise InputError(
+            "this model's scores have a bias by distance, which no map is drawn of yet"
+        )
+
+
+@torch.inference_mode()
+def _translate(loaded: Translator, backend: TorchBackend, text: str) -> AttentionMaps:
+    pieces = loaded.requests([text], DecodeSettings(), split=False)[0]
+    if len(pieces) != 1:
+        what = "nothing to read" if not pieces else f"cut into {len(pieces)} pieces"
+        raise InputError(f"this text is {what}; give one sentence")
+    result = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0]
+    source, written = list(pieces[0].source), loaded.turned(result.tokens)
+    _check_length(source, written)
+    model = backend.model
+    assert not isinstance(model, LanguageModel)
+    _check_drawable(model)
+    fed = [*pieces[0].opening(backend), *written]
+    source_1S = torch.tensor([source], device=backend.device)
+    reader = model.pretrained
+    ours = None if reader is None else reader.stack
+    stack = model.encoder if ours is None else ours
+    with _record_weights(stack) as encoder, _record_weights(model.decoder) as decoder:
+        memory_BSD = model.encode(source_1S)
+        model.decode(torch.tensor([fed], device=backend.device), memory_BSD)
+    if reader is not None:
+        encoder.own = (
+            reader.attentions(source_1S) if ours is None else reader.read_from(encoder.own)
+        )
+    if model.router is not None:
+        assert isinstance(model.encoder, SkippingStack)
+        encoder.leave_out(model.router(source_1S, None)[0], model.encoder.layers)
+    read = token_labels(source, loaded.tokenizer, backend)
+    given = token_labels(fed, loaded.tokenizer, backend)
+    written_next = (*given[1:], END)
+    parts = []
+    if encoder.own:
+        title = "the source looks at itself"
+        parts.append(Maps("encoder", title, read, read, encoder.own_LHTS()))
+    if decoder.own:  # a recurrent decoder does not look back
+        title = "the output looks back at itself"
+        parts.append(Maps("decoder", title, given, given, decoder.own_LHTS()))
+    title = "the next word looks at the source"
+    parts.append(Maps("cross", title, written_next, read, decoder.cross_LHTS()))
+    return AttentionMaps(text, result.text, tuple(parts))
+
+
+@torch.inference_mode()
+def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
+    (request,) = loaded.requests([text], DecodeSettings(max_new_tokens=1))
+    fed = request.opening(backend)
+    _check_length(fed)
+    model = backend.model
+    assert isinstance(model, LanguageModel)
+    _check_drawable(model)
+    with _record_weights(model.decoder) as decoder:
+        model.hidden(torch.tensor([fed], device=backend.device))
+    if not decoder.own:
+        core = model.config.core
+        raise InputError(f"this model's layers are recurrent (core: {core}): it has no attention")
+    labels = token_labels(fed, loaded.tokenizer, backend)
+    title = "the text looks back at itself"
+    return AttentionMaps(text, None, (Maps("text", title, labels, labels, decoder.own_LHTS()),))
+
+
+@torch.inference_mode()
+def read_masked_maps(model: MaskedLm, tokenizer: Tokenizer, text: str) -> AttentionMaps:
+    """Let a masked language model read one text, of which nothing is hidden."""
+    config = model.config
+    read = [config.bos_token_id, *tokenizer.encode(text), config.end_tokens[0]]
+    _check_length(read)
+    _check_drawable(model)
+    with _record_weights(model.encoder) as encoder:
+        model.hidden(torch.tensor([read], device=model.device))
+    special = {config.bos_token_id: START, **dict.fromkeys(config.end_tokens, END)}
+    labels = _labels(read, tokenizer, special)
+    title = "the text looks at itself"
+    return AttentionMaps(text, None, (Maps("text", title, labels, labels, encoder.own_LHTS()),))
+
+
+def _check_length(*rows: Sequence[int]) -> None:
+    if max(map(len, rows)) > LONGEST:
+        raise InputError(
+            f"{max(map(len, rows))} tokens are too many for a map; give at most {LONGEST}"
+        )
+
+
+class _Recorder:
+    """Weights of every layer, filled in while a model runs."""
+
+    def __init__(self) -> None:
+        self.own: list[Tensor] = []
+        self.cross: list[Tensor] = []
+
+    def leave_out(self, active_S: Tensor, layers: Collection[int]) -> None:
+        """In layers that skip, tokens that take no part look nowhere."""
+        if not active_S.any():
+            raise InputError("this model's encoder leaves out every token of this text (skip)")
+        for layer in layers:
+            self.own[layer] = self.own[layer] * active_S[:, None]
+
+    def own_LHTS(self) -> Tensor:
+        return torch.cat(self.own).float().cpu()
+
+    def cross_LHTS(self) -> Tensor:
+        return torch.cat(self.cross).float().cpu()
+
+
+@contextmanager
+def _record_weights(stack: Stack) -> Iterator[_Recorder]:
+    recorder = _Recorder()
+
+    def record_own(module: Any, inputs: tuple[Tensor, ...], options: dict[str, Any]) -> None:
+        recorder.own.append(self_weights(module, *inputs[:2], keep_BT=options.get("keep_BT")))
+
+    def record_cross(module: Any, inputs: tuple[Any, ...]) -> None:
+        recorder.cross.append(cross_weights(module, *inputs))
+
+    hooks = []
+    for block in stack.blocks:
+        if isinstance(block.attention, SelfAttention):
+            attention: nn.Module = block.attention.attention
+            hooks.append(attention.register_forward_pre_hook(record_own, with_kwargs=True))
+        if block.cross is not None:
+            hooks.append(block.cross.register_forward_pre_hook(record_cross))
+    try:
+        yield recorder
+    finally:
+        for hook in hooks:
+            hook.remove()
+
+
+def token_labels(
+    ids: Sequence[int], tokenizer: Tokenizer, backend: TorchBackend
+) -> tuple[str, ...]:
+    """What each token adds to the text; a symbol for white space and special tokens."""
+    return _labels(ids, tokenizer, {backend.start: START, **dict.fromkeys(backend.ends, END)})
+
+
+def _labels(
+    ids: Sequence[int], tokenizer: Tokenizer, special: Mapping[int, str]
+) -> tuple[str, ...]:
+    return tuple(
+        special.get(token) or _label(ids[:place], token, tokenizer.decode)
+        for place, token in enumerate(ids)
+    )
+
+
+def _label(before: Sequence[int], token: int, decode: Callable[[Sequence[int]], str]) -> str:
+    start, whole = decode(before), decode([*before, token])
+    added = whole[len(start) :] if whole.startswith(start) else decode([token])
+    return added.strip() or (BREAK if "\n" in added else SPACE)

@@ -1,0 +1,164 @@
+"""An attention pattern at some length: the pairs a query sees, and the pairs computed for it."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from outrider.config import show_value
+from outrider.errors import ConfigError
+from outrider.torch.inspect.attention_trace import computed_pairs, marked_heads, runs_dense
+from outrider.torch.inspect.attention_weights import self_weights
+from outrider.torch.nn.attention import AttentionBase, HeadShape, build_attention, load_attention
+
+__all__ = ["HeadPattern", "Pattern", "find_pattern", "pooled"]
+
+SHAPE = HeadShape(heads=4, kv_heads=4, width=16)
+LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
+"""Lengths to choose from where none is given: the first at which the pattern can be seen."""
+SPARSE = 0.3
+"""A pattern can be seen when a query sees at most this share of all tokens."""
+
+
+@dataclass(frozen=True)
+class HeadPattern:
+    """The pattern of the heads that share it."""
+
+    heads: tuple[int, ...]
+    """Counted from 1."""
+    seen_TT: Tensor
+    computed_TT: Tensor | None
+    """None where the fast path cannot be followed."""
+
+    @property
+    def seen(self) -> float:
+        """Share of all pairs that are seen."""
+        return float(self.seen_TT.double().mean())
+
+    @property
+    def computed(self) -> float | None:
+        """Share of all pairs that are computed."""
+        return None if self.computed_TT is None else float(self.computed_TT.double().mean())
+
+
+@dataclass(frozen=True)
+class Pattern:
+    """What `outrider show pattern` shows."""
+
+    kind: str
+    options: dict[str, Any]
+    causal: bool
+    length: int
+    example: bool
+    """Whether the pattern depends on the tokens; this is then one random example."""
+    dense: bool
+    """Whether all pairs are computed in one pass, although the pattern sees fewer."""
+    heads: tuple[HeadPattern, ...]
+
+    @property
+    def settings(self) -> str:
+        """Its options as they are written on the command line."""
+        return "  ".join(f"{name}={show_value(value)}" for name, value in self.options.items())
+
+    @property
+    def place(self) -> str:
+        """Where it stands and how long it is."""
+        place = "in a decoder" if self.causal else "in an encoder"
+        example = ", a random example" if self.example else ""
+        return f"{place}, {self.length:,} tokens{example}"
+
+    @property
+    def reason(self) -> str:
+        """Why more is computed than seen, where that needs a word."""
+        if not self.dense:
+            return ""
+        return (
+            "one dense pass is faster here; a longer text or smaller options show the sparse path"
+        )
+
+
+def find_pattern(
+    kind: str,
+    options: Mapping[str, Any] | None = None,
+    *,
+    causal: bool | None = None,
+    length: int | None = None,
+) -> Pattern:
+    """Build an attention of four heads and look at its pattern.
+
+    Args:
+        kind: Name of the attention.
+        options: Its options.
+        causal: Whether it stands in a decoder; by default if it can.
+        length: Tokens; by default so many that the pattern can be seen.
+    """
+    options = dict(options or {})
+    if causal is None:
+        causal = load_attention(kind, key="kind").Attention.causal_ok
+    torch.manual_seed(0)
+    attention = build_attention({"kind": kind, **options}, causal=causal, shape=SHAPE, key=kind)
+    attention = attention.double().eval()
+    if length is None:
+        length = _default_length(attention)
+    elif not 1 <= length <= LENGTHS[-1]:
+        raise ConfigError("--length", f"got {length}, expected 1 to {LENGTHS[-1]}")
+    seen_HTT = _seen(attention, length)
+    computed_HTT = computed_pairs(attention, length)
+    heads = tuple(_group_heads(seen_HTT, computed_HTT))
+    if not attention.positional:
+        heads = heads[:1]  # every head is another example
+    pairs = length * (length + 1) // 2 if causal else length**2
+    sparse = int(seen_HTT.sum()) < len(seen_HTT) * pairs
+    return Pattern(
+        kind,
+        options,
+        causal,
+        length,
+        example=not attention.positional,
+        dense=sparse and runs_dense(attention, length),
+        heads=heads,
+    )
+
+
+def pooled(pairs_TT: Tensor, cells: int) -> Tensor:
+    """Return shares of pairs in at most `cells` x `cells` squares of equal size."""
+    size = -(-len(pairs_TT) // cells)
+    kwargs: dict[str, Any] = {"ceil_mode": True, "count_include_pad": False}
+    return F.avg_pool2d(pairs_TT[None].float(), size, **kwargs)[0]
+
+
+def _default_length(attention: AttentionBase) -> int:
+    for length in LENGTHS:
+        sparse = attention.cost(length).pairs <= SPARSE * length**2
+        if sparse and not runs_dense(attention, length):
+            return length
+    return LENGTHS[0]
+
+
+@torch.no_grad()
+def _seen(attention: AttentionBase, length: int) -> Tensor:
+    if attention.positional:
+        at_T = torch.arange(length)
+        seen_HTT = attention.heads_see(at_T[:, None], at_T[None])
+        return seen_HTT.expand(attention.shape.heads, -1, -1)
+    q, k, _ = marked_heads(attention, length)
+    return self_weights(attention, q, k)[0] != 0
+
+
+def _group_heads(seen_HTT: Tensor, computed_HTT: Tensor | None) -> Iterator[HeadPattern]:
+    """Group the heads that share a pattern."""
+    groups: list[list[int]] = []
+    both = [seen_HTT] if computed_HTT is None else [seen_HTT, computed_HTT]
+    for head in range(len(seen_HTT)):
+        for group in groups:
+            if all(torch.equal(x[head], x[group[0]]) for x in both):
+                group.append(head)
+                break
+        else:
+            groups.append([head])
+    for group in groups:
+        computed_TT = None if computed_HTT is None else computed_HTT[group[0]]
+        yield HeadPattern(tuple(head + 1 for head in group), seen_HTT[group[0]], computed_TT)

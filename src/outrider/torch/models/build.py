@@ -1,0 +1,279 @@
+"""From a config to the parts it asks for: positions, layers, stacks."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol, cast
+
+import torch
+from torch import nn
+
+from outrider.formats.description.buckets import bucket_edges
+from outrider.formats.description.choices import FARTHEST
+from outrider.formats.description.rotary import rotary_frequencies
+from outrider.torch.models.config import ModelConfig
+from outrider.torch.nn.attention import AttentionConfig, build_attention
+from outrider.torch.nn.family.halting import HaltingStack
+from outrider.torch.nn.family.halting_unit import Halting
+from outrider.torch.nn.family.pondering import PonderingBothWays, PonderingGru
+from outrider.torch.nn.family.separable_conv import SeparableConv
+from outrider.torch.nn.family.skip import SkipConfig, SkippingStack
+from outrider.torch.nn.layer.block import Block
+from outrider.torch.nn.layer.feedforward import FeedForward
+from outrider.torch.nn.layer.heads import CrossAttention, SelfAttention, looks_ahead
+from outrider.torch.nn.layer.recurrent import BothWays, Gru
+from outrider.torch.nn.layer.residual import GATE_BIAS
+from outrider.torch.nn.layer.ssru import Ssru
+from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.position import LearnedPosition, Rotary, SinusoidalPosition
+from outrider.torch.nn.position.alibi import Alibi
+from outrider.torch.nn.position.bucketed import BucketedBias
+from outrider.torch.nn.position.columns import Columns
+from outrider.torch.nn.position.coordinate import CoordinatePosition
+from outrider.torch.nn.position.distance import DistanceTable
+from outrider.torch.nn.position.mlp import PositionMlp
+from outrider.torch.nn.position.relative import Relative
+from outrider.torch.nn.stack import Stack
+from outrider.torch.nn.stack.depth import SharedStack
+from outrider.torch.nn.stack.reversible import ReversibleStack
+
+__all__ = [
+    "build_block",
+    "build_embedding_norm",
+    "build_head",
+    "build_logits_bias",
+    "build_position",
+    "build_position_mlp",
+    "build_stack",
+    "norm_kind",
+]
+
+
+class BlockConfig(Protocol):
+    """The keys of a config that say what a layer is made of."""
+
+    hidden_size: int
+    num_attention_heads: int
+    intermediate_size: int
+    activation: str
+    gated: bool
+    norm: str
+    dropout: float
+    attention_dropout: float
+    activation_dropout: float
+
+
+def build_position(config: ModelConfig, *, causal: bool = True) -> nn.Module | None:
+    """Build what is added to embeddings; the other positions live in the attention instead."""
+    # Linear biases only look back, so an encoder beside them says its positions with sines.
+    if config.position == "sinusoidal" or (config.position == "alibi" and not causal):
+        return SinusoidalPosition(config.hidden_size)
+    if config.position == "learned":
+        return LearnedPosition(config.max_positions, config.hidden_size)
+    return CoordinatePosition(config.hidden_size) if config.position == "coordinate" else None
+
+
+def norm_kind(config: ModelConfig) -> NormKind:
+    """Return which norm the parts of a model have."""
+    return NormKind(config.rms_norm, config.norm_eps)
+
+
+def build_embedding_norm(config: ModelConfig) -> nn.Module | None:
+    """Build what norms embeddings before the first layer."""
+    return norm_kind(config).build(config.hidden_size) if config.embedding_norm else None
+
+
+def build_position_mlp(config: ModelConfig) -> PositionMlp | None:
+    """Build what compares embeddings with those before them."""
+    return PositionMlp(config.position_mlp, config.hidden_size) if config.position_mlp else None
+
+
+def build_head(config: ModelConfig) -> nn.Linear | None:
+    """Build what scores words, where that is not the embedding itself."""
+    if config.tie_word_embeddings:
+        return None
+    return nn.Linear(config.hidden_size, config.vocab_size, bias=False)
+
+
+def build_logits_bias(config: ModelConfig) -> nn.Parameter | None:
+    """Build what is added to the score of every word."""
+    return nn.Parameter(torch.zeros(config.vocab_size)) if config.logits_bias else None
+
+
+def build_bias(config: ModelConfig, *, causal: bool) -> BucketedBias | None:
+    """Build what biases the scores of a whole stack."""
+    if config.position != "bucketed":
+        return None
+    buckets, distance = config.buckets
+    edges = bucket_edges(buckets if causal else buckets // 2, distance)
+    return BucketedBias(config.num_attention_heads, edges=edges, two_sided=not causal)
+
+
+def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:
+    """Build what biases the scores of one layer."""
+    heads, width = config.num_attention_heads, config.head_width
+    if config.position == "alibi" and causal:
+        return Alibi(heads, head_width=width)
+    if config.position == "relative":
+        return Relative(heads, head_width=width, codes=config.relative_codes or width)
+    return None
+
+
+def build_core(
+    config: ModelConfig, attention_key: str, layer: int, bias: BucketedBias | None = None
+) -> SelfAttention:
+    """Build what one layer knows other tokens by: its self-attention, or a state in that place."""
+    if config.is_recurrent(attention_key):
+        # A layer calls all in the same way, and that is all it asks.
+        return cast(SelfAttention, build_recurrent(config, attention_key))
+    causal = config.attention_keys[attention_key][1]
+    return SelfAttention(
+        config.hidden_size,
+        config.num_attention_heads,
+        build_attention(
+            config.layer_attention(attention_key, layer),
+            causal=causal,
+            dropout=config.attention_dropout,
+            shape=config.head_shape,
+            key=attention_key,
+        ),
+        kv_heads=config.num_key_value_heads,
+        rotary=build_rotary(config),
+        columns=build_columns(config, causal=causal),
+        correlation=config.position_correlation,
+        head_width=config.head_width,
+        bias=bias,
+        distances=build_distances(config, causal=causal),
+    )
+
+
+def build_recurrent(config: ModelConfig, attention_key: str) -> nn.Module:
+    """Build the state that one layer knows other tokens by."""
+    name, width, pondering = (
+        config.core_of(attention_key),
+        config.hidden_size,
+        config.pondering_config,
+    )
+    if not config.attention_keys[attention_key][1]:
+        if pondering is not None:
+            return PonderingBothWays(width, pondering, core=name)
+        return BothWays(width, core=name)
+    if name == "ssru":
+        return Ssru(width)
+    return Gru(width) if pondering is None else PonderingGru(width, pondering)
+
+
+def build_distances(config: ModelConfig, *, causal: bool) -> DistanceTable | None:
+    """Build what the queries of one layer find at every distance."""
+    if config.position != "distance":
+        return None
+    farthest = config.relative_distance or FARTHEST
+    return DistanceTable(config.head_width, farthest=farthest, two_sided=not causal)
+
+
+def build_rotary(config: ModelConfig) -> Rotary | None:
+    """Build what turns queries and keys of one layer."""
+    if config.position != "rotary":
+        return None
+    return Rotary(config.head_width, rotary_frequencies(config))
+
+
+def build_stack(
+    config: ModelConfig, attention_key: str, *, cross: bool, skip: SkipConfig | None = None
+) -> Stack:
+    """Build the layers whose attention stands under `attention_key` in the config."""
+    key, causal = config.attention_keys[attention_key]
+    layers, bias = getattr(config, key), build_bias(config, causal=causal)
+    blocks = []
+    for layer in range(1 if config.depth == "shared" else layers):
+        attention = build_core(config, attention_key, layer, bias)
+        blocks.append(
+            build_block(
+                config,
+                attention,
+                cross=cross,
+                cross_config=getattr(config, "cross_config", None),
+                residual=config.residual,
+                gate_bias=GATE_BIAS if config.gate_bias is None else config.gate_bias,
+                feedforward=build_transition(config, attention),
+                head_width=config.head_width,
+                norm_kind=norm_kind(config),
+            )
+        )
+    stack = _join_blocks(config, blocks, layers, skip)
+    stack.bias = bias
+    return stack
+
+
+def _join_blocks(
+    config: ModelConfig, blocks: Sequence[Block], layers: int, skip: SkipConfig | None
+) -> Stack:
+    width, halting = config.hidden_size, config.halting_config
+    options: dict[str, Any] = {"width": width, "norm": config.norm, "kind": norm_kind(config)}
+    if config.position == "coordinate":
+        options["coordinate"] = CoordinatePosition(width)
+    if halting is not None:
+        return HaltingStack(blocks[0], layers, Halting(width, halting), **options)
+    if config.depth == "shared":
+        return SharedStack(blocks[0], layers, **options)
+    if skip is not None:
+        return SkippingStack(blocks, skip.layers, **options)
+    return (ReversibleStack if config.residual == "reversible" else Stack)(blocks, **options)
+
+
+def build_feedforward(config: BlockConfig, *, chunks: int = 1) -> FeedForward:
+    """Build the plain transition of one layer."""
+    return FeedForward(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        gated=config.gated,
+        dropout=config.activation_dropout,
+        chunks=chunks,
+    )
+
+
+def build_transition(config: ModelConfig, attention: SelfAttention) -> FeedForward:
+    """Build what follows the attention of one layer; filters look ahead where that does."""
+    if config.transition == "feedforward":
+        return build_feedforward(config, chunks=config.feedforward_chunks)
+    core = getattr(attention, "attention", None)
+    ahead = isinstance(attention, BothWays) if core is None else looks_ahead(core)
+    return SeparableConv(
+        config.hidden_size,
+        config.intermediate_size,
+        activation=config.activation,
+        gated=config.gated,
+        dropout=config.activation_dropout,
+        widths=config.filter_widths,
+        ahead=ahead,
+    )
+
+
+def build_block(
+    config: BlockConfig,
+    attention: SelfAttention,
+    *,
+    cross: bool,
+    cross_config: AttentionConfig | None = None,
+    residual: str = "add",
+    gate_bias: float = GATE_BIAS,
+    feedforward: FeedForward | None = None,
+    head_width: int | None = None,
+    norm_kind: NormKind | None = None,
+) -> Block:
+    """Build one layer around its self-attention."""
+    width, heads, dropout = config.hidden_size, config.num_attention_heads, config.attention_dropout
+    return Block(
+        attention,
+        feedforward or build_feedforward(config),
+        width=width,
+        norm=config.norm,
+        dropout=config.dropout,
+        cross=CrossAttention(
+            width, heads, dropout=dropout, head_width=head_width, config=cross_config
+        )
+        if cross
+        else None,
+        residual=residual,
+        gate_bias=gate_bias,
+        norm_kind=norm_kind,
+    )

@@ -1,0 +1,234 @@
+"""The parallel decoder: a whole translation in one pass, by CTC over upsampled encoder states.
+
+    x_u = memory[u // n] + c[u mod n] + position(u)          n slots for every source token
+    h   = layers(x)                                          every slot sees every slot
+    z_u = head(h_u) + b                                      the target's own head
+
+The target's padding token is the blank (`nn.ctc` says how slots read as a text). A slot's token may
+be known: then W e(token) is added to x_u. Training gives some slots theirs (GLAT, Qian et al.,
+2021, arXiv:2008.07905), refinement those that the last pass was sure of.
+"""
+
+from collections.abc import Mapping
+from typing import Any, Self
+
+import torch
+from torch import Tensor, nn
+from transformers import PreTrainedModel
+from transformers import initialization as init
+from transformers.modeling_outputs import CausalLMOutput
+
+from outrider.torch.models.base import right_padding
+from outrider.torch.models.build import build_block
+from outrider.torch.models.config import CtcConfig
+from outrider.torch.models.seq2seq import Seq2Seq
+from outrider.torch.models.words import init_weights
+from outrider.torch.nn.attention import HeadShape, build_attention
+from outrider.torch.nn.ctc import ctc_loss
+from outrider.torch.nn.dropout import dropout
+from outrider.torch.nn.layer.heads import SelfAttention
+from outrider.torch.nn.linear import Linear, pack, packable, product
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.nn.position import Positions, SinusoidalPosition
+from outrider.torch.nn.stack import Stack
+
+__all__ = ["Ctc", "split_weights"]
+
+
+class Ctc(PreTrainedModel):
+    """Writes what the target it is bound to would write, all at once."""
+
+    config_class = CtcConfig
+    config: CtcConfig
+    base_model_prefix = ""
+    main_input_name = "input_ids"
+    _supports_sdpa = True
+    target: Seq2Seq
+    """Its encoder is read, its embeddings and head are used; set by `bind`."""
+    steps: Tensor
+    """Training batches seen so far: what the share of known slots depends on."""
+    _packed_head: Tensor | None = None
+
+    def __init__(self, config: CtcConfig) -> None:
+        super().__init__(config)
+        width = config.hidden_size
+        self.copies = nn.Parameter(torch.zeros(config.upsample, width))
+        self.position = SinusoidalPosition(width)
+        self.told = Linear(width, width, bias=False)  # saved models name it so: known tokens
+        blocks = [
+            build_block(config, _build_attention(config), cross=config.cross)
+            for _ in range(config.layers)
+        ]
+        self.decoder = Stack(blocks, width=width, norm=config.norm)
+        self.bias = nn.Parameter(torch.zeros(config.vocab_size))
+        self.register_buffer("steps", torch.zeros((), dtype=torch.long))
+        self.post_init()
+
+    def bind(self, target: Seq2Seq) -> Self:
+        """Read this target's encoder. Its weights are ours to train only if the config is joint."""
+        self.config.check_target(target.config)
+        if self.config.joint:
+            self.target = target
+        else:
+            self.__dict__["target"] = target  # past nn.Module, so that its weights are not ours
+        return self
+
+    @property
+    def reveal(self) -> float:
+        """Share of the wrong slots that training tells their token by now."""
+        config = self.config
+        done = min(1.0, int(self.steps) / config.reveal_steps)
+        return config.reveal_start + (config.reveal_end - config.reveal_start) * done
+
+    def encode(self, source_BS: Tensor, keep_BS: Tensor | None) -> Tensor:
+        """Read the source with the target's encoder, which learns from it only if joint."""
+        with torch.set_grad_enabled(self.config.joint and torch.is_grad_enabled()):
+            return self.target.encode(source_BS, keep_BS)
+
+    def slots(
+        self,
+        memory_BSD: Tensor,
+        keep_BS: Tensor | None = None,
+        known_BU: Tensor | None = None,
+    ) -> Tensor:
+        """Score every word at all slots of all rows: [B, U, V]; arguments as in `run`."""
+        return self.logits(self.run(memory_BSD, keep_BS, known_BU))
+
+    def states(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
+        """Return what the head would read, and which of it is real: a drafter looks at it."""
+        keep_BU = None
+        if keep_BS is not None:
+            keep_BU = keep_BS.repeat_interleave(self.config.upsample, dim=1)
+        return self.run(memory_BSD, keep_BS), keep_BU
+
+    def run(
+        self,
+        memory_BSD: Tensor,
+        keep_BS: Tensor | None = None,
+        known_BU: Tensor | None = None,
+    ) -> Tensor:
+        """Run all slots of all rows: [B, U, D].
+
+        Args:
+            memory_BSD: What the target's encoder gave.
+            keep_BS: Its real positions; None where all are.
+            known_BU: Tokens that slots are given, -1 where none is.
+        """
+        config, copies = self.config, self.config.upsample
+        x_BUD = memory_BSD.repeat_interleave(copies, dim=1)
+        slots = x_BUD.shape[1]
+        x_BUD = x_BUD + self.copies.repeat(slots // copies, 1)
+        if known_BU is not None:
+            token_BUD = self.target.tokens(known_BU.clamp(min=0)).detach()
+            token_BUD = self.told(token_BUD * self.target.config.embedding_scale)
+            x_BUD = x_BUD + token_BUD * (known_BU >= 0)[..., None]
+        positions = Positions.upto(slots, x_BUD.device)
+        x_BUD = dropout(self.position(x_BUD, positions), config.dropout, self.training)
+        keep_BU = None if keep_BS is None else keep_BS.repeat_interleave(copies, dim=1)
+        sources = self.decoder.sources(memory_BSD, keep_BS) if config.cross else None
+        return self.decoder(x_BUD, positions, keep_BU, sources)
+
+    def count(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> Tensor:
+        """Real slots of each row."""
+        batch, length, _ = memory_BSD.shape
+        if keep_BS is None:
+            return torch.full((batch,), length * self.config.upsample, device=memory_BSD.device)
+        return keep_BS.sum(1) * self.config.upsample
+
+    def logits(self, hidden_BUD: Tensor) -> Tensor:
+        """Score every word, the blank among them, with the target's head and a bias of our own."""
+        head_VD = self.target.head_weight
+        if not self.config.joint:
+            head_VD = head_VD.detach()
+        return product(hidden_BUD, head_VD, self.bias, self._packed_head)
+
+    def lengths(self, labels_BT: Tensor) -> Tensor:
+        """Count the labels of each row without the end token, which no slot says."""
+        ends = self.target.config.end_tokens
+        unsaid = torch.tensor([IGNORED, *ends], device=labels_BT.device)
+        return (~torch.isin(labels_BT, unsaid)).sum(1)
+
+    def forward(
+        self,
+        input_ids: Tensor | None = None,
+        attention_mask: Tensor | None = None,
+        labels: Tensor | None = None,
+        memory: Tensor | None = None,
+        known: Tensor | None = None,
+        label_smoothing: float = 0.0,
+        num_items_in_batch: float | None = None,
+        **_: Any,
+    ) -> CausalLMOutput:
+        """Run all slots; with labels also the loss, to which a joint model adds the target's.
+
+        Args:
+            input_ids: Source tokens, padded on the right.
+            attention_mask: 1 for source tokens that are not padding.
+            labels: Target tokens wanted, end token last, -100 where none is.
+            memory: What the encoder gave for this source, where it has run already.
+            known: Tokens that slots are given, -1 where none is.
+            label_smoothing: Weight of the uniform distribution in the loss.
+            num_items_in_batch: What to divide the summed loss by; by default the labels counted.
+        """
+        keep_BS = right_padding(attention_mask)
+        if memory is None:
+            assert input_ids is not None, "forward needs input_ids or memory"
+            memory = self.encode(input_ids, keep_BS)
+        logits_BUV = self.slots(memory, keep_BS, known)
+        if labels is None:
+            return CausalLMOutput(logits=logits_BUV)
+        items = num_items_in_batch or int((labels != IGNORED).sum().clamp(min=1))
+        loss = ctc_loss(
+            logits_BUV,
+            labels,
+            self.lengths(labels),
+            self.count(memory, keep_BS),
+            blank=self.config.blank,
+            smoothing=label_smoothing,
+            scale=1 / items,
+        )
+        if self.config.joint and self.config.ar_weight:
+            target = self.target
+            hidden_BTD = target.decode(target.shift_right(labels), memory, keep_BS)
+            own = target.loss(hidden_BTD, labels, smoothing=label_smoothing, items=items)
+            loss = loss + self.config.ar_weight * own
+        return CausalLMOutput(loss=loss, logits=None if self.training else logits_BUV)
+
+    def pack_weights(self) -> None:
+        """Trade memory for speed on a CPU; only for a model that is not trained any more."""
+        if not packable(self.bias):
+            return
+        for part in (self.decoder, self.told):
+            for module in part.modules():
+                if isinstance(module, Linear):
+                    module.pack_weight()
+        self._packed_head = self.target._packed_head
+        if self._packed_head is None:
+            self._packed_head = pack(self.target.head_weight)
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, Ctc):
+            init.normal_(module.copies, std=0.02)
+            init.zeros_(module.bias)
+            init.zeros_(module.steps)
+        else:
+            init_weights(module)
+
+
+def _build_attention(config: CtcConfig) -> SelfAttention:
+    width, heads = config.hidden_size, config.num_attention_heads
+    attention = build_attention(
+        {"kind": "full"},
+        causal=False,
+        dropout=config.attention_dropout,
+        shape=HeadShape(heads, heads, width // heads),
+    )
+    return SelfAttention(width, heads, attention)
+
+
+def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
+    """Take the weights of a joint model apart: the parallel decoder's own, and the target's."""
+    prefix = "target."
+    own = {name: weight for name, weight in weights.items() if not name.startswith(prefix)}
+    theirs = {name.removeprefix(prefix): weights[name] for name in weights.keys() - own.keys()}
+    return own, theirs

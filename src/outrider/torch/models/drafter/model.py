@@ -1,0 +1,310 @@
+"""The block drafter: a small model that guesses the next k tokens of a frozen target in one pass.
+
+Slot 0 is the newest token, slots 1 to k - 1 are a trained mask; slot i guesses token i + 1 after
+the newest. All slots are given the target's state t of the token before the newest. A slot sees the
+target's states of everything before the block (as keys and values), the slots before it, and the
+source: the encoder's output and, where the model has a CTC decoder, what that makes of it, which is
+a whole translation already:
+
+    x_i   = (newest token or mask) + slot i + L t
+    h     = layers(slots, keys and values from the target's states, source)
+    b_i   = head(h_i)                                     the target's own head: all slots at once
+    s_i   = tanh(A h_i + P e(y_{i-1}) + R s_{i-1})        one small state along the block
+    z_i   = b_i + (head O) s_i                            on the C likeliest tokens of b_i only
+    y_i   = argmax z_i,   or drawn from q_i = softmax(z_i / temperature)
+
+Without s the slots cannot know what was drafted before them, and blocks break off early. In-block
+attention is causal, so one drafter serves every k; a slot that is given its token instead of the
+mask makes mask-predict out of the same weights.
+
+With `core: lstm` the layers look back at nothing. An LSTM runs along the slots of a block, started
+from t, and each slot is given what the source has for its place in the text (`nn.allocation`):
+
+    x_i   = (newest token or mask) + slot i + code of the position + a_(p+i)      p: the newest's
+    h     = layers(slots by an LSTM that starts at L t, source)
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from outrider.inverse_cdf import masses
+from outrider.torch.models.drafter.base import DrafterBase
+from outrider.torch.models.drafter.choice import (
+    Candidates,
+    Choice,
+    Steps,
+    choose_all,
+    choose_in_order,
+)
+from outrider.torch.models.drafter.layers import (
+    Slots,
+    block_sizes,
+    keys_and_values,
+    lstm_of,
+    run_block,
+    training_mask,
+)
+from outrider.torch.models.state import DecoderState, Recent
+from outrider.torch.nn.cache import LayerCache, Step
+from outrider.torch.nn.dropout import dropout
+from outrider.torch.nn.family.allocation import StepTable
+from outrider.torch.nn.layer.heads import Source
+from outrider.torch.nn.linear import product
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.nn.position import Positions
+
+__all__ = ["BlockDraft", "Drafter"]
+
+
+class BlockDraft(NamedTuple):
+    """See `decoding.protocol.Draft`."""
+
+    tokens_BK: Tensor
+    ids_BKC: Tensor
+    prob_BKC: Tensor
+    confidence_BK: Tensor
+
+
+class Drafter(DrafterBase):
+    """Drafts for the target it is bound to."""
+
+    # Decoding: beside the target, on its state.
+
+    def attach(
+        self, state: DecoderState, memory_BSD: Tensor | None, keep_BS: Tensor | None
+    ) -> None:
+        """Draft on a state that has just been opened."""
+        state.drafter = self
+        if not self.recurrent:
+            state.drafter_caches = [
+                block.attention.new_cache(state.rows, state.capacity) for block in self.blocks
+            ]
+        elif (table := self._allocate(memory_BSD, keep_BS)) is not None:
+            state.drafter_caches = [table]
+        state.drafter_sources = self._sources(*self.read(memory_BSD, keep_BS))
+
+    def take_in(self, seen: Sequence[Tensor], state: DecoderState, step: Step) -> None:
+        """Turn the target's states of new tokens into keys and values (`AttachedDrafter`)."""
+        states_BTE = self._tapped(seen)
+        state.recent = Recent(states_BTE, state.lengths, self._newest(state))
+        if self.recurrent:
+            return
+        for block, inject, cache in zip(
+            self.blocks, self.inject, state.drafter_caches, strict=True
+        ):
+            k, v = keys_and_values(block, inject, states_BTE, step.positions)
+            assert isinstance(cache, LayerCache)
+            if step.fresh:
+                cache.fill(k, v, step)
+            else:
+                cache.write(k, v, step.slots(block.attention.attention, cache.size))
+
+    @torch.inference_mode()
+    def draft(
+        self,
+        last_B1: Tensor,
+        state: DecoderState,
+        tokens: Sequence[int],
+        *,
+        temperature: float = 1.0,
+        uniform_BK: Tensor | None = None,
+    ) -> BlockDraft:
+        """Guess the tokens after `last_B1`; see `decoding.protocol.Drafts.draft`.
+
+        All rows get as many as the longest; those that a row did not ask for mean nothing.
+        """
+        hidden_BKD = self._run_slots(last_B1, state, tokens)
+        return self._choose(hidden_BKD, last_B1[:, 0], Choice(temperature, uniform_BK))
+
+    @torch.inference_mode()
+    def predict(
+        self, last_B1: Tensor, state: DecoderState, known_BK: Tensor
+    ) -> tuple[Tensor, Tensor]:
+        """Guess a whole block of which some tokens are known: mask-predict.
+
+        `known_BK` holds the token that follows slot i (the one slot i guesses), or -1. Returns the
+        likeliest token of every slot, given that the known ones stand, and its probability. Where
+        steps are allocated, slots behind the last one that takes part say the end token.
+        """
+        slots = known_BK.shape[1]
+        inputs_BK = F.pad(known_BK[:, :-1], (1, 0), value=-1)
+        hidden_BKD = self._run_slots(last_B1, state, [slots] * state.rows, inputs_BK)
+        found = self._choose(hidden_BKD, last_B1[:, 0], Choice(known_BK=known_BK))
+        chosen_BKC = found.ids_BKC == found.tokens_BK[..., None]
+        prob_BK = (found.prob_BKC * chosen_BKC).sum(-1)
+        table = _table(state)
+        if table is None:
+            return found.tokens_BK, prob_BK
+        place_BK = state.length_B[:, None] + torch.arange(slots, device=last_B1.device)
+        over_BK = (place_BK >= table.end_B[:, None]) & (known_BK < 0)
+        eos = self.target.config.end_tokens[0]
+        return found.tokens_BK.masked_fill(over_BK, eos), prob_BK.masked_fill(over_BK, 1.0)
+
+    def _run_slots(
+        self,
+        last_B1: Tensor,
+        state: DecoderState,
+        counts: Sequence[int],
+        known_BK: Tensor | None = None,
+    ) -> Tensor:
+        """Run a block behind what the state holds; its keys and values do not stay."""
+        slots = max(counts)
+        step = state.step(slots, counts)
+        rest_BKD = self.mask.expand(state.rows, slots - 1, -1)
+        if known_BK is not None:
+            rest_BK = known_BK[:, 1:]
+            known_BKD = self._embed(rest_BK.clamp(min=0))
+            rest_BKD = torch.where((rest_BK >= 0)[..., None], known_BKD, rest_BKD)
+        slot_KD = self._slot_vectors(torch.arange(slots, device=last_B1.device))
+        x_BKD = torch.cat([self._embed(last_B1), rest_BKD], dim=1) + slot_KD
+        first_BKD = self.from_last(self._newest(state))[:, None].expand(-1, slots, -1)
+        if self.recurrent:
+            table = _table(state)
+            return self._run_lstm(
+                x_BKD if table is None else x_BKD + table.at(step.positions.index_BT),
+                first_BKD,
+                step.positions,
+                state.drafter_sources,
+                [slots],
+            )
+        x_BKD = self._locate(x_BKD + first_BKD, step.positions)
+        layers = zip(self.blocks, state.drafter_caches, state.drafter_sources, strict=True)
+        for block, cache, source in layers:
+            x_BKD = block.extend(x_BKD, cache, step, source)
+        hidden_BKD: Tensor = self.norm(x_BKD)
+        return hidden_BKD
+
+    def _newest(self, state: DecoderState) -> Tensor:
+        """Return the target's state of each row's newest token; nothing before the first."""
+        if state.recent is None:
+            return self.bias.new_zeros(state.rows, self.from_last.in_features)
+        return state.recent.at_end(state.lengths)
+
+    def _choose(self, hidden_BKD: Tensor, last_B: Tensor, choice: Choice) -> BlockDraft:
+        """Let every slot choose among its candidates with the tokens before it in mind."""
+        tables = self.tables()
+        logits_BKV = product(hidden_BKD, tables.head_VD, tables.bias_V, tables.packed)
+        count = min(self.config.candidates, logits_BKV.shape[-1])
+        score_BKC, place_BKC = logits_BKV.float().topk(count)
+        ids_BKC = place_BKC if self.kept_V is None else self.kept_V[place_BKC]
+        candidates = Candidates(ids_BKC, score_BKC)
+        if self.config.rank:
+            inner_BKR, extra_BKCR = self.from_slot(hidden_BKD), tables.out_VR[place_BKC].float()
+            steps = Steps(inner_BKR, extra_BKCR, tables.token_VR, tables.state_RR)
+            tokens_BK, score_BKC, state_BKR = choose_in_order(candidates, steps, last_B, choice)
+            hidden_BKD = torch.cat([hidden_BKD, state_BKR], dim=-1)
+        else:
+            tokens_BK = choose_all(candidates, choice)
+        confidence_BK = self.confidence(hidden_BKD)[..., 0].float().sigmoid()
+        mass_BKC = masses(score_BKC, choice.temperature)
+        prob_BKC = (mass_BKC / mass_BKC.sum(-1, keepdim=True)).float()
+        return BlockDraft(tokens_BK, ids_BKC, prob_BKC, confidence_BK)
+
+    # Training: many blocks of a row at once.
+
+    def forward(self, objective: Callable[["Drafter"], Tensor]) -> Tensor:
+        """Compute a loss from inside `forward`, the one place where DDP listens."""
+        return objective(self)
+
+    def train_blocks(
+        self,
+        seen: Sequence[Tensor],
+        inputs_BT: Tensor,
+        slots: Slots,
+        memory_BSD: Tensor | None = None,
+        keep_BS: Tensor | None = None,
+    ) -> Tensor:
+        """Return the states h of all training slots, [B, N, D], normed.
+
+        Args:
+            seen: What every layer of the target gave for `inputs_BT`.
+            inputs_BT: The tokens its decoder was fed, start token first.
+            slots: Which blocks to run.
+            memory_BSD: What `read` returned.
+            keep_BS: Its real positions; None where all are.
+        """
+        states_BTE = self._tapped(seen)
+        place_BN = slots.anchor_BN + slots.index_N
+        fed_BN = inputs_BT.gather(1, place_BN.clamp(max=inputs_BT.shape[1] - 1))
+        x_BND = torch.where(slots.known_BN[..., None], self._embed(fed_BN), self.mask)
+        x_BND = x_BND + self._slot_vectors(slots.index_N)
+        before_BN1 = (slots.anchor_BN - 1)[..., None]
+        index_BN1 = before_BN1.clamp(0, inputs_BT.shape[1] - 1)
+        last_BNE = states_BTE.gather(1, index_BN1.expand(-1, -1, states_BTE.shape[2]))
+        first_BND = self.from_last(last_BNE * (before_BN1 >= 0))
+        end = inputs_BT.shape[1] + self.config.block
+        here = Positions(place_BN.clamp(max=end - 1), end)
+        sources = self._sources(memory_BSD, keep_BS)
+        if self.recurrent:
+            table = self._allocate(memory_BSD, keep_BS)
+            x_BND = x_BND if table is None else x_BND + table.at(place_BN)
+            return self._run_lstm(x_BND, first_BND, here, sources, block_sizes(slots))
+        there = Positions.upto(inputs_BT.shape[1], inputs_BT.device)
+        x_BND = x_BND + first_BND
+        x_BND = dropout(self._locate(x_BND, here), self.config.dropout, self.training)
+        keep = training_mask(slots, inputs_BT.shape[1])
+        layers = zip(self.blocks, self.inject, sources, strict=True)
+        for block, inject, source in layers:
+            k, v = keys_and_values(block, inject, states_BTE, there)
+            x_BND = run_block(block, x_BND, here, (k, v), keep, source)
+        hidden_BND: Tensor = self.norm(x_BND)
+        return hidden_BND
+
+    def _run_lstm(
+        self,
+        x_BND: Tensor,
+        first_BND: Tensor,
+        positions: Positions,
+        sources: Sequence[Source | None],
+        sizes: Sequence[int],
+    ) -> Tensor:
+        """Run blocks of these sizes that lie side by side; `first_BND` holds a start per layer."""
+        x_BND = dropout(self._locate(x_BND, positions), self.config.dropout, self.training)
+        firsts = first_BND.chunk(len(self.blocks), dim=-1)
+        for block, start_BND, source in zip(self.blocks, firsts, sources, strict=True):
+            run = partial(lstm_of(block).run_blocks, first_BND=start_BND, sizes=sizes)
+            x_BND = block.run(x_BND, run, source)
+        hidden_BND: Tensor = self.norm(x_BND)
+        return hidden_BND
+
+    def run_state(self, hidden_MKD: Tensor, before_MK: Tensor) -> Tensor:
+        """Return s of every slot, [M, K, R]; `before_MK` is the token before the one guessed."""
+        slot_MKR = self.from_slot(hidden_MKD) + self.from_token(self._embed(before_MK))
+        state_MR = slot_MKR.new_zeros(slot_MKR.shape[0], self.config.rank)
+        states = []
+        for inner_MR in slot_MKR.unbind(1):
+            state_MR = torch.tanh(inner_MR + self.from_state(state_MR))
+            states.append(state_MR)
+        return torch.stack(states, dim=1)
+
+    def logits(self, hidden: Tensor, state: Tensor | None = None) -> Tensor:
+        """Score every word of the shortlist, or of the vocabulary where there is none."""
+        if state is not None:
+            hidden = hidden + self.to_token(state)
+        return F.linear(hidden, *self._head())
+
+    def listed(self, label: Tensor) -> Tensor:
+        """Return each label's place on the shortlist, `IGNORED` where it has none."""
+        if self.kept_V is None:
+            return label
+        place = torch.searchsorted(self.kept_V, label).clamp(max=len(self.kept_V) - 1)
+        return torch.where(self.kept_V[place] == label, place, IGNORED)
+
+    def confidence_logit(self, hidden: Tensor, state: Tensor | None) -> Tensor:
+        """Logit of the chance that the guess is right; trains nothing but itself."""
+        parts = [hidden.detach()] if state is None else [hidden.detach(), state.detach()]
+        out: Tensor = self.confidence(torch.cat(parts, dim=-1))[..., 0]
+        return out
+
+
+def _table(state: DecoderState) -> StepTable | None:
+    """Return what the source gives to every step, where the drafter of this state asks for it."""
+    for cache in state.drafter_caches:
+        if isinstance(cache, StepTable):
+            return cache
+    return None

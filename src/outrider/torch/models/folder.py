@@ -1,0 +1,251 @@
+"""From what a folder holds to PyTorch models: `formats` reads and checks it, this builds."""
+
+import warnings
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from pathlib import Path
+from typing import Any, TypeVar
+
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor
+from transformers import PreTrainedConfig, PreTrainedModel
+
+from outrider.errors import ModelError, within_memory
+from outrider.formats.description import CtcDescription, DrafterDescription, ModelDescription
+from outrider.formats.folder import (
+    Part,
+    naming,
+    read_config,
+    read_ctc,
+    read_drafter,
+    read_masked_lm,
+    read_model,
+    read_values,
+)
+from outrider.formats.safetensors import Weight
+from outrider.formats.weights import DTYPES, FLOATS, Expected, check_weights, read_weights
+from outrider.torch.models.base import Model
+from outrider.torch.models.config import (
+    CtcConfig,
+    DrafterConfig,
+    LanguageModelConfig,
+    MaskedLmConfig,
+    Seq2SeqConfig,
+)
+from outrider.torch.models.ctc import Ctc
+from outrider.torch.models.drafter import Ahead, Drafter
+from outrider.torch.models.language_model import LanguageModel
+from outrider.torch.models.masked_lm import MaskedLm
+from outrider.torch.models.pretrained import PretrainedEncoder, import_encoder
+from outrider.torch.models.seq2seq import Seq2Seq
+
+__all__ = [
+    "as_tensor",
+    "build_ctc",
+    "build_drafter",
+    "build_model",
+    "load_config",
+    "load_ctc",
+    "load_drafter",
+    "load_encoder",
+    "load_masked_lm",
+    "load_model",
+    "read_encoder",
+]
+
+OWN: dict[str, tuple[type[PreTrainedConfig], type[Seq2Seq | LanguageModel]]] = {
+    Seq2SeqConfig.model_type: (Seq2SeqConfig, Seq2Seq),
+    LanguageModelConfig.model_type: (LanguageModelConfig, LanguageModel),
+}
+BUFFERS = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias", "rotary_emb.inv_freq")
+"""Ends of names of buffers that pretrained encoders compute themselves."""
+OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
+"""Ends of names in the first files of BERT and its kin: what they are called now."""
+
+_SideDecoder = TypeVar("_SideDecoder", bound=PreTrainedModel)
+
+
+def load_model(
+    folder: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu"
+) -> Seq2Seq | LanguageModel:
+    """Load a model of ours or of Marian's; nothing is downloaded."""
+    if dtype not in DTYPES:
+        raise ModelError(f"dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}")
+    return build_model(read_model(folder), dtype=dtype, device=device)
+
+
+def build_model(
+    part: Part[ModelDescription],
+    *,
+    dtype: str = "float32",
+    device: str | torch.device = "cpu",
+    copy: bool = True,
+) -> Seq2Seq | LanguageModel:
+    """Build the model that was read from a folder; without `copy`, on its memory where it can."""
+    config_class, model_class = OWN[part.config.model_type]
+    with torch.device("meta"), _naming(part.folder / "config.json"):
+        model = model_class(_config(config_class, part.config))
+    _fill(model, part, getattr(torch, dtype), device, copy=copy)
+    if isinstance(model, Seq2Seq) and model.pretrained is not None:
+        model.pretrained.make_buffers(device)
+    return model.eval()
+
+
+def load_masked_lm(folder: str | Path) -> MaskedLm | None:
+    """Load a masked language model; None if the folder holds another model."""
+    part = read_masked_lm(folder)
+    if part is None:
+        return None
+    with torch.device("meta"), _naming(part.folder / "config.json"):
+        model = MaskedLm(_config(MaskedLmConfig, part.config))
+    _fill(model, part, torch.float32, "cpu")
+    return model.eval()
+
+
+def load_config(folder: str | Path) -> Seq2SeqConfig | LanguageModelConfig:
+    """Read and check `config.json`."""
+    description = read_config(folder)
+    with _naming(Path(folder) / "config.json"):
+        return _config(OWN[description.model_type][0], description)
+
+
+def load_drafter(
+    folder: str | Path, target: Seq2Seq | LanguageModel, ahead: Ahead | None = None
+) -> Drafter | None:
+    """Load the drafter that lies with a model and bind it to that model; None if there is none.
+
+    `ahead` is the model's CTC decoder, which the drafter may read.
+    """
+    part = read_drafter(folder, target.config)
+    return None if part is None else build_drafter(part, target, ahead)
+
+
+def build_drafter(
+    part: Part[DrafterDescription], target: Seq2Seq | LanguageModel, ahead: Ahead | None = None
+) -> Drafter:
+    """Build the drafter that was read from a folder, and bind it to its target."""
+    drafter = _build_side_decoder(part, DrafterConfig, Drafter, target)
+    with naming(part.folder):
+        return drafter.bind(target, ahead)
+
+
+def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:
+    """Load the parallel decoder that lies with a model and bind it; None if there is none."""
+    part = read_ctc(folder, target.config)
+    return None if part is None else build_ctc(part, target)
+
+
+def build_ctc(part: Part[CtcDescription], target: Seq2Seq | LanguageModel) -> Ctc:
+    """Build the parallel decoder that was read from a folder, and bind it to its target."""
+    assert isinstance(target, Seq2Seq), "a language model has no source to read"
+    return _build_side_decoder(part, CtcConfig, Ctc, target).bind(target)
+
+
+def read_encoder(folder: str | Path) -> dict[str, Any]:
+    """Read the config of a pretrained encoder, reduced to what says how it computes."""
+    path = Path(folder) / "config.json"
+    values = read_values(path)
+    with _naming(path):
+        return import_encoder(values)
+
+
+def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
+    """Give an encoder the weights it was pretrained to; heads on top of it are left out."""
+    folder, model = Path(folder), encoder.model
+    expected = model.state_dict()
+    parts = {name for name, _ in model.named_children()}
+    weights: dict[str, Weight] = {}
+    for name, weight in read_weights(folder).items():
+        name = name.removeprefix(f"{model.base_model_prefix}.")
+        for old, new in OLD_NAMES.items():
+            name = name.removesuffix(old) + new if name.endswith(old) else name
+        part_of = name.partition(".")[0]
+        if name in weights:
+            raise ModelError(f"{folder}: holds {name!r} under two names; remove one of them")
+        if name in expected:
+            weights[name] = weight
+        elif part_of in parts and not name.endswith(BUFFERS):
+            raise ModelError(f"{folder}: {name[:200]!r} is not part of the encoder in config.json")
+    check_weights(folder, weights, _expected(expected))
+    Part[Any](folder, model.config, weights).check_values()
+    model.load_state_dict({name: as_tensor(weight) for name, weight in weights.items()})
+
+
+def as_tensor(weight: Weight) -> Tensor:
+    """Return a stored array as a tensor over the same memory, which is not to be written to.
+
+    What is quantised is widened, in memory of its own.
+    """
+    if weight.scale is not None:
+        return torch.from_numpy(weight.as_float32())
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable")
+        tensor = torch.from_numpy(weight.data)
+    return tensor.view(getattr(torch, weight.kind))
+
+
+def _build_side_decoder(
+    part: Part[Any],
+    config_class: type[PreTrainedConfig],
+    model_class: type[_SideDecoder],
+    target: Model,
+) -> _SideDecoder:
+    """Build a small model that belongs to `target`, in its number type and on its device."""
+    with torch.device("meta"), _naming(part.folder / "config.json"):
+        model = model_class(_config(config_class, part.config))
+    _fill(model, part, target.dtype, target.device)
+    return model.eval()
+
+
+def _config(config_class: type[PreTrainedConfig], description: Any) -> Any:
+    """Give a description what needs PyTorch to be known."""
+    return config_class(**{one.name: getattr(description, one.name) for one in fields(description)})
+
+
+def _fill(
+    model: PreTrainedModel,
+    part: Part[Any],
+    dtype: torch.dtype,
+    device: str | torch.device,
+    *,
+    copy: bool = True,
+) -> None:
+    """Give a model on the meta device its weights, which must be exactly those it asks for."""
+    part.check(_expected(model.state_dict()))
+    part.check_values()
+    with within_memory(str(part.folder)):
+        tensors = {name: as_tensor(weight) for name, weight in part.weights.items()}
+        weights = {
+            name: tensor.to(
+                device, dtype if tensor.is_floating_point() else tensor.dtype, copy=copy
+            )
+            for name, tensor in tensors.items()
+        }
+    if dtype is torch.float16:
+        for name, tensor in weights.items():
+            if not tensor.isfinite().all():
+                message = f"{name!r} holds numbers beyond float16"
+                raise ModelError(f"{part.folder}: {message}; load the model in another dtype")
+    model.load_state_dict(weights, assign=True)
+
+
+def _expected(tensors: Mapping[str, Tensor]) -> dict[str, Expected]:
+    return {
+        name: Expected(
+            tuple(one.shape),
+            FLOATS if one.is_floating_point() else (str(one.dtype).removeprefix("torch."),),
+        )
+        for name, one in tensors.items()
+    }
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    """Say which file it is that is wrong, also where Hugging Face finds it."""
+    with naming(path):
+        try:
+            yield
+        except StrictDataclassError as error:
+            raise ValueError(str(error)) from None

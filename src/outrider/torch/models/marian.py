@@ -1,0 +1,51 @@
+"""Our weights in transformers' own Marian model; `formats.readers.marian` holds the map."""
+
+import torch
+from transformers import MarianConfig, MarianMTModel
+
+from outrider.errors import ModelError
+from outrider.formats.portable import first_unsupported
+from outrider.formats.readers.marian import CONFIG, stacked_names
+from outrider.torch.models.config import Seq2SeqConfig
+from outrider.torch.models.seq2seq import Seq2Seq
+
+__all__ = ["to_marian"]
+
+ACTIVATIONS = {"silu": "swish", "gelu_tanh": "gelu_new"}
+"""Our name of an activation: theirs, where it differs."""
+
+
+def to_marian(model: Seq2Seq) -> MarianMTModel:
+    """Return transformers' own model with these weights; fails where Marian has no such part."""
+    config = model.config
+    _check_exportable(config)
+    theirs = MarianConfig(
+        **{their: getattr(config, ours) for ours, their in CONFIG.items()},
+        decoder_attention_heads=config.num_attention_heads,
+        decoder_ffn_dim=config.intermediate_size,
+        activation_function=ACTIVATIONS.get(config.activation, config.activation),
+        forced_eos_token_id=None,
+    )
+    twin = MarianMTModel(theirs)
+    with torch.no_grad():
+        weights = twin.state_dict()
+        for name, parts in stacked_names(config):
+            pieces = model.get_parameter(name).chunk(len(parts))
+            for part, piece in zip(parts, pieces, strict=True):
+                weights[part].copy_(piece)
+        if model.logits_bias is not None:
+            twin.final_logits_bias.copy_(model.logits_bias)
+    return twin.to(model.dtype).eval()
+
+
+def _check_exportable(config: Seq2SeqConfig) -> None:
+    usual = {"norm": "post", "position": "sinusoidal", "gated": False, "tie_word_embeddings": True}
+    for key, value in usual.items():
+        if getattr(config, key) != value:
+            raise ModelError(f"{key} is {getattr(config, key)!r}; a Marian model has {value!r}")
+    unsupported = first_unsupported(config)
+    if unsupported is not None:
+        key, found, portable = unsupported
+        raise ModelError(f"{key} is {found!r}; a Marian model has {portable!r}")
+    if config.num_key_value_heads not in (None, config.num_attention_heads):
+        raise ModelError("num_key_value_heads: a Marian model has one per attention head")

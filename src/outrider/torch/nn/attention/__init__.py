@@ -1,0 +1,149 @@
+"""Attention variants. The file name is the config name: `kind: sliding` is `sliding.py`.
+
+A new variant is one file here with a `Config` and an `Attention`, and one test. It then works in
+every config, and the contract tests, the benchmark and the docs find it by its name. A file without
+an `Attention` is no variant: it holds what several of them share.
+"""
+
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import fields
+from importlib import import_module
+from pkgutil import iter_modules
+from types import ModuleType, UnionType
+from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+
+from outrider.errors import ConfigError, nearest
+from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
+
+__all__ = [
+    "AttentionBase",
+    "AttentionConfig",
+    "Cost",
+    "HeadShape",
+    "attention_kinds",
+    "build_attention",
+    "cross_options",
+    "kinds_with",
+    "load_attention",
+]
+
+
+def attention_kinds() -> list[str]:
+    """Names accepted by `kind`: the files in this folder that define an `Attention`."""
+    return [name for name in _files() if _variant(name) is not None]
+
+
+def load_attention(kind: str, *, key: str = "attention.kind") -> ModuleType:
+    """Import a variant of this folder; a config can name nothing else."""
+    variant = _variant(kind) if kind in _files() else None
+    if variant is not None:
+        return variant
+    kinds = attention_kinds()
+    raise ConfigError(key, f"unknown {kind!r}{nearest(str(kind), kinds)}; expected one of {kinds}")
+
+
+def _files() -> list[str]:
+    return sorted(module.name for module in iter_modules(__path__))
+
+
+def _variant(name: str) -> ModuleType | None:
+    """Import a file of this folder; None where it helps variants but is none."""
+    module = import_module(f"{__name__}.{name}")
+    own = vars(module).get("Attention")
+    return module if getattr(own, "__module__", None) == module.__name__ else None
+
+
+def kinds_with(flag: str) -> list[str]:
+    """Names of the kinds whose `Attention` has a class flag, such as `halting_ok`."""
+    return [kind for kind in attention_kinds() if getattr(load_attention(kind).Attention, flag)]
+
+
+def build_attention(
+    spec: Mapping[str, Any],
+    *,
+    causal: bool,
+    dropout: float = 0.0,
+    shape: HeadShape,
+    key: str = "attention",
+) -> AttentionBase:
+    """Build the variant that `{kind: ..., option: ...}` describes, for an encoder or a decoder."""
+    options = dict(spec)
+    kind = options.pop("kind", None)
+    variant = load_attention(kind, key=f"{key}.kind")
+    _check_options(variant.Config, options, kind=kind, key=key)
+    side, able = ("a decoder", "causal_ok") if causal else ("an encoder", "two_sided_ok")
+    if not getattr(variant.Attention, able):
+        raise ConfigError(
+            f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {kinds_with(able)}"
+        )
+    with _under(key):
+        attention: AttentionBase = variant.Attention(
+            variant.Config(**options), causal=causal, dropout=dropout, shape=shape
+        )
+    return attention
+
+
+def cross_options(spec: Mapping[str, Any], *, key: str = "cross_attention") -> AttentionConfig:
+    """Read what a decoder's look at the source is to be; it sees all of it, so there is no kind."""
+    options = dict(spec)
+    _check_options(AttentionConfig, options, kind=key, key=key)
+    with _under(key):
+        return AttentionConfig(**options)
+
+
+@contextmanager
+def _under(key: str) -> Iterator[None]:
+    """Say under which key stands what cannot be, which whoever finds it does not know."""
+    try:
+        yield
+    except ConfigError as error:
+        message = str(error).removeprefix(f"{error.key}: ")
+        raise ConfigError(key + error.key.removeprefix("attention"), message) from None
+
+
+def _check_options(
+    config: type[AttentionConfig], options: dict[str, Any], *, kind: str, key: str
+) -> None:
+    """Refuse an unknown option or a value of another type; a whole number may stand for a float."""
+    hints = get_type_hints(config)  # resolved, also where the module postpones its annotations
+    known = {field.name: hints[field.name] for field in fields(config)}
+    for name, value in options.items():
+        if name not in known:
+            accepted = ", ".join(sorted(known)) or "no options"
+            hint = nearest(name, known)
+            raise ConfigError(
+                f"{key}.{name}", f"unknown option of {kind!r}{hint}; accepted: {accepted}"
+            )
+        if not _suits(value, known[name]):
+            raise ConfigError(f"{key}.{name}", f"got {value!r}, expected {_named(known[name])}")
+        if known[name] is float and isinstance(value, int):
+            options[name] = float(value)
+
+
+def _suits(value: Any, wanted: Any) -> bool:
+    if wanted is Any:
+        return True
+    if get_origin(wanted) in (Union, UnionType):
+        return any(_suits(value, one) for one in get_args(wanted))
+    if get_origin(wanted) is Literal:
+        return any(type(value) is type(one) and value == one for one in get_args(wanted))
+    if wanted is float:
+        return isinstance(value, float) or (_suits(value, int) and abs(value) < 1 << 1023)
+    if wanted is int:
+        return isinstance(value, int) and not isinstance(value, bool)
+    if isinstance(wanted, type):
+        return isinstance(value, wanted)
+    return True  # lists and the like are the variant's own to check
+
+
+def _named(wanted: Any) -> str:
+    if get_origin(wanted) in (Union, UnionType):
+        return " or ".join(_named(one) for one in get_args(wanted))
+    if get_origin(wanted) is Literal:
+        return " or ".join(repr(one) for one in get_args(wanted))
+    if wanted is type(None):
+        return "null"
+    return {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(
+        wanted, getattr(wanted, "__name__", str(wanted))
+    )

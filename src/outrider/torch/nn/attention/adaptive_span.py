@@ -1,0 +1,321 @@
+"""Adaptive attention span (Sukhbaatar et al., 2019, arXiv:1905.07799): each head learns how far.
+
+    w_ij = m(i - j) exp(s_ij) / sum_{r <= i} m(i - r) exp(s_ir)
+    m(x) = clamp((R + z - x) / R, 0, 1)
+    static     z of a head is a parameter in [0, S]
+    dynamic    z_t = S sigmoid(u . q_t + b)
+    loss       + penalty * mean z of the heads, for every layer
+
+Time O(T (z + R) K) and memory O(T K): heads are grouped by how far they reach now, and a group is
+computed, and remembered when decoding, only that far. The paper's dynamic span looks at the
+layer's input x_t; here at the head's query, which is a linear map of x_t and all a variant gets.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple, Self
+
+import torch
+from torch import Tensor, nn
+
+from outrider.errors import ConfigError
+from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
+from outrider.torch.nn.cache import SLACK, Cache, LayerCache, Room, Step
+from outrider.torch.nn.kernel.soft_window import (
+    Part,
+    attend_softly,
+    cut_blocks,
+    log_fade,
+    run_parts,
+)
+
+__all__ = ["Attention", "Config", "SpanCache"]
+
+DENSE_UP_TO = 256
+"""Sequences of up to this many tokens take the dense path."""
+GRAIN = 32
+"""Heads whose reaches round up to the same multiple of this share a ring when decoding."""
+TOGETHER = 128
+"""Heads that reach no further than this are always computed together."""
+BLOCKS = (64, 128, 512)
+"""Queries of a block: least, most for a long reach, and most where a block would be little work."""
+LITTLE = 1 << 15
+"""Pairs of a block below which calling the kernels costs more than they compute."""
+SHORT = -4.0
+"""First b of a dynamic span: almost the shortest."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(AttentionConfig):
+    """Options of `kind: adaptive_span`."""
+
+    max_span: int = 1024
+    """S: no span grows beyond this many tokens."""
+    ramp: int = 32
+    """R: tokens over which the edge of a span fades."""
+    dynamic: bool = False
+    """A span for every token, computed from its query, rather than one for the head."""
+    penalty: float = 2e-6
+    """What a token of span costs: weight in the loss of the mean span of each layer's heads."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        for key in ("max_span", "ramp"):
+            if getattr(self, key) < 1:
+                raise ConfigError(f"attention.{key}", f"got {getattr(self, key)}, expected >= 1")
+        if not 0 <= self.penalty < math.inf:
+            raise ConfigError("attention.penalty", f"got {self.penalty}, expected 0 or more")
+
+
+class Attention(AttentionBase):
+    """A window for each head whose length is learned."""
+
+    config: Config
+    two_sided_ok = False
+
+    def __init__(
+        self, config: Config, *, causal: bool, dropout: float = 0.0, shape: HeadShape
+    ) -> None:
+        super().__init__(config, causal=causal, dropout=dropout, shape=shape)
+        # Both are called bias so that weight decay leaves them alone: the penalty is to decide.
+        first = SHORT if config.dynamic else 0.0
+        self.span_bias_H = nn.Parameter(torch.full((shape.heads,), first))
+        self.span_query_HK = (
+            nn.Parameter(torch.zeros(shape.heads, shape.width)) if config.dynamic else None
+        )
+        self._mean_span: Tensor | None = None
+
+    def spans(self, q_BHTK: Tensor | None = None) -> Tensor:
+        """Return z: [1, H, 1, 1], or of every query [B, H, T, 1] where spans are dynamic.
+
+        Without queries a dynamic span is the longest it can be.
+        """
+        longest = self.config.max_span
+        bias_1H11 = self.span_bias_H[None, :, None, None]
+        bias_1H11 = bias_1H11.to(torch.promote_types(bias_1H11.dtype, torch.float32))
+        if self.span_query_HK is None:
+            return longest * _fold(bias_1H11)
+        if q_BHTK is None:
+            return torch.full_like(bias_1H11, longest)
+        query_HK1 = self.span_query_HK[..., None].to(q_BHTK.dtype)
+        read_BHT1 = q_BHTK[..., : self.shape.width] @ query_HK1
+        return longest * (read_BHT1 + bias_1H11).sigmoid()
+
+    @property
+    def reaches(self) -> list[int]:
+        """Most tokens that each head sees now, itself included."""
+        if torch.compiler.is_compiling():  # a graph cannot depend on what the weights say
+            return [self.config.max_span + self.config.ramp] * self.shape.heads
+        return _reaches(self.spans(), self.config.ramp)
+
+    def sees(self, i: Tensor, j: Tensor) -> Tensor:
+        """Within the reach of some head."""
+        return (j <= i) & (i - j < max(self.reaches))
+
+    def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
+        """Within the reach of each head; of a dynamic one, within the longest it can get."""
+        return torch.stack([(j <= i) & (i - j < reach) for reach in self.reaches])
+
+    def slots(self, capacity: int) -> int:
+        """The mean over key-value heads, each with its own reach and the slack of one extend."""
+        parts = self._cache_parts(capacity)
+        return math.ceil(sum(len(p.kv_heads) * p.slots for p in parts) / self.shape.kv_heads)
+
+    def cost(self, length: int) -> Cost:
+        """A band as wide as its reach for each head, averaged over the heads."""
+        reaches = [min(reach, length) for reach in self.reaches]
+        pairs = sum(length * reach - reach * (reach - 1) // 2 for reach in reaches)
+        return Cost(pairs=round(pairs / len(reaches)), slots=self.slots(length))
+
+    def penalty(self) -> Tensor | None:
+        """Return the mean span, of the heads or of the last pass's queries, times its weight."""
+        if not self.config.penalty:
+            return None
+        if not self.config.dynamic:
+            return self.config.penalty * self.spans().mean()
+        mean, self._mean_span = self._mean_span, None
+        return None if mean is None else self.config.penalty * mean
+
+    def check_reversible(self, key: str) -> None:
+        """Refuse dynamic spans."""
+        if self.config.dynamic:
+            message = "the cost of dynamic spans is of a pass, and reversible layers forget it"
+            raise ConfigError(f"{key}.dynamic", f"{message}; use dynamic: false")
+
+    def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
+        """Group by group as far as each reaches; one dense pass where that is short anyway."""
+        if q_BHTK.shape[2] <= DENSE_UP_TO:
+            return self.reference(q_BHTK, k_BGTK, v_BGTK)
+        span_BHT1 = self._spend(q_BHTK)
+        share = q_BHTK.shape[1] // k_BGTK.shape[1]
+        rows, _, length, _ = q_BHTK.shape
+        parts = [
+            self._part(span_BHT1, heads, [head // share for head in heads], rows, length)
+            for heads in _group(map(_doubling, self._pass_reaches(span_BHT1)))
+        ]
+        ramp, dropout = self.config.ramp, self.active_dropout
+        return run_parts(q_BHTK, k_BGTK, v_BGTK, span_BHT1, parts, ramp=ramp, dropout=dropout)
+
+    def reference(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
+    ) -> Tensor:
+        """The soft mask as a dense T x T bias; right padding lies ahead of every real query."""
+        at_T = torch.arange(q_BHTK.shape[2], device=q_BHTK.device)
+        bias = log_fade(self._spend(q_BHTK), at_T[:, None] - at_T, self.config.ramp)
+        return attend_softly(q_BHTK, k_BGTK, v_BGTK, bias, dropout=self.active_dropout)
+
+    def new_cache(self, room: Room) -> Cache:
+        """Return a ring for each group of key-value heads, as long as the group reaches now."""
+        return SpanCache(room, self._cache_parts(room.capacity))
+
+    def extend(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
+    ) -> Tensor:
+        """Append tokens to the ring of every group and attend from them."""
+        assert isinstance(cache, SpanCache)
+        if step.fresh:
+            for part, ring in cache.rings:
+                ring.fill(k_BGTK[:, part.kv_heads], v_BGTK[:, part.kv_heads], step)
+            return self(q_BHTK, k_BGTK, v_BGTK)
+        out_BHTK, span = torch.empty_like(q_BHTK), self.spans(q_BHTK)
+        for part, ring in cache.rings:
+            slots = step.slots(_Window(part.reach), ring.size)
+            k, v = ring.write(k_BGTK[:, part.kv_heads], v_BGTK[:, part.kv_heads], slots)
+            distance = _distance(step, ring.size)[:, None, :, : slots.read]
+            bias = log_fade(span[:, part.heads], distance, self.config.ramp)
+            out_BHTK[:, part.heads] = attend_softly(q_BHTK[:, part.heads], k, v, bias)
+        return out_BHTK
+
+    def _spend(self, q_BHTK: Tensor) -> Tensor:
+        """Spans of one pass; what they cost is remembered for the penalty."""
+        span_BHT1 = self.spans(q_BHTK)
+        if self.config.dynamic and self.training and torch.is_grad_enabled():
+            self._mean_span = span_BHT1.mean()
+        return span_BHT1
+
+    def _pass_reaches(self, span_BHT1: Tensor) -> list[int]:
+        if torch.compiler.is_compiling():
+            return self.reaches
+        return _reaches(span_BHT1, self.config.ramp)
+
+    def _part(
+        self, span_BHT1: Tensor, heads: list[int], kv_heads: list[int], rows: int, length: int
+    ) -> Part:
+        """Cut the work of some heads that reach about as far."""
+        span_BHT1 = span_BHT1[:, heads]
+        reach = max(self._pass_reaches(span_BHT1))
+        size = _block_size(rows * len(heads), reach)
+        starts = range(0, length, size)
+        reaches = [reach] * len(starts)
+        if self.config.dynamic:  # a block goes only as far as its own queries do
+            reaches = [
+                max(self._pass_reaches(span_BHT1[:, :, start : start + size])) for start in starts
+            ]
+        return Part(heads, kv_heads, cut_blocks(length, size, reaches), size)
+
+    def _cache_parts(self, capacity: int) -> "list[_CachePart]":
+        share = self.shape.heads // self.shape.kv_heads
+        reach_H = self.reaches
+        reach_G = [max(reach_H[g * share : (g + 1) * share]) for g in range(self.shape.kv_heads)]
+        parts = []
+        for kv_heads in _group(-(-reach // GRAIN) for reach in reach_G):
+            reach = max(reach_G[g] for g in kv_heads)
+            heads = [g * share + n for g in kv_heads for n in range(share)]
+            parts.append(_CachePart(heads, kv_heads, reach, min(capacity, reach - 1 + SLACK)))
+        return parts
+
+
+class SpanCache:
+    """A ring for each group of heads; how long it is was decided when the cache was made."""
+
+    def __init__(self, room: Room, parts: "Iterable[_CachePart]") -> None:
+        self.rings = [
+            (part, LayerCache(room._replace(heads=len(part.kv_heads)), room.widen(part.slots)))
+            for part in parts
+        ]
+
+    @property
+    def wraps(self) -> bool:
+        """Some group forgets."""
+        return any(ring.wraps for _, ring in self.rings)
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        return sum(ring.nbytes for _, ring in self.rings)
+
+    def select(self, row_N: Tensor, used: int) -> None:
+        """Reorder, drop or copy rows."""
+        for _, ring in self.rings:
+            ring.select(row_N, used)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another cache at these places."""
+        for (_, ours), (_, theirs) in zip(self.rings, other.rings, strict=True):
+            ours.join(theirs, place_N, rows)
+
+
+class _CachePart(NamedTuple):
+    heads: list[int]
+    kv_heads: list[int]
+    reach: int
+    slots: int
+
+
+class _Window(NamedTuple):
+    """The hard window around a soft one, for planning where tokens go."""
+
+    reach: int
+
+    @property
+    def key(self) -> object:
+        return _Window, self.reach
+
+    def sees(self, i: Tensor, j: Tensor) -> Tensor:
+        return i - j < self.reach
+
+
+def _fold(x: Tensor) -> Tensor:
+    """Map to [0, 1] as a strip of paper is folded at both ends.
+
+    A clamp has no gradient outside: a span that an update threw out of range would never come back.
+    """
+    x = torch.where(x < 0, -x, x)
+    return torch.where(x > 1, 2 - x, x).clamp(min=0)
+
+
+def _reaches(span_BHT1: Tensor, ramp: int) -> list[int]:
+    longest_H = span_BHT1.detach().amax((0, 2, 3))
+    return [math.ceil(reach) for reach in (ramp + longest_H).tolist()]
+
+
+def _group(keys: Iterable[int]) -> list[list[int]]:
+    """Put the places of equal keys together."""
+    groups: dict[int, list[int]] = {}
+    for place, key in enumerate(keys):
+        groups.setdefault(key, []).append(place)
+    return list(groups.values())
+
+
+def _doubling(reach: int) -> int:
+    """Heads whose reaches round up to the same power of two are worth computing together."""
+    return (max(reach, TOGETHER) - 1).bit_length()
+
+
+def _block_size(rows: int, reach: int) -> int:
+    """Queries of a block: many cost useless pairs, few cost calls."""
+    least, most, largest = BLOCKS
+    size = min(max(reach, least), most)
+    while size < largest and rows * size * (size + reach) < LITTLE:
+        size = min(2 * size, largest)
+    return size
+
+
+def _distance(step: Step, size: int) -> Tensor:
+    """How far back each slot's token lies from each query, [B or 1, T, C]; -1 where empty."""
+    at_BT = step.positions.index_BT
+    newest_B1 = at_BT[:, -1:]
+    held_BC = newest_B1 - (newest_B1 - torch.arange(size, device=at_BT.device)) % size
+    distance_BTC = at_BT[:, :, None] - held_BC[:, None]
+    return distance_BTC.masked_fill(held_BC[:, None] < 0, -1)

@@ -1,0 +1,179 @@
+"""Two-factor patterns (Sparse Transformers, Child et al., 2019, arXiv:1904.10509).
+
+A factored pattern is two sparse sets A1 and A2 that together reach every token in two hops. One
+layer uses them in one of three ways:
+
+    merge        S_i = A1_i + A2_i, the union, in every head
+    interleave   A1 in one layer, A2 in the next: this layer has `factor` 1 or 2
+    per_head     A1 in the first half of the heads, A2 in the second
+"""
+
+import math
+from dataclasses import dataclass, replace
+from typing import Any
+
+from torch import Tensor
+
+from outrider.errors import ConfigError
+from outrider.torch.nn.attention.base import AttentionConfig, Cost, HeadShape
+from outrider.torch.nn.attention.head_parts import HeadParts
+from outrider.torch.nn.attention.tiled import TiledAttention
+from outrider.torch.nn.cache import Cache, Room, Step
+
+__all__ = ["FactorConfig", "FactoredAttention"]
+
+USES = ("merge", "interleave", "per_head")
+
+
+@dataclass(frozen=True, kw_only=True)
+class FactorConfig(AttentionConfig):
+    """Options of every two-factor pattern."""
+
+    stride: int = 128
+    """Best near the square root of the length."""
+    use: str = "merge"
+    """How a layer uses the two factors: merge, interleave or per_head."""
+    factor: int | None = None
+    """With `use: interleave`, the factor of this layer: 1 or 2."""
+
+    @classmethod
+    def for_layer(cls, options: dict[str, Any], layer: int) -> dict[str, Any]:
+        """Let factors that are interleaved take turns, the first one first."""
+        if _takes_turns(options):
+            return {**options, "factor": layer % 2 + 1}
+        return options
+
+    @classmethod
+    def check_shared(cls, options: dict[str, Any], key: str) -> None:
+        """Refuse factors that take turns."""
+        if _takes_turns(options):
+            message = "depth: shared has one layer, so factors cannot take turns; use merge"
+            raise ConfigError(f"{key}.use", message)
+
+    @classmethod
+    def options_for(cls, length: int) -> dict[str, Any]:
+        """Return the stride with which both factors see about as much."""
+        return {"stride": max(1, round(math.sqrt(length)))}
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.stride < 1:
+            raise ConfigError("attention.stride", f"got {self.stride}, expected 1 or more")
+        if self.use not in USES:
+            raise ConfigError("attention.use", f"unknown {self.use!r}; expected one of {USES}")
+        if self.use == "interleave" and self.factor not in (1, 2):
+            raise ConfigError(
+                "attention.factor",
+                f"got {self.factor!r}, expected 1 or 2: `use: interleave` gives a layer one factor",
+            )
+        if self.use != "interleave" and self.factor is not None:
+            raise ConfigError(
+                "attention.factor", f"has no meaning with use: {self.use}; set use: interleave"
+            )
+
+
+def _takes_turns(options: dict[str, Any]) -> bool:
+    return options.get("use") == "interleave" and options.get("factor") is None
+
+
+class FactoredAttention(TiledAttention):
+    """One factor or the union of both; halves of the heads are attentions of their own."""
+
+    config: FactorConfig
+    scores_ok = False
+
+    def __init__(
+        self, config: FactorConfig, *, causal: bool, dropout: float = 0.0, shape: HeadShape
+    ) -> None:
+        super().__init__(config, causal=causal, dropout=dropout, shape=shape)
+        self.halves: HeadParts | None = None
+        if config.use == "per_head":
+            self.halves = HeadParts([self._half(factor) for factor in (1, 2)])
+
+    def _half(self, factor: int) -> "FactoredAttention":
+        heads, kv_heads, width = self.shape
+        if kv_heads < 2:
+            message = f"per_head needs two key-value heads or more, not {kv_heads}; use merge"
+            raise ConfigError("attention.use", message)
+        mine = kv_heads // 2 if factor == 1 else kv_heads - kv_heads // 2
+        return type(self)(
+            replace(self.config, use="interleave", factor=factor),
+            causal=self.causal,
+            dropout=self.dropout,
+            shape=HeadShape(mine * heads // kv_heads, mine, width),
+        )
+
+    def near(self, i: Tensor, j: Tensor) -> Tensor:
+        """Whether j is in A1 of i, ahead or not."""
+        raise NotImplementedError
+
+    def far(self, i: Tensor, j: Tensor) -> Tensor:
+        """Whether j is in A2 of i, ahead or not."""
+        raise NotImplementedError
+
+    def sees(self, i: Tensor, j: Tensor) -> Tensor:
+        """In one of the factors that this layer uses, and not ahead where causal."""
+        if self.config.factor == 1:
+            seen = self.near(i, j)
+        elif self.config.factor == 2:
+            seen = self.far(i, j)
+        else:
+            seen = self.near(i, j) | self.far(i, j)
+        return seen & (j <= i) if self.causal else seen
+
+    def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
+        """The halves see differently."""
+        return super().heads_see(i, j) if self.halves is None else self.halves.heads_see(i, j)
+
+    @property
+    def heads_alike(self) -> bool:
+        """All do, unless each half has a factor of its own."""
+        return self.halves is None
+
+    def kept(self, capacity: int) -> int:
+        """Slots that the factors of this layer need to decode `capacity` tokens."""
+        raise NotImplementedError
+
+    def pairs(self, length: int) -> int:
+        """Pairs that one head scores."""
+        raise NotImplementedError
+
+    def slots(self, capacity: int) -> int:
+        """What the factors need; for halves, the mean over heads."""
+        return self.kept(capacity) if self.halves is None else self.halves.slots(capacity)
+
+    def cost(self, length: int) -> Cost:
+        """What the factors cost; for halves, the mean over heads."""
+        if self.halves is not None:
+            return self.halves.cost(length)
+        return Cost(pairs=self.pairs(length), slots=self.slots(length))
+
+    def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
+        """Compute tiles or one dense pass; halves each their own way."""
+        if self.halves is None:
+            return super().run(q_BHTK, k_BGTK, v_BGTK, keep_BT)
+        return self.halves.each(
+            q_BHTK, k_BGTK, v_BGTK, lambda half, q, k, v: half.run(q, k, v, keep_BT)
+        )
+
+    def new_cache(self, room: Room) -> Cache:
+        """Return one cache, or one for each half."""
+        return super().new_cache(room) if self.halves is None else self.halves.new_cache(room)
+
+    def extend(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
+    ) -> Tensor:
+        """Append tokens to every row of the cache and attend from them."""
+        if self.halves is None:
+            return self.extend_one(q_BHTK, k_BGTK, v_BGTK, cache, step)
+        return self.halves.extend(q_BHTK, k_BGTK, v_BGTK, cache, step)
+
+    def extend_one(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
+    ) -> Tensor:
+        """Do it for heads that all see alike."""
+        return super().extend(q_BHTK, k_BGTK, v_BGTK, cache, step)
+
+    def reach(self, first: int, last: int, length: int) -> tuple[int, int]:
+        """Far keys may stand anywhere."""
+        return 0, last if self.causal else length

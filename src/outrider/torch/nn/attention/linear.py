@@ -1,0 +1,208 @@
+"""Linear attention (Katharopoulos et al., 2020, arXiv:2006.16236): a running sum, not a softmax.
+
+    y_i = f(q_i) . A_i / f(q_i) . b_i        A_i = sum_{j in S_i} f(k_j) v_j^T    b_i = sum f(k_j)
+    f(x) = elu(x) + 1
+
+    causal      S_i = {j : j <= i}
+    two-sided   S_i = {all j that are not padding}
+
+Weights are f(q_i) . f(k_j), so queries need not meet keys one by one: time O(T K^2), memory O(T K).
+A causal pass takes `CHUNK` tokens at once, which meet each other as pairs and all before them as
+the sum. Decoding keeps that sum, K x (K + 1) numbers a head however long the text gets, and the
+tokens of the newest extend, which may still be taken back.
+"""
+
+from dataclasses import dataclass
+from typing import Self
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from outrider.errors import ConfigError
+from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost
+from outrider.torch.nn.cache import SLACK, Cache, Room, Step, join_rows
+
+__all__ = ["Attention", "Config", "SumCache"]
+
+CHUNK = 64
+"""Tokens that meet as pairs; their products cost about what those with the sum do."""
+NOWHERE = 1 << 40
+"""Position of a token that was never there: it comes after all, and so it never stayed."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(AttentionConfig):
+    """`kind: linear` has no options of its own."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.score == "dot":
+            message = (
+                "'linear' can only do 'scaled_dot', which its own score stands for; leave it out"
+            )
+            raise ConfigError("attention.score", message)
+
+
+class Attention(AttentionBase):
+    """Sees everything, or its past, through a sum. Dropout finds no weights here to drop."""
+
+    config: Config
+    columns_ok = False
+    by_pairs = False
+    skipping_ok = True
+
+    def sees(self, i: Tensor, j: Tensor) -> Tensor:
+        """All, or the past and itself."""
+        return j <= i if self.causal else torch.ones_like(i + j, dtype=torch.bool)
+
+    def slots(self, capacity: int) -> int:
+        """The sum, which is as large as (K + 1) / 2 tokens, and one extend."""
+        return min(capacity, SLACK) + (self.shape.width + 2) // 2
+
+    def cost(self, length: int) -> Cost:
+        """A token costs the sum as much as K pairs: half to be added, half to be asked."""
+        sums = length * self.shape.width
+        met = length * (min(CHUNK, length) + 1) // 2 if self.causal else 0
+        return Cost(pairs=min(met + sums, length * length), slots=self.slots(length))
+
+    def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
+        """One sum of all, or one that grows from chunk to chunk."""
+        q_BGRTK, k_BGTK, v_BGTE = _features(q_BHTK, k_BGTK, v_BGTK)
+        if self.causal:  # rows are padded on the right, where no real query looks
+            return _divide(_run_causal(q_BGRTK, k_BGTK, v_BGTE), q_BHTK)
+        if keep_BT is not None:
+            k_BGTK = k_BGTK * keep_BT[:, None, :, None]
+        sum_BGKE = k_BGTK.transpose(-1, -2) @ v_BGTE
+        return _divide(q_BGRTK @ sum_BGKE[:, :, None], q_BHTK)
+
+    def reference(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
+    ) -> Tensor:
+        """The weights themselves, T x T."""
+        q_BGRTK, k_BGTK, v_BGTE = _features(q_BHTK, k_BGTK, v_BGTK)
+        keep = self._mask(q_BHTK.shape[2], q_BHTK.device)[None, None]
+        if keep_BT is not None:
+            keep = keep & keep_BT[:, None, None, None, :]
+        weight_BGRTT = (q_BGRTK @ k_BGTK[:, :, None].transpose(-1, -2)) * keep
+        return _divide(weight_BGRTT @ v_BGTE[:, :, None], q_BHTK)
+
+    def new_cache(self, room: Room) -> "SumCache":
+        """The sum of what has stayed, and the newest tokens."""
+        return SumCache(room)
+
+    def extend(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
+    ) -> Tensor:
+        """Go on from the sum."""
+        assert isinstance(cache, SumCache), "the cache of another kind"
+        q_BGRTK, k_BGTK, v_BGTE = _features(q_BHTK, k_BGTK, v_BGTK)
+        before_BGKE = cache.append(k_BGTK, v_BGTE, step)
+        return _divide(_run_causal(q_BGRTK, k_BGTK, v_BGTE, before_BGKE), q_BHTK)
+
+
+class SumCache:
+    """The sum of all tokens but those of the newest extend, and these.
+
+    Rolling back needs no repair: tokens are added one extend late, when it is known which of them
+    have stayed.
+    """
+
+    def __init__(self, room: Room) -> None:
+        precise = torch.promote_types(room.dtype, torch.float32)
+        shape = (room.rows, room.heads, room.width, room.width + 1)
+        self.sum_BGKE = torch.zeros(shape, dtype=precise, device=room.device)
+        self.k_BGTK = self.sum_BGKE.new_zeros(room.rows, room.heads, 0, room.width)
+        self.v_BGTE = self.sum_BGKE.new_zeros(room.rows, room.heads, 0, room.width + 1)
+        self.position_BT = torch.zeros(room.rows, 0, dtype=torch.int64, device=room.device)
+        self.slack = room.slack
+        self.wraps = room.slack < room.capacity
+
+    @property
+    def nbytes(self) -> int:
+        """Memory held, in bytes."""
+        held = (self.sum_BGKE, self.k_BGTK, self.v_BGTE, self.position_BT)
+        return sum(one.nbytes for one in held)
+
+    def append(self, k_BGTK: Tensor, v_BGTE: Tensor, step: Step) -> Tensor:
+        """Remember new tokens; return the sum of all before them."""
+        rows = len(k_BGTK)
+        position_BT = step.positions.index_BT.expand(rows, -1)
+        self._add(self.k_BGTK, self.v_BGTE, self.position_BT < position_BT[:, :1])
+        before_BGKE = self.sum_BGKE
+        if k_BGTK.shape[2] > self.slack:  # a first pass: only the newest may be taken back
+            newest_BC = step.newest(self.slack)
+            self._add(k_BGTK, v_BGTE, position_BT < newest_BC.amin(1, keepdim=True))
+            position_BT = torch.where(newest_BC < 0, NOWHERE, newest_BC)
+            at_BC = newest_BC.clamp(min=0)
+            k_BGTK, v_BGTE = _pick(k_BGTK, at_BC), _pick(v_BGTE, at_BC)
+        self.k_BGTK, self.v_BGTE, self.position_BT = k_BGTK, v_BGTE, position_BT
+        return before_BGKE
+
+    def select(self, row_N: Tensor, used: int) -> None:
+        """Reorder, drop or copy rows."""
+        self.sum_BGKE = self.sum_BGKE.index_select(0, row_N)
+        self.k_BGTK = self.k_BGTK.index_select(0, row_N)
+        self.v_BGTE = self.v_BGTE.index_select(0, row_N)
+        self.position_BT = self.position_BT.index_select(0, row_N)
+
+    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
+        """Put the rows of another cache at these places."""
+        self.sum_BGKE = join_rows(self.sum_BGKE, other.sum_BGKE, place_N, rows)
+        self.k_BGTK = join_rows(self.k_BGTK, other.k_BGTK, place_N, rows)
+        self.v_BGTE = join_rows(self.v_BGTE, other.v_BGTE, place_N, rows)
+        position_BT = join_rows(self.position_BT, other.position_BT, place_N, rows, NOWHERE)
+        self.position_BT = position_BT
+        self.slack = max(self.slack, other.slack)
+        self.wraps = self.wraps or other.wraps
+
+    def _add(self, k_BGTK: Tensor, v_BGTE: Tensor, stayed_BT: Tensor) -> None:
+        kept_BGTK = k_BGTK * stayed_BT[:, None, :, None]
+        self.sum_BGKE = self.sum_BGKE + kept_BGTK.transpose(-1, -2) @ v_BGTE
+
+
+def _features(q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Return f(q) by group, f(k), and values with a column of ones, whose sum is the divisor.
+
+    Sums are as long as a text, so they are never of half precision.
+    """
+    precise = torch.promote_types(q_BHTK.dtype, torch.float32)
+    rows, groups = k_BGTK.shape[:2]
+    q_BGRTK = q_BHTK.reshape(rows, groups, -1, *q_BHTK.shape[2:]).to(precise)
+    v_BGTE = F.pad(v_BGTK.to(precise), (0, 1), value=1.0)
+    return F.elu(q_BGRTK) + 1, F.elu(k_BGTK.to(precise)) + 1, v_BGTE
+
+
+def _divide(sum_BGRTE: Tensor, like_BHTK: Tensor) -> Tensor:
+    """Return weighted means: the sums over the column of ones."""
+    out_BGRTK = sum_BGRTE[..., :-1] / sum_BGRTE[..., -1:]
+    return out_BGRTK.flatten(1, 2).to(like_BHTK.dtype)
+
+
+def _run_causal(
+    q_BGRTK: Tensor, k_BGTK: Tensor, v_BGTE: Tensor, before_BGKE: Tensor | None = None
+) -> Tensor:
+    """Sum for every query what it and those before it hold, `before_BGKE` first."""
+    length = q_BGRTK.shape[3]
+    q, k, v = _cut(q_BGRTK), _cut(k_BGTK)[:, :, None], _cut(v_BGTE)[:, :, None]
+    out = (q @ k.transpose(-1, -2)).tril() @ v
+    if length > CHUNK or before_BGKE is not None:
+        sums = k[:, :, :, :-1].transpose(-1, -2) @ v[:, :, :, :-1]
+        sums = F.pad(sums, (0, 0, 0, 0, 1, 0)).cumsum(3)
+        if before_BGKE is not None:
+            sums = sums + before_BGKE[:, :, None, None]
+        out = out + q @ sums
+    return out.flatten(3, 4)[:, :, :, :length]
+
+
+def _cut(x: Tensor) -> Tensor:
+    """Cut [..., T, K] into [..., N, CHUNK, K]; a short text is one chunk."""
+    *outer, length, width = x.shape
+    chunk = min(CHUNK, length)
+    padded = F.pad(x, (0, 0, 0, -length % chunk))
+    return padded.reshape(*outer, -1, chunk, width)
+
+
+def _pick(x_BGTK: Tensor, at_BC: Tensor) -> Tensor:
+    index_BGCK = at_BC[:, None, :, None].expand(*x_BGTK.shape[:2], -1, x_BGTK.shape[3])
+    return x_BGTK.gather(2, index_BGCK)

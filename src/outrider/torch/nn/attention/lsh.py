@@ -1,0 +1,199 @@
+"""Attention among tokens of one hash bucket (Reformer: Kitaev et al., 2020, arXiv:2001.04451).
+
+    k_j = q_j / |q_j|                      queries and keys are shared
+    causal    S_i = union over rounds of {j <= i : j is one of the last m of i's bucket}
+    chunked   S_i = union over rounds of {j in i's bucket : j in i's chunk of m or the one before},
+              chunks cut from the tokens sorted by (bucket, position)
+
+A token sees itself only where it would see nothing else. A key that several rounds find counts
+once. Time O(T log T + rounds T (m + N) K) for N buckets, memory O(T (K + rounds)). The rotations
+are drawn like weights, differ by layer and head, and are saved with the model; no gradient goes
+through the choice of keys.
+
+`chunked` is the paper's. There, later tokens move the ends of chunks and so decide which *past*
+keys a query sees; only `causal` can stand in a decoder. Decoding keeps every token and reads at
+most rounds * m of them.
+"""
+
+from dataclasses import dataclass
+from functools import reduce
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from outrider.errors import ConfigError
+from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
+from outrider.torch.nn.cache import SLACK, Cache, Room, Step
+from outrider.torch.nn.cache.chain import ChainCache
+from outrider.torch.nn.kernel.bucketed import attend_in_buckets
+from outrider.torch.nn.kernel.dense import attend
+from outrider.torch.nn.kernel.hashing import (
+    Layout,
+    causal_layout,
+    chunked_layout,
+    draw_rotations,
+    hash_buckets,
+)
+
+__all__ = ["Attention", "Config"]
+
+FORMS = ("auto", "causal", "chunked")
+LIMITS = {"rounds": (1, 64), "buckets": (2, 1 << 12), "chunk": (2, 1 << 16)}
+DENSE_UP_TO = 1
+"""One dense pass is taken where it scores at most this many times the pairs that blocks would."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Config(AttentionConfig):
+    """Options of `kind: lsh`."""
+
+    form: str = "auto"
+    """causal, chunked, or auto: causal in decoders, chunked in encoders."""
+    rounds: int = 4
+    """Times everything is hashed; a pair that one round misses, another may find."""
+    buckets: int = 128
+    """Buckets of a round, an even number; T / chunk or twice that is a good choice."""
+    chunk: int = 64
+    """Tokens m of its bucket that a query sees a round; in the chunked form m to 2 m."""
+    redraw: bool = False
+    """Hash with new rotations in every training pass, as the paper does."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if self.form not in FORMS:
+            raise ConfigError("attention.form", f"unknown {self.form!r}; expected one of {FORMS}")
+        for name, (low, high) in LIMITS.items():
+            value = getattr(self, name)
+            if not low <= value <= high:
+                raise ConfigError(f"attention.{name}", f"got {value}, expected {low} to {high}")
+        if self.buckets % 2:
+            raise ConfigError("attention.buckets", f"got {self.buckets}, expected an even number")
+
+
+class Attention(AttentionBase):
+    """Hashes queries and attends inside buckets. The keys it is given are not used."""
+
+    config: Config
+    positional = False
+    columns_ok = False
+    rotation: Tensor
+
+    def __init__(
+        self, config: Config, *, causal: bool, dropout: float = 0.0, shape: HeadShape
+    ) -> None:
+        super().__init__(config, causal=causal, dropout=dropout, shape=shape)
+        if causal and config.form == "chunked":
+            raise ConfigError(
+                "attention.form",
+                "'chunked' lets later tokens choose which past a token sees; use form: causal",
+            )
+        self.chunked = config.form == "chunked" or (config.form == "auto" and not causal)
+        rotation = draw_rotations(config.rounds, shape.heads, shape.width, config.buckets)
+        self.register_buffer("rotation", rotation)
+
+    def sees(self, i: Tensor, j: Tensor) -> Tensor:
+        """What positions allow; which of these a query sees, its content says."""
+        return (j == j) & (i == i) if self.chunked else j <= i
+
+    def cost(self, length: int) -> Cost:
+        """At most m keys (chunked: 2 m) a query and round."""
+        all_pairs = length * length if self.chunked else length * (length + 1) // 2
+        width = 2 * self.config.chunk if self.chunked else self.config.chunk
+        return Cost(pairs=min(all_pairs, self.config.rounds * length * width), slots=length)
+
+    def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
+        """Sorted blocks where they pay, one dense pass otherwise."""
+        layout = self._layout(q_BHTK, keep_BT)
+        pairs = self.config.rounds * layout.slots * layout.near
+        if q_BHTK.shape[2] ** 2 <= DENSE_UP_TO * pairs:
+            return self._dense(q_BHTK, v_BGTK, layout)
+        return attend_in_buckets(q_BHTK, v_BGTK, layout, dropout=self.active_dropout)
+
+    def reference(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
+    ) -> Tensor:
+        """The pattern that the buckets give, as a dense mask."""
+        return self._dense(q_BHTK, v_BGTK, self._layout(q_BHTK, keep_BT))
+
+    def new_cache(self, room: Room) -> Cache:
+        """Every token, with the chains of its buckets."""
+        room = room._replace(heads=self.shape.heads)
+        return ChainCache(room, rounds=self.config.rounds, buckets=self.config.buckets)
+
+    def extend(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
+    ) -> Tensor:
+        """Append tokens and attend from each to the chains it hangs on."""
+        assert isinstance(cache, ChainCache)
+        bucket_BHRT = self._hash(q_BHTK).movedim(0, 2)
+        position_BT = step.positions.index_BT.expand(len(q_BHTK), -1)
+        k_BHCK, v_BHCK = cache.append(
+            *self._shared(q_BHTK, v_BGTK), bucket_BHRT, position_BT, step.positions.end
+        )
+        if step.fresh:
+            return self(q_BHTK, k_BGTK, v_BGTK)
+        steps = max(1, min(self.config.chunk, step.positions.end) - 1)
+        outputs = []
+        for start in range(0, step.tokens, SLACK):  # bounds what is gathered at once
+            some = slice(start, start + SLACK)
+            chain_BHRTS = cache.tokens_before(position_BT[:, some], steps)
+            outputs.append(
+                _attend_chains(
+                    q_BHTK[:, :, some], k_BHCK, v_BHCK, chain_BHRTS, position_BT[:, some]
+                )
+            )
+        return torch.cat(outputs, dim=2)
+
+    def _shared(self, q_BHTK: Tensor, v_BGTK: Tensor) -> tuple[Tensor, Tensor]:
+        """Keys made of queries, and values of grouped heads repeated."""
+        repeats = q_BHTK.shape[1] // v_BGTK.shape[1]
+        v_BHTK = v_BGTK.repeat_interleave(repeats, dim=1) if repeats > 1 else v_BGTK
+        return F.normalize(q_BHTK, dim=-1), v_BHTK
+
+    def _dense(self, q_BHTK: Tensor, v_BGTK: Tensor, layout: Layout) -> Tensor:
+        k_BHTK, v_BHTK = self._shared(q_BHTK, v_BGTK)
+        apart = (layout.apart(x[..., :, None], x[..., None, :]) for x in layout.code_RBHT)
+        keep_BHTT = reduce(torch.minimum, apart) <= layout.half
+        itself_TT = torch.eye(q_BHTK.shape[2], dtype=torch.bool, device=q_BHTK.device)
+        keep_BHTT &= ~itself_TT
+        keep_BHTT |= itself_TT & ~keep_BHTT.any(-1, keepdim=True)
+        return attend(q_BHTK, k_BHTK, v_BHTK, keep=keep_BHTT, dropout=self.active_dropout)
+
+    def _hash(self, q_BHTK: Tensor) -> Tensor:
+        rotation = self.rotation
+        if self.training and self.config.redraw:
+            rotation = torch.randn_like(rotation)
+        return hash_buckets(q_BHTK, rotation)
+
+    def _layout(self, q_BHTK: Tensor, keep_BT: Tensor | None) -> Layout:
+        """Sort tokens; padding goes to a bucket of its own, behind all others."""
+        bucket_RBHT, buckets = self._hash(q_BHTK), self.config.buckets
+        if keep_BT is not None:
+            bucket_RBHT = bucket_RBHT.masked_fill(~keep_BT[:, None], buckets)
+            buckets += 1
+        if self.chunked:
+            return chunked_layout(bucket_RBHT, buckets, self.config.chunk)
+        return causal_layout(bucket_RBHT, buckets, self.config.chunk)
+
+
+def _attend_chains(
+    q_BHTK: Tensor, k_BHCK: Tensor, v_BHCK: Tensor, chain_BHRTS: Tensor, position_BT: Tensor
+) -> Tensor:
+    """Attend from each query to the tokens of its chains, each once, or else to itself."""
+    batch, heads, tokens, width = q_BHTK.shape
+    found_BHTW = chain_BHRTS.movedim(2, 3).flatten(3).sort(dim=-1).values
+    keep_BHTW = found_BHTW > 0
+    keep_BHTW[..., 1:] &= found_BHTW[..., 1:] != found_BHTW[..., :-1]
+    itself_BHT1 = position_BT[:, None, :, None].expand(-1, heads, -1, -1)
+    at_BHTW = torch.cat([(found_BHTW - 1).clamp(min=0), itself_BHT1], dim=-1)
+    keep_BHTW = torch.cat([keep_BHTW, ~keep_BHTW.any(-1, keepdim=True)], dim=-1)
+    row_B = torch.arange(batch, device=q_BHTK.device)[:, None, None, None]
+    head_H = torch.arange(heads, device=q_BHTK.device)[:, None, None]
+    out = attend(
+        q_BHTK.reshape(-1, 1, 1, width),
+        k_BHCK[row_B, head_H, at_BHTW].view(-1, 1, at_BHTW.shape[-1], width),
+        v_BHCK[row_B, head_H, at_BHTW].view(-1, 1, at_BHTW.shape[-1], width),
+        keep=keep_BHTW.reshape(-1, 1, 1, at_BHTW.shape[-1]),
+    )
+    return out.view(batch, heads, tokens, width)

@@ -1,0 +1,71 @@
+"""Separable convolutions where the feed-forward stands (Dehghani et al., 2018, arXiv:1807.03819).
+
+    u_i = sum_d a_d * x_(i-d)                a_d a number for every channel
+    h_i = f(W1 u_i + b1)                     gated   f(W1 u_i + b1) * (W3 u_i + b3)
+    y_i = W2 (sum_d c_d * h_(i-d)) + b2      c_d a number for every inner unit
+
+Each filter looks at neighbours channel by channel, each matrix at channels place by place: together
+they are a convolution taken apart (Chollet, 2017). In a decoder d is 0 .. W-1, in an encoder around
+0; before and behind a text there is nothing, neither x nor h. A filter starts as the identity, so a
+new layer is a plain feed-forward.
+
+Decoding keeps the last W - 1 vectors of both filters, of every row.
+"""
+
+from collections.abc import Callable, Sequence
+
+from torch import Tensor
+
+from outrider.torch.nn.cache import SLACK, Step
+from outrider.torch.nn.cache.ring import Ring
+from outrider.torch.nn.dropout import dropout
+from outrider.torch.nn.layer.correlation import Correlation
+from outrider.torch.nn.layer.feedforward import FeedForward
+
+__all__ = ["SeparableConv"]
+
+
+class SeparableConv(FeedForward):
+    """A feed-forward both of whose products see a few neighbours."""
+
+    def __init__(
+        self,
+        width: int,
+        inner: int,
+        *,
+        activation: str,
+        widths: Sequence[int],
+        ahead: bool,
+        gated: bool = False,
+        dropout: float = 0.0,
+    ) -> None:
+        super().__init__(width, inner, activation=activation, gated=gated, dropout=dropout)
+        first, second = widths
+        self.outer_filter = Correlation(first, width, ahead=ahead)
+        self.inner_filter = Correlation(second, inner, ahead=ahead)
+
+    def forward(self, x_BTD: Tensor, keep_BT: Tensor | None = None) -> Tensor:
+        """Run whole texts; `keep_BT` marks what is no padding, which is nobody's neighbour."""
+
+        def look(near: Correlation, x_BTE: Tensor) -> Tensor:
+            if keep_BT is not None:
+                x_BTE = x_BTE.masked_fill(~keep_BT[..., None], 0)
+            return near(near.pad(x_BTE))
+
+        return self._convolve(x_BTD, look)
+
+    def extend(self, x_BTD: Tensor, rings: Sequence[Ring], step: Step) -> Tensor:
+        """Go on behind the vectors that the rings hold."""
+        filters = (self.outer_filter, self.inner_filter)
+        held = dict(zip(filters, rings, strict=True))
+        return self._convolve(x_BTD, lambda near, x_BTE: near(held[near].extend(x_BTE, step)))
+
+    def new_rings(self, rows: int, capacity: int, slack: int = SLACK) -> list[Ring]:
+        """Return room for what both filters look back at."""
+        filters = (self.outer_filter, self.inner_filter)
+        return [one.new_ring(rows, capacity, slack) for one in filters]
+
+    def _convolve(self, x_BTD: Tensor, look: Callable[[Correlation, Tensor], Tensor]) -> Tensor:
+        h_BTF = self.inner(look(self.outer_filter, x_BTD))
+        h_BTF = dropout(h_BTF, self.dropout, self.training)
+        return self.down(look(self.inner_filter, h_BTF))

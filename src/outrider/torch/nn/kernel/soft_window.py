@@ -1,0 +1,213 @@
+"""Attention through windows with a soft edge that can be learned.
+
+    w_ij = m(i - j) exp(s_ij) / sum_r m(i - r) exp(s_ir)        s_ij = q_i . k_j / sqrt(K)
+    m(x) = clamp((R + z - x) / R, 0, 1)                         for x >= 0, otherwise 0
+
+The edge z needs a gradient, and fused kernels give a mask none: PyTorch then takes, without a word,
+a path with quadratic memory. Here queries go in blocks, each over the keys its window reaches.
+Backward computes the weights of a block again instead of storing them, so memory stays linear.
+"""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+from torch.nn import functional as F
+
+from outrider.torch.nn.dropout import dropout as drop
+
+__all__ = ["Block", "Part", "attend_softly", "cut_blocks", "log_fade", "run_parts"]
+
+
+def log_fade(span: Tensor, distance: Tensor, ramp: int) -> Tensor:
+    """Return log m: 0 inside the window, -inf beyond its edge and ahead (negative distance)."""
+    fade = ((ramp + span - distance) / ramp).clamp(max=1)
+    seen = (fade > 0) & (distance >= 0)
+    return fade.masked_fill(~seen, 1).log().masked_fill(~seen, -torch.inf)
+
+
+def attend_softly(
+    q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, bias: Tensor, *, dropout: float = 0.0
+) -> Tensor:
+    """Attend with a bias on the scores that broadcasts to [B, H, T, S] and may need a gradient."""
+    grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
+    if not torch.is_grad_enabled() and not dropout:
+        return F.scaled_dot_product_attention(
+            q_BHTK, k_BGSK, v_BGSK, attn_mask=bias.to(q_BHTK.dtype), enable_gqa=grouped
+        )
+    if grouped:
+        repeats = q_BHTK.shape[1] // k_BGSK.shape[1]
+        k_BGSK = k_BGSK.repeat_interleave(repeats, dim=1)
+        v_BGSK = v_BGSK.repeat_interleave(repeats, dim=1)
+    scores_BHTS = (q_BHTK * q_BHTK.shape[-1] ** -0.5) @ k_BGSK.transpose(-1, -2) + bias
+    weights_BHTS = drop(scores_BHTS.softmax(-1), dropout, dropout > 0)
+    return weights_BHTS.to(v_BGSK.dtype) @ v_BGSK
+
+
+class Block(NamedTuple):
+    """Queries from `start` to `end` look at keys from `first` to `end`."""
+
+    start: int
+    end: int
+    first: int
+
+    def distance(self, device: torch.device) -> Tensor:
+        """Return i - j for its queries and keys."""
+        i = torch.arange(self.start, self.end, device=device)
+        return i[:, None] - torch.arange(self.first, self.end, device=device)
+
+
+def cut_blocks(length: int, size: int, reaches: Sequence[int]) -> list[Block]:
+    """Cut `length` queries into blocks of `size`; a query of block n sees `reaches[n]` keys."""
+    starts = range(0, length, size)
+    return [
+        Block(start, min(start + size, length), max(0, start - reach + 1))
+        for start, reach in zip(starts, reaches, strict=True)
+    ]
+
+
+class Part(NamedTuple):
+    """Heads that are computed together, and the blocks they are computed in."""
+
+    heads: list[int]
+    kv_heads: list[int]
+    """The key-value head of each."""
+    blocks: list[Block]
+    size: int
+    """Queries of a block; the last may have less."""
+
+    @property
+    def reach(self) -> int:
+        """Most keys before and at the first query of a block."""
+        return max(block.start - block.first for block in self.blocks) + 1
+
+    def bias(self, span_1H11: Tensor, ramp: int) -> Tensor:
+        """Return one bias that holds those of all blocks, [1, H, size, reach - 1 + size]."""
+        whole = Block(self.reach - 1, self.reach - 1 + self.size, 0)
+        return log_fade(_take(span_1H11, self.heads), whole.distance(span_1H11.device), ramp)
+
+    def bias_of(self, bias_1HTS: Tensor, block: Block) -> Tensor:
+        """View what belongs to one block in the bias of all."""
+        skip = self.reach - 1 - (block.start - block.first)
+        return bias_1HTS[..., : block.end - block.start, skip : skip + block.end - block.first]
+
+    def cut(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+        """Queries, keys and values of one block."""
+        keys = slice(block.first, block.end)
+        return (
+            _take(q, self.heads, slice(block.start, block.end)),
+            _take(k, self.kv_heads, keys),
+            _take(v, self.kv_heads, keys),
+        )
+
+
+def run_parts(
+    q_BHTK: Tensor,
+    k_BGTK: Tensor,
+    v_BGTK: Tensor,
+    span_BHT1: Tensor,
+    parts: list[Part],
+    *,
+    ramp: int,
+    dropout: float = 0.0,
+) -> Tensor:
+    """Attend block by block. One span a head is [1, H, 1, 1], one a query [B, H, T, 1]."""
+    each = span_BHT1.shape[0] * span_BHT1.shape[2] > 1
+    edges = [span_BHT1] if each else [part.bias(span_BHT1, ramp) for part in parts]
+    window = _Window(parts, ramp if each else None)
+    if dropout or torch.compiler.is_compiling() or not torch.is_grad_enabled():
+        return window.forward(q_BHTK, k_BGTK, v_BGTK, edges, dropout)
+    apply: Callable[..., Tensor] = _Recomputed.apply
+    return apply(window, q_BHTK, k_BGTK, v_BGTK, *edges)
+
+
+class _Window(NamedTuple):
+    """What is to be computed, and how far it reaches."""
+
+    parts: list[Part]
+    ramp: int | None
+    """Given where every query has its own span: the one edge is then the spans, [B, H, T, 1].
+    Otherwise there is an edge for each part, its bias."""
+
+    def edge(self, edges: Sequence[Tensor], index: int, block: Block) -> Tensor:
+        """Return what one block needs to know of the edges."""
+        part = self.parts[index]
+        if self.ramp is None:
+            return part.bias_of(edges[index], block)
+        return _take(edges[0], part.heads, slice(block.start, block.end))
+
+    def bias(self, edge: Tensor, block: Block) -> Tensor:
+        """Turn that into a bias on the scores."""
+        if self.ramp is None:
+            return edge
+        return log_fade(edge, block.distance(edge.device), self.ramp)
+
+    def forward(
+        self, q: Tensor, k: Tensor, v: Tensor, edges: Sequence[Tensor], dropout: float = 0.0
+    ) -> Tensor:
+        """All blocks of all parts."""
+        out = torch.empty_like(q)
+        for index, part in enumerate(self.parts):
+            for block in part.blocks:
+                bias = self.bias(self.edge(edges, index, block), block)
+                done = attend_softly(*part.cut(block, q, k, v), bias, dropout=dropout)
+                out[:, part.heads, block.start : block.end] = done
+        return out
+
+
+class _Recomputed(torch.autograd.Function):
+    """`_Window.forward` that keeps nothing of a block and computes it again in backward."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, window: _Window, q: Tensor, k: Tensor, v: Tensor, *edges: Tensor
+    ) -> Tensor:
+        ctx.save_for_backward(q, k, v, *edges)
+        ctx.window = window
+        return window.forward(q, k, v, edges)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad_out: Tensor) -> tuple[Tensor | None, ...]:
+        window: _Window = ctx.window
+        q, k, v, *edges = ctx.saved_tensors
+        grads = [torch.zeros_like(x) for x in ctx.saved_tensors]
+        for index, part in enumerate(window.parts):
+            for block in part.blocks:
+                pieces = [*part.cut(block, q, k, v), window.edge(edges, index, block)]
+                queries, keys = slice(block.start, block.end), slice(block.first, block.end)
+                found = _block_grads(window, block, pieces, _take(grad_out, part.heads, queries))
+                _add(grads[0][:, :, queries], part.heads, found[0])
+                _add(grads[1][:, :, keys], part.kv_heads, found[1])
+                _add(grads[2][:, :, keys], part.kv_heads, found[2])
+                if window.ramp is None:
+                    window.edge(grads[3:], index, block).add_(found[3])
+                else:
+                    _add(grads[3][:, :, queries], part.heads, found[3])
+        return None, *grads
+
+
+def _block_grads(
+    window: _Window, block: Block, pieces: list[Tensor], grad_out: Tensor
+) -> tuple[Tensor, ...]:
+    with torch.enable_grad():
+        q, k, v, edge = pieces = [piece.detach().requires_grad_() for piece in pieces]
+        out = attend_softly(q, k, v, window.bias(edge, block))
+    return torch.autograd.grad(out, pieces, grad_out)
+
+
+def _take(x: Tensor, heads: list[int], tokens: slice = slice(None)) -> Tensor:
+    """Pick heads and tokens; a view where that is all heads."""
+    if heads == list(range(x.shape[1])):
+        return x[:, :, tokens]
+    return x[:, heads, tokens]
+
+
+def _add(place: Tensor, heads: list[int], grad: Tensor) -> None:
+    """Add to the heads that were taken, some of them perhaps twice."""
+    if heads == list(range(place.shape[1])):
+        place += grad
+    else:
+        place.index_add_(1, torch.tensor(heads, device=place.device), grad)

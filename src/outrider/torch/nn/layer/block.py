@@ -1,0 +1,142 @@
+"""One Transformer layer: self-attention, cross-attention where there is a source, transition.
+
+Each part sits in a residual (`nn.layer.residual`), with a norm before it or after the sum.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.utils.checkpoint import checkpoint
+
+from outrider.torch.nn.cache import SLACK, Cache, Step
+from outrider.torch.nn.cache.ring import RingedCache
+from outrider.torch.nn.family.separable_conv import SeparableConv
+from outrider.torch.nn.layer.feedforward import FeedForward
+from outrider.torch.nn.layer.heads import CrossAttention, SelfAttention, Source
+from outrider.torch.nn.layer.residual import GATE_BIAS, Residual, build_residual
+from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.position import Positions
+
+__all__ = ["Block", "Form", "Part"]
+
+Part = Callable[[Tensor], Tensor]
+
+
+class Form(NamedTuple):
+    """How the parts of a layer that know other tokens are run: over whole texts, or going on."""
+
+    attention: Part
+    """Its self-attention, or the state in that place."""
+    transition: Part
+    """Its feed-forward, or the convolution in that place."""
+
+
+class Block(nn.Module):
+    """A layer of an encoder (no cross-attention), a decoder, or a language model."""
+
+    def __init__(
+        self,
+        attention: SelfAttention,
+        feedforward: FeedForward,
+        *,
+        width: int,
+        norm: str,
+        dropout: float,
+        cross: CrossAttention | None = None,
+        residual: str = "add",
+        gate_bias: float = GATE_BIAS,
+        norm_kind: NormKind | None = None,
+    ) -> None:
+        super().__init__()
+
+        def join() -> Residual:
+            return build_residual(
+                residual,
+                width,
+                norm=norm,
+                dropout=dropout,
+                gate_bias=gate_bias,
+                norm_kind=norm_kind,
+            )
+
+        self.attention = attention
+        self.attention_residual = join()
+        self.cross = cross
+        self.cross_residual = join() if cross else None
+        self.feedforward = feedforward
+        self.feedforward_residual = join()
+        self.recompute = False
+        """Keep only the input for the backward, and compute the rest again there."""
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        positions: Positions,
+        keep_BT: Tensor | None = None,
+        source: Source | None = None,
+    ) -> Tensor:
+        """One whole pass from position 0."""
+        form = self.whole(positions, keep_BT)
+        return self.run(x_BTD, form.attention, source, form.transition)
+
+    def extend(self, x_BTD: Tensor, cache: Cache, step: Step, source: Source | None) -> Tensor:
+        """Append tokens to the cache and run them through the layer."""
+        form = self.going_on(cache, step)
+        return self.run(x_BTD, form.attention, source, form.transition)
+
+    def whole(self, positions: Positions, keep_BT: Tensor | None) -> Form:
+        """Return the form of a whole pass from position 0."""
+        transition: Part = self.feedforward
+        if isinstance(self.feedforward, SeparableConv):
+            transition = partial(self.feedforward, keep_BT=keep_BT)
+        return Form(lambda h: self.attention(h, positions, keep_BT), transition)
+
+    def going_on(self, cache: Cache, step: Step) -> Form:
+        """Return the form that appends tokens to the cache."""
+        if not isinstance(self.feedforward, SeparableConv):
+            return Form(lambda h: self.attention.extend(h, cache, step), self.feedforward)
+        assert isinstance(cache, RingedCache), "the cache of another layer"
+        transition = partial(self.feedforward.extend, rings=cache.rings, step=step)
+        return Form(lambda h: self.attention.extend(h, cache.inner, step), transition)
+
+    def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> Cache:
+        """Return what the layer remembers of rows while decoding, empty."""
+        cache = self.attention.new_cache(rows, capacity, slack)
+        if isinstance(self.feedforward, SeparableConv):
+            return RingedCache(cache, self.feedforward.new_rings(rows, capacity, slack))
+        return cache
+
+    def run(
+        self,
+        x_BTD: Tensor,
+        attention: Part,
+        source: Source | None,
+        transition: Part | None = None,
+    ) -> Tensor:
+        """Run the layer with some form of its self-attention, and of its transition."""
+        given = (x_BTD, attention, source, transition)
+        if self.recompute and torch.is_grad_enabled():
+            again: Tensor = checkpoint(self._run, *given, use_reentrant=False)
+            return again
+        return self._run(*given)
+
+    def _run(
+        self, x_BTD: Tensor, attention: Part, source: Source | None, transition: Part | None
+    ) -> Tensor:
+        for residual, part in self.parts(attention, source, transition):
+            x_BTD = residual(x_BTD, part)
+        return x_BTD
+
+    def parts(
+        self, attention: Part, source: Source | None, transition: Part | None = None
+    ) -> Iterator[tuple[Residual, Part]]:
+        """List what a token goes through, each part with its residual."""
+        yield self.attention_residual, attention
+        if self.cross is not None and self.cross_residual is not None:
+            assert source is not None, "a layer with cross-attention needs a source"
+            cross = self.cross
+            yield self.cross_residual, lambda h: cross(h, source)
+        yield self.feedforward_residual, transition or self.feedforward

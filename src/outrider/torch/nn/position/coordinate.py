@@ -1,0 +1,27 @@
+"""Coordinate positions (Universal Transformer, Dehghani et al., 2018, arXiv:1807.03819).
+
+    x_p + [sin(p f), cos(p f)] + [sin(t f), cos(t f)]        before layer t = 1, 2, ...
+
+Every layer adds to a token the codes of its position and of the layer's depth.
+"""
+
+import torch
+from torch import Tensor, nn
+
+from outrider.torch.nn.position import Positions, SineTable
+
+__all__ = ["CoordinatePosition"]
+
+
+class CoordinatePosition(nn.Module):
+    """The code of the place and the code of the depth, summed."""
+
+    def __init__(self, width: int) -> None:
+        super().__init__()
+        self.table = SineTable(width)
+
+    def forward(self, x_BTD: Tensor, positions: Positions, layer: int = 0) -> Tensor:
+        """Add both codes to the input of a layer, counted from 0."""
+        depth = Positions(torch.full((1, 1), layer + 1, device=x_BTD.device), layer + 2)
+        place_BTD = torch.cat(self.table.look_up(positions, x_BTD), dim=-1)
+        return x_BTD + place_BTD + torch.cat(self.table.look_up(depth, x_BTD), dim=-1)

@@ -1,0 +1,91 @@
+"""Layers one after another, and the final norm that pre-norm layers need."""
+
+from collections.abc import Sequence
+
+from torch import Tensor, nn
+
+from outrider.torch.nn.cache import SLACK, Cache, Step
+from outrider.torch.nn.layer.block import Block
+from outrider.torch.nn.layer.heads import Source
+from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.position import Positions
+from outrider.torch.nn.position.bucketed import BucketedBias
+from outrider.torch.nn.position.coordinate import CoordinatePosition
+
+__all__ = ["Stack"]
+
+
+class Stack(nn.Module):
+    """An encoder, or a decoder with or without a source."""
+
+    def __init__(
+        self,
+        blocks: Sequence[Block],
+        *,
+        width: int,
+        norm: str,
+        coordinate: CoordinatePosition | None = None,
+        kind: NormKind | None = None,
+    ) -> None:
+        super().__init__()
+        self.coordinate = coordinate
+        """Added in front of every layer but the first, whose input has it already."""
+        self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
+        self.norm = (kind or NormKind()).build(width) if norm == "pre" else None
+        self.bias: BucketedBias | None = None
+        """What biases the scores of all layers, which hold it too."""
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        positions: Positions,
+        keep_BT: Tensor | None = None,
+        sources: Sequence[Source | None] | None = None,
+        seen: list[Tensor] | None = None,
+    ) -> Tensor:
+        """One whole pass from position 0; `seen` collects what each layer gave."""
+        given = zip(self.path, self.spread(sources), strict=True)
+        for layer, (block, source) in enumerate(given):
+            x_BTD = block(self.locate(x_BTD, positions, layer), positions, keep_BT, source)
+            if seen is not None:
+                seen.append(x_BTD)
+        return x_BTD if self.norm is None else self.norm(x_BTD)
+
+    def extend(
+        self,
+        x_BTD: Tensor,
+        caches: Sequence[Cache],
+        step: Step,
+        sources: Sequence[Source | None],
+        seen: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Append tokens to the caches and run them through all layers; `seen` as in `forward`."""
+        given = zip(self.path, caches, self.spread(sources), strict=True)
+        for layer, (block, cache, source) in enumerate(given):
+            x_BTD = block.extend(self.locate(x_BTD, step.positions, layer), cache, step, source)
+            if seen is not None:
+                seen.append(x_BTD)
+        return x_BTD if self.norm is None else self.norm(x_BTD)
+
+    @property
+    def path(self) -> Sequence[Block]:
+        """What a token goes through, in order."""
+        return self.blocks
+
+    def spread(self, sources: Sequence[Source | None] | None) -> Sequence[Source | None]:
+        """Return what each of the layers reads of the source."""
+        return sources or [None] * len(self.path)
+
+    def locate(self, x_BTD: Tensor, positions: Positions, layer: int) -> Tensor:
+        """Say again where tokens stand, if this model does so before every layer."""
+        if self.coordinate is None or layer == 0:
+            return x_BTD
+        return self.coordinate(x_BTD, positions, layer)
+
+    def sources(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> list[Source]:
+        """Project the encoder's output for the cross-attention of every layer."""
+        return [block.cross.source(memory_BSD, keep_BS) for block in self.blocks if block.cross]
+
+    def new_caches(self, rows: int, capacity: int, slack: int = SLACK) -> list[Cache]:
+        """Return an empty cache per layer, to be extended by up to `slack` tokens at once."""
+        return [block.new_cache(rows, capacity, slack) for block in self.path]

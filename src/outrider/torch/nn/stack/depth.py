@@ -1,0 +1,43 @@
+"""Shared depth (Universal Transformer, Dehghani et al., 2018, arXiv:1807.03819).
+
+    s^t = block(s^{t-1} + coordinates(t))        t = 1 ... steps, one block for all
+
+The steps are the layers of the model: each has a cache of its own, because a token's keys and
+values differ from step to step. Keys and values of the source do not, so they are computed once.
+"""
+
+from collections.abc import Sequence
+
+from outrider.torch.nn.layer.block import Block
+from outrider.torch.nn.layer.heads import Source
+from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.position.coordinate import CoordinatePosition
+from outrider.torch.nn.stack import Stack
+
+__all__ = ["SharedStack"]
+
+
+class SharedStack(Stack):
+    """One layer, applied several times. `blocks` holds it once; so does `sources` its source."""
+
+    def __init__(
+        self,
+        block: Block,
+        steps: int,
+        *,
+        width: int,
+        norm: str,
+        coordinate: CoordinatePosition | None = None,
+        kind: NormKind | None = None,
+    ) -> None:
+        super().__init__([block], width=width, norm=norm, coordinate=coordinate, kind=kind)
+        self.steps = steps
+
+    @property
+    def path(self) -> Sequence[Block]:
+        """The one layer, as often as it is applied."""
+        return [self.blocks[0]] * self.steps
+
+    def spread(self, sources: Sequence[Source | None] | None) -> Sequence[Source | None]:
+        """Let every step read what was projected for the one layer."""
+        return list(sources or [None]) * self.steps

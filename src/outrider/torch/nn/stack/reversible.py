@@ -1,0 +1,256 @@
+"""Reversible layers (Gomez et al., 2017, arXiv:1707.04585; Kitaev et al., 2020, arXiv:2001.04451).
+
+    x_(n+1) = x_(n-1) + f_n(norm(x_n))        x_0 = x_(-1) = the input        n all parts in turn
+    output  = (x_N + x_(N-1)) / 2
+    back    x_(n-1) = x_(n+1) - f_n(norm(x_n))
+
+Two streams, and every part adds to the one it does not read. The paper writes them side by side
+(y1 = x1 + attention(x2), y2 = x2 + feedforward(y1)); counted through it is one sequence, which
+goes on from layer to layer whatever the number of parts. Both ends begin as the input and the
+output is their mean, where the paper doubles the width of what follows.
+
+Because every step can be undone, training stores no more than the two last states: the backward
+walks down the layers, takes each part's input out of the sum and runs the part once more. Memory
+does not grow with depth; the price is a second forward pass. Random numbers (dropout, hashes) are
+those of the first run.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
+
+from outrider.torch.nn.cache import Cache, Step
+from outrider.torch.nn.kernel.replay import Moment, Setting
+from outrider.torch.nn.layer.block import Block, Form, Part
+from outrider.torch.nn.layer.heads import Source
+from outrider.torch.nn.position import Positions
+from outrider.torch.nn.stack import Stack
+
+__all__ = ["ReversibleStack"]
+
+Sources = Sequence[Source | None]
+
+
+class ReversibleStack(Stack):
+    """Layers whose inputs follow from their outputs."""
+
+    def forward(
+        self,
+        x_BTD: Tensor,
+        positions: Positions,
+        keep_BT: Tensor | None = None,
+        sources: Sources | None = None,
+        seen: list[Tensor] | None = None,
+    ) -> Tensor:
+        """One whole pass from position 0; `seen` collects what each layer gave."""
+        zero = x_BTD.new_zeros(())
+        way = _Way(
+            self.blocks,
+            lambda layer: self.blocks[layer].whole(positions, keep_BT),
+            lambda layer: self._code(zero, positions, layer),
+        )
+        means = _train(way, x_BTD, sources or [None] * len(self.blocks), each=seen is not None)
+        return self._finish(means, seen)
+
+    def extend(
+        self,
+        x_BTD: Tensor,
+        caches: Sequence[Cache],
+        step: Step,
+        sources: Sources,
+        seen: list[Tensor] | None = None,
+    ) -> Tensor:
+        """Append tokens to the caches and run them through all layers; `seen` as in `forward`."""
+        zero = x_BTD.new_zeros(())
+        way = _Way(
+            self.blocks,
+            lambda layer: self.blocks[layer].going_on(caches[layer], step),
+            lambda layer: self._code(zero, step.positions, layer),
+        )
+        return self._finish(way.means(x_BTD, sources, each=seen is not None), seen)
+
+    def _finish(self, means: Sequence[Tensor], seen: list[Tensor] | None) -> Tensor:
+        if seen is not None:
+            seen.extend(means)
+        return means[-1] if self.norm is None else self.norm(means[-1])
+
+    def _code(self, zero: Tensor, positions: Positions, layer: int) -> Tensor | None:
+        """Return what tells both streams where tokens stand, if this model does so here."""
+        if self.coordinate is None or layer == 0:
+            return None
+        return self.locate(zero, positions, layer)
+
+
+class _Way(NamedTuple):
+    """A way through the layers: what is run in each, and how."""
+
+    blocks: Sequence[Block]
+    form: Callable[[int], Form]
+    """In which form a layer is run."""
+    code: Callable[[int], Tensor | None]
+    """What is added in front of a layer."""
+
+    def parts(self, layer: int, source: Source | None) -> list[Part]:
+        """Return f_n of one layer, in order."""
+        form = self.form(layer)
+        given = self.blocks[layer].parts(form.attention, source, form.transition)
+        return [partial(residual.branch, part=part) for residual, part in given]
+
+    def climb(
+        self,
+        x_BTD: Tensor,
+        sources: Sources,
+        run: Callable[[Part, Tensor], Tensor] = lambda part, x_BTD: part(x_BTD),
+    ) -> Iterator[tuple[Tensor, Tensor]]:
+        """Yield x_(n-1) and x_n after every layer; `run` may do more than run a part."""
+        older = newer = x_BTD
+        for layer, source in enumerate(sources):
+            code = self.code(layer)
+            if code is not None:
+                older, newer = older + code, newer + code
+            for part in self.parts(layer, source):
+                older, newer = newer, older + run(part, newer).to(older.dtype)
+            yield older, newer
+
+    def means(self, x_BTD: Tensor, sources: Sources, *, each: bool) -> list[Tensor]:
+        """Return what every layer gave, or only the last one, under plain autograd."""
+        means: list[Tensor] = []
+        for older, newer in self.climb(x_BTD, sources):
+            means = [*(means if each else []), (older + newer) / 2]
+        return means
+
+
+def _train(way: _Way, x_BTD: Tensor, sources: Sources, *, each: bool) -> Sequence[Tensor]:
+    """Return what `means` returns, with a backward that computes what it needs again."""
+    weights = list(dict.fromkeys(one for block in way.blocks for one in block.parameters()))
+    read = [part for source in sources if source is not None for part in source[:2]]
+    inputs = [x_BTD, *weights, *read]
+    trains = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
+    if not trains or torch.compiler.is_compiling():  # a compiler plans what to keep by itself
+        return way.means(x_BTD, sources, each=each)
+    keeps = [source.keep_BS for source in sources if source is not None]
+    means: tuple[Tensor, ...] = _Reversible.apply(  # type: ignore[no-untyped-call]
+        _Plan(way, weights, keeps, each), *inputs
+    )
+    return means
+
+
+class _Plan(NamedTuple):
+    """What a pass is given beside tensors that have gradients."""
+
+    way: _Way
+    weights: list[nn.Parameter]
+    keeps: list[Tensor | None]
+    """Which keys of each layer's source are real; empty without sources."""
+    each: bool
+    """Return what every layer gave, not the last alone."""
+
+    def sources(self, read: Sequence[Tensor]) -> list[Source | None]:
+        """Put keys and values together again."""
+        if not self.keeps:
+            return [None] * len(self.way.blocks)
+        pairs = zip(read[::2], read[1::2], self.keeps, strict=True)
+        return [Source(k, v, keep) for k, v, keep in pairs]
+
+
+class _Reversible(torch.autograd.Function):
+    """All layers as one step of autograd."""
+
+    @staticmethod
+    def forward(ctx: Any, plan: _Plan, x_BTD: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+        """Run all layers and keep the two last states."""
+        ctx.plan, ctx.setting, ctx.moments = plan, Setting.now(x_BTD), []
+        sources = plan.sources(tensors[len(plan.weights) :])
+        older = newer = x_BTD
+        means: list[Tensor] = []
+
+        def run(part: Part, x_BTD: Tensor) -> Tensor:
+            ctx.moments.append(Moment.now(x_BTD))
+            # As in the backward: what may depend on gradients being asked for must not differ.
+            with torch.enable_grad(), ctx.setting.again():
+                return part(x_BTD.detach().requires_grad_()).detach()
+
+        for older, newer in plan.way.climb(x_BTD, sources, run):
+            means = [*(means if plan.each else []), (older + newer) / 2]
+        ctx.save_for_backward(older, newer, *tensors)
+        ctx.set_materialize_grads(False)
+        return tuple(means)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, *grad_means: Tensor | None) -> tuple[Tensor | None, ...]:
+        """Go down layer by layer."""
+        older, newer, *tensors = ctx.saved_tensors
+        descent = _Descent(ctx.plan, ctx.setting, ctx.moments, tensors, (older, newer))
+        layers = len(ctx.plan.way.blocks)
+        grads = [None] * (layers - len(grad_means)) + list(grad_means)
+        for layer in reversed(range(layers)):
+            descent.receive(grads[layer])
+            descent.undo(layer)
+        return None, descent.grad_older + descent.grad_newer, *descent.sums
+
+
+class _Descent:
+    """The way back: the two states, their gradients, and what was found for all other tensors."""
+
+    def __init__(
+        self,
+        plan: _Plan,
+        setting: Setting,
+        moments: Sequence[Moment],
+        tensors: Sequence[Tensor],
+        streams: tuple[Tensor, Tensor],
+    ) -> None:
+        self.plan, self.setting, self._moments = plan, setting, list(moments)
+        self.older, self.newer = streams
+        self.grad_older, self.grad_newer = (torch.zeros_like(one) for one in streams)
+        self.sums: list[Tensor | None] = [None] * len(tensors)
+        self._place = {weight: index for index, weight in enumerate(plan.weights)}
+        self._read = [
+            one.detach().requires_grad_(one.requires_grad) for one in tensors[len(plan.weights) :]
+        ]
+        self._sources = plan.sources(self._read)
+
+    def receive(self, grad_mean: Tensor | None) -> None:
+        """Take in the gradient of the mean of both states."""
+        if grad_mean is not None:
+            self.grad_older = self.grad_older + grad_mean / 2
+            self.grad_newer = self.grad_newer + grad_mean / 2
+
+    def undo(self, layer: int) -> None:
+        """Go to before a layer."""
+        wanted: dict[int, Tensor] = {
+            self._place[one]: one
+            for one in self.plan.way.blocks[layer].parameters()
+            if one.requires_grad
+        }
+        if self._read:
+            first = len(self.plan.weights)
+            places = range(2 * layer, 2 * layer + 2)
+            wanted |= {first + n: self._read[n] for n in places if self._read[n].requires_grad}
+        for part in reversed(self.plan.way.parts(layer, self._sources[layer])):
+            self._undo_part(part, wanted)
+        code = self.plan.way.code(layer)
+        if code is not None:
+            self.older, self.newer = self.older - code, self.newer - code
+
+    def _undo_part(self, part: Part, wanted: dict[int, Tensor]) -> None:
+        with torch.enable_grad(), self.setting.again(), self._moments.pop().again():
+            x_BTD = self.older.detach().requires_grad_()
+            y_BTD = part(x_BTD).to(x_BTD.dtype)
+        inputs = [x_BTD, *wanted.values()]
+        found: Sequence[Tensor | None] = torch.autograd.grad(
+            y_BTD, inputs, self.grad_newer, allow_unused=True
+        )
+        self.older, self.newer = self.newer - y_BTD.detach(), self.older
+        grad_x = found[0]
+        through = self.grad_older if grad_x is None else self.grad_older + grad_x
+        self.grad_older, self.grad_newer = self.grad_newer, through
+        for place, grad in zip(wanted, found[1:], strict=True):
+            if grad is not None:
+                before = self.sums[place]
+                self.sums[place] = grad if before is None else before + grad

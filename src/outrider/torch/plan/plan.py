@@ -1,0 +1,208 @@
+"""A config and some options become the figures of a plan."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import partial
+
+import torch
+
+from outrider.errors import ConfigError, within_memory
+from outrider.run_config import RunConfig
+from outrider.runtime.provenance import machine
+from outrider.torch.models import LanguageModel, Seq2Seq
+from outrider.torch.plan import cost
+from outrider.torch.plan.figure import Figure, How
+from outrider.torch.plan.machine import Speed, given_speed, measure_decoding, measure_training
+from outrider.torch.plan.memory import (
+    Weights,
+    count_weights,
+    least_accumulate,
+    state_bytes,
+    training_peak,
+)
+from outrider.torch.plan.options import PlanOptions
+from outrider.torch.plan.probe import Probe, make_batch, probe_step
+from outrider.torch.plan.subject import Subject, find_subject
+from outrider.torch.training.build import Trained
+from outrider.torch.training.precision import choose_precision
+
+__all__ = ["plan_run"]
+
+
+PRECISION_TOKENS = 1024
+"""Of a batch by which `train.precision: auto` is chosen."""
+
+
+def plan_run(config: RunConfig, options: PlanOptions) -> list[Figure]:
+    """Count, measure and compute what a run takes."""
+    subject = find_subject(config, options)
+    if not subject.decodes and (options.distill or options.serve):
+        option = "--distill" if options.distill else "--serve"
+        fix = "plan its target" if config.model.rides else "leave it out"
+        raise ConfigError(option, f"a {config.model.type} does not decode alone; {fix}")
+    with torch.device("meta"):
+        weights = count_weights(subject.build())
+    fix = "a plan holds the weights once; use a machine with more, or fewer layers"
+    with within_memory("plan: one small step of the model", fix):
+        found = _look(subject, options)
+    return [
+        *_parameters(subject, weights),
+        *_memory(subject, options, weights, found),
+        *_flops(subject, found.probe),
+        *_speed(subject, options, found),
+        *cost.training(subject, options, found.speed),
+        *(() if found.speed is None else cost.distillation(options, found.speed)),
+        *(
+            ()
+            if found.speed is None
+            else cost.serving(options, found.speed, weights, found.state_bytes)
+        ),
+    ]
+
+
+@dataclass(frozen=True)
+class _Found:
+    """What was seen of the real model."""
+
+    probe: Probe
+    precision: str
+    speed: Speed | None
+    state_bytes: int
+    """Of a sequence that is decoded; 0 where none is."""
+
+
+def _look(subject: Subject, options: PlanOptions) -> _Found:
+    train, shape = subject.config.train, subject.shape
+    cpu = train.device == "cpu" or not torch.accelerator.is_available()
+    device = torch.device("cpu") if cpu else torch.accelerator.current_accelerator()
+    assert device is not None
+    model = subject.build().to(device)
+    precision: str = train.precision
+    if precision == "auto":
+        precision = "float32"
+        if options.measure:
+            rows = max(1, min(subject.rows(options.devices), PRECISION_TOKENS // shape.length))
+            batch = make_batch(shape, rows, device)
+            precision = choose_precision(model, subject.objective, batch).precision
+    probe = probe_step(model, subject.objective, shape, precision)
+    decoder = model if isinstance(model, Seq2Seq | LanguageModel) else None
+    held = 0 if decoder is None else state_bytes(decoder.eval(), shape.length)
+    speed = None
+    if options.given is not None:
+        speed = given_speed(options.given, probe, shape, decodes=subject.decodes)
+    elif options.measure:
+        speed = _measure(subject, options, model, precision)
+    return _Found(probe, precision, speed, held)
+
+
+def _measure(subject: Subject, options: PlanOptions, model: Trained, precision: str) -> Speed:
+    rows = subject.rows(options.devices)
+    train = subject.config.train.model_copy(update={"precision": precision})
+    token, update = measure_training(model, subject.objective, subject.shape, train, rows=rows)
+    rate = None
+    if isinstance(model, Seq2Seq | LanguageModel):
+        rate = measure_decoding(model, subject.shape, rows=options.rows)
+    return Speed(token, update, rate)
+
+
+def _parameters(subject: Subject, weights: Weights) -> Iterator[Figure]:
+    note = f"vocabulary of {subject.shape.vocab_size:,}, {subject.words}; shared ones count once"
+    yield Figure("parameters.total", weights.total, "", "counted", note)
+    for name, count in weights.parameters.items():
+        yield Figure(f"parameters.{name}", count, "", "counted")
+    if weights.beside:
+        yield Figure("parameters.beside", weights.beside, "", "counted", "the target, frozen")
+
+
+def _memory(
+    subject: Subject, options: PlanOptions, weights: Weights, found: _Found
+) -> Iterator[Figure]:
+    train, probe = subject.config.train, found.probe
+    rows, ddp = subject.rows(options.devices), options.devices > 1
+    yield Figure("memory.weights", weights.weight_bytes, "B", "counted", "float32, with buffers")
+    yield Figure("memory.gradients", weights.gradient_bytes, "B", "counted", "float32")
+    note = "AdamW: two moments a weight"
+    yield Figure("memory.optimiser", weights.optimiser_bytes, "B", "counted", note)
+    shares = _shares(subject, options)
+    if shares > 1:
+        note = "what is in no layer, two layers and the gradients of one (FSDP2)"
+        yield Figure("memory.gathered", weights.gathered_bytes, "B", "computed", note)
+    elif ddp:
+        note = "DDP sends copies of the gradients"
+        yield Figure("memory.buckets", weights.gradient_bytes, "B", "computed", note)
+    note = (
+        f"{found.precision}, {rows:,} rows of {subject.shape.length} tokens in one pass; "
+        f"length: {subject.lengths}"
+    )
+    yield Figure("memory.activations", int(probe.kept(rows)), "B", "counted", note)
+    for name, line in probe.activations.items():
+        yield Figure(f"memory.activations.{name}", max(0, int(line.at(rows))), "B", "counted")
+    note = "most at once, activations and what computing takes"
+    yield Figure("memory.step", int(probe.peak(rows)), "B", "counted", note)
+    peak = training_peak(weights, probe, rows, accumulate=train.accumulate, ddp=ddp, shares=shares)
+    apart = "gradients come as activations go" if train.accumulate == 1 else "gradients are kept"
+    held = f"weights, optimiser, step; {apart}"
+    if shares > 1:
+        held = f"a share of weights, gradients and optimiser (1/{shares}), what is gathered, step"
+    note = f"of a device: {held}; without holes in a heap"
+    yield Figure("memory.training", peak, "B", "computed", note)
+    yield from _fit(subject, options, weights, found, peak)
+    if found.state_bytes:
+        note = f"of a sequence of {subject.shape.length} tokens, float32: caches and source"
+        yield Figure("memory.decoding_state", found.state_bytes, "B", "counted", note)
+
+
+def _fit(
+    subject: Subject, options: PlanOptions, weights: Weights, found: _Found, peak: int
+) -> Iterator[Figure]:
+    """Say whether training fits a device, and what would make it fit."""
+    how: How = "measured" if options.device_memory is None else "given"
+    note = "of this machine" if options.device_memory is None else "--device-memory"
+    memory = (options.device_memory or 0) * 1e9 or (machine()["memory_gib"] or 0) * 2**30
+    if not memory:
+        message = "is unknown: this system does not tell; give it, such as --device-memory 16"
+        raise ConfigError("--device-memory", message)
+    yield Figure("memory.device", memory, "B", how, note)
+    if peak <= memory:
+        yield Figure("memory.fits", "yes", "", "computed", f"{peak / memory:.0%} of a device")
+        return
+    rows, ddp = partial(subject.rows, options.devices), options.devices > 1
+    shares = _shares(subject, options)
+    fewest = least_accumulate(weights, found.probe, rows, memory, ddp=ddp, shares=shares)
+    fix = "no accumulation makes it fit" if fewest is None else f"train.accumulate={fewest} does"
+    yield Figure("memory.fits", "no", "", "computed", f"{peak / memory:.0%} of a device; {fix}")
+
+
+def _shares(subject: Subject, options: PlanOptions) -> int:
+    """Among how many devices the weights are divided."""
+    return options.devices if subject.config.train.shard else 1
+
+
+def _flops(subject: Subject, probe: Probe) -> Iterator[Figure]:
+    length = subject.shape.length
+    note = "of matrix products and attention, all pairs of tokens; both sides of a pair"
+    forward, training = probe.forward_flops / length, probe.training_flops / length
+    yield Figure("flops.forward", forward, "FLOP", "counted", f"a token, {note}")
+    again = f"{training / forward:.2f} x forward: backward, and what is computed again"
+    yield Figure("flops.training", training, "FLOP", "counted", f"a token, {again}")
+
+
+def _speed(subject: Subject, options: PlanOptions, found: _Found) -> Iterator[Figure]:
+    speed, given = found.speed, options.given
+    if speed is None:
+        return
+    if given is not None:
+        yield Figure("speed.flops", given.flops, "FLOP/s", "given", "of a device at best (--flops)")
+        train = f"{given.utilisation:.0%} of --flops (--utilisation)"
+        decode = f"{given.decode_utilisation:.0%} of --flops (--decode-utilisation)"
+    else:
+        train = f"{found.precision}, a few steps of this model on this machine"
+        decode = f"PyTorch, float32, greedy, {options.rows} rows (--rows), no drafter"
+        reached = found.probe.training_flops / (speed.token_seconds * subject.shape.length)
+        yield Figure("speed.flops", reached, "FLOP/s", "measured", "reached by training")
+    how: How = "computed" if given is not None else "measured"
+    yield Figure("speed.training", 1 / speed.token_seconds, "tokens/s", how, train)
+    if given is None:
+        yield Figure("speed.update", speed.update_seconds, "s", how, "clipping and AdamW")
+    if speed.sentences_per_second is not None:
+        yield Figure("speed.decoding", speed.sentences_per_second, "sentences/s", how, decode)

@@ -1,0 +1,189 @@
+"""The model card: what a model is, what it was trained on, how, and how good it is."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from outrider.files import write_text
+from outrider.run_config import RunConfig
+from outrider.runtime.provenance import show_score
+
+__all__ = ["UNSCORED", "add_side_decoder_section", "write_card"]
+
+UNSCORED = "Not evaluated on a test set."
+
+_TASKS = {
+    "seq2seq": "translation",
+    "language_model": "text-generation",
+    "masked_lm": "fill-mask",
+}
+
+_CARD = """---
+library_name: outrider
+pipeline_tag: {task}
+---
+
+# {name}
+
+{what} with {parameters:,} parameters, trained with Outrider.
+
+{example}
+
+## Data
+
+{data}
+
+## Training
+
+{training}
+
+## Scores
+
+{scores}
+
+## Reproduce
+
+`run.yaml` beside this file is the resolved configuration; `provenance.json` holds the versions, the
+seed and the checksums of the data.
+"""
+
+_LOADED = """```python
+import outrider
+
+model = outrider.load("path/to/{name}")
+{call}
+```"""
+_READS = """It reads the source of a translator:
+
+```yaml
+data: {{source_tokenizer: {{folder: path/to/{name}}}}}
+model: {{type: seq2seq, encoder: {{pretrained: path/to/{name}, freeze: false}}}}
+```"""
+_CALLS = {
+    "seq2seq": 'print(model.translate(["A sentence to translate."]))',
+    "language_model": 'print(model.generate(["Once upon a time"]))',
+}
+_KINDS = {
+    "seq2seq": "An encoder-decoder Transformer",
+    "language_model": "A language model",
+    "masked_lm": "A masked language model",
+}
+
+
+def write_card(
+    folder: Path,
+    config: RunConfig,
+    *,
+    parameters: int,
+    provenance: dict[str, Any],
+    scores: dict[str, Any] | None = None,
+) -> None:
+    """Write `README.md` into a model folder."""
+    kind = config.model.type
+    card = _CARD.format(
+        task=_TASKS[kind],
+        name=config.name,
+        what=_KINDS[kind],
+        parameters=parameters,
+        example=_example(config),
+        data=_data(config, provenance),
+        training=_training(config, provenance),
+        scores=_scores(scores),
+    )
+    write_text(folder / "README.md", card)
+
+
+def _example(config: RunConfig) -> str:
+    call = _CALLS.get(config.model.type)
+    return (_READS if call is None else _LOADED).format(name=config.name, call=call)
+
+
+_SIDE_DECODERS = {
+    "drafter": (
+        "Drafter",
+        '`drafter` holds a block drafter of {parameters:,} parameters: with `mode="tandem"` it '
+        "guesses several tokens at once, and the model confirms or corrects them in one pass.",
+    ),
+    "ctc": (
+        "Parallel decoder",
+        '`ctc` holds a parallel decoder of {parameters:,} parameters: `mode="parallel"` writes '
+        "all tokens at once.",
+    ),
+}
+
+
+def add_side_decoder_section(
+    folder: Path,
+    config: RunConfig,
+    *,
+    parameters: int,
+    provenance: dict[str, Any],
+    scores: dict[str, Any] | None = None,
+) -> None:
+    """Write into the card of a target what belongs to its drafter or its parallel decoder."""
+    title, about = _SIDE_DECODERS[config.model.type]
+    parts = [f"## {title}", about.format(parameters=parameters)]
+    if config.model.values.get("joint"):
+        parts.append("The model was trained on with it: what is said of it above was before that.")
+    parts += [_text_origin(provenance), _data(config, provenance), _training(config, provenance)]
+    validation = provenance["validation"]
+    if validation:
+        measured = {k: v for k, v in validation.items() if k not in ("event", "step")}
+        parts.append(_scores({f"validation {name}": value for name, value in measured.items()}))
+    if scores:
+        parts.append(_scores(scores))
+    path = folder / "README.md"
+    card = path.read_text(encoding="utf-8") if path.is_file() else f"# {config.name}\n"
+    # An older section of this kind goes: up to the next heading, or to the end.
+    card = re.sub(rf"\n## {title}\n.*?(?=\n## |\Z)", "", card, flags=re.DOTALL)
+    write_text(path, f"{card.rstrip()}\n\n" + "\n\n".join(parts) + "\n")
+
+
+def _text_origin(provenance: dict[str, Any]) -> str:
+    origin = provenance["distilled"]
+    if origin is None:
+        return "It was trained on text that people wrote."
+    same = origin["weights"] == provenance["target"]["weights"]
+    text = "the model's own output" if same else f"the output of `{origin['model']}`"
+    return f"It was trained on {text} (`outrider distill`, {origin['decode']['strategy']})."
+
+
+def _data(config: RunConfig, provenance: dict[str, Any]) -> str:
+    rows = provenance["corpus"]["rows"]
+    counts = ", ".join(f"{count:,} {split}" for split, count in rows.items())
+    files = ", ".join(f"`{Path(one['name']).name}`" for one in provenance["corpus"]["files"])
+    lines = [f"Rows after cleaning: {counts}. Files: {files or 'none'}."]
+    if config.attribution:
+        lines.append(config.attribution)
+    if config.model.start is not None:
+        name = Path(config.model.start).name
+        lines.append(f"Training went on from `{name}`, whose licence stays with the weights.")
+    return "\n\n".join(lines)
+
+
+def _training(config: RunConfig, provenance: dict[str, Any]) -> str:
+    done = provenance["training"]
+    recipe = yaml.safe_dump(
+        {
+            "model": config.model.model_dump(mode="json"),
+            "train": config.train.model_dump(mode="json", exclude_unset=True),
+        },
+        sort_keys=False,
+    )
+    summary = (
+        f"{done['steps']:,} updates, {done['tokens']:,} target tokens, "
+        f"{done['seconds'] / 60:.0f} minutes; the weights are the mean of "
+        f"{len(done['averaged'])} checkpoint(s), trained in {done['precision']}. "
+        f"Seed {config.seed}."
+    )
+    return f"{summary}\n\n```yaml\n{recipe}```"
+
+
+def _scores(scores: dict[str, Any] | None) -> str:
+    if not scores:
+        return UNSCORED
+    cells = {name: show_score(value).replace("|", r"\|") for name, value in scores.items()}
+    rows = [f"| {name} | {value} |" for name, value in cells.items()]
+    return "\n".join(["| measure | value |", "|---|---|", *rows])

@@ -1,0 +1,200 @@
+"""What would stop a run later is said before its first minute.
+
+A run reads corpora, trains a tokenizer and then the model, and at the end scores it: a mistake that
+only the last step meets costs hours. Here all of them are looked for, with nothing read but configs
+and the test set.
+"""
+
+import os
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from importlib.util import find_spec
+from pathlib import Path
+from typing import Any
+
+from outrider.data.corpus import corpus_files
+from outrider.data.lines import open_file
+from outrider.data.manifest import read_manifest
+from outrider.data.prepare import find_source_tokenizer, find_tokenizer
+from outrider.errors import ConfigError, MissingExtraError, OutriderError, ResourceError
+from outrider.evaluation.bleu_tokenizer import check_installed
+from outrider.evaluation.evaluate import read_lines
+from outrider.run_config import RunConfig
+from outrider.torch.training.build import check_model, run_task
+from outrider.torch.training.folder import RunFolder
+from outrider.torch.training.start import started_config
+
+__all__ = ["check_run", "check_settings"]
+
+
+def check_run(config: RunConfig, *, processes: int | None = None) -> None:
+    """Refuse a run that cannot come to its end, in one sentence; reads no corpus.
+
+    `processes` are those it will have, where it has not begun; by default torchrun's.
+    """
+    check_settings(config)
+    if config.train.shard and (processes or int(os.environ.get("WORLD_SIZE", "1"))) == 1:
+        start = "torchrun --nproc-per-node=2 --no-python outrider train ..."
+        raise ConfigError("train.shard", f"needs several processes; start with {start}")
+    check_model(config)
+    _check_test(config)
+    _check_extras(config)
+    _check_folder("folder", config.folder)
+    if not _is_prepared(config):
+        _check_folder("data.folder", config.data.folder)
+        _check_corpora(config)
+    _check_lengths(config)
+    if not RunFolder(Path(config.folder)).is_finished(config):
+        _check_test_files(config)
+
+
+def check_settings(config: RunConfig) -> None:
+    """Refuse settings that contradict each other; looks at no file."""
+    data, train, kind = config.data, config.train, config.model.type
+    held_out = (data.valid, data.valid_rows, data.valid_fraction)
+    if train.evaluate_every and data.train is not None and held_out == (None, None, None):
+        raise ConfigError(
+            "train.evaluate_every",
+            f"got {train.evaluate_every}, but there is no validation set; name data.valid, "
+            "data.valid_rows or data.valid_fraction, or set it to 0",
+        )
+    if train.stop_metric == "bleu" and kind in ("language_model", "masked_lm", "drafter"):
+        other = "tokens_per_round" if kind == "drafter" else "perplexity"
+        message = f"a {kind.replace('_', ' ')} has no bleu; expected {other} or loss"
+        raise ConfigError("train.stop_metric", message)
+    if train.stop_metric == "tokens_per_round" and kind != "drafter":
+        raise ConfigError("train.stop_metric", f"only a drafter has tokens_per_round, not a {kind}")
+    if train.shard and config.model.lora is not None:
+        raise ConfigError("train.shard", "does not go with model.lora, whose adapters are small")
+    if train.gradient_checkpointing and config.model.values.get("residual") == "reversible":
+        message = "reversible layers keep nothing as it is; leave it out"
+        raise ConfigError("train.gradient_checkpointing", message)
+    if config.evaluate is not None and not config.model.rides:
+        _check_test_kind(config, translates=kind == "seq2seq")
+
+
+def _check_test(config: RunConfig) -> None:
+    if config.evaluate is None:
+        return
+    check_installed(config.evaluate.tokenize)
+    if config.model.rides:
+        _check_test_kind(config, translates=run_task(config) == "translation")
+
+
+def _check_test_kind(config: RunConfig, *, translates: bool) -> None:
+    """Whether the test suits what the model does, and the model can decode as the test asks."""
+    test = config.evaluate
+    assert test is not None
+    if translates and test.text is not None:
+        message = "is for a language model; name evaluate.source and evaluate.reference"
+        raise ConfigError("evaluate.text", message)
+    if not translates and test.source is not None:
+        raise ConfigError("evaluate.source", "a language model is tested on evaluate.text instead")
+    if test.decode.mode != "ar" and not config.model.rides:
+        raise ConfigError(
+            "evaluate.decode.mode",
+            f"{test.decode.mode} needs a drafter or a ctc decoder, which is trained for this model "
+            "afterwards; use ar",
+        )
+
+
+def _check_extras(config: RunConfig) -> None:
+    if config.train.tensorboard and find_spec("tensorboard") is None:
+        raise MissingExtraError("tensorboard", "plot", "train.tensorboard")
+    if any(one.hub for one in config.data.corpora.values()) and find_spec("datasets") is None:
+        raise MissingExtraError("datasets", "hub", "reading a dataset of the Hub")
+
+
+def _check_folder(key: str, name: str) -> None:
+    """Refuse a folder that cannot be written, by the nearest folder above it that is there."""
+    if not name.strip() or "\0" in name:
+        raise ConfigError(key, f"got {name!r}, expected the name of a folder")
+    path = Path(name).expanduser().absolute()
+    place = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
+    if not place.is_dir():
+        raise ConfigError(key, f"got {name!r}, but {place} is not a folder; choose another")
+    if not os.access(place, os.W_OK | os.X_OK):
+        raise ResourceError(f"{key}: {name}: no permission to write in {place}")
+
+
+def _is_prepared(config: RunConfig) -> bool:
+    return "\0" not in config.data.folder and Path(config.data.folder).exists()
+
+
+def _check_corpora(config: RunConfig) -> None:
+    """Every file of every corpus can be opened, and every tokenizer that is named be read."""
+    data = config.data
+    for key, corpus in data.corpora.items():
+        with _named(key):
+            paths = corpus_files(corpus, data.path).values()
+        _check_files(key, paths)
+    if data.train is None:
+        return
+    if data.tokenizer.folder is not None:
+        find_tokenizer(data, data.tokenizer.folder)
+    if data.source_tokenizer is not None:
+        find_source_tokenizer(data, data.source_tokenizer.folder)
+
+
+def _check_lengths(config: RunConfig) -> None:
+    """Learned positions must reach to the end of the longest row that training may meet."""
+    values: Mapping[str, Any] = config.model.values
+    if config.model.start is not None:
+        values = vars(started_config(config))
+    if config.model.rides or values.get("position") != "learned" or values.get("memory"):
+        return
+    settings: Mapping[str, Any] = config.data.model_dump(mode="json")
+    if _is_prepared(config):
+        settings = read_manifest(Path(config.data.folder)).config
+    if config.model.type in ("language_model", "masked_lm"):
+        key, longest = "sequence_length", int(settings["sequence_length"])
+        longest += config.model.type == "masked_lm"  # both ends of a row are shown
+        positions = values.get("max_positions", longest)
+    else:
+        key, longest = "clean.max_tokens", int(settings["clean"]["max_tokens"]) + 1
+        positions = values.get("max_positions", 1024)
+    if isinstance(positions, int) and positions < longest:
+        raise ConfigError(
+            "model.max_positions",
+            f"got {positions}, but a row of the data may have {longest} tokens; raise it or lower "
+            f"data.{key}",
+        )
+
+
+def _check_test_files(config: RunConfig) -> None:
+    test = config.evaluate
+    if test is None:
+        return
+    if test.text is not None:
+        _check_files("evaluate.text", [config.data.path(test.text)])
+        return
+    assert test.source is not None
+    assert test.reference is not None
+    sides = (("source", test.source), ("reference", test.reference))
+    counts = {key: len(_read("evaluate." + key, config.data.path(name))) for key, name in sides}
+    if counts["source"] != counts["reference"]:
+        raise ConfigError(
+            "evaluate.reference",
+            f"{test.source} has {counts['source']} lines and {test.reference} has "
+            f"{counts['reference']}; line n of one must be the translation of line n of the other",
+        )
+
+
+def _check_files(key: str, paths: Iterable[Path]) -> None:
+    for path in paths:
+        with _named(key), open_file(path) as file:
+            file.read(1)
+
+
+def _read(key: str, path: Path) -> list[str]:
+    with _named(key):
+        return read_lines(path)
+
+
+@contextmanager
+def _named(key: str) -> Iterator[None]:
+    """Say under which key a file stands that cannot be read."""
+    try:
+        yield
+    except OutriderError as error:
+        raise ConfigError(key, str(error)) from None

@@ -1,0 +1,24 @@
+"""Objectives: what a model learns to predict from a batch, one file each."""
+
+from outrider.torch.training.objectives.base import IGNORED, Inputs, Objective, StatefulObjective
+from outrider.torch.training.objectives.ctc import CtcObjective
+from outrider.torch.training.objectives.drafter import DrafterObjective
+from outrider.torch.training.objectives.language_model import LanguageModelObjective
+from outrider.torch.training.objectives.masked_lm import MaskedLmObjective
+from outrider.torch.training.objectives.segments import SegmentObjective
+from outrider.torch.training.objectives.translation import TranslationObjective
+from outrider.torch.training.objectives.word_level import WordLevelObjective
+
+__all__ = [
+    "IGNORED",
+    "CtcObjective",
+    "DrafterObjective",
+    "Inputs",
+    "LanguageModelObjective",
+    "MaskedLmObjective",
+    "Objective",
+    "SegmentObjective",
+    "StatefulObjective",
+    "TranslationObjective",
+    "WordLevelObjective",
+]

@@ -1,0 +1,189 @@
+"""Block drafting: from a random place in the target's own text, guess the next tokens at once.
+
+    loss = sum_blocks sum_i decay^i (-log q_i(y_{a+i} | y_<=a, x, y_{a..a+i-1}))  /  sum of weights
+
+With `soft_labels` what a slot learns is not the token y that the target chose but all of its
+probabilities p, of the words that may be drafted (what it hesitated between, too):
+
+    -log q_i(y)  becomes  - sum_v p(v) log q_i(v)
+
+A frozen target runs over the whole text once; its states stand in for everything before a block's
+anchor a. Some blocks run without the state along the drafted tokens, so that the slots alone learn
+to name good candidates. One more block covers the whole target, with random tokens known: that is
+mask-predict.
+
+A drafter that allocates steps predicts the length L of the text too: (log L - log of the labels)^2
+is added, a mean over the rows.
+"""
+
+from typing import NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from outrider.torch.models import Drafter, Seq2Seq
+from outrider.torch.models.base import right_padding
+from outrider.torch.models.drafter import Slots
+from outrider.torch.nn.loss import counted_places, smoothed_cross_entropy
+from outrider.torch.training.objectives.base import IGNORED, Inputs
+
+__all__ = ["DrafterObjective", "run_target", "tokens_at"]
+
+WITHOUT_STATE = 0.2
+"""Share of the rows that are trained without the state along the drafted tokens."""
+SHAPE_STEP = 512
+"""The number of slots that are scored is a multiple of this."""
+
+
+class DrafterObjective:
+    """Labels are the tokens the target itself generated (see `outrider distill`)."""
+
+    def count(self, inputs: Inputs) -> int:
+        """All labels."""
+        return int((inputs["labels"] != IGNORED).sum())
+
+    def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
+        """Mean over the slots, weighted; times the batch's share of the update."""
+        share = self.count(inputs) / divisor
+        loss: Tensor = model(lambda drafter: _loss(drafter, inputs, share, smoothing))
+        return loss
+
+
+def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> Tensor:
+    config = drafter.config
+    target = run_target(drafter, inputs)
+    fed_BT, label_BT, memory_BSD, keep_BS = target.fed_BT, target.label_BT, *target.source
+    slots = _cut(drafter, label_BT)
+    hidden_BND = drafter.train_blocks(target.seen, fed_BT, slots, memory_BSD, keep_BS)
+    state_BNR = None
+    if config.rank:
+        state_BNR = _run_states(drafter, hidden_BND, tokens_at(fed_BT, slots, 0))
+        if drafter.training:
+            chance_B11 = torch.rand(len(state_BNR), 1, 1, device=state_BNR.device)
+            state_BNR = state_BNR * (chance_B11 >= WITHOUT_STATE)
+    label_BN = drafter.listed(tokens_at(label_BT, slots, IGNORED))
+    weight_BN = (label_BN != IGNORED) * config.decay ** slots.index_N.float()
+    # Half of the slots lie past the end of their text; scoring words is most of the work.
+    counted_M = counted_places(label_BN, SHAPE_STEP)
+    hidden_MD, label_M = hidden_BND.flatten(0, 1)[counted_M], label_BN.flatten()[counted_M]
+    state_MR = None if state_BNR is None else state_BNR.flatten(0, 1)[counted_M]
+    weight_M = weight_BN.flatten()[counted_M]
+    logits_MV = drafter.logits(hidden_MD, state_MR)
+    scale = share / max(1e-9, float(weight_M.sum()))
+    if not drafter.training:
+        return smoothed_cross_entropy(logits_MV, label_M, smoothing, scale, weight_M)
+    if config.soft_labels:
+        likely_MV = _likely(drafter, target.hidden_BTD, slots, counted_M)
+        loss_M = F.cross_entropy(logits_MV.float(), likely_MV, reduction="none")
+        loss = scale * (loss_M * weight_M).sum()
+    else:
+        loss = smoothed_cross_entropy(logits_MV, label_M, smoothing, scale, weight_M)
+    right_M = _right(logits_MV.detach(), label_M)
+    sure_M = drafter.confidence_logit(hidden_MD, state_MR).float()
+    doubt_M = F.binary_cross_entropy_with_logits(sure_M, right_M, reduction="none")
+    loss = loss + scale * (doubt_M * weight_M).sum()
+    if drafter.allocation is None or memory_BSD is None:
+        return loss
+    wrong_B = drafter.allocation.log_length(memory_BSD, keep_BS) - _log_count(label_BT)
+    return loss + share * wrong_B.square().mean()
+
+
+@torch.no_grad()
+def _likely(drafter: Drafter, hidden_BTD: Tensor, slots: Slots, counted_M: Tensor) -> Tensor:
+    """Return the target's probabilities at these slots, of the words that may be drafted."""
+    width, last = hidden_BTD.shape[2], hidden_BTD.shape[1] - 1
+    place_BN1 = (slots.anchor_BN + slots.index_N).clamp(max=last)[..., None]
+    hidden_MD = hidden_BTD.gather(1, place_BN1.expand(-1, -1, width)).flatten(0, 1)[counted_M]
+    return drafter.target_logits(hidden_MD).float().softmax(-1)
+
+
+def _log_count(label_BT: Tensor) -> Tensor:
+    """Log of the number of labels of every row, the end token counted."""
+    return (label_BT != IGNORED).sum(1).clamp(min=1).float().log()
+
+
+def _right(logits_NV: Tensor, label_N: Tensor) -> Tensor:
+    """1 where the label is the likeliest; a maximum is far faster to find than its place."""
+    label_N1 = label_N[:, None].clamp(min=0)
+    return (logits_NV.gather(1, label_N1)[:, 0] == logits_NV.amax(1)).float()
+
+
+class TargetPass(NamedTuple):
+    """What the frozen target makes of a batch."""
+
+    hidden_BTD: Tensor
+    """What its head reads."""
+    seen: list[Tensor]
+    """States of all its layers."""
+    source: tuple[Tensor | None, Tensor | None]
+    """What is read of the source, and which of it is real."""
+    fed_BT: Tensor
+    label_BT: Tensor
+
+
+@torch.no_grad()
+def run_target(drafter: Drafter, inputs: Inputs) -> TargetPass:
+    """Run the target over whole texts."""
+    target = drafter.target
+    drafter.place_target()
+    seen: list[Tensor] = []
+    if isinstance(target, Seq2Seq):
+        label_BT = inputs["labels"]
+        fed_BT = target.shift_right(label_BT)
+        keep_BS = right_padding(inputs["attention_mask"])
+        memory_BSD = target.encode(inputs["input_ids"], keep_BS)
+        hidden_BTD = target.decode(fed_BT, memory_BSD, keep_BS, seen)
+        return TargetPass(hidden_BTD, seen, drafter.read(memory_BSD, keep_BS), fed_BT, label_BT)
+    label_BT = F.pad(inputs["labels"][:, 1:], (0, 1), value=IGNORED)
+    hidden_BTD = target.hidden(inputs["input_ids"], seen)
+    return TargetPass(hidden_BTD, seen, (None, None), inputs["input_ids"], label_BT)
+
+
+def _cut(drafter: Drafter, label_BT: Tensor) -> Slots:
+    """Choose the blocks: random anchors in training, evenly spread ones otherwise."""
+    config, device = drafter.config, label_BT.device
+    rows, length = label_BT.shape
+    count_B1 = (label_BT != IGNORED).sum(1, keepdim=True).clamp(min=1)
+    if drafter.training:
+        place_BA = torch.rand(rows, config.anchors, device=device)
+    else:
+        place_BA = (torch.arange(config.anchors, device=device) + 0.5) / config.anchors
+    anchor_BA = (place_BA * count_B1).long()
+    index_K = torch.arange(config.train_block, device=device)
+    anchor_BN = anchor_BA.repeat_interleave(config.train_block, dim=1)
+    index_N = index_K.repeat(config.anchors)
+    block_N = torch.arange(config.anchors, device=device).repeat_interleave(config.train_block)
+    known_BN = (index_N == 0).expand(rows, -1)
+    if config.whole:
+        index_T = torch.arange(length, device=device)
+        share_B1 = torch.rand(rows, 1, device=device).mul(2).sub(1).clamp(min=0)
+        known_BT = torch.rand(rows, length, device=device) < share_B1
+        anchor_BN = torch.cat([anchor_BN, anchor_BN.new_zeros(rows, length)], dim=1)
+        index_N = torch.cat([index_N, index_T])
+        block_N = torch.cat([block_N, torch.full_like(index_T, config.anchors)])
+        known_BN = torch.cat([known_BN, known_BT | (index_T == 0)], dim=1)
+    return Slots(anchor_BN, index_N, block_N, known_BN)
+
+
+def tokens_at(tokens_BT: Tensor, slots: Slots, outside: int) -> Tensor:
+    """The token at each slot's place; `outside` beyond the end."""
+    place_BN = slots.anchor_BN + slots.index_N
+    last = tokens_BT.shape[1] - 1
+    found_BN = tokens_BT.gather(1, place_BN.clamp(max=last))
+    return found_BN.masked_fill(place_BN > last, outside)
+
+
+def _run_states(drafter: Drafter, hidden_BND: Tensor, fed_BN: Tensor) -> Tensor:
+    """Run the state along every block: first those of equal length together, then the whole one."""
+    config, rows = drafter.config, hidden_BND.shape[0]
+    short = config.anchors * config.train_block
+    shape = (rows * config.anchors, config.train_block)
+    state_MKR = drafter.run_state(
+        hidden_BND[:, :short].reshape(*shape, -1), fed_BN[:, :short].reshape(shape)
+    )
+    state_BNR = state_MKR.reshape(rows, short, -1)
+    if not config.whole:
+        return state_BNR
+    whole_BTR = drafter.run_state(hidden_BND[:, short:], fed_BN[:, short:])
+    return torch.cat([state_BNR, whole_BTR], dim=1)

@@ -1,0 +1,29 @@
+"""Next-token prediction: every token from all tokens before it.
+
+loss = sum_{t>0} -log p(x_t | x_<t)
+"""
+
+from torch import Tensor, nn
+
+from outrider.torch.training.objectives.base import IGNORED, Inputs, add_penalty
+
+__all__ = ["LanguageModelObjective"]
+
+
+class LanguageModelObjective:
+    """Labels stand where their tokens stand; position t predicts the label at t + 1."""
+
+    def count(self, inputs: Inputs) -> int:
+        """All labels but the first, which nothing comes before."""
+        return int((inputs["labels"][:, 1:] != IGNORED).sum())
+
+    def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
+        """One pass over all positions at once."""
+        output = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs.get("attention_mask"),
+            labels=inputs["labels"],
+            label_smoothing=smoothing,
+            num_items_in_batch=divisor,
+        )
+        return add_penalty(output.loss, model, self.count(inputs) / divisor)

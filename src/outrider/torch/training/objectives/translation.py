@@ -1,0 +1,29 @@
+"""Teacher forcing: every target token from the source and all target tokens before it.
+
+loss = sum_t -log p(y_t | y_<t, x)
+"""
+
+from torch import Tensor, nn
+
+from outrider.torch.training.objectives.base import IGNORED, Inputs, add_penalty
+
+__all__ = ["TranslationObjective"]
+
+
+class TranslationObjective:
+    """An encoder-decoder predicts `labels`; its decoder reads them one position later."""
+
+    def count(self, inputs: Inputs) -> int:
+        """All labels."""
+        return int((inputs["labels"] != IGNORED).sum())
+
+    def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
+        """One pass over all positions at once."""
+        output = model(
+            input_ids=inputs["input_ids"],
+            attention_mask=inputs["attention_mask"],
+            labels=inputs["labels"],
+            label_smoothing=smoothing,
+            num_items_in_batch=divisor,
+        )
+        return add_penalty(output.loss, model, self.count(inputs) / divisor)

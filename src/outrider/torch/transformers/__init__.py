@@ -1,0 +1,118 @@
+"""Tandem decoding for a model that stays in transformers.
+
+    from outrider.torch.transformers import tandem
+
+    model = MarianMTModel.from_pretrained("Helsinki-NLP/opus-mt-zh-en")
+    model.generate(**inputs, custom_generate=tandem("FOLDER"), num_beams=1)
+
+gives what `model.generate(**inputs, num_beams=1)` gives, in fewer passes: the drafter that lies in
+FOLDER guesses a block of tokens, and the model's own weights confirm or correct it in one pass.
+
+Who verifies? The caches of transformers have one length for a whole batch, so rows that accept
+different numbers of tokens cannot stand in one. Ours have a length per row. So the encoder's
+output, where there is one, is taken from transformers as `generate` computed it, and our decoder
+goes on with the weights of the model itself: they are shared on a CPU, but for those that we keep
+stacked or turned (queries, keys and values are one matrix here). They are taken anew when they
+change.
+
+Is it exact? Logits processors and stopping criteria are those that `generate` prepared, asked about
+the text of a row as it stands at each token. Two engines add up the same float32 numbers in another
+order, as one engine does in batches of another size. Where the best two tokens lie within that
+rounding, transformers' own forward is asked about this text and decides. In half precision such
+ties are common, so it is refused, and so is every option that this loop does not honour.
+"""
+
+import sys
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import torch
+from torch import Tensor
+from transformers import PreTrainedModel
+from transformers.generation import GenerationConfig, LogitsProcessorList, StoppingCriteriaList
+
+from outrider.errors import ConfigError, ModelError
+from outrider.files.hub import model_folder
+from outrider.torch.models import Drafter, LanguageModel, Seq2Seq
+from outrider.torch.models.folder import load_ctc, load_drafter
+from outrider.torch.transformers.loop import Loop
+from outrider.torch.transformers.options import check_dropped, check_model, check_options
+from outrider.torch.transformers.prompt import Prompt
+from outrider.torch.transformers.view import compare, view_of
+
+__all__ = ["Tandem", "tandem"]
+
+Target = Seq2Seq | LanguageModel
+BLOCK = 8
+"""Tokens drafted at once where the user does not say."""
+
+
+def tandem(folder: str | Path, *, draft_tokens: int | None = None) -> "Tandem":
+    """Return what `generate(..., custom_generate=...)` takes, with the drafter of a model folder.
+
+    Args:
+        folder: An Outrider model folder with a drafter, or a Hub name.
+        draft_tokens: Tokens drafted at once; by default 8, or as many as the drafter can.
+    """
+    return Tandem(model_folder(folder), draft_tokens)
+
+
+class Tandem:
+    """Greedy decoding by draft and verification; see `tandem`."""
+
+    def __init__(self, folder: Path, draft_tokens: int | None) -> None:
+        self.folder, self.draft_tokens = folder, draft_tokens
+        self._bound: WeakKeyDictionary[Any, tuple[Any, Target, Drafter]] = WeakKeyDictionary()
+
+    def __call__(
+        self,
+        model: PreTrainedModel,
+        input_ids: Tensor,
+        logits_processor: LogitsProcessorList,
+        stopping_criteria: StoppingCriteriaList,
+        generation_config: GenerationConfig,
+        **model_kwargs: Any,
+    ) -> Tensor:
+        """Go on from `input_ids`, as transformers' own decoding methods do."""
+        check_dropped(sys._getframe(1).f_locals)
+        check_options(generation_config, logits_processor, stopping_criteria, model_kwargs)
+        check_model(model)
+        prompt = Prompt.of(model, input_ids, model_kwargs)
+        target, drafter = self._bind(model, prompt)
+        ends = generation_config._eos_token_tensor
+        loop = Loop(
+            target,
+            drafter,
+            prompt,
+            block=self._block(drafter),
+            limit=int(generation_config.max_length),
+            ends=set() if ends is None else {int(token) for token in ends.flatten()},
+            processors=logits_processor,
+        )
+        texts = loop.run()
+        longest = max(map(len, texts))
+        pad = generation_config._pad_token_tensor
+        fill = 0 if pad is None else int(pad)
+        filled = [[*text, *[fill] * (longest - len(text))] for text in texts]
+        return torch.tensor(filled, dtype=input_ids.dtype, device=input_ids.device)
+
+    def _block(self, drafter: Drafter) -> int:
+        longest, wanted = drafter.config.block, self.draft_tokens
+        if wanted is not None and not 1 <= wanted <= longest:
+            message = f"got {wanted}, but this drafter guesses 1 to {longest} at once"
+            raise ConfigError("draft_tokens", message)
+        return wanted or min(BLOCK, longest)
+
+    def _bind(self, model: PreTrainedModel, prompt: Prompt) -> tuple[Target, Drafter]:
+        """Return our view of the model and its drafter; made anew where weights have changed."""
+        now = [(weight.data_ptr(), weight._version) for weight in model.state_dict().values()]
+        if (bound := self._bound.get(model)) is not None and bound[0] == now:
+            return bound[1], bound[2]
+        target = view_of(model)
+        compare(target, prompt)
+        drafter = load_drafter(self.folder, target, load_ctc(self.folder, target))
+        if drafter is None:
+            raise ModelError(f"{self.folder}: has no drafter; outrider accelerate makes one")
+        self._bound[model] = now, target, drafter
+        return target, drafter

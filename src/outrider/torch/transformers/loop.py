@@ -1,0 +1,132 @@
+"""Draft, verify, accept, for rows that each go on at their own pace."""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+from transformers.generation import LogitsProcessorList
+
+from outrider.torch.models import DecoderState, Drafter, LanguageModel, Seq2Seq
+from outrider.torch.nn.cache import SLACK
+from outrider.torch.transformers.options import processors_of
+from outrider.torch.transformers.prompt import Prompt, Row
+
+__all__ = ["Loop"]
+
+NEAR = 32 * torch.finfo(torch.float32).eps
+"""Two tokens are nearly tied when their scores differ by less than this share of the larger,"""
+USUAL = 10.0
+"""or of this, where that is more: a small logit may be the sum of large numbers."""
+
+
+class Loop:
+    """Draft, verify, accept, for rows that each go on at their own pace."""
+
+    def __init__(
+        self,
+        target: Seq2Seq | LanguageModel,
+        drafter: Drafter,
+        prompt: Prompt,
+        *,
+        block: int,
+        limit: int,
+        ends: set[int],
+        processors: LogitsProcessorList,
+    ) -> None:
+        self.target, self.drafter, self.prompt = target, drafter, prompt
+        self.block, self.limit, self.ends = block, limit, ends
+        self.processors = [processors_of(processors, row.place) for row in prompt.rows]
+        self.device = target.tokens.weight.device
+
+    @torch.inference_mode()
+    def run(self) -> list[list[int]]:
+        """Return every row's text, prompt included."""
+        rows = self.prompt.rows
+        texts = [row.tokens for row in rows]
+        self.state = self._open(len(rows))
+        self.drafter.attach(self.state, self.prompt.memory_BSD, self.prompt.keep_BS)
+        before = [row.real[:-1] for row in rows]
+        if any(before):
+            self._extend(before)
+        while rows:
+            done = self._round(rows)
+            if any(done):
+                left = [n for n, over in enumerate(done) if not over]
+                self.state.select(left)
+                rows = [rows[n] for n in left]
+        return texts
+
+    def _open(self, rows: int) -> DecoderState:
+        width = self.drafter.config.block + 1
+        room = {"capacity": self.limit + width, "slack": max(SLACK, width)}
+        if isinstance(self.target, LanguageModel):
+            state = self.target.open(rows, **room)
+        else:
+            assert self.prompt.memory_BSD is not None
+            state = self.target.open(self.prompt.memory_BSD, self.prompt.keep_BS, **room)
+        state.spare = width
+        return state
+
+    def _round(self, rows: Sequence[Row]) -> list[bool]:
+        """Take every row further by at least one token; return who is done."""
+        drafted = self._draft(rows)
+        logits_BTV = self._extend([[r.tokens[-1], *d] for r, d in zip(rows, drafted, strict=True)])
+        best = None if any(self.processors) else _likeliest(logits_BTV)
+        done, lengths = [], []
+        for n, (row, guesses) in enumerate(zip(rows, drafted, strict=True)):
+            over = False
+            for place in range(len(guesses) + 1):
+                if best is None:
+                    token = self._choose(row, logits_BTV[n, place])
+                elif best[1][n][place]:
+                    token = int(self._settle(row).argmax())
+                else:
+                    token = best[0][n][place]
+                row.tokens.append(token)
+                over = token in self.ends or len(row.tokens) >= self.limit
+                if over or place == len(guesses) or guesses[place] != token:
+                    break
+            done.append(over)
+            lengths.append(len(row.real) - 1)
+        self.state.rollback(lengths)
+        return done
+
+    def _draft(self, rows: Sequence[Row]) -> list[list[int]]:
+        counts = [min(self.block, self.limit - len(row.tokens) - 1) for row in rows]
+        if max(counts) < 1:
+            return [[] for _ in rows]
+        newest_B1 = torch.tensor([[row.tokens[-1]] for row in rows], device=self.device)
+        tokens = self.drafter.draft(newest_B1, self.state, counts).tokens_BK.tolist()
+        return [row[:count] for row, count in zip(tokens, counts, strict=True)]
+
+    def _extend(self, tokens: Sequence[Sequence[int]]) -> Tensor:
+        counts = [len(row) for row in tokens]
+        longest = max(counts)
+        full = [[*row, *[0] * (longest - len(row))] for row in tokens]
+        tokens_BT = torch.tensor(full, device=self.device)
+        ragged = min(counts) < longest
+        count_B = torch.tensor(counts, device=tokens_BT.device) if ragged else None
+        return self.target.extend(tokens_BT, self.state, count_B=count_B)
+
+    def _choose(self, row: Row, logits_V: Tensor) -> int:
+        """Return what greedy decoding says after the text of a row."""
+        text_1T = torch.tensor([row.tokens], device=logits_V.device)
+        processors = self.processors[row.place]
+        score_1V = processors(text_1T, logits_V[None].clone())
+        (tokens,), (near,) = (answer[0] for answer in _likeliest(score_1V[None]))
+        if near:
+            score_1V = processors(text_1T, self._settle(row)[None])
+            return int(score_1V.argmax())
+        return int(tokens)
+
+    def _settle(self, row: Row) -> Tensor:
+        """Let transformers itself score the next token of a row."""
+        return self.prompt.ask(row.place, row.real)
+
+
+def _likeliest(score_BTV: Tensor) -> tuple[list[list[int]], list[list[bool]]]:
+    """Return the best token everywhere, and whether another is as good but for rounding."""
+    top = score_BTV.topk(2, dim=-1)
+    first, second = top.values.unbind(-1)
+    near_BT = first - second <= NEAR * first.abs().clamp(min=USUAL)
+    return top.indices[..., 0].tolist(), near_BT.tolist()

@@ -1,0 +1,31 @@
+"""A small model that says something and ends, and lines in the language it reads."""
+
+import torch
+
+from outrider.torch.models import Seq2Seq
+from tests.helpers import tiny
+
+__all__ = ["ending_model", "texts"]
+
+WORDS = ["cat", "dog", "bird", "tree", "sees", "sings", "the", "a", "in", "and"]
+
+
+def texts(count: int) -> list[str]:
+    """Lines of two to eight words, no two of the first hundred alike."""
+    return [
+        " ".join(
+            WORDS[(seed * 7 + place * (3 + seed % 5)) % len(WORDS)] for place in range(2 + seed % 7)
+        )
+        for seed in range(count)
+    ]
+
+
+def ending_model(words: int, *, eos: int, longest: int, **changes: int) -> Seq2Seq:
+    """Make a model of random weights; the further it is, the more it wants to end."""
+    model = tiny.seq2seq(
+        vocab_size=words, norm="pre", position="learned", max_positions=longest, **changes
+    )
+    with torch.no_grad():
+        place_T1 = torch.arange(longest)[:, None]
+        model.decoder_position.table.weight += place_T1 * model.tokens.weight[eos]
+    return model

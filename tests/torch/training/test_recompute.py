@@ -1,0 +1,94 @@
+"""`train.gradient_checkpointing`: the same gradients to the bit, with less kept for them."""
+
+from pathlib import Path
+
+import pytest
+import torch
+from test_family import MODELS, small
+from torch import Tensor, nn
+from torch.autograd.graph import saved_tensors_hooks
+
+from outrider.config import build_config
+from outrider.errors import ConfigError
+from outrider.run_config import RunConfig
+from outrider.torch.nn.layer.block import Block
+from outrider.torch.plan.probe import Shape, make_batch
+from outrider.torch.training.build import blank_model
+from outrider.torch.training.check import check_settings
+from outrider.torch.training.objectives import SegmentObjective
+from outrider.torch.training.run import segment_length, training_objective
+
+WORDS = 40
+
+
+def checkpointed(config: RunConfig) -> RunConfig:
+    train = config.train.model_copy(update={"gradient_checkpointing": True})
+    return config.model_copy(update={"train": train})
+
+
+def is_reversible(config: RunConfig) -> bool:
+    return config.model.values.get("residual") == "reversible"
+
+
+def one_pass(config: RunConfig, length: int = 16) -> tuple[float, dict[str, Tensor], int]:
+    """Return the loss, gradients, and how many bytes were kept for them, dropout and all."""
+    torch.manual_seed(0)
+    model = blank_model(config, WORDS).train()
+    segment = segment_length(model)
+    objective = training_objective(config, segment, None)
+    shape = Shape(8 if segment else length, WORDS, config.model.type == "seq2seq", segment)
+    torch.manual_seed(5)
+    batch = make_batch(shape, 4, torch.device("cpu"))
+    if isinstance(objective, SegmentObjective):
+        objective.memory = None
+    kept: dict[int, Tensor] = {}
+
+    def note(tensor: Tensor) -> Tensor:
+        kept[tensor.data_ptr()] = tensor
+        return tensor
+
+    with saved_tensors_hooks(note, lambda tensor: tensor):
+        loss = objective.loss(model, batch, divisor=7.0, smoothing=0.1)
+    loss.backward()
+    weights = {one.data_ptr() for one in model.parameters()}
+    held = sum(one.nbytes for at, one in kept.items() if at not in weights)
+    grads = {name: one.grad for name, one in model.named_parameters() if one.grad is not None}
+    return float(loss.detach()), grads, held
+
+
+@pytest.mark.parametrize("name", MODELS)
+def test_gradients_are_the_same_to_the_bit_and_less_is_kept(name: str, tmp_path: Path) -> None:
+    config = small(name, tmp_path)
+    if is_reversible(config):
+        with pytest.raises(ConfigError, match=r"train\.gradient_checkpointing: reversible layers"):
+            check_settings(checkpointed(config))
+        return
+    loss, grads, held = one_pass(config)
+    again, same, less = one_pass(checkpointed(config))
+    assert again == loss
+    assert same.keys() == grads.keys()
+    assert all(torch.equal(same[key], grad) for key, grad in grads.items())
+    assert less < held
+
+
+def test_a_deep_model_keeps_little_more_than_one_layer(tmp_path: Path) -> None:
+    """Of twelve layers the inputs are kept: a layer more costs its input, not its insides."""
+    config = small("sparse-transformer", tmp_path)
+
+    def kept(layers: int) -> int:
+        values = {**config.model.model_dump(), "layers": layers, "attention": {"kind": "causal"}}
+        deep = build_config(RunConfig, {**config.model_dump(), "model": values})
+        return one_pass(checkpointed(deep), length=24)[2]
+
+    row = 4 * 23 * 16 * 4  # rows, tokens, width, bytes
+    assert kept(12) - kept(2) <= 10 * 1.1 * row
+
+
+def test_only_layers_that_are_asked_for_it(tmp_path: Path) -> None:
+    config = small(MODELS[0], tmp_path)
+
+    def asked(model: nn.Module) -> set[bool]:
+        return {part.recompute for part in model.modules() if isinstance(part, Block)}
+
+    assert asked(blank_model(config, WORDS)) == {False}
+    assert asked(blank_model(checkpointed(config), WORDS)) == {True}
