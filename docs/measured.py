@@ -96,7 +96,7 @@ def _costs() -> Iterator[str]:
 
 
 def _decoded(name: str) -> Iterator[str]:
-    """Speeds of all engines from one result of `outrider lab bench decode`, a tab for each batch."""
+    """Speeds of all engines from a result of `outrider lab bench decode`, a tab for each batch."""
     result = _result(name)
     if (IMAGES / f"{name}.png").is_file():
         yield f"![Speed of every engine by batch size](images/{name}.png)\n"

@@ -21,10 +21,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from outrider.data.lines import read_text, text_lines
 from outrider.decoding.arrays import like
 from outrider.decoding.questions import LogProbs, Nothing
 from outrider.decoding.statistics import Statistics
-from outrider.evaluation.evaluate import read_lines, read_text
+from outrider.evaluation.metrics import score_translations
 from outrider.evaluation.ngram import NgramModel
 from outrider.evaluation.repetition import length_ratio, repetition_rate
 from outrider.runtime import Generator, Translator, load
@@ -32,7 +33,6 @@ from outrider.runtime.origin import origin
 from outrider.runtime.provenance import write_result
 from outrider.show.palette import INDIGO, INK, ORANGE, QUIET, TEAL
 from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
-from outrider.torch.evaluation.likelihood import score_translations
 
 GAMMAS = tuple(n / 10 for n in range(11))
 ALONE: dict[str, dict[str, Any]] = {
@@ -82,7 +82,7 @@ def beside(texts: Sequence[str], ours: Sequence[str], stats: Statistics) -> dict
 def translations(translator: Translator, options: argparse.Namespace) -> dict[str, Any]:
     """Measure a translator."""
     sources, references = (
-        read_lines(path)[: options.lines] for path in (options.source, options.reference)
+        text_lines(path)[: options.lines] for path in (options.source, options.reference)
     )
     alone, rows, greedy = {}, [], []
     for name, mode in ALONE.items():

@@ -24,7 +24,7 @@ from typing import Any
 
 import psutil
 
-sys.path.append(str(Path(__file__).parents[2] / "tests"))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from outrider.data import prepare as prepare_module
 from outrider.data.config import PrepareConfig

@@ -22,12 +22,12 @@ from typing import Any
 import torch
 from transformers import MarianMTModel
 
-from outrider.evaluation.evaluate import read_lines
+from outrider.data.lines import text_lines
+from outrider.evaluation.metrics import score_translations
 from outrider.files.hub import model_folder
 from outrider.runtime import Translator, load
 from outrider.runtime.origin import origin
 from outrider.runtime.provenance import write_result
-from outrider.torch.evaluation.likelihood import score_translations
 from outrider.torch.export import export_ctranslate2
 from outrider_lab.bench.decode.plan import export_for_transformers
 
@@ -138,8 +138,8 @@ def main() -> None:
     options = parser.parse_args()
     torch.set_num_threads(1)
     folder = model_folder(options.model)
-    sources = read_lines(options.source)[: options.lines]
-    references = read_lines(options.reference)[: options.lines]
+    sources = text_lines(options.source)[: options.lines]
+    references = text_lines(options.reference)[: options.lines]
     plain = load(folder, backend="torch", dtype="float32")
     assert isinstance(plain, Translator)
     beams: dict[str, Any] = {} if options.beams == 1 else {"beams": options.beams}

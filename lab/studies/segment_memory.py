@@ -21,11 +21,16 @@ from typing import Any
 import torch
 from torch.nn import functional as F
 
-from outrider.evaluation.evaluate import evaluate_text, read_text
+from outrider.data.lines import read_text
 from outrider.runtime.origin import origin
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.text.tokenizer import load_tokenizer
-from outrider.torch.evaluation.likelihood import LikelihoodScore, score_segments, score_text
+from outrider.torch.evaluation.likelihood import (
+    LikelihoodScore,
+    evaluate_text,
+    score_segments,
+    score_text,
+)
 from outrider.torch.models import LanguageModel, load_model
 
 WINDOWS = 16

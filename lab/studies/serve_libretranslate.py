@@ -1,4 +1,4 @@
-"""LibreTranslate with a model of ours, to be measured by `outrider lab bench serve --libretranslate`.
+"""LibreTranslate with one of our models, for `outrider lab bench serve --libretranslate`.
 
     outrider export MODEL CT2 --to ctranslate2 --quantization int8
     python lab/studies/serve_libretranslate.py CT2 --pair zh-en --port 5001

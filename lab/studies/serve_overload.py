@@ -18,7 +18,7 @@ from pathlib import Path
 from statistics import linear_regression, quantiles
 from urllib.parse import urlsplit
 
-from outrider.evaluation.evaluate import read_lines
+from outrider.data.lines import text_lines
 from outrider.runtime.provenance import machine, versions
 from outrider.serving.spec import read_spec
 from outrider_lab.bench.serve.clients import ask_all
@@ -39,7 +39,7 @@ def main() -> None:
     pair = read_spec(given.model).pair
     assert pair is not None
     same = {"source": pair[0], "target": pair[1]}
-    bodies = [{"q": line, **same} for line in read_lines(given.source) if line.strip()]
+    bodies = [{"q": line, **same} for line in text_lines(given.source) if line.strip()]
     options = ("--threads", given.threads, "--deadline", given.deadline)
     with (
         tempfile.TemporaryDirectory() as folder,

@@ -12,7 +12,7 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.append(str(Path(__file__).parents[2] / "tests"))
+sys.path.append(str(Path(__file__).parents[2]))
 
 from outrider_lab.bench.serve.server import serve_line, serving
 from tests.helpers import drafted

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 
+from outrider.data.lines import text_lines
 from outrider.decoding import DecodeSettings
-from outrider.evaluation.evaluate import read_lines
 from outrider.runtime import Translator, load
 from outrider.runtime.origin import origin
 from outrider.runtime.provenance import write_result
@@ -50,7 +50,7 @@ def main() -> None:
     parser.add_argument("--source", type=Path, required=True)
     parser.add_argument("--json", type=Path)
     arguments = parser.parse_args()
-    lines = read_lines(arguments.source)
+    lines = text_lines(arguments.source)
     translator = load(arguments.model, backend="torch")
     assert isinstance(translator, Translator)
     rows = measure(translator, lines)

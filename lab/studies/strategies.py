@@ -11,12 +11,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from outrider.evaluation.evaluate import read_lines
+from outrider.data.lines import text_lines
+from outrider.evaluation.metrics import score_translations
 from outrider.files.hub import model_folder
 from outrider.runtime import Translator, load
 from outrider.runtime.origin import origin
 from outrider.runtime.provenance import write_result
-from outrider.torch.evaluation.likelihood import score_translations
 
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -36,7 +36,7 @@ def main() -> None:
     options = parser.parse_args()
     folder = model_folder(options.model)
     sources, references = (
-        read_lines(path)[: options.lines] for path in (options.source, options.reference)
+        text_lines(path)[: options.lines] for path in (options.source, options.reference)
     )
     model = load(folder, dtype="int8", threads=1)
     assert isinstance(model, Translator)

@@ -92,9 +92,9 @@ def smaller(path: Path, overrides: list[str], share: float, steps: int) -> Stude
 
 
 def _lines(path: Path) -> int:
-    from outrider.evaluation.evaluate import read_lines
+    from outrider.data.lines import text_lines
 
-    return len(read_lines(path))
+    return len(text_lines(path))
 
 
 def start(config: Path, folder: Path) -> "subprocess.Popen[bytes]":

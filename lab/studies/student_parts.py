@@ -18,8 +18,9 @@ from rich.console import Console
 
 from outrider.config import load_config
 from outrider.data.augment import change_all
+from outrider.data.lines import text_lines
 from outrider.errors import DataError
-from outrider.evaluation.evaluate import read_lines
+from outrider.evaluation.metrics import score_translations
 from outrider.files import read_json
 from outrider.files.hub import model_folder
 from outrider.runtime import Translator, load
@@ -27,7 +28,6 @@ from outrider.runtime.provenance import machine, versions, write_result
 from outrider.torch.compress.student import StudentConfig, train_student
 from outrider.torch.compress.student.compare import Test, measure_speed, megabytes
 from outrider.torch.compress.student.translations import corpus_root
-from outrider.torch.evaluation.likelihood import score_translations
 
 AUGMENT = "{final_mark: 0.05, typos: 0.05, joined: 0.1, placeholders: 0.05}"
 UNFILTERED = "{max_ratio: null, drop_equal: false, max_repeats: null, drop_duplicates: false}"
@@ -123,7 +123,7 @@ def _tests(config: StudentConfig) -> dict[str, list[tuple[str, str]]]:
     """Read the tests, and change the lines of the last in every way."""
     root, found = corpus_root(config), {}
     for name, test in config.tests.items():
-        sides = [read_lines(root.path(path)) for path in (test.source, test.reference)]
+        sides = [text_lines(root.path(path)) for path in (test.source, test.reference)]
         found[name] = list(zip(*sides, strict=True))
     last = found[[*config.tests][-1]]
     return found | {kind: change_all(last, kind) for kind in CHANGED}

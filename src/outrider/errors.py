@@ -112,6 +112,16 @@ class MissingExtraError(OutriderError):
         )
 
 
+class MissingLabError(OutriderError):
+    """The package with the commands of `outrider lab` is missing."""
+
+    def __init__(self) -> None:
+        super().__init__(
+            "outrider lab needs the package outrider-lab, which is not published: in a clone of "
+            "the repository, pip install --editable lab"
+        )
+
+
 def missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:
     """Say which extra brings what could not be imported; `error` itself where none does."""
     name = (error.name or "").partition(".")[0]

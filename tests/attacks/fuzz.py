@@ -120,7 +120,7 @@ def _shards(folder: Path, seeds: Path) -> Target:
 
 def _ctranslate2(folder: Path, seeds: Path) -> Target:
     """A `model.bin` of CTranslate2 with some bytes changed."""
-    sys.path.append(str(Path(__file__).parents[1]))
+    sys.path.append(str(Path(__file__).parents[2]))
     from outrider.formats.description import Seq2SeqDescription
     from outrider.formats.layout import model_layout
     from tests.helpers import ct2_file, plain_folder
@@ -169,7 +169,7 @@ def _argos(folder: Path, seeds: Path) -> Target:
 
 def _bergamot(folder: Path, seeds: Path) -> Target:
     """Marian's binary files with some bytes changed."""
-    sys.path.append(str(Path(__file__).parents[1]))
+    sys.path.append(str(Path(__file__).parents[2]))
     from tests.helpers.bergamot_tiny import write_folder
 
     write_folder(folder / "model")

@@ -29,7 +29,7 @@ from tests.helpers import native_tiny, tiny
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
-from outrider.backends import native_answers
+from outrider.backends import native_answers  # noqa: E402
 from outrider.backends.native import NativeBackend  # noqa: E402
 
 WORDS = 37

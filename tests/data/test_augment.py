@@ -10,8 +10,7 @@ from outrider.data.config import AugmentConfig
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
 from outrider.torch.training.batches import BatchStream
-
-from .conftest import Configure, sentences
+from tests.helpers.corpus import Configure, sentences
 
 Pair = tuple[str, str]
 

@@ -15,8 +15,7 @@ from outrider.data.config import PrepareConfig, Task
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import ConfigError, DataError, ResourceError
-
-from .conftest import Configure, sentences
+from tests.helpers.corpus import Configure, sentences
 
 
 def run(config: PrepareConfig, task: Task = "translation", **options: bool) -> Prepared:

@@ -12,8 +12,7 @@ from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError
 from outrider.text.tokenizer import SubwordTokenizer, load_tokenizer
-
-from .conftest import sentences
+from tests.helpers.corpus import sentences
 
 KINDS = ["unigram", "bpe", "char"]
 TRICKY = [

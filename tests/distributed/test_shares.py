@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 import torch
 import torch.distributed as dist
-from test_family import MODELS, small
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
@@ -29,6 +28,7 @@ from outrider.torch.training.shard import (
     shard,
     whole_weights,
 )
+from tests.helpers.family import MODELS, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist]
 

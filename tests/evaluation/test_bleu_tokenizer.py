@@ -12,7 +12,7 @@ from outrider.errors import ConfigError, UnsupportedError
 from outrider.evaluation import bleu_tokenizer
 from outrider.evaluation.bleu_tokenizer import TOKENIZERS, check_installed, tokenizer_for
 from outrider.evaluation.config import EvaluateConfig
-from outrider.torch.evaluation.likelihood import score_translations
+from outrider.evaluation.metrics import score_translations
 
 TEXTS = {
     "en": ("The cat sits on the mat.", "13a"),

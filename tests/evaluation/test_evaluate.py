@@ -15,7 +15,8 @@ from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
-from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
+from outrider.evaluation.evaluate import evaluate_translation
+from outrider.torch.evaluation.likelihood import evaluate_text
 from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 
 SOURCES = ["ab ba", "a", "bb aa b", "b a"]

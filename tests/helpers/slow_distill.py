@@ -78,7 +78,7 @@ def told(notes: Path | str, what: str) -> str:
 def run(home: Path, out: Path, workers: int, notes: Path, moment: str) -> None:
     """Body of the process."""
     os.environ |= {"SLOW_NOTES": str(notes), "SLOW_MOMENT": moment}
-    os.environ["PYTHONPATH"] = str(Path(__file__).parent)  # where workers find this module
+    os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # where workers find this module
     module.start_worker = start_slow
     module._Distiller = lambda *parts: slow(distiller(*parts))
     place = {"workers": workers, "threads": 1, "progress": False}

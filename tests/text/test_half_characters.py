@@ -15,8 +15,7 @@ from outrider.data.tokenizer_training import train_tokenizer
 from outrider.serving.events import TextStream
 from outrider.text.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
-
-from .conftest import sentences
+from tests.helpers.corpus import sentences
 
 SPECIAL = ("<pad>", "</s>", "<unk>", "<s>")
 KINDS = ["unigram", "bpe", "marian"]

@@ -11,8 +11,7 @@ from outrider.errors import ConfigError, ModelError
 from outrider.text.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
 from outrider.text.tokenizer.new_tokens import add_tokens
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
-
-from .conftest import sentences
+from tests.helpers.corpus import sentences
 
 NEW = ["<tag>", "<tag>2", ">>deu<<"]
 TEXTS = sentences(30, seed=3)

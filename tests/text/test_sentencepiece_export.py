@@ -11,8 +11,7 @@ from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ModelError, UnsupportedError
 from outrider.text.tokenizer import SubwordTokenizer, load_tokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
-
-from .conftest import sentences
+from tests.helpers.corpus import sentences
 
 TEXTS = [*sentences(200, seed=5), "unseen Wörter: Ω, 😀 and 12,345!", "", "x", "<unk> </s> <0x41>"]
 

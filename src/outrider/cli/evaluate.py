@@ -6,9 +6,9 @@ from typing import Annotated, Any
 import typer
 
 from outrider.cli.console import new_console
+from outrider.cli.measuring import Tokenize
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError
-from outrider_lab.cli.options import Tokenize
 
 __all__ = ["evaluate"]
 
@@ -112,7 +112,7 @@ def _decode(beams: int, length_penalty: float) -> dict[str, Any]:
 def _evaluate_text(
     model: Path, text: Path, tail: float, ngram: Path | None, order: int
 ) -> dict[str, Any]:
-    from outrider.evaluation.evaluate import evaluate_text
+    from outrider.torch.evaluation.likelihood import evaluate_text
 
     return evaluate_text(model, text=text, tail=tail, counted=ngram, order=order)
 

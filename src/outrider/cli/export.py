@@ -69,11 +69,8 @@ def _export(
     int4: str | None,
     quantization: str | None,
 ) -> Path:
-    from transformers.utils import logging
-
     from outrider.torch.export import export_copy, export_ctranslate2, export_marian
 
-    logging.disable_progress_bar()
     if to == "outrider":
         parts = int4.split(",") if int4 else ()
         return export_copy(model, folder, dtype=dtype or "float32", int4=parts)

@@ -9,11 +9,11 @@ import os
 import sys
 import traceback
 import warnings
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from functools import cache
 from importlib import import_module
-from typing import Annotated, Any
+from typing import Annotated, Any, NamedTuple
 
 import typer
 from typer.main import get_command
@@ -23,7 +23,9 @@ from outrider.cli.console import StoppedError
 from outrider.cli.output import Nowhere
 from outrider.cli.plain_values import read_plainly
 from outrider.errors import (
+    ConfigError,
     FallbackWarning,
+    MissingLabError,
     OutriderError,
     ScriptWarning,
     SettingsWarning,
@@ -42,7 +44,6 @@ COMMANDS = {
     "distill": "distill:distill",
     "accelerate": "accelerate:accelerate",
     "evaluate": "evaluate:evaluate",
-    "compare": "compare:compare",
     "translate": "translate:translate",
     "generate": "translate:generate",
     "serve": "serve:serve",
@@ -50,18 +51,10 @@ COMMANDS = {
     "student": "student:student",
     "shrink": "shrink:shrink",
     "export": "export:export",
+    "bench": "bench:bench",
     "config": "config:config",
     "doctor": "doctor:doctor",
     "jobs status": "jobs:jobs_status",
-    "bench train": "bench_train:bench_train",
-    "bench decode": "bench_decode:bench_decode",
-    "bench session": "bench_session:bench_session",
-    "bench serve": "bench_serve:bench_serve",
-    "bench start": "bench_start:bench_start",
-    "bench attention": "bench_attention:bench_attention",
-    "bench jobs": "bench_jobs:bench_jobs",
-    "bench modes": "bench_modes:bench_modes",
-    "bench exact": "bench_modes:bench_exact",
     "show tandem": "show:show_tandem",
     "show attention": "show_attention:show_attention",
     "show pattern": "show_pattern:show_pattern",
@@ -69,12 +62,38 @@ COMMANDS = {
     "show effort": "show_effort:show_effort",
     "show spans": "show_effort:show_spans",
 }
-"""What a user types: the module of this room that has it, and the function."""
+"""Command words: the module in `outrider.cli` and the function."""
 GROUPS = {
     "jobs": "Watch work on a whole corpus.",
-    "bench": "Measure speed, quality and exactness side by side.",
     "show": "See what a model does.",
 }
+LAB = "lab"
+MOVED = (
+    "compare",
+    *(
+        f"bench {word}"
+        for word in (
+            "train",
+            "decode",
+            "session",
+            "serve",
+            "start",
+            "attention",
+            "jobs",
+            "modes",
+            "exact",
+        )
+    ),
+)
+"""Command words that are now behind `outrider lab`."""
+
+
+class CommandTable(NamedTuple):
+    """Commands of one package."""
+
+    package: str
+    commands: Mapping[str, str]
+    groups: Mapping[str, str]
 
 
 def outrider(
@@ -91,32 +110,59 @@ def outrider(
 
 @cache
 def commands(wanted: str | None = None) -> Callable[..., int | None]:
-    """Make the tree of commands ready to run, once a process; or of it no more than one."""
+    """Build the command tree once a process; only one command where `wanted` names it."""
     command = get_command(build_app(wanted))
     read_plainly(command)
     return command
 
 
-def build_app(wanted: str | None = None) -> typer.Typer:
-    """Put the tree of commands together; one alone where it is `wanted`, which takes less time."""
+def build_app(wanted: str | None = None, *, lab: bool = False) -> typer.Typer:
+    """Build the command tree, or only one command where `wanted` names it, which takes less time.
+
+    `lab` adds the commands of `outrider lab`; so does a `wanted` that begins with it.
+    """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
     app.callback(invoke_without_command=True)(outrider)
-    groups = {name: typer.Typer(help=text, no_args_is_help=True) for name, text in GROUPS.items()}
-    for name, group in groups.items():
-        app.add_typer(group, name=name)
-    for line, place in COMMANDS.items():
-        if wanted in (None, line):
-            first, _, second = line.partition(" ")
-            module, _, function = place.partition(":")
-            found = getattr(import_module(f"outrider.cli.{module}"), function)
-            groups.get(first, app).command(second or first)(found)
+    _add(app, CommandTable("outrider.cli", COMMANDS, GROUPS), wanted)
+    if lab or wanted == LAB:
+        inner = typer.Typer(
+            help="Compare with other engines and study the parts.", no_args_is_help=True
+        )
+        app.add_typer(inner, name=LAB)
+        _add(inner, _lab_commands(), None)
     return app
 
 
+def _add(app: typer.Typer, table: CommandTable, wanted: str | None) -> None:
+    groups = {
+        name: typer.Typer(help=text, no_args_is_help=True) for name, text in table.groups.items()
+    }
+    for name, group in groups.items():
+        app.add_typer(group, name=name)
+    for line, place in table.commands.items():
+        if wanted in (None, line):
+            first, _, second = line.partition(" ")
+            module, _, function = place.partition(":")
+            found = getattr(import_module(f"{table.package}.{module}"), function)
+            groups.get(first, app).command(second or first)(found)
+
+
+def _lab_commands() -> CommandTable:
+    """Find the commands of the package `outrider-lab` by its entry point."""
+    from importlib.metadata import entry_points
+
+    for point in entry_points(group="outrider.commands", name=LAB):
+        return CommandTable(*point.load())
+    raise MissingLabError
+
+
 def _wanted(arguments: Sequence[str]) -> str | None:
-    """Return the command that a line begins with; None where all are needed to say what is not."""
+    """Return the command that a line begins with; None where all are needed for a message."""
     words = (arguments[0], " ".join(arguments[:2])) if arguments else ()
-    return next((line for line in words if line in COMMANDS), None)
+    for line in words:
+        if line in MOVED:
+            raise ConfigError(line, f"has moved; use outrider lab {line}")
+    return next((line for line in words if line in COMMANDS or line == LAB), None)
 
 
 def main() -> None:
@@ -157,7 +203,7 @@ def _explained(error: Exception, arguments: Sequence[str]) -> Exception:
     if not isinstance(error, ModuleNotFoundError):
         return error
     words = [word for word in arguments if not word.startswith("-")]
-    depth = 2 if words[0] in GROUPS else 1
+    depth = 3 if words[:2] == [LAB, "bench"] else 2 if words[0] in (*GROUPS, LAB) else 1
     return missing_extra(error, " ".join(["outrider", *words[:depth]]))
 
 

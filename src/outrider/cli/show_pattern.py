@@ -9,8 +9,9 @@ from outrider.cli.console import new_console
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import Console
-    from torch import Tensor
 
     from outrider.torch.inspect.pattern import HeadPattern, Pattern
 
@@ -82,8 +83,8 @@ def print_pattern(pattern: "Pattern", console: "Console") -> None:
         console.print(Text(pattern.reason, style="bright_black"))
 
 
-def _lines(seen_TT: "Tensor") -> list[str]:
-    from outrider.torch.inspect.pattern import pooled
+def _lines(seen_TT: "NDArray[np.bool_]") -> list[str]:
+    from outrider.show.pictures.pattern import pooled
 
     cells = [[share > 0 for share in row] for row in pooled(seen_TT, _CELLS).tolist()]
     if len(cells) % 2:

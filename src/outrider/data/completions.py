@@ -17,10 +17,11 @@ from numpy.typing import NDArray
 from outrider.data.config import CompletionConfig
 from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError
-from outrider.torch.nn.loss import IGNORED
 
-__all__ = ["Completions"]
+__all__ = ["IGNORED", "Completions"]
 
+IGNORED = -100
+"""Label of a token that is not learnt; the `ignore_index` of PyTorch's cross-entropy."""
 IntArray = NDArray[np.integer[Any]]
 BoolArray = NDArray[np.bool_]
 

@@ -21,7 +21,17 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from outrider.errors import DataError, nearest
 
-__all__ = ["LINE_BYTES", "Line", "Lines", "decode", "open_file", "open_lines", "read_lines"]
+__all__ = [
+    "LINE_BYTES",
+    "Line",
+    "Lines",
+    "decode",
+    "open_file",
+    "open_lines",
+    "read_lines",
+    "read_text",
+    "text_lines",
+]
 
 LINE_BYTES = 1 << 24
 """Longest line of what is translated or scored: a shelf of books, or a small file gone wrong."""
@@ -104,6 +114,32 @@ def open_lines(
         return
     with _opened(path) as stream:
         yield Lines(stream, str(path), limit=limit, check=check)
+
+
+def read_text(path: Path) -> str:
+    """A whole plain or gzipped UTF-8 file."""
+    with open_file(path) as file:
+        raw = file.read()
+    try:
+        return raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        line = raw[: error.start].count(b"\n") + 1
+        raise DataError(f"{path}, line {line}: is not UTF-8 text; convert the file") from None
+
+
+def text_lines(path: Path) -> list[str]:
+    """The lines of a plain or gzipped UTF-8 file, which must hold some."""
+    lines = []
+    with open_lines(path) as raw:
+        for number, line in enumerate(raw, 1):
+            try:
+                lines.append(line.decode("utf-8"))
+            except UnicodeDecodeError:
+                message = "is not UTF-8 text; convert the file"
+                raise DataError(f"{path}, line {number}: {message}") from None
+    if not lines:
+        raise DataError(f"{path}: the file is empty")
+    return lines
 
 
 def _standard_input() -> io.BufferedReader:

@@ -15,11 +15,11 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
+from outrider.data.completions import IGNORED
 from outrider.data.config import MaskConfig
 from outrider.data.plan import random_uniform
 from outrider.data.shards import Ragged
 from outrider.text.tokenizer.mask import MaskTokenizer
-from outrider.torch.nn.loss import IGNORED
 
 __all__ = ["Masking"]
 

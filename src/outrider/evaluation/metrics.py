@@ -15,15 +15,27 @@ import re
 import string
 from collections import Counter
 from collections.abc import Callable, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
 from outrider.errors import ConfigError, InputError, MissingExtraError, nearest
+from outrider.evaluation.bleu_tokenizer import check_installed, tokenizer_for
 
-__all__ = ["METRICS", "check_metrics", "score"]
+__all__ = ["METRICS", "TranslationScore", "check_metrics", "score", "score_translations"]
 
 Texts = Sequence[str]
+
+
+@dataclass(frozen=True)
+class TranslationScore:
+    """Corpus scores, with the signatures that say exactly how they were computed."""
+
+    bleu: float
+    chrf: float
+    bleu_signature: str
+    chrf_signature: str
+    sentences: int
 
 
 def check_metrics(names: Sequence[str], *, key: str = "metrics") -> None:
@@ -46,7 +58,7 @@ def score(
         raise InputError(f"{len(found)} texts against {len(references)} references")
     scores: dict[str, Any] = {}
     if "bleu" in names or "chrf" in names:
-        from outrider.torch.evaluation.likelihood import score_translations  # needs PyTorch
+        from outrider.evaluation.metrics import score_translations
 
         all_scores = asdict(score_translations(found, references, tokenize=tokenize))
         left_out = [name for name in ("bleu", "chrf") if name not in names]
@@ -55,6 +67,33 @@ def score(
         if (measure := METRICS[name]) is not None:
             scores |= measure(found, references)
     return scores | {"sentences": len(found)}
+
+
+def score_translations(
+    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "auto"
+) -> TranslationScore:
+    """SacreBLEU and chrF of a corpus against one reference per sentence.
+
+    `auto` takes the tokenizer that fits the script of the references; the signature names it.
+    """
+    if len(hypotheses) != len(references):
+        raise InputError(
+            f"{len(hypotheses)} translations against {len(references)} references; "
+            "source and reference must have the same number of lines"
+        )
+    from sacrebleu.metrics import BLEU, CHRF
+
+    if tokenize == "auto":
+        tokenize = tokenizer_for(references)
+    check_installed(tokenize)
+    bleu, chrf = BLEU(tokenize=tokenize), CHRF()
+    return TranslationScore(
+        bleu=bleu.corpus_score(list(hypotheses), [list(references)]).score,
+        chrf=chrf.corpus_score(list(hypotheses), [list(references)]).score,
+        bleu_signature=str(bleu.get_signature()),
+        chrf_signature=str(chrf.get_signature()),
+        sentences=len(hypotheses),
+    )
 
 
 def _accuracy(found: Texts, references: Texts) -> dict[str, float]:

@@ -1,4 +1,4 @@
-"""Where to compute: a processor, or a GPU. PyTorch is asked only where there may be one."""
+"""The device to compute on. PyTorch is slow to import and is asked only where a GPU may be."""
 
 import os
 import sys
@@ -23,16 +23,14 @@ def choose_device(name: str) -> str:
         raise MissingExtraError("PyTorch", "train", f"device {name!r}")
     if name == "auto" and not _may_have_gpu():
         return "cpu"
-    import torch
+    from outrider.torch.device import has_device, has_gpu
 
     if name == "auto":
-        return "cuda" if torch.cuda.is_available() else "cpu"
-    try:
-        torch.empty(0, device=name)
-    except (RuntimeError, AssertionError):
+        return "cuda" if has_gpu() else "cpu"
+    if not has_device(name):
         raise ConfigError(
             "device", f"got {name!r}, which this machine does not have; try auto or cpu"
-        ) from None
+        )
     return name
 
 
@@ -40,9 +38,9 @@ def gpu_names() -> list[str]:
     """Return the GPUs that PyTorch can use."""
     if find_spec("torch") is None or not _may_have_gpu():
         return []
-    import torch
+    from outrider.torch import device
 
-    return [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return device.gpu_names()
 
 
 def _may_have_gpu() -> bool:

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers.utils import logging
 
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
@@ -48,6 +49,7 @@ def export_marian(model: str | Path, folder: str | Path) -> Path:
     if not isinstance(loaded, Seq2Seq):
         raise ModelError(f"{source}: is a language model; Marian models translate")
     twin = to_marian(loaded)
+    logging.disable_progress_bar()
     with _new_folder(Path(folder)) as draft:
         twin.save_pretrained(draft)
         if isinstance(tokenizer, SubwordTokenizer):

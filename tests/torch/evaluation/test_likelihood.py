@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 from torch import Tensor, nn
 
 from outrider.errors import InputError
-from outrider.torch.evaluation.likelihood import score_segments, score_text, score_translations
+from outrider.evaluation.metrics import score_translations
+from outrider.torch.evaluation.likelihood import score_segments, score_text
 from tests.helpers import tiny
 
 REFERENCES = ["Ein Mann fährt Rad .", "Zwei Hunde spielen im Schnee ."]

@@ -11,8 +11,7 @@ from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
 from outrider.errors import DataError
 from outrider.torch.training.batches import BatchStream, Deal, PlannedBatch, valid_batches
-
-from .conftest import Configure
+from tests.helpers.corpus import Configure
 
 
 @pytest.fixture

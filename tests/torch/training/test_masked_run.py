@@ -14,8 +14,8 @@ import outrider
 from outrider.cli.main import run as outrider_command
 from outrider.config import build_config
 from outrider.errors import ConfigError, ModelError
-from outrider.evaluation.evaluate import evaluate_text
 from outrider.run_config import RunConfig
+from outrider.torch.evaluation.likelihood import evaluate_text
 from outrider.torch.inspect.attention_maps import read_maps, read_masked_maps
 from outrider.torch.models import Seq2Seq, load_masked_lm, load_model
 from outrider.torch.training.log import read_log

@@ -4,7 +4,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from test_family import MODELS, small
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
 
@@ -17,6 +16,7 @@ from outrider.torch.training.build import blank_model
 from outrider.torch.training.check import check_settings
 from outrider.torch.training.objectives import SegmentObjective
 from outrider.torch.training.run import segment_length, training_objective
+from tests.helpers.family import MODELS, small
 
 WORDS = 40
 

@@ -14,9 +14,9 @@ import outrider
 from outrider.config import build_config
 from outrider.decoding import DecodeSettings
 from outrider.errors import ConfigError, DataError, ModelError
+from outrider.evaluation.metrics import score_translations
 from outrider.run_config import RunConfig
 from outrider.runtime import Translator
-from outrider.torch.evaluation.likelihood import score_translations
 from outrider.torch.training.folder import RunFolder
 from outrider.torch.training.log import read_log
 from outrider.torch.training.run import train_run

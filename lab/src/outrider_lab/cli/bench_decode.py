@@ -1,4 +1,4 @@
-"""`outrider lab bench decode`: how fast a model translates, beside everything else that can run it."""
+"""`outrider lab bench decode`: decoding speed of a model in every engine that can run it."""
 
 import math
 from collections.abc import Sequence
@@ -9,9 +9,9 @@ import typer
 
 from outrider.bounds import check_bound
 from outrider.cli.console import new_console
+from outrider.cli.measuring import Tokenize, read_numbers, report_interrupt
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError, nearest
-from outrider_lab.cli.options import Tokenize, read_numbers, report_interrupt
 
 __all__ = ["bench_decode"]
 

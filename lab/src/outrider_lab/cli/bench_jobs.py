@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.measuring import measuring
 from outrider.cli.output import check_output
-from outrider_lab.cli.options import measuring
 
 __all__ = ["bench_jobs"]
 

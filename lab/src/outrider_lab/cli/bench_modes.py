@@ -1,4 +1,4 @@
-"""`outrider lab bench modes` and `outrider lab bench exact`: quality, speed and exactness of each mode."""
+"""`outrider lab bench modes` and `bench exact`: quality, speed and exactness of each mode."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -7,9 +7,9 @@ import typer
 
 from outrider.bounds import MOST_THREADS
 from outrider.cli.console import new_console
+from outrider.cli.measuring import Tokenize, measuring, read_numbers, report_interrupt
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError
-from outrider_lab.cli.options import Tokenize, measuring, read_numbers, report_interrupt
 
 if TYPE_CHECKING:
     from outrider.runtime import Generator, Translator
@@ -136,9 +136,9 @@ def bench_exact(
 
 
 def _read(path: Path) -> list[str]:
-    from outrider.evaluation.evaluate import read_lines
+    from outrider.data.lines import text_lines
 
-    return read_lines(path)
+    return text_lines(path)
 
 
 def _load_translator(model: Path, threads: int | None) -> "Translator":

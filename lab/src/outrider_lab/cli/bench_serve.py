@@ -7,9 +7,9 @@ import typer
 
 from outrider.bounds import MOST_THREADS
 from outrider.cli.console import new_console
+from outrider.cli.measuring import measuring, read_numbers
 from outrider.cli.output import check_output
 from outrider.errors import DataError
-from outrider_lab.cli.options import measuring, read_numbers
 
 __all__ = ["bench_serve"]
 
@@ -47,7 +47,7 @@ def bench_serve(
     if source is not None and not source.exists():
         raise DataError(f"{source}: no such file")
 
-    from outrider.evaluation.evaluate import read_lines
+    from outrider.data.lines import text_lines
     from outrider.runtime.origin import origin
     from outrider.runtime.provenance import write_result
     from outrider.serving.spec import read_spec
@@ -57,7 +57,7 @@ def bench_serve(
     if quick:
         lines, repeats = min(lines, QUICK_LINES), min(repeats, QUICK_REPEATS)
     texts = (
-        list(SENTENCES) if source is None else [one for one in read_lines(source) if one.strip()]
+        list(SENTENCES) if source is None else [one for one in text_lines(source) if one.strip()]
     )
     texts = (texts * (lines // max(1, len(texts)) + 1))[:lines]
     with measuring() as report:

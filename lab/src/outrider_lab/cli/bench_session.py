@@ -7,9 +7,9 @@ import typer
 
 from outrider.bounds import MOST_THREADS
 from outrider.cli.console import new_console
+from outrider.cli.measuring import measuring
 from outrider.cli.output import check_output
 from outrider.errors import ConfigError, DataError, ModelError
-from outrider_lab.cli.options import measuring
 
 __all__ = ["bench_session"]
 
@@ -41,13 +41,13 @@ def bench_session(
     if not source.exists():  # before seconds go into imports
         raise DataError(f"{source}: no such file")
 
-    from outrider.evaluation.evaluate import read_lines
+    from outrider.data.lines import text_lines
     from outrider.runtime import Translator, load
     from outrider.runtime.origin import origin
     from outrider.runtime.provenance import write_result
     from outrider_lab.bench.session.measure import measure_session
 
-    texts = read_lines(source)[:lines]
+    texts = text_lines(source)[:lines]
     translator = load(model, threads=threads, backend=backend)
     if not isinstance(translator, Translator):
         raise ModelError(f"{model}: is a language model; bench session takes an encoder-decoder")

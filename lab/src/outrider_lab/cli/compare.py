@@ -1,4 +1,4 @@
-"""`outrider lab compare`: any set of models, an equal budget, one task; one table and one picture."""
+"""`outrider lab compare`: train several models on a task with an equal budget."""
 
 from pathlib import Path
 from typing import Annotated, Any

@@ -14,10 +14,11 @@ from pathlib import Path
 from typing import Any
 
 from outrider.decoding import DecodeConfig, DecodeSettings
-from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
+from outrider.evaluation.evaluate import evaluate_translation
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
 from outrider.runtime.translator import Translator
+from outrider.torch.evaluation.likelihood import evaluate_text
 from outrider_lab.tasks import SequenceTask, TaskBase, TestSet
 from outrider_lab.tasks.ponder import mean_steps
 from outrider_lab.tasks.text import Task as TextTask

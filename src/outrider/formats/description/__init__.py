@@ -1,7 +1,7 @@
 """What `config.json` says of a model: plain dataclasses, checked as the untrusted input they are.
 
-`outrider.torch.models.config` makes Hugging Face configs of them, which also know what needs PyTorch to
-be known: the options of every attention.
+`outrider.torch.models.config` makes Hugging Face configs of them, which also check the options of
+every attention.
 """
 
 from outrider.formats.description.base import ModelDescription

@@ -1,17 +1,20 @@
 """A pattern as a picture: query rows, key columns; what is seen, and what is computed for it."""
 
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import torch
-from torch import Tensor
+from numpy.typing import NDArray
 
 from outrider.show.palette import EMPTY, GREEN, HEAT, INK, QUIET, rgb
 from outrider.show.pictures.pyplot import load_pyplot, save_figure
-from outrider.torch.inspect.pattern import HeadPattern, Pattern, pooled
 
-__all__ = ["draw_pattern"]
+if TYPE_CHECKING:
+    from outrider.torch.inspect.pattern import HeadPattern, Pattern
+
+__all__ = ["draw_pattern", "pooled"]
+
+Pairs = NDArray[np.bool_]
 
 SEEN, OWN, WASTE = GREEN, HEAT[3], "#f2b591"
 CELLS = 128
@@ -24,7 +27,7 @@ PANEL = 3.5
 """Inches."""
 
 
-def draw_pattern(pattern: Pattern, path: Path) -> None:
+def draw_pattern(pattern: "Pattern", path: Path) -> None:
     """Draw a pattern to a PNG: a line of two panels for every group of heads that share one."""
     pyplot = load_pyplot("the picture of a pattern")
     rows = len(pattern.heads)
@@ -49,7 +52,16 @@ def draw_pattern(pattern: Pattern, path: Path) -> None:
         pyplot.close(figure)
 
 
-def _draw_heads(axes: Any, heads: HeadPattern, pattern: Pattern) -> None:
+def pooled(pairs_TT: Pairs, cells: int) -> NDArray[np.float64]:
+    """Return shares of pairs in at most `cells` x `cells` squares of equal size."""
+    size = -(-len(pairs_TT) // cells)
+    edges = np.arange(0, len(pairs_TT), size)
+    sums = np.add.reduceat(np.add.reduceat(pairs_TT.astype(np.float64), edges, 0), edges, 1)
+    widths = np.diff([*edges, len(pairs_TT)])
+    return sums / np.outer(widths, widths)
+
+
+def _draw_heads(axes: Any, heads: "HeadPattern", pattern: "Pattern") -> None:
     several = len(pattern.heads) > 1
     name = f"{_heads(heads.heads)}: " if several else ""
     colours = _colours(heads.seen_TT, heads.seen_TT)
@@ -65,14 +77,14 @@ def _heads(heads: tuple[int, ...]) -> str:
     return f"head {heads[0]}" if len(heads) == 1 else f"heads {', '.join(map(str, heads))}"
 
 
-def _colours(seen_TT: Tensor, computed_TT: Tensor) -> Any:
+def _colours(seen_TT: Pairs, computed_TT: Pairs) -> Any:
     """Blend what is seen, what is computed in vain, and the own token over an empty ground."""
-    own_TT = torch.eye(len(seen_TT), dtype=torch.bool)
+    own_TT = np.eye(len(seen_TT), dtype=bool)
     layers = ((computed_TT & ~seen_TT, WASTE), (seen_TT, SEEN), (seen_TT & own_TT, OWN))
     size = pooled(own_TT, CELLS).shape
     picture = np.broadcast_to(rgb(EMPTY), (*size, 3))
     for pairs_TT, colour in layers:
-        share = pooled(pairs_TT, CELLS).numpy()[..., None]
+        share = pooled(pairs_TT, CELLS)[..., None]
         shade = np.where(share > 0, FAINTEST + (1 - FAINTEST) * share, 0.0)
         picture = (1 - shade) * picture + shade * np.array(rgb(colour))
     return picture

@@ -1,35 +1,31 @@
-"""How good a translation or a language model is, in the field's own numbers."""
+"""Likelihood of a text under a language model: perplexity and bits per character."""
 
 import math
+import time
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
 
 import torch
-from sacrebleu.metrics import BLEU, CHRF
 from torch import Tensor, nn
 
-from outrider.errors import InputError
-from outrider.evaluation.bleu_tokenizer import check_installed, tokenizer_for
-from outrider.torch.models import LanguageModel
+from outrider.data.lines import read_text
+from outrider.data.masking import Masking
+from outrider.errors import ConfigError, InputError, ModelError
+from outrider.evaluation.ngram import NgramModel
+from outrider.runtime.origin import origin
+from outrider.text.tokenizer import load_tokenizer
+from outrider.text.tokenizer.mask import add_mask
+from outrider.torch.evaluation.masked import score_masked
+from outrider.torch.models import LanguageModel, MaskedLm, load_masked_lm, load_model
 
 __all__ = [
     "LikelihoodScore",
-    "TranslationScore",
+    "evaluate_text",
     "score_segments",
     "score_text",
-    "score_translations",
 ]
-
-
-@dataclass(frozen=True)
-class TranslationScore:
-    """Corpus scores, with the signatures that say exactly how they were computed."""
-
-    bleu: float
-    chrf: float
-    bleu_signature: str
-    chrf_signature: str
-    sentences: int
 
 
 @dataclass(frozen=True)
@@ -47,29 +43,75 @@ class LikelihoodScore:
     """Comparable between tokenizers; None where no words were counted."""
 
 
-def score_translations(
-    hypotheses: Sequence[str], references: Sequence[str], *, tokenize: str = "auto"
-) -> TranslationScore:
-    """SacreBLEU and chrF of a corpus against one reference per sentence.
+def evaluate_text(
+    folder: Path, *, text: Path, tail: float = 1.0, counted: Path | None = None, order: int = 3
+) -> dict[str, Any]:
+    """Predict the last `tail` share of a text, counted in characters.
 
-    `auto` takes the tokenizer that fits the script of the references; the signature names it.
+    With `counted`, the text the model learnt from, so does a model that only counts n-grams of up
+    to `order` of the same tokens. A masked language model is asked for tokens that are hidden.
     """
-    if len(hypotheses) != len(references):
-        raise InputError(
-            f"{len(hypotheses)} translations against {len(references)} references; "
-            "source and reference must have the same number of lines"
+    masked = load_masked_lm(folder)
+    if masked is not None:
+        if counted is not None:
+            raise ConfigError("--ngram", f"{folder} reads from both sides; leave it out")
+        return _evaluate_masked(masked, folder, text, tail)
+    model = load_model(folder)
+    if not isinstance(model, LanguageModel):
+        raise ModelError(f"{folder}: translates; test it with --source and --reference")
+    model.eval()
+    tokenizer, part = load_tokenizer(folder), _tail(text, tail)
+    context, memory = model.config.max_positions, model.config.memory
+    sizes: dict[str, Any] = {
+        "start": tokenizer.bos_id,
+        "characters": len(part),
+        "words": len(part.split()) + part.count("\n"),
+    }
+    began = time.monotonic()
+    tokens = tokenizer.encode(part)
+    if memory:
+        likely = score_segments(model, tokens, segment=context, memory=memory, **sizes)
+    else:
+        likely = score_text(model, tokens, context=context, overlap=context // 2, **sizes)
+    scores = asdict(likely)
+    if counted is not None:
+        words = NgramModel(
+            tokenizer.encode(read_text(counted)), order=order, vocab_size=tokenizer.vocab_size
         )
-    if tokenize == "auto":
-        tokenize = tokenizer_for(references)
-    check_installed(tokenize)
-    bleu, chrf = BLEU(tokenize=tokenize), CHRF()
-    return TranslationScore(
-        bleu=bleu.corpus_score(list(hypotheses), [list(references)]).score,
-        chrf=chrf.corpus_score(list(hypotheses), [list(references)]).score,
-        bleu_signature=str(bleu.get_signature()),
-        chrf_signature=str(chrf.get_signature()),
-        sentences=len(hypotheses),
-    )
+        mean = words.nats(tokens, start=tokenizer.bos_id) / len(tokens)
+        bits = mean * len(tokens) / math.log(2) / len(part)
+        scores |= {"ngram_perplexity": math.exp(mean), "ngram_bits_per_character": bits}
+        scores["ngram_order"] = order
+    return {
+        "task": "language_model",
+        "scores": scores,
+        "tail": tail,
+        "context": context,
+        "memory": memory,
+        "seconds": round(time.monotonic() - began, 2),
+        **origin(folder, text=text, **({} if counted is None else {"counted": counted})),
+    }
+
+
+def _evaluate_masked(model: MaskedLm, folder: Path, text: Path, tail: float) -> dict[str, Any]:
+    tokenizer = add_mask(load_tokenizer(folder))
+    if tokenizer.mask_id != model.config.mask_token_id:
+        raise ModelError(f"{folder}: its tokenizer and its config.json do not belong together")
+    began = time.monotonic()
+    tokens = tokenizer.encode(_tail(text, tail))
+    return {
+        "task": "masked_lm",
+        "scores": asdict(score_masked(model, tokens, Masking.of(tokenizer))),
+        "tail": tail,
+        "context": model.config.max_positions,
+        "seconds": round(time.monotonic() - began, 2),
+        **origin(folder, text=text),
+    }
+
+
+def _tail(path: Path, share: float) -> str:
+    whole = read_text(path)
+    return whole[len(whole) - round(len(whole) * share) :]
 
 
 def score_text(

@@ -4,9 +4,10 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import torch
+from numpy.typing import NDArray
 from torch import Tensor
-from torch.nn import functional as F
 
 from outrider.config import show_value
 from outrider.errors import ConfigError
@@ -14,7 +15,7 @@ from outrider.torch.inspect.attention_trace import computed_pairs, marked_heads,
 from outrider.torch.inspect.attention_weights import self_weights
 from outrider.torch.nn.attention import AttentionBase, HeadShape, build_attention, load_attention
 
-__all__ = ["HeadPattern", "Pattern", "find_pattern", "pooled"]
+__all__ = ["HeadPattern", "Pattern", "find_pattern"]
 
 SHAPE = HeadShape(heads=4, kv_heads=4, width=16)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
@@ -29,19 +30,19 @@ class HeadPattern:
 
     heads: tuple[int, ...]
     """Counted from 1."""
-    seen_TT: Tensor
-    computed_TT: Tensor | None
+    seen_TT: NDArray[np.bool_]
+    computed_TT: NDArray[np.bool_] | None
     """None where the fast path cannot be followed."""
 
     @property
     def seen(self) -> float:
         """Share of all pairs that are seen."""
-        return float(self.seen_TT.double().mean())
+        return float(self.seen_TT.mean())
 
     @property
     def computed(self) -> float | None:
         """Share of all pairs that are computed."""
-        return None if self.computed_TT is None else float(self.computed_TT.double().mean())
+        return None if self.computed_TT is None else float(self.computed_TT.mean())
 
 
 @dataclass(frozen=True)
@@ -123,13 +124,6 @@ def find_pattern(
     )
 
 
-def pooled(pairs_TT: Tensor, cells: int) -> Tensor:
-    """Return shares of pairs in at most `cells` x `cells` squares of equal size."""
-    size = -(-len(pairs_TT) // cells)
-    kwargs: dict[str, Any] = {"ceil_mode": True, "count_include_pad": False}
-    return F.avg_pool2d(pairs_TT[None].float(), size, **kwargs)[0]
-
-
 def _default_length(attention: AttentionBase) -> int:
     for length in LENGTHS:
         sparse = attention.cost(length).pairs <= SPARSE * length**2
@@ -160,5 +154,7 @@ def _group_heads(seen_HTT: Tensor, computed_HTT: Tensor | None) -> Iterator[Head
         else:
             groups.append([head])
     for group in groups:
-        computed_TT = None if computed_HTT is None else computed_HTT[group[0]]
-        yield HeadPattern(tuple(head + 1 for head in group), seen_HTT[group[0]], computed_TT)
+        computed_TT = None if computed_HTT is None else computed_HTT[group[0]].numpy()
+        yield HeadPattern(
+            tuple(head + 1 for head in group), seen_HTT[group[0]].numpy(), computed_TT
+        )

@@ -13,12 +13,11 @@ from pathlib import Path
 from typing import Any
 
 from outrider.data.corpus import corpus_files
-from outrider.data.lines import open_file
+from outrider.data.lines import open_file, text_lines
 from outrider.data.manifest import read_manifest
 from outrider.data.prepare import find_source_tokenizer, find_tokenizer
 from outrider.errors import ConfigError, MissingExtraError, OutriderError, ResourceError
 from outrider.evaluation.bleu_tokenizer import check_installed
-from outrider.evaluation.evaluate import read_lines
 from outrider.run_config import RunConfig
 from outrider.torch.training.build import check_model, run_task
 from outrider.torch.training.folder import RunFolder
@@ -188,7 +187,7 @@ def _check_files(key: str, paths: Iterable[Path]) -> None:
 
 def _read(key: str, path: Path) -> list[str]:
     with _named(key):
-        return read_lines(path)
+        return text_lines(path)
 
 
 @contextmanager

@@ -8,13 +8,14 @@ from rich.console import Console
 from outrider.config import as_yaml
 from outrider.data.prepared import Prepared
 from outrider.errors import MissingExtraError
-from outrider.evaluation.evaluate import evaluate_text, evaluate_translation
+from outrider.evaluation.evaluate import evaluate_translation
 from outrider.files import read_json, working_folder, write_json, write_text
 from outrider.formats.identity import weights_of
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import show_score, versions, write_result
 from outrider.show.pictures.curve import draw_curve
 from outrider.text.tokenizer.mask import add_mask
+from outrider.torch.evaluation.likelihood import evaluate_text
 from outrider.torch.models import MaskedLm
 from outrider.torch.models.words import WordModel
 from outrider.torch.training.average import average_weights

@@ -14,10 +14,10 @@ from torch import Tensor, nn
 from outrider.data.completions import Completions
 from outrider.data.masking import Masking
 from outrider.data.prepared import Prepared
+from outrider.evaluation.metrics import score_translations
 from outrider.runtime.translator import Translator
 from outrider.text.prompt_template import Frame
 from outrider.torch.backend import TorchBackend
-from outrider.torch.evaluation.likelihood import score_translations
 from outrider.torch.models import Drafter, MaskedLm, Seq2Seq
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.training.batches import valid_batches

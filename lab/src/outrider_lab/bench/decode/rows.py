@@ -9,7 +9,7 @@ from collections.abc import Sequence, Set
 from statistics import median
 from typing import Any
 
-from outrider.torch.evaluation.likelihood import score_translations
+from outrider.evaluation.metrics import score_translations
 from outrider_lab.bench.decode.speed import Measured, Speeds
 
 __all__ = ["decode_rows"]

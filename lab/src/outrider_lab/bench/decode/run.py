@@ -4,8 +4,8 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from outrider.data.lines import text_lines
 from outrider.errors import DataError, ModelError
-from outrider.evaluation.evaluate import read_lines
 from outrider.files.hub import model_folder
 from outrider.text.tokenizer import load_tokenizer
 from outrider.torch.models import Seq2Seq, load_model
@@ -37,8 +37,8 @@ def choose_sentences(
 
     Very long lines are left out; all others are translated as they stand, by every engine.
     """
-    sources = list(SENTENCES) if source is None else read_lines(source)
-    references = None if reference is None else read_lines(reference)
+    sources = list(SENTENCES) if source is None else text_lines(source)
+    references = None if reference is None else text_lines(reference)
     if references is not None and len(references) != len(sources):
         raise DataError(
             f"{source} has {len(sources)} lines and {reference} has {len(references)}; "

@@ -14,11 +14,11 @@ from typing import Any, Literal
 
 from outrider.decoding import Backend, DecodeSettings, Request, decode
 from outrider.decoding.statistics import Statistics
+from outrider.evaluation.metrics import score_translations
 from outrider.evaluation.repetition import length_ratio, repetition_rate
 from outrider.runtime import Translator
 from outrider.runtime.exactness import DRAFT_TOKENS
 from outrider.runtime.options import decode_settings
-from outrider.torch.evaluation.likelihood import score_translations
 
 __all__ = ["DecodeMode", "decode_modes", "measure_modes"]
 

@@ -8,7 +8,7 @@ from typing import Any
 from outrider.errors import MissingExtraError
 from outrider.files import write_json, write_text
 from outrider.run_config import RunConfig
-from outrider.show.palette import INK, ORANGE, QUIET, TEAL
+from outrider.show.palette import INK, QUIET, TEAL
 from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
 from outrider.torch.compress.accelerate.plan import Plan
 from outrider.torch.training.log import read_log
@@ -49,11 +49,7 @@ def write_report(
 def gain(rows: Sequence[Mapping[str, Any]]) -> str:
     """Say in a line what drafting brings, one sentence at a time on one thread."""
     first = [row for row in rows if (row["batch"], row["threads"]) == (1, 1)]
-    speeds = {
-        row["mode"]: row["sentences_per_second"]
-        for row in first
-        if row["engine"].startswith("outrider")
-    }
+    speeds = {row["mode"]: row["sentences_per_second"] for row in first}
     if not {"ar", "tandem"} <= speeds.keys():
         return "drafting could not be measured here; accelerate.json says why"
     times = speeds["tandem"] / speeds["ar"]
@@ -113,21 +109,18 @@ def _draw(curve: list[dict[str, float]], rows: list[dict[str, Any]], path: Path)
         single = [row for row in rows if row["threads"] == 1]
         batches = sorted({row["batch"] for row in single})
         colours = {"tandem": TEAL, "ar": QUIET}
-        names = list(dict.fromkeys((row["engine"], row["mode"]) for row in single))
-        for number, (engine, mode) in enumerate(names):
+        names = list(dict.fromkeys(row["mode"] for row in single))
+        for number, mode in enumerate(names):
             speeds = {
-                row["batch"]: row["sentences_per_second"]
-                for row in single
-                if (row["engine"], row["mode"]) == (engine, mode)
+                row["batch"]: row["sentences_per_second"] for row in single if row["mode"] == mode
             }
-            peer = "ctranslate2" in engine
             beside = 0.8 * (number - len(names) / 2 + 0.5) / len(names)
             right.bar(
                 [place + beside for place in range(len(batches))],
                 [speeds.get(batch, 0.0) for batch in batches],
                 width=0.8 / len(names),
-                color=ORANGE if peer else colours.get(mode, INK),
-                label="CTranslate2" if peer else mode,
+                color=colours.get(mode, INK),
+                label=mode,
             )
         right.set_xticks(range(len(batches)), [f"batch {batch}" for batch in batches])
         right.set_title("sentences a second, one thread", loc="left", color=INK, fontsize=11)

@@ -3,28 +3,26 @@
 import random
 import tempfile
 from collections.abc import Iterator, Mapping
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from outrider.bench import bench, choose_lines
+from outrider.data.lines import text_lines
 from outrider.decoding import DecodeConfig
-from outrider.errors import DataError, OutriderError
-from outrider.evaluation.evaluate import evaluate_translation, read_lines
+from outrider.errors import DataError
+from outrider.evaluation.evaluate import evaluate_translation
 from outrider.files import read_json, write_json, write_text
 from outrider.runtime.engine import choose_engine
 from outrider.runtime.origin import origin
 from outrider.torch.training.card import UNSCORED
-from outrider_lab.bench.decode.plan import settings
-from outrider_lab.bench.decode.run import bench_model, choose_sentences
-from outrider_lab.bench.decode.speed import Limits
 
 __all__ = ["Test", "compare", "measure_speed", "megabytes"]
 
 RESULT = "student.json"
 TITLE = "## Beside its teacher"
-BATCHES, SENTENCES, REPEATS = (1, 32), 64, 3
+BATCHES, SENTENCES = (1, 32), 64
 SHOWN = 50
 """Sentences of the card, of all tests together."""
 SIDES = ("teacher", "student")
@@ -52,7 +50,7 @@ def compare(
     """Score and time both, and write that beside the student (`student.json`) and into its card.
 
     Both are decoded greedily, in int8 where the native core is installed; time is taken on one
-    thread, beside CTranslate2 with the teacher where that is installed.
+    thread.
 
     Args:
         teacher: The large model.
@@ -78,7 +76,7 @@ def compare(
         found, texts = _translate(dict(zip(SIDES, (teacher, student), strict=True)), test, dtype)
         for side, prefix in (("student", ""), ("teacher", "teacher_")):
             scores |= {f"{prefix}{name}_{key}": found[side][key] for key in ("bleu", "chrf")}
-        rows = list(zip(read_lines(test.source), texts["teacher"], texts["student"], strict=True))
+        rows = list(zip(text_lines(test.source), texts["teacher"], texts["student"], strict=True))
         samples += dice.sample(rows, min(len(rows), SHOWN // len(tests)))
     result = {
         "task": "student",
@@ -124,40 +122,26 @@ def megabytes(model: Path) -> float:
 
 
 def measure_speed(teacher: Path, student: Path, test: Test) -> list[dict[str, Any]]:
-    """Time both in turns with CTranslate2 on the teacher: greedy, one thread each."""
-    engines = ["outrider-native-int8", "shallow-native-int8"]
-    if find_spec("ctranslate2") is not None:
-        engines.append("ctranslate2-int8")
-    try:
-        result = bench_model(
-            teacher,
-            choose_sentences(teacher, test.source, None, most=SENTENCES),
-            settings(BATCHES, ("sorted",), [1], all_threads=True),
-            engines=engines,
-            repeats=REPEATS,
-            shallow=student,
-            limits=Limits(20.0, 600.0),
-        )
-    except OutriderError as error:  # a machine without the native core
-        return [{"missing": str(error)}]
-    rows = [row for row in result["rows"] if row["mode"] == "ar"]
-    peer = {row["batch"]: row for row in rows if row["engine"] == "ctranslate2-int8"}
+    """Time both in turns: greedy, one thread."""
+    result = bench(
+        {"teacher": teacher, "student": student},
+        choose_lines(test.source, SENTENCES),
+        batches=BATCHES,
+        modes=("ar",),
+    )
+    speeds = {(row["model"], row["batch"]): row["sentences_per_second"] for row in result["rows"]}
     return [
         {
-            "engine": row["engine"].replace("outrider", "teacher").replace("shallow", "student"),
+            "engine": f"{row['model']}-{row['engine']}",
             "batch": row["batch"],
             "threads": row["threads"],
             "sentences_per_second": row["sentences_per_second"],
-            "times_ctranslate2_int8_of_teacher": _times(row, peer.get(row["batch"])),
+            "times_teacher": round(
+                speeds[row["model"], row["batch"]] / speeds["teacher", row["batch"]], 2
+            ),
         }
-        for row in rows
+        for row in result["rows"]
     ]
-
-
-def _times(row: dict[str, Any], other: dict[str, Any] | None) -> float | None:
-    if other is None:
-        return None
-    return round(float(row["sentences_per_second"] / other["sentences_per_second"]), 2)
 
 
 def _describe(
@@ -191,15 +175,11 @@ def _score_lines(result: dict[str, Any], tests: Mapping[str, Test]) -> Iterator[
 
 
 def _speed_lines(result: dict[str, Any]) -> Iterator[str]:
-    timed = [row for row in result["speed"] if "missing" not in row]
-    if timed:
-        peer = "times CTranslate2 int8 with the teacher"
-        yield f"| engine | batch | sentences a second, one thread | {peer} |"
-        yield "|---|---:|---:|---:|"
-    for row in timed:
-        times = row["times_ctranslate2_int8_of_teacher"]
-        shown = "" if times is None else f"{times:.2f}"
-        yield f"| {row['engine']} | {row['batch']} | {row['sentences_per_second']:,.1f} | {shown} |"
+    yield "| engine | batch | sentences a second, one thread | times the teacher |"
+    yield "|---|---:|---:|---:|"
+    for row in result["speed"]:
+        speed, times = row["sentences_per_second"], row["times_teacher"]
+        yield f"| {row['engine']} | {row['batch']} | {speed:,.1f} | {times:.2f} |"
 
 
 def _in_a_cell(text: str) -> str:

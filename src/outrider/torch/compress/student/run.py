@@ -8,10 +8,10 @@ from rich.console import Console
 
 from outrider.config import build_config
 from outrider.data.config import PrepareConfig
+from outrider.data.lines import text_lines
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError, DataError
-from outrider.evaluation.evaluate import read_lines
 from outrider.files import locked, read_json, write_json
 from outrider.files.hub import model_folder
 from outrider.formats.quantised import EMBEDDINGS
@@ -172,7 +172,7 @@ def _tests(config: StudentConfig) -> dict[str, Test]:
     root, found = corpus_root(config), {}
     for name, test in config.tests.items():
         source, reference = root.path(test.source), root.path(test.reference)
-        counts = [len(read_lines(path)) for path in (source, reference)]
+        counts = [len(text_lines(path)) for path in (source, reference)]
         if counts[0] != counts[1]:
             message = f"{source} has {counts[0]} lines and {reference} {counts[1]}"
             raise ConfigError(f"tests.{name}.reference", f"{message}; line n translates line n")

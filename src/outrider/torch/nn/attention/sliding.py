@@ -4,8 +4,8 @@
     two-sided   S_i = {j : |i - j| < W}
 
 Time O(T W K) and memory O(T K): queries are cut into blocks, and a block meets only the keys around
-it (`outrider.torch.nn.kernel.merge`). Decoding keeps W - 1 tokens (and the slack of one extend), whatever
-the length.
+it (`outrider.torch.nn.kernel.merge`). Decoding keeps W - 1 tokens (and the slack of one extend) at
+any length.
 """
 
 from dataclasses import dataclass

@@ -4,8 +4,8 @@
 
 Two forms give the same numbers. `scaled_dot_product_attention` never stores the T x S weights, but
 on a CPU its backward is slow for short sequences, where three plain matrix products win (measured:
-`lab/studies/attention_form.py`). On other devices SDPA always wins. With dropout a CPU's SDPA stores
-the weights as well, so there the plain form is taken always.
+`lab/studies/attention_form.py`). On other devices SDPA always wins. With dropout a CPU's SDPA
+stores the weights as well, so there the plain form is always used.
 """
 
 import torch

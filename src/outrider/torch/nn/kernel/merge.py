@@ -4,8 +4,8 @@
     o_i^p, z_i^p                         output and log-sum-exp of the scores over S_i^p alone
     z_i = log sum_p exp(z_i^p)           y_i = sum_p exp(z_i^p - z_i) o_i^p
 
-A tile is a set of queries that meet a set of keys (`outrider.torch.nn.kernel.tiles`), both of them views
-of the data. Its gradient needs only the merged y and z, because w_ij = exp(s_ij - z_i) and dL/ds_ij
+A tile is a set of queries that meet a set of keys (`outrider.torch.nn.kernel.tiles`), both views of
+the data. Its gradient needs only the merged y and z, because w_ij = exp(s_ij - z_i) and dL/ds_ij
 = w_ij (dy_i . v_j - dy_i . y_i): the backward runs tile by tile as the forward does, and memory
 stays linear in the length.
 

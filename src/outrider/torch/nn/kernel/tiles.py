@@ -3,8 +3,8 @@
     start + set * step + run * jump + place        a set of runs of places, several sets
 
 Such a range is a view of the data: blocks that overlap are sets of one run, every l-th token is a
-set of runs of one place, the last c tokens of every block are runs of c. `outrider.torch.nn.kernel.merge`
-computes attention over tiles.
+set of runs of one place, the last c tokens of every block are runs of c.
+`outrider.torch.nn.kernel.merge` computes attention over tiles.
 """
 
 from collections.abc import Callable

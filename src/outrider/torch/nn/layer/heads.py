@@ -5,7 +5,7 @@
     cross-attention   out(gate(x) * sum_j w_ij v_j)    w_i = normalise_j(s(q_i, k_j)), j all sources
 
 A position that biases the score does so by further columns of queries and keys
-(`outrider.torch.nn.position.columns`), so every variant and every kernel computes it without knowing.
+(`outrider.torch.nn.position.columns`), so every variant and every kernel supports it unchanged.
 Values get as many zeros, because the linear-memory kernels want all widths equal.
 
 Queries, keys and values of self-attention come from one matrix product; the keys and values of

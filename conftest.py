@@ -3,7 +3,7 @@
 import os
 import socket
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -86,7 +86,7 @@ def _no_network() -> Iterator[None]:
 @pytest.fixture(scope="session")
 def repository() -> Path:
     """The root of the working tree."""
-    return Path(__file__).resolve().parent.parent
+    return Path(__file__).resolve().parent
 
 
 @pytest.fixture(scope="session")
@@ -96,6 +96,19 @@ def corpora() -> Path:
     if not folder:
         pytest.skip("set OUTRIDER_DATA to the folder of shared corpora to run this test")
     return Path(folder)
+
+
+@pytest.fixture
+def command(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Run one command line; returns its exit code, stdout and stderr."""
+    from outrider.cli.main import run
+
+    def invoke(*arguments: object) -> tuple[int, str, str]:
+        code = run([str(argument) for argument in arguments])
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return invoke
 
 
 attacks: Counter[str] = Counter()
