@@ -38,10 +38,10 @@ def main() -> None:
         print(json.dumps(_translate(options)))
         return
     # Imported here, because the processes that are timed need none of it.
-    from outrider.evaluation.evaluate import read_lines
+    from outrider.data.lines import text_lines
     from outrider.runtime.provenance import machine, versions, write_result
 
-    lines = [line for line in read_lines(options.source) if line.strip()][:SENTENCES]
+    lines = [line for line in text_lines(options.source) if line.strip()][:SENTENCES]
     print("| model | first sentence, plain | tandem | ratio | whole process | ten sentences |")
     print("|---|---|---|---|---|---|")
     rows = [_measure(model, lines, options) for model in options.models]

@@ -68,6 +68,7 @@ GROUPS = {
     "show": "See what a model does.",
 }
 LAB = "lab"
+EPILOG = "`outrider lab` compares models and engines; it is installed from a clone."
 MOVED = (
     "compare",
     *(
@@ -121,7 +122,7 @@ def build_app(wanted: str | None = None, *, lab: bool = False) -> typer.Typer:
 
     `lab` adds the commands of `outrider lab`; so does a `wanted` that begins with it.
     """
-    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False)
+    app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, epilog=EPILOG)
     app.callback(invoke_without_command=True)(outrider)
     _add(app, CommandTable("outrider.cli", COMMANDS, GROUPS), wanted)
     if lab or wanted == LAB:

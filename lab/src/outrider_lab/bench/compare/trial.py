@@ -25,8 +25,8 @@ from outrider.torch.models import load_model
 from outrider.torch.training.folder import RunFolder
 from outrider.torch.training.log import read_log
 from outrider.torch.training.run import train_run
+from outrider_lab.task_score import score_task
 from outrider_lab.tasks import build_task
-from outrider_lab.tasks.score import score_task
 
 __all__ = ["Trial", "check_schedule", "finished_result", "run_trial"]
 

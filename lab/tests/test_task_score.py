@@ -10,10 +10,10 @@ import pytest
 from outrider.runtime.generator import Generator
 from outrider.runtime.translator import Translator
 from outrider.torch.backend import TorchBackend
+from outrider_lab import task_score
+from outrider_lab.ponder import mean_steps
+from outrider_lab.task_score import score_task
 from outrider_lab.tasks import SequenceTask, build_task
-from outrider_lab.tasks import score as task_score
-from outrider_lab.tasks.ponder import mean_steps
-from outrider_lab.tasks.score import score_task
 from tests.helpers import tiny
 
 SMALL = {"train_length": 4, "test_lengths": [4, 8], "test_examples": 10}

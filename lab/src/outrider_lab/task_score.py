@@ -19,8 +19,8 @@ from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
 from outrider.runtime.translator import Translator
 from outrider.torch.evaluation.likelihood import evaluate_text
+from outrider_lab.ponder import mean_steps
 from outrider_lab.tasks import SequenceTask, TaskBase, TestSet
-from outrider_lab.tasks.ponder import mean_steps
 from outrider_lab.tasks.text import Task as TextTask
 from outrider_lab.tasks.translation import Task as TranslationTask
 
