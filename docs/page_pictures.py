@@ -9,7 +9,7 @@ from pathlib import Path
 from PIL import Image
 
 from outrider.serving.engine import Engine
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT / "tests"))

@@ -10,8 +10,8 @@ import pytest
 
 from outrider.backends.native_parts import POSITIONS
 from outrider.errors import ConfigError
-from outrider.formats.description.choices import POSITIONS as ALL_POSITIONS
 from outrider.formats.folder import FILE_READERS, READERS
+from outrider.formats.spec import POSITIONS as ALL_POSITIONS
 from outrider.torch.compress.student.compare import TITLE
 from outrider.torch.models import LanguageModelConfig
 from outrider.torch.training.card import UNSCORED

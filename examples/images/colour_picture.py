@@ -6,8 +6,7 @@ from typing import Any, NamedTuple
 from digits_picture import GAP, LINE, TILE, say
 from torch import Tensor
 
-from outrider.show.palette import INK
-from outrider.show.pictures.pyplot import load_pyplot
+from outrider.show.palette import INK, load_pyplot
 
 PICTURES = 38.0
 """Where the pictures begin."""

@@ -25,7 +25,7 @@ from outrider import yaml12
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.torch.models import LanguageModel, LanguageModelConfig, check_keys
 from outrider.torch.models.base import Model
-from outrider.torch.models.config import ModelConfig
+from outrider.torch.models.configs import ModelConfig
 
 HERE = Path(__file__).parent
 MODELS = ("causal", "image-transformer", "sparse-strided", "sparse-fixed")

@@ -9,8 +9,7 @@ from typing import Any, NamedTuple
 import numpy as np
 from torch import Tensor
 
-from outrider.show.palette import INK, QUIET
-from outrider.show.pictures.pyplot import load_pyplot
+from outrider.show.palette import INK, QUIET, load_pyplot
 
 MISSING, PAPER = "#b8bcc2", "#f4f2ee"
 HAND = (PAPER, "#b8bcc2", "#6b7280", "#23272e")

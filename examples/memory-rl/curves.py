@@ -5,8 +5,7 @@ from typing import Any
 
 import numpy as np
 
-from outrider.show.palette import GRID, INK, QUIET
-from outrider.show.pictures.pyplot import load_pyplot
+from outrider.show.palette import GRID, INK, QUIET, load_pyplot
 
 __all__ = ["draw"]
 

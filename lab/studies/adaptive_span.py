@@ -14,8 +14,7 @@ from typing import Any
 
 import torch
 
-from outrider.show.palette import GRID, INK
-from outrider.show.pictures.pyplot import load_pyplot
+from outrider.show.palette import GRID, INK, load_pyplot
 from outrider.torch.models import load_model
 from outrider.torch.nn.attention.adaptive_span import Attention
 

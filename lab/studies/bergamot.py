@@ -23,8 +23,7 @@ from time import perf_counter
 from typing import Any
 
 from outrider.data.lines import open_lines
-from outrider.runtime.origin import origin
-from outrider.runtime.provenance import machine, versions, write_result
+from outrider.runtime.provenance import machine, origin, versions, write_result
 
 FEW = 10
 """Lines of a turn."""

@@ -20,7 +20,7 @@ import numpy as np
 
 import outrider
 from outrider.decoding import Backend
-from outrider.decoding.questions import Likeliest
+from outrider.decoding.queries import Argmax
 from outrider.runtime.provenance import machine, versions, write_result
 
 BLOCK = 8
@@ -89,7 +89,7 @@ def _measure(model: Path, backend: str, threads: int, repeats: int) -> dict[str,
 
 def _costs(backend: Backend) -> tuple[float, float, float]:
     """Return the least seconds of a step, a block and a draft, on text that the model writes."""
-    drafts, ask = backend.drafts, Likeliest()
+    drafts, ask = backend.drafts, Argmax()
     assert drafts is not None, "the model has no drafter"
     source, room = [[backend.eos] * SOURCE], HELD + BLOCK + 1
     state, text = backend.encode(source, capacity=room), [backend.start]

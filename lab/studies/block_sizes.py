@@ -17,7 +17,7 @@ from time import perf_counter
 from typing import Any
 
 from outrider.decoding.protocol import Backend
-from outrider.decoding.questions import Likeliest, Nothing
+from outrider.decoding.queries import Argmax, Nothing
 from outrider.runtime import load
 from outrider.runtime.provenance import machine, versions, write_result
 
@@ -54,14 +54,14 @@ def measure(backend: Backend) -> dict[str, float]:
     source, room, text = [[backend.eos] * SOURCE], HELD + max(SIZES), [backend.start]
     state = backend.encode(source, capacity=room)
     while len(text) < room:  # what it says by itself: a large head takes longer at a loss
-        text += backend.extend([text[-1:]], state, Likeliest()).tokens[0]
+        text += backend.extend([text[-1:]], state, Argmax()).tokens[0]
     state = backend.encode(source, capacity=room)
     backend.extend([text[:HELD]], state, Nothing(), last=True)
     lengths, best = state.lengths, dict.fromkeys(SIZES, float("inf"))
     for _ in range(TURNS):
         for size in SIZES:
             began = perf_counter()
-            backend.extend([text[HELD : HELD + size]], state, Likeliest())
+            backend.extend([text[HELD : HELD + size]], state, Argmax())
             best[size] = min(best[size], perf_counter() - began)
             state.rollback(lengths)
     return {str(size): seconds * 1e3 for size, seconds in best.items()}

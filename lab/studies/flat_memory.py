@@ -21,10 +21,8 @@ from outrider.data.manifest import Manifest, Split
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.shards import ShardWriter
 from outrider.jobs.distill import blocks
-from outrider.jobs.folder import open_job
-from outrider.jobs.run import finish_units
-from outrider.jobs.unit import Advance, Unit
-from outrider.jobs.workers import in_process
+from outrider.jobs.folder import Advance, Unit, open_job
+from outrider.jobs.workers import finish_units, in_process
 from outrider.runtime.memory import peak_bytes, reset_peak, resident_bytes
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.torch.training.batches import BatchStream

@@ -23,16 +23,22 @@ from typing import Any, NamedTuple
 
 from outrider.data.lines import read_text, text_lines
 from outrider.decoding.arrays import like
-from outrider.decoding.questions import LogProbs, Nothing
+from outrider.decoding.queries import LogProbs, Nothing
 from outrider.decoding.statistics import Statistics
-from outrider.evaluation.metrics import score_translations
+from outrider.evaluation.metrics import length_ratio, repetition_rate, score_translations
 from outrider.evaluation.ngram import NgramModel
-from outrider.evaluation.repetition import length_ratio, repetition_rate
 from outrider.runtime import Generator, Translator, load
-from outrider.runtime.origin import origin
-from outrider.runtime.provenance import write_result
-from outrider.show.palette import INDIGO, INK, ORANGE, QUIET, TEAL
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.runtime.provenance import origin, write_result
+from outrider.show.palette import (
+    INDIGO,
+    INK,
+    ORANGE,
+    QUIET,
+    TEAL,
+    load_pyplot,
+    save_figure,
+    style_axes,
+)
 
 GAMMAS = tuple(n / 10 for n in range(11))
 ALONE: dict[str, dict[str, Any]] = {

@@ -23,8 +23,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outrider.runtime.provenance import machine, versions, write_result
-from outrider.show.palette import INK, QUIET, SERIES
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.show.palette import INK, QUIET, SERIES, load_pyplot, save_figure, style_axes
 from outrider.torch.models import LanguageModel, LanguageModelConfig
 from outrider.torch.models.words import init_weights
 

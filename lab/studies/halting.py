@@ -20,8 +20,7 @@ import torch
 from torch import Tensor
 
 from outrider.torch.models import Seq2Seq, Seq2SeqConfig
-from outrider.torch.nn.family.halting import HaltingStack
-from outrider.torch.nn.family.halting_unit import Halting, HaltingConfig
+from outrider.torch.nn.family.halting import Halting, HaltingConfig, HaltingStack
 from outrider.torch.nn.family.skip import SkippingStack
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.stack.depth import SharedStack

@@ -30,7 +30,7 @@ from threading import Thread
 from types import SimpleNamespace
 from typing import Any
 
-from outrider.jobs.unit import Advance, Outcome, Unit
+from outrider.jobs.folder import Advance, Outcome, Unit
 from outrider.jobs.workers import RETRIES, _run, on_ray
 from outrider.runtime.provenance import machine, versions, write_result
 

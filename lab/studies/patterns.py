@@ -28,8 +28,7 @@ from torch import Tensor
 from outrider.config import load_config
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import machine, versions, write_result
-from outrider.show.palette import GRID, ORANGE, TEAL
-from outrider.show.pictures.pyplot import load_pyplot
+from outrider.show.palette import GRID, ORANGE, TEAL, load_pyplot
 from outrider.torch.models import LanguageModel, LanguageModelConfig
 
 SIDE, LEVELS, WAVES, NOISE = 24, 16, 3, 0.12

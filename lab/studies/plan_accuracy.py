@@ -34,13 +34,13 @@ from outrider.data.shards import ShardWriter, ragged_column
 from outrider.run_config import RunConfig
 from outrider.runtime.memory import peak_bytes, reset_peak, resident_bytes
 from outrider.runtime.provenance import machine, versions, write_result
-from outrider.torch.plan.options import PlanOptions
 from outrider.torch.plan.plan import plan_run
-from outrider.torch.training.allocator import keep_memory
+from outrider.torch.plan.subject import PlanOptions
 from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.batches import BatchStream
 from outrider.torch.training.build import blank_model
 from outrider.torch.training.checkpoint import Checkpoints
+from outrider.torch.training.memory import keep_memory
 from outrider.torch.training.run import training_objective
 from outrider.torch.training.trainer import Trainer
 from outrider_lab.bench.process import run_alone

@@ -18,8 +18,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outrider.runtime.provenance import machine, versions, write_result
-from outrider.torch.nn.family.halting_unit import Halting
-from outrider.torch.nn.family.pondering import PonderingConfig, PonderingGru
+from outrider.torch.nn.family.halting import Halting, PonderingConfig, PonderingGru
 from outrider.torch.nn.layer.recurrent import Gru
 from outrider.torch.nn.position import Positions
 

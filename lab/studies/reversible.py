@@ -28,11 +28,11 @@ from torch import Tensor, nn
 from outrider.runtime.memory import peak_bytes, reset_peak
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.torch.models.build import build_stack
-from outrider.torch.models.config import LanguageModelConfig
+from outrider.torch.models.configs import LanguageModelConfig
 from outrider.torch.nn.layer.feedforward import FeedForward
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.stack import Stack, reversible
-from outrider.torch.training.allocator import keep_memory
+from outrider.torch.training.memory import keep_memory
 from outrider_lab.bench.process import run_alone
 
 WAYS = {"plain": "add", "reversible": "reversible"}

@@ -26,8 +26,7 @@ from outrider.data.lines import text_lines
 from outrider.evaluation.metrics import score_translations
 from outrider.files.hub import model_folder
 from outrider.runtime import Translator, load
-from outrider.runtime.origin import origin
-from outrider.runtime.provenance import write_result
+from outrider.runtime.provenance import origin, write_result
 from outrider.torch.export import export_ctranslate2
 from outrider_lab.bench.decode.plan import export_for_transformers
 

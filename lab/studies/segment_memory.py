@@ -22,8 +22,7 @@ import torch
 from torch.nn import functional as F
 
 from outrider.data.lines import read_text
-from outrider.runtime.origin import origin
-from outrider.runtime.provenance import machine, versions, write_result
+from outrider.runtime.provenance import machine, origin, versions, write_result
 from outrider.text.tokenizer import load_tokenizer
 from outrider.torch.evaluation.likelihood import (
     LikelihoodScore,

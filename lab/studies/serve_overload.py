@@ -20,7 +20,7 @@ from urllib.parse import urlsplit
 
 from outrider.data.lines import text_lines
 from outrider.runtime.provenance import machine, versions
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from outrider_lab.bench.serve.clients import ask_all
 from outrider_lab.bench.serve.server import Server, serve_line, serving
 

@@ -16,8 +16,7 @@ import torch
 from outrider.data.lines import text_lines
 from outrider.decoding import DecodeSettings
 from outrider.runtime import Translator, load
-from outrider.runtime.origin import origin
-from outrider.runtime.provenance import write_result
+from outrider.runtime.provenance import origin, write_result
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Seq2Seq
 from outrider.torch.nn.family.skip import Router

@@ -2,14 +2,18 @@
 
 Nobody meets a bound by being ambitious; who meets one has slipped, and would otherwise be told by
 an overflow, by gigabytes of memory or by a wait without end.
+
+How many threads a process may well compute with.
 """
 
+import os
+from pathlib import Path
 from reprlib import Repr
 from typing import Any
 
 from outrider.errors import ConfigError
 
-__all__ = ["BOUNDS", "MOST_THREADS", "broken_bound", "check_bound"]
+__all__ = ["BOUNDS", "MOST_THREADS", "broken_bound", "check_bound", "default_threads"]
 
 BOUNDS: dict[str, tuple[int, int] | tuple[float, float]] = {
     "max_new_tokens": (1, 1_000_000),
@@ -55,3 +59,26 @@ def check_bound(key: str, value: int) -> int:
 
 def _show(bound: float) -> str:
     return str(bound) if isinstance(bound, int) else f"{bound:g}"
+
+
+VARIABLE = "OMP_NUM_THREADS"
+
+
+def default_threads() -> int:
+    """Return what `OMP_NUM_THREADS` says, or the cores this process may use, each counted once."""
+    said = os.environ.get(VARIABLE, "").split(",")[0]
+    if said.isdigit() and int(said):
+        return int(said)
+    if not hasattr(os, "sched_getaffinity"):  # not Linux
+        return os.cpu_count() or 1
+    cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
+    return max(1, len(cores))
+
+
+def _siblings(cpu: int) -> str:
+    """Name the core that a processor of the system belongs to; itself where nothing is said."""
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return str(cpu)

@@ -121,14 +121,14 @@ def _shards(folder: Path, seeds: Path) -> Target:
 def _ctranslate2(folder: Path, seeds: Path) -> Target:
     """A `model.bin` of CTranslate2 with some bytes changed."""
     sys.path.append(str(Path(__file__).parents[2]))
-    from outrider.formats.description import Seq2SeqDescription
     from outrider.formats.layout import model_layout
+    from outrider.formats.spec import Seq2SeqSpec
     from tests.helpers import ct2_file, plain_folder
 
     sizes = {"vocab_size": 6, "hidden_size": 4, "num_attention_heads": 2, "intermediate_size": 6}
     layers = {"encoder_layers": 1, "decoder_layers": 1, "position": "learned", "max_positions": 8}
     apart = {"share_embeddings": False, "tie_word_embeddings": False, "logits_bias": True}
-    config = Seq2SeqDescription(**sizes, **layers, **apart)
+    config = Seq2SeqSpec(**sizes, **layers, **apart)
     shapes = {name: one.shape for name, one in model_layout(config).items()}
     words = ["<unk>", "<pad>", "<s>", "</s>", "a", "b"]
     model = ct2_file.write(

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 
 from outrider.serving.engine import Engine
 from outrider.serving.limits import Limits
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from tests.helpers.served import serving
 
 GOOD = {"q": "two men", "source": "en", "target": "de", "options": {"max_new_tokens": 4}}

@@ -14,7 +14,7 @@ from schemathesis.checks import content_type_conformance, status_code_conformanc
 from outrider.serving.app import build_app
 from outrider.serving.engine import Engine
 from outrider.serving.limits import Limits
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from tests.helpers.served import serving
 
 CHECKS = [status_code_conformance, content_type_conformance]

@@ -9,22 +9,22 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.decoding.questions import (
+from outrider.decoding.queries import (
+    Argmax,
     Best,
     Chosen,
-    Draw,
     Forbidden,
-    Likeliest,
+    Grouped,
     Logits,
     LogProbs,
     Nothing,
     Part,
-    Several,
-    Top,
+    Sample,
+    TopK,
 )
 from outrider.decoding.sampling import Sampling
 from outrider.errors import InputError
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 from tests.helpers import native_tiny, tiny
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
@@ -58,9 +58,9 @@ def questions(draw: Any, rows: int, places: int) -> Any:
     """A question about so many rows, of which each is fed so many tokens."""
     kind = draw(st.sampled_from(["likeliest", "given"] + ["top", "draw"] * (places == 1)))
     if kind == "likeliest":
-        return Likeliest(draw(forbidden(rows)), draw(st.booleans()))
+        return Argmax(draw(forbidden(rows)), draw(st.booleans()))
     if kind == "top":
-        return Top(draw(st.sampled_from([1, 4, 12, WORDS, 99])), draw(forbidden(rows)))
+        return TopK(draw(st.sampled_from([1, 4, 12, WORDS, 99])), draw(forbidden(rows)))
     if kind == "given":
         tokens = [[draw(st.integers(0, 5)) for _ in range(places)] for _ in range(rows)]
         return LogProbs(tokens, draw(st.sampled_from([(), (3,), (3, 4), (5, 1, 2)])))
@@ -70,7 +70,7 @@ def questions(draw: Any, rows: int, places: int) -> Any:
         draw(st.none() | st.sampled_from([1.0, 0.9, 0.3, 1e-9])),
     )
     uniform = [draw(numbers) for _ in range(rows)]
-    return Draw(sampling, uniform, draw(forbidden(rows)), draw(st.booleans()))
+    return Sample(sampling, uniform, draw(forbidden(rows)), draw(st.booleans()))
 
 
 def close(found: Any, expected: Any) -> None:
@@ -82,7 +82,7 @@ def same(ask: Any, found: Any, expected: Any, counts: list[int]) -> None:
     if isinstance(ask, LogProbs):
         for one, other, count in zip(found, expected, counts, strict=True):
             close(one, other[: min(count, len(one))])
-    elif isinstance(ask, Top):
+    elif isinstance(ask, TopK):
         assert isinstance(found, Best)
         close(found.log_probs, expected.log_probs)
         for one, other, scores in zip(found.tokens, expected.tokens, found.log_probs, strict=True):
@@ -136,12 +136,12 @@ def test_draws_from_many_words_are_those_of_the_question(top_k, top_p) -> None:
     source = [dice.integers(3, 700, 4).tolist() for _ in range(rows)]
     fed = [[token] for token in dice.integers(3, 700, rows).tolist()]
     for temperature in (0.2, 1.0, 4.0):
-        ask = Draw(Sampling(temperature, top_k, top_p), dice.random(rows).tolist())
+        ask = Sample(Sampling(temperature, top_k, top_p), dice.random(rows).tolist())
         logits_BTV = backend.extend(fed, backend.encode(source, capacity=1), Logits())
         found = backend.extend(fed, backend.encode(source, capacity=1), ask)
         assert found == ask.answer(logits_BTV.copy())
         assert len({token for (token,) in found.tokens}) > 10 or (top_k or 700) < 10
-    ask_top = Top(top_k or 64)
+    ask_top = TopK(top_k or 64)
     found_top = backend.extend(fed, backend.encode(source, capacity=1), ask_top)
     same(ask_top, found_top, ask_top.answer(logits_BTV.copy()), [1] * rows)
 
@@ -162,7 +162,7 @@ def test_several_questions_in_one_call_are_each_what_they_are_alone(backends, da
             fed[row] = dice.integers(0, WORDS, places).tolist()
     source = [[3 + n, 1] for n in range(rows)]
     backend = backends[seed % 3]
-    ask = Several(tuple(parts))
+    ask = Grouped(tuple(parts))
     found = backend.extend(fed, backend.encode(source, capacity=8), ask)
     assert len(found) == len(parts)
     for (members, _, one), answer in zip(parts, found, strict=True):
@@ -185,15 +185,15 @@ def test_no_scores_leave_the_core(backends, monkeypatch) -> None:
     monkeypatch.setattr(backend, "core", Deaf(backend.core))
     state = backend.encode([[3, 1], [4, 1]], capacity=30)
     fed = [[5], [6]]
-    asks: list[Any] = [Nothing(), Top(4), Draw(Sampling(), [0.1, 0.9]), LogProbs([[3], [4]])]
-    for ask in [*asks, Likeliest(log_probs=True), Likeliest()]:
+    asks: list[Any] = [Nothing(), TopK(4), Sample(Sampling(), [0.1, 0.9]), LogProbs([[3], [4]])]
+    for ask in [*asks, Argmax(log_probs=True), Argmax()]:
         backend.extend(fed, state, ask)
         backend.extend(fed, state, ask, last=True)
-    parts = Part([0], 1, Top(2)), Part([1], 1, Draw(Sampling(), [0.5]))
-    backend.extend(fed, state, Several(parts))
+    parts = Part([0], 1, TopK(2)), Part([1], 1, Sample(Sampling(), [0.5]))
+    backend.extend(fed, state, Grouped(parts))
     assert state.lengths == [13, 13]
     with pytest.raises(AssertionError, match="scores were asked for"):
-        backend.extend(fed, state, Several((Part([0], 1, Logits()),)))
+        backend.extend(fed, state, Grouped((Part([0], 1, Logits()),)))
 
 
 def test_drafts_are_verified_with_log_probabilities_in_one_call(monkeypatch) -> None:
@@ -202,7 +202,7 @@ def test_drafts_are_verified_with_log_probabilities_in_one_call(monkeypatch) -> 
     drafts = backend.drafts
     assert drafts is not None
     states = [backend.encode([[3, 1], [4, 1]], capacity=20, drafting=True) for _ in range(2)]
-    ask = Likeliest(Forbidden((5,), (1,), (2, 0)), log_probs=True)
+    ask = Argmax(Forbidden((5,), (1,), (2, 0)), log_probs=True)
     found = drafts.draft_and_verify([3, 4], states[0], [3, 1], ask, held=[0, 0], min_survival=0.0)
     fed = [[token, *guesses] for token, guesses in zip([3, 4], found.drafted, strict=True)]
     assert found.best == backend.extend(fed, states[1], ask)
@@ -210,15 +210,18 @@ def test_drafts_are_verified_with_log_probabilities_in_one_call(monkeypatch) -> 
 
 
 wrong: dict[str, tuple[Any, str]] = {
-    "forbidden id": (Top(2, Forbidden((WORDS,))), "token 37 is not"),
-    "forbidden to other rows": (Draw(Sampling(), [0.1] * 2, Forbidden((), (1,), (1,))), "as many"),
-    "no tokens": (Top(0), "at least one token"),
-    "other numbers": (Draw(Sampling(), [0.5]), "one number for each row"),
-    "no temperature": (Draw(Sampling(0.0), [0.5, 0.5]), "above zero"),
+    "forbidden id": (TopK(2, Forbidden((WORDS,))), "token 37 is not"),
+    "forbidden to other rows": (
+        Sample(Sampling(), [0.1] * 2, Forbidden((), (1,), (1,))),
+        "as many",
+    ),
+    "no tokens": (TopK(0), "at least one token"),
+    "other numbers": (Sample(Sampling(), [0.5]), "one number for each row"),
+    "no temperature": (Sample(Sampling(0.0), [0.5, 0.5]), "above zero"),
     "given to other rows": (LogProbs([[3]]), "tokens for each row"),
     "given a wrong id": (LogProbs([[3], [WORDS]]), "token 37 is not"),
-    "row twice": (Several((Part([0, 0], 1, Top(1)),)), "two questions are about one row"),
-    "no such row": (Several((Part([2], 1, Top(1)),)), "a row that is not there"),
+    "row twice": (Grouped((Part([0, 0], 1, TopK(1)),)), "two questions are about one row"),
+    "no such row": (Grouped((Part([2], 1, TopK(1)),)), "a row that is not there"),
 }
 
 
@@ -232,5 +235,5 @@ def test_a_wrong_question_is_refused_and_nothing_is_taken_in(backends, name) -> 
 
 
 def test_a_question_with_a_part_of_its_own_is_answered_from_scores(backends) -> None:
-    assert native_answers.to_core(Several((Part([0], 1, Logits()),)), 2) is None
-    assert native_answers.to_core(Likeliest(closeness=0.1), 2) is None
+    assert native_answers.to_core(Grouped((Part([0], 1, Logits()),)), 2) is None
+    assert native_answers.to_core(Argmax(closeness=0.1), 2) is None

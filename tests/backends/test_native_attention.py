@@ -8,9 +8,9 @@ import torch
 
 from outrider.backends.native import NativeBackend
 from outrider.errors import InputError
-from outrider.torch.inspect.attention_weights import cross_weights
+from outrider.torch.inspect.attention_trace import cross_weights
 from outrider.torch.models import Seq2Seq
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 from tests.helpers import native_tiny
 
 pytest.importorskip("outrider_native", reason="pip install ./native to test the core")

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from outrider.decoding import DecodeConfig, Request
-from outrider.decoding.questions import NOTHING_FORBIDDEN, Forbidden, Likeliest, Logits
+from outrider.decoding.queries import NOTHING_FORBIDDEN, Argmax, Forbidden, Logits
 from outrider.errors import ConfigError, InputError, ModelError
 from tests.helpers import native_tiny, tiny
 from tests.helpers.loops import greedy
@@ -21,7 +21,7 @@ core = pytest.importorskip("outrider_native", reason="outrider-native is not ins
 
 from outrider.backends.native import INSTRUCTION_SET, NativeState  # noqa: E402
 from outrider.backends.native_parts import model_shape, weights  # noqa: E402
-from outrider.torch.models.parts import parts_of  # noqa: E402
+from outrider.torch.models.folder import parts_of  # noqa: E402
 
 WORDS = 37
 SOURCE = [[4, 5, 1], [6, 1]]
@@ -51,7 +51,7 @@ def verify(
     held: tuple[int, ...] = (3, 3),
     forbidden: Forbidden = NOTHING_FORBIDDEN,
 ) -> Any:
-    ask = Likeliest(forbidden)
+    ask = Argmax(forbidden)
     return backend.drafts.draft_and_verify(newest, state, tokens, ask, held=held, min_survival=0.0)
 
 
@@ -86,7 +86,7 @@ wrong_calls: dict[str, tuple[Call, str]] = {
     "likeliest of a wrong id": (lambda b, s: b.likeliest([[3], [-4]], s, []), "token -4 is not"),
     "likeliest of other rows": (lambda b, s: b.likeliest([[3]], s, []), "one row for each"),
     "forbidden to other rows": (
-        lambda b, s: b.extend([[3], [4]], s, Likeliest(Forbidden((), (1,), (1, 1, 1)))),
+        lambda b, s: b.extend([[3], [4]], s, Argmax(Forbidden((), (1,), (1, 1, 1)))),
         "as many as rows",
     ),
     "round of a wrong id": (lambda b, s: verify(b, s, [3, WORDS]), "token 37 is not"),

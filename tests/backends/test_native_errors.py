@@ -6,14 +6,14 @@ from typing import Any
 
 import pytest
 
-from outrider.decoding.questions import Likeliest, Logits, Top
+from outrider.decoding.queries import Argmax, Logits, TopK
 from outrider.errors import InputError, OutriderError, ResourceError, UnsupportedError
 from tests.helpers import native_tiny
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
 from outrider.backends.native import NativeBackend, NativeState
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 
 SOURCE = [[4, 5, 1], [6, 1]]
 LAST = [[3], [4]]
@@ -47,10 +47,10 @@ Call = Callable[[NativeBackend, NativeState], Any]
 core_calls: dict[str, Call] = {
     "encode": lambda b, s: b.encode(SOURCE, capacity=3),
     "extend": lambda b, s: b.extend(LAST, s, Logits()),
-    "likeliest": lambda b, s: b.extend(LAST, s, Likeliest()),
-    "answer": lambda b, s: b.extend(LAST, s, Top(2)),
+    "likeliest": lambda b, s: b.extend(LAST, s, Argmax()),
+    "answer": lambda b, s: b.extend(LAST, s, TopK(2)),
     "draft and verify": lambda b, s: b.drafts.draft_and_verify(
-        [3, 4], s, [2, 2], Likeliest(), held=[3, 3], min_survival=0.0
+        [3, 4], s, [2, 2], Argmax(), held=[3, 3], min_survival=0.0
     ),
     "draft": lambda b, s: b.drafts.draft([3, 4], s, [2, 2]),
     "predict": lambda b, s: b.drafts.predict([3, 4], s, [[-1], [-1]]),

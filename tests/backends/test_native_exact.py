@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outrider.decoding import DecodeConfig, Draft, Request
-from outrider.decoding import round as rounds
-from outrider.decoding.questions import Forbidden, Likeliest, Logits
-from outrider.decoding.round import worth_checking
+from outrider.decoding import tandem as rounds
+from outrider.decoding.queries import Argmax, Forbidden, Logits
+from outrider.decoding.tandem import worth_checking
 from tests.helpers import native_tiny
 from tests.helpers.loops import greedy, tandem
 from tests.helpers.native_tiny import KINDS
@@ -118,7 +118,7 @@ def test_one_call_drafts_and_then_verifies(
         kept = worth_checking(*row, min_survival=worth, ends=backend.ends)
         drafted.append(guesses[:kept])
     tokens = [[new, *some] for new, some in zip(newest, drafted, strict=True)]
-    ask = Likeliest(Forbidden(tuple(sorted(forbidden)), backend.ends, early))
+    ask = Argmax(Forbidden(tuple(sorted(forbidden)), backend.ends, early))
     best = ask.answer(backend.extend(tokens, states[0], Logits()))
 
     backend.likeliest([[1]] * rows, states[1], [])
@@ -203,7 +203,7 @@ class Oracle:
         chosen, fed = [], list(newest)
         for _ in range(max(tokens)):
             both = [*([] for _ in rows), *([token] for token in fed)]
-            best = self.inner.backend.extend(both, state, Likeliest()).tokens
+            best = self.inner.backend.extend(both, state, Argmax()).tokens
             fed = [token for (token,) in best[len(rows) :]]
             chosen.append([self._spoilt(token) for token in fed])
         state.select(rows)

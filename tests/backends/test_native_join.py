@@ -10,13 +10,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.decoding.questions import Logits
+from outrider.decoding.queries import Logits
 from tests.helpers import native_tiny
 
 core = pytest.importorskip("outrider_native", reason="outrider-native is not installed")
 
 from outrider.backends.native import NativeBackend  # noqa: E402
-from outrider.torch.models.parts import parts_of  # noqa: E402
+from outrider.torch.models.folder import parts_of  # noqa: E402
 
 LONGEST = 12
 SETS = core.instruction_sets()
@@ -139,8 +139,8 @@ CHURN = """
 import random, re
 from tests.helpers import native_tiny
 from outrider.backends.native import NativeBackend
-from outrider.decoding.questions import Likeliest
-from outrider.torch.models.parts import parts_of
+from outrider.decoding.queries import Likeliest
+from outrider.torch.models.folder import parts_of
 
 model = native_tiny.build("plain")
 backend = NativeBackend(parts_of(model, native_tiny.build_drafter(model)), threads=1)

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from outrider.backends.native_parts import ctc_shape, drafter_shape, missing, model_shape, weights
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 from tests.helpers import native_tiny, tiny
 
 SEQ2SEQ: list[tuple[dict[str, Any], str]] = [

@@ -10,9 +10,9 @@ import torch
 from outrider.backends import native_parts
 from outrider.backends.native import NativeBackend, instruction_sets
 from outrider.decoding import DecodeConfig, Request, decode
-from outrider.decoding.questions import Forbidden, Likeliest
+from outrider.decoding.queries import Argmax, Forbidden
 from outrider.formats.folder import Parts
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 from tests.helpers import native_tiny, tiny
 
 pytest.importorskip("outrider_native", reason="outrider-native is not installed")
@@ -42,7 +42,7 @@ def named(backend: NativeBackend, forbidden: Forbidden, rows: int) -> list[list[
     state = backend.encode(SOURCES[:rows], capacity=99)
     for step in range(30):
         fed = dice.integers(3000, size=(rows, 1 + step % 3)).tolist()
-        found += backend.extend(fed, state, Likeliest(forbidden)).tokens
+        found += backend.extend(fed, state, Argmax(forbidden)).tokens
     return found
 
 

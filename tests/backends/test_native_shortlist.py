@@ -10,11 +10,11 @@ import torch
 
 from outrider.backends.native import NativeBackend
 from outrider.decoding import DecodeConfig, Request, decode
-from outrider.decoding.questions import Forbidden, Likeliest, Logits, Top
+from outrider.decoding.queries import Argmax, Forbidden, Logits, TopK
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.formats.readers.shortlist import MAGIC, Shortlist, read_shortlist
 from outrider.runtime import Translator, load
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 from tests.helpers import bergamot_tiny, native_tiny
 
 SOURCES = [[3, 4, 5, 1], [6, 1], [9, 8, 7, 6, 5, 4, 1]]
@@ -64,14 +64,14 @@ def test_all_answers_are_those_of_scores_without_the_other_words(kind: str, dtyp
     listed = np.isfinite(expected)
     assert np.array_equal(found[listed], expected[listed])
     assert (found[~listed] < -1e38).all()
-    asked = short.extend(tokens, short.encode(SOURCES, capacity=9), Likeliest(Forbidden()))
+    asked = short.extend(tokens, short.encode(SOURCES, capacity=9), Argmax(Forbidden()))
     assert asked.tokens == expected.argmax(-1).tolist()
     never = sorted({word for row in asked.tokens for word in row})[:2]
     expected[..., never] = -np.inf
-    other = Likeliest(Forbidden(always=never))
+    other = Argmax(Forbidden(always=never))
     asked = short.extend(tokens, short.encode(SOURCES, capacity=9), other)
     assert asked.tokens == expected.argmax(-1).tolist()
-    best = short.extend(tokens, short.encode(SOURCES, capacity=9), Top(3), last=True)
+    best = short.extend(tokens, short.encode(SOURCES, capacity=9), TopK(3), last=True)
     order = np.argsort(-masked(short, scores)[:, -1], axis=-1, kind="stable")[:, :3]
     assert np.array_equal(np.array(best.tokens), order)
 

@@ -12,9 +12,10 @@ import pytest
 
 from outrider.backends import native
 from outrider.backends.native import NativeBackend, NativeDrafts
-from outrider.decoding.questions import Chosen, Logits
-from outrider.runtime import doctor, self_check
-from outrider.runtime.self_check import SelfCheck
+from outrider.decoding.queries import Chosen, Logits
+from outrider.runtime import doctor
+from outrider.runtime import doctor as self_check
+from outrider.runtime.doctor import SelfCheck
 from tests.helpers import drafted
 
 ROOT = Path(__file__).resolve().parents[2]

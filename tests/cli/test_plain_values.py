@@ -7,7 +7,7 @@ import pytest
 import typer
 from typer.main import get_command
 
-from outrider.cli.plain_values import read_plainly
+from outrider.cli.main import read_plainly
 
 Seen = dict[str, Any]
 

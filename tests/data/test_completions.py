@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.data.completions import Completions
+from outrider.data.labels import Completions
 from outrider.torch.nn.loss import IGNORED
 
 marks = st.lists(st.integers(0, 2), min_size=1, max_size=3).map(tuple)

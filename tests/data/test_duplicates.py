@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.data.duplicates import SeenBefore
+from outrider.data.cleaning import SeenBefore
 
 
 @given(st.lists(st.lists(st.text("abc", max_size=2))))

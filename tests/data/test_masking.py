@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outrider.config import build_config
 from outrider.data.config import MaskConfig, PrepareConfig, TokenizerConfig
-from outrider.data.masking import Masking
+from outrider.data.labels import Masking
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
@@ -18,7 +18,7 @@ from outrider.data.shards import Ragged
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError
 from outrider.text.tokenizer import load_tokenizer
-from outrider.text.tokenizer.mask import add_mask
+from outrider.text.tokenizer.vocabulary import add_mask
 from outrider.torch.nn.loss import IGNORED
 from outrider.torch.training.batches import BatchStream, valid_batches
 

@@ -6,7 +6,7 @@ import zipfile
 
 import pytest
 
-from outrider.data.plain_text import check_plain_text
+from outrider.data.lines import check_plain_text
 from outrider.errors import DataError
 
 

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from outrider.backends.reference import ReferenceBackend
+from tests.helpers.reference_backend import ReferenceBackend
 
 
 class Toy(ReferenceBackend):

@@ -9,11 +9,11 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.decoding import DecodeConfig, Request
-from outrider.decoding.questions import Logits, Nothing
+from outrider.decoding.queries import Logits, Nothing
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, ModelError
 from outrider.torch.backend import TorchBackend
-from outrider.torch.models.config import DrafterConfig
+from outrider.torch.models.configs import DrafterConfig
 from outrider.torch.models.drafter import Drafter
 from tests.helpers import tiny
 from tests.helpers.loops import parallel

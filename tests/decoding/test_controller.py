@@ -6,8 +6,8 @@ from time import perf_counter
 
 import pytest
 
-from outrider.backends.reference import ReferenceBackend
 from outrider.decoding import Controller, DecodeConfig, Request, Statistics, decode
+from tests.helpers.reference_backend import ReferenceBackend
 
 
 class Machine:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from outrider.backends.reference import ReferenceBackend
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.session import Session
+from tests.helpers.reference_backend import ReferenceBackend
 
 WORDS = 6
 REQUESTS = [Request((n % WORDS, 3), seed=100 + n) for n in range(8)]

@@ -13,7 +13,7 @@ from outrider.errors import ModelError
 from outrider.runtime import load
 from outrider.runtime.options import model_defaults, model_ends
 from outrider.torch.backend import TorchBackend
-from outrider.torch.models.config import CtcConfig, DrafterConfig
+from outrider.torch.models.configs import CtcConfig, DrafterConfig
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.models.drafter import Drafter
 from tests.helpers import drafted, tiny

@@ -6,7 +6,7 @@ from torch import Tensor
 from transformers import MarianConfig, MarianMTModel
 
 from outrider.decoding import DecodeConfig, Request
-from outrider.decoding.questions import Forbidden, Likeliest
+from outrider.decoding.queries import Argmax, Forbidden
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import load_model
 from tests.helpers.loops import beam, greedy
@@ -38,7 +38,7 @@ class UncachedMarian:
     """Runs transformers' model over the whole sequence at every step: slow and beyond doubt."""
 
     vocab_size, start, eos, pad, max_length = VOCAB, PAD, EOS, PAD, 64
-    ends, epsilon, carried, drafts = (EOS,), 1e-7, 0.0, None
+    ends, epsilon, compact_threshold, drafts = (EOS,), 1e-7, 0.0, None
 
     def __init__(self, model: MarianMTModel) -> None:
         self.model = model
@@ -58,7 +58,7 @@ class UncachedMarian:
         return ask.answer(logits[:, -1 if last else -len(tokens[0]) :].numpy())
 
     def greedy(self, newest, state, forbidden, *, steps, ends):
-        ask = Likeliest(Forbidden(tuple(forbidden)))
+        ask = Argmax(Forbidden(tuple(forbidden)))
         return self.extend([[token] for token in newest], state, ask).tokens
 
 

@@ -10,12 +10,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.decoding import DecodeConfig, Hypothesis, Request, decode, writer
-from outrider.decoding.questions import Logits
+from outrider.decoding import DecodeConfig, Hypothesis, Request, decode
+from outrider.decoding import parallel as writer
+from outrider.decoding.queries import Logits
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.torch.backend import TorchBackend, TorchDrafts
-from outrider.torch.models.config import CtcConfig, DrafterConfig
+from outrider.torch.models.configs import CtcConfig, DrafterConfig
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.models.drafter import Drafter
 from outrider.torch.models.state import DecoderState

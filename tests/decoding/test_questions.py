@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.decoding.questions import Draw, Forbidden, Likeliest, LogProbs, Nothing, Path, Top
+from outrider.decoding.queries import Argmax, Forbidden, LogProbs, Nothing, Path, Sample, TopK
 from outrider.decoding.sampling import Sampling
 
 WORDS = 7
@@ -38,7 +38,7 @@ def both(question, array: np.ndarray):
 
 @given(array=scores, always=st.sets(st.integers(0, WORDS - 1), max_size=WORDS - 2))
 def test_the_likeliest_is_the_first_of_the_largest(array, always) -> None:
-    found = both(Likeliest(Forbidden(tuple(always)), True), array)
+    found = both(Argmax(Forbidden(tuple(always)), True), array)
     allowed = [token for token in range(WORDS) if token not in always]
     for row, tokens in enumerate(found.tokens):
         for place, token in enumerate(tokens):
@@ -50,14 +50,14 @@ def test_the_likeliest_is_the_first_of_the_largest(array, always) -> None:
 
 def test_near_is_another_score_within_the_margin() -> None:
     array = np.array([[[100, 99.5, 0], [100, 98, 0], [0.1, 0.095, -5]]], dtype=np.float32)
-    assert both(Likeliest(closeness=0.01), array).near == [[True, False, True]]
+    assert both(Argmax(closeness=0.01), array).near == [[True, False, True]]
 
 
 def test_rows_that_may_not_end_yet() -> None:
     array = np.zeros((2, 3, WORDS), dtype=np.float32)
     array[..., 4], array[..., 2] = 9, 5
     forbidden = Forbidden((), (4,), (2, 0))
-    assert both(Likeliest(forbidden), array).tokens == [[2, 2, 4], [4, 4, 4]]
+    assert both(Argmax(forbidden), array).tokens == [[2, 2, 4], [4, 4, 4]]
     assert forbidden.everywhere(1) is None
     assert Forbidden((3,), (4,), (2, 1)).everywhere(1) == (3, 4)
     assert Forbidden((3,), (4,), (0, 0)).everywhere(5) == (3,)
@@ -66,7 +66,7 @@ def test_rows_that_may_not_end_yet() -> None:
 @given(array=scores, count=st.integers(1, WORDS + 2))
 def test_the_top_are_in_order_and_of_equals_the_first(array, count) -> None:
     array = array[:, :1]
-    found = Top(count).answer(array.copy())
+    found = TopK(count).answer(array.copy())
     for row, tokens in enumerate(found.tokens):
         one = array[row, 0].tolist()
         order = sorted(range(WORDS), key=lambda token: (-one[token], token))
@@ -96,7 +96,7 @@ def test_draws_and_paths_are_the_same_on_tensors(array, number) -> None:
     rows, places = array.shape[:2]
     # No two alike: which of equals comes first is a GPU's own choice.
     array = array + np.linspace(0, 0.5, array.size, dtype=np.float32).reshape(array.shape)
-    both(Draw(Sampling(0.7, top_k=3), [number] * rows, log_probs=True), array[:, :1])
+    both(Sample(Sampling(0.7, top_k=3), [number] * rows, log_probs=True), array[:, :1])
     uniform = [[[number] * places] * 2] * rows
     found = both(Path(Forbidden((1,)), True, uniform), array)
     assert all(token != 1 for paths in found.drawn for path in paths for token in path)

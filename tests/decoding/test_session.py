@@ -7,14 +7,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.backends.reference import ReferenceBackend
 from outrider.decoding import DecodeConfig, Hypothesis, Request, Session, Statistics, decode
 from outrider.decoding.controller import Controller
 from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.torch.backend import TorchBackend
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 from tests.helpers import native_tiny, tiny
+from tests.helpers.reference_backend import ReferenceBackend
 
 WAYS: dict[str, dict[str, Any]] = {
     "greedy": {},
@@ -141,11 +141,11 @@ def stories(words: int) -> st.SearchStrategy[list[Event]]:
     rows=st.integers(1, 7),
     ahead=st.integers(1, 4),
     table=st.integers(0, 9),
-    carried=st.booleans(),
+    compact_threshold=st.booleans(),
 )
-def test_joined_is_alone_by_the_contract(events, rows, ahead, table, carried) -> None:
+def test_joined_is_alone_by_the_contract(events, rows, ahead, table, compact_threshold) -> None:
     backend = ReferenceBackend(7, seed=table, block=6, skill=0.7, ctc=True)
-    backend.carried = 0.6 if carried else 0.0
+    backend.compact_threshold = 0.6 if compact_threshold else 0.0
     check(backend, events, rows, ahead=ahead, scores=1e-9)
 
 

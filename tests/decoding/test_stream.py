@@ -1,7 +1,7 @@
 """A row's random numbers: other ones for every seed, the same for the same."""
 
 from outrider.decoding import DecodeConfig, Request
-from outrider.decoding.stream import Stream
+from outrider.decoding.sampling import Stream
 from tests.helpers.loops import sample
 
 

@@ -13,18 +13,18 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from outrider.backends.reference import ReferenceDrafts
 from outrider.decoding import Controller, DecodeConfig, Draft, Request, Statistics, decode
 from outrider.decoding import accept as accept_module
-from outrider.decoding import round as rounds
-from outrider.decoding.questions import Likeliest
-from outrider.decoding.round import worth_checking
+from outrider.decoding import tandem as rounds
+from outrider.decoding.queries import Argmax
+from outrider.decoding.tandem import worth_checking
 from outrider.errors import ConfigError, ModelError
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Drafter, DrafterConfig, LanguageModel
 from outrider.torch.nn.attention import attention_kinds, load_attention
 from tests.helpers import tiny
 from tests.helpers.loops import greedy, tandem
+from tests.helpers.reference_backend import ReferenceDrafts
 
 
 class CountedDrafts(ReferenceDrafts):
@@ -176,7 +176,7 @@ class Oracle:
         ahead = copy.deepcopy(state, {id(state.drafter): state.drafter})
         chosen, fed = [], [[token] for token in newest]
         for _ in range(max(tokens)):
-            fed = self.inner.extend(fed, ahead, Likeliest()).tokens
+            fed = self.inner.extend(fed, ahead, Argmax()).tokens
             chosen.append([self._spoilt(token) for (token,) in fed])
         guesses = zip(zip(*chosen, strict=True), tokens, strict=True)
         return heard._replace(tokens=[list(row[:count]) for row, count in guesses])

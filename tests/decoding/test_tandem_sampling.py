@@ -12,7 +12,7 @@ from torch import Tensor
 
 from outrider.decoding import DecodeConfig, Draft, Request, Statistics
 from outrider.decoding import accept as accept_module
-from outrider.decoding import round as rounds
+from outrider.decoding import tandem as rounds
 from tests.helpers.loops import sample, tandem
 
 VOCABULARY, EOS, CODES = 4, 1, 4099
@@ -44,7 +44,7 @@ class Tables:
     """
 
     vocab_size, start, eos, pad, max_length = VOCABULARY, 0, EOS, 0, None
-    ends, carried = (EOS,), 0.0
+    ends, compact_threshold = (EOS,), 0.0
     on_gpu = False
     """Whether scores are tensors, as they are on a GPU, or numpy arrays."""
     longest, longest_text, epsilon, seen_by_drafter = 3, 3, 1e-7, 3

@@ -18,16 +18,16 @@ from outrider.cli.main import run
 from outrider.run_config import RunConfig
 from outrider.torch.plan.probe import Shape, make_batch
 from outrider.torch.training.build import blank_model
-from outrider.torch.training.objectives import SegmentObjective
-from outrider.torch.training.recompute import recompute_layers
-from outrider.torch.training.run import segment_length, training_objective
-from outrider.torch.training.shard import (
+from outrider.torch.training.memory import (
     gathered,
     load_optimizer,
+    recompute_layers,
     save_optimizer,
     shard,
     whole_weights,
 )
+from outrider.torch.training.objectives import SegmentObjective
+from outrider.torch.training.run import segment_length, training_objective
 from tests.helpers.family import MODELS, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist]

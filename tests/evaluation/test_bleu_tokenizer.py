@@ -9,10 +9,14 @@ from typer.testing import CliRunner
 from outrider.cli.main import build_app
 from outrider.config import build_config
 from outrider.errors import ConfigError, UnsupportedError
-from outrider.evaluation import bleu_tokenizer
-from outrider.evaluation.bleu_tokenizer import TOKENIZERS, check_installed, tokenizer_for
+from outrider.evaluation import metrics as bleu_tokenizer
 from outrider.evaluation.config import EvaluateConfig
-from outrider.evaluation.metrics import score_translations
+from outrider.evaluation.metrics import (
+    TOKENIZERS,
+    check_installed,
+    score_translations,
+    tokenizer_for,
+)
 
 TEXTS = {
     "en": ("The cat sits on the mat.", "13a"),

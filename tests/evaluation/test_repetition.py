@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.errors import InputError
-from outrider.evaluation.repetition import length_ratio, repetition_rate
+from outrider.evaluation.metrics import length_ratio, repetition_rate
 
 
 def test_counts_words_equal_to_the_word_before() -> None:

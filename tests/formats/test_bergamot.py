@@ -12,7 +12,7 @@ import pytest
 import torch
 
 from outrider.backends.native import NativeBackend
-from outrider.decoding.questions import Logits
+from outrider.decoding.queries import Logits
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.folder import Parts, read_model, read_parts
 from outrider.formats.readers.marian_binary import read_marian_binary

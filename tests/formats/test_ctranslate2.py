@@ -19,9 +19,9 @@ from outrider.errors import ModelError, OutriderError
 from outrider.files import argos
 from outrider.files.cache import VARIABLE
 from outrider.files.hub import model_folder
-from outrider.formats.description import Seq2SeqDescription
 from outrider.formats.folder import read_model
-from outrider.formats.readers.ctranslate2.binary import read_binary
+from outrider.formats.readers.ctranslate2_binary import read_binary
+from outrider.formats.spec import Seq2SeqSpec
 from outrider.runtime import Translator, load
 from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.marian import MarianTokenizer
@@ -163,7 +163,7 @@ def test_a_model_that_starts_from_zeros_and_has_no_padding(tmp_path: Path) -> No
 
     part = read_model(tmp_path)
     config = part.config
-    assert isinstance(config, Seq2SeqDescription)
+    assert isinstance(config, Seq2SeqSpec)
     assert (config.vocab_size, config.pad_token_id, config.decoder_start_token_id) == (13, 12, 12)
     assert not part.weights["tokens.weight"].as_float32()[12].any()
     model = load_model(tmp_path)

@@ -5,13 +5,8 @@ from typing import Any
 import pytest
 
 from outrider.errors import ConfigError
-from outrider.formats.description import (
-    CtcDescription,
-    DrafterDescription,
-    LanguageModelDescription,
-    Seq2SeqDescription,
-    describe,
-)
+from outrider.formats.side_spec import CtcSpec, DrafterSpec
+from outrider.formats.spec import LanguageModelSpec, Seq2SeqSpec, build_spec
 
 WRONG: list[tuple[str, Any, str]] = [
     ("vocab_size", "9", "vocab_size: got '9', expected a whole number"),
@@ -32,23 +27,23 @@ WRONG: list[tuple[str, Any, str]] = [
 @pytest.mark.parametrize(("key", "value", "message"), WRONG, ids=[m for *_, m in WRONG])
 def test_a_value_of_another_type_is_named(key: str, value: Any, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        describe(Seq2SeqDescription, {key: value})
+        build_spec(Seq2SeqSpec, {key: value})
 
 
 def test_a_whole_number_may_stand_for_a_share() -> None:
-    assert describe(Seq2SeqDescription, {"dropout": 0}).dropout == 0
+    assert build_spec(Seq2SeqSpec, {"dropout": 0}).dropout == 0
 
 
 def test_what_hugging_face_writes_says_nothing() -> None:
     values = {"architectures": ["X"], "_name_or_path": "x", "is_decoder": True, "dtype": "float32"}
-    assert describe(LanguageModelDescription, values) == LanguageModelDescription()
+    assert build_spec(LanguageModelSpec, values) == LanguageModelSpec()
 
 
 def test_side_decoders_fit_their_target_or_are_refused() -> None:
-    target = Seq2SeqDescription(vocab_size=50)
-    for cls in (DrafterDescription, CtcDescription):
+    target = Seq2SeqSpec(vocab_size=50)
+    for cls in (DrafterSpec, CtcSpec):
         own = cls.for_target(target)
         own.check_target(target)
-        assert describe(cls, vars(own)) == own
+        assert build_spec(cls, vars(own)) == own
     with pytest.raises(ConfigError, match="vocab_size: comes from the target"):
-        DrafterDescription.for_target(target, vocab_size=3)
+        DrafterSpec.for_target(target, vocab_size=3)

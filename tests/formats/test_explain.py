@@ -6,9 +6,9 @@ import pytest
 from transformers import PreTrainedConfig
 
 from outrider.cli.main import run
-from outrider.formats.description import SideDecoderDescription
-from outrider.formats.description.explain import DERIVED, SIDE_DECODERS, TYPES, explain_models
-from outrider.torch.models.config import (
+from outrider.formats.explain import DERIVED, SIDE_DECODERS, TYPES, explain_models
+from outrider.formats.side_spec import SideDecoderSpec
+from outrider.torch.models.configs import (
     CtcConfig,
     DrafterConfig,
     LanguageModelConfig,
@@ -33,7 +33,7 @@ def test_only_what_a_user_may_set_is_a_key() -> None:
         own = {
             key
             for cls in config_class.__mro__
-            if issubclass(cls, SideDecoderDescription)
+            if issubclass(cls, SideDecoderSpec)
             for key in vars(cls)
             if not key.startswith("_")
         }

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from outrider.formats.description import choices
+from outrider.formats import spec as choices
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
 from outrider.formats.weights import Expected
 from outrider.torch.models.folder import _expected

@@ -9,8 +9,7 @@ from transformers import LlamaConfig
 from transformers.models.llama.modeling_llama import LlamaRotaryEmbedding
 
 from outrider.errors import ConfigError
-from outrider.formats.description import LanguageModelDescription, Seq2SeqDescription
-from outrider.formats.description.rotary import rotary_frequencies
+from outrider.formats.spec import LanguageModelSpec, Seq2SeqSpec, rotary_frequencies
 
 LLAMA3 = {
     "rope_type": "llama3",
@@ -31,7 +30,7 @@ def test_frequencies_are_those_of_transformers(
     theirs = LlamaRotaryEmbedding(
         LlamaConfig(hidden_size=64, num_attention_heads=2, head_dim=48, rope_parameters=rope)
     ).inv_freq
-    config = LanguageModelDescription(
+    config = LanguageModelSpec(
         hidden_size=64,
         num_attention_heads=2,
         head_dim=48,
@@ -44,7 +43,7 @@ def test_frequencies_are_those_of_transformers(
 
 
 def test_llama3_by_hand() -> None:
-    config = LanguageModelDescription(
+    config = LanguageModelSpec(
         hidden_size=64, num_attention_heads=2, position="rotary", rope_scale=LLAMA3
     )
     for k, found in enumerate(rotary_frequencies(config)):
@@ -76,7 +75,7 @@ WRONG: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("values", "message"), WRONG, ids=[m for _, m in WRONG])
 def test_what_gives_no_frequencies_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        LanguageModelDescription(**{"position": "rotary", **values})
+        LanguageModelSpec(**{"position": "rotary", **values})
 
 
 FURTHER: list[tuple[dict[str, Any], str]] = [
@@ -104,4 +103,4 @@ FURTHER: list[tuple[dict[str, Any], str]] = [
 @pytest.mark.parametrize(("values", "message"), FURTHER, ids=[m for _, m in FURTHER])
 def test_what_no_layer_can_be_built_from_is_named(values: dict[str, Any], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        Seq2SeqDescription(**values)
+        Seq2SeqSpec(**values)

@@ -17,7 +17,7 @@ from outrider.torch.models import (
     Seq2Seq,
     Seq2SeqConfig,
 )
-from outrider.torch.models.config import CtcConfig
+from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
 
 TEXT = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]

@@ -6,7 +6,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.backends.native_parts import ctc_shape, drafter_shape, model_shape, weights
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 from tests.helpers import native_tiny
 
 SOURCE = [[3, 4, 5, 1], [6, 1]]

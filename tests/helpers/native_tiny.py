@@ -9,7 +9,7 @@ import torch
 from torch import nn
 
 from outrider.torch.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq
-from outrider.torch.models.config import CtcConfig
+from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
 from tests.helpers import tiny
 

@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.formats.description import ModelDescription
 from outrider.formats.layout import model_layout
+from outrider.formats.spec import ModelSpec
 
 DEMO = Path(__file__).resolve().parents[2] / "demo" / "en-de"
 WORDS: int = json.loads((DEMO / "config.json").read_text(encoding="utf-8"))["vocab_size"]
 
 
-def save(folder: Path, config: ModelDescription) -> Path:
+def save(folder: Path, config: ModelSpec) -> Path:
     """Write a model that reads and writes with the demo's tokenizer."""
     shapes = {name: one.shape for name, one in model_layout(config).items()}
     values = {"model_type": config.model_type, **vars(config)}

@@ -16,8 +16,7 @@ from outrider.data.manifest import Split
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import OutriderError
 from outrider.jobs import distill as module
-from outrider.jobs.folder import JobFolder
-from outrider.jobs.unit import Unit
+from outrider.jobs.folder import JobFolder, Unit
 
 BLOCK, UNITS = 8, 11
 """Rows of a unit; units of both splits."""
@@ -25,7 +24,7 @@ distiller, start_worker = module._Distiller, module.start_worker
 
 
 @dataclass
-class Driver:
+class EngineThread:
     """A process that distils `home` into `out`."""
 
     home: Path

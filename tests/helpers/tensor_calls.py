@@ -5,9 +5,9 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor
 
-from outrider.decoding.questions import Chosen, Forbidden, Likeliest, Logits
+from outrider.decoding.queries import Argmax, Chosen, Forbidden, Logits
 from outrider.torch.backend import TorchBackend
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 
 __all__ = ["TensorCalls", "TensorDraft", "native_calls", "torch_calls"]
 
@@ -35,7 +35,7 @@ class TensorCalls:
         return torch.from_numpy(self.backend.extend(fed, state, Logits(), last=last))
 
     def likeliest(self, tokens, state, forbidden) -> list[list[int]]:
-        found: Chosen = self.backend.extend(tokens, state, Likeliest(Forbidden(tuple(forbidden))))
+        found: Chosen = self.backend.extend(tokens, state, Argmax(Forbidden(tuple(forbidden))))
         return found.tokens
 
     def draft(self, last_B1, state, tokens, *, temperature=1.0, uniform_BK=None) -> TensorDraft:

@@ -21,8 +21,8 @@ from outrider.jobs import distill as distill_module
 from outrider.jobs import folder as folder_module
 from outrider.jobs import teacher as teacher_module
 from outrider.jobs.distill import distill
+from outrider.jobs.teacher import choose_by_consensus
 from outrider.runtime import load
-from outrider.runtime.consensus import choose_by_consensus
 from outrider.runtime.options import decode_settings
 from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 from outrider.torch.training.batches import BatchStream

@@ -9,7 +9,7 @@ import pytest
 
 from outrider.errors import ConfigError, DataError, ResourceError
 from outrider.jobs import workers
-from outrider.jobs.unit import Unit, Work
+from outrider.jobs.folder import Unit, Work
 
 UNITS = [Unit(f"train-{n:05d}", "file", rows=n + 1, first=0) for n in range(7)]
 

@@ -12,7 +12,7 @@ from outrider.errors import ConfigError, DataError
 from outrider.jobs import teacher as teacher_module
 from outrider.jobs.distill import distill
 from outrider.jobs.status import read_status
-from tests.helpers.slow_distill import UNITS, Driver, check_rows
+from tests.helpers.slow_distill import UNITS, EngineThread, check_rows
 
 
 def distilled(home: Path, out: Path, **options) -> Prepared:
@@ -36,7 +36,7 @@ def damage(copy: Path, name: str) -> bytes:
 
 @pytest.mark.parametrize("moment", ["start", "record"])
 def test_a_killed_driver_costs_one_shard(home: Path, tmp_path: Path, moment: str) -> None:
-    driver = Driver(home, tmp_path / "out", moment=moment)
+    driver = EngineThread(home, tmp_path / "out", moment=moment)
     driver.hold("train-00003")
     driver.start()
     driver.wait_at("train-00003")
@@ -53,7 +53,7 @@ def test_a_killed_driver_costs_one_shard(home: Path, tmp_path: Path, moment: str
 
 
 def test_a_second_driver_is_refused_and_disturbs_nothing(home: Path, tmp_path: Path) -> None:
-    driver = Driver(home, tmp_path / "out")
+    driver = EngineThread(home, tmp_path / "out")
     driver.hold("train-00000")
     driver.start()
     driver.wait_at("train-00000")
@@ -99,7 +99,7 @@ def test_a_damaged_shard_is_named_and_the_rest_goes_on(copy: Path, capsys) -> No
 
 
 def test_a_shard_that_is_damaged_while_the_job_runs_is_set_aside(copy: Path) -> None:
-    driver = Driver(copy, copy / "out")
+    driver = EngineThread(copy, copy / "out")
     driver.hold("train-00000")
     driver.start()
     driver.wait_at("train-00000")
@@ -115,7 +115,7 @@ def test_a_shard_that_is_damaged_while_the_job_runs_is_set_aside(copy: Path) -> 
 
 
 def test_a_shard_of_another_model_does_not_count(copy: Path) -> None:
-    driver = Driver(copy, copy / "out")
+    driver = EngineThread(copy, copy / "out")
     driver.hold("train-00002")
     driver.start()
     driver.wait_at("train-00002")
@@ -149,7 +149,7 @@ def test_status_of_what_is_finished_and_of_what_never_began(home: Path, tmp_path
 
 
 def test_speed_and_time_left_come_from_the_records(home: Path, tmp_path: Path) -> None:
-    driver = Driver(home, tmp_path / "out")
+    driver = EngineThread(home, tmp_path / "out")
     driver.hold("train-00004")
     driver.start()
     driver.wait_at("train-00004")

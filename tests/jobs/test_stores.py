@@ -19,7 +19,8 @@ from fsspec.core import url_to_fs
 
 from outrider.cli.main import run
 from outrider.errors import ConfigError, DataError, OutriderError, ResourceError
-from outrider.files import claim, remote
+from outrider.files import lock as claim
+from outrider.files import remote
 from outrider.jobs import folder as folder_module
 from outrider.jobs import translate as module
 from outrider.jobs.folder import open_job

@@ -14,7 +14,7 @@ import pytest
 from outrider.errors import MissingExtraError
 from outrider.jobs.status import read_status
 from outrider.jobs.workers import on_ray
-from tests.helpers.slow_distill import UNITS, Driver, check_rows
+from tests.helpers.slow_distill import UNITS, EngineThread, check_rows
 from tests.helpers.small_disk import BALLAST, fill, small_disk
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist]
@@ -23,9 +23,9 @@ HELD = ("train-00002", "train-00003")
 
 
 @pytest.fixture
-def driver(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Driver]:
+def driver(home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[EngineThread]:
     monkeypatch.delenv("RAY_ADDRESS", raising=False)
-    driver = Driver(home, tmp_path / "out", workers=2)
+    driver = EngineThread(home, tmp_path / "out", workers=2)
     yield driver
     if driver.process.is_alive():
         family = psutil.Process(driver.process.pid).children(recursive=True)
@@ -44,7 +44,7 @@ def test_without_ray_the_extra_is_named(monkeypatch: pytest.MonkeyPatch) -> None
 
 @needs_ray
 @pytest.mark.parametrize("moment", ["start", "record"])
-def test_a_killed_worker_costs_one_shard(driver: Driver, moment: str) -> None:
+def test_a_killed_worker_costs_one_shard(driver: EngineThread, moment: str) -> None:
     driver.moment = moment
     driver.hold(*HELD)
     driver.start()
@@ -76,7 +76,7 @@ def check_addresses(process: psutil.Process) -> None:
 
 
 @needs_ray
-def test_a_killed_driver_leaves_what_is_done_and_no_worker(driver: Driver) -> None:
+def test_a_killed_driver_leaves_what_is_done_and_no_worker(driver: EngineThread) -> None:
     driver.hold(*HELD)
     driver.start()
     driver.wait_at(*HELD)
@@ -95,7 +95,7 @@ def test_a_killed_driver_leaves_what_is_done_and_no_worker(driver: Driver) -> No
 
 
 @needs_ray
-def test_a_damaged_shard_and_a_full_disk(driver: Driver, home: Path, tmp_path: Path) -> None:
+def test_a_damaged_shard_and_a_full_disk(driver: EngineThread, home: Path, tmp_path: Path) -> None:
     for name in ("prepared", "model", "whole"):
         shutil.copytree(home / name, tmp_path / name)
     driver.home = tmp_path
@@ -108,7 +108,7 @@ def test_a_damaged_shard_and_a_full_disk(driver: Driver, home: Path, tmp_path: P
     assert sorted(read_status(driver.out).aside) == ["train-00002", "train-00003"]
     damaged.write_bytes(whole)
     with small_disk(tmp_path / "disk") as disk:
-        full = Driver(tmp_path, disk / "out", workers=2, notes=tmp_path / "full")
+        full = EngineThread(tmp_path, disk / "out", workers=2, notes=tmp_path / "full")
         fill(disk, leave=16384)
         full.start()
         assert "the disk is full" in (said := full.finish())

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.formats.description import LanguageModelDescription
+from outrider.formats.spec import LanguageModelSpec
 from tests.helpers import plain_folder
 
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -29,7 +29,7 @@ def demo() -> Path:
 @pytest.fixture(scope="session")
 def writer(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A language model."""
-    config = LanguageModelDescription(
+    config = LanguageModelSpec(
         vocab_size=plain_folder.WORDS,
         hidden_size=16,
         layers=1,

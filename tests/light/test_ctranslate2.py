@@ -9,9 +9,9 @@ from numpy.typing import NDArray
 
 import outrider
 from outrider.backends.native import NativeBackend
-from outrider.formats.description import Seq2SeqDescription
 from outrider.formats.folder import read_model
 from outrider.formats.layout import model_layout
+from outrider.formats.spec import Seq2SeqSpec
 from outrider.runtime import Translator
 from outrider.text.tokenizer.sentencepiece_export import sentencepiece_model
 from outrider.text.tokenizer.subword import SPECIAL_TOKENS
@@ -20,7 +20,7 @@ from tests.helpers import ct2_file, plain_folder
 SPECIAL = ["<unk>", "<blank>", "<s>", "</s>"]
 SOURCE = [*SPECIAL[:3], "▁a", "▁cat", "</s>", "▁dog", "▁sees", "▁the", "."]
 TARGET = [*SPECIAL, "▁ein", "▁Hund", "▁sieht", "▁die", "▁Katze", "."]
-CONFIG = Seq2SeqDescription(
+CONFIG = Seq2SeqSpec(
     vocab_size=10,
     hidden_size=16,
     num_attention_heads=2,
@@ -79,7 +79,7 @@ def test_the_sides_keep_their_own_words(folder: Path) -> None:
 
 def test_rows_are_those_of_the_file(folder: Path) -> None:
     part = read_model(folder)
-    assert isinstance(part.config, Seq2SeqDescription)
+    assert isinstance(part.config, Seq2SeqSpec)
     assert not part.config.source_end
     assert (part.config.pad_token_id, part.config.decoder_start_token_id) == (1, 2)
     part.check()

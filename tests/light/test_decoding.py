@@ -8,8 +8,8 @@ import pytest
 import outrider
 from outrider.backends.native import NativeBackend
 from outrider.errors import ConfigError, ModelError
-from outrider.formats.description import Seq2SeqDescription
 from outrider.formats.readers.marian import import_config, stacked_names
+from outrider.formats.spec import Seq2SeqSpec
 from outrider.runtime import Generator, Translator
 from tests.helpers import plain_folder
 
@@ -84,7 +84,7 @@ def test_a_marian_folder_is_loaded_as_it_is(tmp_path: Path) -> None:
 
 
 def test_weights_of_another_shape_are_named(tmp_path: Path) -> None:
-    config = Seq2SeqDescription(
+    config = Seq2SeqSpec(
         vocab_size=plain_folder.WORDS,
         hidden_size=16,
         encoder_layers=1,

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from outrider.formats.description import Seq2SeqDescription
+from outrider.formats.spec import Seq2SeqSpec
 from tests.helpers import plain_folder
 
 RUN = """
@@ -82,7 +82,7 @@ def test_a_wish_that_only_pytorch_grants_is_named(demo: Path) -> None:
 
 def test_a_model_that_only_pytorch_computes_is_named(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
-    config = Seq2SeqDescription(vocab_size=plain_folder.WORDS, position="alibi", **sizes)
+    config = Seq2SeqSpec(vocab_size=plain_folder.WORDS, position="alibi", **sizes)
     folder = plain_folder.save(tmp_path / "model", config)
     said = say("translate", "--model", folder, "hello")
     assert said == f"outrider: {folder}: a model with position: alibi {TORCH}"

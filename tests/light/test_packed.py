@@ -15,8 +15,8 @@ from outrider.backends import native, packed
 from outrider.cli.main import run
 from outrider.errors import ResourceError
 from outrider.files.cache import VARIABLE, cache_folder
-from outrider.formats.description import Seq2SeqDescription
-from outrider.runtime.export_native import export_native
+from outrider.formats.spec import Seq2SeqSpec
+from outrider.runtime.engine import export_native
 from tests.helpers import plain_folder
 
 TEXTS = ["Where is the station?", "It is late."]
@@ -235,11 +235,9 @@ def test_what_is_damaged_is_as_good_as_none(model: Path, cache: Path, damage: st
         assert start(model) == (True, expected), "it was written again"
 
 
-def small() -> Seq2SeqDescription:
+def small() -> Seq2SeqSpec:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
-    return Seq2SeqDescription(
-        vocab_size=plain_folder.WORDS, encoder_layers=1, decoder_layers=1, **sizes
-    )
+    return Seq2SeqSpec(vocab_size=plain_folder.WORDS, encoder_layers=1, decoder_layers=1, **sizes)
 
 
 def packed_parts(folder: Path):

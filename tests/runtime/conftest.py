@@ -4,7 +4,7 @@ does to a text on the way in, it must undo on the way out."""
 import numpy as np
 import pytest
 
-from outrider.decoding.questions import Forbidden, Likeliest
+from outrider.decoding.queries import Argmax, Forbidden
 
 ALPHABET = "abcdefghijklmnopqrstuvwxyzA .,!?。！你好\n"
 
@@ -52,7 +52,7 @@ class EchoBackend:
     start, eos, ends, pad = 0, 1, (1,), 0
     vocab_size = CharacterTokenizer.vocab_size
     drafts = slots = None
-    epsilon, carried = 0.0, 0.25
+    epsilon, compact_threshold = 0.0, 0.25
 
     def __init__(self, max_length: int | None = None) -> None:
         self.max_length = max_length
@@ -73,7 +73,7 @@ class EchoBackend:
         return ask.answer(out)
 
     def greedy(self, newest, state, forbidden, *, steps, ends):
-        ask = Likeliest(Forbidden(tuple(forbidden)))
+        ask = Argmax(Forbidden(tuple(forbidden)))
         return self.extend([[token] for token in newest], state, ask).tokens
 
 

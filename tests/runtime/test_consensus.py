@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from sacrebleu.metrics import CHRF
 
-from outrider.runtime.consensus import choose_by_consensus, chrf
+from outrider.jobs.teacher import choose_by_consensus, chrf
 
 TEXTS = st.lists(st.sampled_from(["the", "cat", "cats", "sat", "\u4f60\u597d", "."])).map(" ".join)
 

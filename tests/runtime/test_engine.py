@@ -9,7 +9,7 @@ from outrider.errors import ConfigError, FallbackWarning, ModelError
 from outrider.runtime import load
 from outrider.runtime.engine import VARIABLE, Engine, build_backend, choose_engine
 from outrider.torch.backend import TorchBackend
-from outrider.torch.models.parts import parts_of
+from outrider.torch.models.folder import parts_of
 from tests.helpers import drafted, native_tiny, tiny
 
 CPU, META = "cpu", "meta"

@@ -9,10 +9,10 @@ import pytest
 import torch
 
 from outrider.decoding import Hypothesis
-from outrider.decoding.rescore import rescore
+from outrider.decoding.parallel import rescore
 from outrider.errors import ConfigError, ModelError
-from outrider.formats.description import LanguageModelDescription, describe
 from outrider.formats.folder import read_config
+from outrider.formats.spec import LanguageModelSpec, build_spec
 from outrider.runtime import Translator, load
 from outrider.show.tandem_trace import trace_text
 from outrider.torch.export import export_copy, export_ctranslate2, export_marian
@@ -184,4 +184,4 @@ def test_formats_that_cannot_say_it_are_refused(tmp_path: Path) -> None:
 
 def test_a_language_model_has_no_such_key() -> None:
     with pytest.raises(ConfigError, match="right_to_left: unknown key of LanguageModelConfig"):
-        describe(LanguageModelDescription, {"right_to_left": True})
+        build_spec(LanguageModelSpec, {"right_to_left": True})

@@ -11,7 +11,7 @@ import outrider
 from outrider.runtime import Translator
 from outrider.serving.engine import Engine
 from outrider.serving.limits import Limits
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from tests.helpers import drafted
 from tests.helpers.served import serving
 

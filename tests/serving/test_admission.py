@@ -7,12 +7,11 @@ import pytest
 
 from outrider.decoding import Request
 from outrider.serving import admission
-from outrider.serving.admission import Admission
+from outrider.serving.admission import Admission, Job
+from outrider.serving.answers import BusyError
 from outrider.serving.engine import Engine
-from outrider.serving.job import Job
 from outrider.serving.limits import Limits
-from outrider.serving.refusal import BusyError
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from tests.helpers.served import serving
 
 

@@ -10,10 +10,10 @@ import pytest
 
 import outrider
 from outrider.errors import ConfigError, InputError
+from outrider.serving.answers import BusyError, LateError, TooLargeError, UnknownError
 from outrider.serving.engine import Ask, Engine, Finished, Progress
 from outrider.serving.limits import Limits
-from outrider.serving.refusal import BusyError, LateError, TooLargeError, UnknownError
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 
 TEXT = "a small dog runs. two men play! where is the station?"
 LONG = " ".join([TEXT] * 10)

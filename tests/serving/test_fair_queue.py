@@ -3,8 +3,8 @@
 from collections import Counter
 
 from outrider.decoding import Request
-from outrider.serving.fair_queue import FairQueue
-from outrider.serving.job import Job, Priority
+from outrider.serving.admission import Job, Priority
+from outrider.serving.driver import FairQueue
 
 
 def job(pieces: int, priority: Priority = Priority.normal, tokens: int = 10) -> Job:

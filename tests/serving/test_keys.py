@@ -17,13 +17,13 @@ from libretranslatepy import LibreTranslateAPI
 from outrider.cli.main import run
 from outrider.errors import ConfigError
 from outrider.serving import keys as keys_module
+from outrider.serving.answers import BrokenError, TooManyError, UnauthorisedError
 from outrider.serving.app import PUBLIC
 from outrider.serving.engine import Engine
 from outrider.serving.guard import OPEN
 from outrider.serving.keys import Keyring, add_key, remove_key
 from outrider.serving.log import start_logging
-from outrider.serving.refusal import BrokenError, TooManyError, UnauthorisedError
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from tests.helpers.served import serving
 
 BODY = {"q": "two men", "source": "en", "target": "de"}

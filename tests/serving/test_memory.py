@@ -7,7 +7,7 @@ import pytest
 
 HOARD = """
 import ctypes, sys
-from outrider.serving.memory import give_memory_back
+from outrider.serving.limits import give_memory_back
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]

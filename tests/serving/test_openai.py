@@ -14,7 +14,7 @@ from outrider.decoding import DecodeSettings, Request, decode
 from outrider.runtime import Generator, Result
 from outrider.serving.engine import Engine, Finished, Progress
 from outrider.serving.events import TextStream
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from outrider.serving.told import Choice
 from tests.helpers import drafted
 from tests.helpers.served import serving

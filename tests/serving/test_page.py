@@ -16,7 +16,7 @@ import outrider
 from outrider.runtime import Translator
 from outrider.serving.engine import Engine
 from outrider.serving.keys import Keyring, add_key
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from tests.helpers import drafted, families
 from tests.helpers.browser import Browser, find
 from tests.helpers.served import serving

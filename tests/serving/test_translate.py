@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.serving.forms import form_to_json
+from outrider.serving.fields import form_to_json
 
 TEXT = "a small dog runs. two men play! where is the station?"
 

@@ -9,8 +9,8 @@ from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.text.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
-from outrider.text.tokenizer.new_tokens import add_tokens
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
+from outrider.text.tokenizer.vocabulary import add_tokens
 from tests.helpers.corpus import sentences
 
 NEW = ["<tag>", "<tag>2", ">>deu<<"]

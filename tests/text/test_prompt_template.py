@@ -4,7 +4,7 @@ import pytest
 from tokenizers import AddedToken
 
 from outrider.errors import ConfigError
-from outrider.text.prompt_template import Frame, source_frame
+from outrider.text.prompt_template import PromptTemplate, source_frame
 from outrider.text.tokenizer.subword import SubwordTokenizer
 from tests.helpers import families
 from tests.helpers.families import END
@@ -12,7 +12,7 @@ from tests.helpers.families import END
 SPECIAL = {"pad_token": "<pad>", "eos_token": "</s>", "unk_token": "<unk>", "bos_token": "<s>"}
 
 
-def frame(*names: str, forced: int | None = None, **around: str) -> Frame:
+def frame(*names: str, forced: int | None = None, **around: str) -> PromptTemplate:
     pipeline = families.tokenizer(**around)
     pipeline.add_tokens([AddedToken(name) for name in names])
     tokenizer = SubwordTokenizer(pipeline, SPECIAL)

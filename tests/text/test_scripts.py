@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ScriptWarning
-from outrider.runtime.languages import source_languages
-from outrider.text.scripts import ENOUGH, scripts_of, watched
+from outrider.runtime.options import source_languages
+from outrider.text.language import ENOUGH, scripts_of, watched
 
 
 def warned(lines: list[str], *languages: str) -> list[str]:

@@ -8,7 +8,7 @@ from outrider.runtime.generator import Generator
 from outrider.runtime.translator import Translator
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Seq2Seq
-from outrider.torch.nn.family.halting_unit import Ponders
+from outrider.torch.nn.family.halting import Ponders
 
 __all__ = ["mean_steps"]
 

@@ -21,10 +21,10 @@ from outrider.backends.native_parts import (
 )
 from outrider.backends.packed import PackedWeights
 from outrider.backends.special_tokens import special_tokens
-from outrider.backends.threads import default_threads
-from outrider.decoding import round as rounds
+from outrider.bounds import default_threads
+from outrider.decoding import tandem as rounds
 from outrider.decoding.protocol import Draft, RoundOutput, State
-from outrider.decoding.questions import Chosen, Likeliest, Question
+from outrider.decoding.queries import Argmax, Chosen, Query
 from outrider.errors import (
     SMALLER,
     ConfigError,
@@ -195,7 +195,7 @@ class NativeBackend:
     """Implements `decoding.protocol.Backend` with the native core; the model is not kept."""
 
     epsilon = 0.0
-    carried = 0.0
+    compact_threshold = 0.0
 
     def __init__(
         self,
@@ -293,7 +293,7 @@ class NativeBackend:
         self,
         tokens: Sequence[Sequence[int]],
         state: State,
-        ask: Question[AnswerT],
+        ask: Query[AnswerT],
         *,
         last: bool = False,
     ) -> AnswerT:
@@ -370,7 +370,7 @@ class NativeDrafts:
         newest: Sequence[int],
         state: State,
         tokens: Sequence[int],
-        ask: Likeliest,
+        ask: Argmax,
         *,
         held: Sequence[int],
         min_survival: float,
@@ -401,7 +401,7 @@ class NativeSlots:
         self.core, self.per_token = core, per_token
 
     def fill(
-        self, state: State, ask: Question[AnswerT], known: Sequence[Sequence[int]] | None = None
+        self, state: State, ask: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
     ) -> AnswerT:
         """Answer a question about the slots of whole texts."""
         assert isinstance(state, NativeState), "a state of another backend"
@@ -411,7 +411,7 @@ class NativeSlots:
 
 def _simply(ask: object) -> tuple[Sequence[Any], ...] | None:
     """Return what to leave out, as the core is told it, where only the likeliest is asked for."""
-    if not isinstance(ask, Likeliest) or not ask.tokens_only:
+    if not isinstance(ask, Argmax) or not ask.tokens_only:
         return None
     forbidden = ask.forbidden
     return forbidden.always, (), forbidden.ends, forbidden.early

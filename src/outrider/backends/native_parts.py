@@ -10,17 +10,16 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.formats.description import (
-    CtcDescription,
-    DrafterDescription,
-    ModelDescription,
-    Seq2SeqDescription,
-)
-from outrider.formats.description.buckets import bucket_edges
-from outrider.formats.description.rotary import rotary_frequencies
 from outrider.formats.folder import Part, Parts
-from outrider.formats.portable import core_of, first_unsupported
+from outrider.formats.layout import core_of, first_unsupported
 from outrider.formats.safetensors import Weight
+from outrider.formats.side_spec import CtcSpec, DrafterSpec
+from outrider.formats.spec import (
+    ModelSpec,
+    Seq2SeqSpec,
+    bucket_edges,
+    rotary_frequencies,
+)
 
 __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 
@@ -35,9 +34,9 @@ SCREENED_GROUP = 64
 
 
 def missing(
-    model: ModelDescription,
-    drafter: DrafterDescription | None = None,
-    ctc: CtcDescription | None = None,
+    model: ModelSpec,
+    drafter: DrafterSpec | None = None,
+    ctc: CtcSpec | None = None,
 ) -> str | None:
     """Return what of a model the core cannot compute, as `key: value`; None where it can all."""
     beyond = first_unsupported(model, plain=False, cores=CORES)
@@ -59,9 +58,9 @@ def missing(
     return None
 
 
-def model_shape(config: ModelDescription, dtype: str) -> dict[str, Any]:
+def model_shape(config: ModelSpec, dtype: str) -> dict[str, Any]:
     """Return the numbers that a model is built from."""
-    seq2seq = config if isinstance(config, Seq2SeqDescription) else None
+    seq2seq = config if isinstance(config, Seq2SeqSpec) else None
     heads = config.num_attention_heads
     return {
         "words": config.vocab_size,
@@ -86,7 +85,7 @@ def model_shape(config: ModelDescription, dtype: str) -> dict[str, Any]:
     }
 
 
-def _edges(config: ModelDescription) -> dict[str, list[int]]:
+def _edges(config: ModelSpec) -> dict[str, list[int]]:
     """Return where the buckets of bucketed positions begin; an encoder has half for each side."""
     if config.position != "bucketed":
         return {"encoder_edges": [], "decoder_edges": []}
@@ -97,7 +96,7 @@ def _edges(config: ModelDescription) -> dict[str, list[int]]:
     }
 
 
-def drafter_shape(drafter: Part[DrafterDescription]) -> dict[str, Any]:
+def drafter_shape(drafter: Part[DrafterSpec]) -> dict[str, Any]:
     """Return the numbers that a drafter is built from."""
     config = drafter.config
     return {
@@ -112,7 +111,7 @@ def drafter_shape(drafter: Part[DrafterDescription]) -> dict[str, Any]:
     }
 
 
-def ctc_shape(config: CtcDescription) -> dict[str, Any]:
+def ctc_shape(config: CtcSpec) -> dict[str, Any]:
     """Return the numbers that a CTC decoder is built from."""
     return {
         "layers": config.layers,
@@ -140,7 +139,7 @@ def weights(parts: Parts, *, screened: bool = False) -> dict[str, Array]:
     return found
 
 
-def _head_rotation(model: Part[ModelDescription]) -> dict[str, Array]:
+def _head_rotation(model: Part[ModelSpec]) -> dict[str, Array]:
     """Return the main directions of a large head, largest first; nothing for a small one.
 
     The states of a decoder keep away from the first of them, where words have most in common, so
@@ -159,9 +158,7 @@ def _head_rotation(model: Part[ModelDescription]) -> dict[str, Array]:
     return {"head.rotation.weight": np.ascontiguousarray(directions.T[::-1], np.float32)}
 
 
-def _drafter_tables(
-    model: Part[ModelDescription], drafter: Part[DrafterDescription]
-) -> dict[str, Array]:
+def _drafter_tables(model: Part[ModelSpec], drafter: Part[DrafterSpec]) -> dict[str, Array]:
     """Multiply out what choosing tokens needs (`models.drafter.base.Tables`)."""
     tokens, own = model.weights["tokens.weight"], drafter.weights
     head, bias_V = model.weights.get("head.weight", tokens), own["bias"].as_float32()

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import NamedTuple
 
 from outrider.errors import ModelError
-from outrider.formats.description import ModelDescription
+from outrider.formats.spec import ModelSpec
 
 __all__ = ["SpecialTokens", "special_tokens"]
 
@@ -17,7 +17,7 @@ class SpecialTokens(NamedTuple):
     pad: int
 
 
-def special_tokens(config: ModelDescription, more_ends: Sequence[int] = ()) -> SpecialTokens:
+def special_tokens(config: ModelSpec, more_ends: Sequence[int] = ()) -> SpecialTokens:
     """Read them from a config, which may come from anywhere; other files may name further ends."""
     ends = tuple(dict.fromkeys([*config.end_tokens, *more_ends]))
     found = SpecialTokens(config.first_token, ends, config.pad_token_id)

@@ -6,9 +6,8 @@ from typing import Annotated
 import typer
 
 from outrider.bounds import check_bound
-from outrider.cli.console import new_console
+from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import measuring, read_numbers
-from outrider.cli.output import check_output
 
 __all__ = ["bench"]
 
@@ -37,7 +36,7 @@ def bench(
 
     from outrider import bench as timing
     from outrider.files.hub import model_folder
-    from outrider.runtime.origin import origin
+    from outrider.runtime.provenance import origin
 
     check_output("--json", json, text)
     sizes = read_numbers("--batches", batches, "1,8,32")

@@ -35,8 +35,8 @@ def config(
 
 def _print_resolved(path: str, *overrides: str) -> None:
     from outrider.config import as_yaml, load_config
-    from outrider.formats.description import check_keys
-    from outrider.formats.description.explain import TYPES
+    from outrider.formats.explain import TYPES
+    from outrider.formats.spec import check_keys
     from outrider.run_config import RunConfig
     from outrider.torch.training.build import check_model
     from outrider.torch.training.check import check_settings
@@ -44,7 +44,9 @@ def _print_resolved(path: str, *overrides: str) -> None:
     run = load_config(RunConfig, path, overrides)
     check_keys(TYPES[run.model.type], run.model.values, prefix="model.")
     check_settings(run)
-    alone = not run.model.rides and run.model.start is None and "encoder" not in run.model.values
+    alone = (
+        not run.model.has_target and run.model.start is None and "encoder" not in run.model.values
+    )
     if alone:  # the others need other folders
         check_model(run)
     typer.echo(as_yaml(run), nl=False)
@@ -53,7 +55,7 @@ def _print_resolved(path: str, *overrides: str) -> None:
 def run_fields(sections: Sequence[str] = ()) -> list[ExplainedKey]:
     """Return every key of a run config, or those of some sections."""
     from outrider.config import explain
-    from outrider.formats.description.explain import explain_models
+    from outrider.formats.explain import explain_models
     from outrider.run_config import RunConfig
 
     fields = list(explain(RunConfig))

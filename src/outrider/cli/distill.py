@@ -44,7 +44,7 @@ def distill(
     the rest goes on, and the exit code is 2; `outrider jobs status` tells how far it is.
     """
 
-    from outrider.data.report import report
+    from outrider.data.prepared import report
     from outrider.jobs.distill import DISTILL_TOKENS
     from outrider.jobs.distill import distill as distill_data
 

@@ -5,9 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.cli.console import new_console
+from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import Tokenize
-from outrider.cli.output import check_output
 from outrider.errors import ConfigError
 
 __all__ = ["evaluate"]

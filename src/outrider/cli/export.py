@@ -52,7 +52,7 @@ def export(
         if folder is not None:
             message = "has no effect with --to native, which writes beside the model; leave it out"
             raise ConfigError("FOLDER", message)
-        from outrider.runtime.export_native import export_native
+        from outrider.runtime.engine import export_native
 
         typer.echo(f"wrote {export_native(model)}")
         return

@@ -8,7 +8,7 @@ import typer
 
 from outrider.cli.console import StoppedError, new_console
 from outrider.errors import ConfigError
-from outrider.evaluation.bleu_tokenizer import check_tokenizer
+from outrider.evaluation.metrics import check_tokenizer
 
 __all__ = ["Tokenize", "measuring", "read_numbers", "report_interrupt"]
 

@@ -55,8 +55,8 @@ def plan(
     """
     from outrider.config import load_config
     from outrider.run_config import RunConfig
-    from outrider.torch.plan.options import PlanOptions
     from outrider.torch.plan.plan import plan_run
+    from outrider.torch.plan.subject import PlanOptions
 
     options = PlanOptions(
         tokens=tokens,

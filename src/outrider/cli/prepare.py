@@ -27,7 +27,7 @@ def prepare(
 
     from outrider.config import load_config
     from outrider.data.prepare import prepare as prepare_data
-    from outrider.data.report import report
+    from outrider.data.prepared import report
     from outrider.run_config import RunConfig
     from outrider.torch.training.build import run_task
     from outrider.torch.training.check import check_run

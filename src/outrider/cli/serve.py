@@ -70,8 +70,7 @@ def serve(
     By default only this machine can reach it. SIGTERM lets requests in flight finish.
     """
     from outrider.serving.limits import Limits
-    from outrider.serving.run import bind, run
-    from outrider.serving.service import Service
+    from outrider.serving.run import Service, bind, run
 
     limits = Limits(
         rows=rows,

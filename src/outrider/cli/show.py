@@ -42,7 +42,7 @@ def show_tandem(
         str | None,
         typer.Option("--model", "-m", help="Model folder; by default the toy demo/en-de."),
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="Draw it here as a picture.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Sample it here as a picture.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write it here as a page.")] = None,
     gamma: Annotated[float, typer.Option(help="Trust in the drafter; 0 is exact.")] = 0.0,
     draft_tokens: Annotated[
@@ -67,7 +67,7 @@ def show_tandem(
         draw_tandem(trace, png)
         typer.echo(f"wrote {png}", err=True)
     if html is not None:
-        from outrider.show.tandem_page import write_page
+        from outrider.show.page import write_page
 
         write_page(trace, html)
         typer.echo(f"wrote {html}", err=True)

@@ -18,7 +18,7 @@ __all__ = ["print_maps", "show_attention"]
 def show_attention(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")],
     text: Annotated[str, typer.Argument(help="One sentence to translate, or a text to read.")],
-    png: Annotated[Path | None, typer.Option(help="Draw all heads here as a picture.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Sample all heads here as a picture.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page to hover over here.")] = None,
     plane: Annotated[
         Path | None, typer.Option(help="Draw all heads here as points: near where they look alike.")
@@ -43,7 +43,7 @@ def show_attention(
         write_attention_page(maps, html)
         typer.echo(f"wrote {html}", err=True)
     if plane is not None:
-        from outrider.show.pictures.head_plane import draw_head_plane
+        from outrider.show.pictures.attention import draw_head_plane
 
         draw_head_plane(maps, plane)
         typer.echo(f"wrote {plane}", err=True)

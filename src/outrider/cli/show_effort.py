@@ -10,7 +10,7 @@ from outrider.cli.console import new_console
 __all__ = ["show_effort", "show_spans"]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")]
-Picture = Annotated[Path | None, typer.Option(help="Draw it here as a picture.")]
+Picture = Annotated[Path | None, typer.Option(help="Sample it here as a picture.")]
 
 
 def show_effort(
@@ -50,7 +50,7 @@ def show_spans(model: Model, png: Picture = None) -> None:
     from rich.table import Table
 
     from outrider.files.hub import model_folder
-    from outrider.torch.inspect.spans import read_spans
+    from outrider.torch.inspect.effort import read_spans
     from outrider.torch.models import load_model
 
     spans = read_spans(load_model(model_folder(model)))

@@ -34,7 +34,7 @@ def show_pattern(
     encoder: Annotated[
         bool, typer.Option("--encoder", help="As it stands in an encoder, seeing both sides.")
     ] = False,
-    png: Annotated[Path | None, typer.Option(help="Draw it here as a picture.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Sample it here as a picture.")] = None,
 ) -> None:
     """Show the pattern of an attention: what a token sees, and what is computed to give it that.
 

@@ -29,7 +29,7 @@ def show_positions(
         ),
     ],
     length: Annotated[int, typer.Option(help="Positions.")] = 128,
-    png: Annotated[Path | None, typer.Option(help="Draw it here as a picture.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Sample it here as a picture.")] = None,
 ) -> None:
     """Show how tokens are told apart by their place, and how that changes with the distance.
 

@@ -9,16 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.cli.console import StoppedError
-from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, print_statistics
-from outrider.cli.output import (
+from outrider.cli.console import (
     STDIN,
+    StoppedError,
     check_output,
     check_parent,
     check_stdout,
     is_straight,
     open_output,
 )
+from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, print_statistics
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import as_place, check_on_disk
 from outrider.files.hub import DEMO_PAIRS, demo_folder
@@ -123,15 +123,14 @@ def translate(
         if source is not None and source.is_file():
             total, origin = _look_at(source, target, model, {**options, **place, **languages})
         if not text:
-            from outrider.data.lines import open_lines
-            from outrider.data.plain_text import check_plain_text
+            from outrider.data.lines import check_plain_text, open_lines
 
             raw = stack.enter_context(open_lines(source, check=check_plain_text))
             lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
         translator = _load_translator(model, {**place, **languages})
         if stats:
             options["stats"] = stack.enter_context(_statistics())
-        from outrider.text.scripts import watched
+        from outrider.text.language import watched
 
         reads = (source_language,) if source_language else translator.reads
         lines = watched(lines, reads)
@@ -147,7 +146,7 @@ def _look_at(
         return None, None
     from outrider.files import LocalFolder
     from outrider.files.hub import model_folder
-    from outrider.formats.identity import weights_of
+    from outrider.formats.folder import weights_of
     from outrider.jobs.text_file import look_at
 
     total, sha256, fault = look_at(LocalFolder(source.parent), source.name)

@@ -26,8 +26,8 @@ from outrider.errors import ConfigError, DataError
 from outrider.files import working_folder
 from outrider.files.hub import model_folder
 from outrider.text.tokenizer import Tokenizer, load_tokenizer
-from outrider.text.tokenizer.new_tokens import add_tokens
 from outrider.text.tokenizer.pair import PairTokenizer, SourceTokenizer
+from outrider.text.tokenizer.vocabulary import add_tokens
 
 __all__ = ["Prepared", "open_prepared", "prepare"]
 

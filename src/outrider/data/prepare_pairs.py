@@ -15,8 +15,7 @@ from outrider.data.config import CleanConfig, CorpusConfig, PrepareConfig
 from outrider.data.corpus import Row, read_pairs
 from outrider.data.manifest import Shard, Split
 from outrider.data.progress import Stages
-from outrider.data.shards import ShardWriter, ragged_column
-from outrider.data.spool import Spool, spread
+from outrider.data.shards import ShardWriter, Spool, ragged_column, spread
 from outrider.errors import DataError
 from outrider.text.tokenizer import Tokenizer
 

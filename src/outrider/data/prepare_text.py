@@ -16,8 +16,7 @@ from outrider.data.config import CorpusConfig, PrepareConfig
 from outrider.data.corpus import read_text
 from outrider.data.manifest import Shard, Split
 from outrider.data.progress import Stages
-from outrider.data.shards import ShardWriter, ragged_column
-from outrider.data.spool import Spool, spread
+from outrider.data.shards import ShardWriter, Spool, ragged_column, spread
 from outrider.errors import DataError
 from outrider.text.normalise import normalise_verbatim
 from outrider.text.tokenizer import Tokenizer

@@ -3,10 +3,9 @@
 from typing import TYPE_CHECKING, Any
 
 from outrider.decoding.controller import Controller
-from outrider.decoding.decode import decode
 from outrider.decoding.protocol import Backend, Draft, State
 from outrider.decoding.request import Hypothesis, Request
-from outrider.decoding.session import Session, Update
+from outrider.decoding.session import Session, Update, decode
 from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round, Statistics
 

@@ -3,7 +3,7 @@
     p = (1 - gamma) p_AR + gamma q          p_AR the model's distribution, q the drafter's
 
 Greedy: a drafted token stands while it is argmax p; then comes argmax p. With gamma = 0 that is
-what greedy decoding says, token for token, and no distribution is computed at all (`Likeliest`).
+what greedy decoding says, token for token, and no distribution is computed at all (`Argmax`).
 
 Rejection sampling (Leviathan et al., 2023, arXiv:2211.17192): a token x drawn from q stands with
 probability min(1, p(x) / q(x)); the first that does not is drawn again from the normalised excess
@@ -25,7 +25,7 @@ from typing import NamedTuple
 
 from outrider.decoding.arrays import Array, add_at, cast, like, log_total, pick, where
 from outrider.decoding.protocol import Draft
-from outrider.decoding.questions import NOTHING_FORBIDDEN, Forbidden
+from outrider.decoding.queries import NOTHING_FORBIDDEN, Forbidden
 from outrider.decoding.sampling import Sampling, distribution
 from outrider.inverse_cdf import invert
 

@@ -1,16 +1,16 @@
 """Rows that are decoded together: they share a state, and go through the same kind of round.
 
-A row joins by being opened beside the others, and put into a place that was left, or behind the
-last. What a row holds is never moved for that. Where moving rows is not free (`Backend.carried`),
-one that is done stays where it is until somebody takes its place or too many have gone.
+A row joins in a free slot or behind the last row; its state is not moved. Where moving rows
+is not free (`Backend.compact_threshold`), a finished row keeps its slot until another row takes it
+or too many rows have finished.
 """
 
 from collections.abc import Sequence
 from time import perf_counter
 
 from outrider.decoding.protocol import Backend, State
-from outrider.decoding.questions import Nothing
-from outrider.decoding.row import Row
+from outrider.decoding.queries import Nothing
+from outrider.decoding.request import Row
 from outrider.decoding.statistics import Statistics
 
 __all__ = ["Batch"]
@@ -63,7 +63,7 @@ class Batch:
         if gone == len(self.rows):
             self.rows = []
             del self.state
-        elif gone > self.backend.carried * len(self.rows):
+        elif gone > self.backend.compact_threshold * len(self.rows):
             open_ = [n for n, row in enumerate(self.rows) if not row.done]
             self.state.select(open_)
             self.rows, self._gone = [self.rows[n] for n in open_], 0

@@ -18,11 +18,9 @@ from typing import NamedTuple
 
 import numpy as np
 
-from outrider.decoding.mask import Masked, TokenMask
 from outrider.decoding.protocol import Backend, State
-from outrider.decoding.questions import Best, Top
-from outrider.decoding.request import Finish, Hypothesis
-from outrider.decoding.row import Row
+from outrider.decoding.queries import Best, TopK
+from outrider.decoding.request import Finish, Hypothesis, Masked, Row, TokenMask
 from outrider.decoding.statistics import Statistics
 
 __all__ = ["BeamBatch"]
@@ -130,8 +128,8 @@ class BeamBatch:
                 search.beams = [one._replace(parent=n) for n, one in enumerate(search.beams)]
             self._follow()
 
-    def _ask(self, produced: Sequence[int]) -> Top:
-        return Top(self._ranked, self._mask.after(produced))
+    def _ask(self, produced: Sequence[int]) -> TopK:
+        return TopK(self._ranked, self._mask.after(produced))
 
     def _advance(self, searches: list[Search], best: Best) -> None:
         """Take a step in each search; the rows whose searches are over are done."""

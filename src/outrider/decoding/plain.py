@@ -11,10 +11,10 @@ from typing import Any
 
 from outrider.decoding.batch import Batch
 from outrider.decoding.controller import Controller
-from outrider.decoding.mask import Masked, TokenMask
 from outrider.decoding.protocol import Backend
-from outrider.decoding.questions import Chosen, Draw, Likeliest, Part, Several
+from outrider.decoding.queries import Argmax, Chosen, Grouped, Part, Sample
 from outrider.decoding.replay import Replay, closeness
+from outrider.decoding.request import Masked, TokenMask
 from outrider.decoding.sampling import Sampling
 from outrider.decoding.statistics import Statistics
 
@@ -48,7 +48,7 @@ class PlainBatch(Batch):
         self._near = closeness(backend) if settled else 0.0
         self._ways: list[tuple[Sampling | None, list[int]]] = []
         self._scores = False
-        self._steady: Likeliest | None = None
+        self._steady: Argmax | None = None
         """What is asked in every round, where that stays the same."""
 
     def changed(self) -> None:
@@ -60,7 +60,7 @@ class PlainBatch(Batch):
         self._scores = any(row.config.scores for row in self.rows)
         self._steady = None
         if list(ways) == [None] and not self._mask.waits:
-            self._steady = Likeliest(self._mask.always, self._scores, self._near)
+            self._steady = Argmax(self._mask.always, self._scores, self._near)
 
     def _round(self) -> None:
         started = self._clock()
@@ -104,19 +104,19 @@ class PlainBatch(Batch):
                 row.say(token)
         return len(said[0])
 
-    def _ask(self, sampling: Sampling | None, places: list[int]) -> Likeliest | Draw:
+    def _ask(self, sampling: Sampling | None, places: list[int]) -> Argmax | Sample:
         """Return how the next tokens of some rows are chosen."""
         rows = [self.rows[n] for n in places]
         forbidden = self._mask.after([len(row.tokens) for row in rows])
         if sampling is None:
-            return Likeliest(forbidden, self._scores, self._near)
+            return Argmax(forbidden, self._scores, self._near)
         numbers = [row.stream.draw() if row.stream else 0.0 for row in rows]
-        return Draw(sampling, numbers, forbidden, self._scores)
+        return Sample(sampling, numbers, forbidden, self._scores)
 
     def _mixed(self, fed: list[list[int]]) -> Chosen:
         """Ask about rows whose tokens are chosen differently, in one pass."""
         parts = tuple(Part(places, 1, self._ask(way, places)) for way, places in self._ways)
-        answers: list[Chosen] = self.backend.extend(fed, self.state, Several(parts))
+        answers: list[Chosen] = self.backend.extend(fed, self.state, Grouped(parts))
         tokens: list[Any] = [None] * len(fed)
         log_probs: list[Any] = [None] * len(fed)
         for part, answer in zip(parts, answers, strict=True):

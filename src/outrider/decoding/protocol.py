@@ -14,7 +14,7 @@ Rows are independent: the numbers of a row do not depend on which other rows are
 from collections.abc import Collection, Sequence
 from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
-from outrider.decoding.questions import Chosen, Likeliest, Question
+from outrider.decoding.queries import Argmax, Chosen, Query
 
 __all__ = ["Backend", "Draft", "Drafts", "RoundOutput", "Slots", "State"]
 
@@ -132,7 +132,7 @@ class Drafts(Protocol):
         newest: Sequence[int],
         state: State,
         tokens: Sequence[int],
-        ask: Likeliest,
+        ask: Argmax,
         *,
         held: Sequence[int],
         min_survival: float,
@@ -159,7 +159,7 @@ class Slots(Protocol):
     def fill(
         self,
         state: State,
-        ask: Question[AnswerT],
+        ask: Query[AnswerT],
         known: Sequence[Sequence[int]] | None = None,
     ) -> AnswerT:
         """Answer a question about the slots of every row, [B, U]; the state stays as it is.
@@ -186,7 +186,7 @@ class Backend(Protocol):
     epsilon: float
     """Relative rounding error of the numbers it computes with; 0 where a row's numbers are the same
     to the bit whatever is computed with them, so that no two tokens are ever nearly tied."""
-    carried: float
+    compact_threshold: float
     """Share of the rows of a state that are better carried along, once they are done, than to move
     the memory of all others by `State.select`; 0 where that moves nothing."""
 
@@ -225,7 +225,7 @@ class Backend(Protocol):
         self,
         tokens: Sequence[Sequence[int]],
         state: State,
-        ask: Question[AnswerT],
+        ask: Query[AnswerT],
         *,
         last: bool = False,
     ) -> AnswerT:

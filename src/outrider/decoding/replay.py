@@ -9,10 +9,9 @@ of the row goes on from there: no token is fed more than twice.
 from collections.abc import Sequence
 from weakref import WeakKeyDictionary
 
-from outrider.decoding.mask import TokenMask
 from outrider.decoding.protocol import Backend, State
-from outrider.decoding.questions import Chosen, Likeliest, Nothing
-from outrider.decoding.row import Row
+from outrider.decoding.queries import Argmax, Chosen, Nothing
+from outrider.decoding.request import Row, TokenMask
 from outrider.decoding.statistics import Statistics
 
 __all__ = ["FINE", "Replay", "closeness"]
@@ -75,7 +74,7 @@ class Replay:
                     backend.extend([before], state, Nothing(), last=True)
             else:
                 newest = text[count - 1]
-            chosen = backend.extend([[newest]], state, Likeliest(self._mask.after([count])))
+            chosen = backend.extend([[newest]], state, Argmax(self._mask.after([count])))
             ((token,),) = chosen.tokens
         assert state is not None
         self._alone[row] = state, len(text), token

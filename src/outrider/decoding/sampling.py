@@ -1,11 +1,16 @@
-"""Temperature, top-k and top-p: what is left to draw from."""
+"""Temperature, top-k and top-p: what is left to draw from.
 
-from typing import NamedTuple
+Random numbers of one row, from its own seed.
+"""
+
+from typing import Any, NamedTuple
+
+import numpy as np
 
 from outrider.decoding.arrays import Array, add_at, pick, sort_down, top
 from outrider.inverse_cdf import invert, masses
 
-__all__ = ["Sampling", "choose", "distribution"]
+__all__ = ["Sampling", "Stream", "choose", "distribution"]
 
 
 class Sampling(NamedTuple):
@@ -43,3 +48,15 @@ def _truncate(logits: Array, sampling: Sampling) -> tuple[Array, Array | None]:
         prob = mass / mass.sum(-1)[..., None]
         mass = mass * (prob.cumsum(-1) - prob < sampling.top_p)
     return mass, ids
+
+
+class Stream:
+    """Numbers in [0, 1): the same for the same seed, other ones for every other seed."""
+
+    def __init__(self, seed: int, *which: int) -> None:
+        """Begin with a seed; `which` tells several streams of one seed apart."""
+        self._generator = np.random.default_rng([seed, *which] if which else seed)
+
+    def draw(self, *shape: int) -> Any:
+        """Return the next numbers as nested lists."""
+        return self._generator.random(shape).tolist()

@@ -10,28 +10,37 @@ Everything about a request is its own: mode, strategy, limits, seed, deadline. R
 the same kind of round form a batch (`batch.py`), and each `step` runs one round of every batch.
 Whoever is done leaves, and whoever waits takes the place at once. Rows are independent, so what a
 row says is what it says alone.
+
+A list of requests: a session that is fed and drained.
+
+What to lower when decoding takes more memory than there is.
 """
 
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
+from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from time import monotonic, perf_counter
 from typing import NamedTuple, Protocol
 
 from outrider.decoding.beam import BeamBatch
-from outrider.decoding.continuation import ContinuationBatch
 from outrider.decoding.controller import Controller
-from outrider.decoding.mask import check_suppress
-from outrider.decoding.memory import enough_memory
-from outrider.decoding.parallel import ParallelBatch, check_parallel
+from outrider.decoding.parallel import ContinuationBatch, ParallelBatch, check_parallel
 from outrider.decoding.plain import PlainBatch
 from outrider.decoding.protocol import Backend
-from outrider.decoding.request import Hypothesis, Request, needs, row_seed, token_limit
-from outrider.decoding.row import Row
+from outrider.decoding.request import (
+    Hypothesis,
+    Request,
+    Row,
+    check_suppress,
+    needs,
+    row_seed,
+    token_limit,
+)
+from outrider.decoding.sampling import Stream
 from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round, Statistics
-from outrider.decoding.stream import Stream
 from outrider.decoding.tandem import (
     ExactBatch,
     JudgedBatch,
@@ -40,9 +49,27 @@ from outrider.decoding.tandem import (
     may_choose,
     settles,
 )
-from outrider.errors import OutriderError
+from outrider.errors import OutriderError, within_memory
 
-__all__ = ["Session", "Update"]
+__all__ = ["AHEAD", "Session", "Update", "decode", "enough_memory"]
+
+
+def enough_memory(config: DecodeSettings, *, rows: int) -> AbstractContextManager[None]:
+    """Turn running out of memory into a `ResourceError` that names what takes it."""
+    what = "1 row" if rows == 1 else f"{rows} rows"
+    return within_memory(f"decoding {what} at once", f"lower {' or '.join(_levers(config, rows))}")
+
+
+def _levers(config: DecodeSettings, rows: int) -> list[str]:
+    """Name what takes memory, the dearest first."""
+    found = ["batch_tokens"] if rows > 1 else []
+    if config.strategy == "beam" and config.beams > 1:
+        found.append(f"beams ({config.beams})")
+    if config.candidates > 1:
+        found.append(f"candidates ({config.candidates})")
+    tokens = config.max_new_tokens
+    return [*found, "max_new_tokens" if tokens is None else f"max_new_tokens ({tokens})"]
+
 
 ROWS = 64
 """Rows in flight where nobody says."""
@@ -412,3 +439,40 @@ class Session:
             ("judged", config.strategy, config.sampling, config.gamma, block, alone, *masked),
             partial(JudgedBatch, backend, self.stats, masked, block=block),
         )
+
+
+AHEAD = 16
+"""Tokens that greedy rows say at once: nobody sees them before the list is done."""
+
+
+def decode(
+    backend: Backend,
+    requests: Sequence[Request],
+    config: DecodeSettings,
+    *,
+    rows: int | None = None,
+    tokens: int | None = None,
+    controller: Controller | None = None,
+    stats: Statistics | None = None,
+) -> list[list[Hypothesis]]:
+    """Return the hypotheses of each request, best first, in the order of the requests.
+
+    Args:
+        backend: Who computes.
+        requests: One for each row.
+        config: Mode, strategy and their settings.
+        rows: Rows in flight at most, every beam counted; None for all at once.
+        tokens: Bound on what the rows in flight may hold together.
+        controller: Chooses whether to draft, and how much, where every choice writes the same.
+        stats: Told how it went.
+    """
+    most = max(1, len(requests) * config.beams * config.candidates) if rows is None else rows
+    session = Session(
+        backend, config, rows=most, tokens=tokens, controller=controller, stats=stats, ahead=AHEAD
+    )
+    for request in requests:
+        session.add(request)
+    with enough_memory(config, rows=len(requests)):
+        done = session.drain()
+    done.sort(key=lambda row: row.id)
+    return [row.hypotheses() for row in done]

@@ -14,25 +14,37 @@ chosen by measured time only where every choice writes the same: greedy with gam
 is rounded differently (`epsilon` 0) or near-ties are settled, in blocks and in plain steps alike
 (`replay.py`): in float32 always, in lower precision with `strict`. There, without `strict`, near-
 ties are too many to settle unasked, so every batch is drafted in blocks of one size.
+
+One round of tandem decoding in two calls, for backends that do not do it in one.
 """
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
+from itertools import accumulate, zip_longest
+from operator import mul
 from time import perf_counter
 from typing import Any
 
 from outrider.decoding.accept import Accept, Verdict
 from outrider.decoding.batch import Batch
 from outrider.decoding.controller import Controller, Plan
-from outrider.decoding.mask import Masked, TokenMask
-from outrider.decoding.protocol import Backend, Draft, Drafts
-from outrider.decoding.questions import Likeliest, Part, Several
+from outrider.decoding.protocol import Backend, Draft, Drafts, RoundOutput, State
+from outrider.decoding.queries import Argmax, Grouped, Part
 from outrider.decoding.replay import FINE, Replay, closeness
-from outrider.decoding.row import Row
+from outrider.decoding.request import Masked, Row, TokenMask, up_to_end
 from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, ModelError
 
-__all__ = ["ExactBatch", "JudgedBatch", "block_size", "is_exact", "may_choose", "settles"]
+__all__ = [
+    "ExactBatch",
+    "JudgedBatch",
+    "block_size",
+    "draft_and_verify",
+    "is_exact",
+    "may_choose",
+    "settles",
+    "worth_checking",
+]
 
 BLOCK = 8
 """Tokens drafted at once where neither the user nor a controller says."""
@@ -109,14 +121,14 @@ class ExactBatch(TandemBatch):
         self._plan = Plan(block, 0.0)
         self._replay = Replay(backend, self._mask, stats) if settled else None
         self._near = closeness(backend) if settled else 0.0
-        self._steady: Likeliest | None = None
+        self._steady: Argmax | None = None
 
     def changed(self) -> None:
         """See what is asked in every round."""
         super().changed()
         self._steady = None
         if not self._mask.waits:
-            self._steady = Likeliest(self._mask.always, self._scores, self._near)
+            self._steady = Argmax(self._mask.always, self._scores, self._near)
 
     def _round(self) -> None:
         """Draft and verify in one call, and accept what the model would have said itself."""
@@ -124,7 +136,7 @@ class ExactBatch(TandemBatch):
         started = clock()
         rows, seconds = self.rows, self.stats.seconds
         newest, held = [row.newest for row in rows], [row.held for row in rows]
-        ask = self._steady or Likeliest(
+        ask = self._steady or Argmax(
             self._mask.after([len(row.tokens) for row in rows]), self._scores, self._near
         )
         if controller is not None:
@@ -271,7 +283,7 @@ class JudgedBatch(TandemBatch):
     def _ask(self, fed: Sequence[Sequence[int]], parts: Sequence[Part]) -> list[Any]:
         if len(parts) == 1:
             return [self.backend.extend(fed, self.state, parts[0].ask)]
-        return self.backend.extend(fed, self.state, Several(tuple(parts)))
+        return self.backend.extend(fed, self.state, Grouped(tuple(parts)))
 
     def _take(
         self,
@@ -285,3 +297,52 @@ class JudgedBatch(TandemBatch):
         count = row.take(drafted, *verdict, confidence)
         row.log_probs += log_probs[:count]
         self.stats.count(row.rounds[-1], count)
+
+
+def draft_and_verify(
+    backend: Backend,
+    drafts: Drafts,
+    newest: Sequence[int],
+    state: State,
+    tokens: Sequence[int],
+    ask: Argmax,
+    *,
+    held: Sequence[int],
+    min_survival: float,
+) -> RoundOutput:
+    """Do what `Drafts.draft_and_verify` says."""
+    if list(held) != state.lengths:
+        state.rollback(held)
+    started = perf_counter()
+    draft = drafts.draft(newest, state, tokens)
+    drafting = perf_counter() - started
+    kept = worth_checking(
+        draft.tokens, draft.confidence, min_survival=min_survival, ends=backend.ends
+    )
+    drafted = [guesses[:kept] for guesses in draft.tokens]
+    confidence = [sure[:kept] for sure in draft.confidence]
+    fed = [[token, *guesses] for token, guesses in zip(newest, drafted, strict=True)]
+    return RoundOutput(drafted, backend.extend(fed, state, ask), confidence, drafting)
+
+
+def worth_checking(
+    drafted: Sequence[Sequence[int]],
+    confidence: Sequence[Sequence[float]],
+    *,
+    min_survival: float,
+    ends: Collection[int],
+) -> int:
+    """Return how many drafts of each row to verify, at least one.
+
+    They are those up to which, in the mean over rows that have any, all hold with a chance of
+    `min_survival`. Nothing is said behind an end token, so nothing holds there, nor where a row has
+    no more drafts.
+    """
+    products = [
+        [*accumulate(sure[: up_to_end(guesses, ends)], mul)]
+        for guesses, sure in zip(drafted, confidence, strict=True)
+        if guesses
+    ]
+    columns = zip_longest(*products, fillvalue=0.0)
+    chances = [sum(column) / len(products) for column in columns]
+    return sum(chance > 0 and chance >= min_survival for chance in chances) or 1

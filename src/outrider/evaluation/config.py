@@ -12,8 +12,7 @@ from pydantic import (
 
 from outrider.config import Config
 from outrider.decoding.config import DecodeConfig
-from outrider.evaluation.bleu_tokenizer import check_tokenizer
-from outrider.evaluation.metrics import check_metrics
+from outrider.evaluation.metrics import check_metrics, check_tokenizer
 
 __all__ = ["EvaluateConfig"]
 

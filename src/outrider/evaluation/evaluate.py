@@ -12,7 +12,7 @@ from outrider.evaluation.comet import find_comet, score_comet
 from outrider.evaluation.metrics import check_metrics, score
 from outrider.files import write_text
 from outrider.runtime.load import load
-from outrider.runtime.origin import origin
+from outrider.runtime.provenance import origin
 from outrider.runtime.translator import Translator
 
 __all__ = ["evaluate_translation"]

@@ -24,12 +24,14 @@ from outrider.files.store import (
     check_on_disk,
     open_store,
 )
-from outrider.files.working_folder import publish, remove_leftovers, working_folder
 from outrider.files.writing import (
     explained,
     flush,
+    publish,
     put,
+    remove_leftovers,
     replacing,
+    working_folder,
     write_bytes,
     write_json,
     write_text,

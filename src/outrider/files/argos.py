@@ -24,8 +24,7 @@ from typing import IO, NoReturn
 from outrider.errors import ModelError, ResourceError
 from outrider.files.cache import cache_folder
 from outrider.files.reading import open_regular
-from outrider.files.working_folder import working_folder
-from outrider.files.writing import explained
+from outrider.files.writing import explained, working_folder
 
 __all__ = ["unpack_argos"]
 

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, TextIO, TypeVar
 
 from outrider.errors import ConfigError, DataError, MissingExtraError, OutriderError, ResourceError
-from outrider.files.claim import check_claim, claimed
+from outrider.files.lock import check_claim, claimed
 from outrider.files.reading import JSON_BYTES, Reading, parse_json
 from outrider.files.writing import replacing
 

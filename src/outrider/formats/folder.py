@@ -2,6 +2,8 @@
 
 A folder is untrusted input. Nothing in it is executed: weights are read from safetensors only,
 `config.json` can name no code, and every name and shape must be exactly what the config implies.
+
+Which weights a folder holds.
 """
 
 from collections.abc import Iterator, Mapping
@@ -12,29 +14,21 @@ from pathlib import Path
 from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
 
 from outrider.errors import ConfigError, ModelError, OutriderError
-from outrider.files import read_json
+from outrider.files import file_sha256, read_json
 from outrider.formats import readers
-from outrider.formats.description import (
-    CtcDescription,
-    DrafterDescription,
-    LanguageModelDescription,
-    MaskedLmDescription,
-    ModelDescription,
-    Seq2SeqDescription,
-    SideDecoderDescription,
-    describe,
-)
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
 from outrider.formats.readers import bergamot, ctranslate2
 from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight, read_safetensors
-from outrider.formats.weights import (
-    FLOATS,
-    Expected,
-    check_weights,
-    read_weights,
-    weight_files,
+from outrider.formats.side_spec import CtcSpec, DrafterSpec, SideDecoderSpec
+from outrider.formats.spec import (
+    LanguageModelSpec,
+    MaskedLmSpec,
+    ModelSpec,
+    Seq2SeqSpec,
+    build_spec,
 )
+from outrider.formats.weights import FLOATS, Expected, check_weights, read_weights, weight_files
 
 __all__ = [
     "CTC",
@@ -51,22 +45,23 @@ __all__ = [
     "read_parts",
     "read_values",
     "reader_of",
+    "weights_of",
 ]
 
 DRAFTER = "drafter"
 """Subfolder of a model that holds its drafter."""
 CTC = "ctc"
 """Subfolder of a model that holds its parallel decoder."""
-OWN: dict[str, type[ModelDescription]] = {
-    Seq2SeqDescription.model_type: Seq2SeqDescription,
-    LanguageModelDescription.model_type: LanguageModelDescription,
+OWN: dict[str, type[ModelSpec]] = {
+    Seq2SeqSpec.model_type: Seq2SeqSpec,
+    LanguageModelSpec.model_type: LanguageModelSpec,
 }
 
 
 class Reader(Protocol):
     """A module of `readers`: how a model of another family becomes one of ours."""
 
-    def import_config(self, values: Mapping[str, Any], /) -> ModelDescription:
+    def import_config(self, values: Mapping[str, Any], /) -> ModelSpec:
         """Read its `config.json`."""
         ...
 
@@ -84,7 +79,7 @@ class FileReader(Protocol):
         """Return the file that holds the weights; None where the folder is no such model."""
         ...
 
-    def read(self, path: Path, /) -> tuple[ModelDescription, dict[str, Weight]]:
+    def read(self, path: Path, /) -> tuple[ModelSpec, dict[str, Weight]]:
         """Say what model such a file holds, and give its weights our names."""
         ...
 
@@ -120,8 +115,8 @@ FILE_READERS: tuple[FileReader, ...] = (ctranslate2, bergamot)
 WORDS = 400
 """Letters of a value or a foreign message that an error repeats."""
 
-ConfigT = TypeVar("ConfigT", bound=ModelDescription | SideDecoderDescription, covariant=True)
-SideT = TypeVar("SideT", bound=SideDecoderDescription)
+ConfigT = TypeVar("ConfigT", bound=ModelSpec | SideDecoderSpec, covariant=True)
+SideT = TypeVar("SideT", bound=SideDecoderSpec)
 
 
 @dataclass(frozen=True)
@@ -152,10 +147,10 @@ class Part(Generic[ConfigT]):
         """Refuse weights that are not those expected: by default, those of a portable model."""
         config = self.config
         check_weights(self.folder, self.weights, _layout(config) if expected is None else expected)
-        if isinstance(config, DrafterDescription) and config.shortlist:
+        if isinstance(config, DrafterSpec) and config.shortlist:
             with naming(self.folder):
                 config.check_shortlist(self.weights["kept_V"].data.tolist())
-        if isinstance(config, CtcDescription) and (steps := int(self.weights["steps"].data)) < 0:
+        if isinstance(config, CtcSpec) and (steps := int(self.weights["steps"].data)) < 0:
             raise ModelError(f"{self.folder}: 'steps' is {steps}, expected 0 or more")
 
 
@@ -163,9 +158,9 @@ class Part(Generic[ConfigT]):
 class Parts:
     """A model and the decoders that lie with it."""
 
-    model: Part[ModelDescription]
-    drafter: Part[DrafterDescription] | None = None
-    ctc: Part[CtcDescription] | None = None
+    model: Part[ModelSpec]
+    drafter: Part[DrafterSpec] | None = None
+    ctc: Part[CtcSpec] | None = None
 
     def check_values(self) -> None:
         """Refuse NaN and Inf, and copies of tied tables that differ; reads all weights."""
@@ -189,7 +184,7 @@ def read_parts(folder: str | Path) -> Parts:
     return Parts(model, read_drafter(folder, model.config), ctc)
 
 
-def read_model(folder: str | Path) -> Part[ModelDescription]:
+def read_model(folder: str | Path) -> Part[ModelSpec]:
     """Read a model of ours or of a family that a reader knows; nothing is downloaded."""
     folder = Path(folder)
     if (found := _find_file(folder)) is not None:
@@ -208,22 +203,22 @@ def read_model(folder: str | Path) -> Part[ModelDescription]:
     return Part(folder, config, weights, stored)
 
 
-def read_masked_lm(folder: str | Path) -> Part[MaskedLmDescription] | None:
+def read_masked_lm(folder: str | Path) -> Part[MaskedLmSpec] | None:
     """Read a masked language model; None if the folder holds another model."""
     folder = Path(folder)
     path = folder / "config.json"
-    if not path.exists() or read_values(path).get("model_type") != MaskedLmDescription.model_type:
+    if not path.exists() or read_values(path).get("model_type") != MaskedLmSpec.model_type:
         return None
     values = read_values(path)
     with naming(path):
         _check_dtype(values)
-        config = describe(MaskedLmDescription, values)
+        config = build_spec(MaskedLmSpec, values)
     weights = read_weights(folder)
     _check_depth(path, config, weights)
     return Part(folder, config, weights)
 
 
-def read_config(folder: str | Path) -> ModelDescription:
+def read_config(folder: str | Path) -> ModelSpec:
     """Read and check what a folder says of its model."""
     if _find_file(Path(folder)) is not None:
         return read_model(folder).config
@@ -267,25 +262,25 @@ def _find_file(folder: Path) -> _Found | None:
     return None
 
 
-def read_drafter(folder: str | Path, target: ModelDescription) -> Part[DrafterDescription] | None:
+def read_drafter(folder: str | Path, target: ModelSpec) -> Part[DrafterSpec] | None:
     """Read the drafter that lies with a model; None if there is none."""
     folder = Path(folder) / DRAFTER
     if not folder.is_dir():
         return None
-    part = _read_side_decoder(folder, DrafterDescription)
+    part = _read_side_decoder(folder, DrafterSpec)
     with naming(folder):
         part.config.check_target(target)
     return part
 
 
-def read_ctc(folder: str | Path, target: ModelDescription) -> Part[CtcDescription] | None:
+def read_ctc(folder: str | Path, target: ModelSpec) -> Part[CtcSpec] | None:
     """Read the parallel decoder that lies with a model; None if there is none."""
     folder = Path(folder) / CTC
     if not folder.is_dir():
         return None
-    if not isinstance(target, Seq2SeqDescription):
+    if not isinstance(target, Seq2SeqSpec):
         raise ModelError(f"{folder}: a language model has no source for a CTC decoder to read")
-    part = _read_side_decoder(folder, CtcDescription)
+    part = _read_side_decoder(folder, CtcSpec)
     part.config.check_target(target)
     return part
 
@@ -298,7 +293,7 @@ def _read_side_decoder(folder: Path, cls: type[SideT]) -> Part[SideT]:
         raise ModelError(f"{path}: model_type is {kind}, expected {cls.model_type!r}")
     with naming(path):
         _check_dtype(values)
-        config = describe(cls, values)
+        config = build_spec(cls, values)
     return Part(folder, config, read_weights(folder))
 
 
@@ -325,9 +320,9 @@ def _completed(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
     return {**values, **{key: token for key, token in told.items() if token is not None}}
 
 
-def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
+def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelSpec:
     kind = values.get("model_type")
-    if kind == MaskedLmDescription.model_type:
+    if kind == MaskedLmSpec.model_type:
         raise ModelError(f"{path.parent}: {ONLY_READS}")
     if not isinstance(kind, str) or kind not in {*OWN, *READERS}:
         known = ", ".join([*OWN, *READERS])
@@ -335,7 +330,7 @@ def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
     with naming(path):
         _check_dtype(values)
         if kind in OWN:
-            return describe(OWN[kind], values)
+            return build_spec(OWN[kind], values)
         for key, why in REFUSED.items():
             if values.get(key):
                 raise ConfigError(key, why)
@@ -344,9 +339,9 @@ def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelDescription:
         return config
 
 
-def _check_masks(config: ModelDescription, values: Mapping[str, Any]) -> None:
+def _check_masks(config: ModelSpec, values: Mapping[str, Any]) -> None:
     """Refuse keys that any config of transformers may have and that change the attention masks."""
-    translates = isinstance(config, Seq2SeqDescription)
+    translates = isinstance(config, Seq2SeqSpec)
     # In transformers, true masks the encoder as well, and every other value unmasks the decoder.
     if "is_causal" in values and (translates or values["is_causal"] is not True):
         message = f"is {values['is_causal']!r}, which changes the attention: not supported"
@@ -363,7 +358,7 @@ def _check_dtype(values: Mapping[str, Any]) -> None:
         raise ConfigError("dtype", f"got {dtype!r}, expected one of {', '.join(FLOATS)}")
 
 
-def _check_depth(path: Path, config: ModelDescription, weights: Mapping[str, Weight]) -> None:
+def _check_depth(path: Path, config: ModelSpec, weights: Mapping[str, Weight]) -> None:
     """Refuse more layers than there are weights for, before any layer is built."""
     if config.depth == "shared":
         return
@@ -380,17 +375,17 @@ def _check_depth(path: Path, config: ModelDescription, weights: Mapping[str, Wei
 
 def _inner_layers(inner: Mapping[str, Any]) -> Any:
     """Layers of a pretrained encoder, as its family or ours names them."""
-    if inner.get("model_type") != MaskedLmDescription.model_type:
+    if inner.get("model_type") != MaskedLmSpec.model_type:
         return inner.get("num_hidden_layers", 0)
     return 0 if inner.get("depth") == "shared" else inner.get("layers", 0)
 
 
-def _layout(config: ModelDescription | SideDecoderDescription) -> dict[str, Expected]:
-    if isinstance(config, DrafterDescription):
+def _layout(config: ModelSpec | SideDecoderSpec) -> dict[str, Expected]:
+    if isinstance(config, DrafterSpec):
         return drafter_layout(config)
-    if isinstance(config, CtcDescription):
+    if isinstance(config, CtcSpec):
         return ctc_layout(config)
-    assert isinstance(config, ModelDescription)
+    assert isinstance(config, ModelSpec)
     return model_layout(config)
 
 
@@ -409,3 +404,8 @@ def _name(path: Path, error: Exception) -> str:
     text = " ".join(str(error).split())
     text = text if len(text) <= WORDS else f"{text[:WORDS]}..."
     return text if text.startswith(str(path.parent)) else f"{path}: {text}"
+
+
+def weights_of(folder: Path) -> dict[str, str]:
+    """Checksums of the weights of a model, which say exactly which model it is."""
+    return {path.name: file_sha256(path) for path in model_files(folder) if path.is_file()}

@@ -3,31 +3,104 @@
     D width    F feed-forward width    V words    R rank of a drafter    W its taps' widths together
 
 PyTorch names the same weights when `models` builds the modules; a test compares the two.
+
+Portable models: the Transformer that every engine knows.
+
+Whoever takes a model somewhere else (Marian, CTranslate2, the native core) supports these layers:
+full or causal attention with the usual score, sums and norms, a stack of different layers. A new
+part of the family is listed here, and all of them refuse it by name.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
-from outrider.formats.description import (
-    CtcDescription,
-    DrafterDescription,
-    ModelDescription,
-    Seq2SeqDescription,
-)
-from outrider.formats.description.side_decoder import SideDecoderDescription
-from outrider.formats.portable import core_of
+from outrider.formats.side_spec import CtcSpec, DrafterSpec, SideDecoderSpec
+from outrider.formats.spec import ModelSpec, Seq2SeqSpec
 from outrider.formats.weights import Expected
 
-__all__ = ["ctc_layout", "drafter_layout", "model_layout"]
+__all__ = [
+    "Unsupported",
+    "core_of",
+    "ctc_layout",
+    "drafter_layout",
+    "first_unsupported",
+    "model_layout",
+]
+
+PORTABLE: dict[str, Any] = {
+    "encoder": None,
+    "depth": "stacked",
+    "transition": "feedforward",
+    "residual": "add",
+    "skip": None,
+    "pair_attention": False,
+    "cross_attention": None,
+    "position_correlation": 0,
+    "position_mlp": 0,
+    "memory": 0,
+}
+PLAIN: dict[str, Any] = {
+    "rms_norm": False,
+    "norm_eps": 1e-5,
+    "embedding_norm": False,
+    "right_to_left": False,
+}
+"""What the exports have beside it; engines of ours know other values too."""
+
+
+class Unsupported(NamedTuple):
+    """A key of a config that asks for more than a portable model has."""
+
+    key: str
+    value: Any
+    portable: Any
+    """What a portable model has there."""
+
+
+def core_of(config: ModelSpec) -> str:
+    """Return what decoder layers know the tokens before by."""
+    key = next(key for key, (_, causal) in config.attention_keys.items() if causal)
+    return config.core_of(key)
+
+
+def first_unsupported(
+    config: ModelSpec, *, plain: bool = True, cores: Sequence[str] = ("attention",)
+) -> Unsupported | None:
+    """Return the first part of a model that is not portable; None where all are.
+
+    Without `plain` norms and widths of other families may be there too, and `cores` may stand where
+    self-attention does.
+    """
+    for key, portable in (PORTABLE | PLAIN if plain else PORTABLE).items():
+        value = getattr(config, key, portable)
+        if value != portable:
+            return Unsupported(key, value, portable)
+    usual_width, odd = divmod(config.hidden_size, config.num_attention_heads)
+    if plain and (odd or config.head_width != usual_width):
+        return Unsupported("head_dim", config.head_dim, usual_width)
+    for key, (layers, causal) in config.attention_keys.items():
+        core = config.core_of(key)
+        if core not in cores:
+            return Unsupported(config.core_keys[key], core, cores[0])
+        if core != "attention":
+            continue
+        usual = {"kind": "causal" if causal else "full"}
+        for layer in range(getattr(config, layers)):
+            found = config.layer_attention(key, layer)
+            if found != usual:
+                return Unsupported(key, found, usual)
+    return None
+
 
 Entry = tuple[str, tuple[int, ...]]
 
 
-def model_layout(config: ModelDescription) -> dict[str, Expected]:
+def model_layout(config: ModelSpec) -> dict[str, Expected]:
     """Return what a portable model is made of."""
     return {name: Expected(shape) for name, shape in _model(config)}
 
 
-def drafter_layout(config: DrafterDescription) -> dict[str, Expected]:
+def drafter_layout(config: DrafterSpec) -> dict[str, Expected]:
     """Return what a drafter with a Transformer core is made of."""
     layout = {name: Expected(shape) for name, shape in _drafter(config)}
     if config.shortlist:
@@ -35,22 +108,22 @@ def drafter_layout(config: DrafterDescription) -> dict[str, Expected]:
     return layout
 
 
-def ctc_layout(config: CtcDescription) -> dict[str, Expected]:
+def ctc_layout(config: CtcSpec) -> dict[str, Expected]:
     """Return what a CTC decoder is made of."""
     layout = {name: Expected(shape) for name, shape in _ctc(config)}
     layout["steps"] = Expected((), ("int64",))
     return layout
 
 
-def _model(config: ModelDescription) -> Iterator[Entry]:
+def _model(config: ModelSpec) -> Iterator[Entry]:
     words, width = config.vocab_size, config.hidden_size
     yield "tokens.weight", (words, width)
     if not config.tie_word_embeddings:
         yield "head.weight", (words, width)
     if config.logits_bias:
         yield "logits_bias", (words,)
-    encoder = isinstance(config, Seq2SeqDescription)
-    if isinstance(config, Seq2SeqDescription):
+    encoder = isinstance(config, Seq2SeqSpec)
+    if isinstance(config, Seq2SeqSpec):
         if not config.share_embeddings:
             yield "source_tokens.weight", (words, width)
         yield from _stack("encoder", config, config.encoder_layers, cross=False)
@@ -59,7 +132,7 @@ def _model(config: ModelDescription) -> Iterator[Entry]:
         yield f"next_tokens.further.{number}.weight", (width, width)
 
 
-def _stack(side: str, config: ModelDescription, layers: int, *, cross: bool) -> Iterator[Entry]:
+def _stack(side: str, config: ModelSpec, layers: int, *, cross: bool) -> Iterator[Entry]:
     width = config.hidden_size
     heads, rms = config.num_attention_heads, config.rms_norm
     kv_heads = config.num_key_value_heads or heads
@@ -78,7 +151,7 @@ def _stack(side: str, config: ModelDescription, layers: int, *, cross: bool) -> 
         yield from _norm(f"{side}.norm", width, rms=rms)
 
 
-def _drafter(config: DrafterDescription) -> Iterator[Entry]:
+def _drafter(config: DrafterSpec) -> Iterator[Entry]:
     width, rank = config.hidden_size, config.rank
     assert config.taps is not None
     tapped = width * len(config.taps)
@@ -100,7 +173,7 @@ def _drafter(config: DrafterDescription) -> Iterator[Entry]:
         yield "to_token.weight", (width, rank)
 
 
-def _ctc(config: CtcDescription) -> Iterator[Entry]:
+def _ctc(config: CtcSpec) -> Iterator[Entry]:
     width = config.hidden_size
     yield "copies", (config.upsample, width)
     yield "bias", (config.vocab_size,)
@@ -113,7 +186,7 @@ def _ctc(config: CtcDescription) -> Iterator[Entry]:
 
 def _block(
     name: str,
-    config: ModelDescription | SideDecoderDescription,
+    config: ModelSpec | SideDecoderSpec,
     heads_width: int,
     kv_width: int,
     *,

@@ -23,17 +23,15 @@ from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import check_on_disk, file_sha256
 from outrider.files.hub import model_folder
-from outrider.formats.identity import weights_of
-from outrider.jobs.folder import JobFolder, check_origin, open_job
-from outrider.jobs.run import finish_units
+from outrider.formats.folder import weights_of
+from outrider.jobs.folder import Advance, JobFolder, Unit, check_origin, open_job
 from outrider.jobs.teacher import SOURCE_COLUMNS, Teacher
-from outrider.jobs.unit import Advance, Unit
-from outrider.jobs.workers import Run, hired
+from outrider.jobs.workers import Run, finish_units, hired
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
 from outrider.runtime.options import check_batch_tokens, decode_config
 from outrider.runtime.translator import Translator
-from outrider.text.tokenizer.match import check_same_tokenizer
+from outrider.text.tokenizer.vocabulary import check_same_tokenizer
 
 __all__ = ["DISTILL_TOKENS", "Block", "Distillation", "blocks", "distill", "start_worker"]
 

@@ -8,13 +8,15 @@
 `.lock`                    held by the one process that hands out shards
 
 A store cannot rename a folder. There `translated.json`, written last, says that `out` is complete.
+
+What a worker is given, and what it gives back.
 """
 
 import json
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -24,7 +26,6 @@ from pydantic import ValidationError
 from outrider.data.manifest import Dropped, Shard, Split
 from outrider.errors import DataError, ResourceError
 from outrider.files import Place, Store, explained, open_store, publish
-from outrider.jobs.unit import Unit
 
 __all__ = [
     "ASIDE",
@@ -33,8 +34,13 @@ __all__ = [
     "LOCK",
     "ORIGIN",
     "TRANSLATED",
+    "Advance",
     "JobFolder",
+    "Outcome",
     "Record",
+    "Unit",
+    "Work",
+    "attempt",
     "check_origin",
     "is_own",
     "open_job",
@@ -42,6 +48,47 @@ __all__ = [
     "read_record",
     "remove_records",
 ]
+
+Advance = Callable[[int], None]
+"""Told how many rows more are done."""
+
+
+@dataclass(frozen=True)
+class Unit:
+    """One shard of input."""
+
+    name: str
+    """What its output and its record are named after."""
+    input: str
+    """File it is read from."""
+    rows: int
+    first: int
+    """Row of the whole that it begins with."""
+    sha256: str = field(default="", kw_only=True)
+    """Of the file, where nothing else says that it is what it was."""
+
+
+Work = Callable[[Unit, Advance], None]
+"""Writes the output of a unit and its record; a `DataError` says that the input is damaged."""
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What became of a unit."""
+
+    unit: Unit
+    fault: str = ""
+    """What is wrong with its input; empty where it is done."""
+
+
+def attempt(work: Work, unit: Unit, advance: Advance) -> Outcome:
+    """Do a unit; a damaged input is an outcome, all other errors are raised."""
+    try:
+        work(unit, advance)
+    except DataError as error:
+        return Outcome(unit, str(error))
+    return Outcome(unit)
+
 
 JOB, ORIGIN, TRANSLATED = "job.json", "origin.json", "translated.json"
 """How much there is to do, what it depends on, and what a finished folder of texts holds."""

@@ -17,8 +17,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outrider.data.lines import Lines
-from outrider.data.plain_text import check_plain_text
+from outrider.data.lines import Lines, check_plain_text
 from outrider.errors import DataError, ResourceError
 from outrider.files import LocalFolder, Store, explained, locked, put, read_json
 

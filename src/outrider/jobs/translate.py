@@ -23,26 +23,26 @@ from outrider.data.manifest import Shard
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import Place, Store, as_place, open_store
 from outrider.files.hub import model_folder
-from outrider.formats.identity import weights_of
+from outrider.formats.folder import weights_of
 from outrider.jobs.folder import (
     LOCK,
     ORIGIN,
     TRANSLATED,
+    Advance,
     JobFolder,
+    Unit,
     check_origin,
     is_own,
     open_job,
     remove_records,
 )
-from outrider.jobs.run import finish_units
 from outrider.jobs.text_file import look_at
-from outrider.jobs.unit import Advance, Unit
-from outrider.jobs.workers import Run, hired
+from outrider.jobs.workers import Run, finish_units, hired
 from outrider.runtime.load import load
 from outrider.runtime.options import decode_settings
 from outrider.runtime.result import format_results
 from outrider.runtime.translator import Translator
-from outrider.text.scripts import watched
+from outrider.text.language import watched
 
 __all__ = ["translate_shards"]
 

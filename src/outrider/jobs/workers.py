@@ -2,18 +2,21 @@
 
 An actor has one unit at a time and is handed the next when it is done. Ray starts a killed one
 again and gives it its unit once more, so a kill costs at most that unit.
+
+A job from its first missing shard to its last.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
-from outrider.errors import ConfigError, OutriderError, ResourceError
-from outrider.jobs.unit import Advance, Outcome, Unit, Work, attempt
+from outrider.data.progress import show_stages
+from outrider.errors import ConfigError, DataError, OutriderError, ResourceError
+from outrider.jobs.folder import Advance, JobFolder, Outcome, Unit, Work, attempt
 from outrider.runtime.cluster import running_ray
-from outrider.runtime.device import choose_device
+from outrider.runtime.engine import choose_device
 
-__all__ = ["Run", "hired", "in_process", "on_ray"]
+__all__ = ["Run", "finish_units", "hired", "in_process", "on_ray"]
 
 Run = Callable[[Iterable[Unit], Advance], Iterator[Outcome]]
 """Does units, in whatever order they end."""
@@ -117,3 +120,47 @@ def _explained(ray: Any, unit: str = "") -> Iterator[None]:
             f"{unit or 'the model'}: its worker ended {RETRIES + 1} times, most often for lack of "
             "memory; use fewer workers or smaller batches (batch_tokens)"
         ) from None
+
+
+def finish_units(
+    folder: JobFolder,
+    units: Sequence[Unit],
+    workers: AbstractContextManager[Run],
+    *,
+    damaged: Mapping[str, str],
+    stage: str,
+    progress: bool,
+) -> None:
+    """Let workers do what is missing.
+
+    What cannot be read is set aside, the rest goes on, and all that was set aside is an error in
+    the end.
+
+    Args:
+        folder: Where finished shards lie.
+        units: All of the job.
+        workers: Entered only if something is missing.
+        damaged: What is wrong with which files of the input.
+        stage: Name of the progress bar.
+        progress: Whether to show it.
+    """
+    folder.begin(units)
+    missing = folder.missing(units)
+    faults = {unit: damaged[unit.input] for unit in missing if unit.input in damaged}
+    for unit, fault in faults.items():
+        folder.set_aside(unit, fault)
+    whole = [unit for unit in missing if unit not in faults]
+    if whole:
+        with show_stages(progress) as stages, workers as run:
+            advance = stages.start(stage, sum(unit.rows for unit in whole))
+            for outcome in run(whole, advance):
+                folder.store.check_alone()
+                if outcome.fault:
+                    folder.set_aside(outcome.unit, outcome.fault)
+                    faults[outcome.unit] = outcome.fault
+    if faults:
+        names = ", ".join(sorted({unit.input for unit in faults}))
+        raise DataError(
+            f"{next(iter(faults.values()))}; set aside {len(faults)} of {len(units)} shards "
+            f"(of {names}), the others are kept in {folder.store}: mend the input and run again"
+        )

@@ -2,33 +2,219 @@
 
 Nothing is guessed: `load` itself is asked, and the core computes. What is missing but not needed is
 no problem; what would make a command fail is.
+
+A moment's proof that the native core is sound on this machine, with a tiny model made in memory.
+
+In float32 it must give the logits of the equations, written out in `plain_transformer.py`. In int8
+it must give one text whether tokens are checked in blocks (tandem) or written one by one (greedy):
+a row may not depend on what stands beside it.
+
+A plain encoder-decoder written out in numpy, float64: what the native core must compute.
+
+    norm(x)       = (x - mean) / sqrt(variance + 1e-5) * g + b
+    attend(q,k,v) = softmax(q k' / sqrt(K)) v                           per head
+    layer(x)      = x + attend(norm(x)); with a source x + attend(norm(x), source); x + F(norm(x))
+    F(x)          = W2 relu(W1 x + b1) + b2
+    logits        = norm(layers(scale e(y) + position)) H' + bias
+
+One text at a time, no cache, sines and cosines for positions: to be read, not to be fast.
 """
 
 import os
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, dataclass
 from importlib.metadata import PackageNotFoundError, version
 from math import prod
 from pathlib import Path
+from time import perf_counter
 from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
 
 from outrider.backends import native
 from outrider.backends.native import NativeBackend
 from outrider.backends.native_parts import missing
+from outrider.decoding import Backend, DecodeSettings, Request, decode
+from outrider.decoding.queries import Logits
 from outrider.errors import FallbackWarning, OutriderError
 from outrider.files.hub import model_folder
-from outrider.formats.folder import CTC, DRAFTER, model_files, read_model
+from outrider.formats.folder import CTC, DRAFTER, Part, Parts, model_files, read_model
+from outrider.formats.layout import drafter_layout, model_layout
 from outrider.formats.safetensors import Weight
-from outrider.formats.weights import read_weights, weight_files
-from outrider.runtime.device import choose_device, gpu_names
-from outrider.runtime.engine import VARIABLE, choose_engine
+from outrider.formats.side_spec import DrafterSpec
+from outrider.formats.spec import Seq2SeqSpec
+from outrider.formats.weights import Expected, read_weights, weight_files
+from outrider.runtime.engine import VARIABLE, choose_device, choose_engine, gpu_names
 from outrider.runtime.load import load
 from outrider.runtime.provenance import machine, versions
-from outrider.runtime.self_check import check_native
 from outrider.runtime.translator import Translator
 
-__all__ = ["OPTIONAL", "examine"]
+__all__ = ["OPTIONAL", "TOLERANCE", "SelfCheck", "check_native", "examine", "plain_logits"]
+
+Array = NDArray[np.float64]
+Weights = Mapping[str, NDArray[np.float32]]
+
+
+def plain_logits(
+    config: Seq2SeqSpec, weights: Weights, source: Sequence[int], tokens: Sequence[int]
+) -> Array:
+    """Return the logits after each token, [T, V], of a model with the usual parts."""
+    usual = Seq2SeqSpec(
+        vocab_size=config.vocab_size,
+        hidden_size=config.hidden_size,
+        num_attention_heads=config.num_attention_heads,
+        intermediate_size=config.intermediate_size,
+        encoder_layers=config.encoder_layers,
+        decoder_layers=config.decoder_layers,
+        tie_word_embeddings=False,
+        logits_bias=True,
+    )
+    assert config == usual, "only the usual parts are written out here"
+    memory_SD = _embed(config, weights, source)
+    for layer in range(config.encoder_layers):
+        memory_SD = _layer(config, weights, f"encoder.blocks.{layer}", memory_SD, None)
+    memory_SD = _norm(weights, "encoder.norm", memory_SD)
+    x_TD = _embed(config, weights, tokens)
+    for layer in range(config.decoder_layers):
+        x_TD = _layer(config, weights, f"decoder.blocks.{layer}", x_TD, memory_SD)
+    x_TD = _norm(weights, "decoder.norm", x_TD)
+    logits_TV: Array = x_TD @ weights["head.weight"].T.astype(np.float64)
+    return logits_TV + weights["logits_bias"]
+
+
+def _embed(config: Seq2SeqSpec, weights: Weights, tokens: Sequence[int]) -> Array:
+    x_TD = weights["tokens.weight"][list(tokens)].astype(np.float64) * config.embedding_scale
+    half = config.hidden_size // 2
+    angle_TE = np.arange(len(tokens))[:, None] * 10_000.0 ** (-np.arange(half) / half)
+    return x_TD + np.concatenate([np.sin(angle_TE), np.cos(angle_TE)], axis=1)
+
+
+def _layer(
+    config: Seq2SeqSpec, weights: Weights, name: str, x_TD: Array, memory_SD: Array | None
+) -> Array:
+    heads = config.num_attention_heads
+    inner_TD = _norm(weights, f"{name}.attention_residual.norm", x_TD)
+    q, k, v = np.split(_linear(weights, f"{name}.attention.qkv", inner_TD), 3, axis=1)
+    out_TD = _attend(q, k, v, heads, causal=memory_SD is not None)
+    x_TD = x_TD + _linear(weights, f"{name}.attention.out", out_TD)
+    if memory_SD is not None:
+        inner_TD = _norm(weights, f"{name}.cross_residual.norm", x_TD)
+        q = _linear(weights, f"{name}.cross.q", inner_TD)
+        k, v = np.split(_linear(weights, f"{name}.cross.kv", memory_SD), 2, axis=1)
+        out_TD = _attend(q, k, v, heads, causal=False)
+        x_TD = x_TD + _linear(weights, f"{name}.cross.out", out_TD)
+    inner_TD = _norm(weights, f"{name}.feedforward_residual.norm", x_TD)
+    up_TF = np.maximum(_linear(weights, f"{name}.feedforward.up", inner_TD), 0)
+    return x_TD + _linear(weights, f"{name}.feedforward.down", up_TF)
+
+
+def _attend(q_TD: Array, k_SD: Array, v_SD: Array, heads: int, *, causal: bool) -> Array:
+    out = []
+    for q_TK, k_SK, v_SK in zip(
+        *(np.split(x, heads, axis=1) for x in (q_TD, k_SD, v_SD)), strict=True
+    ):
+        score_TS = q_TK @ k_SK.T / np.sqrt(q_TK.shape[1])
+        if causal:
+            score_TS[np.triu_indices(len(score_TS), 1)] = -np.inf
+        mass_TS = np.exp(score_TS - score_TS.max(1, keepdims=True))
+        out.append(mass_TS / mass_TS.sum(1, keepdims=True) @ v_SK)
+    return np.concatenate(out, axis=1)
+
+
+def _linear(weights: Weights, name: str, x: Array) -> Array:
+    return x @ weights[f"{name}.weight"].T.astype(np.float64) + weights[f"{name}.bias"]
+
+
+def _norm(weights: Weights, name: str, x: Array) -> Array:
+    centred = x - x.mean(1, keepdims=True)
+    scaled = centred / np.sqrt((centred**2).mean(1, keepdims=True) + 1e-5)
+    return scaled * weights[f"{name}.weight"] + weights[f"{name}.bias"]
+
+
+TOLERANCE = 1e-4
+"""How far a logit in float32 may lie from that of the equations."""
+_TEXTS, _TOKENS, _BLOCK, _WORDS = 5, 12, 6, 97
+
+
+@dataclass(frozen=True)
+class SelfCheck:
+    """What was found."""
+
+    float32_error: float
+    """Largest distance of a logit from that of the equations."""
+    differing: int
+    """Texts that int8 tandem and int8 greedy write differently."""
+    seconds: float
+
+    @property
+    def fault(self) -> str | None:
+        """What is wrong, in a sentence; None if nothing is."""
+        if not self.float32_error <= TOLERANCE:  # so that nan is wrong as well
+            return f"float32 logits are {self.float32_error:.1e} off those of the equations"
+        if self.differing:
+            return f"int8 tandem differs from int8 greedy on {self.differing} of {_TEXTS} texts"
+        return None
+
+
+def check_native() -> SelfCheck:
+    """Compare the core with the equations, and its blocks with its single steps."""
+    start = perf_counter()
+    dice = np.random.default_rng(0)
+    parts, config = make_model(dice)
+    sources = [dice.integers(4, _WORDS, 9 - text).tolist() for text in range(_TEXTS)]
+    tokens = dice.integers(4, _WORDS, (_TEXTS, _TOKENS)).tolist()
+    arrays = {name: one.as_float32() for name, one in parts.model.weights.items()}
+    expected_TNV = np.stack(
+        [plain_logits(config, arrays, *row) for row in zip(sources, tokens, strict=True)]
+    )
+    core = NativeBackend(Parts(parts.model), dtype="float32")
+    found_TNV = core.extend(tokens, core.encode(sources, capacity=_TOKENS), Logits())
+    return SelfCheck(
+        float32_error=float(abs(expected_TNV - found_TNV).max()),
+        differing=_count_differing(NativeBackend(parts), sources),
+        seconds=perf_counter() - start,
+    )
+
+
+def make_model(dice: np.random.Generator) -> tuple[Parts, Seq2SeqSpec]:
+    """Make a model and a drafter of random weights."""
+    config = Seq2SeqSpec(
+        vocab_size=_WORDS,
+        hidden_size=48,
+        encoder_layers=2,
+        decoder_layers=2,
+        num_attention_heads=4,
+        intermediate_size=80,
+        tie_word_embeddings=False,
+        logits_bias=True,
+    )
+    drafter = DrafterSpec.for_target(config, block=_BLOCK, train_block=_BLOCK)
+    here = Path("self-check")
+    model = Part(here, config, _random(model_layout(config), dice))
+    return Parts(model, Part(here, drafter, _random(drafter_layout(drafter), dice))), config
+
+
+def _random(layout: Mapping[str, Expected], dice: np.random.Generator) -> dict[str, Weight]:
+    """Draw weights under which texts are not one token repeated."""
+    found = {}
+    for name, one in layout.items():
+        numbers = dice.standard_normal(one.shape, np.float32)
+        if len(one.shape) == 1:
+            numbers = 0.05 * numbers + (1 if name.endswith("norm.weight") else 0)
+        else:
+            numbers *= (1.0 if "tokens" in name else 2.0) / np.sqrt(one.shape[-1])
+        found[name] = Weight("float32", numbers.astype(np.float32))
+    return found
+
+
+def _count_differing(backend: Backend, sources: list[list[int]]) -> int:
+    requests = [Request(source=source, max_new_tokens=_TOKENS) for source in sources]
+    drafted = decode(backend, requests, DecodeSettings(mode="tandem", draft_tokens=_BLOCK))
+    plain = decode(backend, requests, DecodeSettings())
+    return sum(one != other for one, other in zip(drafted, plain, strict=True))
+
 
 OPTIONAL = {
     "datasets": ("hub", "corpora from the Hugging Face Hub"),

@@ -1,22 +1,42 @@
-"""Who computes for a loaded model: the native core where it is installed and can, or PyTorch."""
+"""Who computes for a loaded model: the native core where it is installed and can, or PyTorch.
+
+The device to compute on. PyTorch is slow to import and is asked only where a GPU may be.
+
+Pack a model for the native core once, for every start after that.
+"""
 
 import os
+import sys
 import warnings
 from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from outrider.backends import native
 from outrider.backends.native import NativeBackend
 from outrider.backends.native_parts import missing
-from outrider.errors import ConfigError, FallbackWarning, missing_extra, nearest
-from outrider.formats.folder import Parts
+from outrider.backends.packed import PackedWeights
+from outrider.errors import ConfigError, FallbackWarning, MissingExtraError, missing_extra, nearest
+from outrider.files.hub import model_folder
+from outrider.formats.folder import Parts, read_parts
 from outrider.formats.readers.shortlist import Shortlist
 from outrider.formats.weights import DTYPES
 
 if TYPE_CHECKING:
     from outrider.torch.backend import TorchBackend
 
-__all__ = ["BACKENDS", "VARIABLE", "Engine", "build_backend", "choose_engine", "lacking"]
+__all__ = [
+    "BACKENDS",
+    "VARIABLE",
+    "Engine",
+    "build_backend",
+    "choose_device",
+    "choose_engine",
+    "export_native",
+    "gpu_names",
+    "lacking",
+]
 
 BACKENDS = ("auto", "torch", "native")
 VARIABLE = "OUTRIDER_BACKEND"
@@ -96,7 +116,7 @@ def _build_torch(
     engine: Engine, parts: Parts, threads: int | None, ends: Sequence[int]
 ) -> "TorchBackend":
     try:
-        from outrider.torch.engine import build_torch
+        from outrider.torch.backend import build_torch
     except ModuleNotFoundError as error:
         purpose = "backend torch"
         if engine.native:
@@ -115,3 +135,51 @@ def _check_native(dtype: str | None, device: str) -> None:
     if dtype is not None and dtype not in native.DTYPES:
         expected = " or ".join(native.DTYPES)
         raise ConfigError("dtype", f"got {dtype!r}; backend native computes in {expected}")
+
+
+GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+"""What the drivers of NVIDIA and AMD, and Windows below Linux, put there; without any, no GPU."""
+
+
+def choose_device(name: str) -> str:
+    """Settle the device of this name; `auto` is a GPU if there is one that PyTorch can use."""
+    if name == "cpu":
+        return name
+    if find_spec("torch") is None:
+        if name == "auto":
+            return "cpu"
+        raise MissingExtraError("PyTorch", "train", f"device {name!r}")
+    if name == "auto" and not _may_have_gpu():
+        return "cpu"
+    from outrider.torch.device import has_device, has_gpu
+
+    if name == "auto":
+        return "cuda" if has_gpu() else "cpu"
+    if not has_device(name):
+        raise ConfigError(
+            "device", f"got {name!r}, which this machine does not have; try auto or cpu"
+        )
+    return name
+
+
+def gpu_names() -> list[str]:
+    """Return the GPUs that PyTorch can use."""
+    if find_spec("torch") is None or not _may_have_gpu():
+        return []
+    from outrider.torch import device
+
+    return device.gpu_names()
+
+
+def _may_have_gpu() -> bool:
+    """Whether a driver is there; PyTorch says whether it can be used, but takes seconds to."""
+    if sys.platform == "win32":
+        return (Path(os.environ.get("SYSTEMROOT", "C:\\Windows")) / "System32/nvcuda.dll").exists()
+    return any(Path(path).exists() for path in GPU_FILES)
+
+
+def export_native(model: str | Path) -> Path:
+    """Write the packed int8 weights beside a model; `load` finds them there."""
+    parts = read_parts(model_folder(model))
+    packed = PackedWeights(parts)
+    return packed.write(NativeBackend(parts, threads=1).core)

@@ -8,12 +8,9 @@ from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.controller import Controller
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
 from outrider.decoding.statistics import Statistics
-from outrider.runtime.batches import decode_in_batches
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
-from outrider.runtime.result import Result
-from outrider.runtime.work import Work
-from outrider.text.join import as_texts, well_formed
-from outrider.text.normalise import normalise_verbatim
+from outrider.runtime.result import Result, Work, decode_in_batches
+from outrider.text.normalise import as_texts, normalise_verbatim, well_formed
 from outrider.text.tokenizer import Tokenizer
 
 __all__ = ["Generator"]

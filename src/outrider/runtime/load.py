@@ -7,23 +7,18 @@ from outrider.backends.native import NativeBackend
 from outrider.bounds import check_bound
 from outrider.errors import ConfigError, ModelError
 from outrider.files.hub import model_folder
-from outrider.formats.description import (
-    LanguageModelDescription,
-    ModelDescription,
-    Seq2SeqDescription,
-)
 from outrider.formats.folder import read_parts
 from outrider.formats.readers import bergamot
 from outrider.formats.readers.shortlist import Shortlist, read_shortlist
-from outrider.runtime.device import choose_device
-from outrider.runtime.engine import build_backend, choose_engine
+from outrider.formats.spec import LanguageModelSpec, ModelSpec, Seq2SeqSpec
+from outrider.runtime.engine import build_backend, choose_device, choose_engine
 from outrider.runtime.generator import Generator
-from outrider.runtime.languages import source_languages
 from outrider.runtime.options import (
     forced_first,
     model_defaults,
     model_ends,
     model_split,
+    source_languages,
     warn_unapplied,
 )
 from outrider.runtime.translator import Translator
@@ -87,13 +82,13 @@ def load(
     )
     defaults = model_defaults(folder, computer)
     warn_unapplied(folder)
-    if isinstance(config, LanguageModelDescription):
+    if isinstance(config, LanguageModelSpec):
         if source_language or target_language:
             key = "source_language" if source_language else "target_language"
             raise ConfigError(key, "has no effect on a language model; leave it out")
         adds_start = _adds_start(config, tokenizer)
         return Generator(computer, tokenizer, defaults=defaults, adds_start=adds_start)
-    assert isinstance(config, Seq2SeqDescription)
+    assert isinstance(config, Seq2SeqSpec)
     _check_source(folder, computer, tokenizer)
     frame = source_frame(
         tokenizer,
@@ -114,15 +109,15 @@ def load(
     )
 
 
-def _read_shortlist(folder: Path, config: ModelDescription) -> Shortlist:
+def _read_shortlist(folder: Path, config: ModelSpec) -> Shortlist:
     (path,) = bergamot.find_files(folder, "lex.*.bin")
-    if path is None or not isinstance(config, Seq2SeqDescription):
+    if path is None or not isinstance(config, Seq2SeqSpec):
         raise ConfigError("shortlist", f"{folder} holds no lex.*.bin; leave shortlist out")
     words = config.vocab_size - 1  # without the one that only starts a text
     return read_shortlist(path, words=words, shared=config.share_embeddings)
 
 
-def _adds_start(config: LanguageModelDescription, tokenizer: Tokenizer) -> bool:
+def _adds_start(config: LanguageModelSpec, tokenizer: Tokenizer) -> bool:
     """Whether the start token stands before every text, or the tokenizer decides and leaves it."""
     if config.add_bos_token is not None or not isinstance(tokenizer, SubwordTokenizer):
         return bool(config.add_bos_token)

@@ -1,7 +1,12 @@
-"""Options of a call: what the user gave, on top of what the model asks for."""
+"""Options of a call: what the user gave, on top of what the model asks for.
 
+Languages that a model folder says it reads.
+"""
+
+import re
 import warnings
 from collections.abc import Mapping
+from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -9,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 from outrider.bounds import check_bound
 from outrider.decoding import Backend, DecodeSettings
 from outrider.errors import ConfigError, ModelError, SettingsWarning
-from outrider.files import read_json
+from outrider.files import read_json, read_limited
 
 if TYPE_CHECKING:
     from outrider.decoding import DecodeConfig
@@ -25,6 +30,7 @@ __all__ = [
     "model_defaults",
     "model_ends",
     "model_split",
+    "source_languages",
     "warn_unapplied",
 ]
 
@@ -190,3 +196,35 @@ def _token_ids(path: Path, key: str, values: Mapping[str, Any]) -> list[int]:
 def _generation_config(folder: Path) -> tuple[Path, dict[str, Any]]:
     path = folder / "generation_config.json"
     return path, read_json(path) if path.exists() else {}
+
+
+_BERGAMOT = re.compile(r"model\.([a-z]{2})[a-z]{2}\..*")
+_SETTING = re.compile(r"^ +source_language: *([A-Za-z]{2,3}) *$", re.MULTILINE)
+"""`data.clean.source_language` of a run."""
+_CARD = re.compile(r"\A---\n(?:(?!---\n).*\n)*?language:(.*\n(?: *- .*\n)*)")
+_CODE = re.compile(r"\b[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?\b")
+
+
+def source_languages(folder: Path) -> tuple[str, ...]:
+    """Return the languages of the texts that a model reads; none if its folder does not say.
+
+    A model card lists the source with the target, in no certain order.
+    """
+    with suppress(ModelError, OSError):
+        for file, key in (("metadata.json", "from_code"), ("tokenizer_config.json", "source_lang")):
+            path = folder / file
+            code = read_json(path).get(key) if path.is_file() else None
+            if isinstance(code, str) and _CODE.fullmatch(code):
+                return (code,)
+        for path in folder.glob("model.*.bin"):
+            if match := _BERGAMOT.fullmatch(path.name):
+                return (match[1],)
+        if match := _SETTING.search(_text(folder / "run.yaml")):
+            return (match[1],)
+        if match := _CARD.match(_text(folder / "README.md")):
+            return tuple(_CODE.findall(match[1]))
+    return ()
+
+
+def _text(path: Path) -> str:
+    return read_limited(path, limit=1 << 20).decode("utf-8", "replace") if path.is_file() else ""

@@ -1,4 +1,7 @@
-"""Results that can be reproduced: what was measured, on which machine, versions and data."""
+"""Results that can be reproduced: what was measured, on which machine, versions and data.
+
+Where a figure comes from: the model's weights, the files, and the versions that made it.
+"""
 
 import os
 import platform
@@ -8,10 +11,11 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from outrider.backends.threads import default_threads
-from outrider.files import write_json
+from outrider.bounds import default_threads
+from outrider.files import file_sha256, write_json
+from outrider.formats.folder import model_files
 
-__all__ = ["machine", "show_score", "versions", "write_result"]
+__all__ = ["machine", "origin", "show_score", "versions", "write_result"]
 
 _INSTRUCTIONS = (
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16"),
@@ -90,3 +94,24 @@ def _commit() -> str:
     except (OSError, subprocess.SubprocessError):
         return ""
     return f"{commit}+" if changes else commit
+
+
+_SIDE_DECODERS = ("drafter/model.safetensors", "ctc/model.safetensors")
+
+
+def origin(folder: Path, **files: Path | None) -> dict[str, Any]:
+    """Name the model and the files and take their checksums; None for a file not given."""
+    found = {str(path.relative_to(folder)): path for path in model_files(folder)}
+    found |= {name: folder / name for name in _SIDE_DECODERS}
+    weights = {name: path for name, path in found.items() if path.is_file()}
+    return {
+        "model": "/".join(folder.resolve().parts[-2:]),
+        "weights_sha256": {name: file_sha256(path) for name, path in weights.items()},
+        "data": {
+            name: {"file": path.name, "sha256": file_sha256(path)}
+            for name, path in files.items()
+            if path is not None
+        },
+        "machine": machine(),
+        "versions": versions(),
+    }

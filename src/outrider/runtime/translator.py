@@ -8,12 +8,10 @@ from typing import Any, Literal, overload
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.controller import Controller
 from outrider.decoding.statistics import Statistics
-from outrider.runtime.batches import decode_in_batches
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
-from outrider.runtime.result import Result
-from outrider.runtime.work import Work
-from outrider.text.join import as_texts
-from outrider.text.prompt_template import Frame
+from outrider.runtime.result import Result, Work, decode_in_batches
+from outrider.text.normalise import as_texts
+from outrider.text.prompt_template import PromptTemplate
 from outrider.text.segments import Segments, segment
 from outrider.text.tokenizer import Tokenizer
 
@@ -34,7 +32,7 @@ class Translator:
         tokenizer: Tokenizer,
         *,
         longest: int,
-        frame: Frame | None = None,
+        frame: PromptTemplate | None = None,
         defaults: Mapping[str, Any] | None = None,
         split: bool = True,
         right_to_left: bool = False,
@@ -55,7 +53,7 @@ class Translator:
         self.backend = backend
         self.tokenizer = tokenizer
         self.longest = longest
-        self.frame = Frame(after=(backend.eos,)) if frame is None else frame
+        self.frame = PromptTemplate(after=(backend.eos,)) if frame is None else frame
         self.defaults = dict(defaults or {})
         self.split = split
         self.right_to_left = right_to_left

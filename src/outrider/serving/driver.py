@@ -2,29 +2,86 @@
 
 The session does the rest: what a row says is what it says alone, and whether to draft is chosen
 from what it costs at this load (`decoding/controller.py`).
+
+Whose turn it is: a document's sentences queue like anybody's.
+
+Requests of one priority take turns, a piece each, so that a short one behind a book waits for one
+sentence of it and not for the book. Between priorities it is stride scheduling (Waldspurger and
+Weihl, 1995): each has a clock that a piece moves on by tokens / weight, and the slowest clock is
+served. Nobody starves, and nobody saves up turns while away.
 """
 
 import threading
+from collections import deque
 from collections.abc import Callable, Sequence
 
 from outrider.decoding import Backend, Controller, Session, Statistics, Update
 from outrider.errors import OutriderError
-from outrider.serving.fair_queue import FairQueue
-from outrider.serving.job import Done, Event, Failed, Job, Said
+from outrider.serving.admission import Delta, Done, Event, Failed, Job, Priority
+from outrider.serving.answers import BusyError
 from outrider.serving.limits import Limits
-from outrider.serving.refusal import BusyError
 
-__all__ = ["Driver", "News"]
+__all__ = ["EngineThread", "Events", "FairQueue"]
+
+
+class FairQueue:
+    """Jobs that have pieces left to begin."""
+
+    def __init__(self) -> None:
+        self._jobs: dict[Priority, deque[Job]] = {priority: deque() for priority in Priority}
+        self._clock = dict.fromkeys(Priority, 0.0)
+        self._now = 0.0
+
+    def __bool__(self) -> bool:
+        return self.peek() is not None
+
+    def add(self, job: Job) -> None:
+        """Let a job queue behind those of its priority."""
+        jobs = self._jobs[job.priority]
+        if not jobs:
+            self._clock[job.priority] = max(self._clock[job.priority], self._now)
+        jobs.append(job)
+
+    def peek(self) -> Job | None:
+        """Return the job whose next piece is next; None where nothing waits."""
+        for jobs in self._jobs.values():
+            while jobs and jobs[0].cancelled:
+                jobs.popleft()
+        waiting = [priority for priority, jobs in self._jobs.items() if jobs]
+        if not waiting:
+            return None
+        return self._jobs[min(waiting, key=lambda one: (self._clock[one], -one))][0]
+
+    def take(self) -> tuple[Job, int]:
+        """Take the next piece: its job, and which it is."""
+        job = self.peek()
+        assert job is not None
+        jobs, piece = self._jobs[job.priority], job.taken
+        jobs.popleft()
+        job.taken += 1
+        if job.taken < len(job.requests):
+            jobs.append(job)
+        self._now = self._clock[job.priority]
+        self._clock[job.priority] += job.needs[piece][1] / job.priority
+        return job, piece
+
+    def clear(self) -> list[Job]:
+        """Forget everybody, and say who it was."""
+        left = [job for jobs in self._jobs.values() for job in jobs if not job.cancelled]
+        for jobs in self._jobs.values():
+            jobs.clear()
+        return left
+
 
 AHEAD = 8
 """Tokens that greedy rows say in a round while nobody watches: a newcomer waits for no more."""
 SPARE = 8
 """This part of the rows may wait in the session itself, which opens several together."""
 
-News = list[tuple[Job, Event]]
+Events = list[tuple[Job, Event]]
 
 
-class Driver:
+class EngineThread:
     """Decodes jobs on a thread of its own until it is closed."""
 
     def __init__(
@@ -33,7 +90,7 @@ class Driver:
         limits: Limits,
         *,
         controller: Controller | None,
-        deliver: Callable[[News], None],
+        deliver: Callable[[Events], None],
         name: str = "model",
     ) -> None:
         """Start the thread.
@@ -162,8 +219,8 @@ class Driver:
         watched = any(job.streams for job, _ in self._inside.values())
         self._session.ahead = 1 if watched else AHEAD
 
-    def _news(self, updates: Sequence[Update]) -> News:
-        news: News = []
+    def _news(self, updates: Sequence[Update]) -> Events:
+        news: Events = []
         for update in updates:
             job, piece = self._inside[update.id]
             ended = update.hypotheses is not None or update.error is not None
@@ -176,7 +233,7 @@ class Driver:
             if job.cancelled:
                 continue
             if job.streams and update.error is None:  # an end token is news too
-                news.append((job, Said(piece, update.tokens, update.rounds, update.at)))
+                news.append((job, Delta(piece, update.tokens, update.rounds, update.at)))
             if update.error is not None:
                 self._withdraw(job)
                 news.append((job, Failed(update.error)))
@@ -184,7 +241,7 @@ class Driver:
                 news.append((job, Done(piece, update.hypotheses)))
         return news
 
-    def _give_up(self, error: Exception) -> News:
+    def _give_up(self, error: Exception) -> Events:
         """Fail whoever is in the session, and begin a new one for the others."""
         jobs = {job.number: job for job, _ in self._inside.values() if not job.cancelled}
         self._inside.clear()
@@ -195,7 +252,7 @@ class Driver:
         return [(job, Failed(error)) for job in jobs.values()]
 
     def _fail(self, error: Exception) -> None:
-        waiting: News = [(job, Failed(error)) for job in self._queue.clear()]
+        waiting: Events = [(job, Failed(error)) for job in self._queue.clear()]
         inside = {id(job) for job, _ in waiting}
         news = waiting + [one for one in self._give_up(error) if id(one[0]) not in inside]
         if news:

@@ -21,14 +21,13 @@ from outrider.decoding.request import needs
 from outrider.errors import ConfigError, UnsupportedError
 from outrider.runtime import Generator, Result, Translator
 from outrider.runtime.options import call_settings
-from outrider.runtime.work import Work
-from outrider.serving.driver import News
-from outrider.serving.job import Done, Priority, Said
+from outrider.runtime.result import Work
+from outrider.serving.admission import Delta, Done, Priority
+from outrider.serving.answers import BusyError, TooLargeError
+from outrider.serving.driver import Events
 from outrider.serving.limits import Limits
-from outrider.serving.refusal import BusyError, TooLargeError
-from outrider.serving.shelf import Loaded, Shelf
-from outrider.serving.spec import Spec
-from outrider.serving.ticket import Growth, Ticket
+from outrider.serving.registry import Loaded, ModelRegistry, Spec
+from outrider.serving.ticket import Outputs, RequestHandle
 
 __all__ = ["Ask", "Engine", "Finished", "Progress"]
 
@@ -111,9 +110,9 @@ class Engine:
         idle: float | None = None,
         place: Mapping[str, Any] | None = None,
     ) -> None:
-        """Know some models; see `Shelf` for the arguments."""
+        """Know some models; see `ModelRegistry` for the arguments."""
         self.limits = limits or Limits()
-        self.shelf = Shelf(
+        self.shelf = ModelRegistry(
             specs, self.limits, deliver=self._deliver, memory=memory, idle=idle, place=place
         )
         self._idle = idle
@@ -154,7 +153,7 @@ class Engine:
     async def answer(self, ask: Ask) -> list[list[Result]]:
         """Return what each text came to, best first."""
         async with self._let_in(ask, streams=False) as (works, ticket):
-            growth = Growth(works)
+            growth = Outputs(works)
             while ticket.left:
                 event = await ticket.next()
                 if isinstance(event, Done):
@@ -172,7 +171,7 @@ class Engine:
         whole pieces are told, which costs less.
         """
         async with self._let_in(ask, streams=tokens) as (works, ticket):
-            growth = Growth(works)
+            growth = Outputs(works)
             read = [sum(map(_length, work.requests)) for work in works]
             for text, work in enumerate(works):
                 if not work.requests:
@@ -180,7 +179,7 @@ class Engine:
             while ticket.left:
                 event = await ticket.next()
                 text, piece = growth.place(event.piece)
-                if isinstance(event, Said):
+                if isinstance(event, Delta):
                     yield Progress(text, piece, event.tokens, event.rounds, event.at, read[text])
                     continue
                 growth.note(event.piece, event.hypotheses)
@@ -192,7 +191,7 @@ class Engine:
     @asynccontextmanager
     async def _let_in(
         self, ask: Ask, *, streams: bool
-    ) -> AsyncIterator[tuple[Sequence[Work], Ticket]]:
+    ) -> AsyncIterator[tuple[Sequence[Work], RequestHandle]]:
         """Let a request in, and see to it that it leaves."""
         if self.closing or self._loop is None:
             raise BusyError("the server is not up; try again", retry_after=5)
@@ -212,7 +211,7 @@ class Engine:
 
     async def _enter(
         self, ask: Ask, loaded: Loaded, seconds: float, streams: bool, began: float
-    ) -> tuple[Sequence[Work], Ticket]:
+    ) -> tuple[Sequence[Work], RequestHandle]:
         """Check a request, take its texts apart, and write it into the books."""
         limits, characters = self.limits, ask.characters
         assert self._loop is not None
@@ -234,7 +233,7 @@ class Engine:
         tokens = sum(one for _, one in sizes)
         loaded.admission.learn(characters, tokens)
         loaded.admission.check(tokens, left)
-        return works, Ticket(
+        return works, RequestHandle(
             requests,
             sizes,
             loaded.admission,
@@ -249,7 +248,7 @@ class Engine:
         assert self._loop is not None
         return await self._loop.run_in_executor(self._workers, function, *given)
 
-    def _deliver(self, news: News) -> None:
+    def _deliver(self, news: Events) -> None:
         """Hand news of a model's thread over to the event loop."""
         assert self._loop is not None
         with suppress(RuntimeError):  # the loop is closed: nobody waits any more
@@ -261,7 +260,7 @@ class Engine:
             await self.shelf.drop_idle()
 
 
-def _hand_out(news: News) -> None:
+def _hand_out(news: Events) -> None:
     for job, event in news:
         job.hear(event)
 

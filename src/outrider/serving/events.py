@@ -8,7 +8,7 @@ from typing import Any
 from starlette.responses import StreamingResponse
 
 from outrider.errors import OutriderError
-from outrider.serving.refusal import RefusalError
+from outrider.serving.answers import RefusalError
 from outrider.text.tokenizer import Tokenizer
 
 __all__ = ["STREAMED", "TextStream", "event_response", "started"]

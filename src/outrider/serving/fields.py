@@ -1,13 +1,31 @@
-"""Fields that several APIs share; every one has a bound."""
+"""Fields that several APIs share; every one has a bound.
 
+Forms as clients of LibreTranslate send them, urlencoded or multipart (RFC 7578), as JSON.
+
+The guard has read the whole body and bounded it, so parts are slices of it and no file is written.
+"""
+
+import json
+import re
 from typing import Annotated, Any, Literal
+from urllib.parse import parse_qsl
 
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.bounds import BOUNDS
-from outrider.serving.job import Priority
+from outrider.serving.admission import Priority
+from outrider.serving.answers import RefusalError
 
-__all__ = ["Code", "Options", "PriorityName", "Seconds", "read_priority"]
+__all__ = [
+    "FIELDS",
+    "Code",
+    "Options",
+    "PriorityName",
+    "Seconds",
+    "form_to_json",
+    "is_form",
+    "read_priority",
+]
 
 Code = Annotated[str, Field(min_length=2, max_length=20)]
 """A language, as the model names it."""
@@ -56,3 +74,72 @@ class Options(BaseModel):
 def read_priority(name: PriorityName | None, most: Priority) -> Priority:
     """Return the priority that is asked for, or as much of it as is allowed."""
     return min(Priority[name], most) if name else min(Priority.normal, most)
+
+
+FIELDS = 1_000
+"""Fields of a form."""
+HEAD = 4_096
+"""Bytes of the headers of a part."""
+
+_URLENCODED, _MULTIPART = b"application/x-www-form-urlencoded", b"multipart/form-data"
+_BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]{1,70})"|([^\s";]{1,70}))', re.IGNORECASE)
+_DISPOSITION = re.compile(rb"^content-disposition:\s*form-data\s*;(.*)$", re.IGNORECASE | re.M)
+_NAME = re.compile(rb'(?:^|;)\s*name=(?:"([^"]*)"|([^\s";]+))', re.IGNORECASE)
+_FILE = re.compile(rb"(?:^|;)\s*filename\*?=", re.IGNORECASE)
+
+
+def is_form(content_type: bytes) -> bool:
+    """Whether a body of this type is a form."""
+    return content_type.split(b";")[0].strip().lower() in (_URLENCODED, _MULTIPART)
+
+
+def form_to_json(content_type: bytes, body: bytes) -> bytes:
+    """Return the fields of a form as a JSON object: a repeated field is a list."""
+    multipart = content_type.lower().startswith(_MULTIPART)
+    pairs = _read_multipart(content_type, body) if multipart else _read_urlencoded(body)
+    values: dict[str, Any] = {}
+    for key, value in pairs:
+        if key not in values:
+            values[key] = value
+        elif isinstance(values[key], list):
+            values[key].append(value)
+        else:
+            values[key] = [values[key], value]
+    return json.dumps(values).encode()
+
+
+def _read_urlencoded(body: bytes) -> list[tuple[str, str]]:
+    if body.count(b"&") >= FIELDS:
+        raise RefusalError(f"the form has more than {FIELDS:,} fields; send fewer")
+    try:
+        return parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict")
+    except ValueError:
+        raise RefusalError("the form is not UTF-8 text; send it as UTF-8") from None
+
+
+def _read_multipart(content_type: bytes, body: bytes) -> list[tuple[str, str]]:
+    match = _BOUNDARY.search(content_type)
+    if match is None:
+        raise RefusalError("the multipart form has no boundary in its Content-Type; add it")
+    boundary = match[1] or match[2]
+    _, *parts = (b"\r\n" + body).split(b"\r\n--" + boundary, FIELDS + 2)
+    if len(parts) > FIELDS + 1:
+        raise RefusalError(f"the form has more than {FIELDS:,} fields; send fewer")
+    if not parts or not parts[-1].startswith(b"--"):
+        raise RefusalError("the multipart form does not end with its boundary; send all of it")
+    return [_read_part(part) for part in parts[:-1]]
+
+
+def _read_part(part: bytes) -> tuple[str, str]:
+    head, blank, value = part.partition(b"\r\n\r\n")
+    disposition = _DISPOSITION.search(head) if blank and len(head) <= HEAD else None
+    name = None if disposition is None else _NAME.search(disposition[1])
+    if disposition is None or name is None:
+        raise RefusalError("a part of the multipart form has no name; name it as a field")
+    try:
+        key = (name[1] or name[2] or b"").decode("utf-8")
+        if _FILE.search(disposition[1]):
+            raise RefusalError(f"{key}: files are not read; send the text as a plain field")
+        return key, value.decode("utf-8")
+    except UnicodeDecodeError:
+        raise RefusalError("the form is not UTF-8 text; send it as UTF-8") from None

@@ -12,12 +12,17 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outrider.serving.answers import error_answer, refusal_answer
-from outrider.serving.client import ClientGone
-from outrider.serving.forms import FIELDS, form_to_json, is_form
+from outrider.serving.answers import (
+    RefusalError,
+    SlowError,
+    TooLargeError,
+    error_answer,
+    refusal_answer,
+)
+from outrider.serving.fields import FIELDS, form_to_json, is_form
 from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits
-from outrider.serving.refusal import RefusalError, SlowError, TooLargeError
+from outrider.serving.log import ClientGone
 
 __all__ = ["Guard"]
 

@@ -18,8 +18,8 @@ from starlette.requests import Request
 
 from outrider.errors import ConfigError
 from outrider.files import read_json, write_json
-from outrider.serving.job import Priority
-from outrider.serving.refusal import BrokenError, TooManyError, UnauthorisedError
+from outrider.serving.admission import Priority
+from outrider.serving.answers import BrokenError, TooManyError, UnauthorisedError
 
 __all__ = ["Key", "Keyring", "add_key", "admit", "remove_key"]
 

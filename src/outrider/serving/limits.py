@@ -1,8 +1,14 @@
-"""What a server takes on: every size that a stranger can choose has a bound."""
+"""What a server takes on: every size that a stranger can choose has a bound.
 
+What a long-lived process asks of the allocator: that memory which is free goes back.
+"""
+
+import ctypes
+import os
+import sys
 from dataclasses import dataclass
 
-__all__ = ["Limits"]
+__all__ = ["Limits", "give_memory_back"]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -33,3 +39,23 @@ class Limits:
     """A client that takes longer to send its request is hung up on."""
     connections: int = 1_024
     """Connections at once; further ones are answered 503."""
+
+
+MMAP_THRESHOLD = -3
+"""`M_MMAP_THRESHOLD` of glibc's `mallopt`: from so many bytes on, memory comes from the system."""
+BYTES = 128 << 10
+
+
+def give_memory_back() -> bool:
+    """Keep glibc from hoarding the memory of decoding states, which come in all sizes.
+
+    Its threshold rises to that of the largest one freed, up to 32 MiB; then states lie scattered in
+    a heap that only grows: with OPUS-MT and 64 rows to twice the size. Elsewhere this does nothing.
+    """
+    if not sys.platform.startswith("linux") or "MALLOC_MMAP_THRESHOLD_" in os.environ:
+        return False
+    try:
+        mallopt = ctypes.CDLL(None).mallopt
+    except AttributeError:  # another C library
+        return False
+    return bool(mallopt(MMAP_THRESHOLD, BYTES))

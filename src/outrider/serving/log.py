@@ -1,14 +1,20 @@
-"""The log: a JSON object a line, and never a word that a user sent."""
+"""The log: a JSON object a line, and never a word that a user sent.
 
+A client that may leave: whatever is done for it then stops.
+"""
+
+import asyncio
 import json
 import logging
 import sys
 import time
-from typing import Any, TextIO
+from collections.abc import Coroutine
+from typing import Any, TextIO, TypeVar
 
+from starlette.requests import Request
 from starlette.types import Scope
 
-__all__ = ["log_request", "route_of", "start_logging"]
+__all__ = ["ClientGone", "log_request", "route_of", "start_logging", "while_there"]
 
 requests = logging.getLogger("outrider.requests")
 
@@ -76,3 +82,30 @@ def log_request(scope: Scope, status: int, seconds: float) -> None:
         **scope.get("facts", {}),
     }
     requests.info("", extra={"values": values})
+
+
+T = TypeVar("T")
+
+
+class ClientGone(Exception):  # noqa: N818  (nobody made a mistake)
+    """The client has hung up."""
+
+
+async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Do something for as long as the client waits for it."""
+    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if doing.done():
+            return doing.result()
+        raise ClientGone
+    finally:
+        gone.cancel()
+        if not doing.done():
+            doing.cancel()
+            await asyncio.wait({doing})
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        pass

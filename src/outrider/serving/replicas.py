@@ -16,9 +16,9 @@ from fastapi import FastAPI
 
 from outrider.errors import ConfigError, MissingExtraError
 from outrider.runtime.cluster import running_ray
-from outrider.serving.memory import give_memory_back
-from outrider.serving.service import Service
-from outrider.serving.spec import read_spec
+from outrider.serving.limits import give_memory_back
+from outrider.serving.registry import read_spec
+from outrider.serving.run import Service
 
 __all__ = ["NAME", "run_replicas"]
 

@@ -1,20 +1,29 @@
-"""A server in this process: uvicorn around the app, until it is told to stop."""
+"""A server in this process: uvicorn around the app, until it is told to stop.
+
+All that a server is told, from which any process can build the app.
+"""
 
 import signal
 import socket
 import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
 
 import uvicorn
 from fastapi import FastAPI
 
 from outrider.errors import ConfigError
+from outrider.serving.app import build_app
 from outrider.serving.connection import connection_protocol
-from outrider.serving.limits import Limits
+from outrider.serving.engine import Engine
+from outrider.serving.keys import Keyring
+from outrider.serving.limits import Limits, give_memory_back
 from outrider.serving.log import start_logging
-from outrider.serving.memory import give_memory_back
+from outrider.serving.registry import read_spec
 
-__all__ = ["bind", "configure", "run"]
-
+__all__ = ["Service", "bind", "configure", "run"]
 
 SWITCH = 0.001
 """Seconds after which a thread that computes in Python lets another on: between two rounds, the one
@@ -67,3 +76,24 @@ def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = 
     uvicorn.Server(configure(app, limits)).run(sockets=[listening])
     if app.state.fault is not None:
         raise app.state.fault
+
+
+@dataclass(frozen=True, kw_only=True)
+class Service:
+    """Models and how to serve them."""
+
+    models: tuple[str, ...]
+    limits: Limits = field(default_factory=Limits)
+    memory: int | None = None
+    idle: float | None = None
+    place: Mapping[str, Any] = field(default_factory=dict)
+    keys: Path | None = None
+    origins: tuple[str, ...] = ()
+    load: bool = True
+
+    def build(self) -> FastAPI:
+        """Look at the models and put an app before them; they are loaded when it starts."""
+        keyring = None if self.keys is None else Keyring(self.keys)
+        specs = [read_spec(model) for model in self.models]
+        engine = Engine(specs, self.limits, memory=self.memory, idle=self.idle, place=self.place)
+        return build_app(engine, keyring=keyring, load=self.load, origins=self.origins)

@@ -5,15 +5,14 @@ from collections.abc import Sequence
 
 from outrider.decoding import Hypothesis, Request
 from outrider.runtime import Result
-from outrider.runtime.work import Work
-from outrider.serving.admission import Admission
-from outrider.serving.job import Done, Event, Failed, Job, Priority, Said
-from outrider.serving.refusal import LateError
+from outrider.runtime.result import Work
+from outrider.serving.admission import Admission, Delta, Done, Event, Failed, Job, Priority
+from outrider.serving.answers import LateError
 
-__all__ = ["Growth", "Ticket"]
+__all__ = ["Outputs", "RequestHandle"]
 
 
-class Ticket:
+class RequestHandle:
     """One request that was let in. For one event loop."""
 
     def __init__(
@@ -36,7 +35,7 @@ class Ticket:
         self._news: asyncio.Queue[Event] = asyncio.Queue()
         admission.enter(self.job)
 
-    async def next(self) -> Said | Done:
+    async def next(self) -> Delta | Done:
         """Wait for news; what went wrong is raised."""
         try:
             async with asyncio.timeout_at(self._expires):
@@ -60,7 +59,7 @@ class Ticket:
         self._news.put_nowait(event)
 
 
-class Growth:
+class Outputs:
     """Texts that grow piece by piece, each from its beginning on, in whatever order pieces end."""
 
     def __init__(self, works: Sequence[Work]) -> None:

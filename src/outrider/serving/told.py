@@ -7,15 +7,14 @@ from dataclasses import dataclass
 from outrider.runtime import Generator
 from outrider.serving.engine import Ask, Engine, Finished, Progress
 from outrider.serving.events import TextStream
-from outrider.text.join import well_formed
-from outrider.text.normalise import normalise_verbatim
+from outrider.text.normalise import normalise_verbatim, well_formed
 from outrider.text.tokenizer import Tokenizer
 
-__all__ = ["Choice", "Told", "tell"]
+__all__ = ["Choice", "ChoiceDelta", "tell"]
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class ChoiceDelta:
     """What one choice has grown by."""
 
     choice: int
@@ -47,7 +46,7 @@ class Choice:
         self._told = self._written = self._read = 0
         self.done = False
 
-    def hear(self, event: Progress) -> Told | None:
+    def hear(self, event: Progress) -> ChoiceDelta | None:
         """Take tokens in, and say what can be told."""
         self._written, self._read = self._written + len(event.tokens), event.read
         # Only the first sentence of a translation grows word by word.
@@ -58,7 +57,7 @@ class Choice:
             self._said = self._said.lstrip()
         return self._tell(None)
 
-    def finish(self, event: Finished) -> Told | None:
+    def finish(self, event: Finished) -> ChoiceDelta | None:
         """Take in what the text has come to, all of it or a beginning."""
         best = event.results[0]
         if best.text.startswith(self._said[: self._told]):
@@ -68,7 +67,7 @@ class Choice:
         self._written, self._read = len(best.tokens), event.read
         return self._tell("length" if best.finish == "length" else "stop")
 
-    def _tell(self, finish: str | None) -> Told | None:
+    def _tell(self, finish: str | None) -> ChoiceDelta | None:
         ends = [place for stop in self._stops if (place := self._said.find(stop)) >= 0]
         end = min(ends) if ends else len(self._said)
         if ends:
@@ -80,7 +79,7 @@ class Choice:
         self.done = finish is not None
         if not new and not self.done:
             return None
-        return Told(self._number, new, finish, self._read, self._written)
+        return ChoiceDelta(self._number, new, finish, self._read, self._written)
 
     def _held_back(self) -> int:
         """Count the last letters that may turn out to begin a stop."""
@@ -94,7 +93,7 @@ class Choice:
 
 async def tell(
     engine: Engine, ask: Ask, *, stops: Sequence[str] = (), tokens: bool
-) -> AsyncGenerator[Told, None]:
+) -> AsyncGenerator[ChoiceDelta, None]:
     """Yield what choices grow by; token by token, or only as far as stops make it necessary."""
     async with engine.shelf.hold(ask.model, seconds=engine.limits.seconds) as loaded:
         tokenizer = loaded.model.tokenizer

@@ -33,14 +33,14 @@ from outrider.decoding import DecodeSettings, Round
 from outrider.decoding import Request as Row
 from outrider.errors import InputError, OutriderError
 from outrider.runtime import Generator, Translator
-from outrider.serving.client import while_there
+from outrider.serving.admission import Priority
+from outrider.serving.answers import LateError
 from outrider.serving.engine import Ask, Engine, Finished, Progress
 from outrider.serving.events import started
 from outrider.serving.fields import Code, read_priority
-from outrider.serving.job import Priority
 from outrider.serving.keys import admit
-from outrider.serving.refusal import LateError
-from outrider.serving.shelf import Loaded
+from outrider.serving.log import while_there
+from outrider.serving.registry import Loaded
 from outrider.show.tandem_trace import Decode, Span, added_text, round_spans
 
 __all__ = ["router"]

@@ -1,11 +1,18 @@
-"""An HTML page that needs nothing else: no font, no network. Its CSS and JS lie in this folder."""
+"""An HTML page that needs nothing else: no font, no network. Its CSS and JS lie in this folder.
 
+A tandem decoding as one HTML page, without any script.
+"""
+
+from collections.abc import Sequence
 from html import escape
 from importlib.resources import files
+from pathlib import Path
 
+from outrider.files import write_text
 from outrider.show.palette import css_variables
+from outrider.show.tandem_trace import KINDS, Kind, Span, Trace
 
-__all__ = ["html_page", "read_asset"]
+__all__ = ["html_page", "read_asset", "tandem_page", "write_page"]
 
 
 def read_asset(name: str) -> str:
@@ -30,3 +37,86 @@ def html_page(title: str, body: str, *, style: str) -> str:
 </body>
 </html>
 """
+
+
+_ELEMENT: dict[Kind, str] = {"refused": "del", "dropped": "del", "correction": "ins"}
+
+
+def write_page(trace: Trace, path: Path) -> None:
+    """Write the page of a tandem decoding to a file."""
+    write_text(path, tandem_page(trace))
+
+
+def tandem_page(trace: Trace) -> str:
+    """Return how a text came about as a page."""
+    legend = "".join(f'<li><i class="{kind}"></i>{KINDS[kind]}</li>' for kind in trace.kinds)
+    rounds = "".join(_round(number, spans) for number, spans in enumerate(trace.rounds, start=1))
+    body = f"""<main>
+<p class="source">{escape(trace.source)}</p>
+<p class="text">{_text(trace)}</p>
+<ul class="legend">{legend}</ul>
+<ol class="rounds">{rounds}</ol>
+{_figures(trace)}
+</main>"""
+    return html_page(trace.text, body, style="tandem_page.css")
+
+
+def _text(trace: Trace) -> str:
+    """Underline the final text by where each part of it came from, if its tokens spell it out."""
+    spans = [span for spans in trace.rounds for span in spans if span.kept and not span.ends]
+    if "".join(span.text for span in spans).strip() != trace.text.strip():
+        return escape(trace.text)
+    return "".join(_underlined(span) for span in spans)
+
+
+def _underlined(span: Span) -> str:
+    word = span.text.lstrip()
+    space = span.text[: len(span.text) - len(word)]
+    return f'{escape(space)}<span class="{span.kind}">{escape(word)}</span>'
+
+
+def _round(number: int, spans: Sequence[Span]) -> str:
+    delay = min(number - 1, 20) * 0.12
+    tokens = "".join(_token(span) for span in spans)
+    return (
+        f'<li style="animation-delay:{delay:.2f}s"><b>{number}</b>'
+        f'<div class="tokens">{tokens}</div></li>'
+    )
+
+
+def _token(span: Span) -> str:
+    tag = _ELEMENT.get(span.kind, "span")
+    classes = ["token", span.kind]
+    classes += ["end"] if span.ends else []
+    classes += ["word"] if span.ends or span.text[:1].isspace() else []
+    return (
+        f'<{tag} class="{" ".join(classes)}" data-tip="{escape(_tip(span))}">'
+        f"{escape(span.label)}</{tag}>"
+    )
+
+
+def _tip(span: Span) -> str:
+    place = f"place {span.place} of the draft" if span.place else "by the model itself"
+    sure = "" if span.confidence is None else f", confidence {span.confidence:.0%}"
+    return f"{KINDS[span.kind]}: {place}{sure}, token {span.token}"
+
+
+def _figures(trace: Trace) -> str:
+    done = trace.statistics
+    figures = (
+        (f"{done.tokens_per_round:.2f}", "tokens a round"),
+        (str(done.rounds), "rounds"),
+        (str(done.tokens), "tokens"),
+    )
+    cells = "".join(f"<div><strong>{value}</strong>{name}</div>" for value, name in figures)
+    bars = "".join(
+        f'<li>{share:.0%}<div><i style="height:{share:.1%}"></i></div>{place}</li>'
+        for place, share in enumerate(done.acceptance_by_position, start=1)
+    )
+    if not bars:
+        return f'<div class="figures">{cells}</div>'
+    return (
+        f'<div class="figures">{cells}</div>\n'
+        '<p class="note">share of the drafts that held up to place</p>\n'
+        f'<ol class="bars">{bars}</ol>'
+    )

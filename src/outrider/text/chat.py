@@ -11,8 +11,7 @@ from typing import Any
 
 from outrider.errors import InputError, ModelError
 from outrider.files import read_json, read_limited
-from outrider.text.join import well_formed
-from outrider.text.normalise import normalise_verbatim
+from outrider.text.normalise import normalise_verbatim, well_formed
 from outrider.text.tokenizer import SubwordTokenizer
 
 __all__ = ["Chat", "load_chat"]

@@ -1,10 +1,18 @@
-"""Which language a text is in, as far as can be told (extra `language`)."""
+"""Which language a text is in, as far as can be told (extra `language`).
 
+Warning of text in a script that the language of a model does not use.
+"""
+
+import re
+import warnings
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, cast
+from unicodedata import name
 
-from outrider.errors import ConfigError, MissingExtraError
+from outrider.errors import ConfigError, MissingExtraError, ScriptWarning
 
-__all__ = ["LanguageGuess"]
+__all__ = ["LanguageGuess", "scripts_of", "watched"]
 
 SURE = 0.8
 """Confidence from which on a guess counts."""
@@ -35,3 +43,110 @@ class LanguageGuess:
         """Return the code of a language, such as `zh`; None for a text that could be several."""
         language, confidence = self._model.classify(text)
         return cast("str", language) if confidence >= SURE else None
+
+
+_TABLE = """
+LATIN Latn: af az bs ca ceb cs cy da de en eo es et eu fi fil fr fy ga gd gl ha hr ht hu id ig is
+ it jv ku la lb lt lv mg mi ms mt nb nl nn no oc pl pt ro sk sl so sq sr su sv sw tk tl tr uz vi xh
+ yo zu deu eng fra ita nld por spa
+CYRILLIC Cyrl: az be bg kk ky mk mn ru sr tg tk tt uk uz rus ukr
+ARABIC Arab: ar az ckb fa ku ps sd ug ur uz ara fas
+HEBREW Hebr: he iw yi heb
+GREEK Grek: el ell
+ARMENIAN Armn: hy
+GEORGIAN Geor: ka
+ETHIOPIC Ethi: am ti
+DEVANAGARI Deva: hi mr ne sa hin
+BENGALI Beng: as bn
+GURMUKHI Guru: pa
+GUJARATI Gujr: gu
+ORIYA Orya: or
+TAMIL Taml: ta
+TELUGU Telu: te
+KANNADA Knda: kn
+MALAYALAM Mlym: ml
+SINHALA Sinh: si
+THAI Thai: th tha
+LAO Laoo: lo
+KHMER Khmr: km
+MYANMAR Mymr: my
+TIBETAN Tibt: bo dz
+CJK Hans Hant Hani Jpan Kore: zh zho cmn lzh wuu yue ja jpn ko kor
+HIRAGANA Jpan: ja jpn
+KATAKANA Jpan: ja jpn
+HANGUL Hang Kore: ko kor
+"""
+"""The first word of a letter's name in Unicode, codes of ISO 15924, and codes of languages."""
+_SCRIPTS = {
+    row.split()[0]: {*row.replace(":", " ").split()[1:]}
+    for row in _TABLE.replace("\n ", " ").strip().splitlines()
+}
+_DENSE = {"CJK", "HIRAGANA", "KATAKANA", "HANGUL"}
+"""Scripts in which a letter counts as three of another."""
+_ADDRESS = re.compile(r"://|www\.|@")
+_CODE = re.compile("[A-Z][a-z]{3}")
+ENOUGH = 200
+"""Letters after which it is decided."""
+FEWEST_WORDS = 3
+
+
+def watched(lines: Iterable[str], languages: Sequence[str]) -> Iterator[str]:
+    """Yield all lines; warn once if the first of them are in a script that no language uses."""
+    used = scripts_of(languages)
+    counts: Counter[str] = Counter()
+    words = 0
+    decided = not used
+    for line in lines:
+        if not decided:
+            words += _count(line, counts)
+            if decided := counts.total() >= ENOUGH:
+                _warn(counts, words, used, languages)
+        yield line
+    if not decided:
+        _warn(counts, words, used, languages)
+
+
+def scripts_of(languages: Sequence[str]) -> set[str]:
+    """Return the scripts of languages (`en`, `en_XX`, `zho_Hans`); none if one is unknown."""
+    used: set[str] = set()
+    for language in languages:
+        parts = re.split("[-_]", language.strip("_"))
+        wanted = next(filter(_CODE.fullmatch, parts), parts[0])
+        found = {script for script, names in _SCRIPTS.items() if wanted in names}
+        if not found:
+            return set()
+        used |= found
+    return used
+
+
+def _count(line: str, counts: Counter[str]) -> int:
+    """Count the letters of each script without addresses; return the words in small letters."""
+    words = 0
+    for word in line.split():
+        letters = [c for c in word if c.isalpha()] if not _ADDRESS.search(word) else []
+        found = Counter(name(c, "").partition(" ")[0] for c in letters)
+        for script, number in found.items():
+            if script in _DENSE:
+                counts[script] += 3 * number
+            elif script in _SCRIPTS and number > 1:
+                counts[script] += number
+        words += word.islower()
+    return words
+
+
+def _warn(counts: Counter[str], words: int, used: set[str], languages: Sequence[str]) -> None:
+    others = {script: number for script, number in counts.items() if script not in used}
+    script = max(others, key=others.__getitem__, default="")
+    own = sum(counts[one] for one in used)
+    if script == "LATIN":  # names and code in Latin letters occur in texts of every language
+        foreign = own == 0 and words >= FEWEST_WORDS
+    else:
+        foreign = sum(others.values()) > own
+    if foreign:
+        shown = "Chinese" if script == "CJK" else script.capitalize()
+        warnings.warn(
+            f"the text is in {shown} script, but the model reads {' or '.join(languages)}; choose "
+            "a model, or --from, for the language of the text",
+            ScriptWarning,
+            stacklevel=3,
+        )

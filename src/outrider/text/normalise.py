@@ -2,13 +2,17 @@
 
 Runs of more than 30 combining marks are cut first (the limit of Unicode's stream-safe text format):
 putting them in order takes quadratic time, and a hostile line would stand still for minutes.
+
+Text as it may reach us from a command line or a program.
 """
 
 import re
 import unicodedata
+from collections.abc import Iterable
 from functools import cache
+from typing import TypeVar
 
-__all__ = ["normalise", "normalise_verbatim"]
+__all__ = ["as_texts", "normalise", "normalise_verbatim", "well_formed"]
 
 MAX_MARKS = 30
 CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
@@ -40,3 +44,16 @@ def _nfc(text: str) -> str:
 def _long_mark_runs() -> re.Pattern[str]:
     marks = "".join(chr(c) for c in range(0x300, 0x1F000) if unicodedata.combining(chr(c)))
     return re.compile(f"([{marks}]{{{MAX_MARKS}}})[{marks}]+")
+
+
+_Texts = TypeVar("_Texts", bound=Iterable[str])
+
+
+def as_texts(texts: str | _Texts) -> list[str] | _Texts:
+    """Take one string for one text, not for a sequence of letters."""
+    return [texts] if isinstance(texts, str) else texts
+
+
+def well_formed(text: str) -> str:
+    """Replace half characters (lone surrogates), which no tokenizer can take."""
+    return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -15,7 +15,7 @@ from outrider.errors import ConfigError, nearest
 from outrider.text.tokenizer import Tokenizer
 from outrider.text.tokenizer.subword import SubwordTokenizer
 
-__all__ = ["Frame", "source_frame"]
+__all__ = ["PromptTemplate", "source_frame"]
 
 LANGUAGE = re.compile(r"(?:__)?([a-z]{2,3}(?:_[A-Za-z]{2,4})?)(?:__)?")
 """A special token that is a language: `eng_Latn`, `en_XX`, `__en__`."""
@@ -25,7 +25,7 @@ SHOWN = 8
 
 
 @dataclass(frozen=True)
-class Frame:
+class PromptTemplate:
     """The tokens that are no part of any text."""
 
     before: tuple[int, ...] = ()
@@ -43,7 +43,7 @@ class Frame:
     starts: bool = False
     """Whether the decoder's first token is the language."""
 
-    def between(self, source: str | None, target: str | None) -> "Frame":
+    def between(self, source: str | None, target: str | None) -> "PromptTemplate":
         """Return the frame of texts in one language that are to be translated to another."""
         frame = self
         if source is not None:
@@ -87,7 +87,9 @@ class Frame:
             raise ConfigError("target_language", message)
 
 
-def source_frame(tokenizer: Tokenizer, *, start: int, end: int | None, forced: int | None) -> Frame:
+def source_frame(
+    tokenizer: Tokenizer, *, start: int, end: int | None, forced: int | None
+) -> PromptTemplate:
     """Find what a model reads and writes around texts.
 
     Args:
@@ -99,11 +101,11 @@ def source_frame(tokenizer: Tokenizer, *, start: int, end: int | None, forced: i
     after = () if end is None else (end,)
     if not isinstance(tokenizer, SubwordTokenizer):
         names: Mapping[str, int] = getattr(tokenizer, "names", ({},))[0]
-        return Frame(after=after, vocabulary=lambda: names)
+        return PromptTemplate(after=after, vocabulary=lambda: names)
     before, behind = tokenizer.around
     languages = _languages(tokenizer.pipeline)
     starts = start in languages.values()
-    return Frame(
+    return PromptTemplate(
         tuple(before),
         tuple(behind) if before or behind else after,
         start if starts else None,

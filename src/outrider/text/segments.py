@@ -10,8 +10,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple
 
 from outrider.text import sentences
-from outrider.text.join import well_formed
-from outrider.text.normalise import normalise
+from outrider.text.normalise import normalise, well_formed
 from outrider.text.tokenizer import Tokenizer
 
 __all__ = ["Segments", "segment"]

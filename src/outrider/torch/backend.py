@@ -1,4 +1,7 @@
-"""Every model, on every device PyTorch has."""
+"""Every model, on every device PyTorch has.
+
+The one door from `load` to PyTorch; nothing else of the runtime imports it.
+"""
 
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
@@ -8,16 +11,18 @@ import torch
 from torch import Tensor
 
 from outrider.backends.special_tokens import special_tokens
-from outrider.decoding import round as rounds
+from outrider.decoding import tandem as rounds
 from outrider.decoding.protocol import Draft, RoundOutput, State
-from outrider.decoding.questions import Forbidden, Likeliest, Question
+from outrider.decoding.queries import Argmax, Forbidden, Query
 from outrider.errors import ModelError
+from outrider.formats.folder import Parts
 from outrider.torch.models import Drafter, LanguageModel, Seq2Seq
 from outrider.torch.models.ctc import Ctc
+from outrider.torch.models.folder import build_ctc, build_drafter, build_model
 from outrider.torch.models.state import DecoderState
 from outrider.torch.nn.cache import SLACK
 
-__all__ = ["TorchBackend", "TorchDrafts", "TorchSlots"]
+__all__ = ["TorchBackend", "TorchDrafts", "TorchSlots", "build_torch"]
 
 AnswerT = TypeVar("AnswerT")
 
@@ -27,7 +32,7 @@ PACK_UP_TO = 2 << 30
 class TorchBackend:
     """Implements `decoding.protocol.Backend` with a model of ours."""
 
-    carried = 0.25
+    compact_threshold = 0.25
 
     def __init__(
         self,
@@ -129,7 +134,7 @@ class TorchBackend:
         self,
         tokens: Sequence[Sequence[int]],
         state: State,
-        ask: Question[AnswerT],
+        ask: Query[AnswerT],
         *,
         last: bool = False,
     ) -> AnswerT:
@@ -151,7 +156,7 @@ class TorchBackend:
         ends: Collection[int],
     ) -> list[list[int]]:
         """Let every row say the likeliest token after its newest: one, whatever `steps` allows."""
-        ask = Likeliest(Forbidden(tuple(forbidden)))
+        ask = Argmax(Forbidden(tuple(forbidden)))
         return self.extend([[token] for token in newest], state, ask).tokens
 
     def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
@@ -212,7 +217,7 @@ class TorchDrafts:
         newest: Sequence[int],
         state: State,
         tokens: Sequence[int],
-        ask: Likeliest,
+        ask: Argmax,
         *,
         held: Sequence[int],
         min_survival: float,
@@ -232,7 +237,7 @@ class TorchSlots:
 
     @torch.inference_mode()
     def fill(
-        self, state: State, ask: Question[AnswerT], known: Sequence[Sequence[int]] | None = None
+        self, state: State, ask: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
     ) -> AnswerT:
         """Answer a question about the slots of whole texts."""
         assert isinstance(state, DecoderState), "a state of another backend"
@@ -261,3 +266,20 @@ def _bind_ctc(ctc: Ctc | None, model: Seq2Seq | LanguageModel) -> Ctc | None:
     if not isinstance(model, Seq2Seq):
         raise ModelError("a CTC decoder needs a source to read; a language model has none")
     return ctc.bind(model).eval()
+
+
+def build_torch(
+    parts: Parts,
+    *,
+    dtype: str,
+    device: str,
+    threads: int | None = None,
+    ends: Sequence[int] = (),
+) -> TorchBackend:
+    """Build PyTorch models from what a folder holds, and let them compute."""
+    if threads is not None:
+        torch.set_num_threads(threads)
+    model = build_model(parts.model, dtype=dtype, device=device)
+    ctc = None if parts.ctc is None else build_ctc(parts.ctc, model)
+    drafter = None if parts.drafter is None else build_drafter(parts.drafter, model, ctc)
+    return TorchBackend(model, drafter=drafter, ctc=ctc, frozen=True, ends=ends)

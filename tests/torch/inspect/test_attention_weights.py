@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from outrider.torch.inspect.attention_weights import cross_weights, self_weights
+from outrider.torch.inspect.attention_trace import cross_weights, self_weights
 from outrider.torch.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 from outrider.torch.nn.layer.heads import CrossAttention
 from tests.helpers.attention_equation import heads

@@ -8,8 +8,7 @@ import torch
 from outrider.cli.main import run
 from outrider.errors import InputError
 from outrider.runtime import load
-from outrider.torch.inspect.effort import read_effort
-from outrider.torch.inspect.spans import read_spans
+from outrider.torch.inspect.effort import read_effort, read_spans
 from outrider.torch.models import load_model
 from tests.helpers.drafted import TEXT, save_language_model, save_translator
 

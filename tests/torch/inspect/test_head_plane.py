@@ -7,9 +7,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.show.pictures.head_plane import draw_head_plane
-from outrider.torch.inspect.attention_maps import AttentionMaps, Maps
-from outrider.torch.inspect.head_plane import head_plane, in_a_plane
+from outrider.show.pictures.attention import draw_head_plane
+from outrider.torch.inspect.attention_maps import AttentionMaps, Maps, head_plane, in_a_plane
 
 
 @given(count=st.integers(1, 9), seed=st.integers(0, 1000))

@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outrider.errors import ConfigError, ModelError
-from outrider.torch.models.config import CtcConfig
+from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc, split_weights
 from outrider.torch.models.folder import load_ctc
 from tests.helpers import tiny

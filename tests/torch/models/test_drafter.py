@@ -16,7 +16,7 @@ from outrider.torch.models import (
     Seq2Seq,
     load_drafter,
 )
-from outrider.torch.models.config import CtcConfig
+from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.models.drafter import Slots
 from outrider.torch.nn.loss import IGNORED

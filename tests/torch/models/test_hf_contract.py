@@ -8,7 +8,7 @@ from torch.nn import functional as F
 from transformers import AutoConfig, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from outrider.errors import InputError
-from outrider.formats.description.choices import POSITIONS
+from outrider.formats.spec import POSITIONS
 from outrider.torch.models import LanguageModel, Seq2Seq
 from tests.helpers import tiny
 

@@ -16,7 +16,7 @@ from outrider.torch.models.drafter import Slots
 from outrider.torch.models.drafter.model import _table
 from outrider.torch.training.objectives import IGNORED, DrafterObjective
 from outrider.torch.training.objectives import drafter as module
-from outrider.torch.training.rounds import count_rounds
+from outrider.torch.training.validation import count_rounds
 from tests.helpers import tiny
 from tests.helpers.tensor_calls import torch_calls
 

@@ -19,7 +19,7 @@ from outrider.errors import ConfigError, InputError, ModelError
 from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
 from outrider.torch.models import Drafter, DrafterConfig, Seq2Seq, Seq2SeqConfig, load_model
-from outrider.torch.models.config import CtcConfig
+from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.models.folder import load_encoder, read_encoder
 from tests.helpers.bert import CLS, FAMILIES, SEP, SIZE, save_encoder, wordpieces

@@ -13,7 +13,7 @@ from outrider.errors import ConfigError
 from outrider.torch.models import LanguageModel, load_model
 from outrider.torch.nn.attention import HeadShape, adaptive_span, build_attention
 from outrider.torch.nn.attention.adaptive_span import Attention, Config
-from outrider.torch.nn.cache import SLACK, Room, Step
+from outrider.torch.nn.cache import SLACK, CacheSpec, Step
 from outrider.torch.nn.kernel import soft_window
 from tests.helpers.attention_equation import assert_same_with_gradient, heads
 from tests.helpers.tiny import VOCABULARY, language_model
@@ -171,7 +171,7 @@ def test_decoding_with_a_ring_for_each_group(
     k, v, _ = (x.detach() for x in heads(2, kv_heads, total, 4, seed=1))
     attention = build(dynamic=dynamic, kv_heads=kv_heads)
     whole = attention.reference(q, k, v)
-    cache = attention.new_cache(Room(2, total, kv_heads, 4, torch.float64, cpu))
+    cache = attention.new_cache(CacheSpec(2, total, kv_heads, 4, torch.float64, cpu))
     lengths, block = [0, 0], 40
     with torch.no_grad():
         while max(lengths) + block <= total:
@@ -192,7 +192,7 @@ def test_empty_slots_of_a_short_row_stay_unseen() -> None:
     q, k, v = (x.detach() for x in heads(2, 4, 16, 4))
     attention = build(max_span=40)
     whole = attention.reference(q, k, v)
-    cache = attention.new_cache(Room(2, 16, 4, 4, torch.float64, cpu))
+    cache = attention.new_cache(CacheSpec(2, 16, 4, 4, torch.float64, cpu))
     with torch.no_grad():
         attention.extend(*(x[:, :, :14] for x in (q, k, v)), cache, Step([0, 0], 14, lengths, cpu))
         token = (torch.stack([x[r, :, n, None] for r, n in enumerate(lengths)]) for x in (q, k, v))
@@ -203,7 +203,7 @@ def test_empty_slots_of_a_short_row_stay_unseen() -> None:
 
 def test_a_cache_is_as_long_as_each_head_reaches(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(adaptive_span, "GRAIN", 1)
-    room = Room(2, 10_000, 4, 4, torch.float64, torch.device("cpu"))
+    room = CacheSpec(2, 10_000, 4, 4, torch.float64, torch.device("cpu"))
     cache = build().new_cache(room)
     slots = sum(math.ceil(3 + z) - 1 + SLACK for z in SPANS)
     assert cache.wraps

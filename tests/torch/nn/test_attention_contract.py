@@ -23,7 +23,7 @@ from outrider.torch.nn.attention import (
     build_attention,
     kinds_with,
 )
-from outrider.torch.nn.cache import SLACK, Cache, LayerCache, Room, Step
+from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, LayerCache, Step
 from outrider.torch.nn.kernel import flex
 from outrider.torch.nn.kernel.dense import attend
 from tests.helpers.attention_equation import heads
@@ -59,7 +59,7 @@ def build(
 def new_cache(attention: AttentionBase, rows: int, capacity: int, device: torch.device) -> Cache:
     shape = attention.shape
     return attention.new_cache(
-        Room(rows, capacity, shape.kv_heads, shape.width, torch.float64, device)
+        CacheSpec(rows, capacity, shape.kv_heads, shape.width, torch.float64, device)
     )
 
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention import HeadShape, build_attention
 from outrider.torch.nn.attention.fixed import Attention, Config, SummaryCache
-from outrider.torch.nn.cache import SLACK, Room, Step
+from outrider.torch.nn.cache import SLACK, CacheSpec, Step
 from tests.helpers.small_tiles import assert_equation, largest_product, seen_by_loops
 
 USES = {
@@ -71,7 +71,7 @@ def test_summaries_survive_rollbacks_and_leaving_rows(data: st.DataObject, use: 
     attention = build_attention(spec, causal=True, shape=HeadShape(2, 2, 4)).eval()
     q, k, v = (torch.randn(rows, 2, total, 4, dtype=torch.float64) for _ in "qkv")
     whole = attention.reference(q, k, v)
-    cache = attention.new_cache(Room(rows, total, 2, 4, torch.float64, cpu))
+    cache = attention.new_cache(CacheSpec(rows, total, 2, 4, torch.float64, cpu))
     lengths = data.draw(st.lists(st.integers(1, 180), min_size=rows, max_size=rows))
     prompt = max(lengths)
     attention.extend(
@@ -96,7 +96,7 @@ def test_summaries_survive_rollbacks_and_leaving_rows(data: st.DataObject, use: 
 def test_cache_grows_with_the_summaries_alone() -> None:
     attention = Attention(Config(stride=256, summary=4), causal=True, shape=HeadShape(1, 1, 4))
     assert attention.slots(65_536) == 255 + SLACK + 4 * 256
-    room = Room(1, 65_536, 1, 4, torch.float32, torch.device("cpu"))
+    room = CacheSpec(1, 65_536, 1, 4, torch.float32, torch.device("cpu"))
     cache = attention.new_cache(room)
     assert isinstance(cache, SummaryCache)
     assert cache.nbytes == attention.slots(65_536) * 2 * 4 * 4

@@ -9,7 +9,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention import HeadShape, build_attention, linear
-from outrider.torch.nn.cache import SLACK, Room, Step
+from outrider.torch.nn.cache import SLACK, CacheSpec, Step
 from tests.helpers.attention_equation import assert_same_with_gradient, heads
 
 
@@ -68,7 +68,7 @@ def test_work_grows_with_the_length_not_with_its_square(causal: bool) -> None:
 def test_memory_to_decode_does_not_grow() -> None:
     """Nor with the prompt: of a long one the sum stays, and what may be taken back."""
     attention = build(causal=True, width=4)
-    room = Room(1, 5000, 1, 4, torch.float64, torch.device("cpu"))
+    room = CacheSpec(1, 5000, 1, 4, torch.float64, torch.device("cpu"))
     held = []
     for length in (500, 4000):
         cache = attention.new_cache(room)

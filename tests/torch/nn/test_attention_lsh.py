@@ -13,7 +13,7 @@ from outrider.errors import ConfigError
 from outrider.torch.models import LanguageModel
 from outrider.torch.nn.attention import HeadShape, build_attention, lsh
 from outrider.torch.nn.attention.lsh import Attention, Config
-from outrider.torch.nn.cache import Room, Step
+from outrider.torch.nn.cache import CacheSpec, Step
 from outrider.torch.nn.kernel import bucketed
 from outrider.torch.nn.kernel.hashing import causal_layout, chunked_layout
 from tests.helpers import tiny
@@ -237,7 +237,7 @@ def test_more_rounds_find_more_of_what_is_near() -> None:
 def test_decoding_reads_chains_and_never_the_whole_cache(monkeypatch: pytest.MonkeyPatch) -> None:
     attention = build(heads=2, chunk=5, rounds=3, buckets=4)
     q, k, v = (x.detach() for x in heads(1, 2, 401, 4))
-    cache = attention.new_cache(Room(1, 401, 2, 4, torch.float64, CPU))
+    cache = attention.new_cache(CacheSpec(1, 401, 2, 4, torch.float64, CPU))
     read = []
     real_attend = lsh.attend
 
@@ -259,7 +259,7 @@ def test_values_of_grouped_heads_are_cached_and_read() -> None:
     attention = build_attention(spec, causal=True, shape=HeadShape(4, 2, 4)).double().eval()
     q, _, _ = (x.detach() for x in heads(2, 4, 50, 4))
     k, v, _ = (x.detach() for x in heads(2, 2, 50, 4, seed=1))
-    cache = attention.new_cache(Room(2, 50, 2, 4, torch.float64, CPU))
+    cache = attention.new_cache(CacheSpec(2, 50, 2, 4, torch.float64, CPU))
     whole = attention(q, k, v)
     with torch.no_grad():
         for i in range(50):

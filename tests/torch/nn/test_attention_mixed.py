@@ -8,7 +8,7 @@ import torch
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention import HeadShape, build_attention
 from outrider.torch.nn.attention.mixed import Config
-from outrider.torch.nn.cache import SLACK, Room
+from outrider.torch.nn.cache import SLACK, CacheSpec
 from tests.helpers.attention_equation import equation, heads
 
 PARTS = [{"heads": 2, "kind": "sliding", "window": 3}, {"heads": 1, "kind": "causal"}]
@@ -36,7 +36,7 @@ def test_one_part_may_take_the_remaining_heads() -> None:
 
 def test_a_part_that_forgets_stays_small() -> None:
     attention = build(PARTS)
-    room = Room(1, 10_000, 3, 4, torch.float32, torch.device("cpu"))
+    room = CacheSpec(1, 10_000, 3, 4, torch.float32, torch.device("cpu"))
     assert attention.new_cache(room).nbytes == (2 * (2 + SLACK) + 10_000) * 4 * 2 * 4
     assert attention.new_cache(room).wraps
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention import HeadShape, build_attention, strided
 from outrider.torch.nn.attention.strided import Attention, Config
-from outrider.torch.nn.cache import SLACK, Room, Step
+from outrider.torch.nn.cache import SLACK, CacheSpec, Step
 from tests.helpers.small_tiles import assert_equation, largest_product, seen_by_loops
 
 USES = {
@@ -88,7 +88,7 @@ def test_a_step_reads_only_what_it_sees(use: str, monkeypatch: pytest.MonkeyPatc
     q, k, v = (torch.randn(2, h, 400, 4, dtype=torch.float64) for h in (2, 1, 1))
     whole = attention.reference(q, k, v)
     cpu = torch.device("cpu")
-    cache = attention.new_cache(Room(2, 400, 1, 4, torch.float64, cpu))
+    cache = attention.new_cache(CacheSpec(2, 400, 1, 4, torch.float64, cpu))
     attention.extend(*(x[:, :, :390] for x in (q, k, v)), cache, Step([0, 0], 390, [390] * 2, cpu))
     monkeypatch.setattr(strided, "attend", attend)
     for at in range(390, 400):

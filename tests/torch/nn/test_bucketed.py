@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 from transformers.models.t5.modeling_t5 import T5Attention
 
-from outrider.formats.description.buckets import bucket_edges
+from outrider.formats.spec import bucket_edges
 from outrider.torch.nn.attention import HeadShape, build_attention
 from outrider.torch.nn.layer.heads import SelfAttention
 from outrider.torch.nn.position import Positions

@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outrider.errors import ConfigError
-from outrider.formats.portable import first_unsupported
-from outrider.torch.inspect.attention_weights import cross_weights
+from outrider.formats.layout import first_unsupported
+from outrider.torch.inspect.attention_trace import cross_weights
 from outrider.torch.nn.attention import cross_options
 from outrider.torch.nn.layer.heads import CrossAttention
 from tests.helpers import tiny

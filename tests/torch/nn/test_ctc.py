@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch.nn import functional as F
 
-from outrider.decoding.writer import collapse
+from outrider.decoding.parallel import collapse
 from outrider.torch.nn import ctc as ctc_module
 from outrider.torch.nn.ctc import ctc_loss, fits, viterbi
 

@@ -21,7 +21,7 @@ from outrider.torch.nn.attention import (
     build_attention,
     load_attention,
 )
-from outrider.torch.nn.cache import Room, Step
+from outrider.torch.nn.cache import CacheSpec, Step
 from outrider.torch.nn.kernel import blockwise as blocks
 from outrider.torch.nn.layer.heads import SelfAttention
 from outrider.torch.nn.position import Positions
@@ -179,7 +179,7 @@ def test_ragged_extends_and_rollbacks_equal_the_whole_pass(
     q, _, _ = (x.detach() for x in heads(rows, 4, total + 8, WIDTH))
     k, v, _ = (x.detach() for x in heads(rows, 2, total + 8, WIDTH, seed=1))
     whole = attention(q, k, v)
-    room = Room(rows, total + 8, shape.kv_heads, WIDTH, torch.float64, CPU)
+    room = CacheSpec(rows, total + 8, shape.kv_heads, WIDTH, torch.float64, CPU)
     cache = attention.new_cache(room)
     lengths = [0] * rows
     block = prompt or data.draw(st.integers(1, 8))
@@ -438,7 +438,7 @@ def test_mixed_heads_may_score_differently() -> None:
     q, k, v = (x.detach() for x in heads(2, 3, 20, WIDTH))
     whole = attention(q, k, v)
     close(whole, attention.reference(q, k, v))
-    cache = attention.new_cache(Room(2, 20, 3, WIDTH, torch.float64, CPU))
+    cache = attention.new_cache(CacheSpec(2, 20, 3, WIDTH, torch.float64, CPU))
     with torch.no_grad():
         for start, end in ((0, 9), (9, 10), (10, 14)):
             step = Step([start] * 2, end - start, [end - start] * 2, CPU)

@@ -17,9 +17,8 @@ from outrider.torch.plan.memory import (
     state_bytes,
     training_peak,
 )
-from outrider.torch.plan.options import PlanOptions
 from outrider.torch.plan.probe import Affine, Probe, Shape, make_batch, probe_step, run_loss
-from outrider.torch.plan.subject import find_subject
+from outrider.torch.plan.subject import PlanOptions, find_subject
 from outrider.torch.training.run import training_objective
 
 FAMILY = Path(__file__).parents[3] / "configs" / "family"

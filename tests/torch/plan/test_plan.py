@@ -13,9 +13,8 @@ from outrider.errors import ConfigError
 from outrider.run_config import RunConfig
 from outrider.torch.plan.figure import Figure, show
 from outrider.torch.plan.machine import GivenMachine
-from outrider.torch.plan.options import PlanOptions
 from outrider.torch.plan.plan import plan_run
-from outrider.torch.plan.subject import find_subject
+from outrider.torch.plan.subject import PlanOptions, find_subject
 
 YAML = """
 name: tiny

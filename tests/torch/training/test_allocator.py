@@ -6,11 +6,11 @@ import sys
 
 import pytest
 
-from outrider.torch.training.allocator import keep_memory, return_memory
+from outrider.torch.training.memory import keep_memory, return_memory
 
 MEASURE = """
 import psutil, torch
-from outrider.torch.training.allocator import keep_memory, return_memory
+from outrider.torch.training.memory import keep_memory, return_memory
 assert keep_memory()
 process = psutil.Process()
 before = process.memory_info().rss

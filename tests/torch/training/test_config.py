@@ -6,7 +6,7 @@ import pytest
 
 from outrider.config import build_config
 from outrider.errors import ConfigError
-from outrider.train_config import TrainConfig
+from outrider.run_config import TrainConfig
 
 
 @pytest.mark.parametrize(

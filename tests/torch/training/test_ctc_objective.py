@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider.decoding.writer import collapse
-from outrider.torch.models.config import CtcConfig
+from outrider.decoding.parallel import collapse
+from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.nn.ctc import viterbi
 from outrider.torch.training.objectives.ctc import CtcObjective, glance

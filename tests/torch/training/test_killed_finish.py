@@ -27,7 +27,7 @@ from outrider.torch.models import Seq2Seq
 from outrider.torch.training.run import train_run
 from outrider.run_config import RunConfig
 
-place = sys.modules["outrider.files.working_folder"]
+place = sys.modules["outrider.files.writing"]
 rename, save, rmtree = Path.rename, Seq2Seq.save_pretrained, shutil.rmtree
 
 def die():

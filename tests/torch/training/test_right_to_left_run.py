@@ -16,8 +16,8 @@ from outrider.data.prepared import open_prepared
 from outrider.errors import ConfigError
 from outrider.jobs.distill import distill
 from outrider.run_config import RunConfig
-from outrider.torch.compress.student.layers import choose_layers
-from outrider.torch.compress.student.moments import draw
+from outrider.torch.compress.student.narrow import draw
+from outrider.torch.compress.student.shrink import choose_layers
 from outrider.torch.models import Seq2Seq, load_model
 from outrider.torch.training.check import check_run
 from outrider.torch.training.log import read_log

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 import torch
 
-from outrider.data.completions import Completions
 from outrider.data.config import PrepareConfig
+from outrider.data.labels import Completions
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared

@@ -64,7 +64,7 @@ def side_decoder(
     values = {
         "name": "side_decoder",
         "folder": str(folder / "run"),
-        "attribution": "Said by echo.",
+        "attribution": "Delta by echo.",
         "data": {"folder": str(home / "distilled")},
         "model": {"target": str(home / "model"), **(model or DRAFTER)},
         "train": {**TRAIN, **(train or {})},
@@ -96,7 +96,7 @@ def test_a_drafter_run_leaves_everything_behind(home: Path, tmp_path: Path) -> N
     card = (folder / "README.md").read_text()
     assert card.startswith("# echo\n\nMade up for a test.\n\n## Drafter\n")
     assert "the model's own output (`outrider distill`, greedy)" in card
-    assert "Said by echo." in card
+    assert "Delta by echo." in card
     assert "| validation tokens_per_round | " in card
     provenance = json.loads((folder / "drafter" / "provenance.json").read_text())
     assert provenance["distilled"]["weights"] == provenance["target"]["weights"]

@@ -23,7 +23,7 @@ from transformers import (
 from outrider.errors import InputError
 from outrider.torch.models import Drafter, DrafterConfig
 from outrider.torch.transformers import tandem
-from outrider.torch.transformers.view import view_of
+from outrider.torch.transformers.loop import view_of
 
 WORDS, PAD, END = 40, 1, 2
 IDS = {"pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 0}

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import new_console
-from outrider.cli.output import check_output
+from outrider.cli.console import check_output, new_console
 
 __all__ = ["bench_attention"]
 
@@ -17,7 +16,7 @@ def bench_attention(
     kinds: Annotated[
         str | None, typer.Option(help="Attentions, with commas; by default all of a decoder.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Draw time and memory here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Sample time and memory here.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few lengths: a minute or two for two kinds.")
     ] = False,

@@ -8,9 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import check_bound
-from outrider.cli.console import new_console
+from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import Tokenize, read_numbers, report_interrupt
-from outrider.cli.output import check_output
 from outrider.errors import ConfigError, nearest
 
 __all__ = ["bench_decode"]
@@ -56,7 +55,7 @@ def bench_decode(
     ] = False,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Draw the speeds here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Sample the speeds here.")] = None,
 ) -> None:
     """Translate the same sentences with every engine, in turn, and compare speed and output."""
     if reference is not None and source is None:
@@ -76,7 +75,7 @@ def bench_decode(
 
     from transformers.utils import logging
 
-    from outrider.runtime.origin import origin
+    from outrider.runtime.provenance import origin
     from outrider_lab.bench.decode.plan import settings
     from outrider_lab.bench.decode.run import choose_sentences
     from outrider_lab.bench.decode.speed import Limits

@@ -5,8 +5,8 @@ from typing import Annotated
 
 import typer
 
+from outrider.cli.console import check_output
 from outrider.cli.measuring import measuring
-from outrider.cli.output import check_output
 
 __all__ = ["bench_jobs"]
 

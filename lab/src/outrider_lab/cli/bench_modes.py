@@ -6,9 +6,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import new_console
+from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import Tokenize, measuring, read_numbers, report_interrupt
-from outrider.cli.output import check_output
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -30,7 +29,7 @@ def bench_modes(
     source: Source,
     reference: Annotated[Path, typer.Option(help="Their translations by people, line by line.")],
     json: Json = None,
-    png: Annotated[Path | None, typer.Option(help="Draw quality against speed here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Sample quality against speed here.")] = None,
     batch: Annotated[str, typer.Option(help="Batch sizes to time, with commas.")] = "1,8,32",
     sentences: Annotated[int, typer.Option(min=1, help="Lines that speed is timed on.")] = 128,
     repeats: Annotated[int, typer.Option(min=1, help="Times each mode is timed.")] = 5,
@@ -53,7 +52,7 @@ def bench_modes(
         sources, references = sources[: _QUICK["lines"]], references[: _QUICK["lines"]]
         sentences, repeats = _QUICK["sentences"], _QUICK["repeats"]
 
-    from outrider.runtime.origin import origin
+    from outrider.runtime.provenance import origin
     from outrider_lab.bench.modes.measure import measure_modes
 
     translator = _load_translator(model, threads)
@@ -106,7 +105,7 @@ def bench_exact(
 
     from outrider.runtime import load
     from outrider.runtime.exactness import compare_with_greedy
-    from outrider.runtime.origin import origin
+    from outrider.runtime.provenance import origin
 
     loaded = load(model, dtype=dtype, threads=threads)
     console, doing = new_console(stderr=True), ["nothing yet"]

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import new_console
+from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import measuring, read_numbers
-from outrider.cli.output import check_output
 from outrider.errors import DataError
 
 __all__ = ["bench_serve"]
@@ -21,7 +20,7 @@ def bench_serve(
         str, typer.Argument(metavar="MODEL", help="As for outrider serve: FOLDER or en-de=FOLDER.")
     ],
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Draw speed and waiting times here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Sample speed and waiting times here.")] = None,
     source: Annotated[
         Path | None, typer.Option(help="Lines to ask for, plain or .gz; English ones if none.")
     ] = None,
@@ -48,9 +47,8 @@ def bench_serve(
         raise DataError(f"{source}: no such file")
 
     from outrider.data.lines import text_lines
-    from outrider.runtime.origin import origin
-    from outrider.runtime.provenance import write_result
-    from outrider.serving.spec import read_spec
+    from outrider.runtime.provenance import origin, write_result
+    from outrider.serving.registry import read_spec
     from outrider_lab.bench.decode.sentences import SENTENCES
     from outrider_lab.bench.serve.measure import measure_serve
 

@@ -6,9 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import new_console
+from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import measuring
-from outrider.cli.output import check_output
 from outrider.errors import ConfigError, DataError, ModelError
 
 __all__ = ["bench_session"]
@@ -21,7 +20,7 @@ def bench_session(
     source: Annotated[Path, typer.Option(help="Lines to decode, plain or .gz.")],
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     png: Annotated[
-        Path | None, typer.Option(help="Draw who holds which place in which round here.")
+        Path | None, typer.Option(help="Sample who holds which place in which round here.")
     ] = None,
     rows: Annotated[int, typer.Option(min=1, help="Places for rows, the same for both.")] = 32,
     mode: Annotated[str, typer.Option(help="ar, tandem, or both with a comma.")] = "ar,tandem",
@@ -43,8 +42,7 @@ def bench_session(
 
     from outrider.data.lines import text_lines
     from outrider.runtime import Translator, load
-    from outrider.runtime.origin import origin
-    from outrider.runtime.provenance import write_result
+    from outrider.runtime.provenance import origin, write_result
     from outrider_lab.bench.session.measure import measure_session
 
     texts = text_lines(source)[:lines]

@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import StoppedError, new_console
-from outrider.cli.output import check_output
+from outrider.cli.console import StoppedError, check_output, new_console
 from outrider.errors import ConfigError
 
 __all__ = ["compare"]
@@ -38,7 +37,7 @@ def compare(
         Path | None, typer.Option(help="Corpus of the tasks text and translation.")
     ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Draw the result here.")] = None,
+    png: Annotated[Path | None, typer.Option("--png", help="Sample the result here.")] = None,
     folder: Annotated[Path, typer.Option(help="Where runs are kept, to be resumed.")] = Path(
         "runs/compare"
     ),

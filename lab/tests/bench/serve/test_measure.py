@@ -8,7 +8,7 @@ import pytest
 from outrider.cli.main import run
 from outrider.errors import ResourceError
 from outrider.serving.engine import Engine
-from outrider.serving.spec import read_spec
+from outrider.serving.registry import read_spec
 from outrider_lab.bench.serve.clients import ask_all, first_tokens
 from tests.helpers import drafted
 from tests.helpers.served import serving

@@ -7,7 +7,7 @@ import pytest
 
 from outrider.cli.main import run
 from outrider.errors import ResourceError
-from outrider.formats.description import Seq2SeqDescription
+from outrider.formats.spec import Seq2SeqSpec
 from outrider_lab.bench.start.measure import measure_start
 from tests.helpers import plain_folder
 
@@ -38,7 +38,7 @@ def test_both_engines_are_started_and_say_the_same(tmp_path: Path) -> None:
 
 def test_what_cannot_be_measured_is_named(tmp_path: Path) -> None:
     sizes = {"hidden_size": 16, "num_attention_heads": 2, "intermediate_size": 24}
-    config = Seq2SeqDescription(vocab_size=plain_folder.WORDS, position="rotary", **sizes)
+    config = Seq2SeqSpec(vocab_size=plain_folder.WORDS, position="rotary", **sizes)
     folder = plain_folder.save(tmp_path / "model", config)
     with pytest.raises(ResourceError, match=r"failed: .*position is 'rotary'; for CTranslate2"):
         measure_start(folder, runs=1)

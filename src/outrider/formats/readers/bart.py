@@ -11,11 +11,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.formats.description import Seq2SeqDescription, describe
 from outrider.formats.readers import marian
-from outrider.formats.readers.config import activation, check_twins, take
-from outrider.formats.readers.weights import Stored, rename, zeros
+from outrider.formats.readers.weights import Stored, activation, check_twins, rename, take, zeros
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import Seq2SeqSpec, build_spec
 
 __all__ = ["OFFSET", "BartValues", "import_config", "import_family", "import_weights", "stacks"]
 
@@ -38,12 +37,12 @@ class BartValues(marian.LayerValues):
     decoder_start_token_id: int | None = 2
 
 
-def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
+def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
     """Read a BART `config.json`."""
     return import_family(take(BartValues, values), norm="post", embedding_norm=True)
 
 
-def import_family(theirs: BartValues, **further: Any) -> Seq2SeqDescription:
+def import_family(theirs: BartValues, **further: Any) -> Seq2SeqSpec:
     """Turn what a config says into a description; `further` is how this family computes."""
     check_twins(theirs, TWINS)
     if not theirs.tie_word_embeddings:
@@ -56,11 +55,11 @@ def import_family(theirs: BartValues, **further: Any) -> Seq2SeqDescription:
         "position": "learned",
         "logits_bias": True,
     }
-    return describe(Seq2SeqDescription, {**ours, **computes, **further})
+    return build_spec(Seq2SeqSpec, {**ours, **computes, **further})
 
 
 def import_weights(
-    theirs: Stored, config: Seq2SeqDescription, values: Mapping[str, Any]
+    theirs: Stored, config: Seq2SeqSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack the weights of BART or mBART into ours."""
     ours = stacks(theirs, config)
@@ -73,7 +72,7 @@ def import_weights(
     return ours
 
 
-def stacks(theirs: Stored, config: Seq2SeqDescription) -> dict[str, Weight]:
+def stacks(theirs: Stored, config: Seq2SeqSpec) -> dict[str, Weight]:
     """Return embeddings, layers and norms, but no positions."""
     theirs.expect_prefix("model.")
     theirs.tie(*marian.TIED)

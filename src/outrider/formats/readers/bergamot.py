@@ -16,10 +16,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.errors import ModelError
-from outrider.formats.description import Seq2SeqDescription, describe
 from outrider.formats.readers.marian_binary import INT8, INTGEMM8, Item, read_marian_binary
 from outrider.formats.readers.weights import Stored, rename
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import Seq2SeqSpec, build_spec
 
 __all__ = ["EOS", "find", "find_files", "read"]
 
@@ -91,7 +91,7 @@ WITHOUT_EFFECT = {
 class _Model:
     """A file whose config has been read."""
 
-    config: Seq2SeqDescription
+    config: Seq2SeqSpec
     vocabularies: tuple[int, int]
     items: Mapping[str, Item]
 
@@ -113,7 +113,7 @@ def find_files(folder: Path, *patterns: str) -> list[Path | None]:
     return found
 
 
-def read(path: Path) -> tuple[Seq2SeqDescription, dict[str, Weight]]:
+def read(path: Path) -> tuple[Seq2SeqSpec, dict[str, Weight]]:
     """Say what model a binary file holds, and map its weights."""
     items = read_marian_binary(path)
     values = _values(items)
@@ -145,9 +145,7 @@ def _same(one: Any, other: Any) -> bool:
     return type(one) is type(other) and bool(one == other)
 
 
-def _import_config(
-    values: Mapping[str, Any], shared: bool
-) -> tuple[Seq2SeqDescription, tuple[int, int]]:
+def _import_config(values: Mapping[str, Any], shared: bool) -> tuple[Seq2SeqSpec, tuple[int, int]]:
     sizes = {ours: _size(values, theirs) for ours, theirs in SIZES.items()}
     source, target = _vocabularies(values)
     for key in ("tied-embeddings-all",) if shared else ("tied-embeddings",):
@@ -159,8 +157,8 @@ def _import_config(
     if not _same(inner, 0) and inner != sizes["intermediate_size"]:
         _refuse("transformer-decoder-dim-ffn", inner)
     words = max(source, target)
-    config = describe(
-        Seq2SeqDescription,
+    config = build_spec(
+        Seq2SeqSpec,
         {
             **sizes,
             "vocab_size": words + 1,
@@ -284,7 +282,7 @@ def _positions(width: int) -> NDArray[np.float32]:
     return table
 
 
-def _names(config: Seq2SeqDescription) -> Iterator[tuple[str, list[str]]]:
+def _names(config: Seq2SeqSpec) -> Iterator[tuple[str, list[str]]]:
     """Yield each of our weights with theirs that it is stacked from."""
     if config.share_embeddings:
         yield "tokens.weight", ["Wemb"]

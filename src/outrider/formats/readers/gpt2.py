@@ -11,10 +11,9 @@ from typing import Any, ClassVar
 import numpy as np
 
 from outrider.errors import ConfigError
-from outrider.formats.description import LanguageModelDescription, describe
-from outrider.formats.readers.config import activation, end_of, take
-from outrider.formats.readers.weights import Stored, transposed
+from outrider.formats.readers.weights import Stored, activation, end_of, take, transposed
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import LanguageModelSpec, build_spec
 
 __all__ = ["Gpt2Values", "import_config", "import_weights"]
 
@@ -59,7 +58,7 @@ class Gpt2Values:
     pad_token_id: int | None = None
 
 
-def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
+def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
     """Read a GPT-2 `config.json`."""
     theirs = take(Gpt2Values, values)
     if theirs.add_cross_attention:
@@ -85,11 +84,11 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
         "bos_token_id": end if theirs.bos_token_id is None else theirs.bos_token_id,
         "add_bos_token": None,
     }
-    return describe(LanguageModelDescription, ours)
+    return build_spec(LanguageModelSpec, ours)
 
 
 def import_weights(
-    theirs: Stored, config: LanguageModelDescription, values: Mapping[str, Any]
+    theirs: Stored, config: LanguageModelSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and turn a GPT-2 model's weights into ours."""
     options = take(Gpt2Values, values)

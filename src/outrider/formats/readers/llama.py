@@ -5,10 +5,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from outrider.errors import ConfigError
-from outrider.formats.description import LanguageModelDescription, describe
-from outrider.formats.readers.config import activation, end_of, take
-from outrider.formats.readers.weights import Stored, stack, zeros
+from outrider.formats.readers.weights import Stored, activation, end_of, stack, take, zeros
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import LanguageModelSpec, build_spec
 
 __all__ = ["LlamaValues", "describe_llama", "import_config", "import_named", "import_weights"]
 
@@ -63,12 +62,12 @@ class LlamaValues:
     eos_token_id: int | list[int] | None = 2
 
 
-def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
+def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
     """Read a Llama `config.json`."""
     return describe_llama(take(LlamaValues, values))
 
 
-def describe_llama(theirs: LlamaValues, **further: Any) -> LanguageModelDescription:
+def describe_llama(theirs: LlamaValues, **further: Any) -> LanguageModelSpec:
     """Turn what a config says into a description; `further` is how this family computes."""
     windows = {*(theirs.layer_types or [])} - {"full_attention"}
     if windows and further.get("attention", {}).get("kind") != "sliding":
@@ -92,7 +91,7 @@ def describe_llama(theirs: LlamaValues, **further: Any) -> LanguageModelDescript
         "pad_token_id": pad if pad is not None and pad >= 0 else end,
         "add_bos_token": None,
     }
-    return describe(LanguageModelDescription, {**ours, **further})
+    return build_spec(LanguageModelSpec, {**ours, **further})
 
 
 def _rotary(theirs: LlamaValues) -> dict[str, Any]:
@@ -133,7 +132,7 @@ def _check_length(theirs: LlamaValues, found: dict[str, Any]) -> None:
 
 
 def import_weights(
-    theirs: Stored, config: LanguageModelDescription, values: Mapping[str, Any]
+    theirs: Stored, config: LanguageModelSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a Llama model's weights into ours."""
     options = take(LlamaValues, values)
@@ -142,9 +141,7 @@ def import_weights(
     return import_named(theirs, config, biased)
 
 
-def import_named(
-    theirs: Stored, config: LanguageModelDescription, biased: set[str]
-) -> dict[str, Weight]:
+def import_named(theirs: Stored, config: LanguageModelSpec, biased: set[str]) -> dict[str, Weight]:
     """Rename and stack weights; `biased` are the products that have a bias."""
     theirs.expect_prefix("model.")
     if config.tie_word_embeddings:

@@ -13,11 +13,10 @@ from typing import Any
 import numpy as np
 
 from outrider.errors import ConfigError, ModelError
-from outrider.formats.description import Seq2SeqDescription
 from outrider.formats.readers.bart import IGNORED, OFFSET, BartValues, import_family, stacks
-from outrider.formats.readers.config import take
-from outrider.formats.readers.weights import Stored
+from outrider.formats.readers.weights import Stored, take
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import Seq2SeqSpec
 
 __all__ = ["M2M100Values", "import_config", "import_weights"]
 
@@ -35,7 +34,7 @@ class M2M100Values(BartValues):
     scale_embedding: bool = True
 
 
-def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
+def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
     """Read an M2M100 or NLLB `config.json`."""
     theirs = take(M2M100Values, values)
     if not 1 <= theirs.max_position_embeddings <= MOST_POSITIONS:
@@ -50,7 +49,7 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
 
 
 def import_weights(
-    theirs: Stored, config: Seq2SeqDescription, values: Mapping[str, Any]
+    theirs: Stored, config: Seq2SeqSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack the weights, and write the sinusoids down."""
     ours = stacks(theirs, config)

@@ -11,10 +11,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.errors import ModelError
-from outrider.formats.description import Seq2SeqDescription, describe
-from outrider.formats.readers.config import activation, check_twins, take
-from outrider.formats.readers.weights import Stored, rename, zeros
+from outrider.formats.readers.weights import Stored, activation, check_twins, rename, take, zeros
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import Seq2SeqSpec, build_spec
 
 __all__ = [
     "CONFIG",
@@ -123,7 +122,7 @@ class MarianValues(LayerValues):
         self.decoder_vocab_size = self.decoder_vocab_size or self.vocab_size
 
 
-def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
+def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
     """Read a Marian `config.json`."""
     theirs = take(MarianValues, values)
     check_twins(theirs, TWINS)
@@ -136,11 +135,11 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
         "position": "sinusoidal",
         "logits_bias": True,
     }
-    return describe(Seq2SeqDescription, ours)
+    return build_spec(Seq2SeqSpec, ours)
 
 
 def import_weights(
-    theirs: Stored, config: Seq2SeqDescription, values: Mapping[str, Any]
+    theirs: Stored, config: Seq2SeqSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a Marian model's weights into ours."""
     if config.share_embeddings:
@@ -155,7 +154,7 @@ def import_weights(
     return ours
 
 
-def _check_positions(theirs: Stored, config: Seq2SeqDescription) -> None:
+def _check_positions(theirs: Stored, config: Seq2SeqSpec) -> None:
     """Refuse stored positions that are not the sinusoids that our model computes."""
     for side in ("encoder", "decoder"):
         name = f"model.{side}.embed_positions.weight"
@@ -175,7 +174,7 @@ def _sinusoids(rows: int, width: int) -> NDArray[np.float64]:
     return np.concatenate([np.sin(angle), np.cos(angle[:, : width // 2])], 1)
 
 
-def stacked_names(config: Seq2SeqDescription) -> Iterator[tuple[str, list[str]]]:
+def stacked_names(config: Seq2SeqSpec) -> Iterator[tuple[str, list[str]]]:
     """Yield each of our weights with the Marian weights it is stacked from."""
     if config.share_embeddings:
         yield "tokens.weight", ["model.shared.weight"]

@@ -4,11 +4,10 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.formats.description import LanguageModelDescription
-from outrider.formats.readers.config import take
 from outrider.formats.readers.llama import LlamaValues, describe_llama, import_named
-from outrider.formats.readers.weights import Stored
+from outrider.formats.readers.weights import Stored, take
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import LanguageModelSpec
 
 __all__ = ["MistralValues", "import_config", "import_weights"]
 
@@ -23,7 +22,7 @@ class MistralValues(LlamaValues):
     sliding_window: int | None = 4096
 
 
-def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
+def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
     """Read a Mistral `config.json`."""
     theirs = take(MistralValues, values)
     window = theirs.sliding_window
@@ -32,7 +31,7 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
 
 
 def import_weights(
-    theirs: Stored, config: LanguageModelDescription, values: Mapping[str, Any]
+    theirs: Stored, config: LanguageModelSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a Mistral model's weights into ours."""
     return import_named(theirs, config, set())

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.formats.description import Seq2SeqDescription
-from outrider.formats.readers.config import take
 from outrider.formats.readers.t5 import T5Values, describe_t5, import_weights
+from outrider.formats.readers.weights import take
+from outrider.formats.spec import Seq2SeqSpec
 
 __all__ = ["MT5Values", "import_config", "import_weights"]
 
@@ -23,6 +23,6 @@ class MT5Values(T5Values):
     decoder_start_token_id: int | None = 0
 
 
-def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
+def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
     """Read an mT5 `config.json`."""
     return describe_t5(take(MT5Values, values), tied=False)

@@ -5,11 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.errors import ConfigError
-from outrider.formats.description import LanguageModelDescription
-from outrider.formats.readers.config import take
 from outrider.formats.readers.llama import LlamaValues, describe_llama, import_named
-from outrider.formats.readers.weights import Stored
+from outrider.formats.readers.weights import Stored, take
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import LanguageModelSpec
 
 __all__ = ["Qwen2Values", "import_config", "import_weights"]
 
@@ -27,7 +26,7 @@ class Qwen2Values(LlamaValues):
     eos_token_id: int | list[int] | None = None
 
 
-def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
+def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
     """Read a Qwen2 `config.json`."""
     theirs = take(Qwen2Values, values)
     if theirs.use_sliding_window:
@@ -37,7 +36,7 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelDescription:
 
 
 def import_weights(
-    theirs: Stored, config: LanguageModelDescription, values: Mapping[str, Any]
+    theirs: Stored, config: LanguageModelSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a Qwen2 model's weights into ours."""
     return import_named(theirs, config, {"attention.qkv"})

@@ -10,10 +10,9 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from outrider.errors import ConfigError
-from outrider.formats.description import Seq2SeqDescription, describe
-from outrider.formats.readers.config import activation, take
-from outrider.formats.readers.weights import Stored, scaled, stack, zeros
+from outrider.formats.readers.weights import Stored, activation, scaled, stack, take, zeros
 from outrider.formats.safetensors import Weight
+from outrider.formats.spec import Seq2SeqSpec, build_spec
 
 __all__ = ["T5Values", "import_config", "import_weights"]
 
@@ -58,12 +57,12 @@ class T5Values:
     decoder_start_token_id: int | None = None
 
 
-def import_config(values: Mapping[str, Any]) -> Seq2SeqDescription:
+def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
     """Read a T5 `config.json`."""
     return describe_t5(take(T5Values, values), tied=_is_first(values))
 
 
-def describe_t5(theirs: T5Values, *, tied: bool) -> Seq2SeqDescription:
+def describe_t5(theirs: T5Values, *, tied: bool) -> Seq2SeqSpec:
     """Turn what a config says into a description; `tied`: the head is the embedding."""
     kind, gate = theirs.feed_forward_proj, theirs.feed_forward_proj.startswith("gated-")
     bent = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
@@ -105,7 +104,7 @@ def describe_t5(theirs: T5Values, *, tied: bool) -> Seq2SeqDescription:
         "bos_token_id": theirs.bos_token_id,
         "decoder_start_token_id": theirs.pad_token_id if start is None else start,
     }
-    return describe(Seq2SeqDescription, ours)
+    return build_spec(Seq2SeqSpec, ours)
 
 
 def _is_first(values: Mapping[str, Any]) -> bool:
@@ -118,7 +117,7 @@ def _is_first(values: Mapping[str, Any]) -> bool:
 
 
 def import_weights(
-    theirs: Stored, config: Seq2SeqDescription, values: Mapping[str, Any]
+    theirs: Stored, config: Seq2SeqSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
     """Rename and stack a T5 model's weights into ours."""
     tied = config.tie_word_embeddings
@@ -136,7 +135,7 @@ def import_weights(
 
 
 def _stack(
-    theirs: Stored, config: Seq2SeqDescription, side: str, layers: int
+    theirs: Stored, config: Seq2SeqSpec, side: str, layers: int
 ) -> Iterator[tuple[str, Weight]]:
     yield f"{side}.bias.table.weight", theirs.take(f"{side}.{BIAS}")
     yield f"{side}.norm.weight", theirs.take(f"{side}.final_layer_norm.weight")

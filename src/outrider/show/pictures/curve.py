@@ -5,8 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InputError
-from outrider.show.palette import INK, ORANGE, QUIET
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.show.palette import INK, ORANGE, QUIET, load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_curve"]
 

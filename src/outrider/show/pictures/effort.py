@@ -3,10 +3,8 @@
 from collections.abc import Sequence
 from pathlib import Path
 
-from outrider.show.palette import INK, QUIET, SERIES, TEAL
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
-from outrider.torch.inspect.effort import Effort
-from outrider.torch.inspect.spans import Spans
+from outrider.show.palette import INK, QUIET, SERIES, TEAL, load_pyplot, save_figure, style_axes
+from outrider.torch.inspect.effort import Effort, Spans
 
 __all__ = ["draw_effort", "draw_spans"]
 

@@ -6,8 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.show.palette import EMPTY, GREEN, HEAT, INK, QUIET, rgb
-from outrider.show.pictures.pyplot import load_pyplot, save_figure
+from outrider.show.palette import EMPTY, GREEN, HEAT, INK, QUIET, load_pyplot, rgb, save_figure
 
 if TYPE_CHECKING:
     from outrider.torch.inspect.pattern import HeadPattern, Pattern

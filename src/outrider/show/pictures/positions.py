@@ -4,8 +4,16 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.show.palette import INDIGO, INK, ORANGE, QUIET, SERIES
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.show.palette import (
+    INDIGO,
+    INK,
+    ORANGE,
+    QUIET,
+    SERIES,
+    load_pyplot,
+    save_figure,
+    style_axes,
+)
 from outrider.torch.inspect.positions import PositionMap
 
 __all__ = ["draw_positions"]

@@ -8,8 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outrider.show.palette import EMPTY, GREEN, GRID, INK, QUIET, TOKENS
-from outrider.show.pictures.pyplot import load_pyplot, save_figure
+from outrider.show.palette import EMPTY, GREEN, GRID, INK, QUIET, TOKENS, load_pyplot, save_figure
 from outrider.show.tandem_trace import KINDS, Kind, Span, Trace
 
 __all__ = ["draw_tandem"]

@@ -6,8 +6,7 @@ Ours (`subword.py`) are `tokenizers` pipelines, trained in `training.py`. Folder
 (`pair.py`). Text never becomes a special token: `</s>` is four letters.
 """
 
-from outrider.text.tokenizer.base import Tokenizer
 from outrider.text.tokenizer.load import load_tokenizer
-from outrider.text.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
+from outrider.text.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer, Tokenizer
 
 __all__ = ["SPECIAL_TOKENS", "SubwordTokenizer", "Tokenizer", "load_tokenizer"]

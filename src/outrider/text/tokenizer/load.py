@@ -6,10 +6,13 @@ from typing import Any
 from outrider.errors import ModelError
 from outrider.files import read_json
 from outrider.formats.readers import bergamot, ctranslate2
-from outrider.text.tokenizer.base import Tokenizer
 from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
-from outrider.text.tokenizer.pipeline import read_pipeline
-from outrider.text.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
+from outrider.text.tokenizer.subword import (
+    SPECIAL_TOKENS,
+    SubwordTokenizer,
+    Tokenizer,
+    read_pipeline,
+)
 
 __all__ = ["load_tokenizer"]
 

@@ -19,8 +19,8 @@ import sentencepiece
 
 from outrider.errors import ModelError
 from outrider.files import read_json, read_limited, write_bytes
-from outrider.text.tokenizer.half_characters import BYTE, drop_half_bytes
 from outrider.text.tokenizer.sentencepiece_export import keep_pieces
+from outrider.text.tokenizer.subword import BYTE, drop_half_bytes
 
 __all__ = ["LARGEST_MODEL", "MarianTokenizer", "read_marian"]
 

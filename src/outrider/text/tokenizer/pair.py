@@ -4,17 +4,24 @@ The encoder was trained with special tokens around a text, such as `[CLS] ... [S
 tokenizer knows which. Ids keep those in front. The one behind, the end token, is left out: in
 Outrider ids never hold the end of a text, the model adds it. GPT-2's tokenizer puts nothing around
 a text; its end is the token that stood between the texts it was trained on.
+
+The tokenizer of the other direction: it reads what one writes, and writes what it reads.
 """
 
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.errors import ModelError
-from outrider.text.tokenizer.base import Tokenizer
-from outrider.text.tokenizer.pipeline import guarded, largest_id, read_pipeline
+from outrider.errors import ConfigError, ModelError
+from outrider.text.tokenizer.subword import (
+    SubwordTokenizer,
+    Tokenizer,
+    guarded,
+    largest_id,
+    read_pipeline,
+)
 
-__all__ = ["SOURCE_FILE", "PairTokenizer", "SourceTokenizer"]
+__all__ = ["SOURCE_FILE", "PairTokenizer", "SourceTokenizer", "reversed_tokenizer"]
 
 SOURCE_FILE = "source_tokenizer.json"
 """Lies beside the tokenizer of the target, in prepared folders and model folders."""
@@ -92,3 +99,18 @@ class PairTokenizer:
         """Write the files of both."""
         self.target.save(folder)
         self.source.save(Path(folder) / SOURCE_FILE)
+
+
+def reversed_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
+    """Exchange the sides of a tokenizer."""
+    if isinstance(tokenizer, SubwordTokenizer):
+        return tokenizer  # both sides are read alike
+    from outrider.text.tokenizer.marian import SPECIAL, MarianTokenizer  # needs SentencePiece
+
+    if not isinstance(tokenizer, MarianTokenizer):
+        raise ConfigError("reverse", "this model reads with a tokenizer that cannot write")
+    read, written = tokenizer.names
+    for name in SPECIAL:
+        if read[name] != written[name]:
+            raise ConfigError("reverse", f"the sides of this model number {name} differently")
+    return tokenizer.reversed()

@@ -2,19 +2,216 @@
 
 Saved as `tokenizer.json` + `tokenizer_config.json`, so that `transformers.AutoTokenizer` reads them
 with the same ids. Text never becomes a special token: `</s>` is four letters.
+
+What every tokenizer can do: text to ids and back.
+
+Pipelines of the `tokenizers` library, from files that anybody may have written.
+
+A `tokenizer.json` is a program of sorts. It cannot run code, but it can cut or pad every text, blow
+one up beyond all memory, or drive the library into a panic, which is no ordinary exception. Here,
+and only here, such files are read, and such panics become an error like any other.
+
+Bytes of a character that is not whole are left out of a text.
+
+A model that writes byte by byte may end in the middle of a character, or write bytes that are none.
+A decoder would turn them into U+FFFD. Their tokens stay in the result; a U+FFFD that a model writes
+itself stays in the text.
 """
 
+import base64
 import json
-from collections.abc import Sequence
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from functools import cached_property
+from itertools import groupby
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
+
+import tokenizers
 
 from outrider.errors import ModelError
-from outrider.text.tokenizer.half_characters import drop_half_bytes, drop_half_pieces
-from outrider.text.tokenizer.pipeline import guarded, largest_id
+from outrider.files import read_limited
 
-__all__ = ["SPECIAL_TOKENS", "SubwordTokenizer"]
+__all__ = [
+    "BYTE",
+    "SPECIAL_TOKENS",
+    "SubwordTokenizer",
+    "Tokenizer",
+    "drop_half_bytes",
+    "drop_half_pieces",
+    "guarded",
+    "largest_id",
+    "read_pipeline",
+]
+
+BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
+"""A token that is one byte, of SentencePiece and of `ByteFallback`."""
+
+_KEPT = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
+_MOVED = [byte for byte in range(0x100) if byte not in _KEPT]
+_BYTES = {chr(b): b for b in _KEPT} | {chr(0x100 + n): b for n, b in enumerate(_MOVED)}
+"""The letters of `ByteLevel`, each of which is a byte."""
+_LETTERS = {byte: letter for letter, byte in _BYTES.items()}
+
+
+def drop_half_bytes(tokens: Iterable[str]) -> list[str]:
+    """Leave out the tokens `<0xNN>` of characters that are not whole."""
+    kept: list[str] = []
+    for is_byte, group in groupby(tokens, key=lambda token: bool(BYTE.fullmatch(token))):
+        run = list(group)
+        if is_byte:
+            halves = _halves(bytes(int(token[3:5], 16) for token in run))
+            run = [token for place, token in enumerate(run) if place not in halves]
+        kept += run
+    return kept
+
+
+def drop_half_pieces(tokens: Sequence[str]) -> list[str]:
+    """Leave out the bytes of characters that are not whole from tokens of `ByteLevel`."""
+    parts = [_bytes(token) for token in tokens]
+    halves = _halves(b"".join(parts))
+    kept: list[str] = []
+    place = 0
+    for part in parts:
+        kept.append("".join(_LETTERS[b] for n, b in enumerate(part, place) if n not in halves))
+        place += len(part)
+    return kept
+
+
+def _bytes(token: str) -> bytes:
+    if all(letter in _BYTES for letter in token):
+        return bytes(_BYTES[letter] for letter in token)
+    return token.encode()  # one that was added
+
+
+def _halves(raw: bytes) -> set[int]:
+    """Return the places of bytes that are no part of a whole character."""
+    found: set[int] = set()
+    start = 0
+    while start < len(raw):
+        try:
+            raw[start:].decode()
+        except UnicodeDecodeError as error:
+            found.update(range(start + error.start, start + error.end))
+            start += error.end
+        else:
+            break
+    return found
+
+
+class Tokenizer(Protocol):
+    """What every tokenizer can do. `encode` adds no special tokens, `decode` skips them."""
+
+    vocab_size: int
+    pad_id: int
+    eos_id: int
+    unk_id: int
+    bos_id: int
+
+    def encode(self, text: str) -> list[int]:
+        """Ids of one source text, or of any text where both sides share a vocabulary."""
+        ...
+
+    def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of many source texts, in parallel."""
+        ...
+
+    def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
+        """Ids of many target texts."""
+        ...
+
+    def decode(self, ids: Sequence[int]) -> str:
+        """Text of target ids."""
+        ...
+
+    def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
+        """Texts of many rows of target ids."""
+        ...
+
+    def save(self, folder: str | Path) -> None:
+        """Write the files that `load_tokenizer` and `AutoTokenizer` read."""
+        ...
+
+
+LARGEST_FILE = 256 << 20
+"""Bytes of a `tokenizer.json`; those of the largest vocabularies in use have 40 MB."""
+CHARACTER_MAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("[^"]*")')
+"""SentencePiece's map of characters: the length of a table in four bytes, then the table."""
+GROWTH = 4096
+"""Most characters that the replacements of a pipeline may make of one."""
+
+
+def read_pipeline(path: Path) -> Any:
+    """Read a pipeline that neither pads nor truncates, and never takes text for a special token."""
+    raw = read_limited(path, limit=LARGEST_FILE)
+    _check_character_maps(path, raw)
+    with guarded(f"{path}: is no tokenizer"):
+        pipeline = tokenizers.Tokenizer.from_buffer(raw)
+        pipeline.no_truncation()
+        pipeline.no_padding()
+        pipeline.encode_special_tokens = True
+        for part in (pipeline.normalizer, pipeline.decoder):
+            _check_growth(path, part)
+    return pipeline
+
+
+@contextmanager
+def guarded(what: str) -> Iterator[None]:
+    """Turn whatever the library raises, a panic too, into one sentence that begins with `what`."""
+    try:
+        yield
+    except ModelError:
+        raise
+    except Exception as error:  # the library raises plain Exception
+        raise ModelError(f"{what} ({error})") from None
+    except BaseException as error:
+        # A panic in Rust is raised as a BaseException of a class that cannot be imported.
+        if type(error).__name__ != "PanicException":
+            raise
+        raise ModelError(f"{what} (the tokenizers library failed: {error})") from None
+
+
+def largest_id(pipeline: Any) -> int:
+    """Return the largest id that a pipeline can write, or -1; ids may have gaps."""
+    return max(pipeline.get_vocab(with_added_tokens=True).values(), default=-1)
+
+
+def _check_character_maps(path: Path, raw: bytes) -> None:
+    """Refuse a map that says it is longer than it is: the library would take that much memory."""
+    for found in CHARACTER_MAP.finditer(raw):
+        try:
+            blob = base64.b64decode(json.loads(found[1]))
+        except ValueError as error:
+            raise ModelError(f"{path}: precompiled_charsmap is not base64 ({error})") from None
+        if int.from_bytes(blob[:4], "little") > len(blob) - 4:
+            raise ModelError(f"{path}: precompiled_charsmap is cut short")
+
+
+def _check_growth(path: Path, part: Any) -> None:
+    """Refuse replacements that, one after the other, make too much of a single character."""
+    if part is None:
+        return
+    growth = _growth(json.loads(part.__getstate__()))
+    if growth > GROWTH:
+        raise ModelError(
+            f"{path}: its replacements can make {growth:.0e} characters of one, "
+            f"more than {GROWTH}; this is no honest tokenizer"
+        )
+
+
+def _growth(part: Any) -> int:
+    if not isinstance(part, dict):
+        return 1
+    grown = 1
+    for inner in [*part.get("normalizers", []), *part.get("decoders", [])]:
+        grown = min(grown * _growth(inner), 1 << 62)
+    content = part.get("content", "")
+    if part.get("type") == "Replace" and isinstance(content, str):
+        # A pattern may match every character, and nothing between two as well.
+        grown *= 1 if len(content) <= 1 else len(content) + 1
+    return grown
+
 
 SPECIAL_TOKENS = {
     "pad_token": "<pad>",

@@ -10,13 +10,13 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from outrider.data.labels import Masking
 from outrider.data.lines import read_text
-from outrider.data.masking import Masking
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.evaluation.ngram import NgramModel
-from outrider.runtime.origin import origin
+from outrider.runtime.provenance import origin
 from outrider.text.tokenizer import load_tokenizer
-from outrider.text.tokenizer.mask import add_mask
+from outrider.text.tokenizer.vocabulary import add_mask
 from outrider.torch.evaluation.masked import score_masked
 from outrider.torch.models import LanguageModel, MaskedLm, load_masked_lm, load_model
 

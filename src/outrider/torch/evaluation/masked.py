@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 from torch import Tensor
 from torch.nn import functional as F
 
-from outrider.data.masking import Masking
+from outrider.data.labels import Masking
 from outrider.data.shards import Ragged
 from outrider.errors import InputError
 from outrider.torch.models import MaskedLm

@@ -4,6 +4,14 @@ Four columns of every query and key encode where it comes from: `mark (1, x, x^2
 and head h. However an attention slices, sorts, scales or pads them, the ratios of these columns
 survive, so the operands of every matrix product show which positions are multiplied. The marks are
 too small beside the other columns to change the result.
+
+The weights an attention gives, read off its own reference.
+
+    y = W v,  so  v = the unit vectors gives  y = W
+
+Every attention is linear in its values, whatever its pattern, score or normaliser. So nothing has
+to be written a second time: unit vectors go in as values, a few columns at a time because an
+attention may count on values as wide as its queries, and the weights come out.
 """
 
 from typing import Any, NamedTuple
@@ -13,8 +21,16 @@ from torch import Tensor
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from outrider.torch.nn.attention import AttentionBase
+from outrider.torch.nn.layer.heads import CrossAttention, Source
 
-__all__ = ["Product", "computed_pairs", "marked_heads", "runs_dense"]
+__all__ = [
+    "Product",
+    "computed_pairs",
+    "cross_weights",
+    "marked_heads",
+    "runs_dense",
+    "self_weights",
+]
 
 MARK = 1e-4
 TOLERANCE = 1e-6
@@ -145,3 +161,28 @@ def _read(x_NTK: Tensor, length: int) -> tuple[Tensor, ...] | None:
     if empty.all() or (wrong > TOLERANCE * length).masked_fill(empty, False).any():
         return None
     return tuple((y.round().long() - 1).masked_fill(empty, -1) for y in (head, place))
+
+
+@torch.no_grad()
+def self_weights(
+    attention: AttentionBase, q_BHTK: Tensor, k_BGTK: Tensor, *, keep_BT: Tensor | None = None
+) -> Tensor:
+    """Return the weight of every key for every query and head, [B, H, T, T], of a whole pass."""
+    batch, groups, length, width = k_BGTK.shape
+    unit_TT = torch.eye(length, dtype=k_BGTK.dtype, device=k_BGTK.device)
+    columns = []
+    for start in range(0, length, width):
+        v_BGTK = torch.zeros_like(k_BGTK)
+        part = unit_TT[:, start : start + width]
+        v_BGTK[..., : part.shape[1]] = part.expand(batch, groups, -1, -1)
+        columns.append(attention.reference(q_BHTK, k_BGTK, v_BGTK, keep_BT=keep_BT))
+    return torch.cat(columns, dim=-1)[..., :length]
+
+
+@torch.no_grad()
+def cross_weights(cross: CrossAttention, x_BTD: Tensor, source: Source) -> Tensor:
+    """Return the weight of every source token for every target token and head, [B, H, T, S]."""
+    q_BHTK = cross.q(x_BTD).unflatten(-1, (cross.heads, cross.head_width)).transpose(1, 2)
+    k_BHSK = source.k_BHSK
+    unit_SS = torch.eye(k_BHSK.shape[2], dtype=k_BHSK.dtype, device=k_BHSK.device)
+    return cross.attend(q_BHTK, source._replace(v_BHSK=unit_SS.expand(*k_BHSK.shape[:2], -1, -1)))

@@ -11,8 +11,12 @@ from torch import Tensor
 
 from outrider.config import show_value
 from outrider.errors import ConfigError
-from outrider.torch.inspect.attention_trace import computed_pairs, marked_heads, runs_dense
-from outrider.torch.inspect.attention_weights import self_weights
+from outrider.torch.inspect.attention_trace import (
+    computed_pairs,
+    marked_heads,
+    runs_dense,
+    self_weights,
+)
 from outrider.torch.nn.attention import AttentionBase, HeadShape, build_attention, load_attention
 
 __all__ = ["HeadPattern", "Pattern", "find_pattern"]

@@ -8,8 +8,8 @@ from transformers import (
     AutoModelForSeq2SeqLM,
 )
 
-from outrider.formats.description import check_keys
-from outrider.torch.models.config import (
+from outrider.formats.spec import check_keys
+from outrider.torch.models.configs import (
     CtcConfig,
     DrafterConfig,
     LanguageModelConfig,

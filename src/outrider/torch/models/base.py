@@ -14,11 +14,11 @@ from outrider.torch.models.build import (
     build_position,
     build_position_mlp,
 )
-from outrider.torch.models.config import ModelConfig
+from outrider.torch.models.configs import ModelConfig
 from outrider.torch.models.state import DecoderState
 from outrider.torch.models.words import WordModel
 from outrider.torch.nn.cache.ring import Ring
-from outrider.torch.nn.family.halting_unit import Ponders
+from outrider.torch.nn.family.halting import Ponders
 from outrider.torch.nn.stack import Stack
 
 __all__ = ["Model", "right_padding"]

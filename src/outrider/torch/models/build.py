@@ -6,14 +6,10 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
-from outrider.formats.description.buckets import bucket_edges
-from outrider.formats.description.choices import FARTHEST
-from outrider.formats.description.rotary import rotary_frequencies
-from outrider.torch.models.config import ModelConfig
+from outrider.formats.spec import FARTHEST, bucket_edges, rotary_frequencies
+from outrider.torch.models.configs import ModelConfig
 from outrider.torch.nn.attention import AttentionConfig, build_attention
-from outrider.torch.nn.family.halting import HaltingStack
-from outrider.torch.nn.family.halting_unit import Halting
-from outrider.torch.nn.family.pondering import PonderingBothWays, PonderingGru
+from outrider.torch.nn.family.halting import Halting, HaltingStack, PonderingBothWays, PonderingGru
 from outrider.torch.nn.family.separable_conv import SeparableConv
 from outrider.torch.nn.family.skip import SkipConfig, SkippingStack
 from outrider.torch.nn.layer.block import Block

@@ -20,7 +20,7 @@ from transformers.modeling_outputs import CausalLMOutput
 
 from outrider.torch.models.base import right_padding
 from outrider.torch.models.build import build_block
-from outrider.torch.models.config import CtcConfig
+from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.seq2seq import Seq2Seq
 from outrider.torch.models.words import init_weights
 from outrider.torch.nn.attention import HeadShape, build_attention

@@ -12,8 +12,8 @@ import torch
 from torch import Tensor, nn
 
 from outrider.errors import ConfigError, MissingExtraError, ModelError
-from outrider.formats.portable import first_unsupported
-from outrider.torch.models.config import Seq2SeqConfig
+from outrider.formats.layout import first_unsupported
+from outrider.torch.models.configs import Seq2SeqConfig
 from outrider.torch.models.seq2seq import Seq2Seq
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.norm import Norm

@@ -1,4 +1,7 @@
-"""From what a folder holds to PyTorch models: `formats` reads and checks it, this builds."""
+"""From what a folder holds to PyTorch models: `formats` reads and checks it, this builds.
+
+The parts of PyTorch models as a folder would hold them: descriptions, and arrays by name.
+"""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -13,9 +16,9 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from outrider.errors import ModelError, within_memory
-from outrider.formats.description import CtcDescription, DrafterDescription, ModelDescription
 from outrider.formats.folder import (
     Part,
+    Parts,
     naming,
     read_config,
     read_ctc,
@@ -25,16 +28,18 @@ from outrider.formats.folder import (
     read_values,
 )
 from outrider.formats.safetensors import Weight
+from outrider.formats.side_spec import CtcSpec, DrafterSpec
+from outrider.formats.spec import ModelSpec
 from outrider.formats.weights import DTYPES, FLOATS, Expected, check_weights, read_weights
 from outrider.torch.models.base import Model
-from outrider.torch.models.config import (
+from outrider.torch.models.configs import (
     CtcConfig,
     DrafterConfig,
     LanguageModelConfig,
     MaskedLmConfig,
     Seq2SeqConfig,
 )
-from outrider.torch.models.ctc import Ctc
+from outrider.torch.models.ctc import Ctc, split_weights
 from outrider.torch.models.drafter import Ahead, Drafter
 from outrider.torch.models.language_model import LanguageModel
 from outrider.torch.models.masked_lm import MaskedLm
@@ -52,6 +57,7 @@ __all__ = [
     "load_encoder",
     "load_masked_lm",
     "load_model",
+    "parts_of",
     "read_encoder",
 ]
 
@@ -77,7 +83,7 @@ def load_model(
 
 
 def build_model(
-    part: Part[ModelDescription],
+    part: Part[ModelSpec],
     *,
     dtype: str = "float32",
     device: str | torch.device = "cpu",
@@ -123,7 +129,7 @@ def load_drafter(
 
 
 def build_drafter(
-    part: Part[DrafterDescription], target: Seq2Seq | LanguageModel, ahead: Ahead | None = None
+    part: Part[DrafterSpec], target: Seq2Seq | LanguageModel, ahead: Ahead | None = None
 ) -> Drafter:
     """Build the drafter that was read from a folder, and bind it to its target."""
     drafter = _build_side_decoder(part, DrafterConfig, Drafter, target)
@@ -137,7 +143,7 @@ def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:
     return None if part is None else build_ctc(part, target)
 
 
-def build_ctc(part: Part[CtcDescription], target: Seq2Seq | LanguageModel) -> Ctc:
+def build_ctc(part: Part[CtcSpec], target: Seq2Seq | LanguageModel) -> Ctc:
     """Build the parallel decoder that was read from a folder, and bind it to its target."""
     assert isinstance(target, Seq2Seq), "a language model has no source to read"
     return _build_side_decoder(part, CtcConfig, Ctc, target).bind(target)
@@ -249,3 +255,27 @@ def _naming(path: Path) -> Iterator[None]:
             yield
         except StrictDataclassError as error:
             raise ValueError(str(error)) from None
+
+
+def parts_of(
+    model: Seq2Seq | LanguageModel, drafter: Drafter | None = None, ctc: Ctc | None = None
+) -> Parts:
+    """Return a model, its drafter and its CTC decoder as they lie in memory, in float32."""
+    return Parts(
+        _part(model),
+        None if drafter is None else _part(drafter),
+        None if ctc is None else _part(ctc),
+    )
+
+
+def _part(model: PreTrainedModel) -> Part[Any]:
+    own, _ = split_weights(model.state_dict())
+    weights = {name: _weight(tensor) for name, tensor in own.items()}
+    return Part(Path(type(model).__name__), model.config, weights)
+
+
+def _weight(tensor: Tensor) -> Weight:
+    tensor = tensor.detach().cpu().contiguous()
+    if tensor.is_floating_point():
+        return Weight("float32", tensor.float().numpy())
+    return Weight(str(tensor.dtype).removeprefix("torch."), tensor.numpy())

@@ -21,7 +21,7 @@ from transformers.modeling_outputs import CausalLMOutput
 from outrider.errors import InputError
 from outrider.torch.models.base import Model, right_padding
 from outrider.torch.models.build import build_stack
-from outrider.torch.models.config import LanguageModelConfig
+from outrider.torch.models.configs import LanguageModelConfig
 from outrider.torch.models.state import DecoderState
 from outrider.torch.nn.cache import SLACK
 from outrider.torch.nn.loss import IGNORED

@@ -4,9 +4,9 @@ import torch
 from transformers import MarianConfig, MarianMTModel
 
 from outrider.errors import ModelError
-from outrider.formats.portable import first_unsupported
+from outrider.formats.layout import first_unsupported
 from outrider.formats.readers.marian import CONFIG, stacked_names
-from outrider.torch.models.config import Seq2SeqConfig
+from outrider.torch.models.configs import Seq2SeqConfig
 from outrider.torch.models.seq2seq import Seq2Seq
 
 __all__ = ["to_marian"]

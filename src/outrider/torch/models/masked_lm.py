@@ -27,7 +27,7 @@ from outrider.torch.models.build import (
     build_position_mlp,
     build_stack,
 )
-from outrider.torch.models.config import MaskedLmConfig
+from outrider.torch.models.configs import MaskedLmConfig
 from outrider.torch.models.words import WordModel
 from outrider.torch.nn.loss import counted_places
 from outrider.torch.nn.position import Positions

@@ -8,8 +8,8 @@ import torch
 from torch import Tensor
 
 from outrider.errors import ConfigError
-from outrider.formats.description.base import AttentionSpec
 from outrider.formats.folder import OWN
+from outrider.formats.spec import AttentionSpec
 from outrider.torch.models.language_model import LanguageModel
 from outrider.torch.models.pretrained import PretrainedEncoder
 from outrider.torch.models.seq2seq import Seq2Seq

@@ -12,7 +12,7 @@ from transformers.modeling_outputs import BaseModelOutput, Seq2SeqLMOutput
 from outrider.errors import InputError
 from outrider.torch.models.base import Model, right_padding
 from outrider.torch.models.build import build_embedding_norm, build_position, build_stack, norm_kind
-from outrider.torch.models.config import Seq2SeqConfig
+from outrider.torch.models.configs import Seq2SeqConfig
 from outrider.torch.models.pretrained import PretrainedEncoder
 from outrider.torch.models.state import DecoderState
 from outrider.torch.nn.cache import SLACK

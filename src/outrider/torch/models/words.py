@@ -9,10 +9,10 @@ from torch import Tensor, nn
 from transformers import PreTrainedModel
 from transformers import initialization as init
 
-from outrider.torch.models.config import ModelConfig
+from outrider.torch.models.configs import ModelConfig
 from outrider.torch.nn.attention import AttentionBase
 from outrider.torch.nn.dropout import dropout
-from outrider.torch.nn.family.halting_unit import Ponders
+from outrider.torch.nn.family.halting import Ponders
 from outrider.torch.nn.linear import Linear, pack, packable, product
 from outrider.torch.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.torch.nn.position import Positions

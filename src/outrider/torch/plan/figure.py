@@ -1,9 +1,18 @@
-"""One number of a plan, and where it comes from."""
+"""One number of a plan, and where it comes from.
 
+Time and money: arithmetic over what one device does.
+"""
+
+import math
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Figure", "How", "show"]
+from outrider.torch.plan.machine import Speed
+from outrider.torch.plan.memory import Weights
+from outrider.torch.plan.subject import PlanOptions, Subject
+
+__all__ = ["Figure", "How", "distillation", "serving", "show", "training"]
 
 How = Literal["counted", "measured", "computed", "given"]
 
@@ -48,3 +57,64 @@ def _duration(seconds: float) -> str:
         if seconds >= 2 * size:
             return f"{seconds / size:,.1f} {name}"
     return f"{seconds:.3g} s"
+
+
+def training(subject: Subject, options: PlanOptions, speed: Speed | None) -> Iterator[Figure]:
+    """Yield what training takes: all tokens shared out, and every update on every device."""
+    train, devices = subject.config.train, options.devices
+    update = subject.rows(devices) * subject.shape.length * devices * train.accumulate
+    tokens = options.tokens or train.steps * update
+    steps = tokens / update
+    source = "--tokens" if options.tokens else "those of train.steps"
+    how: How = "given" if options.tokens else "computed"
+    yield Figure("training.tokens", tokens, "tokens", how, f"{source}; a row's longer side")
+    note = f"of {update:,} tokens: as many rows as train.batch_tokens holds"
+    yield Figure("training.steps", steps, "updates", "computed", note)
+    if speed is None:
+        return
+    seconds = tokens * speed.token_seconds / options.devices + steps * speed.update_seconds
+    shared = "" if options.devices == 1 else "; sending gradients around is not counted"
+    note = f"without evaluations, on {_devices(options)}{shared}"
+    yield from _priced("training", seconds, options.devices, options, note)
+
+
+def distillation(options: PlanOptions, speed: Speed) -> Iterator[Figure]:
+    """Yield what translating a corpus takes."""
+    if options.distill is None or speed.sentences_per_second is None:
+        return
+    seconds = options.distill / speed.sentences_per_second / options.devices
+    yield Figure("distillation.sentences", options.distill, "sentences", "given")
+    note = f"greedy, the sentences shared out to {_devices(options)}"
+    yield from _priced("distillation", seconds, options.devices, options, note)
+
+
+def serving(
+    options: PlanOptions, speed: Speed, weights: Weights, state_bytes: int
+) -> Iterator[Figure]:
+    """Yield what it takes to serve so many sentences a second."""
+    if options.serve is None or speed.sentences_per_second is None:
+        return
+    devices = math.ceil(options.serve / (speed.sentences_per_second * options.busy))
+    yield Figure("serving.rate", options.serve, "sentences/s", "given")
+    note = f"busy for {options.busy:.0%} of the time (--busy), {options.rows} rows each (--rows)"
+    yield Figure("serving.devices", devices, "devices", "computed", note)
+    memory = weights.weight_bytes + options.rows * state_bytes
+    yield Figure("serving.memory", memory, "B", "computed", "of a device: weights and states")
+    if options.price is not None:
+        cost = devices * options.price
+        yield Figure("serving.cost_per_hour", cost, "", "computed", f"{options.price:g} an hour")
+
+
+def _devices(options: PlanOptions) -> str:
+    return "1 device" if options.devices == 1 else f"{options.devices} devices"
+
+
+def _priced(
+    name: str, seconds: float, devices: int, options: PlanOptions, note: str
+) -> Iterator[Figure]:
+    hours = seconds * devices / 3600
+    yield Figure(f"{name}.time", seconds, "s", "computed", note)
+    yield Figure(f"{name}.device_hours", hours, "hours", "computed", "time x devices")
+    if options.price is not None:
+        said = f"{options.price:g} for an hour of a device (--price)"
+        yield Figure(f"{name}.cost", hours * options.price, "", "computed", said)

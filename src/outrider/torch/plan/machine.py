@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import torch
 from torch import nn
 
-from outrider.decoding.questions import Likeliest
+from outrider.decoding.queries import Argmax
+from outrider.run_config import TrainConfig
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import LanguageModel, Seq2Seq
 from outrider.torch.plan.probe import Probe, Shape, make_batch, run_loss
-from outrider.torch.training.allocator import keep_memory
+from outrider.torch.training.memory import keep_memory
 from outrider.torch.training.objectives import Objective
-from outrider.train_config import TrainConfig
 
 __all__ = ["GivenMachine", "Speed", "given_speed", "measure_decoding", "measure_training"]
 
@@ -92,7 +92,7 @@ def measure_decoding(model: Seq2Seq | LanguageModel, shape: Shape, *, rows: int)
 
     Some tokens are decoded; the rest of a longer sentence is taken to be as fast.
     """
-    backend, ask = TorchBackend(model, frozen=True), Likeliest()
+    backend, ask = TorchBackend(model, frozen=True), Argmax()
     source = [[1] * shape.length if shape.source else []] * rows
     tokens = min(shape.length, DECODED)
     found = []

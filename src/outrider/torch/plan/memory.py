@@ -25,9 +25,8 @@ import torch
 from torch import nn
 
 from outrider.torch.models import LanguageModel, Seq2Seq
-from outrider.torch.plan.parts import part_of, part_paths
-from outrider.torch.plan.probe import Probe, weights_beside
-from outrider.torch.training.shard import gathered_parts
+from outrider.torch.plan.probe import Probe, part_of, part_paths, weights_beside
+from outrider.torch.training.memory import gathered_parts
 
 __all__ = ["Weights", "count_weights", "least_accumulate", "state_bytes", "training_peak"]
 

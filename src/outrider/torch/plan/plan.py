@@ -10,7 +10,7 @@ from outrider.errors import ConfigError, within_memory
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import machine
 from outrider.torch.models import LanguageModel, Seq2Seq
-from outrider.torch.plan import cost
+from outrider.torch.plan import figure as cost
 from outrider.torch.plan.figure import Figure, How
 from outrider.torch.plan.machine import Speed, given_speed, measure_decoding, measure_training
 from outrider.torch.plan.memory import (
@@ -20,9 +20,8 @@ from outrider.torch.plan.memory import (
     state_bytes,
     training_peak,
 )
-from outrider.torch.plan.options import PlanOptions
 from outrider.torch.plan.probe import Probe, make_batch, probe_step
-from outrider.torch.plan.subject import Subject, find_subject
+from outrider.torch.plan.subject import PlanOptions, Subject, find_subject
 from outrider.torch.training.build import Trained
 from outrider.torch.training.precision import choose_precision
 
@@ -38,7 +37,7 @@ def plan_run(config: RunConfig, options: PlanOptions) -> list[Figure]:
     subject = find_subject(config, options)
     if not subject.decodes and (options.distill or options.serve):
         option = "--distill" if options.distill else "--serve"
-        fix = "plan its target" if config.model.rides else "leave it out"
+        fix = "plan its target" if config.model.has_target else "leave it out"
         raise ConfigError(option, f"a {config.model.type} does not decode alone; {fix}")
     with torch.device("meta"):
         weights = count_weights(subject.build())

@@ -7,7 +7,7 @@ import torch
 import torch.distributed as dist
 from transformers import TrainingArguments
 
-from outrider.train_config import TrainConfig
+from outrider.run_config import TrainConfig
 
 __all__ = ["training_arguments"]
 

@@ -19,9 +19,8 @@ from numpy.typing import NDArray
 from torch import Tensor
 
 from outrider.data.augment import AugmentedRows
-from outrider.data.completions import Completions
 from outrider.data.config import AugmentConfig
-from outrider.data.masking import Masking
+from outrider.data.labels import Completions, Masking
 from outrider.data.plan import BatchPlan, Cursor, padded_length, random_below
 from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged

@@ -1,6 +1,11 @@
-"""From the `model` section of a run to a model with fresh weights, or those it goes on from."""
+"""From the `model` section of a run to a model with fresh weights, or those it goes on from.
 
+From `model.encoder` of a run to a pretrained encoder, and whether the data suits it.
+"""
+
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import torch
@@ -9,13 +14,12 @@ from torch import nn
 
 from outrider.data.config import Task
 from outrider.data.prepared import Prepared
-from outrider.errors import ConfigError, OutriderError
+from outrider.errors import ConfigError, DataError, OutriderError
 from outrider.files.hub import model_folder
 from outrider.run_config import RunConfig
 from outrider.text.tokenizer import load_tokenizer
-from outrider.text.tokenizer.mask import add_mask
-from outrider.text.tokenizer.match import check_same_tokenizer
 from outrider.text.tokenizer.pair import PairTokenizer
+from outrider.text.tokenizer.vocabulary import add_mask, check_same_tokenizer
 from outrider.torch.models import (
     Drafter,
     DrafterConfig,
@@ -29,22 +33,17 @@ from outrider.torch.models import (
     load_config,
     load_model,
 )
-from outrider.torch.models.config import CtcConfig
+from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
-from outrider.torch.models.folder import load_ctc, load_encoder
-from outrider.torch.training.encoder import (
-    check_encoder_data,
-    check_encoder_settings,
-    describe_encoder,
-    encoder_folder,
-)
-from outrider.torch.training.keys import keys_as_typed
-from outrider.torch.training.recompute import recompute_layers
+from outrider.torch.models.folder import load_ctc, load_encoder, read_encoder
+from outrider.torch.models.pretrained import longest_row
+from outrider.torch.training.memory import recompute_layers
 from outrider.torch.training.start import (
     NEVER,
     blank_started,
     build_started,
     check_start,
+    keys_as_typed,
     started_config,
 )
 
@@ -54,14 +53,94 @@ __all__ = [
     "blank_model",
     "build_model",
     "build_model_config",
+    "check_encoder_data",
+    "check_encoder_settings",
     "check_model",
     "context_length",
+    "describe_encoder",
+    "encoder_folder",
     "load_teacher",
     "reads_source_end",
     "run_task",
     "target_folder",
     "writes_right_to_left",
 ]
+
+_DEFAULTS = {"freeze": True, "layer": -1}
+
+
+def encoder_folder(config: RunConfig) -> Path | None:
+    """Where the pretrained encoder of a run lies; None if it has none."""
+    asked = config.model.values.get("encoder")
+    if config.model.has_target or asked is None:
+        return None
+    if not isinstance(asked, Mapping) or not isinstance(asked.get("pretrained"), str):
+        message = f"got {asked!r}, expected {{pretrained: FOLDER}}, with freeze and layer if needed"
+        raise ConfigError("model.encoder", message)
+    return model_folder(asked["pretrained"])
+
+
+def describe_encoder(config: RunConfig, end: int) -> dict[str, Any] | None:
+    """Return what a model's config says of its encoder: no place, but all that it is.
+
+    `end` is the encoder's end token, which only its tokenizer knows.
+    """
+    folder = encoder_folder(config)
+    if folder is None:
+        return None
+    asked = dict(config.model.values["encoder"])
+    del asked["pretrained"]
+    for key in asked.keys() & {"config", "end"}:
+        raise ConfigError(f"model.encoder.{key}", "comes from the pretrained encoder; leave it out")
+    return {**_DEFAULTS, **asked, "config": read_encoder(folder), "end": end}
+
+
+def check_encoder_settings(config: RunConfig, encoder: Mapping[str, Any] | None) -> None:
+    """Refuse a `data` section that does not suit the encoder, before anything is prepared."""
+    data = config.data
+    if encoder is None:
+        if data.source_tokenizer is not None:
+            message = "has no effect without model.encoder; leave it out"
+            raise ConfigError("data.source_tokenizer", message)
+        return
+    if data.train is None:
+        return
+    if data.source_tokenizer is None and data.tokenizer.folder is None:
+        name = config.model.values["encoder"]["pretrained"]
+        message = "is required: the encoder reads only what its own tokenizer wrote"
+        raise ConfigError("data.source_tokenizer", f"{message}; use {{folder: {name}}}")
+    _check_length(data.clean.max_tokens, encoder)
+
+
+def check_encoder_data(config: Seq2SeqConfig, prepared: Prepared) -> None:
+    """Refuse prepared data whose sources the encoder cannot read."""
+    tokenizer, encoder = prepared.tokenizer, config.encoder
+    if encoder is None:
+        if isinstance(tokenizer, PairTokenizer):
+            message = "its sources are tokens of a pretrained encoder, but the run has none"
+            raise DataError(f"{prepared.folder}: {message}; name it in model.encoder")
+        return
+    if not isinstance(tokenizer, PairTokenizer):
+        message = "its sources are not tokens of the pretrained encoder"
+        raise DataError(f"{prepared.folder}: {message}; prepare it with data.source_tokenizer")
+    words = encoder["config"]["vocab_size"]
+    if tokenizer.source.vocab_size > words:
+        raise DataError(
+            f"{prepared.folder}: the tokenizer of its sources has {tokenizer.source.vocab_size} "
+            f"tokens, the pretrained encoder only {words}; they do not belong together"
+        )
+    _check_length(int(prepared.manifest.config["clean"]["max_tokens"]), encoder)
+
+
+def _check_length(tokens: int, encoder: Mapping[str, Any]) -> None:
+    longest = longest_row(encoder)
+    if tokens >= longest:
+        raise ConfigError(
+            "data.clean.max_tokens",
+            f"got {tokens}, but the pretrained encoder has {longest} positions, one of them for "
+            f"the end token; use at most {longest - 1}",
+        )
+
 
 _CLASSES = {
     "seq2seq": Seq2SeqConfig,
@@ -88,7 +167,7 @@ def _recomputing(config: RunConfig, model: Trained) -> Trained:
 
 
 def _build_model(config: RunConfig, prepared: Prepared) -> Trained:
-    if config.model.rides:
+    if config.model.has_target:
         return _build_side_decoder(config, prepared)
     if config.model.start is not None:
         started = build_started(config, prepared)
@@ -116,7 +195,7 @@ def blank_model(config: RunConfig, vocab_size: int) -> Trained:
 
 
 def _blank_model(config: RunConfig, vocab_size: int) -> Trained:
-    if config.model.rides:
+    if config.model.has_target:
         folder = target_folder(config)
         found = load_config(folder)
         target = Seq2Seq(found) if isinstance(found, Seq2SeqConfig) else LanguageModel(found)
@@ -176,7 +255,7 @@ def _teacher_folder(name: str) -> Path:
 def check_model(config: RunConfig) -> None:
     """Refuse a wrong `model` section before hours are spent on preparing the data."""
     check_start(config)
-    if config.model.rides:
+    if config.model.has_target:
         _build_side_decoder_config(config)
         return
     if config.model.target is not None:
@@ -197,7 +276,7 @@ def _describe(config: RunConfig, vocab_size: int) -> OwnConfig:
 
 def run_task(config: RunConfig) -> Task:
     """Which data a run needs; a target's is that of its drafter."""
-    if config.model.rides:
+    if config.model.has_target:
         translates = isinstance(load_config(target_folder(config)), Seq2SeqConfig)
     else:
         translates = config.model.type == "seq2seq"

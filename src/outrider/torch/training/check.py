@@ -17,7 +17,7 @@ from outrider.data.lines import open_file, text_lines
 from outrider.data.manifest import read_manifest
 from outrider.data.prepare import find_source_tokenizer, find_tokenizer
 from outrider.errors import ConfigError, MissingExtraError, OutriderError, ResourceError
-from outrider.evaluation.bleu_tokenizer import check_installed
+from outrider.evaluation.metrics import check_installed
 from outrider.run_config import RunConfig
 from outrider.torch.training.build import check_model, run_task
 from outrider.torch.training.folder import RunFolder
@@ -68,7 +68,7 @@ def check_settings(config: RunConfig) -> None:
     if train.gradient_checkpointing and config.model.values.get("residual") == "reversible":
         message = "reversible layers keep nothing as it is; leave it out"
         raise ConfigError("train.gradient_checkpointing", message)
-    if config.evaluate is not None and not config.model.rides:
+    if config.evaluate is not None and not config.model.has_target:
         _check_test_kind(config, translates=kind == "seq2seq")
 
 
@@ -76,7 +76,7 @@ def _check_test(config: RunConfig) -> None:
     if config.evaluate is None:
         return
     check_installed(config.evaluate.tokenize)
-    if config.model.rides:
+    if config.model.has_target:
         _check_test_kind(config, translates=run_task(config) == "translation")
 
 
@@ -89,7 +89,7 @@ def _check_test_kind(config: RunConfig, *, translates: bool) -> None:
         raise ConfigError("evaluate.text", message)
     if not translates and test.source is not None:
         raise ConfigError("evaluate.source", "a language model is tested on evaluate.text instead")
-    if test.decode.mode != "ar" and not config.model.rides:
+    if test.decode.mode != "ar" and not config.model.has_target:
         raise ConfigError(
             "evaluate.decode.mode",
             f"{test.decode.mode} needs a drafter or a ctc decoder, which is trained for this model "
@@ -140,7 +140,7 @@ def _check_lengths(config: RunConfig) -> None:
     values: Mapping[str, Any] = config.model.values
     if config.model.start is not None:
         values = vars(started_config(config))
-    if config.model.rides or values.get("position") != "learned" or values.get("memory"):
+    if config.model.has_target or values.get("position") != "learned" or values.get("memory"):
         return
     settings: Mapping[str, Any] = config.data.model_dump(mode="json")
     if _is_prepared(config):

@@ -6,12 +6,20 @@ too old to resume from keep their weights while averaging still wants them, and 
 
 `progress.json` holds the checksum of every other file, and its own. A checkpoint that is not what
 was written is renamed to `damaged-step-...`, and the one before it is taken instead.
+
+Checkpoints are made to count while training goes on.
+
+A checkpoint is written into the memory that the system keeps for files, which is quick. Checksums,
+the wait for the disk and the renaming are left to a thread, so that no update waits for a disk.
+There is one checkpoint on its way at a time; what goes wrong with it is raised when the next is
+written, or at the end of the run.
 """
 
 import hashlib
 import json
 import shutil
 from collections.abc import Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 from typing import Any, Literal
@@ -20,8 +28,9 @@ from pydantic import TypeAdapter, ValidationError
 
 from outrider.errors import ModelError
 from outrider.files import explained, file_sha256, publish, read_json, write_json
+from outrider.run_config import TrainConfig
 
-__all__ = ["SHARES", "Checkpoint", "Checkpoints", "Progress", "select"]
+__all__ = ["KEPT", "SHARES", "Checkpoint", "Checkpoints", "Commits", "Progress", "select"]
 
 _NAME = "step-{:08d}"
 _HIDDEN = ".unfinished-"
@@ -246,3 +255,34 @@ def _write_progress(folder: Path, progress: Progress, files: Mapping[str, str]) 
 
 def _checksum(values: Mapping[str, Any], files: Mapping[str, str]) -> str:
     return hashlib.sha256(json.dumps([values, files], sort_keys=True).encode()).hexdigest()
+
+
+KEPT = "the checkpoints before it are kept"
+"""What to say where one cannot be written."""
+
+
+class Commits:
+    """Commits staged checkpoints of one run, and removes those that are too old."""
+
+    def __init__(self, checkpoints: Checkpoints, config: TrainConfig) -> None:
+        self.checkpoints, self.config = checkpoints, config
+        self._thread = ThreadPoolExecutor(1, "checkpoint")
+        self._pending: Future[None] | None = None
+
+    def begin(self, staging: Path, progress: Progress) -> None:
+        """Let a checkpoint count as soon as it is on the disk."""
+        self.wait()
+        self._pending = self._thread.submit(self._commit, staging, progress)
+
+    def wait(self) -> None:
+        """Return when nothing is on its way; raise what went wrong, once."""
+        pending, self._pending = self._pending, None
+        if pending is not None:
+            pending.result()
+
+    def _commit(self, staging: Path, progress: Progress) -> None:
+        with explained(staging, KEPT):
+            self.checkpoints.commit(staging, progress)
+            self.checkpoints.prune(
+                keep=self.config.keep, average=self.config.average, by=self.config.averaged_by
+            )

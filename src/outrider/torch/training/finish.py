@@ -1,35 +1,121 @@
-"""The end of a run: averaged weights, a model folder that explains itself, scores, a picture."""
+"""The end of a run: averaged weights, a model folder that explains itself, scores, a picture.
 
+Checkpoint averaging: the mean of the weights a run passed through at its end.
+
+    w = (w_1 + ... + w_n) / n
+
+It costs nothing at inference and takes the noise of the last updates out of the model.
+
+The model folder of a drafter or a ctc decoder: its target's files, and a subfolder of its own.
+
+config.json, model.safetensors, tokenizer ...   the target, as it was (new weights if joint)
+drafter/ or ctc/                                what this run trained, its config and origin
+"""
+
+import shutil
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from rich.console import Console
+from safetensors import SafetensorError, safe_open
+from torch import Tensor
 
 from outrider.config import as_yaml
 from outrider.data.prepared import Prepared
-from outrider.errors import MissingExtraError
+from outrider.errors import MissingExtraError, ModelError
 from outrider.evaluation.evaluate import evaluate_translation
 from outrider.files import read_json, working_folder, write_json, write_text
-from outrider.formats.identity import weights_of
+from outrider.files.hub import SAFE_FILES
+from outrider.formats.folder import model_files, weights_of
+from outrider.formats.weights import weight_files
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import show_score, versions, write_result
 from outrider.show.pictures.curve import draw_curve
-from outrider.text.tokenizer.mask import add_mask
+from outrider.text.tokenizer import load_tokenizer
+from outrider.text.tokenizer.vocabulary import add_mask
 from outrider.torch.evaluation.likelihood import evaluate_text
-from outrider.torch.models import MaskedLm
+from outrider.torch.models import Drafter, MaskedLm
+from outrider.torch.models.ctc import Ctc, split_weights
 from outrider.torch.models.words import WordModel
-from outrider.torch.training.average import average_weights
-from outrider.torch.training.build import Trained, target_folder
+from outrider.torch.training.build import Trained, encoder_folder, target_folder
 from outrider.torch.training.card import add_side_decoder_section, write_card
 from outrider.torch.training.checkpoint import Progress
-from outrider.torch.training.encoder import encoder_folder
 from outrider.torch.training.folder import RunFolder
 from outrider.torch.training.log import read_log
 from outrider.torch.training.lora import merge_adapters
-from outrider.torch.training.side_decoder_folder import write_side_decoder
 from outrider.torch.training.start import start_folder
 
-__all__ = ["finish_run"]
+__all__ = ["average_weights", "finish_run", "write_side_decoder"]
+
+
+def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
+    """Average the `model.safetensors` of the folders, one tensor at a time, in float64."""
+    files = [_open(folder / "model.safetensors") for folder in folders]
+    names = list(files[0].keys())
+    for file, folder in zip(files, folders, strict=True):
+        if set(file.keys()) != set(names):
+            raise ModelError(f"{folder}: holds other tensors than {folders[0]}; average one run")
+    return {name: _mean([file.get_tensor(name) for file in files]) for name in names}
+
+
+def _mean(tensors: list[Tensor]) -> Tensor:
+    first = tensors[0]
+    if not first.is_floating_point() or len(tensors) == 1:
+        return first
+    total = first.to(torch.float64)
+    for tensor in tensors[1:]:
+        total += tensor
+    return (total / len(tensors)).to(first.dtype)
+
+
+def _open(path: Path) -> Any:
+    if not path.is_file():
+        raise ModelError(f"{path}: no such file; a checkpoint to average holds its weights there")
+    try:
+        return safe_open(str(path), framework="pt")
+    except SafetensorError as error:
+        raise ModelError(f"{path}: damaged or not safetensors ({error})") from None
+
+
+ARGOS = "model"
+"""Subfolder of an Argos package that holds the model."""
+_OTHERS = {"drafter": "ctc", "ctc": "drafter"}
+_FILES = (*SAFE_FILES, "run.yaml")
+
+
+def write_side_decoder(decoder: Drafter | Ctc, target: Path, folder: Path) -> str:
+    """Fill `folder` with the target and its side decoder; return what people should know, or ""."""
+    kind = "drafter" if isinstance(decoder, Drafter) else "ctc"
+    joint = isinstance(decoder, Ctc) and decoder.config.joint
+    if joint and model_files(target) != weight_files(target):  # of another format: written as ours
+        load_tokenizer(target).save(folder)
+    else:
+        _copy(target, folder, leave_out="*.safetensors*" if joint else "")
+        if (target / ARGOS / "model.bin").is_file():
+            _copy(target / ARGOS, folder / ARGOS)
+    other = target / _OTHERS[kind]
+    note = ""
+    if joint and other.is_dir():
+        note = f"left out {other}: the weights it was trained for have changed; train it again"
+    elif other.is_dir():
+        _copy(other, folder / other.name)
+    own = decoder.state_dict()
+    if isinstance(decoder, Ctc) and joint:
+        own, theirs = split_weights(own)
+        decoder.target.save_pretrained(folder, state_dict=theirs)
+    decoder.save_pretrained(folder / kind, state_dict=own)
+    return note
+
+
+def _copy(source: Path, folder: Path, *, leave_out: str = "") -> None:
+    """Copy what belongs to a model, and nothing that only happens to lie there."""
+    folder.mkdir(parents=True, exist_ok=True)
+    for path in sorted(source.iterdir()):
+        wanted = path.is_file() and any(path.match(pattern) for pattern in _FILES)
+        if wanted and not (leave_out and path.match(leave_out)):
+            shutil.copyfile(path, folder / path.name)
 
 
 def finish_run(
@@ -59,7 +145,7 @@ def finish_run(
     if config.model.start is not None:
         weights = weights_of(start_folder(config))
         provenance["start"] = {"model": config.model.start, "weights": weights}
-    if config.model.rides:
+    if config.model.has_target:
         provenance |= _side_decoder_provenance(config, folder, prepared)
     note = _write_model(folder, config, prepared, model, provenance)
     if note:

@@ -23,7 +23,7 @@ from outrider.files import (
     write_json,
     write_text,
 )
-from outrider.formats.identity import weights_of
+from outrider.formats.folder import weights_of
 from outrider.run_config import RunConfig, changed_key
 from outrider.torch.training.build import target_folder
 from outrider.torch.training.checkpoint import Checkpoint, Checkpoints
@@ -89,7 +89,7 @@ class RunFolder:
 
     def written(self, config: RunConfig) -> Path:
         """Where the files about this run lie: with a drafter, its target keeps its own."""
-        return self.model / config.model.type if config.model.rides else self.model
+        return self.model / config.model.type if config.model.has_target else self.model
 
     def clear(self) -> None:
         """Forget everything this run wrote, and nothing else that may lie here."""
@@ -216,7 +216,7 @@ def _state(config: RunConfig, prepared: Path, processes: int) -> dict[str, Any]:
         "processes": processes,
         "data": file_sha256(prepared / "manifest.json"),
     }
-    if config.model.rides:
+    if config.model.has_target:
         state["target"] = weights_of(target_folder(config))
     if config.model.start is not None:
         state["start"] = weights_of(start_folder(config))

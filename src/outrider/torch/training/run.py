@@ -12,19 +12,17 @@ from torch import nn
 from transformers import TrainerCallback, TrainingArguments, set_seed
 from transformers.utils import logging as transformers_logging
 
-from outrider.data.completions import Completions
-from outrider.data.masking import Masking
+from outrider.data.labels import Completions, Masking
 from outrider.data.plan import Cursor
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import ConfigError
-from outrider.evaluation.bleu_tokenizer import tokenizer_for
-from outrider.formats.identity import weights_of
+from outrider.evaluation.metrics import tokenizer_for
+from outrider.formats.folder import weights_of
 from outrider.run_config import RunConfig
-from outrider.text.tokenizer.mask import add_mask
+from outrider.text.tokenizer.vocabulary import add_mask
 from outrider.torch.models import Drafter, LanguageModel, MaskedLm, Seq2Seq
 from outrider.torch.models.ctc import Ctc
-from outrider.torch.training.allocator import keep_memory
 from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.batches import BatchStream, Deal, PlannedBatch
 from outrider.torch.training.build import (
@@ -36,11 +34,11 @@ from outrider.torch.training.build import (
     target_folder,
     writes_right_to_left,
 )
-from outrider.torch.training.callbacks import LogFile, TensorBoard
 from outrider.torch.training.check import check_run
 from outrider.torch.training.checkpoint import Checkpoint
 from outrider.torch.training.finish import finish_run
 from outrider.torch.training.folder import RunFolder
+from outrider.torch.training.memory import keep_memory
 from outrider.torch.training.objectives import (
     CtcObjective,
     DrafterObjective,
@@ -53,7 +51,7 @@ from outrider.torch.training.objectives import (
 )
 from outrider.torch.training.objectives.auxiliary import IntermediateObjective
 from outrider.torch.training.precision import choose_precision
-from outrider.torch.training.progress import ProgressBar
+from outrider.torch.training.progress import LogFile, ProgressBar, TensorBoard
 from outrider.torch.training.segments import SegmentStream
 from outrider.torch.training.trainer import Trainer
 from outrider.torch.training.validation import Validation, valid_texts
@@ -107,7 +105,7 @@ def _open(
     prepared.verify()
     _check_targets(config, prepared)
     _check_validation(config, prepared)
-    if config.model.rides:
+    if config.model.has_target:
         _note_text_origin(config, prepared, console)
     resume, notes = folder.open(
         config,

@@ -20,7 +20,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from outrider.data.completions import Completions
+from outrider.data.labels import Completions
 from outrider.data.plan import Cursor, random_below
 from outrider.data.prepared import Prepared
 from outrider.errors import DataError

@@ -1,4 +1,7 @@
-"""`model.start`: a run that goes on from a finished model, with its architecture and tokenizer."""
+"""`model.start`: a run that goes on from a finished model, with its architecture and tokenizer.
+
+Errors about a model name its keys as they stand in a run config.
+"""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -6,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from outrider.data.prepared import Prepared
@@ -15,12 +19,11 @@ from outrider.run_config import RunConfig
 from outrider.runtime.options import forced_first
 from outrider.text.prompt_template import source_frame
 from outrider.text.tokenizer import load_tokenizer
-from outrider.text.tokenizer.match import check_same_tokenizer
+from outrider.text.tokenizer.vocabulary import check_same_tokenizer
 from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 from outrider.torch.models.folder import load_config, load_model
 from outrider.torch.models.reshape import add_words, keep_layers, rebuild
 from outrider.torch.nn.stack import Stack
-from outrider.torch.training.keys import keys_as_typed
 from outrider.torch.training.lora import add_adapters
 
 __all__ = [
@@ -29,9 +32,23 @@ __all__ = [
     "build_started",
     "check_start",
     "freeze",
+    "keys_as_typed",
     "start_folder",
     "started_config",
 ]
+
+
+@contextmanager
+def keys_as_typed() -> Iterator[None]:
+    """Put `model.` before the key of an error."""
+    try:
+        yield
+    except ConfigError as error:
+        raise ConfigError(f"model.{error.key}", str(error).removeprefix(f"{error.key}: ")) from None
+    except StrictDataclassError as error:
+        message = " ".join(str(error.__cause__ or error).split())
+        raise ConfigError("model", f"a value has the wrong type: {message}") from None
+
 
 _FREE = ("dropout", "attention_dropout", "activation_dropout", "feedforward_chunks")
 """Keys that change how a model is trained, but not what it computes."""
@@ -82,7 +99,7 @@ def check_start(config: RunConfig) -> None:
     if section.type == "masked_lm":
         message = "a masked_lm learns from fresh weights; leave it out"
         raise ConfigError("model.start", message)
-    if section.rides:
+    if section.has_target:
         message = f"a {section.type} learns from fresh weights beside model.target; leave it out"
         raise ConfigError("model.start", message)
     _check_keys(section.values)

@@ -24,22 +24,28 @@ from transformers.trainer import SCHEDULER_NAME
 
 from outrider.errors import ConfigError, ModelError
 from outrider.files import explained
-from outrider.torch.training.allocator import return_memory
+from outrider.run_config import TrainConfig
 from outrider.torch.training.batches import PlannedBatch
-from outrider.torch.training.callbacks import Cadence
-from outrider.torch.training.checkpoint import SHARES, Checkpoint, Checkpoints, Progress
-from outrider.torch.training.commits import KEPT, Commits
-from outrider.torch.training.objectives import Objective, StatefulObjective
-from outrider.torch.training.objectives.auxiliary import ScheduledObjective
-from outrider.torch.training.precision import autocast
-from outrider.torch.training.shard import (
+from outrider.torch.training.checkpoint import (
+    KEPT,
+    SHARES,
+    Checkpoint,
+    Checkpoints,
+    Commits,
+    Progress,
+)
+from outrider.torch.training.memory import (
     gathered,
     load_optimizer,
+    return_memory,
     save_optimizer,
     shard,
     whole_weights,
 )
-from outrider.train_config import TrainConfig
+from outrider.torch.training.objectives import Objective, StatefulObjective
+from outrider.torch.training.objectives.auxiliary import ScheduledObjective
+from outrider.torch.training.precision import autocast
+from outrider.torch.training.progress import Cadence
 
 __all__ = ["Trainer", "Validate"]
 

@@ -36,10 +36,8 @@ from outrider.errors import ConfigError, ModelError
 from outrider.files.hub import model_folder
 from outrider.torch.models import Drafter, LanguageModel, Seq2Seq
 from outrider.torch.models.folder import load_ctc, load_drafter
-from outrider.torch.transformers.loop import Loop
-from outrider.torch.transformers.options import check_dropped, check_model, check_options
-from outrider.torch.transformers.prompt import Prompt
-from outrider.torch.transformers.view import compare, view_of
+from outrider.torch.transformers.loop import Loop, compare, view_of
+from outrider.torch.transformers.options import Prompt, check_dropped, check_model, check_options
 
 __all__ = ["Tandem", "tandem"]
 

@@ -1,8 +1,14 @@
-"""What `generate` may be asked for: each option is honoured, or refused by name."""
+"""What `generate` may be asked for: each option is honoured, or refused by name.
 
+What `generate` hands over: texts that are begun, and what they are translated from.
+"""
+
+from collections.abc import Sequence
 from copy import copy
+from dataclasses import dataclass
 from typing import Any
 
+import torch
 from torch import Tensor
 from transformers import PreTrainedModel
 from transformers.generation import (
@@ -12,9 +18,9 @@ from transformers.generation import (
     StoppingCriteriaList,
 )
 
-from outrider.errors import UnsupportedError
+from outrider.errors import InputError, UnsupportedError
 
-__all__ = ["check_dropped", "check_model", "check_options", "processors_of"]
+__all__ = ["Prompt", "Row", "check_dropped", "check_model", "check_options", "processors_of"]
 
 PROCESSORS = (
     *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"),
@@ -114,3 +120,69 @@ def _is_theirs(part: Any) -> bool:
 
 def _refuse(option: str, fix: str = "") -> None:
     raise UnsupportedError(f"tandem decoding in transformers does not honour {option}{fix}")
+
+
+@dataclass
+class Row:
+    """One text in the making."""
+
+    place: int
+    """Which row of the batch it is."""
+    tokens: list[int]
+    """As transformers sees them: with padding in front, where a batch has some."""
+    padding: int = 0
+
+    @property
+    def real(self) -> list[int]:
+        """Its tokens without padding."""
+        return self.tokens[self.padding :]
+
+
+@dataclass(frozen=True)
+class Prompt:
+    """The rows of a batch, and for an encoder-decoder their sources."""
+
+    model: PreTrainedModel
+    rows: list[Row]
+    memory_BSD: Tensor | None
+    """The encoder's output; None for a decoder alone."""
+    mask_BS: Tensor | None
+
+    @classmethod
+    def of(cls, model: PreTrainedModel, input_ids: Tensor, given: dict[str, Any]) -> "Prompt":
+        """Take apart what `generate` has prepared."""
+        mask = given.get("attention_mask")
+        if model.config.is_encoder_decoder:
+            rows = [Row(place, tokens) for place, tokens in enumerate(input_ids.tolist())]
+            return cls(model, rows, given["encoder_outputs"][0], mask)
+        padding = [0] * len(input_ids) if mask is None else (mask == 0).sum(1).tolist()
+        if mask is not None and bool((mask[:, 1:] < mask[:, :-1]).any()):
+            raise InputError("attention_mask: rows must be padded on the left")
+        rows = [
+            Row(n, row, pad)
+            for n, (row, pad) in enumerate(zip(input_ids.tolist(), padding, strict=True))
+        ]
+        if not all(row.real for row in rows):
+            raise InputError("attention_mask: a row is nothing but padding")
+        return cls(model, rows, None, None)
+
+    @property
+    def keep_BS(self) -> Tensor | None:
+        """Which places of the sources are real; None where all are."""
+        mask = self.mask_BS
+        return None if mask is None or bool(mask.all()) else mask.bool()
+
+    def ask(self, place: int, tokens: Sequence[int]) -> Tensor:
+        """Let transformers itself score the token after a text of one row."""
+        text_1T = torch.tensor([tokens], device=self.model.device)
+        if self.memory_BSD is None:
+            logits: Tensor = self.model(input_ids=text_1T, use_cache=False).logits
+            return logits[0, -1].float()
+        one = slice(place, place + 1)
+        logits = self.model(
+            encoder_outputs=(self.memory_BSD[one],),
+            attention_mask=None if self.mask_BS is None else self.mask_BS[one],
+            decoder_input_ids=text_1T,
+            use_cache=False,
+        ).logits
+        return logits[0, -1].float()

@@ -9,10 +9,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from outrider.errors import ConfigError
-from outrider.torch.compress.student import moments
+from outrider.torch.compress.student import narrow as moments
 from outrider.torch.compress.student import narrow as narrowing
-from outrider.torch.compress.student.moments import input_moments
-from outrider.torch.compress.student.narrow import narrow, spared_units
+from outrider.torch.compress.student.narrow import input_moments, narrow, spared_units
 from tests.helpers import tiny
 
 UNITS, OUT, TOKENS = 6, 4, 200

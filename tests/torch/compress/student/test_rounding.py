@@ -10,9 +10,13 @@ from torch import Tensor
 from outrider.errors import ConfigError
 from outrider.formats.quantised import int4_groups
 from outrider.formats.safetensors import Weight
-from outrider.torch.compress.student import moments as measuring
-from outrider.torch.compress.student.moments import input_moments, lost
-from outrider.torch.compress.student.rounding import round_columns, round_feedforwards
+from outrider.torch.compress.student import narrow as measuring
+from outrider.torch.compress.student.narrow import (
+    input_moments,
+    lost,
+    round_columns,
+    round_feedforwards,
+)
 from tests.helpers import tiny
 
 INPUTS, OUT, TOKENS = 64, 5, 300

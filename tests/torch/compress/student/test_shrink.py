@@ -17,8 +17,8 @@ from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError, ModelError
 from outrider.runtime import load
 from outrider.text.tokenizer import load_tokenizer
-from outrider.text.tokenizer.cut import cut_tokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
+from outrider.text.tokenizer.vocabulary import cut_tokenizer
 from outrider.torch.compress.student import shrink
 from outrider.torch.models import load_model
 from outrider.torch.training.batches import valid_batches

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.show.palette import INK, QUIET, SERIES
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.show.palette import INK, QUIET, SERIES, load_pyplot, save_figure, style_axes
 
 __all__ = ["draw_scaling"]
 

@@ -20,7 +20,7 @@ import torch
 from outrider.errors import ConfigError, ResourceError, nearest
 from outrider.runtime.provenance import machine, versions
 from outrider.torch.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
-from outrider.torch.nn.cache import Room
+from outrider.torch.nn.cache import CacheSpec
 from outrider_lab.bench.attention.point import PEER, PointSetting, measure_point
 from outrider_lab.bench.process import JobEndedError, JobError, run_alone
 
@@ -242,7 +242,7 @@ def _cache_bytes(kind: str, sweep: Sweep) -> int | None:
     shape = HeadShape(sweep.heads, sweep.heads, sweep.width)
     spec = {"kind": kind, **scaling_options(kind, CACHED)}
     attention = build_attention(spec, causal=True, shape=shape)
-    room = Room(1, CACHED, sweep.heads, sweep.width, torch.float32, torch.device("cpu"))
+    room = CacheSpec(1, CACHED, sweep.heads, sweep.width, torch.float32, torch.device("cpu"))
     return attention.new_cache(room).nbytes
 
 

@@ -9,8 +9,18 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InputError
-from outrider.show.palette import FAINT, GRID, INK, QUIET, SERIES, TEAL, rgb
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.show.palette import (
+    FAINT,
+    GRID,
+    INK,
+    QUIET,
+    SERIES,
+    TEAL,
+    load_pyplot,
+    rgb,
+    save_figure,
+    style_axes,
+)
 from outrider_lab.bench.compare.summary import time_key, title
 
 __all__ = ["draw_comparison"]

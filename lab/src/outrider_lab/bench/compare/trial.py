@@ -52,7 +52,7 @@ class Trial:
         """Where the result is written."""
         return Path(self.config.folder) / "comparison.json"
 
-    def describe(self) -> dict[str, Any]:
+    def build_spec(self) -> dict[str, Any]:
         """Return the settings that an earlier result must share to be reused."""
         config = self.config.model_dump(
             mode="json", exclude={"folder": True, "data": {"folder": True, "root": True}}
@@ -95,7 +95,7 @@ def run_trial(trial: Trial, console: Console) -> dict[str, Any]:
     trained = checkpoints.latest() != found
     peak = _peak_bytes() - before if trained else None
     result = {
-        "made_with": trial.describe(),
+        "made_with": trial.build_spec(),
         "seed": trial.config.seed,
         "peak_bytes": earlier.get("peak_bytes", peak),
         "cpu_seconds": earlier.get("cpu_seconds", spent),
@@ -115,7 +115,7 @@ def _read(trial: Trial) -> dict[str, Any]:
         found: dict[str, Any] = json.loads(trial.outcome.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if found.get("made_with") == trial.describe() else {}
+    return found if found.get("made_with") == trial.build_spec() else {}
 
 
 def _train(trial: Trial, console: Console) -> Path:

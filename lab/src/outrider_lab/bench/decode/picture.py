@@ -7,8 +7,17 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.show.palette import INDIGO, INK, OCHRE, ORANGE, QUIET, TEAL
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.show.palette import (
+    INDIGO,
+    INK,
+    OCHRE,
+    ORANGE,
+    QUIET,
+    TEAL,
+    load_pyplot,
+    save_figure,
+    style_axes,
+)
 
 __all__ = ["draw_decode_speed"]
 

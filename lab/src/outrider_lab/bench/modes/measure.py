@@ -14,8 +14,7 @@ from typing import Any, Literal
 
 from outrider.decoding import Backend, DecodeSettings, Request, decode
 from outrider.decoding.statistics import Statistics
-from outrider.evaluation.metrics import score_translations
-from outrider.evaluation.repetition import length_ratio, repetition_rate
+from outrider.evaluation.metrics import length_ratio, repetition_rate, score_translations
 from outrider.runtime import Translator
 from outrider.runtime.exactness import DRAFT_TOKENS
 from outrider.runtime.options import decode_settings

@@ -5,8 +5,16 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from outrider.show.palette import INDIGO, INK, ORANGE, QUIET, TEAL
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.show.palette import (
+    INDIGO,
+    INK,
+    ORANGE,
+    QUIET,
+    TEAL,
+    load_pyplot,
+    save_figure,
+    style_axes,
+)
 
 __all__ = ["draw_modes"]
 

@@ -17,7 +17,7 @@ from typing import Any
 
 from outrider.errors import ModelError, ResourceError
 from outrider.runtime import Translator, load
-from outrider.serving.spec import Spec, read_spec
+from outrider.serving.registry import Spec, read_spec
 from outrider_lab.bench.serve.clients import Load, ask_all, first_tokens
 from outrider_lab.bench.serve.server import Server, serve_line, serving
 

@@ -12,7 +12,7 @@ from time import perf_counter
 from typing import Any, NamedTuple
 
 from outrider.decoding import DecodeSettings, Request, Session, decode
-from outrider.decoding.decode import AHEAD
+from outrider.decoding.session import AHEAD
 from outrider.errors import OutriderError
 from outrider.runtime import Translator
 from outrider.runtime.options import call_settings

@@ -4,8 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.show.palette import EMPTY, INK, QUIET, SERIES
-from outrider.show.pictures.pyplot import load_pyplot, save_figure
+from outrider.show.palette import EMPTY, INK, QUIET, SERIES, load_pyplot, save_figure
 from outrider_lab.bench.session.measure import Stay
 
 __all__ = ["draw_session"]

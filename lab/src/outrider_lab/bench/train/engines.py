@@ -11,9 +11,9 @@ from transformers import get_inverse_sqrt_schedule
 
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.torch.models import Seq2Seq, Seq2SeqConfig
-from outrider.torch.training.allocator import keep_memory
 from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.checkpoint import Checkpoints
+from outrider.torch.training.memory import keep_memory
 from outrider.torch.training.objectives import IGNORED, TranslationObjective
 from outrider.torch.training.precision import choose_precision
 from outrider.torch.training.trainer import Trainer

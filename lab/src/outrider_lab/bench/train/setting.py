@@ -4,8 +4,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from outrider.data.prepared import Prepared
+from outrider.run_config import TrainConfig
 from outrider.torch.training.batches import BatchStream
-from outrider.train_config import TrainConfig
 
 __all__ = ["FOREVER", "SpeedSetting"]
 

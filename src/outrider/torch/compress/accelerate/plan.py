@@ -1,20 +1,75 @@
-"""What an acceleration will do, and how long that takes on this machine."""
+"""What an acceleration will do, and how long that takes on this machine.
+
+Sentences of text files: counted, and some of them taken, spread evenly.
+"""
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from outrider.backends.native import NativeBackend
+from outrider.data.lines import decode, open_file, read_lines
 from outrider.errors import DataError, ModelError
-from outrider.files import file_sha256, read_json, write_json
+from outrider.files import file_sha256, read_json, replacing, write_json
 from outrider.files.hub import model_folder
-from outrider.formats.identity import weights_of
+from outrider.formats.folder import weights_of
 from outrider.runtime import Translator, load
-from outrider.torch.compress.accelerate.text import count_sentences, read_sentences, sample
+from outrider.text.sentences import split
 
-__all__ = ["HELD_OUT", "Plan", "probe", "settle_plan"]
+__all__ = [
+    "HELD_OUT",
+    "Plan",
+    "count_sentences",
+    "probe",
+    "read_sentences",
+    "sample",
+    "settle_plan",
+    "write_sample",
+]
+
+LONGEST_LINE = 1 << 16
+"""Bytes; a longer line is no text."""
+SHORTEST, LONGEST = 2, 400
+"""Letters of a sentence that is worth translating."""
+
+
+def read_sentences(files: Iterable[Path]) -> Iterator[str]:
+    """Yield the sentences of files, plain or .gz; what cannot be read is left out."""
+    for path in files:
+        with open_file(path) as file:
+            for raw in read_lines(file, path, LONGEST_LINE):
+                line, fault = decode(raw)
+                if fault:
+                    continue
+                for sentence in map(str.strip, split(line)):
+                    if SHORTEST <= len(sentence) <= LONGEST:
+                        yield sentence
+
+
+def count_sentences(path: Path) -> int:
+    """Count the sentences of a file."""
+    return sum(1 for _ in read_sentences([path]))
+
+
+def sample(sentences: Iterable[str], wanted: int, *, of: int) -> list[str]:
+    """Take `wanted` of `of` sentences, spread evenly."""
+    return list(_spread(sentences, wanted, of))
+
+
+def write_sample(sentences: Iterable[str], path: Path, wanted: int, *, of: int) -> None:
+    """Write so many of the sentences to a file, one a line."""
+    with replacing(path) as out:
+        for sentence in _spread(sentences, wanted, of):
+            out.write(" ".join(sentence.split()) + "\n")
+
+
+def _spread(sentences: Iterable[str], wanted: int, of: int) -> Iterator[str]:
+    for number, sentence in enumerate(sentences):
+        if (number + 1) * wanted // of > number * wanted // of:
+            yield sentence
+
 
 FILE = "plan.json"
 HELD_OUT = 400

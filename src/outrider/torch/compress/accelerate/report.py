@@ -1,19 +1,28 @@
-"""What an acceleration found, as JSON, as a section of the model's card, and as a picture."""
+"""What an acceleration found, as JSON, as a section of the model's card, and as a picture.
+
+Decoding speed of a model with and without its drafter, on sentences that were held out.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from rich.console import Console
+
+from outrider.bench import bench, choose_lines
+from outrider.bounds import default_threads
+from outrider.data.prepared import Prepared
 from outrider.errors import MissingExtraError
 from outrider.files import write_json, write_text
 from outrider.run_config import RunConfig
-from outrider.show.palette import INK, QUIET, TEAL
-from outrider.show.pictures.pyplot import load_pyplot, save_figure, style_axes
+from outrider.runtime.provenance import origin
+from outrider.show.palette import INK, QUIET, TEAL, load_pyplot, save_figure, style_axes
 from outrider.torch.compress.accelerate.plan import Plan
 from outrider.torch.training.log import read_log
+from outrider.torch.training.validation import valid_texts
 
-__all__ = ["gain", "write_report"]
+__all__ = ["gain", "measure", "write_report"]
 
 TITLE = "## How much faster"
 
@@ -130,3 +139,22 @@ def _draw(curve: list[dict[str, float]], rows: list[dict[str, Any]], path: Path)
         save_figure(figure, path, dpi=150, facecolor="white", pil_kwargs={"optimize": True})
     finally:
         pyplot.close(figure)
+
+
+SENTENCES = 128
+
+
+def measure(
+    folder: Path, target: Path, prepared: Prepared, threads: int | None, console: Console
+) -> dict[str, Any]:
+    """Decode held-out sentences in batches of several sizes, with one thread and with all."""
+    held_out = prepared.folder.parent / "held-out.txt"
+    write_text(held_out, "".join(f"{line}\n" for line in valid_texts(prepared)[0]))
+    console.print("measuring on sentences that were held out", highlight=False)
+    result = bench(
+        {folder.name: folder},
+        choose_lines(held_out, SENTENCES),
+        threads=sorted({1, threads or default_threads()}),
+        modes=("ar", "tandem"),  # a drafter of a few slots writes no complete text in parallel
+    )
+    return result | {"target": target.name, **origin(folder)}

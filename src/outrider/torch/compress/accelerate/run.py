@@ -17,10 +17,14 @@ from outrider.errors import DataError, ModelError
 from outrider.files import locked, read_json, working_folder, write_json
 from outrider.files.hub import model_folder
 from outrider.jobs.distill import distill
-from outrider.torch.compress.accelerate.measure import measure
-from outrider.torch.compress.accelerate.plan import HELD_OUT, Plan, settle_plan
-from outrider.torch.compress.accelerate.report import gain, write_report
-from outrider.torch.compress.accelerate.text import read_sentences, write_sample
+from outrider.torch.compress.accelerate.plan import (
+    HELD_OUT,
+    Plan,
+    read_sentences,
+    settle_plan,
+    write_sample,
+)
+from outrider.torch.compress.accelerate.report import gain, measure, write_report
 from outrider.torch.compress.accelerate.train import settle_run
 from outrider.torch.training.run import train_run
 

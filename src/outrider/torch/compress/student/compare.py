@@ -15,7 +15,7 @@ from outrider.errors import DataError
 from outrider.evaluation.evaluate import evaluate_translation
 from outrider.files import read_json, write_json, write_text
 from outrider.runtime.engine import choose_engine
-from outrider.runtime.origin import origin
+from outrider.runtime.provenance import origin
 from outrider.torch.training.card import UNSCORED
 
 __all__ = ["Test", "compare", "measure_speed", "megabytes"]

@@ -7,10 +7,9 @@ from pydantic import AfterValidator, BeforeValidator, Field, model_validator
 from outrider.config import Config
 from outrider.data.config import CleanConfig
 from outrider.errors import ConfigError
-from outrider.evaluation.bleu_tokenizer import check_tokenizer
-from outrider.run_config import Numbers
+from outrider.evaluation.metrics import check_tokenizer
+from outrider.run_config import Numbers, TrainConfig
 from outrider.torch.compress.student.endpoint import EndpointConfig
-from outrider.train_config import TrainConfig
 
 __all__ = ["CleanTranslations", "ShapeConfig", "StudentConfig", "TestConfig", "TranslateConfig"]
 

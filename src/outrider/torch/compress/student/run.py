@@ -1,6 +1,10 @@
-"""From a teacher and text to a student: translate, shrink, train; each stage is kept once done."""
+"""From a teacher and text to a student: translate, shrink, train; each stage is kept once done.
 
-from collections.abc import Iterator
+The student as it is shipped: int8, some of it int4, with card and tokenizer.
+"""
+
+import shutil
+from collections.abc import Collection, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -14,16 +18,48 @@ from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError, DataError
 from outrider.files import locked, read_json, write_json
 from outrider.files.hub import model_folder
-from outrider.formats.quantised import EMBEDDINGS
+from outrider.formats.folder import weights_of
+from outrider.formats.quantised import EMBEDDINGS, FEEDFORWARD
 from outrider.run_config import RunConfig
 from outrider.torch.compress.student.compare import Test, compare
 from outrider.torch.compress.student.config import StudentConfig
 from outrider.torch.compress.student.shrink import shrink
-from outrider.torch.compress.student.small import write_small
 from outrider.torch.compress.student.translations import Translations, corpus_root, translate
+from outrider.torch.export import export_copy
 from outrider.torch.training.run import train_run
 
-__all__ = ["train_student"]
+__all__ = ["train_student", "write_small"]
+
+
+def write_small(
+    model: Path, out: Path, int4: Collection[str], pairs: Path, console: Console
+) -> Path:
+    """Write a model in few bits, unless that was done.
+
+    Args:
+        model: The trained student, in float32.
+        out: The folder to write.
+        int4: Which parts are int4.
+        pairs: Prepared pairs in its words, for feed-forwards to be rounded on.
+        console: Where to say what that costs.
+    """
+    record = out.with_suffix(".json")
+    made = {"weights": weights_of(model), "int4": sorted(int4)}
+    if out.is_dir() and record.is_file() and read_json(record, error=DataError) == made:
+        return out
+    rounded = out.with_name("rounded")
+    for old in (out, rounded):
+        shutil.rmtree(old, ignore_errors=True)
+    if FEEDFORWARD in int4:
+        shrink(model, rounded, int4=[FEEDFORWARD], data=pairs, console=console)
+        for path in model.iterdir():
+            if path.is_file() and not (rounded / path.name).exists():
+                shutil.copyfile(path, rounded / path.name)
+    export_copy(rounded if rounded.is_dir() else model, out, dtype="int8", int4=int4)
+    shutil.rmtree(rounded, ignore_errors=True)
+    write_json(record, made)
+    return out
+
 
 START, TEACHER, PAIRS = "start", "teacher", "pairs"
 

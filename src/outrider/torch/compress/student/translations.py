@@ -15,10 +15,9 @@ from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import DataError
 from outrider.files import read_json, write_json
 from outrider.files.hub import model_folder
-from outrider.formats.identity import weights_of
+from outrider.formats.folder import weights_of
 from outrider.jobs.distill import distill
-from outrider.torch.compress.accelerate.plan import probe
-from outrider.torch.compress.accelerate.text import read_sentences, sample, write_sample
+from outrider.torch.compress.accelerate.plan import probe, read_sentences, sample, write_sample
 from outrider.torch.compress.student.config import StudentConfig
 from outrider.torch.compress.student.endpoint import EndpointConfig, ask_all
 

@@ -33,21 +33,21 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outrider.inverse_cdf import masses
-from outrider.torch.models.drafter.base import DrafterBase
-from outrider.torch.models.drafter.choice import (
-    Candidates,
-    Choice,
-    Steps,
-    choose_all,
-    choose_in_order,
-)
-from outrider.torch.models.drafter.layers import (
+from outrider.torch.models.drafter.base import (
+    DrafterBase,
     Slots,
     block_sizes,
     keys_and_values,
     lstm_of,
     run_block,
     training_mask,
+)
+from outrider.torch.models.drafter.choice import (
+    Candidates,
+    Choice,
+    Steps,
+    choose_all,
+    choose_in_order,
 )
 from outrider.torch.models.state import DecoderState, Recent
 from outrider.torch.nn.cache import LayerCache, Step

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
-from outrider.torch.nn.cache import SLACK, Cache, LayerCache, Room, Step
+from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, LayerCache, Step
 from outrider.torch.nn.kernel.soft_window import (
     Part,
     attend_softly,
@@ -165,7 +165,7 @@ class Attention(AttentionBase):
         bias = log_fade(self._spend(q_BHTK), at_T[:, None] - at_T, self.config.ramp)
         return attend_softly(q_BHTK, k_BGTK, v_BGTK, bias, dropout=self.active_dropout)
 
-    def new_cache(self, room: Room) -> Cache:
+    def new_cache(self, room: CacheSpec) -> Cache:
         """Return a ring for each group of key-value heads, as long as the group reaches now."""
         return SpanCache(room, self._cache_parts(room.capacity))
 
@@ -229,7 +229,7 @@ class Attention(AttentionBase):
 class SpanCache:
     """A ring for each group of heads; how long it is was decided when the cache was made."""
 
-    def __init__(self, room: Room, parts: "Iterable[_CachePart]") -> None:
+    def __init__(self, room: CacheSpec, parts: "Iterable[_CachePart]") -> None:
         self.rings = [
             (part, LayerCache(room._replace(heads=len(part.kv_heads)), room.widen(part.slots)))
             for part in parts

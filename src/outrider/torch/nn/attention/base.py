@@ -18,7 +18,7 @@ import torch
 from torch import Tensor, nn
 
 from outrider.errors import ConfigError, nearest
-from outrider.torch.nn.cache import Cache, LayerCache, Room, Step
+from outrider.torch.nn.cache import Cache, CacheSpec, LayerCache, Step
 from outrider.torch.nn.kernel import flex
 from outrider.torch.nn.kernel.blockwise import NORMALISERS
 from outrider.torch.nn.kernel.dense import attend
@@ -189,7 +189,7 @@ class AttentionBase(nn.Module):
         """Return what a sequence of `length` tokens costs."""
         raise NotImplementedError
 
-    def new_cache(self, room: Room) -> Cache:
+    def new_cache(self, room: CacheSpec) -> Cache:
         """Return an empty cache; a variant that does not remember in one line makes its own."""
         return LayerCache(room, room.widen(self.slots(room.capacity)))
 

@@ -18,7 +18,7 @@ from outrider.errors import ConfigError
 from outrider.torch.nn.attention.base import AttentionConfig, Cost, HeadShape
 from outrider.torch.nn.attention.head_parts import HeadParts
 from outrider.torch.nn.attention.tiled import TiledAttention
-from outrider.torch.nn.cache import Cache, Room, Step
+from outrider.torch.nn.cache import Cache, CacheSpec, Step
 
 __all__ = ["FactorConfig", "FactoredAttention"]
 
@@ -156,7 +156,7 @@ class FactoredAttention(TiledAttention):
             q_BHTK, k_BGTK, v_BGTK, lambda half, q, k, v: half.run(q, k, v, keep_BT)
         )
 
-    def new_cache(self, room: Room) -> Cache:
+    def new_cache(self, room: CacheSpec) -> Cache:
         """Return one cache, or one for each half."""
         return super().new_cache(room) if self.halves is None else self.halves.new_cache(room)
 

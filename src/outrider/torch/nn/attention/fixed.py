@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention.factored import FactorConfig, FactoredAttention
-from outrider.torch.nn.cache import SLACK, Cache, LayerCache, Room, Slots, Step
+from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, LayerCache, Slots, Step
 from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.kernel.tiles import StridedRange, Tile, block_tiles
 
@@ -162,7 +162,7 @@ class Attention(FactoredAttention):
         keep = j[None, :] // stride < i[:, None] // stride
         return Tile(queries, keys, keep, more=True)
 
-    def new_cache(self, room: Room) -> Cache:
+    def new_cache(self, room: CacheSpec) -> Cache:
         """Return a cache of the own block and all summaries, where that is less than everything."""
         if (
             self.halves is None
@@ -220,7 +220,7 @@ class SummaryCache(LayerCache):
     query may see it.
     """
 
-    def __init__(self, room: Room, attention: Attention) -> None:
+    def __init__(self, room: CacheSpec, attention: Attention) -> None:
         super().__init__(room, room.widen(attention.slots(room.capacity)))
         self.attention = attention
         self.ring = attention.ring + room.slack - SLACK

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from outrider.torch.nn.attention.base import AttentionBase, Cost
-from outrider.torch.nn.cache import Cache, Room, Step
+from outrider.torch.nn.cache import Cache, CacheSpec, Step
 
 __all__ = ["HeadParts", "PartsCache"]
 
@@ -82,7 +82,7 @@ class HeadParts(nn.Module):
             lambda part, q, k, v: part.extend(q, k, v, next(caches), step),
         )
 
-    def new_cache(self, room: Room) -> PartsCache:
+    def new_cache(self, room: CacheSpec) -> PartsCache:
         """Return a cache for every part, with room for its own heads."""
         pairs = zip(self.parts, self.kv_heads, strict=True)
         return PartsCache([part.new_cache(room._replace(heads=heads)) for part, heads in pairs])

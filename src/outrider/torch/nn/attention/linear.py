@@ -21,7 +21,7 @@ from torch.nn import functional as F
 
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost
-from outrider.torch.nn.cache import SLACK, Cache, Room, Step, join_rows
+from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, Step, join_rows
 
 __all__ = ["Attention", "Config", "SumCache"]
 
@@ -87,7 +87,7 @@ class Attention(AttentionBase):
         weight_BGRTT = (q_BGRTK @ k_BGTK[:, :, None].transpose(-1, -2)) * keep
         return _divide(weight_BGRTT @ v_BGTE[:, :, None], q_BHTK)
 
-    def new_cache(self, room: Room) -> "SumCache":
+    def new_cache(self, room: CacheSpec) -> "SumCache":
         """The sum of what has stayed, and the newest tokens."""
         return SumCache(room)
 
@@ -108,7 +108,7 @@ class SumCache:
     have stayed.
     """
 
-    def __init__(self, room: Room) -> None:
+    def __init__(self, room: CacheSpec) -> None:
         precise = torch.promote_types(room.dtype, torch.float32)
         shape = (room.rows, room.heads, room.width, room.width + 1)
         self.sum_BGKE = torch.zeros(shape, dtype=precise, device=room.device)

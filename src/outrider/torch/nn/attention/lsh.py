@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
-from outrider.torch.nn.cache import SLACK, Cache, Room, Step
+from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, Step
 from outrider.torch.nn.cache.chain import ChainCache
 from outrider.torch.nn.kernel.bucketed import attend_in_buckets
 from outrider.torch.nn.kernel.dense import attend
@@ -116,7 +116,7 @@ class Attention(AttentionBase):
         """The pattern that the buckets give, as a dense mask."""
         return self._dense(q_BHTK, v_BGTK, self._layout(q_BHTK, keep_BT))
 
-    def new_cache(self, room: Room) -> Cache:
+    def new_cache(self, room: CacheSpec) -> Cache:
         """Every token, with the chains of its buckets."""
         room = room._replace(heads=self.shape.heads)
         return ChainCache(room, rounds=self.config.rounds, buckets=self.config.buckets)

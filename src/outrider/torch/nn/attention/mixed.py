@@ -16,7 +16,7 @@ from outrider.errors import ConfigError
 from outrider.torch.nn.attention import build_attention
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
 from outrider.torch.nn.attention.head_parts import HeadParts
-from outrider.torch.nn.cache import Cache, Room, Step
+from outrider.torch.nn.cache import Cache, CacheSpec, Step
 
 __all__ = ["Attention", "Config"]
 
@@ -136,7 +136,7 @@ class Attention(AttentionBase):
             q_BHTK, k_BGTK, v_BGTK, lambda part, q, k, v: part.reference(q, k, v, keep_BT=keep_BT)
         )
 
-    def new_cache(self, room: Room) -> Cache:
+    def new_cache(self, room: CacheSpec) -> Cache:
         """Return a cache for every part."""
         return self.parts.new_cache(room)
 

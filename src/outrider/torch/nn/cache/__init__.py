@@ -7,7 +7,7 @@ over a window of W tokens asks for C = W - 1 + `SLACK` slots and wraps around.
 
 Why `SLACK`: token p overwrites token p - C. An extend of m <= SLACK tokens from length L reaches
 p = L + m - 1, so it overwrites tokens up to L - W at most, and those no later query sees, not even
-after all m are rolled back. Whoever will extend by longer blocks asks for more (`Room.slack`).
+after all m are rolled back. Whoever will extend by longer blocks asks for more (`CacheSpec.slack`).
 """
 
 from collections.abc import Callable, Sequence
@@ -18,14 +18,14 @@ from torch import Tensor
 
 from outrider.torch.nn.position import Positions
 
-__all__ = ["SLACK", "Cache", "LayerCache", "Pattern", "Room", "Slots", "Step", "join_rows"]
+__all__ = ["SLACK", "Cache", "CacheSpec", "LayerCache", "Pattern", "Slots", "Step", "join_rows"]
 
 SLACK = 64
 """Most tokens one extend may add to a cache that wraps, and so the longest rollback, unless its
 room has more."""
 
 
-class Room(NamedTuple):
+class CacheSpec(NamedTuple):
     """What a cache must hold at most, and how."""
 
     rows: int
@@ -167,7 +167,7 @@ class Step:
 class LayerCache:
     """Keys and values of one layer: [B, G, C, K] each."""
 
-    def __init__(self, room: Room, slots: int) -> None:
+    def __init__(self, room: CacheSpec, slots: int) -> None:
         """Make an empty cache of `slots` slots; fewer than the room's capacity wrap around."""
         shape = (room.rows, room.heads, slots, room.width)
         self.k_BGCK = torch.zeros(shape, dtype=room.dtype, device=room.device)

@@ -12,7 +12,7 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from outrider.torch.nn.cache import LayerCache, Room, Slots, join_rows
+from outrider.torch.nn.cache import CacheSpec, LayerCache, Slots, join_rows
 
 __all__ = ["ChainCache"]
 
@@ -25,7 +25,7 @@ class ChainCache:
 
     wraps = False
 
-    def __init__(self, room: Room, *, rounds: int, buckets: int) -> None:
+    def __init__(self, room: CacheSpec, *, rounds: int, buckets: int) -> None:
         self.lines = LayerCache(room, room.capacity)
         shape = (room.rows, room.heads, rounds)
         # Tokens are counted from 1 here: 0 is none, and before none is none.

@@ -20,7 +20,7 @@ from torch import Tensor, nn
 from torch.nn import functional as F
 
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig
-from outrider.torch.nn.cache import SLACK, Cache, LayerCache, Room, Step
+from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, LayerCache, Step
 from outrider.torch.nn.cache.ring import RingedCache
 from outrider.torch.nn.kernel.blockwise import Scoring, blockwise
 from outrider.torch.nn.kernel.dense import attend
@@ -133,7 +133,7 @@ class SelfAttention(nn.Module):
         """Room for `capacity` tokens a row, as far as the pattern needs them."""
         weight = self.qkv.weight
         width = self.head_width + (self.columns.extra if self.columns is not None else 0)
-        room = Room(rows, capacity, self.kv_heads, width, weight.dtype, weight.device, slack)
+        room = CacheSpec(rows, capacity, self.kv_heads, width, weight.dtype, weight.device, slack)
         cache = self.attention.new_cache(room)
         if self.correlation is None:
             return cache

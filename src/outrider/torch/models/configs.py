@@ -1,0 +1,262 @@
+"""What the configs of all models know beyond their description.
+
+What no model may ask of its attentions; each says itself what it can do.
+
+The config of a decoder-only language model.
+
+The config of a masked language model.
+
+The config of an encoder-decoder.
+
+The configs of drafters and CTC decoders.
+
+Model configs as Hugging Face knows them: descriptions that also know what needs PyTorch.
+"""
+
+from typing import Any
+
+from huggingface_hub.dataclasses import strict
+from transformers import PreTrainedConfig
+
+from outrider.config import build_config
+from outrider.errors import ConfigError
+from outrider.formats.side_spec import CtcSpec, DrafterSpec
+from outrider.formats.spec import (
+    BIASES,
+    LanguageModelSpec,
+    MaskedLmSpec,
+    ModelSpec,
+    Seq2SeqSpec,
+    check_usual_score,
+)
+from outrider.torch.models.pretrained import check_encoder, longest_row
+from outrider.torch.nn.attention import (
+    AttentionBase,
+    AttentionConfig,
+    HeadShape,
+    build_attention,
+    cross_options,
+    kinds_with,
+    load_attention,
+)
+from outrider.torch.nn.family.halting import HaltingConfig, PonderingConfig
+from outrider.torch.nn.family.skip import SkipConfig
+
+__all__ = [
+    "CtcConfig",
+    "DrafterConfig",
+    "LanguageModelConfig",
+    "MaskedLmConfig",
+    "ModelConfig",
+    "Seq2SeqConfig",
+    "check_attentions",
+]
+
+
+@strict
+class ModelConfig(ModelSpec, PreTrainedConfig):
+    """The parts that the words of a description stand for."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        PreTrainedConfig.__post_init__(self, **kwargs)
+
+    @property
+    def halting_config(self) -> HaltingConfig | None:
+        """What `halting` says, checked; None where tokens do not halt."""
+        if self.halting is None:
+            return None
+        return build_config(HaltingConfig, self.halting, prefix="halting.")
+
+    @property
+    def pondering_config(self) -> PonderingConfig | None:
+        """What `pondering` says, checked; None where cells take one step a token."""
+        if self.pondering is None:
+            return None
+        return build_config(PonderingConfig, self.pondering, prefix="pondering.")
+
+    def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
+        """Return the attention of one layer: the one given for all, or its own of a list."""
+        spec = super().layer_attention(key, layer)
+        if isinstance(getattr(self, key), list):
+            return spec
+        variant = load_attention(spec.get("kind", ""), key=f"{key}.kind")
+        options: dict[str, Any] = variant.Config.for_layer(spec, layer)
+        return options
+
+    @property
+    def head_shape(self) -> HeadShape:
+        """The heads of every self-attention."""
+        heads = self.num_attention_heads
+        return HeadShape(heads, self.num_key_value_heads or heads, self.head_width)
+
+
+def check_attentions(config: ModelConfig) -> None:
+    """Refuse attentions, and combinations of other keys with them, that no model can have."""
+    _check_shared(config)
+    for key, (layers, causal) in config.attention_keys.items():
+        checked: list[dict[str, Any]] = []  # a thousand layers have few different attentions
+        for index in range(0 if config.is_recurrent(key) else getattr(config, layers)):
+            spec = config.layer_attention(key, index)
+            if spec in checked[-2:]:
+                continue
+            checked.append(spec)
+            attention = build_attention(spec, causal=causal, shape=config.head_shape, key=key)
+            _check_columns(config, key, attention)
+            _check_reversible(config, key, attention)
+
+
+def _check_shared(config: ModelConfig) -> None:
+    if config.depth != "shared":
+        return
+    for key in config.attention_keys:
+        spec: dict[str, Any] = getattr(config, key) or {}
+        if not config.is_recurrent(key):
+            kind = spec.get("kind", "")
+            load_attention(kind, key=f"{key}.kind").Config.check_shared(spec, key)
+        if config.halting_config is not None:
+            _check_halting(config, key, spec)
+
+
+def _check_halting(config: ModelConfig, key: str, spec: dict[str, Any]) -> None:
+    if config.is_recurrent(key):
+        message = f"a {config.core_of(key)} reads every token, so none can halt; leave halting out"
+        raise ConfigError(config.core_keys[key], message)
+    kind = spec.get("kind", "")
+    if not load_attention(kind, key=f"{key}.kind").Attention.halting_ok:
+        expected = ", ".join(kinds_with("halting_ok"))
+        message = f"{kind!r} cannot leave tokens out; with halting use {expected}"
+        raise ConfigError(f"{key}.kind", message)
+    check_usual_score(key, spec, "tokens that halt look with")
+    if config.position_correlation:
+        message = "needs a token's neighbours, which may have halted; use one of the two"
+        raise ConfigError("position_correlation", message)
+
+
+def _check_columns(config: ModelConfig, key: str, attention: AttentionBase) -> None:
+    if config.position not in BIASES:
+        return
+    for part in attention.modules():
+        if isinstance(part, AttentionBase) and not part.columns_ok:
+            message = f"{part.kind!r} in {key} cannot be biased by {config.position!r}"
+            message += "; use rotary"
+            raise ConfigError("position", message)
+
+
+def _check_reversible(config: ModelConfig, key: str, attention: AttentionBase) -> None:
+    if config.residual == "reversible":
+        for part in attention.modules():
+            if isinstance(part, AttentionBase):
+                part.check_reversible(key)
+
+
+@strict
+class LanguageModelConfig(LanguageModelSpec, ModelConfig):
+    """A decoder-only language model."""
+
+    is_decoder: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        ModelConfig.__post_init__(self, **kwargs)
+        LanguageModelSpec.__post_init__(self)
+        check_attentions(self)
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Hugging Face's name for `layers`."""
+        return self.layers
+
+
+@strict
+class MaskedLmConfig(MaskedLmSpec, ModelConfig):
+    """An encoder alone, which names the tokens that are hidden from it."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        ModelConfig.__post_init__(self, **kwargs)
+        MaskedLmSpec.__post_init__(self)
+        check_attentions(self)
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """Hugging Face's name for `layers`."""
+        return self.layers
+
+    @property
+    def max_position_embeddings(self) -> int:
+        """Hugging Face's name for `max_positions`."""
+        return self.max_positions
+
+
+@strict
+class Seq2SeqConfig(Seq2SeqSpec, ModelConfig):
+    """An encoder-decoder."""
+
+    is_encoder_decoder: bool = True
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        ModelConfig.__post_init__(self, **kwargs)
+        Seq2SeqSpec.__post_init__(self)
+        check_attentions(self)
+        self._check_skipped()
+        self._check_cross()
+        if self.encoder is not None:
+            check_encoder(self.encoder)
+
+    @property
+    def longest_source(self) -> int:
+        """Most source tokens, end included, that can be read at once."""
+        longest = self.max_positions
+        return longest if self.encoder is None else min(longest, longest_row(self.encoder))
+
+    @property
+    def skip_config(self) -> SkipConfig | None:
+        """What `skip` says, checked; None where every token takes part."""
+        if self.skip is None:
+            return None
+        return build_config(SkipConfig, self.skip, prefix="skip.")
+
+    @property
+    def cross_config(self) -> AttentionConfig | None:
+        """What `cross_attention` says, checked; None for the usual."""
+        return None if self.cross_attention is None else cross_options(self.cross_attention)
+
+    def _check_cross(self) -> None:
+        cross = self.cross_config
+        if cross is not None and cross.score == "fast" and self.halting is not None:
+            message = "counts positions, and tokens that halt are taken out; use another score"
+            raise ConfigError("cross_attention.score", message)
+
+    def _check_skipped(self) -> None:
+        skip = self.skip_config
+        if skip is None:
+            return
+        last = self.encoder_layers - 1
+        if not all(0 <= layer <= last for layer in skip.layers or ()):
+            message = f"got {list(skip.layers or ())}, expected layers from 0 to {last}"
+            raise ConfigError("skip.layers", message)
+        for layer in range(self.encoder_layers) if skip.layers is None else skip.layers:
+            spec = self.layer_attention("encoder_attention", layer)
+            variant = load_attention(spec.get("kind", ""), key="encoder_attention.kind")
+            if not variant.Attention.skipping_ok or spec.get("score") == "fast":
+                message = f"layer {layer} asks how far apart tokens stand, so none can be skipped"
+                expected = " or ".join(kinds_with("skipping_ok"))
+                raise ConfigError(
+                    "encoder_attention", f"{message}; use kind {expected}, and not score fast"
+                )
+
+
+@strict
+class DrafterConfig(DrafterSpec, PreTrainedConfig):
+    """A drafter: its own layer, and how it is trained."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        PreTrainedConfig.__post_init__(self, **kwargs)
+        DrafterSpec.__post_init__(self)
+
+
+@strict
+class CtcConfig(CtcSpec, PreTrainedConfig):
+    """A parallel decoder and how it is trained."""
+
+    def __post_init__(self, **kwargs: Any) -> None:
+        PreTrainedConfig.__post_init__(self, **kwargs)
+        CtcSpec.__post_init__(self)
