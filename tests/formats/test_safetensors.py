@@ -124,3 +124,13 @@ def test_int8_with_scales_is_widened_cut_and_stacked() -> None:
     assert mixed.kind == "float32"
     assert mixed.as_float32().tolist() == [[0.5, -63.5], [6.0, 0.0], [1.0, 1.0]]
     assert stack([one]) is one
+
+
+@pytest.mark.parametrize("kind", [np.float16, np.float32])
+def test_scales_of_any_width_are_checked_without_a_warning(kind: Any) -> None:
+    data = np.ones((2, 4), np.int8)
+    scale = np.array([1, np.finfo(np.float16).max], kind)
+    assert Weight("int8", data, scale).is_finite()
+    assert not Weight("int8", data, np.array([1, np.inf], kind)).is_finite()
+    assert not Weight("int8", data, np.array([np.nan, 1], kind)).is_finite()
+    assert kind is np.float16 or not Weight("int8", data, np.array([3e38, 1], kind)).is_finite()

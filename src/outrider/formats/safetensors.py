@@ -86,7 +86,7 @@ class Weight:
     def is_finite(self) -> bool:
         """Whether every number is finite as float32; nothing is copied but a piece at a time."""
         if self.scale is not None:
-            return bool((np.abs(self.scale) <= LARGEST / 128).all())
+            return bool((np.abs(self.scale.astype(np.float64)) <= LARGEST / 128).all())
         return all(_are_finite(self.kind, piece) for piece in _pieces(self.data))
 
     def equals(self, other: "Weight") -> bool:
