@@ -42,7 +42,7 @@ def test_every_other_command_names_the_extra(command: str, demo: Path, tmp_path:
     run.write_text(CONFIG)
     lines: dict[str, list[str | Path]] = {
         "prepare": [run],
-        "evaluate": [demo, "--source", "x", "--reference", "y"],
+        "evaluate": [demo, "--text", "x"],
         "export": [demo, tmp_path / "new"],
         "distill": [demo, "--data", "x", "--out", "y"],
         "config": [run],
