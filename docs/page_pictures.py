@@ -34,7 +34,9 @@ def main() -> None:
     program = find()
     if program is None:
         sys.exit("no Chromium here: apt install chromium")
-    engine = Engine([read_spec(f"en-de={ROOT / 'demo' / 'en-de'}")], place={"backend": "native"})
+    engine = Engine(
+        [read_spec(f"en-de={ROOT / 'demo' / 'en-de'}")], load_options={"backend": "native"}
+    )
     with serving(engine) as address, Browser(program) as browser:
         for name, shot in SHOTS.items():
             _take(browser, address, IMAGES / f"{name}.png", *shot)

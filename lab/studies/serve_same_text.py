@@ -37,7 +37,7 @@ def main() -> None:
                 server.url,
                 translator,
                 writer,
-                place={"backend": "native"},
+                load_options={"backend": "native"},
                 requests=given.requests,
                 clients=given.clients,
                 quit_share=given.quit,

@@ -1,4 +1,4 @@
-"""The engine: what it answers is what the library says, whoever comes and goes."""
+"""The engine gives the same results as the library, whichever requests come and go."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -10,10 +10,11 @@ import pytest
 
 import outrider
 from outrider.errors import ConfigError, InputError
-from outrider.serving.answers import BusyError, LateError, TooLargeError, UnknownError
-from outrider.serving.engine import Ask, Engine, Finished, Progress
+from outrider.serving.engine import Engine
+from outrider.serving.errors import BusyError, LateError, TooLargeError, UnknownError
 from outrider.serving.limits import Limits
 from outrider.serving.registry import read_spec
+from outrider.serving.request import Delta, Output, TextRequest
 
 TEXT = "a small dog runs. two men play! where is the station?"
 LONG = " ".join([TEXT] * 10)
@@ -31,8 +32,8 @@ def run(models: list[str], story: Callable[[Engine], Awaitable[Any]], **given: A
     return asyncio.run(play())
 
 
-def ask(text: str = TEXT, **given: Any) -> Ask:
-    return Ask(**{"model": "en-de", "texts": (text,), **given})
+def ask(text: str = TEXT, **given: Any) -> TextRequest:
+    return TextRequest(**{"model": "en-de", "texts": (text,), **given})
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -41,19 +42,19 @@ async def until(condition: Callable[[], bool]) -> None:
             await asyncio.sleep(0.005)
 
 
-def test_a_stream_says_every_token_and_ends_with_the_text(translator, offline) -> None:
+def test_a_stream_yields_every_token_and_ends_with_the_text(translator, offline) -> None:
     async def story(engine: Engine) -> None:
-        said: dict[int, list[int]] = {}
+        tokens: dict[int, list[int]] = {}
         texts, drafted = [], 0
         async for event in engine.stream(ask(options={"draft_tokens": 4})):
-            if isinstance(event, Progress):
-                said.setdefault(event.piece, []).extend(event.tokens)
+            if isinstance(event, Delta):
+                tokens.setdefault(event.piece, []).extend(event.tokens)
                 drafted += sum(len(one.drafted) for one in event.rounds)
             else:
                 texts.append((event.pieces, event.done, event.results[0].text))
         (whole,) = offline.results([TEXT])[0]
-        assert [token for piece in sorted(said) for token in said[piece]] == list(whole.tokens)
-        assert drafted > 0, "rounds tell what was drafted"
+        assert [token for piece in sorted(tokens) for token in tokens[piece]] == list(whole.tokens)
+        assert drafted > 0, "rounds contain the drafts"
         assert texts[-1] == (3, True, whole.text)
         assert all(whole.text.startswith(text) for *_, text in texts)
 
@@ -64,7 +65,7 @@ def test_an_empty_text_ends_at_once(translator) -> None:
     async def story(engine: Engine) -> None:
         events = [event async for event in engine.stream(ask("", texts=("", " \n")))]
         assert [(event.text, event.done) for event in events] == [(0, True), (1, True)]
-        assert all(isinstance(event, Finished) for event in events)
+        assert all(isinstance(event, Output) for event in events)
 
     run([f"en-de={translator}"], story)
 
@@ -73,28 +74,28 @@ def test_time_counts_from_when_a_request_began(translator) -> None:
     async def story(engine: Engine) -> None:
         now = asyncio.get_running_loop().time()
         assert await engine.answer(ask(began=now - 1))
-        with pytest.raises(LateError, match="not done within 60 seconds"):
+        with pytest.raises(LateError, match="not finish within 60 seconds"):
             await engine.answer(ask(began=now - 61))
 
     run([f"en-de={translator}"], story)
 
 
-def test_who_leaves_is_called_off_at_the_next_round(translator, offline) -> None:
+def test_a_cancelled_request_stops_at_the_next_step(translator, offline) -> None:
     async def story(engine: Engine) -> None:
-        async with engine.shelf.hold("en-de") as loaded:
+        async with engine.registry.hold("en-de") as loaded:
             waiting = asyncio.create_task(engine.answer(ask(LONG)))
-            await until(lambda: loaded.driver.running > 0)
+            await until(lambda: loaded.thread.running > 0)
             assert len(loaded.admission) == 1
             waiting.cancel()
-            await until(lambda: loaded.driver.running == 0)
+            await until(lambda: loaded.thread.running == 0)
             assert (len(loaded.admission), loaded.admission.tokens) == (0, 0)
             whole = len(offline.results([LONG])[0][0].tokens)
-            assert 0 < loaded.driver.tokens < whole / 2, "it was decoded to its end"
+            assert 0 < loaded.thread.tokens < whole / 2, "it was decoded to its end"
             assert (await engine.answer(ask()))[0][0].text == offline.translate(TEXT)
             async with aclosing(engine.stream(ask(LONG))) as events:
                 async for _ in events:
                     break
-            await until(lambda: loaded.driver.running == 0)
+            await until(lambda: loaded.thread.running == 0)
             assert loaded.admission.tokens == 0
 
     run([f"en-de={translator}"], story)
@@ -108,9 +109,9 @@ def test_a_short_request_overtakes_a_document(translator) -> None:
             await engine.answer(ask(text))
             order.append(name)
 
-        async with engine.shelf.hold("en-de") as loaded:
+        async with engine.registry.hold("en-de") as loaded:
             book = asyncio.create_task(one("book", LONG))
-            await until(lambda: loaded.driver.running > 0)
+            await until(lambda: loaded.thread.running > 0)
             await asyncio.gather(one("note", "two men play"), book)
         assert order == ["note", "book"]
 
@@ -119,17 +120,17 @@ def test_a_short_request_overtakes_a_document(translator) -> None:
 
 def test_a_request_that_takes_too_long_is_given_up(translator) -> None:
     async def story(engine: Engine) -> None:
-        async with engine.shelf.hold("en-de") as loaded:
-            with pytest.raises(LateError, match=r"not done within 0\.05 seconds"):
+        async with engine.registry.hold("en-de") as loaded:
+            with pytest.raises(LateError, match=r"not finish within 0\.05 seconds"):
                 await engine.answer(ask(" ".join([LONG] * 20), seconds=0.05))
-            await until(lambda: loaded.driver.running == 0)
+            await until(lambda: loaded.thread.running == 0)
 
     run([f"en-de={translator}"], story)
 
 
 def test_the_queue_has_a_bound(translator, offline) -> None:
     async def story(engine: Engine) -> None:
-        async with engine.shelf.hold("en-de") as loaded:
+        async with engine.registry.hold("en-de") as loaded:
             first = asyncio.create_task(engine.answer(ask(LONG)))
             await until(lambda: len(loaded.admission) == 1)
             with pytest.raises(BusyError, match="too many requests are waiting") as refused:
@@ -158,12 +159,12 @@ def test_sizes_have_bounds(translator) -> None:
     run([f"en-de={translator}"], story, limits=limits)
 
 
-def test_models_are_dropped_when_idle_and_come_back(translator, offline) -> None:
+def test_idle_models_are_unloaded_and_loaded_again(translator, offline) -> None:
     async def story(engine: Engine) -> None:
         for _ in range(2):
             assert (await engine.answer(ask()))[0][0].text == offline.translate(TEXT)
-            await until(lambda: not engine.shelf.loaded)
-        assert engine.shelf.loads == 2
+            await until(lambda: not engine.registry.loaded)
+        assert engine.registry.loads == 2
 
     run([f"en-de={translator}"], story, idle=0.1)
 
@@ -171,11 +172,11 @@ def test_models_are_dropped_when_idle_and_come_back(translator, offline) -> None
 def test_models_share_a_budget_of_bytes(translator, writer) -> None:
     async def story(engine: Engine) -> None:
         await engine.answer(ask())
-        assert list(engine.shelf.loaded) == ["en-de"]
+        assert list(engine.registry.loaded) == ["en-de"]
         await engine.answer(ask("two men", model="text", options={"max_new_tokens": 4}))
-        assert list(engine.shelf.loaded) == ["text"]
-        async with engine.shelf.hold("text"):
-            with pytest.raises(BusyError, match="no room for en-de beside the models"):
+        assert list(engine.registry.loaded) == ["text"]
+        async with engine.registry.hold("text"):
+            with pytest.raises(BusyError, match="no memory for en-de beside the models"):
                 await engine.answer(ask())
 
     specs = [read_spec(f"en-de={translator}"), read_spec(str(writer))]
@@ -185,20 +186,20 @@ def test_models_share_a_budget_of_bytes(translator, writer) -> None:
         Engine(specs, memory=100)
 
 
-def test_many_ask_for_a_model_that_is_not_loaded_and_it_is_loaded_once(translator) -> None:
+def test_simultaneous_requests_load_a_model_once(translator) -> None:
     async def story(engine: Engine) -> None:
         quitter = asyncio.create_task(engine.answer(ask()))
         await asyncio.sleep(0)
         quitter.cancel()
         await asyncio.gather(*(engine.answer(ask()) for _ in range(4)))
-        assert engine.shelf.loads == 1
+        assert engine.registry.loads == 1
 
     run([f"en-de={translator}"], story)
 
 
-def test_a_fault_fails_those_inside_and_nobody_else(translator, offline, monkeypatch) -> None:
+def test_an_error_fails_active_requests_only(translator, offline, monkeypatch) -> None:
     async def story(engine: Engine) -> None:
-        async with engine.shelf.hold("en-de") as loaded:
+        async with engine.registry.hold("en-de") as loaded:
             with monkeypatch.context() as patch:
                 backend = type(loaded.model.backend)
 
@@ -214,15 +215,15 @@ def test_a_fault_fails_those_inside_and_nobody_else(translator, offline, monkeyp
     run([f"en-de={translator}"], story)
 
 
-def test_closing_tells_whoever_waits(translator) -> None:
+def test_closing_fails_pending_requests(translator) -> None:
     async def story(engine: Engine) -> None:
-        async with engine.shelf.hold("en-de") as loaded:
+        async with engine.registry.hold("en-de") as loaded:
             waiting = asyncio.create_task(engine.answer(ask(LONG)))
-            await until(lambda: loaded.driver.running > 0)
+            await until(lambda: loaded.thread.running > 0)
         await engine.close()
-        with pytest.raises(BusyError, match="going down"):
+        with pytest.raises(BusyError, match="shutting down"):
             await waiting
-        with pytest.raises(BusyError, match="not up"):
+        with pytest.raises(BusyError, match="not running"):
             await engine.answer(ask())
 
     run([f"en-de={translator}"], story)
@@ -232,13 +233,13 @@ def test_languages_come_from_the_folder_or_the_command_line(tmp_path: Path, tran
     spec = read_spec(str(translator))
     assert (spec.name, spec.pair, spec.languages, spec.unknown) == ("tiny", None, (), True)
     spec = read_spec(f"en-de={translator}")
-    assert (spec.name, spec.pair, spec.writes) == ("en-de", ("en", "de"), False)
+    assert (spec.name, spec.pair, spec.generates) == ("en-de", ("en", "de"), False)
     with pytest.raises(ConfigError, match="two models have this name"):
         Engine([spec, spec])
 
 
 def test_a_language_model_has_no_languages(writer) -> None:
-    assert read_spec(str(writer)).writes
+    assert read_spec(str(writer)).generates
     with pytest.raises(ConfigError, match="is a language model"):
         read_spec(f"en-de={writer}")
 

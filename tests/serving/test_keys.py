@@ -17,9 +17,9 @@ from libretranslatepy import LibreTranslateAPI
 from outrider.cli.main import run
 from outrider.errors import ConfigError
 from outrider.serving import keys as keys_module
-from outrider.serving.answers import BrokenError, TooManyError, UnauthorisedError
 from outrider.serving.app import PUBLIC
 from outrider.serving.engine import Engine
+from outrider.serving.errors import BrokenError, TooManyError, UnauthorisedError
 from outrider.serving.guard import OPEN
 from outrider.serving.keys import Keyring, add_key, remove_key
 from outrider.serving.log import start_logging
@@ -50,7 +50,7 @@ def bearer(key: str) -> dict[str, str]:
 def test_no_route_reaches_a_model_without_a_key(locked, monkeypatch) -> None:
     url, _, _ = locked
     reached = []
-    monkeypatch.setattr(Engine, "_let_in", lambda *given, **named: reached.append(given))
+    monkeypatch.setattr(Engine, "_admit", lambda *given, **named: reached.append(given))
     with httpx.Client(base_url=url) as client:
         paths = client.get("/openapi.json").json()["paths"]
         public, tried = {*OPEN, *PUBLIC}, 0

@@ -44,7 +44,7 @@ def address(demo: Translator, tmp_path_factory: pytest.TempPathFactory) -> Itera
     """The demo, and a model without a drafter."""
     bare = drafted.save_translator(tmp_path_factory.mktemp("page") / "bare", drafter=False)
     specs = [read_spec(f"en-de={ROOT / 'demo' / 'en-de'}"), read_spec(f"en-fr={bare}")]
-    with serving(Engine(specs, place={"backend": "native", "threads": 1})) as url:
+    with serving(Engine(specs, load_options={"backend": "native", "threads": 1})) as url:
         yield url
 
 
@@ -211,7 +211,7 @@ def test_languages_are_chosen_where_a_model_has_many(tmp_path) -> None:
     folder = families.save(
         families.make("m2m_100"), tmp_path / "many", before="eng_Latn", after="</s>", languages=True
     )
-    engine = Engine([read_spec(str(folder))], place={"backend": "native"})
+    engine = Engine([read_spec(str(folder))], load_options={"backend": "native"})
     with serving(engine) as address, Browser(chromium()) as browser:
         browser.open(address)
         browser.wait("!document.querySelector('#languages').hidden")

@@ -13,7 +13,7 @@ def test_every_answer_equals_the_offline_translation(serve, translator, writer, 
     if backend == "native":
         pytest.importorskip("outrider_native")
     place = {"backend": backend}
-    url = serve(f"en-de={translator}", writer, place=place)
+    url = serve(f"en-de={translator}", writer, load_options=place)
     outcome: Outcome = play(
         url, translator, writer, place=place, requests=96, clients=16, quit_share=0.15, seed=1
     )

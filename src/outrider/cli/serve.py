@@ -84,7 +84,7 @@ def serve(
         limits=limits,
         memory=None if memory is None else _bytes("--memory", memory),
         idle=idle,
-        place=place,
+        load_options=place,
         keys=keys,
         origins=tuple(allow_origin or ()),
         load=not lazy,

@@ -1,11 +1,9 @@
-"""A model folder as a service: one thread a model drives a session, an HTTP app feeds it.
+"""Serving models over HTTP.
 
-    engine.py      what the app asks: texts in, results or a stream of news out
-    shelf.py       the models: loaded when asked for, dropped when idle, within a budget of bytes
-    driver.py      the thread of one model and its session
-    fair_queue.py  whose turn it is
-    admission.py   who is let in, and who is told at once to come back later
-    app.py         the HTTP app; one file a family of routes beside it
-
-Everything above the session is plain Python; the light install and the extra `serve` are enough.
+app.py        the HTTP app; api/ has a file for each API
+request.py    requests, and their progress and output
+engine.py     asynchronous interface: requests in, results or events out
+registry.py   the models: loaded on demand, unloaded when idle, within a memory budget
+limits.py     limits, and admission of requests
+scheduler.py  the thread of a model: fair queue and decoding session
 """

@@ -1,9 +1,4 @@
-"""The HTTP app: an engine behind routes, one file a family of them.
-
-The page at `/`: a few files of this package, which need nothing from elsewhere.
-
-`/health` and `/ready`, for whoever watches over the process.
-"""
+"""The HTTP app: the APIs, the page at `/`, and the probes `/health` and `/ready`."""
 
 import gzip
 import hashlib
@@ -21,8 +16,9 @@ from starlette.types import Scope
 
 from outrider import __version__
 from outrider.errors import OutriderError
-from outrider.serving import libretranslate, metrics, openai, watch
-from outrider.serving.answers import add_error_answers, errors_of
+from outrider.serving import metrics
+from outrider.serving.api import libretranslate, openai, watch
+from outrider.serving.api.responses import add_error_handlers, error_schemas
 from outrider.serving.engine import Engine
 from outrider.serving.guard import Guard
 from outrider.serving.keys import Keyring
@@ -39,7 +35,7 @@ TYPES: Final = {
     ".svg": "image/svg+xml",
 }
 HEADERS: Final = {
-    # A browser asks each time whether a file has changed, and is sent nothing if not.
+    # A browser revalidates each file and receives 304 if it has not changed.
     "Cache-Control": "no-cache",
     "Vary": "Accept-Encoding",
     "Content-Security-Policy": "default-src 'self'; base-uri 'none'; object-src 'none'; "
@@ -49,75 +45,73 @@ HEADERS: Final = {
 
 
 class _File(NamedTuple):
-    """A file of the page, as it is and packed, and a mark of what is in it."""
+    """A file of the page."""
 
     data: bytes
-    packed: bytes
-    mark: str
+    compressed: bytes
+    digest: str
 
 
 @cache
 def _files() -> dict[str, _File]:
-    found = {
-        one.name: one.read_bytes()
-        for one in files("outrider.serving").joinpath("page").iterdir()
-        if PurePath(one.name).suffix in TYPES
-    }
-    return {
-        name: _File(data, gzip.compress(data, mtime=0), hashlib.sha256(data).hexdigest()[:16])
-        for name, data in found.items()
-    }
+    loaded = {}
+    for file in files("outrider.serving").joinpath("page").iterdir():
+        if PurePath(file.name).suffix in TYPES:
+            data = file.read_bytes()
+            digest = hashlib.sha256(data).hexdigest()[:16]
+            loaded[file.name] = _File(data, gzip.compress(data, mtime=0), digest)
+    return loaded
 
 
-def _answer(request: Request, name: str) -> Response:
+def _file_response(request: Request, name: str) -> Response:
     if name not in _files():
-        raise HTTPException(404, "there is no such file")
+        raise HTTPException(404, "the file does not exist")
     file = _files()[name]
-    headers = HEADERS | {"ETag": f'W/"{file.mark}"'}
-    if file.mark in request.headers.get("if-none-match", ""):
+    headers = HEADERS | {"ETag": f'W/"{file.digest}"'}
+    if file.digest in request.headers.get("if-none-match", ""):
         return Response(status_code=304, headers=headers)
     data = file.data
     if "gzip" in request.headers.get("accept-encoding", ""):
-        data, headers = file.packed, headers | {"Content-Encoding": "gzip"}
+        data, headers = file.compressed, headers | {"Content-Encoding": "gzip"}
     return Response(data, media_type=TYPES[PurePath(name).suffix], headers=headers)
 
 
 @router.get("/")
 async def page(request: Request) -> Response:
     """Return the page."""
-    return _answer(request, "index.html")
+    return _file_response(request, "index.html")
 
 
 @router.get("/page/{name}")
-async def part(request: Request, name: str) -> Response:
-    """Return a part of the page."""
-    return _answer(request, name)
+async def page_file(request: Request, name: str) -> Response:
+    """Return a file of the page."""
+    return _file_response(request, name)
 
 
 @router.get("/health")
 async def health() -> dict[str, str]:
-    """Say that the process is alive."""
+    """Liveness probe."""
     return {"status": "ok"}
 
 
-@router.get("/ready", responses={503: {"description": "Not yet, or no longer."}})
+@router.get("/ready", responses={503: {"description": "Not ready."}})
 async def ready(request: Request, response: Response) -> dict[str, Any]:
-    """Say whether requests are welcome, and what is wrong with the file of keys."""
+    """Readiness probe; names a fault of the key file."""
     engine: Engine = request.app.state.engine
     keyring: Keyring | None = request.app.state.keyring
-    welcome = engine.ready and (keyring is None or not keyring.expired)
-    if not welcome:
+    is_ready = engine.ready and (keyring is None or not keyring.expired)
+    if not is_ready:
         response.status_code = 503
-    answer = {"ready": welcome, "models": sorted(engine.shelf.loaded)}
+    answer = {"ready": is_ready, "models": sorted(engine.registry.loaded)}
     if keyring is not None and (reason := keyring.fault) is not None:
         answer["reason"] = reason
     return answer
 
 
-# A request is held against one route after the other: what is asked most comes first.
+# Routes are matched in this order, so the most frequent are first.
 ROUTERS = (libretranslate.router, openai.router, watch.router, router, metrics.router)
 PUBLIC: tuple[str, ...] = ("/", "/page/")
-"""Paths beside those of `guard.OPEN` that need no key."""
+"""Further paths that need no key, beside `guard.OPEN`."""
 
 
 def build_app(
@@ -127,13 +121,13 @@ def build_app(
     load: bool = True,
     origins: Sequence[str] = (),
 ) -> FastAPI:
-    """Put routes before an engine, which starts and stops with the app.
+    """Build the app of an engine, which starts and stops with the app.
 
     Args:
-        engine: Who answers.
-        keyring: Who may ask; None for everybody.
-        load: Whether the models are loaded before the first request.
-        origins: Web pages of other hosts that may ask, such as `https://example.org`; `*` for all.
+        engine: Processes the requests.
+        keyring: Valid API keys; None to require none.
+        load: Whether to load the models at the start.
+        origins: Allowed origins of web pages, such as `https://example.org`; `*` for all.
     """
 
     @asynccontextmanager
@@ -153,24 +147,29 @@ def build_app(
         version=__version__,
         description="Translation and language models, as LibreTranslate and OpenAI serve them.",
         lifespan=lifespan,
-        docs_url=None,  # these pages fetch scripts from elsewhere
+        docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
     )
-    figures = metrics.Metrics(engine)
-    app.state.engine, app.state.keyring, app.state.metrics = engine, keyring, figures
+    app_metrics = metrics.Metrics(engine)
+    app.state.engine, app.state.keyring, app.state.metrics = engine, keyring, app_metrics
     app.state.fault = None
-    add_error_answers(app)
+    add_error_handlers(app)
     for router in ROUTERS:
-        app.include_router(router, responses=errors_of(router.prefix))
+        app.include_router(router, responses=error_schemas(router.prefix))
 
-    def note(scope: Scope, status: int, seconds: float) -> None:
+    def record(scope: Scope, status: int, seconds: float) -> None:
         log_request(scope, status, seconds)
-        figures.note(scope, status, seconds)
+        app_metrics.record(scope, status, seconds)
 
     app.add_middleware(
-        Guard, limits=engine.limits, keyring=keyring, public=PUBLIC, full=engine.full, note=note
+        Guard,
+        limits=engine.limits,
+        keyring=keyring,
+        public=PUBLIC,
+        overload=engine.overload,
+        record=record,
     )
-    if origins:  # outermost: a browser asks for leave without a key
+    if origins:  # outermost: preflight requests have no key
         app.add_middleware(
             CORSMiddleware,
             allow_origins=list(origins),

@@ -1,12 +1,12 @@
-"""uvicorn's connections, with two habits: they lose patience, and they do not talk in bits.
+"""A protocol for uvicorn with timeouts for stalled clients and fewer writes.
 
-uvicorn closes connections that are idle between two requests; one that has begun a request and does
-not go on would be kept for ever, and so would one that does not read its answer. Bodies have a time
-of their own (`guard.py`). Half-open connections, which are new or have sent a part of a header, may
-hold a part of all places; beyond it, the one that has been so for the longest is closed.
+uvicorn closes idle connections between requests only. This protocol also closes connections that
+stall within a request header or do not read the response (`guard.py` limits the time of bodies).
+Connections without a complete header may occupy a share of all connections; beyond it the oldest of
+them is closed.
 
-uvicorn also sends a head and a body apart: two calls of the system, and after each this thread
-waits for the one that decodes.
+uvicorn writes head and body separately. Both are joined into one system call, because after each
+call this thread waits for the GIL, which the decoding thread holds.
 """
 
 import asyncio
@@ -18,8 +18,8 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 __all__ = ["connection_protocol"]
 
 
-class _Gathering:
-    """A transport that sends what is written in one go of the event loop at once."""
+class _Buffered:
+    """A transport that joins all writes of one iteration of the event loop."""
 
     def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
         self._transport, self._loop = transport, loop
@@ -44,36 +44,36 @@ class _Gathering:
 
 
 def connection_protocol(seconds: float, half_open: int) -> type[H11Protocol]:
-    """Return uvicorn's protocol with bounds on requests whose header is not complete.
+    """Return uvicorn's protocol with limits for connections without a complete header.
 
     Args:
-        seconds: After which such a connection is closed.
-        half_open: How many there may be at once.
+        seconds: Time limit of such a connection.
+        half_open: Most such connections.
     """
     waiting: dict[H11Protocol, None] = {}
     """Half-open connections, the oldest first."""
 
     class Connection(H11Protocol):
-        _looker: asyncio.TimerHandle | None = None
-        _seen: object = None
-        """The request that was the newest when we last looked."""
+        _timer: asyncio.TimerHandle | None = None
+        _last_cycle: object = None
+        """The newest request at the last check."""
         _unread = 0
-        """Bytes that the client had not taken then."""
+        """Unsent bytes of the response at the last check."""
 
         def connection_made(self, transport: Any) -> None:
-            super().connection_made(_Gathering(transport, self.loop))  # type: ignore[arg-type]
-            self._looker = self.loop.call_later(seconds, self._look)
-            self._wait()
+            super().connection_made(_Buffered(transport, self.loop))  # type: ignore[arg-type]
+            self._timer = self.loop.call_later(seconds, self._check)
+            self._add_half_open()
 
         def handle_events(self) -> None:
             super().handle_events()
             if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
-                self._wait()
+                self._add_half_open()
             else:
                 waiting.pop(self, None)
 
-        def _wait(self) -> None:
-            """Note that the header is not complete, and make room for it."""
+        def _add_half_open(self) -> None:
+            """Register an incomplete header; close the oldest if there are too many."""
             waiting.setdefault(self)
             while len(waiting) > half_open:
                 oldest = next(iter(waiting))
@@ -82,21 +82,20 @@ def connection_protocol(seconds: float, half_open: int) -> type[H11Protocol]:
 
         def connection_lost(self, exc: Exception | None) -> None:
             waiting.pop(self, None)
-            if self._looker is not None:
-                self._looker.cancel()
+            if self._timer is not None:
+                self._timer.cancel()
             super().connection_lost(exc)
 
-        def _look(self) -> None:
-            """End it if nothing came since we last looked, nor was taken of an answer."""
-            waits = self.conn.their_state is h11.IDLE
-            if waits and self.cycle is self._seen:
+        def _check(self) -> None:
+            """Close the connection if nothing was received or sent since the last check."""
+            if self.conn.their_state is h11.IDLE and self.cycle is self._last_cycle:
                 self.transport.close()
                 return
             unread = self.transport.get_write_buffer_size()
             if unread and unread == self._unread and self.flow.write_paused:
-                self.transport.abort()  # closing would wait for it to be read
+                self.transport.abort()  # close() would wait until it is read
                 return
-            self._seen, self._unread = self.cycle, unread
-            self._looker = self.loop.call_later(seconds, self._look)
+            self._last_cycle, self._unread = self.cycle, unread
+            self._timer = self.loop.call_later(seconds, self._check)
 
     return Connection

@@ -1,105 +1,45 @@
-"""What an app asks of the models: texts in, and results, or a stream of news, out.
+"""Asynchronous interface of the models: requests in, results or a stream of events out.
 
     engine = Engine([read_spec("zh-en=models/opus")])
-    results = await engine.answer(Ask(model="opus", texts=("你好。",)))
-    async for event in engine.stream(Ask(model="opus", texts=("你好。",))):
+    results = await engine.answer(TextRequest(model="zh-en", texts=("你好。",)))
+    async for event in engine.stream(TextRequest(model="zh-en", texts=("你好。",))):
         ...
 
-For one event loop. Texts are taken apart and put together on threads beside it, and decoded on the
-thread of their model; whoever stops waiting (a cancelled task, a closed stream) is called off.
+For one event loop. Texts are tokenized and joined on worker threads and decoded on the thread of
+their model. Cancelling the task or closing the stream cancels the request.
 """
 
 import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any, TypeVar
 
-from outrider.decoding import DecodeSettings, Request, Round
+from outrider.decoding import DecodeSettings, Request
 from outrider.decoding.request import needs
 from outrider.errors import ConfigError, UnsupportedError
 from outrider.runtime import Generator, Result, Translator
 from outrider.runtime.options import call_settings
 from outrider.runtime.result import Work
-from outrider.serving.admission import Delta, Done, Priority
-from outrider.serving.answers import BusyError, TooLargeError
-from outrider.serving.driver import Events
+from outrider.serving.errors import BusyError, TooLargeError
 from outrider.serving.limits import Limits
 from outrider.serving.registry import Loaded, ModelRegistry, Spec
-from outrider.serving.ticket import Outputs, RequestHandle
+from outrider.serving.request import Delta, Output, RequestHandle, TextRequest
+from outrider.serving.scheduler import Events
 
-__all__ = ["Ask", "Engine", "Finished", "Progress"]
+__all__ = ["Engine"]
 
 T = TypeVar("T")
 
 BRIEF = 256
-"""Tokens that are written out on the event loop: less than a millisecond."""
+"""Tokens that are decoded to text on the event loop, which takes less than a millisecond."""
 SWEEP = 1.0
-"""Seconds between two looks for idle models, at most."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class Ask:
-    """One request of a client."""
-
-    model: str
-    texts: Sequence[str] = ()
-    """What to translate, or to continue."""
-    messages: Sequence[Mapping[str, str]] = ()
-    """A conversation to continue instead, `role` and `content` each."""
-    copies: int = 1
-    """How many answers to it; answer number i draws with `seed + i`."""
-    source: str | None = None
-    """Language of the texts, where the model wants to be told."""
-    target: str | None = None
-    options: Mapping[str, Any] = field(default_factory=dict)
-    """Fields of `DecodeConfig`."""
-    split: bool | None = None
-    """Whether a translator translates sentence by sentence; None for as the model asks."""
-    priority: Priority = Priority.normal
-    seconds: float | None = None
-    """Time it has; the server's bound where nobody says, or says more."""
-    began: float | None = None
-    """When that time began, by the clock of the event loop; None for now."""
-
-    @property
-    def characters(self) -> int:
-        """How much text it is."""
-        return sum(map(len, self.texts)) + sum(len(one["content"]) for one in self.messages)
-
-
-@dataclass(frozen=True, slots=True)
-class Progress:
-    """Tokens that a piece of a text has said."""
-
-    text: int
-    piece: int
-    tokens: tuple[int, ...]
-    rounds: tuple[Round, ...] = ()
-    """What was drafted for them and what became of it; empty where they were said one by one."""
-    at: float = 0.0
-    """When they were said, by `time.perf_counter`."""
-    read: int = 0
-    """Tokens that the model was given for the whole text."""
-
-
-@dataclass(frozen=True, slots=True)
-class Finished:
-    """A text has grown by whole pieces: all of it, where `done`."""
-
-    text: int
-    pieces: int
-    """How many of its pieces, from the first on, are done."""
-    results: list[Result]
-    """What they come to, best first."""
-    done: bool
-    read: int = 0
-    """Tokens that the model was given for it."""
+"""Longest interval in seconds between two checks for idle models."""
 
 
 class Engine:
-    """Answers requests with the models it has."""
+    """Processes requests with the models of a registry."""
 
     def __init__(
         self,
@@ -108,196 +48,202 @@ class Engine:
         *,
         memory: int | None = None,
         idle: float | None = None,
-        place: Mapping[str, Any] | None = None,
+        load_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Know some models; see `ModelRegistry` for the arguments."""
+        """Register models without loading them; see `ModelRegistry` for the arguments."""
         self.limits = limits or Limits()
-        self.shelf = ModelRegistry(
-            specs, self.limits, deliver=self._deliver, memory=memory, idle=idle, place=place
+        self.registry = ModelRegistry(
+            specs,
+            self.limits,
+            deliver=self._deliver,
+            memory=memory,
+            idle=idle,
+            load_options=load_options,
         )
         self._idle = idle
         self._loop: asyncio.AbstractEventLoop | None = None
         self._workers = ThreadPoolExecutor(2, thread_name_prefix="outrider-text")
         self._preparing = 0
+        """Characters of the texts that are being tokenized."""
         self._sweeper: asyncio.Task[None] | None = None
         self.closing = self.ready = False
 
     async def start(self, *, load: bool = True) -> None:
-        """Load the models, as far as the budget goes, and begin to look for idle ones."""
+        """Load the models within the memory budget and start the checks for idle models."""
         self._loop = asyncio.get_running_loop()
         if self._idle is not None:
-            self._sweeper = asyncio.create_task(self._sweep(min(SWEEP, self._idle)))
-        for name in self.shelf.specs if load else ():
+            self._sweeper = asyncio.create_task(self._drop_idle(min(SWEEP, self._idle)))
+        for name in self.registry.specs if load else ():
             with suppress(BusyError):
-                async with self.shelf.hold(name):
+                async with self.registry.hold(name):
                     pass
         self.ready = True
 
     async def close(self) -> None:
-        """Stop everything; whoever still waits is told so."""
+        """Unload all models; pending requests raise `BusyError`."""
         self.closing, self.ready = True, False
         if self._sweeper is not None:
             self._sweeper.cancel()
-        await self.shelf.close()
-        await asyncio.sleep(0)  # the last news are on their way
+        await self.registry.close()
+        await asyncio.sleep(0)  # let the last events reach their requests
         self._workers.shutdown(wait=False)
 
-    def full(self) -> BusyError | None:
-        """Return how a usual request would be refused, whatever model it asks for, if it would."""
-        loaded = self.shelf.loaded
-        if len(loaded) < len(self.shelf.specs):
+    def overload(self) -> BusyError | None:
+        """Return an error if every model would refuse a request of typical size."""
+        loaded = self.registry.loaded
+        if len(loaded) < len(self.registry.specs):
             return None
-        refused = [one.admission.full() for one in loaded.values()]
-        return None if None in refused else refused[0]
+        errors = [model.admission.overload() for model in loaded.values()]
+        return None if None in errors else errors[0]
 
-    async def answer(self, ask: Ask) -> list[list[Result]]:
-        """Return what each text came to, best first."""
-        async with self._let_in(ask, streams=False) as (works, ticket):
-            growth = Outputs(works)
-            while ticket.left:
-                event = await ticket.next()
-                if isinstance(event, Done):
-                    growth.note(event.piece, event.hypotheses)
-            if growth.tokens < BRIEF:  # sooner done than handed to another thread
-                return growth.whole()
-            return await self.beside(growth.whole)
+    async def answer(self, request: TextRequest) -> list[list[Result]]:
+        """Return the results of each text, best first."""
+        async with self._admit(request, streams=False) as handle:
+            while handle.left:
+                await handle.next()
+            if handle.written < BRIEF:
+                return handle.results()
+            return await self.run_in_worker(handle.results)
 
     async def stream(
-        self, ask: Ask, *, tokens: bool = True
-    ) -> AsyncGenerator[Progress | Finished, None]:
-        """Yield what happens to the texts: tokens as they are said, and texts as they grow.
+        self, request: TextRequest, *, tokens: bool = True
+    ) -> AsyncGenerator[Delta | Output, None]:
+        """Yield new tokens, and the results of finished pieces.
 
-        Close it (`contextlib.aclosing`) where it is left before its end. Without `tokens` only
-        whole pieces are told, which costs less.
+        Close the generator (`contextlib.aclosing`) if it is not exhausted. Without `tokens` only
+        results are yielded, which is cheaper.
         """
-        async with self._let_in(ask, streams=tokens) as (works, ticket):
-            growth = Outputs(works)
-            read = [sum(map(_length, work.requests)) for work in works]
-            for text, work in enumerate(works):
+        async with self._admit(request, streams=tokens) as handle:
+            read = [sum(map(_length, work.requests)) for work in handle.works]
+            for text, work in enumerate(handle.works):
                 if not work.requests:
-                    yield Finished(text, 0, work.join([]), done=True)
-            while ticket.left:
-                event = await ticket.next()
-                text, piece = growth.place(event.piece)
-                if isinstance(event, Delta):
-                    yield Progress(text, piece, event.tokens, event.rounds, event.at, read[text])
+                    yield Output(text, 0, work.join([]), done=True)
+            while handle.left:
+                number, update = await handle.next()
+                text, piece = handle.places[number]
+                if tokens:
+                    yield Delta(text, piece, update.tokens, update.rounds, update.at, read[text])
+                if update.hypotheses is None:
                     continue
-                growth.note(event.piece, event.hypotheses)
-                pieces, results = await self.beside(growth.beginning, text)
-                done = pieces == len(works[text].requests)
-                if pieces > piece:  # else an earlier one is still being said
-                    yield Finished(text, pieces, results, done, read[text])
+                pieces, results = await self.run_in_worker(handle.beginning, text)
+                done = pieces == len(handle.works[text].requests)
+                if pieces > piece:  # otherwise an earlier piece is not finished
+                    yield Output(text, pieces, results, done, read[text])
 
     @asynccontextmanager
-    async def _let_in(
-        self, ask: Ask, *, streams: bool
-    ) -> AsyncIterator[tuple[Sequence[Work], RequestHandle]]:
-        """Let a request in, and see to it that it leaves."""
+    async def _admit(self, request: TextRequest, *, streams: bool) -> AsyncIterator[RequestHandle]:
+        """Admit a request, start it, and release its reservation at the end."""
         if self.closing or self._loop is None:
-            raise BusyError("the server is not up; try again", retry_after=5)
-        seconds = min(self.limits.seconds, ask.seconds or self.limits.seconds)
+            raise BusyError("the server is not running; try again", retry_after=5)
+        seconds = min(self.limits.seconds, request.seconds or self.limits.seconds)
         now = self._loop.time()
-        began = now if ask.began is None else ask.began
-        async with self.shelf.hold(ask.model, seconds=began + seconds - now) as loaded:
-            works, ticket = await self._enter(ask, loaded, seconds, streams, began)
+        expires = (now if request.began is None else request.began) + seconds
+        async with self.registry.hold(request.model, seconds=expires - now) as loaded:
+            admission = loaded.admission
+            works, sizes = await self._prepare(request, loaded, expires)
+            handle = RequestHandle(
+                works,
+                sizes,
+                priority=request.priority,
+                streams=streams,
+                seconds=seconds,
+                expires=expires,
+                on_piece=admission.finish_piece,
+            )
+            admission.reserve(handle)
             try:
-                if ticket.left:
-                    loaded.driver.submit(ticket.job)
-                yield works, ticket
+                if handle.left:
+                    loaded.thread.submit(handle)
+                yield handle
             finally:
-                ticket.leave()
-                if ticket.left:
-                    loaded.driver.cancel(ticket.job)
+                admission.release(handle)
+                if handle.left:
+                    loaded.thread.cancel(handle)
 
-    async def _enter(
-        self, ask: Ask, loaded: Loaded, seconds: float, streams: bool, began: float
-    ) -> tuple[Sequence[Work], RequestHandle]:
-        """Check a request, take its texts apart, and write it into the books."""
-        limits, characters = self.limits, ask.characters
+    async def _prepare(
+        self, request: TextRequest, loaded: Loaded, expires: float
+    ) -> tuple[list[Work], list[tuple[int, int]]]:
+        """Check the size of a request and tokenize its texts; return what each piece needs."""
+        limits, characters, admission = self.limits, request.characters, loaded.admission
         assert self._loop is not None
-        left = began + seconds - self._loop.time()
-        if len(ask.texts) > limits.texts:
-            raise TooLargeError(f"{len(ask.texts)} texts; send at most {limits.texts} at once")
+        seconds = expires - self._loop.time()
+        if len(request.texts) > limits.texts:
+            raise TooLargeError(f"{len(request.texts)} texts; send at most {limits.texts} at once")
         if characters > limits.characters:
             most = limits.characters
             raise TooLargeError(f"{characters:,} characters; send at most {most:,} at once")
         if self._preparing and self._preparing + characters > limits.preparing:
-            raise BusyError("too many texts are being read; try again", retry_after=1)
-        # Who will be refused is better refused unread.
-        loaded.admission.check(loaded.admission.guess(characters), left)
+            raise BusyError("too many texts are being tokenized; try again", retry_after=1)
+        admission.check(admission.estimate(characters), seconds)  # before the cost of tokenizing
         self._preparing += characters
         try:
-            works, requests, sizes = await self.beside(_prepare, ask, loaded, limits)
+            works, sizes = await self.run_in_worker(_tokenize, request, loaded, limits)
         finally:
             self._preparing -= characters
-        tokens = sum(one for _, one in sizes)
-        loaded.admission.learn(characters, tokens)
-        loaded.admission.check(tokens, left)
-        return works, RequestHandle(
-            requests,
-            sizes,
-            loaded.admission,
-            priority=ask.priority,
-            streams=streams,
-            seconds=seconds,
-            began=began,
-        )
+        tokens = sum(size[1] for size in sizes)
+        admission.observe(characters, tokens)
+        admission.check(tokens, seconds)
+        return works, sizes
 
-    async def beside(self, function: Callable[..., T], *given: Any) -> T:
-        """Call something that takes its time on a thread beside the event loop."""
+    async def run_in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
+        """Call a function on a worker thread."""
         assert self._loop is not None
-        return await self._loop.run_in_executor(self._workers, function, *given)
+        return await self._loop.run_in_executor(self._workers, function, *arguments)
 
-    def _deliver(self, news: Events) -> None:
-        """Hand news of a model's thread over to the event loop."""
+    def _deliver(self, events: Events) -> None:
+        """Pass events from a model's thread to the event loop."""
         assert self._loop is not None
-        with suppress(RuntimeError):  # the loop is closed: nobody waits any more
-            self._loop.call_soon_threadsafe(_hand_out, news)
+        with suppress(RuntimeError):  # the loop is closed
+            self._loop.call_soon_threadsafe(_receive, events)
 
-    async def _sweep(self, every: float) -> None:
+    async def _drop_idle(self, interval: float) -> None:
         while True:
-            await asyncio.sleep(every)
-            await self.shelf.drop_idle()
+            await asyncio.sleep(interval)
+            await self.registry.drop_idle()
 
 
-def _hand_out(news: Events) -> None:
-    for job, event in news:
-        job.hear(event)
+def _receive(events: Events) -> None:
+    for handle, event in events:
+        handle.receive(event)
 
 
-def _prepare(
-    ask: Ask, loaded: Loaded, limits: Limits
-) -> tuple[list[Work], list[Request], list[tuple[int, int]]]:
-    """Take texts apart, and say what every piece needs."""
+def _tokenize(
+    request: TextRequest, loaded: Loaded, limits: Limits
+) -> tuple[list[Work], list[tuple[int, int]]]:
+    """Divide texts into pieces; return them with the rows and tokens that each piece needs."""
     model = loaded.model
-    config = call_settings(model.backend, model.defaults, ask.options)
+    config = call_settings(model.backend, model.defaults, request.options)
     _check(config, limits)
-    if loaded.drafts and "mode" not in ask.options and is_plain(config):
+    if loaded.drafts and "mode" not in request.options and _may_draft(config):
         config = config.changed(mode="tandem")
-    if ask.messages:
-        works = _converse(ask, loaded, config)
+    if request.messages:
+        works = _chat(request, loaded, config)
     elif isinstance(model, Translator):
         if loaded.spec.pair is None:
-            model = model.between(ask.source, ask.target)
-        works = model.works(ask.texts, config, split=ask.split)
+            model = model.between(request.source, request.target)
+        works = model.works(request.texts, config, split=request.split)
     else:
-        works = model.works(ask.texts, config)
-    requests = [replace(request, config=config) for work in works for request in work.requests]
-    return works, requests, [needs(model.backend, request, config) for request in requests]
+        works = model.works(request.texts, config)
+    works = [
+        replace(work, requests=[replace(piece, config=config) for piece in work.requests])
+        for work in works
+    ]
+    sizes = [needs(model.backend, piece, config) for work in works for piece in work.requests]
+    return works, sizes
 
 
-def _converse(ask: Ask, loaded: Loaded, config: DecodeSettings) -> list[Work]:
-    """Turn a conversation into prompts; the template writes the start token itself."""
+def _chat(request: TextRequest, loaded: Loaded, config: DecodeSettings) -> list[Work]:
+    """Encode a conversation with the chat template, which includes the start token."""
     if not isinstance(loaded.model, Generator):
-        message = f"{loaded.spec.name} translates and holds no conversations"
+        message = f"{loaded.spec.name} is a translation model, not a chat model"
         raise UnsupportedError(f"{message}; use /translate or /v1/completions")
     if loaded.chat is None:
         message = f"{loaded.spec.name} has no chat template"
         raise UnsupportedError(f"{message}; use /v1/completions")
-    first, *rest = loaded.chat.encode(ask.messages) or [loaded.model.backend.start]
+    start, *prompt = loaded.chat.encode(request.messages) or [loaded.model.backend.start]
     return [
-        loaded.model.work(Request(start=first, prompt=rest, seed=config.seed + number))
-        for number in range(ask.copies)
+        loaded.model.work(Request(start=start, prompt=prompt, seed=config.seed + copy))
+        for copy in range(request.copies)
     ]
 
 
@@ -305,13 +251,13 @@ def _length(request: Request) -> int:
     return len(request.source) + len(request.prompt)
 
 
-def is_plain(config: DecodeSettings) -> bool:
-    """Whether tandem decoding says the same, and no more is asked than what it says."""
+def _may_draft(config: DecodeSettings) -> bool:
+    """Whether tandem decoding gives identical output and no scores were requested."""
     return config.mode == "ar" and config.strategy == "greedy" and not config.scores
 
 
 def _check(config: DecodeSettings, limits: Limits) -> None:
-    """Refuse settings that would let one request take the server."""
+    """Check decode options against the limits of the server."""
     bounds = {
         "beams": (config.beams if config.strategy == "beam" else 1, limits.rows_each),
         "candidates": (config.candidates, limits.rows_each),

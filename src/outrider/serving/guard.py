@@ -1,7 +1,6 @@
-"""The door of the app: bodies have a bound and come in time, forms become JSON, faults stay inside.
+"""ASGI middleware: checks keys and load, limits bodies, converts forms and hides internal errors.
 
-A plain ASGI middleware: the body is read here, once, and what is behind sees it whole. Then only a
-client that hangs up is left to hear of.
+It reads the whole body; afterwards the app receives only the disconnection of the client.
 """
 
 import asyncio
@@ -12,14 +11,9 @@ from urllib.parse import parse_qsl
 
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from outrider.serving.answers import (
-    RefusalError,
-    SlowError,
-    TooLargeError,
-    error_answer,
-    refusal_answer,
-)
-from outrider.serving.fields import FIELDS, form_to_json, is_form
+from outrider.serving.api.fields import FIELDS, form_to_json, is_form
+from outrider.serving.api.responses import error_response, refusal_response
+from outrider.serving.errors import RefusalError, SlowError, TooLargeError
 from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits
 from outrider.serving.log import ClientGone
@@ -29,22 +23,22 @@ __all__ = ["Guard"]
 logger = logging.getLogger("outrider.serving")
 
 QUERY = 4_096
-"""Bytes of a query that are looked at."""
+"""Bytes of a query string that are searched for a key."""
 DISCARDED = 64 << 20
-"""Bytes of a refused body that are read and forgotten."""
+"""Bytes of a refused body that are read and discarded."""
 
 
 OPEN = ("/health", "/ready", "/metrics", "/languages", "/frontend/settings", "/openapi.json")
-"""Answered without a key: no model is asked, and nothing is told that is not public."""
-ASKING = ("/translate", "/v1/completions", "/v1/chat/completions", "/watch")
-"""What asks a model; refused here, as early as can be, while all models have too much to do."""
+"""Paths that need no key: they use no model and return public data only."""
+DECODING = ("/translate", "/v1/completions", "/v1/chat/completions", "/watch")
+"""Paths that decode; they are refused before parsing while all models are overloaded."""
 IN_BODY = ("/translate", "/detect")
-"""LibreTranslate's clients put the key into the body; these routes call `admit` themselves."""
-_ABOUT_BODY = (b"content-type", b"content-length")
+"""Paths whose key may be in the body, as in LibreTranslate's API; they call `admit`."""
+_BODY_HEADERS = (b"content-type", b"content-length")
 
 
 class Guard:
-    """Stands before every route."""
+    """The middleware around all routes."""
 
     def __init__(
         self,
@@ -53,33 +47,32 @@ class Guard:
         *,
         keyring: Keyring | None = None,
         public: Sequence[str] = (),
-        full: Callable[[], RefusalError | None],
-        note: Callable[[Scope, int, float], None],
+        overload: Callable[[], RefusalError | None],
+        record: Callable[[Scope, int, float], None],
     ) -> None:
-        """Guard an app.
+        """Wrap an app.
 
         Args:
-            app: What is behind.
+            app: The app.
             limits: Sizes and times.
-            keyring: Who may ask; None for everybody.
-            public: Further paths that need no key, such as those of a page; one that ends in `/`
-                stands for all below it.
-            full: Says whether, and how, whoever asks a model is refused.
-            note: Told of every request: its scope, its status and the seconds it took.
+            keyring: Valid API keys; None to require none.
+            public: Further paths that need no key; a final `/` includes all paths below.
+            overload: Returns an error while requests that decode are refused.
+            record: Called after each request with its scope, its status and its seconds.
         """
         self._app, self._limits, self._keyring = app, limits, keyring
-        self._full, self._note = full, note
+        self._overload, self._record = overload, record
         self._open = {*OPEN, *(path for path in public if path == "/" or path[-1] != "/")}
         self._below = tuple(path for path in public if path != "/" and path[-1] == "/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        """Let a request through, or answer it here."""
+        """Pass a request to the app, or refuse it."""
         if scope["type"] != "http":
             await self._app(scope, receive, send)
             return
         began, status = perf_counter(), 0
 
-        async def noted(message: Message) -> None:
+        async def send_recorded(message: Message) -> None:
             nonlocal status
             if message["type"] == "http.response.start":
                 status = message["status"]
@@ -91,42 +84,42 @@ class Guard:
             self._check_key(scope)
             body = await self._read(scope, receive)
             self._check_load(scope)
-            await self._app(scope, _again(_as_json(scope, body), receive), noted)
+            await self._app(scope, _replay(_as_json(scope, body), receive), send_recorded)
         except RefusalError as error:
-            answer = refusal_answer(scope["path"], error)
+            response = refusal_response(scope["path"], error)
             unread = "bytes" not in scope["facts"]
             if unread:
-                answer.headers["Connection"] = "close"
-            await answer(scope, receive, noted)
+                response.headers["Connection"] = "close"
+            await response(scope, receive, send_recorded)
             if unread:
                 await self._discard(receive)
         except ClientGone:
             pass
         except Exception as error:
-            # The message may hold a user's text: say where it happened, not what it said.
-            logger.error("%s", _where(error))
+            # The message may contain a user's text, so only the place is logged.
+            logger.error("%s", _locate(error))
             if not status:
-                message = "something went wrong inside"
-                answer = error_answer(scope["path"], 500, message, kind="server_error")
-                await answer(scope, receive, noted)
+                message = "internal server error"
+                response = error_response(scope["path"], 500, message, kind="server_error")
+                await response(scope, receive, send_recorded)
         finally:
-            self._note(scope, status, perf_counter() - began)
+            self._record(scope, status, perf_counter() - began)
 
     def _check_key(self, scope: Scope) -> None:
-        """Refuse who has no key, unless it may stand in the body."""
+        """Require a valid key; a missing one is accepted where the body may contain it."""
         path = scope["path"]
         if self._keyring is None or path in self._open or path.startswith(self._below or "\0"):
             return
-        given = _given_key(scope)
-        if given is None and path in IN_BODY:
+        secret = _read_key(scope)
+        if secret is None and path in IN_BODY:
             return
-        scope["key"] = key = self._keyring.check(given)
+        scope["key"] = key = self._keyring.check(secret)
         scope["facts"]["key"] = key.name
 
     def _check_load(self, scope: Scope) -> None:
-        """Refuse who asks a model while there is too much to do."""
-        asks = scope["method"] == "POST" and scope["path"] in ASKING
-        if asks and (error := self._full()) is not None:
+        """Refuse requests that decode while all models are overloaded."""
+        decodes = scope["method"] == "POST" and scope["path"] in DECODING
+        if decodes and (error := self._overload()) is not None:
             scope["overloaded"] = scope["path"]
             raise error
 
@@ -147,13 +140,13 @@ class Guard:
                         raise TooLargeError(message)
                     parts.append(event.get("body", b""))
                     more = event.get("more_body", False)
-        except TimeoutError:
-            raise SlowError("the request took too long to arrive") from None
+        except TimeoutError as error:
+            raise SlowError("the request took too long to arrive") from error
         scope["facts"]["bytes"] = size
         return b"".join(parts)
 
     async def _discard(self, receive: Receive) -> None:
-        """Read on for a while: who is still sending would not hear what is wrong."""
+        """Discard the rest of a refused body; clients read the response only after sending."""
         left = DISCARDED
         try:
             async with asyncio.timeout(self._limits.body_seconds):
@@ -166,39 +159,39 @@ class Guard:
             return
 
 
-def _again(body: bytes, receive: Receive) -> Receive:
-    """Let a body that was read be received once more, and then only what comes after it."""
-    given = False
+def _replay(body: bytes, receive: Receive) -> Receive:
+    """Return a `receive` that yields the body once, then further messages of the client."""
+    replayed = False
 
     async def replay() -> Message:
-        nonlocal given
-        if given:
+        nonlocal replayed
+        if replayed:
             return await receive()
-        given = True
+        replayed = True
         return {"type": "http.request", "body": body, "more_body": False}
 
     return replay
 
 
 def _as_json(scope: Scope, body: bytes) -> bytes:
-    """Turn a form into JSON, for one way of reading both."""
+    """Convert a form to JSON and change the headers accordingly."""
     kind = _header(scope, b"content-type")
     if not is_form(kind):
         return body
     body = form_to_json(kind, body)
-    others = [pair for pair in scope["headers"] if pair[0] not in _ABOUT_BODY]
-    about = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    scope["headers"] = others + about
+    others = [pair for pair in scope["headers"] if pair[0] not in _BODY_HEADERS]
+    body_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
+    scope["headers"] = others + body_headers
     return body
 
 
-def _given_key(scope: Scope) -> str | None:
-    """Return the key of a header, or of the query as LibreTranslate's clients may send it."""
+def _read_key(scope: Scope) -> str | None:
+    """Return the API key of a header, or of the query as LibreTranslate's clients send it."""
     scheme, _, token = _header(scope, b"authorization").partition(b" ")
     if scheme.lower() == b"bearer" and token:
         return token.strip().decode("latin-1")
-    if own := _header(scope, b"x-api-key"):
-        return own.decode("latin-1")
+    if value := _header(scope, b"x-api-key"):
+        return value.decode("latin-1")
     query = scope["query_string"][:QUERY].decode("latin-1")
     try:
         pairs = parse_qsl(query, max_num_fields=FIELDS)
@@ -211,8 +204,8 @@ def _header(scope: Scope, name: bytes) -> bytes:
     return next((value for key, value in scope["headers"] if key == name), b"")
 
 
-def _where(error: BaseException) -> str:
-    """Say what kind of fault it was and where, without its message."""
+def _locate(error: BaseException) -> str:
+    """Return the type of an error and the end of its traceback, without its message."""
     places, trace = [], error.__traceback__
     while trace is not None:
         code = trace.tb_frame.f_code

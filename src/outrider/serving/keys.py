@@ -1,7 +1,7 @@
-"""API keys: only their hashes are kept, all of them are compared, and each has its own pace.
+"""API keys: a file of SHA-256 hashes, each with a rate limit and a priority.
 
-A key is 256 bits from the system's generator, so one round of SHA-256 is enough: there is nothing
-to guess. Who asks with a wrong key waits for the same comparisons as who asks with a right one.
+A key has 256 random bits, so one round of SHA-256 is sufficient. A key is compared with all hashes
+in constant time.
 """
 
 import hashlib
@@ -18,8 +18,8 @@ from starlette.requests import Request
 
 from outrider.errors import ConfigError
 from outrider.files import read_json, write_json
-from outrider.serving.admission import Priority
-from outrider.serving.answers import BrokenError, TooManyError, UnauthorisedError
+from outrider.serving.errors import BrokenError, TooManyError, UnauthorisedError
+from outrider.serving.request import Priority
 
 __all__ = ["Key", "Keyring", "add_key", "admit", "remove_key"]
 
@@ -27,23 +27,23 @@ logger = logging.getLogger("outrider.serving")
 
 PREFIX = "outrider-"
 FRESH = 1.0
-"""Seconds for which the file is not looked at again."""
+"""Seconds between two checks of the file."""
 GRACE = 60.0
-"""Seconds for which the last keys stay valid while the file cannot be read."""
+"""Seconds for which the previous keys stay valid while the file cannot be read."""
 
 
 class Key(BaseModel):
-    """What is kept of a key."""
+    """A key as stored in the file."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
     name: Annotated[str, Field(min_length=1, max_length=100)]
-    """Whose it is; stands in the log."""
+    """Name of the owner, for the log."""
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
     rate: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] | None = None
-    """Requests a minute; null for any number."""
+    """Requests per minute; null for no limit."""
     priority: Annotated[str, Field(pattern="^(low|normal|high)$")] = "normal"
-    """The most it may ask for."""
+    """Highest priority of its requests."""
 
 
 class _File(BaseModel):
@@ -54,51 +54,52 @@ class _File(BaseModel):
 class Keyring:
     """The keys of a file, which is read again when it changes.
 
-    While the file cannot be read (missing, damaged, no regular file), the last keys stay valid for
-    `GRACE` seconds; then every check is refused with 503. A valid file without keys revokes all.
+    While the file cannot be read (missing, damaged, not a regular file), the previous keys stay
+    valid for `GRACE` seconds; then every check fails with 503. A valid file without keys revokes
+    all.
     """
 
     def __init__(self, path: Path, clock: Callable[[], float] = monotonic) -> None:
         self._path, self._clock = path, clock
-        # The stamp is taken before the file is read: a change in between is seen the next time.
-        self._stamp, self._looked = _stamp(path), clock()
+        # The stamp is taken before reading, so that a change in between is noticed later.
+        self._stamp, self._checked = _stamp(path), clock()
         self._keys = read_keys(path)
         self._fault: _KeyFileError | OSError | None = None
         self._failed = 0.0
-        """When the file could not be read for the first time."""
+        """Time of the first failure to read the file."""
         self._buckets: dict[str, tuple[float, float]] = {}
-        """Requests that a key has left, and when that was so."""
+        """Requests left of each key, and the time of that count."""
 
     @property
     def fault(self) -> str | None:
-        """Why the file cannot be read; None if it can."""
-        self._look_again()
+        """Reason why the file cannot be read; None if it can."""
+        self._reload()
         return None if self._fault is None else str(self._fault)
 
     @property
     def expired(self) -> bool:
-        """Whether the file has been unreadable for so long that no key is valid."""
-        self._look_again()
+        """Whether the file has been unreadable for longer than `GRACE`."""
+        self._reload()
         return self._fault is not None and self._clock() - self._failed >= GRACE
 
-    def check(self, given: str | None) -> Key:
-        """Return the key that was given, or refuse; one that asks too often is refused too."""
+    def check(self, secret: str | None) -> Key:
+        """Return the key of a secret; refuse unknown keys and keys over their rate limit."""
         if self.expired:
-            raise BrokenError("the file of API keys cannot be read; see /ready", retry_after=FRESH)
-        digest = _digest(given or "")
-        found = None
-        for key in self._keys:  # all of them, however early it is found
+            raise BrokenError("the key file cannot be read; see /ready", retry_after=FRESH)
+        digest = _digest(secret or "")
+        match = None
+        for key in self._keys:  # constant time: no early exit
             if hmac.compare_digest(key.sha256, digest):
-                found = key
-        if given is None:
+                match = key
+        if secret is None:
             raise UnauthorisedError("an API key is needed; send it as Authorization: Bearer KEY")
-        if found is None:
+        if match is None:
             raise UnauthorisedError("the API key is not known")
-        self._pace(found)
-        return found
+        self._limit_rate(match)
+        return match
 
-    def _pace(self, key: Key) -> None:
-        """Refuse a key that has used up its minute."""
+    def _limit_rate(self, key: Key) -> None:
+        """Refuse a key over its rate limit, by a token bucket."""
         if key.rate is None:
             return
         now = self._clock()
@@ -106,15 +107,15 @@ class Keyring:
         left = min(max(1.0, key.rate), left + (now - then) * key.rate / 60)
         if left < 1:
             self._buckets[key.sha256] = left, now
-            message = f"this key may ask {key.rate:g} times a minute; try again later"
+            message = f"this key allows {key.rate:g} requests per minute; try again later"
             raise TooManyError(message, retry_after=(1 - left) * 60 / key.rate)
         self._buckets[key.sha256] = left - 1, now
 
-    def _look_again(self) -> None:
+    def _reload(self) -> None:
         now = self._clock()
-        if now - self._looked < FRESH:
+        if now - self._checked < FRESH:
             return
-        self._looked, stamp = now, _stamp(self._path)
+        self._checked, stamp = now, _stamp(self._path)
         if stamp == self._stamp and self._fault is None:
             return
         try:
@@ -122,7 +123,7 @@ class Keyring:
         except (_KeyFileError, OSError) as error:
             if self._fault is None:
                 self._failed = now
-                logger.error("%s; the last keys stay valid for %g seconds", error, GRACE)
+                logger.error("%s; the previous keys stay valid for %g seconds", error, GRACE)
             self._fault = error
         else:
             if self._fault is not None:
@@ -131,33 +132,33 @@ class Keyring:
 
 
 def admit(request: Request, key: str | None = None) -> Priority:
-    """Refuse a request without a right key, where keys are asked for; return its priority.
+    """Require a valid key, if the server needs one; return its highest priority.
 
-    The door has seen to it already unless the key stands in the body, as LibreTranslate's may.
+    `guard.py` has checked it unless it is in the body, as in LibreTranslate's API.
     """
     keyring: Keyring | None = request.app.state.keyring
     if keyring is None:
         return Priority.normal
-    held: Key | None = request.scope.get("key")
-    if held is None:
-        held = request.scope["key"] = keyring.check(key)
-        request.scope["facts"]["key"] = held.name
-    return Priority[held.priority]
+    checked: Key | None = request.scope.get("key")
+    if checked is None:
+        checked = request.scope["key"] = keyring.check(key)
+        request.scope["facts"]["key"] = checked.name
+    return Priority[checked.priority]
 
 
 def read_keys(path: Path) -> list[Key]:
-    """Read a file of keys."""
+    """Read a key file."""
     values = read_json(path, error=_KeyFileError, fix="make one with outrider key FILE NAME")
     try:
         return _File.model_validate(values).keys
     except ValidationError as error:
         first = error.errors()[0]
         where = ".".join(map(str, first["loc"]))
-        raise _KeyFileError(f"{path}: {where}: {first['msg']}") from None
+        raise _KeyFileError(f"{path}: {where}: {first['msg']}") from error
 
 
 def add_key(path: Path, name: str, *, rate: float | None, priority: str) -> str:
-    """Make a key, keep its hash, and return it: nobody can tell it again."""
+    """Create a key, store its hash, and return the key, which cannot be recovered later."""
     keys = read_keys(path) if path.exists() else []
     if name in [key.name for key in keys]:
         raise ConfigError("NAME", f"{path} has a key of {name!r}; remove it first, with --remove")
@@ -166,17 +167,17 @@ def add_key(path: Path, name: str, *, rate: float | None, priority: str) -> str:
         new = Key(name=name, sha256=_digest(secret), rate=rate, priority=priority)
     except ValidationError as error:
         first = error.errors()[0]
-        raise ConfigError(f"--{first['loc'][0]}", str(first["msg"])) from None
+        raise ConfigError(f"--{first['loc'][0]}", str(first["msg"])) from error
     _write(path, [*keys, new])
     return secret
 
 
 def remove_key(path: Path, name: str) -> None:
-    """Forget a key; a server that reads this file refuses it a second later."""
+    """Remove a key; a running server refuses it after at most `FRESH` seconds."""
     keys = read_keys(path)
     if name not in [key.name for key in keys]:
         known = ", ".join(key.name for key in keys)
-        raise ConfigError("NAME", f"{path} has no key of {name!r}; there are: {known}")
+        raise ConfigError("NAME", f"{path} has no key of {name!r}; known keys: {known}")
     _write(path, [key for key in keys if key.name != name])
 
 
@@ -187,10 +188,10 @@ def _write(path: Path, keys: list[Key]) -> None:
 
 def _stamp(path: Path) -> tuple[int, int, int] | None:
     try:
-        about = path.stat()
+        status = path.stat()
     except OSError:
         return None
-    return about.st_mtime_ns, about.st_ino, about.st_size
+    return status.st_mtime_ns, status.st_ino, status.st_size
 
 
 def _digest(key: str) -> str:
@@ -198,7 +199,7 @@ def _digest(key: str) -> str:
 
 
 class _KeyFileError(ConfigError):
-    """A file of keys that is not one."""
+    """An invalid key file."""
 
     def __init__(self, message: str) -> None:
         super().__init__("--keys", message)

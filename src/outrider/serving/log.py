@@ -1,7 +1,4 @@
-"""The log: a JSON object a line, and never a word that a user sent.
-
-A client that may leave: whatever is done for it then stops.
-"""
+"""Log of requests as lines of JSON without user data; cancelling work for disconnected clients."""
 
 import asyncio
 import json
@@ -14,31 +11,31 @@ from typing import Any, TextIO, TypeVar
 from starlette.requests import Request
 from starlette.types import Scope
 
-__all__ = ["ClientGone", "log_request", "route_of", "start_logging", "while_there"]
+__all__ = ["ClientGone", "log_request", "route_of", "start_logging", "while_connected"]
 
 requests = logging.getLogger("outrider.requests")
 
 QUIET = ("/health", "/ready", "/metrics")
-"""Asked by machines every few seconds; only their failures are worth a line."""
+"""Paths that are polled; only their failures are logged."""
 
 
-class _Crowd:
-    """Requests that were refused at the door: a line a second tells how many."""
+class _Refusals:
+    """Counts requests refused by overload, and logs the count once per second."""
 
     def __init__(self) -> None:
-        self._count, self._told = 0, 0.0
+        self._count, self._logged = 0, 0.0
 
     def add(self) -> None:
         self._count += 1
-        if (now := time.monotonic()) - self._told >= 1:
+        if (now := time.monotonic()) - self._logged >= 1:
             requests.warning("", extra={"values": {"event": "overloaded", "refused": self._count}})
-            self._count, self._told = 0, now
+            self._count, self._logged = 0, now
 
 
-_crowd = _Crowd()
+_refusals = _Refusals()
 
 
-class _Lines(logging.Formatter):
+class _JsonLines(logging.Formatter):
     def format(self, record: logging.LogRecord) -> str:
         stamp = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(record.created))
         values: dict[str, Any] = {
@@ -50,9 +47,9 @@ class _Lines(logging.Formatter):
 
 
 def start_logging(stream: TextIO | None = None, level: str = "info") -> None:
-    """Write what we and uvicorn have to say as lines of JSON."""
+    """Write the logs of Outrider and uvicorn as lines of JSON."""
     handler = logging.StreamHandler(stream or sys.stderr)
-    handler.setFormatter(_Lines())
+    handler.setFormatter(_JsonLines())
     for name in ("outrider", "uvicorn"):
         logger = logging.getLogger(name)
         logger.handlers, logger.propagate = [handler], False
@@ -60,18 +57,18 @@ def start_logging(stream: TextIO | None = None, level: str = "info") -> None:
 
 
 def route_of(scope: Scope) -> str:
-    """Name the route of a request as the app knows it, never as the client wrote it."""
+    """Return the route template of a request; its actual path may contain user data."""
     path = getattr(scope.get("route"), "path", None) or scope.get("overloaded")
     return path if isinstance(path, str) else "unknown"
 
 
 def log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Write one line about a request: where to, how it went, how long it took, how much it was."""
+    """Log the method, route, status, time and size of a request."""
     path = route_of(scope)
     if path in QUIET and status < 400:
         return
     if "overloaded" in scope:
-        _crowd.add()
+        _refusals.add()
         return
     values = {
         "event": "request",
@@ -87,25 +84,26 @@ def log_request(scope: Scope, status: int, seconds: float) -> None:
 T = TypeVar("T")
 
 
-class ClientGone(Exception):  # noqa: N818  (nobody made a mistake)
-    """The client has hung up."""
+class ClientGone(Exception):  # noqa: N818  (not an error)
+    """The client disconnected."""
 
 
-async def while_there(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Do something for as long as the client waits for it."""
-    doing, gone = asyncio.ensure_future(work), asyncio.ensure_future(_hung_up(request))
+async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
+    """Await a coroutine; cancel it if the client disconnects."""
+    task = asyncio.ensure_future(work)
+    disconnected = asyncio.ensure_future(_disconnected(request))
     try:
-        await asyncio.wait({doing, gone}, return_when=asyncio.FIRST_COMPLETED)
-        if doing.done():
-            return doing.result()
+        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
+        if task.done():
+            return task.result()
         raise ClientGone
     finally:
-        gone.cancel()
-        if not doing.done():
-            doing.cancel()
-            await asyncio.wait({doing})
+        disconnected.cancel()
+        if not task.done():
+            task.cancel()
+            await asyncio.wait({task})
 
 
-async def _hung_up(request: Request) -> None:
+async def _disconnected(request: Request) -> None:
     while (await request.receive())["type"] != "http.disconnect":
         pass

@@ -1,7 +1,6 @@
-"""What Prometheus is told: how much, how long, how full; never a word of a user, never a key.
+"""Prometheus metrics, without user data and keys.
 
-`prometheus-client` has no dependencies of its own and knows the format, its escapes and histograms.
-What the engine knows anyway is read when somebody asks for it, and costs nothing before.
+Counters of the engine are read when `/metrics` is requested.
 """
 
 from collections.abc import Iterator
@@ -24,7 +23,7 @@ SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 
 
 
 class Metrics:
-    """The figures of one app."""
+    """Metrics of one app."""
 
     def __init__(self, engine: Engine) -> None:
         self.registry = CollectorRegistry()
@@ -41,68 +40,68 @@ class Metrics:
             registry=self.registry,
         )
 
-    def note(self, scope: Scope, status: int, seconds: float) -> None:
-        """Count a request; what is no route of ours is counted as one."""
+    def record(self, scope: Scope, status: int, seconds: float) -> None:
+        """Count a request; unknown routes are counted together."""
         route = route_of(scope)
         self._requests.labels(route, str(status)).inc()
         self._seconds.labels(route).observe(seconds)
 
 
 class _Models(Collector):
-    """What the engine knows, read when it is asked for."""
+    """Counters of the engine."""
 
     def __init__(self, engine: Engine) -> None:
         self._engine = engine
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the figures of every model."""
-        shelf = self._engine.shelf
+        """Yield the metrics of every model."""
+        registry = self._engine.registry
         yield CounterMetricFamily(
-            "outrider_model_loads", "Models loaded since the start.", value=shelf.loads
+            "outrider_model_loads", "Models loaded since the start.", value=registry.loads
         )
         up = GaugeMetricFamily("outrider_model_loaded", "Whether it is loaded.", labels=["model"])
         size = GaugeMetricFamily("outrider_model_bytes", "Weights on disk.", labels=["model"])
-        for name, spec in shelf.specs.items():
-            up.add_metric([name], name in shelf.loaded)
+        for name, spec in registry.specs.items():
+            up.add_metric([name], name in registry.loaded)
             size.add_metric([name], spec.weights)
         yield from (up, size)
         gauges = {
-            "outrider_queue_requests": "Requests that were let in and are not done.",
-            "outrider_queue_tokens": "Tokens that those may still take.",
+            "outrider_queue_requests": "Admitted requests that are not finished.",
+            "outrider_queue_tokens": "Tokens reserved by admitted requests.",
             "outrider_rows": "Pieces of texts that are being decoded.",
-            "outrider_speed_tokens": "Tokens a second, of those that requests reserve.",
+            "outrider_speed_tokens": "Reserved tokens processed per second.",
         }
         counters = {
-            "outrider_rounds": "Rounds of the session.",
+            "outrider_rounds": "Decoding steps.",
             "outrider_pieces": "Pieces of texts decoded.",
-            "outrider_tokens": "Tokens written.",
-            "outrider_cancelled": "Requests whose clients left, or whose time was over.",
-            "outrider_draft_rounds": "Blocks that were drafted and verified.",
-            "outrider_draft_tokens": "Tokens that came of those.",
+            "outrider_tokens": "Tokens generated.",
+            "outrider_cancelled": "Requests cancelled by disconnection or deadline.",
+            "outrider_draft_rounds": "Draft blocks verified.",
+            "outrider_draft_tokens": "Tokens of those blocks.",
             "outrider_plain_rows": "Pieces decoded without drafting.",
         }
-        found: dict[str, Metric] = {
+        families: dict[str, Metric] = {
             name: GaugeMetricFamily(name, text, labels=["model"]) for name, text in gauges.items()
         }
-        found |= {
+        families |= {
             name: CounterMetricFamily(name, text, labels=["model"])
             for name, text in counters.items()
         }
-        for model, loaded in list(shelf.loaded.items()):
-            driver, books, stats = loaded.driver, loaded.admission, loaded.driver.stats
+        for model, loaded in list(registry.loaded.items()):
+            thread, admission, stats = loaded.thread, loaded.admission, loaded.thread.stats
             values = (
-                *(len(books), books.tokens, driver.running, books.speed),
-                *(driver.rounds, driver.pieces, driver.tokens, driver.cancelled),
+                *(len(admission), admission.tokens, thread.running, admission.speed),
+                *(thread.rounds, thread.pieces, thread.tokens, thread.cancelled),
                 *(stats.rounds, stats.tokens, stats.plain_rows),
             )
-            for family, value in zip(found.values(), values, strict=True):
+            for family, value in zip(families.values(), values, strict=True):
                 assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
                 family.add_metric([model], value)
-        yield from found.values()
+        yield from families.values()
 
 
 @router.get("/metrics", response_class=Response)
 async def metrics(request: Request) -> Response:
-    """Return the figures in the text format of Prometheus."""
-    found: Metrics = request.app.state.metrics
-    return Response(generate_latest(found.registry), media_type=CONTENT_TYPE_LATEST)
+    """Return the metrics in the text format of Prometheus."""
+    app_metrics: Metrics = request.app.state.metrics
+    return Response(generate_latest(app_metrics.registry), media_type=CONTENT_TYPE_LATEST)

@@ -1,6 +1,6 @@
-"""The models of one server: loaded when asked for, dropped when idle, within a budget of bytes.
+"""The models of a server: loaded on demand, unloaded when idle, within a memory budget.
 
-What is to be served: `FOLDER`, or `zh-en=FOLDER`, which names the languages and the model.
+A model is given as `FOLDER`, or as `zh-en=FOLDER` with its languages, which are then its name.
 """
 
 import asyncio
@@ -22,10 +22,9 @@ from outrider.files.hub import model_folder
 from outrider.formats.folder import CTC, DRAFTER, model_files, read_config
 from outrider.formats.spec import LanguageModelSpec
 from outrider.runtime import Generator, Translator, load
-from outrider.serving.admission import Admission
-from outrider.serving.answers import BrokenError, BusyError, LateError, UnknownError
-from outrider.serving.driver import EngineThread, Events
-from outrider.serving.limits import Limits
+from outrider.serving.errors import BrokenError, BusyError, LateError, UnknownError
+from outrider.serving.limits import Admission, Limits
+from outrider.serving.scheduler import EngineThread, Events
 from outrider.text.chat import Chat, load_chat
 from outrider.text.prompt_template import source_frame
 from outrider.text.tokenizer import load_tokenizer
@@ -40,83 +39,84 @@ _CODE = re.compile(r"[A-Za-z_]{2,8}")
 
 @dataclass(frozen=True)
 class Spec:
-    """A model that can be asked for by name, loaded or not."""
+    """A registered model."""
 
     name: str
-    """What clients call it: `zh-en` of `zh-en=FOLDER`, else the last part of its path."""
+    """`zh-en` of `zh-en=FOLDER`, else the last part of the path."""
     folder: Path
-    writes: bool
-    """Whether it continues prompts; if not, it translates."""
+    generates: bool
+    """Whether it is a language model; otherwise it translates."""
     pair: tuple[str, str] | None
-    """The languages it translates between; None where it has many or none, or they are unknown."""
+    """Source and target language; None for many, no or unknown languages."""
     languages: tuple[str, ...]
-    """Languages it writes, as it names them, where it has many."""
-    reads: bool
-    """Whether it is told what it reads, which is then one of those."""
-    names: Mapping[str, str]
-    """What languages are called, where the folder says so."""
-    changed: int
-    """When its config was written, in seconds since 1970."""
+    """Target languages of a multilingual model, by its own codes."""
+    needs_source: bool
+    """Whether a multilingual model needs the source language, which is one of `languages`."""
+    language_names: Mapping[str, str]
+    """Names of languages, as far as the folder gives them."""
+    modified: int
+    """Modification time of its files, in seconds since 1970."""
     weights: int
-    """Bytes of its weights on disk, which is about what they take in memory."""
+    """Bytes of its weights on disk, about as many as in memory."""
 
     @property
     def unknown(self) -> bool:
-        """Whether it translates, but neither its folder nor the command line says what."""
-        return not (self.writes or self.pair or self.languages)
+        """Whether it translates between unknown languages."""
+        return not (self.generates or self.pair or self.languages)
 
 
-def read_spec(given: str) -> Spec:
-    """Look at a model without loading it."""
-    match = _PAIR.fullmatch(given)
-    place = given if match is None else match["place"]
+def read_spec(model: str) -> Spec:
+    """Describe a model without loading it."""
+    match = _PAIR.fullmatch(model)
+    place = model if match is None else match["place"]
     folder = model_folder(place)
-    config = read_config(folder)
-    writes = isinstance(config, LanguageModelSpec)
-    if writes and match is not None:
-        raise ConfigError(given, "is a language model, which has no languages; leave them out")
-    pair, names = (None, {}) if writes else _told(folder)
-    languages, reads = ((), False) if writes or pair else _many(folder)
-    if match is not None:
-        pair, languages, reads = (match["source"], match["target"]), (), False
-    name = _name(folder, place) if match is None else given.removesuffix(f"={place}")
+    generates = isinstance(read_config(folder), LanguageModelSpec)
+    if generates and match is not None:
+        raise ConfigError(model, "is a language model, which has no languages; leave them out")
+    pair, language_names = (None, {}) if generates else _argos_languages(folder)
+    languages, needs_source = ((), False) if generates or pair else _multilingual(folder)
+    if match is None:
+        name = (Path(place).name or folder.resolve().name).removesuffix(".argosmodel")
+    else:
+        name = model.removesuffix(f"={place}")
+        pair, languages, needs_source = (match["source"], match["target"]), (), False
     return Spec(
-        name, folder, writes, pair, languages, reads, names, _changed(folder), _weights(folder)
+        name,
+        folder,
+        generates,
+        pair,
+        languages,
+        needs_source,
+        language_names,
+        modified=int(max(path.stat().st_mtime for path in model_files(folder))),
+        weights=_weights(folder),
     )
 
 
-def _told(folder: Path) -> tuple[tuple[str, str] | None, dict[str, str]]:
-    """Return the languages that an Argos package names, and what they are called."""
+def _argos_languages(folder: Path) -> tuple[tuple[str, str] | None, dict[str, str]]:
+    """Return the language pair of an Argos package, and the names of its languages."""
     path = folder / "metadata.json"
     values = read_json(path) if path.exists() else {}
     codes = [values.get(key) for key in ("from_code", "to_code")]
     source, target = (code if isinstance(code, str) else "" for code in codes)
     if not (_CODE.fullmatch(source) and _CODE.fullmatch(target)):
         return None, {}
-    called = {source: values.get("from_name"), target: values.get("to_name")}
-    names = {code: name[:100] for code, name in called.items() if isinstance(name, str)}
-    return (source, target), names
+    names = {source: values.get("from_name"), target: values.get("to_name")}
+    return (source, target), {
+        code: name[:100] for code, name in names.items() if isinstance(name, str)
+    }
 
 
-def _many(folder: Path) -> tuple[tuple[str, ...], bool]:
-    """Return the languages that a tokenizer names, and whether a source is told its own."""
+def _multilingual(folder: Path) -> tuple[tuple[str, ...], bool]:
+    """Return the target languages of a tokenizer, and whether it needs the source language."""
     frame = source_frame(load_tokenizer(folder), start=-1, end=None, forced=None)
     return tuple(frame.targets), frame.told
 
 
-def _name(folder: Path, place: str) -> str:
-    """Name a model by the last part of what the user typed, or of where it leads."""
-    name = Path(place).name or folder.resolve().name
-    return name.removesuffix(".argosmodel")
-
-
-def _changed(folder: Path) -> int:
-    return int(max(path.stat().st_mtime for path in model_files(folder)))
-
-
 def _weights(folder: Path) -> int:
-    places = [folder, *(folder / side for side in (DRAFTER, CTC) if (folder / side).is_dir())]
-    return sum(path.stat().st_size for place in places for path in model_files(place))
+    """Return the bytes of a model with its drafter and CTC decoder."""
+    parts = [folder, *(folder / part for part in (DRAFTER, CTC) if (folder / part).is_dir())]
+    return sum(path.stat().st_size for part in parts for path in model_files(part))
 
 
 logger = logging.getLogger("outrider.serving")
@@ -126,19 +126,19 @@ _TANDEM = DecodeSettings(mode="tandem")
 
 @dataclass
 class Loaded:
-    """A model in memory, and who decodes with it."""
+    """A model in memory with its thread and its reservations."""
 
     spec: Spec
     model: Translator | Generator
-    driver: EngineThread
+    thread: EngineThread
     admission: Admission
     chat: Chat | None
-    """How conversations are written, where it can hold any."""
+    """Chat template; None for models without one."""
     drafts: bool
-    """Whether requests that name no mode are decoded in tandem: the text is the same, and a
-    controller chooses at every load whether drafting pays."""
+    """Whether requests without a mode use tandem decoding. The text is the same; the controller
+    chooses whether to draft."""
     used: float = field(default_factory=monotonic)
-    """When somebody last left."""
+    """Time of the last use."""
 
 
 class ModelRegistry:
@@ -152,43 +152,39 @@ class ModelRegistry:
         deliver: Callable[[Events], None],
         memory: int | None = None,
         idle: float | None = None,
-        place: Mapping[str, Any] | None = None,
+        load_options: Mapping[str, Any] | None = None,
     ) -> None:
-        """Know some models; nothing is loaded yet.
+        """Register models without loading them.
 
         Args:
             specs: The models.
-            limits: What each takes on.
-            deliver: Told the news of every model, on its thread.
-            memory: Bytes that the weights of all loaded models may have.
-            idle: Seconds after which a model that nobody uses is dropped; None keeps it.
-            place: Where to compute: keywords of `outrider.load`.
+            limits: Limits of each model.
+            deliver: Called with the events of a model, on its thread.
+            memory: Memory budget in bytes for the weights of all loaded models.
+            idle: Seconds after which an unused model is unloaded; None keeps it.
+            load_options: Keyword arguments of `outrider.load`.
         """
         self.specs = {spec.name: spec for spec in specs}
-        if len(self.specs) < len(specs):
-            names = [spec.name for spec in specs]
-            double = next(name for name in names if names.count(name) > 1)
-            raise ConfigError(
-                double,
-                "two models have this name; rename a folder, or leave out a name before =",
-            )
-        large = next((spec for spec in specs if memory and spec.weights > memory), None)
-        if large is not None:
-            raise ConfigError(
-                "memory", f"{large.name} alone takes {large.weights:,} bytes; allow as many"
-            )
+        for name, count in Counter(spec.name for spec in specs).items():
+            if count > 1:
+                fix = "rename a folder, or leave out a name before ="
+                raise ConfigError(name, f"two models have this name; {fix}")
+        for spec in specs:
+            if memory and spec.weights > memory:
+                message = f"{spec.name} alone takes {spec.weights:,} bytes; allow as many"
+                raise ConfigError("memory", message)
         self.loaded: dict[str, Loaded] = {}
         self._limits, self._deliver, self._memory, self._idle = limits, deliver, memory, idle
-        self._place = dict(place or {})
+        self._load_options = dict(load_options or {})
         self._loading: dict[str, asyncio.Task[Loaded]] = {}
-        self._one_by_one = asyncio.Lock()
+        self._load_lock = asyncio.Lock()
         self._users: Counter[str] = Counter()
         self.loads = 0
-        """How often a model was loaded."""
+        """Number of loads since the start."""
 
     @asynccontextmanager
     async def hold(self, name: str, *, seconds: float | None = None) -> AsyncIterator[Loaded]:
-        """Load a model where it is not, within so many seconds, and keep it while this lasts."""
+        """Load a model if necessary, within a time limit, and keep it loaded in this context."""
         self._users[name] += 1
         try:
             loaded = self.loaded.get(name) or await self._wait(name, seconds)
@@ -202,16 +198,16 @@ class ModelRegistry:
                 del self._users[name]
 
     async def drop_idle(self) -> None:
-        """Drop models that nobody has used for a while."""
+        """Unload models that have been unused for `idle` seconds."""
         if self._idle is None:
             return
-        late = monotonic() - self._idle
-        for loaded in self._free():
-            if loaded.used < late:
+        oldest = monotonic() - self._idle
+        for loaded in self._unused():
+            if loaded.used < oldest:
                 await self._drop(loaded)
 
     async def close(self) -> None:
-        """Drop everything."""
+        """Unload all models."""
         await asyncio.gather(*self._loading.values(), return_exceptions=True)
         for loaded in list(self.loaded.values()):
             await self._drop(loaded)
@@ -220,9 +216,9 @@ class ModelRegistry:
         try:
             async with asyncio.timeout(seconds):
                 return await self._get(name)
-        except TimeoutError:
+        except TimeoutError as error:
             message = f"{name} is still being loaded; try again"
-            raise LateError(message, retry_after=5) from None
+            raise LateError(message, retry_after=5) from error
 
     async def _get(self, name: str) -> Loaded:
         if name not in self.specs:
@@ -230,12 +226,12 @@ class ModelRegistry:
             raise UnknownError(f"no model is called {name[:100]!r}; there are: {known}")
         if name not in self._loading:
             self._loading[name] = asyncio.create_task(self._load(self.specs[name]))
-        # Who stops waiting does not stop the loading: others may wait for it too.
+        # Cancelling one request must not cancel a load that others wait for.
         return await asyncio.shield(self._loading[name])
 
     async def _load(self, spec: Spec) -> Loaded:
         try:
-            async with self._one_by_one:
+            async with self._load_lock:
                 await self._make_room(spec)
                 try:
                     loaded = await asyncio.to_thread(self._build, spec)
@@ -249,9 +245,9 @@ class ModelRegistry:
             del self._loading[spec.name]
 
     def _build(self, spec: Spec) -> Loaded:
-        model = load(spec.folder, **self._place)
+        model = load(spec.folder, **self._load_options)
         drafts = model.backend.drafts is not None and may_choose(model.backend, _TANDEM)
-        driver = EngineThread(
+        thread = EngineThread(
             model.backend,
             self._limits,
             controller=model.controller if drafts else None,
@@ -259,23 +255,23 @@ class ModelRegistry:
             name=spec.name,
         )
         chat = load_chat(spec.folder, model.tokenizer) if isinstance(model, Generator) else None
-        return Loaded(spec, model, driver, Admission(self._limits), chat, drafts)
+        return Loaded(spec, model, thread, Admission(self._limits), chat, drafts)
 
     async def _make_room(self, spec: Spec) -> None:
-        """Drop models, the longest unused first, until another fits."""
+        """Unload the least recently used models until another fits."""
         while self._memory is not None:
-            held = sum(one.spec.weights for one in self.loaded.values())
-            if held + spec.weights <= self._memory:
+            used = sum(loaded.spec.weights for loaded in self.loaded.values())
+            if used + spec.weights <= self._memory:
                 return
-            free = self._free()
-            if not free:
-                message = f"there is no room for {spec.name} beside the models that are at work"
+            unused = self._unused()
+            if not unused:
+                message = f"no memory for {spec.name} beside the models in use"
                 raise BusyError(f"{message}; try again later", retry_after=5)
-            await self._drop(min(free, key=lambda one: one.used))
+            await self._drop(min(unused, key=lambda loaded: loaded.used))
 
-    def _free(self) -> list[Loaded]:
-        return [one for name, one in self.loaded.items() if not self._users[name]]
+    def _unused(self) -> list[Loaded]:
+        return [loaded for name, loaded in self.loaded.items() if not self._users[name]]
 
     async def _drop(self, loaded: Loaded) -> None:
         del self.loaded[loaded.spec.name]
-        await asyncio.to_thread(loaded.driver.close)
+        await asyncio.to_thread(loaded.thread.close)

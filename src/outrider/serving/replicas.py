@@ -1,8 +1,7 @@
-"""The same app in many processes: Ray Serve starts replicas, watches them, and has as many as due.
+"""Replicas of the app with Ray Serve.
 
-Every replica holds the models, and knows nothing of the others: what a request is answered does not
-depend on which one answers. Ray's proxy takes a request to one that is free; one that dies is
-replaced.
+Each replica loads the models. Replicas are independent, and a response does not depend on the
+replica. Ray routes requests, scales the number of replicas and replaces failed ones.
 """
 
 import dataclasses
@@ -16,7 +15,7 @@ from fastapi import FastAPI
 
 from outrider.errors import ConfigError, MissingExtraError
 from outrider.runtime.cluster import running_ray
-from outrider.serving.limits import give_memory_back
+from outrider.serving.limits import limit_malloc_threshold
 from outrider.serving.registry import read_spec
 from outrider.serving.run import Service
 
@@ -25,9 +24,9 @@ __all__ = ["NAME", "run_replicas"]
 NAME = "outrider"
 PURPOSE = "outrider serve --ray"
 HEADROOM = 256 << 20
-"""Bytes that a replica takes beside its weights."""
+"""Bytes that a replica needs in addition to its weights."""
 CHECK = 2.0
-"""Seconds between two looks at a replica."""
+"""Seconds between two health checks of a replica."""
 
 
 def run_replicas(
@@ -41,32 +40,32 @@ def run_replicas(
 ) -> None:
     """Serve until SIGTERM or SIGINT.
 
-    With `RAY_ADDRESS` set, replicas run on that cluster; otherwise Ray is started on this machine
-    alone, and stopped in the end.
+    Replicas run on the cluster at `RAY_ADDRESS`, or on a local Ray that is stopped at the end.
 
     Args:
-        service: What each replica serves; `place` may say its threads, which are otherwise one.
+        service: Configuration of each replica, by default with one thread.
         host: Address to listen at.
         port: Port to listen at.
-        least: Replicas when nobody asks.
-        most: Replicas under load.
-        ready: Called once the first ones answer.
+        least: Fewest replicas.
+        most: Most replicas.
+        ready: Called when the first replicas are ready.
     """
     if least > most:
         raise ConfigError("--replicas", f"got {least}-{most}, expected the smaller number first")
-    threads = service.place.get("threads") or 1
-    service = dataclasses.replace(service, place={**service.place, "threads": threads})
+    threads = service.load_options.get("threads") or 1
+    load_options = {**service.load_options, "threads": threads}
+    service = dataclasses.replace(service, load_options=load_options)
     with running_ray(PURPOSE):
-        serve, ends = _ray_serve(), threading.Event()
-        for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which has handlers of its own
-            signal.signal(number, lambda *_: ends.set())
+        serve, stop = _ray_serve(), threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which installs its own handlers
+            signal.signal(number, lambda *_: stop.set())
         try:
             serve.start(http_options={"host": host, "port": port})
             deployed = serve.deployment(**_options(service, least, most))
             app = serve.ingress(_builder(service))
             serve.run(deployed(app()).bind(), name=NAME, route_prefix="/")
             ready()
-            ends.wait()
+            stop.wait()
         finally:
             if os.environ.get("RAY_ADDRESS"):
                 serve.delete(NAME)
@@ -75,7 +74,7 @@ def run_replicas(
 
 
 def _options(service: Service, least: int, most: int) -> dict[str, Any]:
-    """Say how many replicas there are, and what each takes."""
+    """Return the number of replicas and the resources of each, for Ray."""
     weights = sum(read_spec(model).weights for model in service.models)
     return {
         "name": NAME,
@@ -86,7 +85,7 @@ def _options(service: Service, least: int, most: int) -> dict[str, Any]:
             "target_ongoing_requests": service.limits.rows,
         },
         "ray_actor_options": {
-            "num_cpus": service.place["threads"],
+            "num_cpus": service.load_options["threads"],
             "memory": min(weights, service.memory or weights) + HEADROOM,
         },
         "health_check_period_s": CHECK,
@@ -95,10 +94,10 @@ def _options(service: Service, least: int, most: int) -> dict[str, Any]:
 
 
 def _builder(service: Service) -> Callable[[], FastAPI]:
-    """Return a plain function, which is all that Ray takes for a builder."""
+    """Return a plain function, as Ray requires."""
 
     def build() -> FastAPI:
-        give_memory_back()
+        limit_malloc_threshold()
         return service.build()
 
     return build
@@ -107,6 +106,6 @@ def _builder(service: Service) -> Callable[[], FastAPI]:
 def _ray_serve() -> Any:
     try:
         from ray import serve
-    except ImportError:
-        raise MissingExtraError("Ray Serve", "ray", PURPOSE) from None
+    except ImportError as error:
+        raise MissingExtraError("Ray Serve", "ray", PURPOSE) from error
     return serve

@@ -1,7 +1,4 @@
-"""A server in this process: uvicorn around the app, until it is told to stop.
-
-All that a server is told, from which any process can build the app.
-"""
+"""A server in this process: uvicorn with the app."""
 
 import signal
 import socket
@@ -19,46 +16,42 @@ from outrider.serving.app import build_app
 from outrider.serving.connection import connection_protocol
 from outrider.serving.engine import Engine
 from outrider.serving.keys import Keyring
-from outrider.serving.limits import Limits, give_memory_back
+from outrider.serving.limits import Limits, limit_malloc_threshold
 from outrider.serving.log import start_logging
 from outrider.serving.registry import read_spec
 
 __all__ = ["Service", "bind", "configure", "run"]
 
 SWITCH = 0.001
-"""Seconds after which a thread that computes in Python lets another on: between two rounds, the one
-that decodes should not wait long for the one that talks."""
+"""Python's thread switch interval in seconds: short, so that the decoding thread waits less for the
+event loop between two steps."""
 
 
 def bind(host: str, port: int) -> socket.socket:
-    """Take an address before anything is loaded; port 0 is any that is free."""
+    """Bind an address before models are loaded; port 0 selects a free port."""
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    # With its protocol named, asyncio sends what there is at once; without, an answer of two parts
-    # waits 40 ms for the client to acknowledge the first.
-    taken = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    taken.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    # asyncio sets TCP_NODELAY only for IPPROTO_TCP; without it, a response of two writes is delayed
+    # by 40 ms.
+    bound = socket.socket(family, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    bound.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
-        taken.bind((host, port))
+        bound.bind((host, port))
     except (OSError, OverflowError) as error:
-        taken.close()
+        bound.close()
         reason = getattr(error, "strerror", None) or error
-        raise ConfigError("--port", f"cannot listen at {host} {port}: {reason}") from None
-    return taken
-
-
-def _stopped(number: int, frame: object) -> None:
-    """Have nothing left to do."""
+        raise ConfigError("--port", f"cannot listen at {host} {port}: {reason}") from error
+    return bound
 
 
 def configure(app: FastAPI, limits: Limits) -> uvicorn.Config:
-    """Say how uvicorn is to run an app: its own log of requests would hold what users send."""
+    """Configure uvicorn without its access log, which contains user data."""
     return uvicorn.Config(
         app,
         http=connection_protocol(limits.body_seconds, max(1, limits.connections // 2)),
         log_config=None,
         access_log=False,
         server_header=False,
-        proxy_headers=False,  # nobody asks who the client is
+        proxy_headers=False,  # the address of the client is not used
         limit_concurrency=limits.connections,
         timeout_graceful_shutdown=int(limits.seconds) + 1,
         lifespan="on",
@@ -67,12 +60,13 @@ def configure(app: FastAPI, limits: Limits) -> uvicorn.Config:
 
 
 def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = "info") -> None:
-    """Answer requests until SIGTERM or SIGINT; those in flight are answered first."""
+    """Serve until SIGTERM or SIGINT, then finish the running requests."""
     start_logging(level=level)
     sys.setswitchinterval(SWITCH)
-    give_memory_back()
+    limit_malloc_threshold()
     for number in (signal.SIGTERM, signal.SIGINT):
-        signal.signal(number, _stopped)  # uvicorn raises them again once it has stopped
+        # uvicorn raises the signal again after its shutdown.
+        signal.signal(number, lambda *_: None)
     uvicorn.Server(configure(app, limits)).run(sockets=[listening])
     if app.state.fault is not None:
         raise app.state.fault
@@ -80,20 +74,27 @@ def run(app: FastAPI, listening: socket.socket, limits: Limits, *, level: str = 
 
 @dataclass(frozen=True, kw_only=True)
 class Service:
-    """Models and how to serve them."""
+    """Configuration of a server, from which any process can build the app."""
 
     models: tuple[str, ...]
     limits: Limits = field(default_factory=Limits)
     memory: int | None = None
     idle: float | None = None
-    place: Mapping[str, Any] = field(default_factory=dict)
+    load_options: Mapping[str, Any] = field(default_factory=dict)
+    """Keyword arguments of `outrider.load`."""
     keys: Path | None = None
     origins: tuple[str, ...] = ()
     load: bool = True
 
     def build(self) -> FastAPI:
-        """Look at the models and put an app before them; they are loaded when it starts."""
+        """Build the app; the models are loaded when it starts."""
         keyring = None if self.keys is None else Keyring(self.keys)
         specs = [read_spec(model) for model in self.models]
-        engine = Engine(specs, self.limits, memory=self.memory, idle=self.idle, place=self.place)
+        engine = Engine(
+            specs,
+            self.limits,
+            memory=self.memory,
+            idle=self.idle,
+            load_options=self.load_options,
+        )
         return build_app(engine, keyring=keyring, load=self.load, origins=self.origins)

@@ -7,7 +7,7 @@ import pytest
 
 HOARD = """
 import ctypes, sys
-from outrider.serving.limits import give_memory_back
+from outrider.serving.limits import limit_malloc_threshold
 
 libc = ctypes.CDLL(None)
 libc.malloc.restype, libc.free.argtypes = ctypes.c_void_p, [ctypes.c_void_p]
@@ -17,7 +17,7 @@ def resident():
     return int(open("/proc/self/statm").read().split()[1]) * 4096
 
 
-if sys.argv[1] == "back" and not give_memory_back():
+if sys.argv[1] == "back" and not limit_malloc_threshold():
     sys.exit(3)
 libc.free(libc.malloc(16 << 20))  # from now on glibc would keep what is smaller
 before, states = resident(), []

@@ -1,11 +1,11 @@
-"""HTML: the text between tags is translated, the tags stay as they are.
+"""Translation of HTML: extracts the text between tags and copies the tags.
 
-A scanner of our own, linear in the length of the text whatever that is: a search that has failed
-once is not tried again. It builds no tree and mends nothing; what looks broken is copied.
+The scanner builds no tree and copies malformed markup unchanged. It takes linear time for any
+input, because a search that failed once is not repeated.
 
-Comments end where a browser ends them (HTML standard, 13.2.5.41 to 52): `<!--` at `-->`, `--!>` or
-an immediate `>`; bogus comments (`<!x`, `<?x`, `</ x`) at the first `>`; and either at the end of
-the text if nothing closes it.
+Comments end as in browsers (HTML standard, 13.2.5.41 to 52): `<!--` at `-->`, `--!>` or an
+immediate `>`; bogus comments (`<!x`, `<?x`, `</ x`) at the first `>`; unclosed ones at the end of
+the text.
 """
 
 import html
@@ -17,28 +17,28 @@ from html.entities import html5
 __all__ = ["Page", "read_page"]
 
 RAW = ("script", "style", "textarea", "title")
-"""Elements in which nothing is a tag but their own end."""
+"""Elements in which only their own end tag is a tag."""
 VERBATIM = (*RAW[:3], "code", "pre", "kbd", "samp", "template", "svg", "math")
-"""Elements whose text is no language."""
+"""Elements whose text is not translated."""
 VOID = (
     *("area", "base", "br", "col", "embed", "hr", "img", "input", "link", "meta", "source"),
     *("track", "wbr"),
 )
 _COMMENT_END, _EMPTY_END = re.compile("--!?>"), re.compile("-?>")
 _CDATA = "<![CDATA["
-_UNSEEN = "\u00ad\u200b-\u200f\u2060\ufeff"
-"""Soft hyphen, zero-width characters and marks of direction."""
+_INVISIBLE = "\u00ad\u200b-\u200f\u2060\ufeff"
+"""Soft hyphen, zero-width characters and direction marks."""
 
 
 def _blanks() -> re.Pattern[str]:
-    """Return a pattern of characters and entities that stay around a text as they are."""
-    blank = re.compile(rf"[\s{_UNSEEN}]+")
+    """Return a pattern of whitespace around a text, as characters or entities."""
+    blank = re.compile(rf"[\s{_INVISIBLE}]+")
     names = [name for name, text in html5.items() if blank.fullmatch(text)]
     known = [code for code in (*range(0x3001), 0xFEFF) if blank.fullmatch(chr(code))]
     codes = [code for code in known if html.unescape(f"&#{code};") == chr(code)]
     decimal, hexadecimal = ("|".join(f"{code:{form}}" for code in codes) for form in "dx")
     return re.compile(
-        rf"(?:[\s{_UNSEEN}]|&(?:{'|'.join(sorted(names, reverse=True))}"
+        rf"(?:[\s{_INVISIBLE}]|&(?:{'|'.join(sorted(names, reverse=True))}"
         rf"|#0*(?:{decimal})(?:;|(?![0-9]))|#[xX]0*(?i:{hexadecimal})(?:;|(?![0-9a-fA-F]))))+"
     )
 
@@ -53,20 +53,20 @@ _RAW_END = {name: re.compile(f"</{name}\\b", re.IGNORECASE) for name in RAW}
 
 @dataclass(frozen=True)
 class Page:
-    """A page taken apart."""
+    """HTML divided into texts and markup."""
 
     parts: list[str]
-    """All of it, in order; texts are without their entities and the blanks around them."""
+    """All parts in order; texts are unescaped and without surrounding whitespace."""
     places: list[int]
-    """Which of the parts are texts."""
+    """Indices of the texts in `parts`."""
 
     @property
     def texts(self) -> list[str]:
-        """What is to be translated."""
+        """Texts to translate."""
         return [self.parts[place] for place in self.places]
 
     def write(self, texts: Sequence[str]) -> str:
-        """Put other texts in the place of those."""
+        """Return the HTML with the texts replaced."""
         parts = list(self.parts)
         for place, text in zip(self.places, texts, strict=True):
             parts[place] = html.escape(text, quote=False)
@@ -74,21 +74,21 @@ class Page:
 
 
 def read_page(text: str) -> Page:
-    """Take a page, or a piece of one, apart."""
+    """Divide HTML into texts and markup."""
     return _Scanner(text).scan()
 
 
 class _Scanner:
     def __init__(self, text: str) -> None:
         self._text = text
-        self._hopeless: set[str] = set()
-        """What does not occur any more."""
-        self._broken = False
-        """Whether quotes were found that make no sense; then they are no longer looked at."""
+        self._absent: set[str] = set()
+        """Strings that do not occur in the rest of the text."""
+        self._unbalanced = False
+        """Whether quotes are unbalanced; they are then ignored."""
         self._parts: list[str] = []
         self._places: list[int] = []
         self._kept, self._depth = "", 0
-        """Inside which element nothing is translated, and how many of its name are open."""
+        """Element that is not translated, and the number of open elements of this name."""
 
     def scan(self) -> Page:
         text, at = self._text, 0
@@ -111,11 +111,11 @@ class _Scanner:
             end = self._tag_end(opening)
             if end >= 0:
                 return opening, end
-            at = opening + 1  # a sign of the text
+            at = opening + 1  # a literal "<"
         return len(text), len(text)
 
     def _tag_end(self, start: int) -> int:
-        """Return where what begins with this sign ends; -1 where it begins nothing."""
+        """Return the end of the tag or comment at `start`; -1 if there is none."""
         text = self._text
         if text.startswith("<!--", start):
             return self._comment_end(start + 4)
@@ -128,27 +128,27 @@ class _Scanner:
         if not _is_letter(second if first == "/" else first):
             return -1
         at = start + 1
-        while not self._broken and (match := _QUOTE_OR_END.search(text, at)) is not None:
+        while not self._unbalanced and (match := _QUOTE_OR_END.search(text, at)) is not None:
             if match[0] == ">":
                 return match.end()
             at = self._find(match[0], match.end())
-            self._broken = at < 0
-        self._broken = True
+            self._unbalanced = at < 0
+        self._unbalanced = True
         return self._find(">", start)
 
     def _comment_end(self, start: int) -> int:
-        """Return where a comment ends whose content begins here."""
+        """Return the end of a comment whose content begins at `start`."""
         text = self._text
         match = _EMPTY_END.match(text, start) or _COMMENT_END.search(text, start)
         return len(text) if match is None else match.end()
 
     def _find(self, what: str, start: int) -> int:
-        """Return where the next one ends; -1 where there is none."""
-        found = -1 if what in self._hopeless else self._text.find(what, start)
-        if found < 0:
-            self._hopeless.add(what)
+        """Return the end of the next occurrence; -1 if there is none."""
+        place = -1 if what in self._absent else self._text.find(what, start)
+        if place < 0:
+            self._absent.add(what)
             return -1
-        return found + len(what)
+        return place + len(what)
 
     def _add_text(self, raw: str) -> None:
         start, end = 0, len(raw)
@@ -157,12 +157,12 @@ class _Scanner:
                 start = match.end()
             if match.end() == len(raw):
                 end = max(start, match.start())
-        said = html.unescape(_NUMBER.sub(_shorten, raw[start:end]))
-        if self._depth or not any(map(str.isalpha, said)):
+        text = html.unescape(_NUMBER.sub(_shorten, raw[start:end]))
+        if self._depth or not any(map(str.isalpha, text)):
             self._parts.append(raw)
             return
         self._places.append(len(self._parts) + 1)
-        self._parts += [raw[:start], said, raw[end:]]
+        self._parts += [raw[:start], text, raw[end:]]
 
     def _add_tag(self, name: str, tag: str) -> None:
         self._parts.append(tag)
@@ -176,7 +176,7 @@ class _Scanner:
 
 
 def _shorten(number: re.Match[str]) -> str:
-    """Drop digits that decide nothing: `html.unescape` fails at more than 4,300 of them."""
+    """Drop digits without effect: `html.unescape` fails at more than 4,300 of them."""
     digits = number[2] or number[3]
     return number[0] if len(digits) < 9 else f"&#{number[1] or ''}{digits.lstrip('0')[:9] or 0};"
 

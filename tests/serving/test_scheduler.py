@@ -1,14 +1,14 @@
-"""Whose turn it is."""
+"""The order of requests in the queue."""
 
 from collections import Counter
 
-from outrider.decoding import Request
-from outrider.serving.admission import Job, Priority
-from outrider.serving.driver import FairQueue
+from outrider.serving.request import Priority, RequestHandle
+from outrider.serving.scheduler import FairQueue
+from tests.helpers.requests import handle
 
 
-def job(pieces: int, priority: Priority = Priority.normal, tokens: int = 10) -> Job:
-    return Job([Request()] * pieces, [(1, tokens)] * pieces, lambda event: None, priority)
+def job(pieces: int, priority: Priority = Priority.normal, tokens: int = 10) -> RequestHandle:
+    return handle(*[tokens] * pieces, priority=priority)
 
 
 def test_a_short_request_waits_for_one_sentence_of_a_book() -> None:
@@ -24,14 +24,14 @@ def test_pieces_come_in_order_and_none_is_lost() -> None:
     jobs = [job(n, priority) for n in (1, 3, 2) for priority in Priority]
     for one in jobs:
         queue.add(one)
-    seen: dict[int, list[int]] = {}
+    seen: dict[RequestHandle, list[int]] = {}
     while queue:
         one, piece = queue.take()
-        seen.setdefault(one.number, []).append(piece)
-    assert seen == {one.number: [*range(len(one.requests))] for one in jobs}
+        seen.setdefault(one, []).append(piece)
+    assert seen == {one: [*range(len(one.requests))] for one in jobs}
 
 
-def test_priorities_share_by_their_weight_and_nobody_starves() -> None:
+def test_priorities_share_by_their_weight() -> None:
     queue = FairQueue()
     for priority in Priority:
         queue.add(job(1000, priority))
@@ -47,7 +47,7 @@ def test_large_pieces_count_for_more() -> None:
     assert turns == {Priority.high: 50, Priority.normal: 50}
 
 
-def test_nobody_saves_up_turns_while_away() -> None:
+def test_an_idle_priority_accumulates_no_turns() -> None:
     queue = FairQueue()
     queue.add(job(1000, Priority.high))
     for _ in range(500):
@@ -56,7 +56,7 @@ def test_nobody_saves_up_turns_while_away() -> None:
     assert Counter(queue.take()[0].priority for _ in range(34))[Priority.low] == 2
 
 
-def test_who_has_left_gets_no_turn() -> None:
+def test_a_cancelled_request_is_skipped() -> None:
     queue = FairQueue()
     gone, here = job(5), job(2)
     queue.add(gone)

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.serving.fields import form_to_json
+from outrider.serving.api.fields import form_to_json
 
 TEXT = "a small dog runs. two men play! where is the station?"
 
@@ -88,7 +88,7 @@ PART = b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n'
         (MULTIPART, PART.replace(b"name", b"nome") + b"--b--", "has no name"),
         (MULTIPART, PART.replace(b"\r\n\r\n", b"\r\n") + b"--b--", "has no name"),
         (MULTIPART, PART.replace(b"form-data", b"form-data;" + b" " * 5000) + b"--b--", "no name"),
-        (MULTIPART, PART.replace(b'"q"', b'"q"; filename="x"') + b"--b--", "q: files are not read"),
+        (MULTIPART, PART.replace(b'"q"', b'"q"; filename="x"') + b"--b--", "q: file uploads"),
         (MULTIPART, PART.replace(b"a\r\n", b"\xff\r\n") + b"--b--", "not UTF-8"),
         (MULTIPART, PART.replace(b'"q"', b'"source"') + b"--b--", "q: Field required"),
         (MULTIPART, b"a" * (2 << 20) + PART + b"--b--", "the body has more than 2,097,152 bytes"),
@@ -117,7 +117,7 @@ def test_languages(url) -> None:
 def test_languages_that_nobody_translates(url) -> None:
     answer = httpx.post(f"{url}/translate", json={"q": "a", "source": "fr", "target": "de"})
     assert answer.status_code == 404
-    assert "there is en to de" in answer.json()["error"]
+    assert "available: en to de" in answer.json()["error"]
 
 
 @pytest.mark.parametrize(

@@ -10,12 +10,13 @@ import pytest
 
 import outrider
 from outrider.decoding import Session
-from outrider.serving import watch
-from outrider.serving.engine import Ask, Engine
+from outrider.serving.api import watch
+from outrider.serving.engine import Engine
 from outrider.serving.limits import Limits
+from outrider.serving.request import TextRequest
 from tests.helpers import drafted, families
 
-DEMO = Path(__file__).resolve().parents[2] / "demo" / "en-de"
+DEMO = Path(__file__).resolve().parents[3] / "demo" / "en-de"
 PAGE = DEMO.parents[1] / "src" / "outrider" / "serving" / "page"
 TEXT = "a small dog runs. two men play! where is the station?"
 
@@ -74,7 +75,7 @@ def test_a_model_that_writes_from_right_to_left_is_not_watched(serve, tmp_path: 
     folder = drafted.save_translator(tmp_path / "turned", right_to_left=True)
     url = serve(f"en-de={folder}")
     answer = httpx.post(f"{url}/watch", json={"text": TEXT}, timeout=60)
-    assert "writes from right to left (right_to_left), which is not shown here" in answer.text
+    assert "models with right_to_left are not supported here" in answer.text
     assert "round" not in answer.text
     assert httpx.post(f"{url}/translate", json={"q": TEXT, "source": "en", "target": "de"}).text
 
@@ -91,7 +92,7 @@ def test_gamma_is_asked_of_the_drafter(url, offline) -> None:
 
 
 def test_a_slow_first_run_is_not_the_last(url, monkeypatch) -> None:
-    monkeypatch.setattr(watch, "BRIEF", 5e-4)  # seconds: no run is that short
+    monkeypatch.setattr(watch, "RUN_SECONDS", 5e-4)  # seconds: no run is that short
     for mode in ("tandem", "ar"):
         (done,) = of(events(url, text=TEXT), "done", mode)
         assert done["takes"] > 1
@@ -105,7 +106,7 @@ def test_a_block_is_no_longer_than_the_drafter_can(url) -> None:
 def test_the_end_is_a_round_too(serve) -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     text = "Do you think that she will come to the party tonight? Thank you."
-    found = events(serve(f"en-de={DEMO}", place={"backend": "native"}), text=text)
+    found = events(serve(f"en-de={DEMO}", load_options={"backend": "native"}), text=text)
     for mode in ("ar", "tandem"):
         tokens = {one["piece"]: one["tokens"] for one in of(found, "round", mode)}
         assert [piece[-1]["ends"] for _, piece in sorted(tokens.items())] == [True, True]
@@ -135,7 +136,7 @@ def test_a_model_of_many_languages_is_told_two(serve, tmp_path) -> None:
     folder = families.save(
         families.make("m2m_100"), tmp_path / "many", before="eng_Latn", after="</s>", languages=True
     )
-    url = serve(folder, place={"backend": "native"})
+    url = serve(folder, load_options={"backend": "native"})
     (model,) = httpx.get(f"{url}/watch").json()
     assert model["pair"] is None
     assert model["sources"] == model["targets"] == sorted(families.LANGUAGES)
@@ -153,7 +154,7 @@ def test_a_model_of_many_languages_is_told_two(serve, tmp_path) -> None:
 def test_attention_is_told_where_the_engine_can(serve, translator, url) -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     assert "looks" not in {name for name, _ in events(url, text="two men")}
-    native = serve(f"en-de={translator}", place={"backend": "native"})
+    native = serve(f"en-de={translator}", load_options={"backend": "native"})
     found = events(native, text=TEXT)
     for mode in ("ar", "tandem"):
         (looks,) = of(found, "looks", mode)
@@ -175,7 +176,7 @@ def test_attention_is_told_where_the_engine_can(serve, translator, url) -> None:
     [
         ({"text": ""}, 422, "text"),
         ({"text": "a" * 1001}, 422, "text"),
-        ({"text": "a" * 700}, 422, "701 tokens are too many to watch; send at most 600"),
+        ({"text": "a" * 700}, 422, "701 tokens are too many; send at most 600"),
         ({"model": "nobody"}, 404, "no model is called 'nobody'"),
         ({"gamma": 1.5}, 422, "gamma"),
         ({"draft_tokens": 0}, 422, "draft_tokens"),
@@ -195,7 +196,7 @@ def test_a_fault_on_the_way_is_the_last_event(url, monkeypatch) -> None:
 
     monkeypatch.setattr(watch, "_time", broken)
     name, data = events(url, text="two men")[-1]
-    assert (name, data) == ("error", {"message": "something went wrong inside"})
+    assert (name, data) == ("error", {"message": "internal server error"})
 
 
 def test_one_deadline_covers_both_modes(serve, translator, monkeypatch) -> None:
@@ -214,17 +215,17 @@ def test_one_deadline_covers_both_modes(serve, translator, monkeypatch) -> None:
     name, data = events(url, text="two")[-1]
     assert 3.9 < time.monotonic() - began < 6
     assert name == "error"
-    assert data["message"].startswith("the request was not done within 4 seconds")
+    assert data["message"].startswith("the request did not finish within 4 seconds")
 
 
 def test_every_run_begins_when_the_request_began(url, monkeypatch) -> None:
-    began, let_in = [], Engine._let_in
+    began, admit = [], Engine._admit
 
-    def noted(self: Engine, ask: Ask, **given: Any) -> Any:
-        began.append(ask.began)
-        return let_in(self, ask, **given)
+    def noted(self: Engine, request: TextRequest, **given: Any) -> Any:
+        began.append(request.began)
+        return admit(self, request, **given)
 
-    monkeypatch.setattr(Engine, "_let_in", noted)
+    monkeypatch.setattr(Engine, "_admit", noted)
     names = [name for name, _ in events(url, text="two men")]
     assert names.count("done") == 2
     assert len(began) >= 2

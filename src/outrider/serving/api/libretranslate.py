@@ -1,8 +1,6 @@
-"""LibreTranslate's API: `/translate`, `/languages` and `/frontend/settings`.
+"""LibreTranslate's API: `/translate`, `/detect`, `/languages` and `/frontend/settings`.
 
-LibreTranslate's `/detect`: which language a text is in (extra `language`).
-
-Languages of the served models: who translates what, and what they are called.
+Language detection needs the extra `language`.
 """
 
 from collections.abc import Iterable, Mapping
@@ -15,30 +13,31 @@ from starlette.responses import JSONResponse
 
 from outrider.errors import ConfigError
 from outrider.runtime import Result
-from outrider.serving.answers import TooLargeError, UnknownError
-from outrider.serving.engine import Ask, Engine
-from outrider.serving.fields import Code, Options, PriorityName, Seconds, read_priority
-from outrider.serving.html import Page, read_page
+from outrider.serving.api.fields import Code, Options, PriorityName, Seconds, read_priority
+from outrider.serving.api.html import Page, read_page
+from outrider.serving.engine import Engine
+from outrider.serving.errors import TooLargeError, UnknownError
 from outrider.serving.keys import admit
-from outrider.serving.log import while_there
+from outrider.serving.log import while_connected
 from outrider.serving.registry import Spec
+from outrider.serving.request import TextRequest
 from outrider.text.language import LanguageGuess
 from outrider.text.normalise import normalise, well_formed
 
-__all__ = ["AUTO", "cannot_translate", "find_model", "guess", "list_languages", "router"]
+__all__ = ["find_model", "list_languages", "router"]
 
 router = APIRouter(tags=["LibreTranslate"])
 
-MOST = 3
-"""Languages named."""
-ENOUGH = 2_000
-"""Characters that are looked at."""
+DETECTED = 3
+"""Languages in the answer of `/detect`."""
+DETECT_CHARACTERS = 2_000
+"""Characters used for language detection."""
 
-guesser = cache(LanguageGuess)
+_language_guess = cache(LanguageGuess)
 
 
 class DetectBody(BaseModel):
-    """What `/detect` is asked."""
+    """Body of `/detect`."""
 
     model_config = ConfigDict(extra="forbid")
 
@@ -48,25 +47,26 @@ class DetectBody(BaseModel):
 
 @router.post("/detect")
 async def detect(request: Request, body: DetectBody) -> list[dict[str, Any]]:
-    """Name the languages that a text is most likely in, with their chances in percent."""
+    """Return the most likely languages of a text, with probabilities in percent."""
     admit(request, body.api_key)
     engine: Engine = request.app.state.engine
     if len(body.q) > engine.limits.characters:
         raise TooLargeError(f"send at most {engine.limits.characters:,} characters at once")
-    found = await engine.beside(guess, body.q)
-    return [{"language": code, "confidence": chance} for code, chance in found[:MOST]]
+    ranked = await engine.run_in_worker(_rank_languages, body.q)
+    return [{"language": code, "confidence": percent} for code, percent in ranked[:DETECTED]]
 
 
-def guess(text: str) -> list[tuple[str, float]]:
-    """Return languages with their chances in percent, the likeliest first."""
-    seen = normalise(well_formed(text[:ENOUGH]))
-    if not seen:
+def _rank_languages(text: str) -> list[tuple[str, float]]:
+    """Return languages with their probabilities in percent, the most likely first."""
+    text = normalise(well_formed(text[:DETECT_CHARACTERS]))
+    if not text:
         return []
-    return [(code, round(100 * chance, 1)) for code, chance in guesser().rank(seen)]
+    ranked = _language_guess().rank(text)
+    return [(code, round(100 * probability, 1)) for code, probability in ranked]
 
 
 AUTO = "auto"
-"""A source to be detected, the only target there is, or a language that is unknown."""
+"""A source language to detect, the only target language, or an unknown language."""
 
 _NAMES = dict(
     line.split(maxsplit=1)
@@ -131,15 +131,15 @@ zh Chinese
 
 
 def list_languages(specs: Iterable[Spec]) -> list[dict[str, object]]:
-    """List the languages that can be read, each with those it can be translated to.
+    """List the source languages with their target languages.
 
-    A model whose languages are unknown reads and writes `auto`.
+    A model of unknown languages translates from `auto` to `auto`.
     """
     targets: dict[str, set[str]] = {}
     names: dict[str, str] = dict(_NAMES)
     names[AUTO] = "Unknown"
     for spec in specs:
-        names |= spec.names
+        names |= spec.language_names
         if spec.unknown:
             targets[AUTO] = {AUTO}
         if spec.pair is not None:
@@ -153,162 +153,164 @@ def list_languages(specs: Iterable[Spec]) -> list[dict[str, object]]:
 
 
 def find_model(specs: Mapping[str, Spec], source: str, target: str) -> Spec:
-    """Return the first model that translates from one language to another."""
+    """Return the first model for a language pair."""
     if target == AUTO:
         return _find_only(specs, source)
     for spec in specs.values():
         if spec.pair == (source, target):
             return spec
     for spec in specs.values():
-        if target in spec.languages and (source in spec.languages or not spec.reads):
+        if target in spec.languages and (source in spec.languages or not spec.needs_source):
             return spec
-    raise cannot_translate(specs, source, target)
+    raise _unknown_pair(specs, source, target)
 
 
 def _find_only(specs: Mapping[str, Spec], source: str) -> Spec:
-    """Return the only model that needs no target and reads a language, which may be unknown."""
-    found = [spec for spec in specs.values() if not spec.writes]
+    """Return the only model for a source language, or for unknown languages."""
+    models = [spec for spec in specs.values() if not spec.generates]
     if source != AUTO:
-        found = [spec for spec in found if spec.pair and spec.pair[0] == source]
-    elif any(spec.unknown for spec in found):  # others are asked for by their languages
-        found = [spec for spec in found if spec.unknown]
-    if len(found) == 1 and not found[0].languages:
-        return found[0]
-    raise ConfigError("target", f"name the language to write; {_say_known(specs)}")
+        models = [spec for spec in models if spec.pair and spec.pair[0] == source]
+    elif any(spec.unknown for spec in models):  # models of known languages are named by them
+        models = [spec for spec in models if spec.unknown]
+    if len(models) == 1 and not models[0].languages:
+        return models[0]
+    raise ConfigError("target", f"name the target language; {_describe_pairs(specs)}")
 
 
-def cannot_translate(specs: Mapping[str, Spec], source: str, target: str) -> UnknownError:
-    """Return the refusal of languages that no model translates between."""
+def _unknown_pair(specs: Mapping[str, Spec], source: str, target: str) -> UnknownError:
     message = f"cannot translate from {source[:20]!r} to {target[:20]!r}"
-    return UnknownError(f"{message}; {_say_known(specs)}")
+    return UnknownError(f"{message}; {_describe_pairs(specs)}")
 
 
-def _say_known(specs: Mapping[str, Spec]) -> str:
+def _describe_pairs(specs: Mapping[str, Spec]) -> str:
+    """List the language pairs of the models for an error message."""
     pairs = [f"{spec.pair[0]} to {spec.pair[1]}" for spec in specs.values() if spec.pair]
     many = [f"any of {len(spec.languages)} languages" for spec in specs.values() if spec.languages]
     unknown = [spec.name for spec in specs.values() if spec.unknown]
-    there = f"there is {', '.join([*pairs, *many][:20]) or 'no model of known languages'}"
+    available = f"available: {', '.join([*pairs, *many][:20]) or 'no model of known languages'}"
     if not unknown:
-        return there
+        return available
     named = f"{unknown[0]}, start the server with en-de=FOLDER"
     if len(unknown) == 1:
         named = f"{unknown[0]}, leave out source and target, or start the server with en-de=FOLDER"
-    return f"{there}; for {named}"
+    return f"{available}; for {named}"
 
 
 BEAMS = 4
-"""Beams where alternatives are asked for, at least."""
+"""Fewest beams for alternatives."""
 
 
 class TranslateBody(BaseModel):
-    """What `/translate` is asked; the fields after `api_key` are ours."""
+    """Body of `/translate`; fields after `api_key` are extensions of LibreTranslate's API."""
 
     model_config = ConfigDict(extra="forbid")
 
     q: str | list[str]
-    """A text, or several."""
+    """One or more texts."""
     source: Code = AUTO
-    """Its language, or `auto`."""
+    """Language of the texts, or `auto`."""
     target: Code = AUTO
-    """The language to write, or `auto` where there is only one, known or not."""
+    """Language to translate to; `auto` if only one is possible."""
     format: Literal["text", "html"] = "text"
     alternatives: Annotated[int, Field(ge=0, le=8)] = 0
-    """Further translations of each text, by beam search."""
+    """Number of alternative translations of each text, by beam search."""
     api_key: Annotated[str, Field(max_length=200)] | None = None
     options: Options = Options()
     split: bool | None = None
-    """Whether to translate sentence by sentence; by default as the model asks."""
+    """Whether to translate sentence by sentence; null for the model's default."""
     priority: PriorityName | None = None
     deadline: Seconds | None = None
-    """Seconds that the request has."""
+    """Time limit in seconds."""
 
 
 @router.post("/translate", response_model=dict[str, Any])
 async def translate(request: Request, body: TranslateBody) -> JSONResponse:
-    """Translate a text, or several; of HTML the texts between the tags."""
-    most = read_priority(body.priority, admit(request, body.api_key))
+    """Translate one or more texts; of HTML the text between tags."""
+    priority = read_priority(body.priority, admit(request, body.api_key))
     engine: Engine = request.app.state.engine
     texts = body.q if isinstance(body.q, list) else [body.q]
     if sum(map(len, texts)) > engine.limits.characters:
         raise TooLargeError(f"send at most {engine.limits.characters:,} characters at once")
     source, detected = body.source, None
     if source == AUTO and body.target != AUTO:
-        source, detected = await _detect(engine, texts, body.target)
-    spec = find_model(engine.shelf.specs, source, body.target)
+        source, detected = await _detect_source(engine, texts, body.target)
+    spec = find_model(engine.registry.specs, source, body.target)
     if source == AUTO and spec.pair:
         detected = {"language": spec.pair[0], "confidence": 100.0}
-    pages = await engine.beside(_read_pages, texts) if body.format == "html" else None
-    ask = Ask(
+    pages = await engine.run_in_worker(_read_pages, texts) if body.format == "html" else None
+    text_request = TextRequest(
         model=spec.name,
         texts=texts if pages is None else [text for page in pages for text in page.texts],
-        source=source if spec.reads else None,
+        source=source if spec.needs_source else None,
         target=None if spec.pair or spec.unknown else body.target,
         options=_options(body),
         split=body.split,
-        priority=most,
+        priority=priority,
         seconds=body.deadline,
     )
-    request.scope["facts"] |= {"model": spec.name, "characters": sum(map(len, ask.texts))}
-    results = await while_there(request, engine.answer(ask))
-    found = [
-        _texts(results, alternative) if pages is None else _pages(pages, results, alternative)
-        for alternative in range(body.alternatives + 1)
+    request.scope["facts"] |= {"model": spec.name, "characters": text_request.characters}
+    results = await while_connected(request, engine.answer(text_request))
+    translations = [
+        _texts(results, rank) if pages is None else _pages(pages, results, rank)
+        for rank in range(body.alternatives + 1)
     ]
-    answer = _answer(found, several=isinstance(body.q, list), detected=detected, body=body)
-    return JSONResponse(answer)  # a plain object needs no check on its way out
+    # A Response is not validated again by FastAPI.
+    return JSONResponse(_answer(translations, detected, body))
 
 
 @router.get("/languages")
 async def languages(request: Request) -> list[dict[str, Any]]:
-    """List the languages that can be read, each with those it can be translated to."""
-    return list_languages(request.app.state.engine.shelf.specs.values())
+    """List the source languages with their target languages."""
+    return list_languages(request.app.state.engine.registry.specs.values())
 
 
 @router.get("/frontend/settings")
 async def settings(request: Request) -> dict[str, Any]:
-    """Say what LibreTranslate's page and its like want to know first."""
+    """Return the settings that LibreTranslate's web page and similar clients read first."""
     engine: Engine = request.app.state.engine
-    listed = list_languages(engine.shelf.specs.values())
-    keys = request.app.state.keyring is not None
+    listed = list_languages(engine.registry.specs.values())
+    needs_key = request.app.state.keyring is not None
     first: dict[str, Any] = listed[0] if listed else {"code": "", "name": "", "targets": [""]}
     target = first["targets"][0] if first["targets"] else ""
-    named = {one["code"]: one["name"] for one in listed}
+    names = {language["code"]: language["name"] for language in listed}
     return {
-        "apiKeys": keys,
-        "keyRequired": keys,
+        "apiKeys": needs_key,
+        "keyRequired": needs_key,
         "charLimit": engine.limits.characters,
         "frontendTimeout": 500,
         "suggestions": False,
         "supportedFilesFormat": [],
         "language": {
             "source": {"code": first["code"], "name": first["name"]},
-            "target": {"code": target, "name": named.get(target, target)},
+            "target": {"code": target, "name": names.get(target, target)},
         },
     }
 
 
-async def _detect(engine: Engine, texts: list[str], target: str) -> tuple[str, dict[str, Any]]:
-    """Say which language that somebody can translate to `target` texts are in."""
-    specs = engine.shelf.specs.values()
+async def _detect_source(
+    engine: Engine, texts: list[str], target: str
+) -> tuple[str, dict[str, Any]]:
+    """Return the most likely language of texts, among those that translate to `target`."""
+    specs = engine.registry.specs.values()
     known = {spec.pair[0] for spec in specs if spec.pair and spec.pair[1] == target}
     known |= {code for spec in specs if target in spec.languages for code in spec.languages}
     if not known:
-        raise cannot_translate(engine.shelf.specs, AUTO, target)
+        raise _unknown_pair(engine.registry.specs, AUTO, target)
     if len(known) == 1:
         return (only := known.pop()), {"language": only, "confidence": 100.0}
-    ranked = [one for one in await engine.beside(guess, " ".join(texts)) if one[0] in known]
-    if not ranked:
-        raise ConfigError("source", "cannot tell the language of this text; name it")
-    return ranked[0][0], {"language": ranked[0][0], "confidence": ranked[0][1]}
+    for code, percent in await engine.run_in_worker(_rank_languages, " ".join(texts)):
+        if code in known:
+            return code, {"language": code, "confidence": percent}
+    raise ConfigError("source", "cannot detect the language of this text; name it")
 
 
 def _options(body: TranslateBody) -> dict[str, Any]:
-    """Return how to decode; alternatives come from beam search, unless texts are drawn."""
+    """Return the decode options; alternatives use beam search unless candidates are sampled."""
     options = body.options.given
     if body.alternatives:
         wanted = body.alternatives + 1
-        drawn = "candidates" in options
-        options.setdefault("candidates" if drawn else "beams", max(BEAMS, wanted))
+        key = "candidates" if "candidates" in options else "beams"
+        options.setdefault(key, max(BEAMS, wanted))
         options["n_best"] = wanted
     return options
 
@@ -317,23 +319,21 @@ def _read_pages(texts: list[str]) -> list[Page]:
     return [read_page(text) for text in texts]
 
 
-def _texts(results: list[list[Result]], alternative: int) -> list[str]:
-    return [found[min(alternative, len(found) - 1)].text for found in results]
+def _texts(results: list[list[Result]], rank: int) -> list[str]:
+    return [ranked[min(rank, len(ranked) - 1)].text for ranked in results]
 
 
-def _pages(pages: list[Page], results: list[list[Result]], alternative: int) -> list[str]:
-    said = iter(_texts(results, alternative))
-    return [page.write([next(said) for _ in page.places]) for page in pages]
+def _pages(pages: list[Page], results: list[list[Result]], rank: int) -> list[str]:
+    texts = iter(_texts(results, rank))
+    return [page.write([next(texts) for _ in page.places]) for page in pages]
 
 
 def _answer(
-    found: list[list[str]],
-    *,
-    several: bool,
-    detected: dict[str, Any] | None,
-    body: TranslateBody,
+    translations: list[list[str]], detected: dict[str, Any] | None, body: TranslateBody
 ) -> dict[str, Any]:
-    best, *others = found
+    """Return the response; its values are lists if `q` is a list."""
+    several = isinstance(body.q, list)
+    best, *others = translations
     answer: dict[str, Any] = {"translatedText": best if several else best[0]}
     if body.alternatives:
         by_text = [list(texts) for texts in zip(*others, strict=True)]

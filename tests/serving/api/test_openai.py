@@ -12,10 +12,11 @@ import pytest
 import outrider
 from outrider.decoding import DecodeSettings, Request, decode
 from outrider.runtime import Generator, Result
-from outrider.serving.engine import Engine, Finished, Progress
-from outrider.serving.events import TextStream
+from outrider.serving.api.events import TextStream
+from outrider.serving.api.openai import Choice
+from outrider.serving.engine import Engine
 from outrider.serving.registry import read_spec
-from outrider.serving.told import Choice
+from outrider.serving.request import Delta, Output
 from tests.helpers import drafted
 from tests.helpers.served import serving
 
@@ -180,7 +181,7 @@ def test_what_users_write_is_never_a_special_token(client: openai.OpenAI) -> Non
 
 
 @pytest.mark.parametrize(
-    ("model", "said"), [("en-de", "translates and holds no conversations"), ("text", "no chat tem")]
+    ("model", "said"), [("en-de", "translation model, not a chat model"), ("text", "no chat tem")]
 )
 def test_a_model_that_holds_no_conversations(client: openai.OpenAI, model: str, said: str) -> None:
     with pytest.raises(openai.UnprocessableEntityError, match=said):
@@ -237,9 +238,9 @@ def test_letters_of_several_tokens_are_told_whole() -> None:
 )
 def test_blanks_around_a_translation_are_not_told(said: bytes, sentences: list[str]) -> None:
     choice = Choice(0, (), TextStream(Bytes()), True)
-    told = [choice.hear(Progress(0, 0, (byte,))) for byte in said]
+    told = [choice.add(Delta(0, 0, (byte,))) for byte in said]
     for number, text in enumerate(sentences, start=1):
         done = number == len(sentences)
-        told.append(choice.finish(Finished(0, number, [Result(text)], done)))
+        told.append(choice.finish(Output(0, number, [Result(text)], done)))
     assert "".join(one.text for one in told if one) == sentences[-1]
     assert told[-1].finish == "stop"

@@ -98,7 +98,7 @@ def test_a_target_is_left_out_where_there_is_one(serve, translator, tmp_path, of
     answer = httpx.post(f"{url}/translate", json={"q": "two men"})
     assert answer.status_code == 422
     assert answer.json()["error"] == (
-        "target: name the language to write; there is en to de, de to fr"
+        "target: name the target language; available: en to de, de to fr"
     )
     both = serve(f"en-de={translator}", twin, load=False)
     answer = httpx.post(f"{both}/translate", json={"q": "two men"})

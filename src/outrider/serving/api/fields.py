@@ -1,8 +1,6 @@
-"""Fields that several APIs share; every one has a bound.
+"""Fields that several APIs share, and forms (urlencoded, or multipart as in RFC 7578) as JSON.
 
-Forms as clients of LibreTranslate send them, urlencoded or multipart (RFC 7578), as JSON.
-
-The guard has read the whole body and bounded it, so parts are slices of it and no file is written.
+`guard.py` limits the size of the body, so forms are parsed in memory.
 """
 
 import json
@@ -13,8 +11,8 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.bounds import BOUNDS
-from outrider.serving.admission import Priority
-from outrider.serving.answers import RefusalError
+from outrider.serving.errors import RefusalError
+from outrider.serving.request import Priority
 
 __all__ = [
     "FIELDS",
@@ -28,7 +26,7 @@ __all__ = [
 ]
 
 Code = Annotated[str, Field(min_length=2, max_length=20)]
-"""A language, as the model names it."""
+"""A language code of the model."""
 PriorityName = Literal["low", "normal", "high"]
 Seconds = Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)]
 
@@ -44,7 +42,7 @@ def _count(key: str) -> Any:
 
 
 class Options(BaseModel):
-    """How to decode: the fields of `DecodeConfig` that a client may set."""
+    """Decode options: the fields of `DecodeConfig` that a client may set."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
 
@@ -67,19 +65,19 @@ class Options(BaseModel):
 
     @property
     def given(self) -> dict[str, Any]:
-        """What was set."""
+        """Options that are set."""
         return {key: value for key, value in self if value is not None}
 
 
 def read_priority(name: PriorityName | None, most: Priority) -> Priority:
-    """Return the priority that is asked for, or as much of it as is allowed."""
+    """Return the requested priority, at most that of the key."""
     return min(Priority[name], most) if name else min(Priority.normal, most)
 
 
 FIELDS = 1_000
-"""Fields of a form."""
+"""Most fields of a form."""
 HEAD = 4_096
-"""Bytes of the headers of a part."""
+"""Most bytes of the headers of a part."""
 
 _URLENCODED, _MULTIPART = b"application/x-www-form-urlencoded", b"multipart/form-data"
 _BOUNDARY = re.compile(rb';\s*boundary=(?:"([^"]{1,70})"|([^\s";]{1,70}))', re.IGNORECASE)
@@ -94,7 +92,7 @@ def is_form(content_type: bytes) -> bool:
 
 
 def form_to_json(content_type: bytes, body: bytes) -> bytes:
-    """Return the fields of a form as a JSON object: a repeated field is a list."""
+    """Return the fields of a form as a JSON object; a repeated field becomes a list."""
     multipart = content_type.lower().startswith(_MULTIPART)
     pairs = _read_multipart(content_type, body) if multipart else _read_urlencoded(body)
     values: dict[str, Any] = {}
@@ -113,8 +111,8 @@ def _read_urlencoded(body: bytes) -> list[tuple[str, str]]:
         raise RefusalError(f"the form has more than {FIELDS:,} fields; send fewer")
     try:
         return parse_qsl(body.decode("utf-8"), keep_blank_values=True, errors="strict")
-    except ValueError:
-        raise RefusalError("the form is not UTF-8 text; send it as UTF-8") from None
+    except ValueError as error:
+        raise RefusalError("the form is not UTF-8 text; send it as UTF-8") from error
 
 
 def _read_multipart(content_type: bytes, body: bytes) -> list[tuple[str, str]]:
@@ -135,11 +133,11 @@ def _read_part(part: bytes) -> tuple[str, str]:
     disposition = _DISPOSITION.search(head) if blank and len(head) <= HEAD else None
     name = None if disposition is None else _NAME.search(disposition[1])
     if disposition is None or name is None:
-        raise RefusalError("a part of the multipart form has no name; name it as a field")
+        raise RefusalError("a part of the multipart form has no name; add it")
     try:
         key = (name[1] or name[2] or b"").decode("utf-8")
         if _FILE.search(disposition[1]):
-            raise RefusalError(f"{key}: files are not read; send the text as a plain field")
+            raise RefusalError(f"{key}: file uploads are not supported; send a plain field")
         return key, value.decode("utf-8")
-    except UnicodeDecodeError:
-        raise RefusalError("the form is not UTF-8 text; send it as UTF-8") from None
+    except UnicodeDecodeError as error:
+        raise RefusalError("the form is not UTF-8 text; send it as UTF-8") from error

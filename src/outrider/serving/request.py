@@ -1,0 +1,172 @@
+"""Requests of clients: what an API passes to the engine, and what the engine returns."""
+
+import asyncio
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import Any
+
+from outrider.decoding import Hypothesis, Round, Update
+from outrider.runtime import Result
+from outrider.runtime.result import Work
+from outrider.serving.errors import LateError
+
+__all__ = ["Delta", "Output", "Priority", "RequestHandle", "TextRequest"]
+
+
+class Priority(IntEnum):
+    """Share of decoding time, relative to a `low` request."""
+
+    low = 1
+    normal = 4
+    high = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class TextRequest:
+    """Texts to translate or continue, or a conversation to continue."""
+
+    model: str
+    texts: Sequence[str] = ()
+    messages: Sequence[Mapping[str, str]] = ()
+    """A conversation instead of texts; each message has `role` and `content`."""
+    copies: int = 1
+    """Answers to a conversation; answer i samples with `seed + i`."""
+    source: str | None = None
+    """Language of the texts, if the model needs it."""
+    target: str | None = None
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """Fields of `DecodeConfig`."""
+    split: bool | None = None
+    """Whether to translate sentence by sentence; None for the model's default."""
+    priority: Priority = Priority.normal
+    seconds: float | None = None
+    """Time limit, at most that of the server."""
+    began: float | None = None
+    """Start of the time limit by the clock of the event loop; None for now."""
+
+    @property
+    def characters(self) -> int:
+        """Characters of all texts and messages."""
+        contents = (message["content"] for message in self.messages)
+        return sum(map(len, self.texts)) + sum(map(len, contents))
+
+
+@dataclass(frozen=True, slots=True)
+class Delta:
+    """New tokens of a piece of a text."""
+
+    text: int
+    piece: int
+    tokens: tuple[int, ...]
+    rounds: tuple[Round, ...] = ()
+    """Drafts of these tokens and what was accepted; empty without drafting."""
+    at: float = 0.0
+    """Time of decoding, by `time.perf_counter`."""
+    read: int = 0
+    """Source and prompt tokens of the whole text."""
+
+
+@dataclass(frozen=True, slots=True)
+class Output:
+    """Results of the first pieces of a text, or of the whole text."""
+
+    text: int
+    pieces: int
+    """Number of finished pieces from the beginning."""
+    results: list[Result]
+    """Text of these pieces, best first."""
+    done: bool
+    """Whether the text is complete."""
+    read: int = 0
+    """Source and prompt tokens of the whole text."""
+
+
+class RequestHandle:
+    """An admitted request and its progress.
+
+    Texts are divided into pieces (sentences), which finish in any order. The event loop owns the
+    handle; the engine thread reads what to decode and sets `begun` and `cancelled`.
+    """
+
+    def __init__(
+        self,
+        works: Sequence[Work],
+        needs: Sequence[tuple[int, int]],
+        *,
+        priority: Priority = Priority.normal,
+        streams: bool = False,
+        seconds: float = 60.0,
+        expires: float | None = None,
+        on_piece: Callable[["RequestHandle", int], None] = lambda handle, piece: None,
+    ) -> None:
+        """Begin without progress.
+
+        Args:
+            works: Texts, divided into pieces.
+            needs: Maximum rows and tokens of each piece.
+            priority: Share of decoding time.
+            streams: Whether every token is published, or finished pieces only.
+            seconds: Time limit.
+            expires: End of the time limit by the clock of the event loop.
+            on_piece: Called on the event loop when a piece is finished.
+        """
+        self.works, self.needs = works, needs
+        self.priority, self.streams = priority, streams
+        self._seconds, self._expires, self._on_piece = seconds, expires, on_piece
+        self.places = [
+            (text, piece) for text, work in enumerate(works) for piece in range(len(work.requests))
+        ]
+        """Text and piece within the text, for each piece."""
+        self.requests = [request for work in works for request in work.requests]
+        self.begun = 0
+        """Pieces that left the queue."""
+        self.left = len(self.requests)
+        """Pieces without a result."""
+        self.cancelled = False
+        self.tokens = sum(tokens for _, tokens in needs)
+        self.mean_tokens = self.tokens // max(1, len(needs))
+        """Mean tokens per piece."""
+        self.written = 0
+        """Tokens of all finished pieces."""
+        self._hypotheses: list[list[list[Hypothesis] | None]] = [
+            [None] * len(work.requests) for work in works
+        ]
+        self._events: asyncio.Queue[tuple[int, Update] | Exception] = asyncio.Queue()
+
+    async def next(self) -> tuple[int, Update]:
+        """Wait for the next update and return it with the number of its piece."""
+        try:
+            async with asyncio.timeout_at(self._expires):
+                event = await self._events.get()
+        except TimeoutError as error:
+            message = f"the request did not finish within {self._seconds:g} seconds"
+            raise LateError(f"{message}; try again later", retry_after=self._seconds) from error
+        if isinstance(event, Exception):
+            raise event
+        piece, update = event
+        if update.hypotheses is not None:
+            text, place = self.places[piece]
+            self._hypotheses[text][place] = update.hypotheses
+            self.written += sum(len(hypothesis.tokens) for hypothesis in update.hypotheses)
+            self.left -= 1
+        return event
+
+    def receive(self, event: tuple[int, Update] | Exception) -> None:
+        """Take an event of the engine thread; called on the event loop."""
+        if not isinstance(event, Exception) and event[1].hypotheses is not None:
+            self._on_piece(self, event[0])
+        self._events.put_nowait(event)
+
+    def beginning(self, text: int) -> tuple[int, list[Result]]:
+        """Return the number of finished pieces at the beginning of a text, and their results."""
+        done: list[list[Hypothesis]] = []
+        for hypotheses in self._hypotheses[text]:
+            if hypotheses is None:
+                break
+            done.append(hypotheses)
+        return len(done), self.works[text].join(done)
+
+    def results(self) -> list[list[Result]]:
+        """Return the results of all texts."""
+        return [self.beginning(text)[1] for text in range(len(self.works))]

@@ -1,0 +1,11 @@
+"""Requests for tests of the queue and of admission."""
+
+from outrider.decoding import Request
+from outrider.runtime.result import Work
+from outrider.serving.request import Priority, RequestHandle
+
+
+def handle(*tokens: int, priority: Priority = Priority.normal) -> RequestHandle:
+    """A request of one text; its pieces need one row and so many tokens each."""
+    work = Work([Request()] * len(tokens), lambda pieces: [])
+    return RequestHandle([work], [(1, size) for size in tokens], priority=priority)
