@@ -68,7 +68,7 @@ def test_a_fault_is_one_line_and_leaves_nothing(
     assert run(["prepare", str(config), "--quiet"]) == 2
     err = capfd.readouterr().err
     assert err.count("\n") == 1
-    assert "train.de, line 2: not UTF-8; mend the line, or set data.clean.on_bad_text" in err
+    assert "train.de, line 2: not UTF-8; fix the line, or set data.clean.on_bad_text" in err
     assert not list(tmp_path.glob("prepared*"))
 
 

@@ -269,7 +269,7 @@ def test_what_is_not_lines_of_text_is_refused(
     else:
         line, name = [*line, "--in", path], str(path)
     code, _, err = command(*line)
-    expected = f"outrider: {name}: {fault}; give plain text in UTF-8, one text a line\n"
+    expected = f"outrider: {name}: {fault}; give plain text in UTF-8, one text per line\n"
     assert (code, err) == (2, expected)
     assert not out.exists()
 

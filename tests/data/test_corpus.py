@@ -81,7 +81,7 @@ def test_a_pattern_names_all_that_match_in_their_order(folder: Path, tmp_path: P
     config = CorpusConfig(pairs=("sub/part-*.tsv",))
     found = corpus_files(config, lambda name: tmp_path / Path(name).name)
     assert found == {f"sub/part-{n}.tsv": tmp_path / f"part-{n}.tsv" for n in range(3)}
-    with pytest.raises(DataError, match="no file has such a name"):
+    with pytest.raises(DataError, match="no file matches this pattern"):
         pairs(tmp_path, pairs="other-*.tsv")
 
 

@@ -46,7 +46,7 @@ def test_what_is_not_lines_of_text_is_refused_by_content(name: str) -> None:
     with pytest.raises(DataError) as error:
         check_plain_text(head, "in.txt")
     assert str(error.value).startswith(f"in.txt: {fault}")
-    assert str(error.value).endswith("; give plain text in UTF-8, one text a line")
+    assert str(error.value).endswith("; give plain text in UTF-8, one text per line")
 
 
 @pytest.mark.parametrize(

@@ -192,11 +192,11 @@ def test_permutations_are_even() -> None:
 
 
 def test_more_processes_than_rows_is_an_error() -> None:
-    with pytest.raises(DataError, match="3 training rows cannot be dealt to 4 processes"):
+    with pytest.raises(DataError, match="3 training rows cannot be divided among 4 processes"):
         make_plan([3], world_size=4)
 
 
 @pytest.mark.parametrize("cursor", [Cursor(0, 9, 0), Cursor(0, 0, 999)])
 def test_a_cursor_of_another_plan_is_an_error(cursor: Cursor) -> None:
-    with pytest.raises(DataError, match="lies outside this batch plan"):
+    with pytest.raises(DataError, match="is outside this batch plan"):
         next(make_plan([30]).batches_from(cursor))

@@ -49,9 +49,9 @@ def test_several_corpora_follow_each_other_each_with_its_tag(
 
 
 def test_corpora_that_do_not_go_together_are_refused(configure: Configure) -> None:
-    with pytest.raises(ConfigError, match=r"data\.more\.0\.target: all corpora have targets"):
+    with pytest.raises(ConfigError, match=r"data\.more\.0\.target: either all corpora need targets"):
         run(configure(more=[{"source": "train.en"}]))
-    with pytest.raises(ConfigError, match=r"data\.train\.tag: stands before sources"):
+    with pytest.raises(ConfigError, match=r"data\.train\.tag: a language model has no source"):
         run(configure(train={"target": "train.en", "tag": "<x>"}), "language_model")
 
 
@@ -238,7 +238,7 @@ def test_a_folder_that_is_not_ours_is_never_replaced(configure: Configure, tmp_p
         ("en", None, r"train.en: no such file"),
         ("de", b"x\n" * 299, r"train.en has 300 lines but .*train.de has 299"),
         ("de", b"x\n" * 7 + b"\xff\n" + b"x\n" * 292, r"train.de, line 8: not UTF-8; mend"),
-        ("en", b"x\n" * 7 + b"\0\n" + b"x\n" * 292, r"train.en, line 8: NUL byte; mend the line"),
+        ("en", b"x\n" * 7 + b"\0\n" + b"x\n" * 292, r"train.en, line 8: NUL byte; fix the line"),
         ("en", b"\n" * 300, r"data.train: no pair is left of 300 after cleaning \(300 empty\)"),
     ],
 )

@@ -120,7 +120,7 @@ def set_rows(values: dict[str, Any]) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (set_rows, r"holds 150 rows in 1 blocks, its manifest says 151"),
+        (set_rows, r"holds 150 rows in 1 blocks, but its manifest lists 151"),
         (lambda values: values["tokenizer"].update(eos_id=9), r"eos_id is 9, but .* has 1"),
         (lambda values: values["tokenizer"].pop("pad_id"), r"pad_id is None, but .* has 0"),
         (lambda values: values.update(block_rows=0), r"manifest\.json: damaged at block_rows"),

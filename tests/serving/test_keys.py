@@ -141,7 +141,7 @@ def test_a_key_keeps_its_pace(tmp_path: Path) -> None:
     ring = Keyring(path)
     for _ in range(3):
         assert ring.check(key).name == "bob"
-    with pytest.raises(TooManyError, match="3 times a minute") as refused:
+    with pytest.raises(TooManyError, match="3 requests per minute") as refused:
         ring.check(key)
     assert 1 <= refused.value.retry_after <= 20
     assert refused.value.status == 429

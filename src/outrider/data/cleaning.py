@@ -1,10 +1,8 @@
-"""Cleaning: texts are normalised, and pairs that cannot help are dropped, counted and shown.
+"""Cleaning: normalises texts and drops unsuitable pairs, with counts and examples.
 
-A memory of fixed size for what was seen before.
-
-Pairs are remembered by 64-bit hashes in buckets of eight; a full bucket forgets its oldest. So a
-fresh pair is taken for a duplicate with a probability of about 1e-19 per remembered pair, and a
-duplicate is missed only if far more pairs came between than the table holds.
+Duplicates are found in a table of fixed size with 64-bit hashes in buckets of eight; a full bucket
+drops its oldest hash. A false positive has a probability of about 1e-19 per stored pair. A
+duplicate is missed only if the distance to the first pair exceeds the size of the table.
 """
 
 from collections.abc import Sequence
@@ -26,7 +24,7 @@ WAYS = 8
 
 
 class SeenBefore:
-    """Says of texts, many at a time, which ones came before."""
+    """Finds texts that occurred before, by batches."""
 
     def __init__(self, megabytes: int) -> None:
         self._buckets = (megabytes << 20) // (8 * WAYS)
@@ -34,12 +32,12 @@ class SeenBefore:
         self._next = np.zeros(self._buckets, np.uint8)
 
     def __call__(self, texts: Sequence[str]) -> NDArray[np.bool_]:
-        """Mark the texts seen earlier, here or in a former call, and remember the others."""
+        """Mark the texts that occurred before, here or in an earlier call, and store the others."""
         digests = b"".join(blake2b(text.encode(), digest_size=8).digest() for text in texts)
         hashes = np.frombuffer(digests, np.uint64)
-        fresh, first = np.unique(hashes, return_index=True)
-        known = (self._table[self._bucket(fresh)] == fresh[:, None]).any(axis=1)
-        self._remember(fresh[~known])
+        unique, first = np.unique(hashes, return_index=True)
+        known = (self._table[self._bucket(unique)] == unique[:, None]).any(axis=1)
+        self._store(unique[~known])
         seen = np.ones(len(texts), np.bool_)
         seen[first[~known]] = False
         return seen
@@ -47,9 +45,9 @@ class SeenBefore:
     def _bucket(self, hashes: NDArray[np.uint64]) -> NDArray[np.uint64]:
         return hashes % np.uint64(self._buckets)
 
-    def _remember(self, hashes: NDArray[np.uint64]) -> None:
+    def _store(self, hashes: NDArray[np.uint64]) -> None:
         while len(hashes):
-            # One newcomer a bucket and round, so that none overwrites another.
+            # One new hash per bucket and round, so that none overwrites another.
             buckets, first = np.unique(self._bucket(hashes), return_index=True)
             self._table[buckets, self._next[buckets]] = hashes[first]
             self._next[buckets] = (self._next[buckets] + 1) % WAYS
@@ -57,20 +55,19 @@ class SeenBefore:
 
 
 PHRASE = 8
-"""Longest group of words that is looked for again."""
+"""Longest group of words whose repetitions are counted."""
 EAST_ASIAN = 0x2E80
-"""From here on letters stand for syllables or words, and neither words nor sentences have a space
-between them."""
+"""First code point of East Asian scripts, which have no spaces between words and sentences."""
 
 
 class Drops:
-    """Counts what was left out by reason, with the first example of each."""
+    """Counts of dropped rows by reason, with the first example of each."""
 
     def __init__(self) -> None:
         self.reasons: dict[str, Dropped] = {}
 
     def add(self, reason: str, row: Row | Passage) -> None:
-        """Count one row."""
+        """Count a dropped row."""
         before = self.reasons.get(reason)
         if before is not None:
             self.reasons[reason] = Dropped(count=before.count + 1, example=before.example)
@@ -80,21 +77,21 @@ class Drops:
         self.reasons[reason] = Dropped(count=1, example=f"{row.place}, line {row.line}: {shown}")
 
     def total(self) -> int:
-        """Rows dropped for any reason."""
+        """Return the number of dropped rows."""
         return sum(dropped.count for dropped in self.reasons.values())
 
     def fault(self, row: Row | Passage, config: CleanConfig) -> None:
-        """A row that could not be read: an error, unless the config says to drop it."""
+        """Drop an unreadable row, or raise an error with `on_bad_text: error`."""
         if config.on_bad_text == "error" and row.fault != "too long":
             raise DataError(
-                f"{row.place}, line {row.line}: {row.fault}; mend the line, or set "
+                f"{row.place}, line {row.line}: {row.fault}; fix the line, or set "
                 "data.clean.on_bad_text: drop to leave such lines out"
             )
         self.add(row.fault, row)
 
 
 class PairCleaner:
-    """Normalises and sieves the pairs of one corpus."""
+    """Normalises and filters the pairs of one corpus."""
 
     def __init__(self, config: CleanConfig, *, sources_alone: bool = False) -> None:
         self.config, self.sources_alone = config, sources_alone
@@ -110,7 +107,7 @@ class PairCleaner:
             self._guess.check(f"data.clean.{side}_language", code)
 
     def keep(self, rows: Sequence[Row]) -> list[tuple[str, str]]:
-        """The clean pairs among `rows`."""
+        """Return the pairs that pass the filters, normalised."""
         kept_rows, pairs = [], []
         for row in rows:
             if row.fault:
@@ -147,8 +144,8 @@ class PairCleaner:
 
     def _wrong_language(self, **text: str) -> str:
         for side, wanted in self._languages.items():
-            found = self._guess(text[side]) if self._guess is not None else None
-            if found not in (None, wanted):
+            language = self._guess(text[side]) if self._guess is not None else None
+            if language not in (None, wanted):
                 return f"{side} in another language"
         return ""
 
@@ -164,9 +161,9 @@ class PairCleaner:
 
 
 def count_repeats(text: str) -> int:
-    """Count how often the same words follow each other at most, in groups of up to eight words.
+    """Return the most consecutive repetitions of a group of up to eight words.
 
-    A text in a script that has no spaces between words is counted in letters.
+    In scripts without spaces, letters are counted instead of words.
     """
     unspaced = sum(ord(letter) >= EAST_ASIAN for letter in text)
     parts: Sequence[str] = text if 2 * unspaced > len(text) else text.split()

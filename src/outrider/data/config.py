@@ -1,4 +1,4 @@
-"""What a run config says of its data: what `outrider prepare` reads, and how batches change it."""
+"""The `data` section of a run config, and options that change batches."""
 
 import os
 from pathlib import Path
@@ -38,27 +38,26 @@ class CorpusConfig(Config):
     """Text files of the source side, one sentence a line, plain or .gz."""
     target: Files = ()
     """Text files of the target side, line by line the translation; all a language model reads.
-    Sources without targets are for `outrider distill`, which lets a model write them."""
+    Sources without targets are for `outrider distill`, which generates them."""
     pairs: Files = ()
-    """Files that hold both sides: .tsv, .jsonl (each also .gz) or .parquet. With `*` in its name,
-    all that match, in the order of their names: `train-*.parquet`."""
+    """Files with both sides: .tsv, .jsonl (each also .gz) or .parquet. A name with `*` stands for
+    all matching files in alphabetical order: `train-*.parquet`."""
     hub: str | None = None
     """A dataset of the Hugging Face Hub, streamed (needs the extra `hub`)."""
     hub_config: str | None = None
-    """The configuration of that dataset, where it has several."""
+    """The configuration of that dataset, if it has several."""
     split: str = "train"
     """The split of the Hub dataset."""
     source_column: int | str | None = None
-    """Column of the source: a name (`translation.en` looks inside) or, in .tsv, a number from 0."""
+    """Column of the source: a name (`translation.en` is nested) or, in .tsv, a number from 0."""
     target_column: int | str | None = None
     """Column of the target, or of a language model's text."""
     tag: str | None = Field(default=None, min_length=1)
-    """Stands before every source, and tells a model what kind of text follows: `<bt>` for one that
-    was translated back, say."""
+    """Prefix of every source that marks its kind, such as `<bt>` for back-translated text."""
 
     @property
     def sources_alone(self) -> bool:
-        """Whether there are texts to translate and no translations."""
+        """Whether there are sources without targets."""
         return bool(self.source) and not self.target
 
     @model_validator(mode="after")
@@ -86,16 +85,16 @@ class TokenizerConfig(Config):
     normalization: Literal["nfc", "nfkc", "none"] = "nfc"
     """Unicode form of what is read; nfkc also folds e.g. full-width punctuation to ASCII."""
     sample: int = Field(default=20_000_000, ge=1)
-    """Characters it is trained on, spread evenly; unigram takes 25 bytes of memory for each."""
+    """Characters to train on, spread evenly; unigram needs 25 bytes of memory for each."""
     folder: str | None = None
-    """Use the tokenizer of this folder or Hub name (ours or Marian's) instead of training one; with
-    `model.start`, it is that model's."""
+    """Use the tokenizer of this folder or Hub name (Outrider's or Marian's) instead of training
+    one; with `model.start`, that of the model."""
     new_tokens: tuple[str, ...] = ()
-    """Tokens that an existing tokenizer gets in addition; `model.start` gets a row for each."""
+    """Tokens to add to an existing tokenizer; `model.start` gets a row for each."""
 
     @model_validator(mode="after")
     def _no_idle_settings(self) -> Self:
-        fields = type(self).model_fields  # a default written out, as in a saved config, is no wish
+        fields = type(self).model_fields  # a default in a saved config counts as not set
         changed = {name for name in fields if getattr(self, name) != fields[name].default}
         others = ", ".join(sorted(changed - {"folder", "new_tokens"}))
         if self.folder is not None and others:
@@ -108,21 +107,21 @@ class TokenizerConfig(Config):
 
 
 class SourceTokenizerConfig(Config):
-    """The tokenizer that a pretrained encoder was trained with; it reads the source side."""
+    """The tokenizer of a pretrained encoder, for the source side."""
 
     folder: str
-    """Folder or Hub name of the encoder; its `tokenizer.json` is taken."""
+    """Folder or Hub name of the encoder; its `tokenizer.json` is used."""
 
 
 class CleanConfig(Config):
-    """What is dropped. Every drop is counted with its reason and an example."""
+    """Which rows are dropped. Drops are counted by reason, with an example of each."""
 
     on_bad_text: Literal["error", "drop"] = "error"
-    """Text that is not UTF-8 or holds a NUL byte: stop and name the line, or drop and count it."""
+    """Text that is not UTF-8 or contains a NUL byte: stop with an error, or drop the line."""
     min_characters: int = Field(default=1, ge=1)
     """Shortest side kept."""
     max_characters: int = Field(default=5_000, ge=1)
-    """Longest side kept; longer lines are never held in memory."""
+    """Longest side kept; longer lines are not read into memory."""
     max_tokens: int = Field(default=512, ge=1)
     """Longest side kept, in tokens."""
     max_ratio: float | None = Field(default=9.0, ge=1.0)
@@ -130,12 +129,12 @@ class CleanConfig(Config):
     drop_duplicates: bool = True
     """Keep only the first of equal pairs."""
     duplicate_megabytes: int = Field(default=128, ge=1, le=1 << 20)
-    """Memory for finding duplicates: about 100,000 pairs a megabyte are remembered."""
+    """Memory for finding duplicates: about 100,000 pairs per megabyte."""
     drop_equal: bool = False
     """Drop pairs whose two sides are the same text."""
     max_repeats: int | None = Field(default=None, ge=1)
-    """Most times that a side may say the same few words (or letters, where words are not spaced)
-    in a row, unless the other does as well: what a model does that lost its way."""
+    """Most repetitions of the same few words (or letters, in scripts without spaces) in a row on
+    one side only: typical of degenerate model output."""
     source_language: str | None = None
     """Code such as `zh`: drop pairs whose source is clearly in another language. Needs the extra
     `language`."""
@@ -147,41 +146,40 @@ class PrepareConfig(Config):
     """From text files to a prepared folder."""
 
     folder: str
-    """Where the prepared shards go; appears only when complete."""
+    """Folder of the prepared shards; it is created when complete."""
     train: CorpusConfig | None = None
-    """What the model learns from; null where `folder` is prepared already, by `outrider distill`
-    say."""
+    """Training corpus; null if `folder` is already prepared, for example by `outrider distill`."""
     more: tuple[CorpusConfig, ...] = ()
-    """Further corpora that it learns from, read after `train`."""
+    """Further training corpora, read after `train`."""
     valid: CorpusConfig | None = None
-    """What it is checked on while it learns."""
+    """Validation corpus."""
     valid_rows: int | None = Field(default=None, ge=1)
     """Without `valid`: hold out this many pairs, spread evenly over the training corpus."""
     valid_fraction: float | None = Field(default=None, gt=0.0, lt=1.0)
     """Without `valid`: hold out this share of the pairs; of a language model's text, its end."""
     root: str | None = None
-    """Folder that relative corpus paths start from; `$NAME` is read from the environment."""
+    """Base folder of relative corpus paths; `$NAME` is read from the environment."""
     sequence_length: int = Field(default=256, ge=2)
-    """Positions a language model sees at once; its text is cut into blocks of this length."""
+    """Context length of a language model; its text is cut into blocks of this length."""
     tokenizer: TokenizerConfig = TokenizerConfig()
-    """How text becomes token ids."""
+    """Tokenizer of both sides."""
     source_tokenizer: SourceTokenizerConfig | None = None
-    """How sources become token ids, where `model.encoder` is pretrained; `tokenizer` then only
-    knows the target side."""
+    """Tokenizer of the sources for a pretrained `model.encoder`; `tokenizer` is then used for
+    targets only."""
     clean: CleanConfig = CleanConfig()
-    """What is left out."""
+    """Filters."""
     shard_rows: int = Field(default=100_000, ge=1)
     """Rows of one Parquet file."""
 
     @model_validator(mode="after")
     def _nothing_idle_without_corpus(self) -> Self:
         if self.train is None:
-            fields = type(self).model_fields  # a default written out, as in a saved config, is none
+            fields = type(self).model_fields  # a default in a saved config counts as not set
             for name in sorted(fields.keys() - {"folder", "root"}):
                 if getattr(self, name) != fields[name].default:
                     raise ConfigError(
                         f"data.{name}",
-                        "has no effect without data.train: data.folder is taken as it was prepared",
+                        "has no effect without data.train: data.folder is already prepared",
                     )
         return self
 
@@ -195,18 +193,18 @@ class PrepareConfig(Config):
         return self
 
     @property
-    def learnt(self) -> dict[str, CorpusConfig]:
-        """The corpora that a model learns from, by key."""
+    def training(self) -> dict[str, CorpusConfig]:
+        """The training corpora, by key."""
         further = {f"data.more.{number}": corpus for number, corpus in enumerate(self.more)}
         return {} if self.train is None else {"data.train": self.train, **further}
 
     @property
     def corpora(self) -> dict[str, CorpusConfig]:
         """All corpora, by key."""
-        return self.learnt | ({} if self.valid is None else {"data.valid": self.valid})
+        return self.training | ({} if self.valid is None else {"data.valid": self.valid})
 
     def path(self, name: str) -> Path:
-        """Where a corpus file named in this config lies."""
+        """Return the path of a corpus file of this config."""
         path = Path(name).expanduser()
         return path if self.root is None else _expand("data.root", self.root) / path
 
@@ -220,19 +218,19 @@ def _expand(key: str, name: str) -> Path:
 
 
 class AugmentConfig(Config):
-    """Share of the training pairs that are changed, each in one way."""
+    """Shares of the training pairs to change; a pair is changed in at most one way."""
 
     final_mark: float = Field(default=0.0, ge=0, le=1)
-    """The final mark is missing on both sides."""
+    """Remove the final punctuation mark on both sides."""
     casing: float = Field(default=0.0, ge=0, le=1)
-    """Half of these are in capitals on both sides, half have a source without any; nothing happens
-    to a source whose script knows no capitals."""
+    """Half of these are uppercase on both sides, half have a lowercase source. No effect on scripts
+    without letter case."""
     typos: float = Field(default=0.0, ge=0, le=1)
-    """Two letters of the source have changed places, or one is missing or twice there."""
+    """Swap two adjacent letters of the source, or delete or double one."""
     joined: float = Field(default=0.0, ge=0, le=1)
-    """Another pair follows on the same line."""
+    """Append another pair to the line."""
     placeholders: float = Field(default=0.0, ge=0, le=1)
-    """A placeholder stands before or after both sides, or tags around them."""
+    """Put a placeholder before or after both sides, or tags around them."""
 
     def kinds(self) -> list[float]:
         """List the shares, in order."""
@@ -240,23 +238,23 @@ class AugmentConfig(Config):
 
 
 class CompletionConfig(Config):
-    """Which parts of a text a language_model learns to write."""
+    """Parts of a text that contribute to the loss of a language_model."""
 
     after: str = Field(min_length=1)
     """Text before a completion, such as `Answer:`."""
     until: str = Field(default="\n", min_length=1)
-    """Text with which a completion ends; it is learnt too."""
+    """Text at the end of a completion; it contributes to the loss."""
 
 
 class MaskConfig(Config):
-    """How much of a text a masked_lm has to guess, and what it is shown there."""
+    """Masking of a masked_lm."""
 
     share: float = Field(default=0.15, gt=0, lt=1)
-    """Share of the tokens of a row that are asked for."""
+    """Share of the tokens of a row to predict."""
     hidden: float = Field(default=0.8, ge=0, le=1)
-    """Of these, how many are shown as the mask."""
+    """Share of these that are replaced by the mask token."""
     random: float = Field(default=0.1, ge=0, le=1)
-    """Of these, how many are shown as any other token; the rest are shown as they are."""
+    """Share of these that are replaced by a random token; the rest are unchanged."""
 
     @model_validator(mode="after")
     def _shares_fit(self) -> Self:

@@ -1,4 +1,4 @@
-"""A corpus as one stream, whatever its form: pairs to translate, or running text."""
+"""Reading a corpus as a stream of pairs or of running text."""
 
 import codecs
 from collections.abc import Callable, Iterator
@@ -19,7 +19,7 @@ Locate = Callable[[str], Path]
 
 
 class Passage(NamedTuple):
-    """Some lines of a running text with their ends; `final` marks the end of a document."""
+    """Lines of a running text with their ends; `final` marks the end of a document."""
 
     place: str
     line: int
@@ -29,24 +29,24 @@ class Passage(NamedTuple):
 
 
 def corpus_files(corpus: CorpusConfig, locate: Locate) -> dict[str, Path]:
-    """Every file a corpus names, and where it lies."""
-    found = {name: locate(name) for name in corpus.source + corpus.target}
-    return found | {name: path for given in corpus.pairs for name, path in _parts(given, locate)}
+    """Return the path of every file of a corpus by name."""
+    files = {name: locate(name) for name in corpus.source + corpus.target}
+    return files | {name: path for given in corpus.pairs for name, path in _expand(given, locate)}
 
 
-def _parts(name: str, locate: Locate) -> list[tuple[str, Path]]:
-    """List the files that a name stands for, which may be a pattern: `train-*.parquet`."""
+def _expand(name: str, locate: Locate) -> list[tuple[str, Path]]:
+    """List the files of a name, which may be a pattern: `train-*.parquet`."""
     path = locate(name)
     if "*" not in path.name:
         return [(name, path)]
-    found = sorted(path.parent.glob(path.name))
-    if not found:
-        raise DataError(f"{path}: no file has such a name")
-    return [(str(Path(name).with_name(one.name)), one) for one in found]
+    files = sorted(path.parent.glob(path.name))
+    if not files:
+        raise DataError(f"{path}: no file matches this pattern")
+    return [(str(Path(name).with_name(file.name)), file) for file in files]
 
 
 def read_pairs(corpus: CorpusConfig, locate: Locate, *, max_characters: int) -> Iterator[Row]:
-    """Pairs of a corpus in order."""
+    """Yield the pairs of a corpus in order."""
     for row in _read_pairs(corpus, locate, max_characters):
         tagged = corpus.tag is not None and not row.fault
         yield row._replace(source=f"{corpus.tag} {row.source}") if tagged else row
@@ -55,7 +55,7 @@ def read_pairs(corpus: CorpusConfig, locate: Locate, *, max_characters: int) -> 
 def _read_pairs(corpus: CorpusConfig, locate: Locate, max_characters: int) -> Iterator[Row]:
     if corpus.hub is not None:
         yield from read_hub(corpus, paired=True)
-    limit = 4 * max_characters + 2  # a character takes up to four bytes, and a line end up to two
+    limit = 4 * max_characters + 2  # up to four bytes per character, and two for the line end
     if corpus.sources_alone:
         for source in corpus.source:
             yield from _read_alone(locate(source), limit)
@@ -63,18 +63,18 @@ def _read_pairs(corpus: CorpusConfig, locate: Locate, max_characters: int) -> It
         for source, target in zip(corpus.source, corpus.target, strict=True):
             yield from _read_aligned(locate(source), locate(target), limit)
     for name in corpus.pairs:
-        for _, path in _parts(name, locate):
+        for _, path in _expand(name, locate):
             yield from read_records(path, corpus, paired=True)
 
 
 def read_text(corpus: CorpusConfig, locate: Locate) -> Iterator[Passage]:
-    """Text of a corpus in order, every newline kept; a file or a record is a document."""
+    """Yield the text of a corpus with its newlines; a file or a record is a document."""
     for name in corpus.target:
         yield from _read_document(locate(name))
     if corpus.hub is not None:
         yield from _as_documents(read_hub(corpus, paired=False))
     for name in corpus.pairs:
-        for _, path in _parts(name, locate):
+        for _, path in _expand(name, locate):
             yield from _as_documents(read_records(path, corpus, paired=False))
 
 
@@ -104,7 +104,7 @@ def _read_alone(path: Path, limit: int) -> Iterator[Row]:
 
 
 def _read_document(path: Path) -> Iterator[Passage]:
-    """Passages of a text file; a line longer than a passage goes on in the next."""
+    """Yield passages of a text file; a longer line is continued in the next passage."""
     number, passage = 1, ""
     for raw, text, fault in _decode_pieces(path):
         if fault:
@@ -119,7 +119,7 @@ def _read_document(path: Path) -> Iterator[Passage]:
 
 
 def _decode_pieces(path: Path) -> Iterator[tuple[bytes, str, str]]:
-    """Lines, or pieces of long ones, as bytes and text, and what is wrong with them."""
+    """Yield lines, or parts of long lines, as bytes and text, with their faults."""
     decoder = codecs.getincrementaldecoder("utf-8-sig")()
     with open_file(path) as stream:
         raw = stream.readline(PASSAGE_BYTES)

@@ -1,4 +1,4 @@
-"""Corpus files by name, size and checksum: how a prepared folder knows that nothing changed."""
+"""Detects whether the settings or corpus files of a prepared folder changed."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,11 +13,11 @@ from outrider.files import file_sha256
 
 __all__ = ["describe_inputs", "difference", "settings"]
 
-PLACES = {"folder", "root"}  # where things lie does not change what they are
+PLACES = {"folder", "root"}  # paths do not change the result
 
 
 def describe_inputs(config: PrepareConfig) -> tuple[InputFile, ...]:
-    """Checksums of every corpus file."""
+    """Return size, time and checksum of every corpus file."""
     described = []
     for name, path in _paths(config).items():
         status = path.stat()
@@ -33,45 +33,46 @@ def describe_inputs(config: PrepareConfig) -> tuple[InputFile, ...]:
 
 
 def settings(config: PrepareConfig) -> dict[str, Any]:
-    """The settings a result depends on, as JSON values."""
+    """Return the settings that determine the result, as JSON values."""
     return config.model_dump(mode="json", exclude=PLACES)
 
 
 def difference(manifest: Manifest, config: PrepareConfig, task: str) -> str:
-    """The first thing in which a prepared folder is not what `config` asks for, or ""."""
+    """Return the first difference between a prepared folder and `config`, or ""."""
     if manifest.task != task:
         return f"task was {manifest.task}, is now {task}"
     before = _flat(completed(manifest.config, config, leave_out=PLACES))
     now = _flat(settings(config))
     for key in [*now, *before]:
         if key not in now:
-            return f"data.{key} was {before[key]!r}, which this version does not know"
+            return f"data.{key} was {before[key]!r}, which this version does not support"
         if before.get(key) != now[key]:
             return f"data.{key} was {before.get(key)!r}, is now {now[key]!r}"
-    paths = _paths(config, gone=True)
-    known = {file.name for file in manifest.inputs}
-    if new := next((paths[name] for name in paths if name not in known), None):
-        return f"{new} is new"
+    paths = _paths(config, missing_ok=True)
+    recorded = {file.name for file in manifest.inputs}
+    for name, path in paths.items():
+        if name not in recorded:
+            return f"{path} is new"
     for file in manifest.inputs:
         if file.name in paths and _changed(file, paths[file.name]):
             return f"{paths[file.name]} changed"
     return ""
 
 
-def _paths(config: PrepareConfig, *, gone: bool = False) -> dict[str, Path]:
-    """Where the corpus files lie; those of a corpus may be `gone`."""
+def _paths(config: PrepareConfig, *, missing_ok: bool = False) -> dict[str, Path]:
+    """Return the paths of the corpus files."""
     paths: dict[str, Path] = {}
     for corpus in config.corpora.values():
         try:
             paths |= corpus_files(corpus, config.path)
         except DataError:
-            if not gone:
+            if not missing_ok:
                 raise
     return paths
 
 
 def _changed(file: InputFile, path: Path) -> bool:
-    """A file that is gone (data prepared elsewhere) counts as unchanged."""
+    """Whether a file changed; a missing one (data prepared elsewhere) counts as unchanged."""
     if not path.is_file():
         return False
     status = path.stat()

@@ -1,22 +1,23 @@
-"""Masking (BERT, Devlin et al., 2019, arXiv:1810.04805): the tokens that a model has to guess.
+"""Labels of masked language models and of completions.
 
-    of every row, `share` of its tokens are asked for, at least one; of these
-    `hidden`  are shown as the mask,
-    `random`  as any token at all,
-    the rest  as they are
+Masking (BERT, Devlin et al., 2019, arXiv:1810.04805) selects `share` of the tokens of a row, at
+least one. Of these,
 
-so that a model must know every token again, for it cannot be sure of any. Special tokens are never
-asked for. What is asked follows from seed, epoch, block and row alone, whatever batch a row is in,
-so a run that was killed goes on with the same questions; another epoch asks others.
+    `hidden`  are replaced by the mask token,
+    `random`  by a random token,
+    the rest  are unchanged.
 
-Learning completions alone: of a text, what stands between a mark and the next end.
+Special tokens are never selected. The selection depends on seed, epoch, block and row only, so a
+resumed run makes the same one.
 
-    7042=7042\n      after "=" and until "\n" the labels are the second 7042 and its line end
+Completions: only text between the marks `after` and `until` has labels.
+
+    7042=7042\n      with after "=" and until "\n", the second 7042 and its line end
     ............LLLLL
 
-A label counts if, of the marks that end before it, the last is `after` and not `until`. So what
-ends a completion is learnt too. Of a completion that a row has cut in two, only the part behind its
-mark is learnt: a model sees nothing of the row before. With a memory it does, and learns both.
+A position has a label if the last mark that ends before it is `after`. The end of a completion
+therefore has a label too. Of a completion that is divided between two rows, the second part has no
+labels, because a model without memory does not see the mark; with a memory it has.
 """
 
 from dataclasses import dataclass
@@ -36,7 +37,7 @@ from outrider.text.tokenizer.vocabulary import MaskTokenizer
 __all__ = ["IGNORED", "Completions", "Masking"]
 
 IGNORED = -100
-"""Label of a token that is not learnt; the `ignore_index` of PyTorch's cross-entropy."""
+"""Label without loss: the `ignore_index` of PyTorch's cross-entropy."""
 IntArray = NDArray[np.integer[Any]]
 BoolArray = NDArray[np.bool_]
 
@@ -49,22 +50,22 @@ class Completions(NamedTuple):
 
     @classmethod
     def of(cls, config: CompletionConfig, prepared: Prepared) -> Self:
-        """Look up the tokens of the marks, and whether there are completions to learn."""
+        """Encode the marks; raise an error if the training text has no completions."""
         after, until = (
             tuple(prepared.tokenizer.encode(text)) for text in (config.after, config.until)
         )
-        found = cls(after, until)
+        completions = cls(after, until)
         text_T = prepared.reader("train").ids(0, "target_ids").flat
-        if (found.labels(text_T) == IGNORED).all():
+        if (completions.labels(text_T) == IGNORED).all():
             raise ConfigError(
                 "train.completions.after",
-                f"got {config.after!r}, tokens {[*after]}, which the first {len(text_T):,} tokens "
-                "to train on do not have; expected a mark as the text has it",
+                f"got {config.after!r}, tokens {[*after]}, which do not occur in the first "
+                f"{len(text_T):,} training tokens; expected a mark of the text",
             )
-        return found
+        return completions
 
     def labels(self, ids: IntArray) -> NDArray[np.int64]:
-        """Ignore all tokens of rows [..., T] but those of completions."""
+        """Return the labels of rows [..., T], with all tokens outside completions ignored."""
         place_T = np.arange(ids.shape[-1])
         begun, done = (
             np.maximum.accumulate(np.where(_ends(ids, mark), place_T, -1), axis=-1) for mark in self
@@ -74,14 +75,14 @@ class Completions(NamedTuple):
         return np.where(within, ids, np.int64(IGNORED))
 
     def decided(self, ids: IntArray) -> bool:
-        """Whether a row [T] tells by itself if a completion goes on behind it."""
-        # A longer mark may end later and begin before the row: what is found first is not enough.
+        """Whether a row [T] determines if a completion continues after it."""
+        # A mark that begins before the row may end after the first marks found in it.
         whole = max(len(self.after), len(self.until)) - 1
         return bool((_ends(ids, self.after) | _ends(ids, self.until))[whole:].any())
 
 
 def _ends(ids: IntArray, mark: tuple[int, ...]) -> BoolArray:
-    """True where the last token of a mark stands."""
+    """Mark the positions of the last token of a mark."""
     ends = np.zeros(ids.shape, np.bool_)
     if mark and ids.shape[-1] >= len(mark):
         ends[..., len(mark) - 1 :] = (sliding_window_view(ids, len(mark), -1) == mark).all(-1)
@@ -90,19 +91,19 @@ def _ends(ids: IntArray, mark: tuple[int, ...]) -> BoolArray:
 
 Int32Array = NDArray[np.int32]
 
-PLACES, FATES, WORDS = 6, 7, 8
-"""Keys of the random numbers; the batch plan and augmentation have those below."""
+PLACES, FATES, TOKENS = 6, 7, 8
+"""Keys of the random numbers, distinct from those of the batch plan and augmentation."""
 
 
 @dataclass(frozen=True)
 class Masking:
-    """Hides tokens of whole blocks."""
+    """Masks the tokens of a block."""
 
     config: MaskConfig
     mask: int
-    """Id of the mask."""
+    """Id of the mask token."""
     special: frozenset[int]
-    """Ids that are never asked for, and never shown in the place of another."""
+    """Ids that are neither selected nor used as random tokens."""
     vocab_size: int
     seed: int = 0
 
@@ -110,31 +111,31 @@ class Masking:
     def of(
         cls, tokenizer: MaskTokenizer, config: MaskConfig | None = None, *, seed: int = 0
     ) -> "Masking":
-        """Return how the tokens of a tokenizer are hidden; by default as BERT does it."""
+        """Build the masking for a tokenizer; by default as BERT."""
         ids = (tokenizer.pad_id, tokenizer.eos_id, tokenizer.bos_id, tokenizer.unk_id)
         special = frozenset({*ids, tokenizer.mask_id})
         config = config or MaskConfig()
         return cls(config, tokenizer.mask_id, special, tokenizer.vocab_size, seed)
 
     def __call__(self, text: Ragged, block: int, epoch: int = 0) -> tuple[Int32Array, Int32Array]:
-        """Return what is shown of a block's rows, and what is asked for; -100 where nothing is."""
+        """Return the masked tokens of a block, and the labels, -100 for tokens not selected."""
         ids_N = text.flat
-        chosen_N = self._choose(text, self._draw(len(ids_N), epoch, PLACES, block))
-        fate_N = self._draw(len(ids_N), epoch, FATES, block)
+        chosen_N = self._choose(text, self._random(len(ids_N), epoch, PLACES, block))
+        fate_N = self._random(len(ids_N), epoch, FATES, block)
         hidden, changed = self.config.hidden, self.config.hidden + self.config.random
-        words = np.setdiff1d(np.arange(self.vocab_size), list(self.special))
-        number_N = self._draw(len(ids_N), epoch, WORDS, block)
-        shown_N = ids_N.copy()
+        tokens = np.setdiff1d(np.arange(self.vocab_size), list(self.special))
+        number_N = self._random(len(ids_N), epoch, TOKENS, block)
+        masked_N = ids_N.copy()
         changed_N = chosen_N & (fate_N < changed)
-        shown_N[changed_N] = words[(number_N[changed_N] * len(words)).astype(np.int64)]
-        shown_N[chosen_N & (fate_N < hidden)] = self.mask
-        return shown_N, np.where(chosen_N, ids_N, np.int32(IGNORED))
+        masked_N[changed_N] = tokens[(number_N[changed_N] * len(tokens)).astype(np.int64)]
+        masked_N[chosen_N & (fate_N < hidden)] = self.mask
+        return masked_N, np.where(chosen_N, ids_N, np.int32(IGNORED))
 
-    def _draw(self, count: int, epoch: int, what: int, block: int) -> NDArray[np.float64]:
-        return random_uniform(count, self.seed, epoch, what, block)
+    def _random(self, count: int, epoch: int, key: int, block: int) -> NDArray[np.float64]:
+        return random_uniform(count, self.seed, epoch, key, block)
 
     def _choose(self, text: Ragged, number_N: NDArray[np.float64]) -> NDArray[np.bool_]:
-        """Choose, in every row, the places of the lowest numbers."""
+        """Select the positions of the lowest numbers in every row."""
         free_N = ~np.isin(text.flat, list(self.special))
         row_N = np.repeat(np.arange(len(text.lengths)), text.lengths)
         free_R = np.bincount(row_N, free_N, minlength=len(text.lengths))

@@ -1,10 +1,8 @@
-"""Lines of plain and gzipped text files and of pipes, never longer than a limit.
+"""Lines of plain and gzipped text files and of pipes, with a limit on their length.
 
-Lines end at a newline byte and nowhere else: editors and Python disagree about form feeds and
-Unicode separators, and one disagreement shifts every pair after it. Whatever is wrong with a file
-becomes one sentence, where it is read and not where what was read is used.
-
-Refusing files that are not lines of text, by their first bytes.
+Lines end at a newline byte only. Editors and Python disagree about form feeds and Unicode
+separators, and one extra line break would shift all following pairs. Errors while reading become a
+`DataError` with the file's name. Files that are not text are detected by their first bytes.
 """
 
 import codecs
@@ -39,23 +37,23 @@ __all__ = [
 ]
 
 LINE_BYTES = 1 << 24
-"""Longest line of what is translated or scored: a shelf of books, or a small file gone wrong."""
-PATIENCE = 0.02
-"""Seconds that a pipe may stand dry before it counts as slow."""
+"""Longest line of a text to translate or score."""
+PIPE_WAIT = 0.02
+"""Seconds to wait for a pipe before it counts as slow."""
 _PIECE = 1 << 16
 Check = Callable[[bytes, str], None]
-"""Raises a `DataError` for the first bytes of a file, whose name it is told."""
+"""Raises a `DataError` for the first bytes and the name of a file."""
 
 
 class Line(NamedTuple):
-    """The bytes of a line without its end; `whole` is False where it was too long to hold."""
+    """The bytes of a line without its end; `whole` is False if it was truncated."""
 
     raw: bytes
     whole: bool = True
 
 
-class _Explained(io.RawIOBase):
-    """The bytes of a stream; an error while reading them is one sentence with the file's name."""
+class _NamedErrors(io.RawIOBase):
+    """The bytes of a stream; errors while reading name the file."""
 
     def __init__(self, stream: BinaryIO, name: str) -> None:
         self.stream, self.name = stream, name
@@ -65,46 +63,46 @@ class _Explained(io.RawIOBase):
 
     def readinto(self, buffer: Any, /) -> int:
         view = memoryview(buffer)
-        with _one_sentence(self.name):
+        with _read_errors(self.name):
             piece = self.stream.read1(len(view))  # type: ignore[attr-defined]
         view[: len(piece)] = piece
         return len(piece)
 
 
 @contextmanager
-def _one_sentence(name: str) -> Iterator[None]:
+def _read_errors(name: str) -> Iterator[None]:
     try:
         yield
     except (EOFError, gzip.BadGzipFile, zlib.error) as error:
-        raise DataError(f"{name}: damaged gzip file ({error})") from None
+        raise DataError(f"{name}: damaged gzip file ({error})") from error
     except (OSError, ValueError) as error:  # a name with a NUL byte is a ValueError
         reason = getattr(error, "strerror", None) or error
-        raise DataError(f"{name}: cannot be read: {reason}") from None
+        raise DataError(f"{name}: cannot be read: {reason}") from error
 
 
 def _unzipped(stream: io.BufferedReader, name: str) -> tuple[io.BufferedReader, bool]:
-    """Look at the first bytes, not at the name; also return whether it is gzipped."""
-    with _one_sentence(name):
+    """Decompress a gzipped stream, detected by its first bytes; return whether it is gzipped."""
+    with _read_errors(name):
         zipped = stream.peek(2)[:2] == b"\x1f\x8b"
     plain = gzip.GzipFile(fileobj=stream) if zipped else stream
-    return io.BufferedReader(_Explained(cast(BinaryIO, plain), name), _PIECE), zipped
+    return io.BufferedReader(_NamedErrors(cast(BinaryIO, plain), name), _PIECE), zipped
 
 
 @contextmanager
 def _opened(path: Path) -> Iterator[io.BufferedReader]:
-    with _one_sentence(str(path)):
+    with _read_errors(str(path)):
         try:
             stream = path.open("rb")
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             siblings = [p.name for p in path.parent.glob("*")] if path.parent.is_dir() else []
-            raise DataError(f"{path}: no such file{nearest(path.name, siblings)}") from None
+            raise DataError(f"{path}: no such file{nearest(path.name, siblings)}") from error
     with stream:
         yield stream
 
 
 @contextmanager
 def open_file(path: Path) -> Iterator[BinaryIO]:
-    """Open a plain or gzipped file; whatever is wrong with it becomes one sentence."""
+    """Open a plain or gzipped file; errors become a `DataError`."""
     with _opened(path) as stream:
         yield _unzipped(stream, str(path))[0]
 
@@ -113,7 +111,7 @@ def open_file(path: Path) -> Iterator[BinaryIO]:
 def open_lines(
     path: Path | None, *, limit: int = LINE_BYTES, check: Check | None = None
 ) -> Iterator["Lines"]:
-    """Open the lines of a file, or of standard input; plain or gzipped."""
+    """Open the lines of a plain or gzipped file, or of standard input."""
     if path is None:
         yield Lines(_standard_input(), "standard input", limit=limit, check=check)
         return
@@ -122,26 +120,26 @@ def open_lines(
 
 
 def read_text(path: Path) -> str:
-    """A whole plain or gzipped UTF-8 file."""
+    """Read a plain or gzipped UTF-8 file."""
     with open_file(path) as file:
         raw = file.read()
     try:
         return raw.decode("utf-8")
     except UnicodeDecodeError as error:
         line = raw[: error.start].count(b"\n") + 1
-        raise DataError(f"{path}, line {line}: is not UTF-8 text; convert the file") from None
+        raise DataError(f"{path}, line {line}: is not UTF-8 text; convert the file") from error
 
 
 def text_lines(path: Path) -> list[str]:
-    """The lines of a plain or gzipped UTF-8 file, which must hold some."""
+    """Read the lines of a plain or gzipped UTF-8 file, which must not be empty."""
     lines = []
     with open_lines(path) as raw:
         for number, line in enumerate(raw, 1):
             try:
                 lines.append(line.decode("utf-8"))
-            except UnicodeDecodeError:
+            except UnicodeDecodeError as error:
                 message = "is not UTF-8 text; convert the file"
-                raise DataError(f"{path}, line {number}: {message}") from None
+                raise DataError(f"{path}, line {number}: {message}") from error
     if not lines:
         raise DataError(f"{path}: the file is empty")
     return lines
@@ -155,7 +153,7 @@ def _standard_input() -> io.BufferedReader:
 
 
 class Lines:
-    """Lines as bytes, without their end; `ready` says whether one more can be had at once."""
+    """Lines as bytes without their end; `ready` reports whether the next is available."""
 
     def __init__(
         self,
@@ -165,53 +163,53 @@ class Lines:
         limit: int = LINE_BYTES,
         check: Check | None = None,
     ) -> None:
-        """Read what `stream` holds; a line of more than `limit` bytes is refused."""
+        """Read the lines of a stream; a line of more than `limit` bytes is an error."""
         self.name, self.limit, self._check = name, limit, check
-        self._unopened, self._pipe = stream, _pipe(stream)
-        self._held, self._searched, self._ended = bytearray(), 0, False
+        self._raw, self._pipe = stream, _pipe(stream)
+        self._buffer, self._searched, self._ended = bytearray(), 0, False
         self._number = 0
-        self._patience, self._asked = PATIENCE, False
+        self._wait, self._was_ready = PIPE_WAIT, False
 
     def __iter__(self) -> "Lines":
         return self
 
     def __next__(self) -> bytes:
-        if not self._asked:
-            self._patience = PATIENCE
-        self._asked = False
-        while not self._ended and not self._whole():
+        if not self._was_ready:
+            self._wait = PIPE_WAIT
+        self._was_ready = False
+        while not self._ended and not self._has_line():
             self._read()
-        if self._ended and not self._held:
+        if self._ended and not self._buffer:
             raise StopIteration
         return self._take()
 
     def ready(self) -> bool:
-        """Whether the next line, or the end, is there without waiting for whoever writes it.
+        """Whether the next line or the end can be read without blocking.
 
-        A pipe may stand dry for a moment, but not for long in all between two answers of False.
+        For a pipe it waits up to `PIPE_WAIT` seconds in total until it returns False.
         """
-        self._asked = True
-        while not self._ended and not self._whole():
+        self._was_ready = True
+        while not self._ended and not self._has_line():
             if self._pipe is None:
                 return True
-            if not self._flows(self._pipe):
-                self._patience = PATIENCE
+            if not self._readable(self._pipe):
+                self._wait = PIPE_WAIT
                 return False
             self._read()
         return True
 
-    def _flows(self, pipe: int) -> bool:
-        if os.name == "nt":  # Windows cannot ask a pipe
+    def _readable(self, pipe: int) -> bool:
+        if os.name == "nt":  # select() does not support pipes on Windows
             return False
         began = time.monotonic()
-        readable, _, _ = select.select([pipe], [], [], self._patience)
-        self._patience = max(0.0, self._patience - (time.monotonic() - began))
+        readable, _, _ = select.select([pipe], [], [], self._wait)
+        self._wait = max(0.0, self._wait - (time.monotonic() - began))
         return bool(readable)
 
     @cached_property
     def _stream(self) -> io.BufferedReader:
-        # Not before the first line is asked for: whoever writes a pipe may take long to begin.
-        stream, zipped = _unzipped(self._unopened, self.name)
+        # Opened with the first line, because the writer of a pipe may start late.
+        stream, zipped = _unzipped(self._raw, self.name)
         if zipped:
             self._pipe = None
         if self._check is not None:
@@ -220,34 +218,34 @@ class Lines:
 
     def _read(self) -> None:
         piece = self._stream.read1(_PIECE)
-        self._held += piece
+        self._buffer += piece
         self._ended = not piece
 
-    def _whole(self) -> bool:
-        """Whether a line is held whole, or more than a line may have."""
-        end = self._held.find(b"\n", self._searched)
-        self._searched = len(self._held) if end < 0 else end
-        return end >= 0 or len(self._held) > self.limit
+    def _has_line(self) -> bool:
+        """Whether the buffer contains a whole line or exceeds the limit."""
+        end = self._buffer.find(b"\n", self._searched)
+        self._searched = len(self._buffer) if end < 0 else end
+        return end >= 0 or len(self._buffer) > self.limit
 
     def _take(self) -> bytes:
         self._number += 1
-        end = self._held.find(b"\n", self._searched)
-        end = len(self._held) if end < 0 else end
+        end = self._buffer.find(b"\n", self._searched)
+        end = len(self._buffer) if end < 0 else end
         if end > self.limit:
             raise DataError(
                 f"{self.name}, line {self._number}: is longer than {self.limit:,} bytes; "
                 "break it into lines"
             )
-        line = bytes(self._held[:end])
-        del self._held[: end + 1]
+        line = bytes(self._buffer[:end])
+        del self._buffer[: end + 1]
         self._searched = 0
         if self._number == 1:
-            line = _without_mark(line, self.name)
+            line = _without_bom(line, self.name)
         return line.removesuffix(b"\r")
 
 
 def _pipe(stream: io.BufferedReader) -> int | None:
-    """Return the descriptor of what may make us wait; a regular file never does."""
+    """Return the descriptor of a stream that may block; None for a regular file."""
     try:
         descriptor = stream.fileno()
         regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
@@ -256,18 +254,18 @@ def _pipe(stream: io.BufferedReader) -> int | None:
     return None if regular else descriptor
 
 
-def _without_mark(line: bytes, name: str) -> bytes:
+def _without_bom(line: bytes, name: str) -> bytes:
     if line.startswith((b"\xff\xfe", b"\xfe\xff")):
         raise DataError(f"{name}: is UTF-16, expected UTF-8; convert it, for example with iconv")
     return line.removeprefix(b"\xef\xbb\xbf")
 
 
 def read_lines(stream: BinaryIO, path: Path, limit: int) -> Iterator[Line]:
-    """Lines of at most `limit` bytes; of a longer one only the beginning is kept."""
+    """Yield lines, truncated to `limit` bytes."""
     raw = stream.readline(limit + 1)
     if not raw:
         raise DataError(f"{path}: the file is empty")
-    raw = _without_mark(raw, str(path))
+    raw = _without_bom(raw, str(path))
     while raw:
         whole = raw.endswith(b"\n") or len(raw) <= limit
         yield Line(raw.rstrip(b"\r\n"), whole)
@@ -277,7 +275,7 @@ def read_lines(stream: BinaryIO, path: Path, limit: int) -> Iterator[Line]:
 
 
 def decode(line: Line) -> tuple[str, str]:
-    """Text of a line, and what is wrong with it ("" if nothing)."""
+    """Return the text of a line and its fault, or ""."""
     if not line.whole:
         return line.raw[:200].decode("utf-8", "replace"), "too long"
     if b"\0" in line.raw:
@@ -297,20 +295,20 @@ _BEGINNINGS = {
     b"[Script Info]": "is a subtitle file (SubStation)",
 }
 _CUE = re.compile(rb"\s*(?:\d+[^\S\n]*\n\s*)?\d+:\d\d:\d\d[,.]\d{1,3}[^\S\n]+-->")
-"""How a SubRip file begins: the number of a cue, and its times."""
+"""Beginning of a SubRip file: the number of a cue and its times."""
 MOST_DAMAGED = 0.01
-"""Share of the characters that may be damaged; more is another encoding or no text."""
+"""Largest share of invalid characters in UTF-8 text."""
 
 
 def check_plain_text(head: bytes, name: str) -> None:
-    """Refuse what is not text, or not one text a line; `head` is how the file begins."""
+    """Raise an error if `head`, the beginning of a file, is not plain text by lines."""
     if fault := _fault(head.removeprefix(b"\xef\xbb\xbf")):
-        raise DataError(f"{name}: {fault}; give plain text in UTF-8, one text a line")
+        raise DataError(f"{name}: {fault}; give plain text in UTF-8, one text per line")
 
 
 def _fault(head: bytes) -> str:
     if head.startswith((b"\xff\xfe", b"\xfe\xff")):
-        return ""  # UTF-16, which every reader of lines refuses
+        return ""  # UTF-16 is refused by the readers of lines
     for beginning, fault in _BEGINNINGS.items():
         if head.startswith(beginning):
             return fault

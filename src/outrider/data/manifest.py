@@ -1,4 +1,4 @@
-"""The manifest of a prepared folder: what is in it, what it was made from, what was left out."""
+"""The manifest of a prepared folder: its shards, settings, inputs and dropped rows."""
 
 from pathlib import Path
 from typing import Any
@@ -17,7 +17,7 @@ NAME = "manifest.json"
 
 
 class Shard(Config):
-    """One file: Parquet, whose tokens are counted, or plain text."""
+    """A Parquet file with token counts, or a text file."""
 
     name: str
     rows: int = Field(ge=0)
@@ -27,7 +27,7 @@ class Shard(Config):
 
 
 class Dropped(Config):
-    """How often a reason to leave a row out applied, and where first."""
+    """Number of rows dropped for a reason, and the first of them."""
 
     count: int
     example: str
@@ -42,22 +42,22 @@ class Split(Config):
 
     @property
     def rows(self) -> int:
-        """Rows of all shards."""
+        """Number of rows."""
         return sum(shard.rows for shard in self.shards)
 
     @property
     def tokens(self) -> int:
-        """Tokens of both sides of all shards, without sentence ends."""
+        """Tokens of both sides, without end tokens."""
         return sum(shard.source_tokens + shard.target_tokens for shard in self.shards)
 
     @property
     def target_tokens(self) -> int:
-        """Target tokens of all shards, without sentence ends."""
+        """Target tokens, without end tokens."""
         return sum(shard.target_tokens for shard in self.shards)
 
 
 class InputFile(Config):
-    """A corpus file as it was when it was read."""
+    """A corpus file at the time of reading."""
 
     name: str
     bytes: int
@@ -66,12 +66,12 @@ class InputFile(Config):
 
 
 class Manifest(Config):
-    """Everything that is known about a prepared folder."""
+    """Contents and origin of a prepared folder."""
 
     format: int = FORMAT
     task: Task
     config: dict[str, Any]
-    """The settings it was made with."""
+    """Settings of the preparation."""
     inputs: tuple[InputFile, ...]
     tokenizer: dict[str, Any]
     """Kind, size and special ids."""
@@ -79,10 +79,10 @@ class Manifest(Config):
     """Rows of a Parquet row group; only the last one of a shard has fewer."""
     splits: dict[str, Split]
     origin: dict[str, Any] | None = None
-    """The model whose output the targets are, and how it was made; null where people wrote them."""
+    """Model and options that generated the targets; null for a corpus."""
 
     def write(self, folder: Path) -> None:
-        """Write it last of all files: a folder without a manifest is not a prepared one."""
+        """Write the manifest, last of all files: a folder without it is incomplete."""
         write_json(folder / NAME, self.model_dump(mode="json"))
 
 
@@ -92,16 +92,17 @@ def read_manifest(folder: Path) -> Manifest:
     if not path.exists():
         raise DataError(f"{folder}: not a prepared folder (no {NAME}); run outrider prepare")
     values = read_json(path, error=DataError, fix="run outrider prepare --force")
-    found = values.get("format")
-    if found != FORMAT:
+    version = values.get("format")
+    if version != FORMAT:
         raise DataError(
-            f"{path}: has format {found}, this version reads {FORMAT}; run outrider prepare --force"
+            f"{path}: has format {version}, this version reads {FORMAT}; "
+            "run outrider prepare --force"
         )
     try:
         manifest = Manifest.model_validate(values)
     except ValidationError as error:
         place = ".".join(str(part) for part in error.errors()[0]["loc"])
-        raise DataError(f"{path}: damaged at {place}; run outrider prepare --force") from None
+        raise DataError(f"{path}: damaged at {place}; run outrider prepare --force") from error
     if "train" not in manifest.splits:
         raise DataError(f"{path}: damaged, it has no split train; run outrider prepare --force")
     return manifest

@@ -1,21 +1,21 @@
 """The batch plan: which rows are trained on together, in which order, on which rank.
 
 It is a pure function of (seed, epoch, lengths, token budget, world size). A `Cursor` names the next
-batch and is all the state there is: resuming plans one group anew, exactly, whatever was killed.
+batch and is the only state: resuming recomputes the plan of one group exactly.
 
     shards   are stored in blocks of rows. An epoch shuffles the blocks and walks them in
     groups   of at least `window_rows` rows (the rest of an epoch joins its last group), so rows of
-             far apart shards meet, and never more than about two windows are in memory. A group's
-             rows are sorted by length, alike lengths in random order, and cut into
-    batches  of at most `tokens` padded tokens a rank, which are then shuffled.
+             distant shards are mixed, and at most about two windows are in memory. A group's
+             rows are sorted by length, equal lengths in random order, and cut into
+    batches  of at most `tokens` padded tokens per rank, which are then shuffled.
 
 Batches come in few shapes: lengths are padded to multiples of LENGTH_STEP, and rows are counted in
-ROW_STEPs where the budget holds as many. A CPU compiles its matrix kernels anew for every shape it
-has not met, which cost a quarter of the training time when each batch had a shape of its own.
+ROW_STEPs where the budget allows. On a CPU, matrix kernels are compiled for every new shape, which
+took a quarter of the training time when each batch had its own shape.
 
-A batch is dealt to the ranks row by row, so every rank takes part in every batch at nearly the same
-cost, and each row is seen exactly once an epoch. The numbers come from integer arithmetic of our
-own, so they do not move with a library's version.
+A batch is divided among the ranks row by row, so every rank has nearly the same cost, and each row
+occurs exactly once per epoch. Random numbers come from integer arithmetic in this file, so they do
+not depend on the version of a library.
 """
 
 from collections.abc import Callable, Iterator
@@ -42,12 +42,12 @@ IntArray = NDArray[np.int64]
 Lengths = Callable[[IntArray, int], tuple[IntArray, IntArray]]
 
 LENGTH_STEP, ROW_STEP = 4, 8
-BLOCKS, ROWS, BATCHES = range(3)  # what is shuffled: keeps the three orders independent
+BLOCKS, ROWS, BATCHES = range(3)  # keys of the three independent permutations
 
 
 @dataclass(frozen=True, order=True)
 class Cursor:
-    """The next batch to train on. JSON-able through `dataclasses.asdict` and `Cursor(**values)`."""
+    """The next batch. Convertible to JSON by `dataclasses.asdict` and `Cursor(**values)`."""
 
     epoch: int = 0
     group: int = 0
@@ -56,7 +56,7 @@ class Cursor:
 
 @dataclass(frozen=True)
 class Group:
-    """The rows of some blocks, ordered into batches; row numbers count from the first block on."""
+    """Rows of several blocks, ordered into batches and numbered across these blocks."""
 
     blocks: IntArray
     order: IntArray
@@ -68,25 +68,25 @@ class Group:
         return len(self.starts)
 
     def rows(self, batch: int, rank: int) -> IntArray:
-        """Rows of one rank's share of a batch."""
+        """Return the rows of a batch for one rank."""
         return self.order[self.starts[batch] : self.stops[batch]][rank :: self.world_size]
 
 
 @dataclass(frozen=True)
 class Batch:
-    """One step of all ranks."""
+    """One training step of all ranks."""
 
     cursor: Cursor
     group: Group
 
     def rows(self, rank: int = 0) -> IntArray:
-        """Rows of `group` that `rank` trains on."""
+        """Return the rows of `group` for one rank."""
         return self.group.rows(self.cursor.batch, rank)
 
 
 @dataclass(frozen=True)
 class BatchPlan:
-    """Plans batches over blocks of rows whose lengths can be asked for."""
+    """Plans batches over blocks of rows with known lengths."""
 
     block_rows: IntArray
     """Rows of each block of the corpus."""
@@ -95,22 +95,22 @@ class BatchPlan:
     block."""
     seed: int
     tokens: int
-    """Budget of a rank's batch: its rows times its longest side, ends counted."""
+    """Budget of a rank's batch: rows times the longest side, including end tokens."""
     world_size: int = 1
     max_length: int = 1024
-    """Rows are cut to this many tokens, end included."""
+    """Rows are truncated to this many tokens, including the end token."""
     window_rows: int = 200_000
 
     def __post_init__(self) -> None:
         rows = int(self.block_rows.sum())
         if rows < self.world_size:
             raise DataError(
-                f"{rows} training rows cannot be dealt to {self.world_size} processes; "
+                f"{rows} training rows cannot be divided among {self.world_size} processes; "
                 "start fewer processes or prepare more data"
             )
 
     def batches_from(self, cursor: Cursor) -> Iterator[tuple[Batch, Cursor]]:
-        """Yield every batch from `cursor` on, epoch after epoch, and the cursor after it."""
+        """Yield every batch from `cursor` on without end, with the cursor after it."""
         while True:
             groups = self.groups(cursor.epoch)
             self._check(cursor.group < len(groups), cursor)
@@ -125,7 +125,7 @@ class BatchPlan:
             cursor = after
 
     def groups(self, epoch: int) -> list[IntArray]:
-        """The blocks of each group of an epoch, in the order they are walked."""
+        """Return the blocks of each group of an epoch, in training order."""
         blocks = permutation(len(self.block_rows), self.seed, epoch, BLOCKS)
         ends = np.cumsum(self.block_rows[blocks])
         window = max(self.window_rows, self.world_size)
@@ -147,12 +147,12 @@ class BatchPlan:
         return Group(blocks, order, cuts[:-1][shuffled], cuts[1:][shuffled], self.world_size)
 
     def batches_in(self, epoch: int) -> int:
-        """Number of batches of an epoch; reads the lengths of the whole corpus once."""
+        """Return the number of batches of an epoch; reads the lengths of the whole corpus."""
         groups = self.groups(epoch)
         return sum(len(self.group(epoch, i, blocks)) for i, blocks in enumerate(groups))
 
     def _sort(self, source: IntArray, target: IntArray, epoch: int, index: int) -> IntArray:
-        """Longest target first; sources rise and fall in turn, so that neighbours stay alike."""
+        """Sort by target length; source lengths alternately rise and fall between buckets."""
         source, target = _bucket(source), _bucket(target)
         turn = np.where(target % 2 == 0, source, -source)
         shuffled = permutation(len(source), self.seed, epoch, ROWS, index)
@@ -161,23 +161,23 @@ class BatchPlan:
     def _check(self, fits: bool, cursor: Cursor) -> None:
         if not fits:
             raise DataError(
-                f"{cursor} lies outside this batch plan; the data, the token budget or the "
+                f"{cursor} is outside this batch plan; the data, the token budget or the "
                 "number of processes changed since it was saved"
             )
 
 
 def permutation(count: int, *key: int) -> IntArray:
-    """A shuffle of range(count) that depends on `key` alone."""
+    """Return a permutation of range(count) that depends on `key` only."""
     return np.argsort(_mix(np.arange(count, dtype=np.uint64) + _state(key)), kind="stable")
 
 
 def random_below(count: int, *key: int) -> int:
-    """A number in range(count) that depends on `key` alone."""
+    """Return a number in range(count) that depends on `key` only."""
     return int(_state(key)[0] % np.uint64(count))
 
 
 def random_uniform(count: int, *key: int) -> NDArray[np.float64]:
-    """Numbers in [0, 1) that depend on `key` alone."""
+    """Return numbers in [0, 1) that depend on `key` only."""
     bits = _mix(np.arange(count, dtype=np.uint64) + _state(key)) >> np.uint64(11)
     return bits.astype(np.float64) * 2.0**-53
 
@@ -198,18 +198,18 @@ def _mix(x: NDArray[np.uint64]) -> NDArray[np.uint64]:
 
 
 def padded_length(lengths: IntArray, max_length: int) -> IntArray:
-    """What rows of these lengths are padded to: one of few, and never more than the model takes."""
+    """Return the padded lengths, in steps of LENGTH_STEP, up to `max_length`."""
     return np.minimum(-(-lengths // LENGTH_STEP) * LENGTH_STEP, max_length)
 
 
 def rows_that_fit(tokens: int, length: int) -> int:
-    """Return the rows of a batch of so many tokens, as far as it is a budget for that length."""
+    """Return the number of rows of a length within a budget of tokens."""
     rows = tokens // length
     return rows - rows % ROW_STEP if rows >= ROW_STEP else rows
 
 
 def _bucket(lengths: IntArray) -> IntArray:
-    """Number of the length bucket; buckets are an eighth of their length wide."""
+    """Return the number of the length bucket; a bucket's width is an eighth of its length."""
     edges = [0]
     longest = int(lengths.max(initial=0))
     while edges[-1] < longest:
@@ -218,10 +218,10 @@ def _bucket(lengths: IntArray) -> IntArray:
 
 
 def _cut(lengths: list[int], tokens: int, world_size: int) -> list[int]:
-    """Cut rows into batches that fit the budget and give every rank at least one row.
+    """Cut rows into batches within the budget, with at least one row per rank.
 
-    A row over the budget gets a batch in which each rank has one row. Fewer rows than ranks at the
-    end are filled up from the batch before, or join it if it cannot spare any.
+    A row over the budget gets a batch with one row per rank. Fewer rows than ranks at the end take
+    rows of the previous batch, or join it if it has too few.
     """
     cuts, longest = [0], 0
     for end, length in enumerate(lengths):

@@ -1,11 +1,11 @@
-"""`outrider prepare`: corpora in, a prepared folder out, in three streaming stages.
+"""`outrider prepare`: converts corpora to a prepared folder in three streaming stages.
 
-1. *read*: rows are read, normalised, sieved, and set aside as text;
-2. *tokenizer*: trained on a sample spread evenly over that text;
-3. *encode*: text gets its token ids and goes into shards.
+1. *read*: rows are read, normalised, filtered, and stored as text;
+2. *tokenizer*: trained on an evenly spread sample of that text;
+3. *encode*: text is encoded and written to shards.
 
-Memory does not grow with the corpus. The result appears complete or not at all, and preparing again
-with the same settings and unchanged files does nothing.
+Memory does not grow with the corpus. The folder is created atomically. Preparing again with the
+same settings and unchanged files does nothing.
 """
 
 from collections.abc import Callable, Iterator
@@ -37,20 +37,20 @@ BLOCK_ROWS, BLOCK_CHARACTERS = 10_000, 8_000_000  # a block stays small even if 
 def prepare(
     config: PrepareConfig, *, task: Task = "translation", progress: bool = True, force: bool = False
 ) -> Prepared:
-    """Prepare the corpora of `config`, unless that is done already.
+    """Prepare the corpora of `config`, unless the folder is up to date.
 
     Args:
-        config: what to read, how to clean it, where to write.
+        config: Corpora, filters and output folder.
         task: `translation` reads pairs, `language_model` running text.
-        progress: show a bar for each stage on stderr.
-        force: replace a folder that was prepared with other settings or from other files.
+        progress: Show a progress bar for each stage.
+        force: Replace a folder that was prepared with other settings or files.
     """
     folder = Path(config.folder)
     if config.train is None:
-        return _open_given(folder, task)
+        return _open_existing(folder, task)
     _check_settings(config, task)
     if folder.exists():
-        # Only a folder with our manifest is ever replaced.
+        # read_manifest refuses a folder that is not a prepared one, so no other is replaced.
         changed = difference(read_manifest(folder), config, task)
         if changed and not force:
             raise DataError(
@@ -64,12 +64,12 @@ def prepare(
     return open_prepared(folder)
 
 
-def _open_given(folder: Path, task: Task) -> Prepared:
-    """Open what was prepared or distilled before."""
+def _open_existing(folder: Path, task: Task) -> Prepared:
+    """Open a folder that was prepared or distilled before."""
     if not folder.exists():
         raise ConfigError(
             "data.train",
-            f"is required, for {folder} is not prepared yet; name a corpus, or write the folder "
+            f"is required because {folder} does not exist; name a corpus, or write the folder "
             "with outrider distill first",
         )
     prepared = open_prepared(folder)
@@ -106,12 +106,12 @@ def _build(config: PrepareConfig, task: Task, work: Path, stages: Stages) -> Non
 
 
 def find_tokenizer(config: PrepareConfig, name: str) -> Tokenizer:
-    """Read the tokenizer of a folder or a Hub name, and add the new tokens."""
+    """Load the tokenizer of a folder or a Hub name, and add the new tokens."""
     return add_tokens(load_tokenizer(_find(config, name)), config.tokenizer.new_tokens)
 
 
 def find_source_tokenizer(config: PrepareConfig, name: str) -> Path:
-    """Find the tokenizer of a pretrained encoder, which is a folder or a Hub name."""
+    """Return the tokenizer file of a pretrained encoder, given by folder or Hub name."""
     folder = _find(config, name)
     file = folder / "tokenizer.json"
     if not file.is_file():
@@ -121,30 +121,30 @@ def find_source_tokenizer(config: PrepareConfig, name: str) -> Path:
 
 
 def _find(config: PrepareConfig, name: str) -> Path:
-    """Find a folder beside the corpora, or wherever models are found."""
+    """Return a folder relative to the corpora, or a model folder."""
     folder = config.path(name)
     return folder if folder.is_dir() else model_folder(name)
 
 
 def _with_source(tokenizer: Tokenizer, config: PrepareConfig, name: str) -> PairTokenizer:
-    """Let the tokenizer of a pretrained encoder read the sources."""
+    """Use the tokenizer of a pretrained encoder for the sources."""
     file = find_source_tokenizer(config, name)
     target = tokenizer.target if isinstance(tokenizer, PairTokenizer) else tokenizer
     return PairTokenizer(SourceTokenizer(file), target)
 
 
 def _check_settings(config: PrepareConfig, task: Task) -> None:
-    """A setting that would have no effect is a mistake, and so is a corpus of the wrong kind."""
+    """Refuse settings without effect and corpora of the wrong kind."""
     corpora = config.corpora
     if task == "translation":
         for key, corpus in corpora.items():
             if corpus.target and not corpus.source:
                 raise ConfigError(f"{key}.source", "is required to translate; only target is given")
-        alone = {key: corpus.sources_alone for key, corpus in config.learnt.items()}
-        for key, found in alone.items():
-            if found != alone["data.train"]:
-                message = "all corpora have targets, or none has; those without are translated"
-                raise ConfigError(f"{key}.target", f"{message} by outrider distill")
+        alone = {key: corpus.sources_alone for key, corpus in config.training.items()}
+        for key, sources_alone in alone.items():
+            if sources_alone != alone["data.train"]:
+                message = "either all corpora need targets or none; outrider distill adds targets"
+                raise ConfigError(f"{key}.target", message)
         if "sequence_length" in _changed(config):
             raise ConfigError("data.sequence_length", "has no effect on translation")
         return
@@ -154,7 +154,7 @@ def _check_settings(config: PrepareConfig, task: Task) -> None:
         if corpus.source or corpus.source_column is not None:
             raise ConfigError(f"{key}.source", "a language model has only target text; remove it")
         if corpus.tag is not None:
-            raise ConfigError(f"{key}.tag", "stands before sources, which there are none of")
+            raise ConfigError(f"{key}.tag", "a language model has no source; remove it")
     if config.valid_rows is not None:
         raise ConfigError("data.valid_rows", "counts pairs; give valid_fraction for running text")
     for name in sorted(_changed(config.clean) - {"on_bad_text"}):
@@ -162,7 +162,7 @@ def _check_settings(config: PrepareConfig, task: Task) -> None:
 
 
 def _changed(config: Config) -> set[str]:
-    """Keys that differ from their default: one written out, as in a saved config, is no wish."""
+    """Return the keys that differ from their default; a saved config has all keys."""
     fields = type(config).model_fields
     return {name for name in fields if getattr(config, name) != fields[name].default}
 

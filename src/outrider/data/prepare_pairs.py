@@ -1,4 +1,4 @@
-"""The stages of a parallel corpus: read and clean pairs, sample them, encode them."""
+"""Preparation of a parallel corpus: reading and cleaning, sampling, encoding."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
@@ -36,7 +36,7 @@ class _Corpus:
 
 
 class PairPreparation:
-    """Training and validation pairs on their way to shards."""
+    """Preparation of training and validation pairs."""
 
     def __init__(self, config: PrepareConfig, folder: Path, stages: Stages) -> None:
         self._config, self._folder, self._stages = config, folder, stages
@@ -44,10 +44,10 @@ class PairPreparation:
         self._held_out = 0
 
     def read(self) -> None:
-        """Read and clean the corpora, and settle how many pairs are held out."""
+        """Read and clean the corpora, and determine the number of held-out pairs."""
         clean = self._config.clean
-        learnt, valid = list(self._config.learnt.values()), self._config.valid
-        train = self._corpora["train"] = self._read("train", learnt, clean)
+        training, valid = list(self._config.training.values()), self._config.valid
+        train = self._corpora["train"] = self._read("train", training, clean)
         if valid is not None:
             self._corpora["valid"] = self._read("valid", [valid], _lenient(clean))
         rows = train.spool.rows
@@ -55,7 +55,7 @@ class PairPreparation:
         if self._held_out >= rows:
             raise DataError(
                 f"data.valid_rows: {self._held_out} pairs cannot be held out of the {rows} "
-                "that are left after cleaning"
+                "that remain after cleaning"
             )
 
     @property
@@ -65,9 +65,9 @@ class PairPreparation:
         return -(-spool.characters // spool.rows)
 
     def sample(self, characters: int) -> Iterator[str]:
-        """Lines of training pairs, about so many characters, spread evenly.
+        """Yield evenly spread lines of training pairs with about so many characters.
 
-        They are of both sides, unless the source has a tokenizer of its own.
+        They are from both sides, or from targets only if the source has its own tokenizer.
         """
         spool = self._corpora["train"].spool
         both = self._config.source_tokenizer is None
@@ -91,23 +91,23 @@ class PairPreparation:
     def _read(self, name: str, corpora: Sequence[CorpusConfig], clean: CleanConfig) -> _Corpus:
         cleaner = PairCleaner(clean, sources_alone=corpora[0].sources_alone)
         advance = self._stages.start(f"read {name}")
-        kept = _Corpus(Spool(self._folder, name, block_rows=ENCODE_ROWS), cleaner.drops)
+        corpus = _Corpus(Spool(self._folder, name, block_rows=ENCODE_ROWS), cleaner.drops)
         rows = chain.from_iterable(
-            read_pairs(corpus, self._config.path, max_characters=clean.max_characters)
-            for corpus in corpora
+            read_pairs(config, self._config.path, max_characters=clean.max_characters)
+            for config in corpora
         )
-        with kept.spool as spool:
+        with corpus.spool as spool:
             while chunk := list(islice(rows, READ_ROWS)):
                 pairs = cleaner.keep(chunk)
                 columns = {"source": [s for s, _ in pairs], "target": [t for _, t in pairs]}
                 characters = sum(len(text) for column in columns.values() for text in column)
                 spool.add(pa.table(columns, TEXT_COLUMNS), characters)
-                kept.rows_read += len(chunk)
+                corpus.rows_read += len(chunk)
                 advance(len(chunk))
             spool.close()
         self._stages.finish()
-        _check_rest(name, kept.spool.rows, kept)
-        return kept
+        _check_not_empty(name, corpus.spool.rows, corpus)
+        return corpus
 
     def _encode(self, name: str, tokenizer: Tokenizer, block_rows: int) -> dict[str, Split]:
         corpus = self._corpora[name]
@@ -126,28 +126,28 @@ class PairPreparation:
                 first += batch.num_rows
                 advance(batch.num_rows)
             shards = {split: writer.close() for split, writer in writers.items()}
-        return {split: self._split(split, found, corpus) for split, found in shards.items()}
+        return {split: self._split(split, written, corpus) for split, written in shards.items()}
 
     def _writer(self, split: str, block_rows: int) -> ShardWriter:
         shard_rows = self._config.shard_rows
         return ShardWriter(self._folder, split, shard_rows=shard_rows, block_rows=block_rows)
 
     def _split(self, name: str, shards: tuple[Shard, ...], corpus: _Corpus) -> Split:
-        _check_rest(name, len(shards), corpus)
+        _check_not_empty(name, len(shards), corpus)
         if name in self._corpora:
             return Split(shards=shards, rows_read=corpus.rows_read, dropped=corpus.drops.reasons)
         return Split(shards=shards, rows_read=self._held_out, dropped={})
 
     def _shares(self, name: str, first: int, stop: int) -> dict[str, Mask]:
-        """Which of these rows of a corpus go into which split."""
+        """Return for each split which of these rows of a corpus belong to it."""
         if name != "train" or not self._held_out:
             return {name: np.ones(stop - first, np.bool_)}
         total = self._corpora["train"].spool.rows
-        held = spread(first, stop, total=total, chosen=self._held_out)
-        return {"train": ~held, "valid": held}
+        valid = spread(first, stop, total=total, chosen=self._held_out)
+        return {"train": ~valid, "valid": valid}
 
     def _short(self, name: str, first: int, table: pa.Table, drops: Drops) -> Mask:
-        """Rows within `max_tokens`; the others are counted as dropped."""
+        """Return the rows within `max_tokens`; count the others as dropped."""
         longest = np.maximum(table["source_length"].to_numpy(), table["target_length"].to_numpy())
         short: Mask = longest <= self._config.clean.max_tokens
         for i in np.flatnonzero(~short).tolist():
@@ -175,14 +175,14 @@ def _encode(batch: pa.RecordBatch, tokenizer: Tokenizer) -> pa.Table:
 
 
 def _lenient(clean: CleanConfig) -> CleanConfig:
-    """A validation set is kept whole, but for what cannot be read or is far too long."""
+    """Return the filters of a validation set, which drop unreadable and too long rows only."""
     return clean.model_copy(
         update={"drop_duplicates": False, "drop_equal": False, "max_ratio": None}
     )
 
 
-def _check_rest(name: str, rest: int, corpus: _Corpus) -> None:
-    if not rest:
+def _check_not_empty(name: str, rows: int, corpus: _Corpus) -> None:
+    if not rows:
         reasons = ", ".join(f"{d.count} {reason}" for reason, d in corpus.drops.reasons.items())
         raise DataError(
             f"data.{name}: no pair is left of {corpus.rows_read} after cleaning ({reasons}); "

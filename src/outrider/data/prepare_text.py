@@ -1,4 +1,4 @@
-"""The stages of a language model's text: read it, sample it, cut its tokens into rows."""
+"""Preparation of a language model's text: reading, sampling, and cutting tokens into rows."""
 
 import re
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ LINE = re.compile(r"[^\n]*\n|[^\n]+")
 
 @dataclass
 class _Corpus:
-    """One text after reading: passages in order, and how many lines they have."""
+    """One text after reading: its passages and number of lines."""
 
     spool: Spool
     drops: Drops
@@ -37,7 +37,7 @@ class _Corpus:
 
 
 class _Piece(NamedTuple):
-    """A passage, the split it belongs to, and whether a document ends with it."""
+    """A passage, its split, and whether it ends a document."""
 
     split: str
     text: str
@@ -45,7 +45,7 @@ class _Piece(NamedTuple):
 
 
 class TextPreparation:
-    """Training and validation text on its way to shards."""
+    """Preparation of training and validation text."""
 
     def __init__(self, config: PrepareConfig, folder: Path, stages: Stages) -> None:
         self._config, self._folder, self._stages = config, folder, stages
@@ -53,25 +53,25 @@ class TextPreparation:
 
     def read(self) -> None:
         """Read the corpora."""
-        self._corpora["train"] = self._read("train", list(self._config.learnt.values()))
+        self._corpora["train"] = self._read("train", list(self._config.training.values()))
         if self._config.valid is not None:
             self._corpora["valid"] = self._read("valid", [self._config.valid])
 
     @property
     def mean_characters(self) -> int:
-        """Characters of a row, if a token is one; longer tokens only make larger blocks."""
+        """Characters of a row if a token has one; more make blocks larger."""
         return self._config.sequence_length
 
     def sample(self, characters: int) -> Iterator[str]:
-        """Lines of the training text with their ends, about so many characters, spread evenly."""
+        """Yield evenly spread lines of the training text with about so many characters."""
         corpus = self._corpora["train"]
         mean = -(-corpus.spool.characters // corpus.lines)
         chosen, first = max(1, characters // mean), 0
         for piece in self._pieces("train"):
-            found = LINE.findall(piece.text) if piece.split == "train" else []
-            marks = spread(first, first + len(found), total=corpus.lines, chosen=chosen)
-            yield from (line for line, mark in zip(found, marks, strict=True) if mark)
-            first += len(found)
+            lines = LINE.findall(piece.text) if piece.split == "train" else []
+            marks = spread(first, first + len(lines), total=corpus.lines, chosen=chosen)
+            yield from (line for line, mark in zip(lines, marks, strict=True) if mark)
+            first += len(lines)
 
     def encode(self, tokenizer: Tokenizer, block_rows: int) -> dict[str, Split]:
         """Write the shards of all splits."""
@@ -81,7 +81,7 @@ class TextPreparation:
             pieces = self._pieces(name, remove=True)
             for split, run in groupby(pieces, key=lambda piece: piece.split):
                 with self._writer(split, block_rows) as writer:
-                    # One position of a row is for <s>.
+                    # One position of a row is reserved for <s>.
                     cutter = _RowCutter(writer, tokenizer, self._config.sequence_length - 1)
                     while chunk := list(islice(run, ENCODE_PASSAGES)):
                         cutter.add(chunk)
@@ -109,20 +109,20 @@ class TextPreparation:
         return corpus
 
     def _pieces(self, name: str, *, remove: bool = False) -> Iterator[_Piece]:
-        """Passages of a corpus; the end of the training text may be held out for validation."""
+        """Yield the passages of a corpus; the end of the training text may be held out."""
         spool, position = self._corpora[name].spool, 0
         fraction = self._config.valid_fraction if name == "train" else None
         cut = spool.characters - int(spool.characters * (fraction or 0))
         for batch in spool.batches(SPOOL_ROWS, remove=remove):
             for text, final in zip(*(column.to_pylist() for column in batch.columns), strict=True):
-                room = cut - position
+                before_cut = cut - position
                 position += len(text)
-                if room >= len(text):
+                if before_cut >= len(text):
                     yield _Piece(name, text, final)
                     continue
-                if room > 0:
-                    yield _Piece(name, text[:room], True)
-                yield _Piece("valid", text[max(room, 0) :], final)
+                if before_cut > 0:
+                    yield _Piece(name, text[:before_cut], True)
+                yield _Piece("valid", text[max(before_cut, 0) :], final)
 
     def _writer(self, split: str, block_rows: int) -> ShardWriter:
         shard_rows = self._config.shard_rows
@@ -136,7 +136,7 @@ class TextPreparation:
 
 
 class _RowCutter:
-    """Joins the tokens of passages and cuts them into rows of one length, but for the last."""
+    """Joins the tokens of passages and cuts them into rows of equal length, except the last."""
 
     def __init__(self, writer: ShardWriter, tokenizer: Tokenizer, length: int) -> None:
         self.passages = 0

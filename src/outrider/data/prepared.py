@@ -1,7 +1,4 @@
-"""A prepared folder, opened.
-
-What a preparation did, as a table for people.
-"""
+"""Opening a prepared folder, and its report as a table."""
 
 from dataclasses import dataclass
 from functools import cached_property
@@ -27,23 +24,23 @@ class Prepared:
     folder: Path
     manifest: Manifest
     reused: bool = False
-    """It was there before, made with the same settings from the same files."""
+    """Whether it existed before, with the same settings and files."""
 
     @cached_property
     def tokenizer(self) -> Tokenizer:
-        """The tokenizer its ids were made with."""
+        """The tokenizer of its token ids."""
         return load_tokenizer(self.folder)
 
     def verify(self) -> None:
-        """Check that no shard changed since it was written, and that its ids exist."""
+        """Check the checksums of the shards and the range of their token ids."""
         verify_shards(self.folder, self.manifest, self.tokenizer)
 
     def damaged(self) -> dict[str, str]:
-        """Return what is wrong with the shards that `verify` refuses, by their names."""
+        """Return the faults of damaged shards by name."""
         return find_damaged(self.folder, self.manifest, self.tokenizer)
 
     def reader(self, split: str) -> BlockReader:
-        """Reads the blocks of `train` or `valid`."""
+        """Return a reader of the blocks of `train` or `valid`."""
         if split not in self.manifest.splits:
             raise DataError(
                 f"{self.folder}: has no split {split!r}, only {', '.join(self.manifest.splits)}; "
@@ -54,7 +51,7 @@ class Prepared:
 
 
 def open_prepared(folder: str | Path, *, verify: bool = False) -> Prepared:
-    """Open a prepared folder; all its files must be there and, with `verify`, be unchanged."""
+    """Open a prepared folder; all its files must exist and, with `verify`, be unchanged."""
     folder = Path(folder)
     manifest = read_manifest(folder)
     for split in manifest.splits.values():
@@ -69,7 +66,7 @@ def open_prepared(folder: str | Path, *, verify: bool = False) -> Prepared:
 
 
 def report(prepared: Prepared) -> Group:
-    """Rows read, kept and dropped, by split and reason, with an example of each."""
+    """Return a table of kept and dropped rows by split and reason, with examples."""
     manifest = prepared.manifest
     unit = "pairs" if manifest.task == "translation" else "rows"
     table = Table(box=None, pad_edge=False, header_style="bold", expand=True)

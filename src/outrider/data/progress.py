@@ -1,4 +1,4 @@
-"""One progress bar a stage: how far, how fast, how long still."""
+"""Progress bars on stderr, one for each stage."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -13,20 +13,18 @@ Advance = Callable[[int], None]
 
 
 class _Speed(ProgressColumn):
-    """Rows a second."""
+    """Rows per second."""
 
     def render(self, task: Task) -> Text:
-        """Show the speed, once there is one."""
         seconds = task.finished_time or task.elapsed
         speed = task.completed / seconds if seconds else 0
         return Text(f"{speed:>9,.0f} rows/s" if speed else "", style="progress.data.speed")
 
 
 class _Rows(ProgressColumn):
-    """Rows that are done, and of how many."""
+    """Finished rows of the total."""
 
     def render(self, task: Task) -> Text:
-        """Show the total where it is known."""
         total = "" if task.total is None else f" of {task.total:,.0f}"
         return Text(f"{task.completed:>12,.0f}{total} rows")
 
@@ -38,7 +36,7 @@ class Stages:
         self._progress = progress
 
     def start(self, name: str, total: int | None = None) -> Advance:
-        """Add a bar and return the function that moves it on by some rows."""
+        """Add a bar and return the function that advances it by some rows."""
         task = self._progress.add_task(name, total=total)
         return lambda rows: self._progress.advance(task, rows)
 
@@ -50,7 +48,7 @@ class Stages:
 
 @contextmanager
 def show_stages(visible: bool) -> Iterator[Stages]:
-    """Show bars on stderr while the block runs; invisible ones cost nothing."""
+    """Show progress bars on stderr."""
     columns = (
         TextColumn("{task.description:<16}", markup=False),
         BarColumn(),

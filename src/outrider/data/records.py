@@ -1,4 +1,4 @@
-"""Rows of what holds both sides in one record: .tsv, .jsonl and .parquet files, Hub datasets."""
+"""Records with both sides: .tsv, .jsonl and .parquet files, and datasets of the Hub."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -11,11 +11,11 @@ from outrider.errors import DataError, MissingExtraError
 
 __all__ = ["Columns", "Row", "read_hub", "read_records"]
 
-RECORD_BYTES = 1 << 26  # longest line of a .tsv or .jsonl file that is looked at
+RECORD_BYTES = 1 << 26  # longest line of a .tsv or .jsonl file
 
 
 class Row(NamedTuple):
-    """A pair and where it stands; `fault` says why it could not be read."""
+    """A pair and its place; `fault` is the reason why it cannot be read."""
 
     place: str
     line: int
@@ -25,14 +25,14 @@ class Row(NamedTuple):
 
 
 class Columns(NamedTuple):
-    """Where a record keeps its two sides; a language model's text has no source."""
+    """Columns of the two sides of a record; a language model's text has no source."""
 
     source: int | str | None
     target: int | str
 
 
 def read_records(path: Path, corpus: CorpusConfig, *, paired: bool) -> Iterator[Row]:
-    """Rows of one file; its ending says how it is written."""
+    """Yield the rows of a file; its suffix determines the format."""
     kind = next((s for s in reversed(path.suffixes) if s != ".gz"), "")
     readers: dict[str, Callable[[Path, Columns], Iterator[Row]]]
     readers = {".tsv": _read_tsv, ".jsonl": _read_jsonl, ".parquet": _read_parquet}
@@ -44,11 +44,11 @@ def read_records(path: Path, corpus: CorpusConfig, *, paired: bool) -> Iterator[
 
 
 def read_hub(corpus: CorpusConfig, *, paired: bool) -> Iterator[Row]:
-    """Stream one split of a Hub dataset; nothing of it is stored on disk."""
+    """Stream one split of a Hub dataset without storing it on disk."""
     try:
         import datasets
-    except ImportError:
-        raise MissingExtraError("datasets", "hub", "reading a dataset of the Hub") from None
+    except ImportError as error:
+        raise MissingExtraError("datasets", "hub", "reading a dataset of the Hub") from error
     place = f"{corpus.hub}[{corpus.split}]"
     columns = _columns(corpus, paired, numbered=False)
     try:
@@ -59,7 +59,7 @@ def read_hub(corpus: CorpusConfig, *, paired: bool) -> Iterator[Row]:
             yield _record_row(place, number, record, columns)
     except (OSError, ValueError, RuntimeError) as error:
         reason = " ".join(str(error).split())
-        raise DataError(f"{place}: cannot be read from the Hub: {reason}") from None
+        raise DataError(f"{place}: cannot be read from the Hub: {reason}") from error
 
 
 def _columns(corpus: CorpusConfig, paired: bool, *, numbered: bool) -> Columns:
@@ -117,14 +117,14 @@ def _read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
     import pyarrow.parquet
 
     with open_file(path):
-        pass  # a missing file is named in our words
+        pass  # for our message if the file is missing
     try:
         file = pyarrow.parquet.ParquetFile(path)
         names = sorted({str(c).split(".")[0] for c in columns if c is not None})
-        known = file.schema_arrow.names
-        missing = [name for name in names if name not in known]
+        present = file.schema_arrow.names
+        missing = [name for name in names if name not in present]
         if missing:
-            raise DataError(f"{path}: no column {missing[0]!r}; it has {', '.join(known)}")
+            raise DataError(f"{path}: no column {missing[0]!r}; it has {', '.join(present)}")
         if not file.metadata.num_rows:
             raise DataError(f"{path}: the file is empty")
         batches = file.iter_batches(batch_size=1000, columns=names)
@@ -132,7 +132,7 @@ def _read_parquet(path: Path, columns: Columns) -> Iterator[Row]:
         for number, record in enumerate(records, 1):
             yield _record_row(str(path), number, record, columns)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: damaged or not a Parquet file ({error})") from None
+        raise DataError(f"{path}: damaged or not a Parquet file ({error})") from error
 
 
 def _record_row(place: str, number: int, record: Any, columns: Columns) -> Row:
@@ -144,7 +144,7 @@ def _record_row(place: str, number: int, record: Any, columns: Columns) -> Row:
 
 
 def _text(record: Any, column: int | str) -> str:
-    """Text at `column`, dots look inside; a KeyError carries the fault."""
+    """Return the text of a column, which may be nested (`a.b`); raise KeyError(fault)."""
     value = record
     for name in str(column).split("."):
         if not isinstance(value, dict) or name not in value:

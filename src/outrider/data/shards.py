@@ -1,10 +1,9 @@
-"""Parquet shards: written whole or not at all, read in blocks.
+"""Parquet shards, written atomically and read in blocks.
 
-A shard is a file, a block one of its row groups. Shards are written under a temporary name, synced
-and renamed, and known by their sha256. Readers take single blocks, and of those only the columns
-they need, as two flat arrays without a Python object per row.
-
-Cleaned text set aside between reading and encoding, because the tokenizer comes in between.
+A shard is a file, and a block is one of its row groups. A shard is written under a temporary name,
+synced, renamed and identified by its sha256. Readers load the needed columns of single blocks as
+flat arrays without a Python object per row. A `Spool` stores cleaned text between reading and
+encoding, while the tokenizer is trained.
 """
 
 import os
@@ -32,7 +31,7 @@ IntArray = NDArray[np.int64]
 
 @dataclass(frozen=True)
 class Ragged:
-    """Rows of different lengths in one flat array; row i is flat[offsets[i] : offsets[i + 1]]."""
+    """Rows of different lengths; row i is flat[offsets[i] : offsets[i + 1]]."""
 
     flat: NDArray[np.int32]
     offsets: IntArray
@@ -46,31 +45,31 @@ class Ragged:
 class ShardWriter(AbstractContextManager["ShardWriter"]):
     """Collects rows and writes them as `<split>-00000.parquet`, `<split>-00001.parquet`, ...
 
-    A context: leaving it without `close` abandons the shard that is being written.
+    Leaving its context without `close` discards the unfinished shard.
     """
 
     def __init__(
         self, folder: Path, split: str, *, shard_rows: int, block_rows: int, first: int = 0
     ) -> None:
-        """Write to `folder`; the first shard gets the number `first`."""
+        """Write to `folder`; `first` is the number of the first shard."""
         self._folder, self._split, self._first = folder, split, first
         self._shard_rows, self._block_rows = shard_rows, block_rows
-        self._waiting: list[pa.Table] = []
-        self._rows_waiting = 0
+        self._pending: list[pa.Table] = []
+        self._pending_rows = 0
         self._open: _OpenShard | None = None
         self._shards: list[Shard] = []
 
     def add(self, table: pa.Table) -> None:
-        """Take in rows; full blocks go to disk."""
-        self._waiting.append(table)
-        self._rows_waiting += table.num_rows
-        while self._rows_waiting >= self._block_room():
-            self._write_block(self._block_room())
+        """Append rows; full blocks are written."""
+        self._pending.append(table)
+        self._pending_rows += table.num_rows
+        while self._pending_rows >= self._next_block_rows():
+            self._write_block(self._next_block_rows())
 
     def close(self) -> tuple[Shard, ...]:
-        """Write what is left and return all shards."""
-        if self._rows_waiting:
-            self._write_block(self._rows_waiting)
+        """Write the pending rows and return all shards."""
+        if self._pending_rows:
+            self._write_block(self._pending_rows)
         if self._open is not None:
             self._shards.append(self._open.close())
             self._open = None
@@ -78,16 +77,16 @@ class ShardWriter(AbstractContextManager["ShardWriter"]):
 
     def __exit__(self, *_: object) -> None:
         if self._open is not None:
-            self._open.abandon()
+            self._open.discard()
 
-    def _block_room(self) -> int:
+    def _next_block_rows(self) -> int:
         written = self._open.rows if self._open is not None else 0
         return min(self._block_rows, self._shard_rows - written)
 
     def _write_block(self, rows: int) -> None:
-        waiting = pa.concat_tables(self._waiting)
-        block, rest = waiting.slice(0, rows), waiting.slice(rows)
-        self._waiting, self._rows_waiting = [rest], rest.num_rows
+        pending = pa.concat_tables(self._pending)
+        block, rest = pending.slice(0, rows), pending.slice(rows)
+        self._pending, self._pending_rows = [rest], rest.num_rows
         if self._open is None:
             number = self._first + len(self._shards)
             path = self._folder / f"{self._split}-{number:05d}.parquet"
@@ -99,11 +98,11 @@ class ShardWriter(AbstractContextManager["ShardWriter"]):
 
 
 class _OpenShard:
-    """A shard on its way: a temporary file until it is closed."""
+    """An unfinished shard: a temporary file until it is closed."""
 
     def __init__(self, path: Path, schema: pa.Schema) -> None:
         self.rows = 0
-        # A name of its own: a worker whose driver died may still be writing the same shard.
+        # A unique name: a worker of a killed driver may still write the same shard.
         self._path, self._temporary = path, path.with_suffix(f".{uuid4().hex[:8]}.tmp")
         self._tokens = {"source_length": 0, "target_length": 0}
         self._file = self._temporary.open("wb")
@@ -116,8 +115,8 @@ class _OpenShard:
             if name in block.column_names:
                 self._tokens[name] += pc.sum(block[name]).as_py()
 
-    def abandon(self) -> None:
-        # The disk may be full: what cannot be flushed will be removed anyway.
+    def discard(self) -> None:
+        # Flushing fails if the disk is full; the file is removed in any case.
         with suppress(OSError):
             self._writer.close()
         with suppress(OSError):
@@ -140,11 +139,11 @@ class _OpenShard:
 
 
 class BlockReader:
-    """Reads blocks by number, counted through all shards of a split."""
+    """Reads blocks by number, across all shards of a split."""
 
     def __init__(self, folder: Path, shards: Sequence[Shard], block_rows: int) -> None:
         self._folder = folder
-        self._place = [
+        self._places = [
             (shard.name, group) for shard in shards for group in range(-(-shard.rows // block_rows))
         ]
         self.block_rows: IntArray = np.array(
@@ -157,11 +156,11 @@ class BlockReader:
         )
 
     def file(self, block: int) -> str:
-        """Name of the shard that holds a block."""
-        return self._place[block][0]
+        """Return the name of the shard of a block."""
+        return self._places[block][0]
 
     def lengths(self, blocks: IntArray) -> tuple[IntArray, IntArray]:
-        """Source and target lengths of the rows of some blocks; a text without source has zeros."""
+        """Return the source and target lengths of several blocks; zeros without source."""
         tables = [self._lengths(block) for block in blocks]
         target = np.concatenate([t["target_length"].to_numpy() for t in tables]).astype(np.int64)
         if "source_length" not in tables[0].column_names:
@@ -173,13 +172,13 @@ class BlockReader:
         return self.table(block, ["source_length", "target_length"], "target_length")
 
     def ids(self, block: int, column: str) -> Ragged:
-        """Token ids of a block: `column` is `source_ids` or `target_ids`."""
+        """Return the token ids of a block; `column` is `source_ids` or `target_ids`."""
         array = self.table(block, [column], column)[column].combine_chunks()
         return Ragged(array.values.to_numpy(), array.offsets.to_numpy().astype(np.int64))
 
     def table(self, block: int, columns: list[str], required: str | None = None) -> pa.Table:
-        """Those of the columns that a block has; `required` is the one it must have."""
-        name, group = self._place[block]
+        """Return the existing columns of a block; `required` must exist."""
+        name, group = self._places[block]
         try:
             with pq.ParquetFile(self._folder / name) as file:
                 present = [c for c in columns if c in file.schema_arrow.names]
@@ -190,25 +189,25 @@ class BlockReader:
         except (OSError, ValueError, IndexError, pa.ArrowException) as error:
             raise DataError(
                 f"{self._folder / name}: damaged or missing ({error}); run outrider prepare --force"
-            ) from None
+            ) from error
         return table
 
 
 def _check(table: pa.Table, rows: int) -> None:
-    """Refuse a block that is not what `ShardWriter` writes: other types, gaps, other rows."""
+    """Check the types and the number of rows of a block, and that it has no nulls."""
     if table.num_rows != rows:
-        raise ValueError(f"a block has {table.num_rows} rows, the manifest says {rows}")
+        raise ValueError(f"a block has {table.num_rows} rows, but the manifest lists {rows}")
     for field, column in zip(table.schema, table.columns, strict=True):
         ids = field.name.endswith("_ids") and field.type == pa.list_(pa.int32())
         length = field.name.endswith("_length") and pa.types.is_integer(field.type)
         text = not field.name.endswith(("_ids", "_length")) and pa.types.is_string(field.type)
         if column.null_count or not (ids or length or text):
-            raise ValueError(f"column {field.name} holds {field.type}, or gaps")
+            raise ValueError(f"column {field.name} has type {field.type} or nulls")
         column.validate(full=True)
 
 
 def ragged_column(rows: Sequence[Sequence[int]]) -> Any:
-    """Lists of ids as an Arrow column of list<int32>."""
+    """Return lists of ids as an Arrow column of list<int32>."""
     offsets = np.zeros(len(rows) + 1, np.int32)
     np.cumsum([len(row) for row in rows], out=offsets[1:])
     flat = np.concatenate([np.asarray(row, np.int32) for row in rows] or [np.zeros(0, np.int32)])
@@ -219,7 +218,7 @@ SHARD_ROWS = 100_000
 
 
 class Spool(AbstractContextManager["Spool"]):
-    """Text rows on disk: written once, read in order as often as needed, removed while encoding."""
+    """Text rows on disk, written once, and read in order one or more times."""
 
     def __init__(self, folder: Path, name: str, *, block_rows: int) -> None:
         self.rows = 0
@@ -231,7 +230,7 @@ class Spool(AbstractContextManager["Spool"]):
         self._shards: tuple[Shard, ...] = ()
 
     def add(self, table: pa.Table, characters: int) -> None:
-        """Append rows that hold this many characters in all."""
+        """Append rows with a total of `characters`."""
         self._writer.add(table)
         self.rows += table.num_rows
         self.characters += characters
@@ -244,7 +243,7 @@ class Spool(AbstractContextManager["Spool"]):
         self._writer.__exit__()
 
     def batches(self, rows: int, *, remove: bool = False) -> Iterator[pa.RecordBatch]:
-        """All rows in order, some at a time; `remove` deletes each file that has been read."""
+        """Yield all rows in order; `remove` deletes each file after reading."""
         for shard in self._shards:
             path = self._folder / shard.name
             with pq.ParquetFile(path) as file:
@@ -254,6 +253,6 @@ class Spool(AbstractContextManager["Spool"]):
 
 
 def spread(start: int, stop: int, *, total: int, chosen: int) -> NDArray[np.bool_]:
-    """Mark, among items start to stop of `total`, those of `chosen` that are spread evenly."""
+    """Mark the items from start to stop that belong to `chosen` evenly spaced ones of `total`."""
     steps = np.arange(start, stop + 1, dtype=np.int64) * min(chosen, total) // max(total, 1)
     return steps[1:] != steps[:-1]

@@ -1,13 +1,12 @@
 """Training of unigram, byte-level BPE and character tokenizers.
 
-`unigram` is trained by SentencePiece, whose result depends on the text alone (the trainer of the
-`tokenizers` library gives another vocabulary on every run), and needs no white space between words.
-Characters past `coverage` are spelled in bytes, so every text can be read and written. `bpe` works
-on bytes throughout. `char` knows the characters it was shown and calls others unknown.
+`unigram` is trained by SentencePiece, whose result is deterministic (the trainer of the
+`tokenizers` library yields another vocabulary on every run), and works without whitespace between
+words. Characters beyond `coverage` are encoded as bytes. `bpe` works on bytes. `char` has the
+characters of its training text; others are unknown.
 
-Two ways with white space: for translation, runs of it become one blank and the ends are stripped;
-`verbatim`, for language models, keeps every blank and newline. Either way decode(encode(x)) is the
-normalised x.
+For translation, whitespace is collapsed to one space and stripped at the ends; `verbatim`, for
+language models, keeps all whitespace. In both cases decode(encode(x)) is the normalised x.
 """
 
 import io
@@ -34,16 +33,16 @@ from outrider.text.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
 
 __all__ = ["train_tokenizer"]
 
-BLANK = "\u2581"  # SentencePiece's sign for a blank
-NEVER = -1e4  # score of pieces that no text may match: special tokens and bytes
+BLANK = "\u2581"  # SentencePiece's symbol for a space
+NEVER = -1e4  # score of special tokens and bytes, which must not match text
 ASCII = [chr(code) for code in range(33, 127)]
-THREADS = 4  # fixed, because SentencePiece's sums depend on it
+THREADS = 4  # fixed, because the result of SentencePiece depends on it
 
 
 def train_tokenizer(
     lines: Iterable[str], config: TokenizerConfig, *, verbatim: bool = False
 ) -> SubwordTokenizer:
-    """Train on `lines` (read once); `verbatim` keeps white space and starts rows with `<s>`."""
+    """Train on `lines` (read once); `verbatim` keeps whitespace and starts rows with `<s>`."""
     normalizer = _normalizer(config, verbatim)
     lines = (normalizer.normalize_str(line) if normalizer else line for line in lines)
     train = {"unigram": _train_unigram, "bpe": _train_bpe, "char": _train_char}[config.kind]
@@ -66,11 +65,11 @@ def _normalizer(config: TokenizerConfig, verbatim: bool) -> Any | None:
 
 
 def _ends(pipeline: Any, verbatim: bool) -> Any:
-    """What `AutoTokenizer` users expect: `</s>` after a sentence, `<s>` before a running text."""
+    """Add special tokens for `AutoTokenizer`: `</s>` after a sentence, `<s>` before other text."""
     token = "<s>" if verbatim else "</s>"
-    one, two = ("<s> $A", "<s> $A $B") if verbatim else ("$A </s>", "$A </s> $B </s>")
+    single, pair = ("<s> $A", "<s> $A $B") if verbatim else ("$A </s>", "$A </s> $B </s>")
     return processors.TemplateProcessing(
-        single=one, pair=two, special_tokens=[(token, pipeline.token_to_id(token))]
+        single=single, pair=pair, special_tokens=[(token, pipeline.token_to_id(token))]
     )
 
 
@@ -83,7 +82,7 @@ def _train_unigram(lines: Iterable[str], config: TokenizerConfig, verbatim: bool
     else:
         pipeline.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
     steps = [decoders.Replace(BLANK, " "), decoders.ByteFallback(), decoders.Fuse()]
-    pipeline.decoder = decoders.Sequence(steps if verbatim else [*steps, _strip_first_blank()])
+    pipeline.decoder = decoders.Sequence(steps if verbatim else [*steps, _strip_first_space()])
     return pipeline
 
 
@@ -91,7 +90,7 @@ def _train_sentencepiece(lines: Iterable[str], config: TokenizerConfig, verbatim
     special: dict[str, Any] = {}
     for index, (name, token) in enumerate(SPECIAL_TOKENS.items()):
         special |= {name.replace("_token", "_id"): index, name.replace("_token", "_piece"): token}
-    # SentencePiece reads line by line, so a newline can only become a piece by name.
+    # SentencePiece reads lines, so a newline must be a user-defined symbol.
     parts = (part for line in lines for part in line.split("\n") if part)
     model = io.BytesIO()
     try:
@@ -117,17 +116,17 @@ def _train_sentencepiece(lines: Iterable[str], config: TokenizerConfig, verbatim
         reason = " ".join(str(error).split())
         raise ConfigError(
             "data.tokenizer.vocab_size", f"no vocabulary of {config.vocab_size}: {reason}"
-        ) from None
+        ) from error
     return model.getvalue()
 
 
 def _as_unigram(model: bytes) -> Any:
-    """The same pieces and scores as a model of the `tokenizers` library."""
+    """Convert a SentencePiece model to the `tokenizers` library."""
     trained = sentencepiece.SentencePieceProcessor(model_proto=model)
     vocabulary = []
     for i in range(trained.vocab_size()):
         unmatched = trained.is_control(i) or trained.is_unknown(i) or trained.is_byte(i)
-        # Six decimals come back from JSON as they were; more may not.
+        # Six decimals survive the conversion to JSON.
         score = NEVER if unmatched else round(trained.get_score(i), 6)
         vocabulary.append((trained.id_to_piece(i), score))
     return models.Unigram(vocabulary, unk_id=trained.unk_id(), byte_fallback=True)
@@ -145,7 +144,7 @@ def _train_bpe(lines: Iterable[str], config: TokenizerConfig, verbatim: bool) ->
     pipeline.train_from_iterator(lines, trainer)
     byte_level = decoders.ByteLevel()
     pipeline.decoder = (
-        byte_level if verbatim else decoders.Sequence([byte_level, _strip_first_blank()])
+        byte_level if verbatim else decoders.Sequence([byte_level, _strip_first_space()])
     )
     return pipeline
 
@@ -162,6 +161,6 @@ def _train_char(lines: Iterable[str], config: TokenizerConfig, verbatim: bool) -
     return pipeline
 
 
-def _strip_first_blank() -> Any:
-    """Take back the blank that was put before the first word to make it like all others."""
+def _strip_first_space() -> Any:
+    """Remove the space that is prepended to the first word."""
     return decoders.Strip(content=" ", left=1, right=0)

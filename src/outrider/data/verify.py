@@ -1,9 +1,9 @@
-"""Whether a prepared folder still holds what was written into it, and only ids that exist.
+"""Verification of a prepared folder: checksums of the shards and range of the token ids.
 
-A damaged shard would train another model without a word. Checksums are taken when training or
-distilling begins, and remembered in `.verified.json` beside the shards together with each file's
-size, times and inode: what has not been touched since is not read again. The footers, which hold
-the number of rows and the range of the ids, are read every time.
+A damaged shard would silently train another model. Checksums are computed when training or
+distillation begins. They are cached in `.verified.json` with each file's size, times and inode, so
+unchanged files are not read again. The footers with the number of rows and the range of the ids are
+read every time.
 """
 
 from collections.abc import Mapping
@@ -27,28 +27,28 @@ SPECIAL_IDS = ("pad_id", "eos_id", "unk_id", "bos_id")
 
 
 def verify_shards(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
-    """Refuse a shard that changed since it was written, and ids that the tokenizer has not."""
+    """Raise an error for a changed shard or ids outside the vocabulary."""
     for fault in find_damaged(folder, manifest, tokenizer).values():
         raise DataError(fault)
 
 
 def find_damaged(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return what is wrong with the shards that are not as they were written, by their names."""
+    """Return the faults of damaged shards by name."""
     _check_special_ids(folder, manifest, tokenizer)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
-    before, now, damaged = _remembered(folder), {}, {}
+    cached, verified, damaged = _read_cache(folder), {}, {}
     for shard in shards:
         try:
-            # Looked at before it is read: a change while it is read is then seen the next time.
-            seen = {"sha256": shard.sha256, **_status(folder / shard.name)}
-            _verify(folder, shard, manifest, tokenizer, trusted=before.get(shard.name) == seen)
+            # The status is read before the file, so that a change in between is noticed later.
+            status = {"sha256": shard.sha256, **_status(folder / shard.name)}
+            _verify(folder, shard, manifest, tokenizer, trusted=cached.get(shard.name) == status)
         except DataError as error:
             damaged[shard.name] = str(error)
         else:
-            now[shard.name] = seen
-    if now != before:
-        with suppress(ResourceError, OSError):  # a folder to read only is checked every time
-            write_json(folder / NAME, now)
+            verified[shard.name] = status
+    if verified != cached:
+        with suppress(ResourceError, OSError):  # a read-only folder is verified every time
+            write_json(folder / NAME, verified)
     return damaged
 
 
@@ -65,7 +65,7 @@ def _verify(
     _check_ids(path, footer, manifest, tokenizer)
 
 
-def _remembered(folder: Path) -> Mapping[str, Any]:
+def _read_cache(folder: Path) -> Mapping[str, Any]:
     try:
         return read_json(folder / NAME, error=DataError)
     except DataError:
@@ -86,27 +86,27 @@ def _status(path: Path) -> dict[str, int]:
 
 def _check_special_ids(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
     for name in ("vocab_size", *SPECIAL_IDS):
-        found, wanted = manifest.tokenizer.get(name), getattr(tokenizer, name)
-        if found != wanted:
+        recorded, actual = manifest.tokenizer.get(name), getattr(tokenizer, name)
+        if recorded != actual:
             raise DataError(
-                f"{folder}: its manifest says that the tokenizer's {name} is {found}, but the "
-                f"tokenizer beside it has {wanted}; {_remedy(manifest)}"
+                f"{folder}: {name} of the tokenizer is {recorded} in the manifest and {actual} in "
+                f"the tokenizer's files; {_remedy(manifest)}"
             )
 
 
 def _check_rows(path: Path, footer: Any, shard: Shard, manifest: Manifest) -> None:
     groups = [footer.row_group(group).num_rows for group in range(footer.num_row_groups)]
     size = manifest.block_rows
-    wanted = [min(size, shard.rows - start) for start in range(0, shard.rows, size)]
-    if groups != wanted:
+    expected = [min(size, shard.rows - start) for start in range(0, shard.rows, size)]
+    if groups != expected:
         raise DataError(
-            f"{path}: holds {sum(groups)} rows in {len(groups)} blocks, its manifest says "
-            f"{shard.rows} in {len(wanted)}; {_remedy(manifest)}"
+            f"{path}: holds {sum(groups)} rows in {len(groups)} blocks, but its manifest lists "
+            f"{shard.rows} in {len(expected)}; {_remedy(manifest)}"
         )
 
 
 def _check_ids(path: Path, footer: Any, manifest: Manifest, tokenizer: Tokenizer) -> None:
-    """Compare the range of the ids, which the footer holds, with the vocabulary."""
+    """Compare the range of the ids in the footer with the vocabulary."""
     source = tokenizer.source if isinstance(tokenizer, PairTokenizer) else tokenizer
     sizes = {"target_ids": tokenizer.vocab_size}
     if manifest.task == "translation":
@@ -122,7 +122,7 @@ def _check_ids(path: Path, footer: Any, manifest: Manifest, tokenizer: Tokenizer
 
 
 def _range(path: Path, footer: Any, column: str, manifest: Manifest) -> tuple[int, int]:
-    """Lowest and highest value of a column of lists; (0, 0) where all are empty."""
+    """Return the lowest and highest value of a column of lists; (0, 0) if all are empty."""
     places = {
         footer.row_group(0).column(place).path_in_schema.split(".")[0]: place
         for place in range(footer.num_columns if footer.num_row_groups else 0)
@@ -131,11 +131,11 @@ def _range(path: Path, footer: Any, column: str, manifest: Manifest) -> tuple[in
         raise DataError(f"{path}: has no column {column}; {_remedy(manifest)}")
     lows, highs = [0], [0]
     for group in range(footer.num_row_groups):
-        found = footer.row_group(group).column(places[column]).statistics
-        if found is not None and found.has_min_max:
-            lows.append(int(found.min))
-            highs.append(int(found.max))
-        else:  # written by somebody else
+        statistics = footer.row_group(group).column(places[column]).statistics
+        if statistics is not None and statistics.has_min_max:
+            lows.append(int(statistics.min))
+            highs.append(int(statistics.max))
+        else:  # written by other software
             values = pq.ParquetFile(path).read_row_group(group, columns=[column])[column]
             flat = np.asarray(values.combine_chunks().values)
             lows.append(int(flat.min(initial=0)))
@@ -147,7 +147,7 @@ def _footer(path: Path, manifest: Manifest) -> Any:
     try:
         return pq.read_metadata(path)
     except (OSError, ValueError) as error:
-        raise DataError(f"{path}: is not Parquet ({error}); {_remedy(manifest)}") from None
+        raise DataError(f"{path}: is not Parquet ({error}); {_remedy(manifest)}") from error
 
 
 def _remedy(manifest: Manifest) -> str:
