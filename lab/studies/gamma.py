@@ -25,7 +25,7 @@ from outrider.data.lines import read_text, text_lines
 from outrider.decoding.arrays import like
 from outrider.decoding.queries import LogProbs, Nothing
 from outrider.decoding.statistics import Statistics
-from outrider.evaluation.metrics import length_ratio, repetition_rate, score_translations
+from outrider.evaluation.metrics import score_translations
 from outrider.evaluation.ngram import NgramModel
 from outrider.runtime import Generator, Translator, load
 from outrider.runtime.provenance import origin, write_result
@@ -39,6 +39,7 @@ from outrider.show.palette import (
     save_figure,
     style_axes,
 )
+from outrider_lab.bench.modes.repetition import length_ratio, repetition_rate
 
 GAMMAS = tuple(n / 10 for n in range(11))
 ALONE: dict[str, dict[str, Any]] = {

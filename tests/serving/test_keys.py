@@ -249,7 +249,7 @@ def test_unreadable_keys_stay_valid_for_a_minute(ring, caplog, monkeypatch, dama
             clock.now += 0.02
     clock.now += keys_module.GRACE
     for given in (key, "wrong", None):
-        with pytest.raises(BrokenError, match="keys cannot be read; see /ready") as refused:
+        with pytest.raises(BrokenError, match="the key file cannot be read; see /ready") as refused:
             keyring.check(given)
         assert refused.value.status == 503
     assert len([line for line in caplog.messages if str(path) in line]) == 1

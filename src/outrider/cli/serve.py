@@ -90,7 +90,7 @@ def serve(
         load=not lazy,
     )
     app = service.build()
-    for spec in app.state.engine.shelf.specs.values():
+    for spec in app.state.engine.registry.specs.values():
         if spec.unknown:
             message = "its languages are unknown; ask without source and target, or write en-de="
             typer.echo(f"outrider: {spec.name}: {message}{spec.folder}", err=True)

@@ -1,1 +1,1 @@
-"""Evaluation: how good a model is, whether it is exact, and results that can be reproduced."""
+"""Evaluation of models: metrics, COMET, and an n-gram baseline."""

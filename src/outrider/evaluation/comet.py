@@ -1,8 +1,8 @@
-"""COMET (Rei et al., 2020): translations judged by a model that was trained on people's judgements.
+"""COMET (Rei et al., 2020): a metric trained on human judgements of translations.
 
-`comet-score` of the package unbabel-comet is run as a program. It asks for older versions of what
-Outrider needs (transformers below 5, NumPy below 2), so it lives in an environment of its own; and
-its checkpoints are pickled, which is another reason to let a process of its own read them.
+`comet-score` of the package unbabel-comet is run as a program in its own environment, because it
+needs older versions of transformers (below 5) and NumPy (below 2). Its checkpoints are pickles, so
+they are also better read by a separate process.
 """
 
 import json
@@ -20,7 +20,7 @@ __all__ = ["COMMAND", "find_comet", "score_comet"]
 
 COMMAND = "comet-score"
 VARIABLE = "OUTRIDER_COMET"
-"""Names the program where it is not on the PATH."""
+"""Environment variable with the path of the program, if it is not on the PATH."""
 INSTALL = (
     "install unbabel-comet in an environment of its own (python -m venv comet; "
     f"comet/bin/pip install unbabel-comet) and set {VARIABLE}=comet/bin/{COMMAND}"
@@ -28,12 +28,12 @@ INSTALL = (
 
 
 def find_comet() -> str:
-    """Return the program, or say how to install it."""
-    wanted = os.environ.get(VARIABLE) or COMMAND
-    found = shutil.which(wanted)
-    if found is None:
-        raise ConfigError("--comet", f"{wanted} is not there; {INSTALL}")
-    return found
+    """Return the path of the program."""
+    name = os.environ.get(VARIABLE) or COMMAND
+    path = shutil.which(name)
+    if path is None:
+        raise ConfigError("--comet", f"{name} was not found; {INSTALL}")
+    return path
 
 
 def score_comet(
@@ -42,10 +42,10 @@ def score_comet(
     """Return the mean score of the translations.
 
     Args:
-        sources: What was translated.
-        translations: By a machine.
-        references: By people.
-        model: A name that `comet-score` knows, such as `Unbabel/wmt22-comet-da`, or a checkpoint.
+        sources: Source texts.
+        translations: Translations to score.
+        references: Reference translations.
+        model: A model of `comet-score`, such as `Unbabel/wmt22-comet-da`, or a checkpoint.
     """
     program = find_comet()
     with tempfile.TemporaryDirectory() as working:
@@ -64,7 +64,7 @@ def score_comet(
             check=False,
         )
         if ran.returncode or not result.is_file():
-            said = (ran.stderr or ran.stdout).strip().splitlines() or ["nothing"]
-            raise ResourceError(f"{COMMAND} ended with {ran.returncode} and said: {said[-1][:300]}")
-        (scored,) = json.loads(result.read_text("utf-8")).values()
-    return fmean(float(one["COMET"]) for one in scored)
+            lines = (ran.stderr or ran.stdout).strip().splitlines() or ["no output"]
+            raise ResourceError(f"{COMMAND} failed with {ran.returncode}: {lines[-1][:300]}")
+        (scores,) = json.loads(result.read_text("utf-8")).values()
+    return fmean(float(score["COMET"]) for score in scores)

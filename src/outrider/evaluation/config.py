@@ -16,36 +16,37 @@ from outrider.evaluation.metrics import check_metrics, check_tokenizer
 
 __all__ = ["EvaluateConfig"]
 
-USUAL = ("bleu", "chrf")
-_DEFAULTS = {"split": True, "metrics": USUAL}
+DEFAULT_METRICS = ("bleu", "chrf")
+_DEFAULTS = {"split": True, "metrics": DEFAULT_METRICS}
 
 
 class EvaluateConfig(Config):
-    """What a finished model is tested on: a source with its reference, or a text."""
+    """Test set of a finished model: a source with its reference, or a text."""
 
     source: str | None = None
-    """Sentences to translate, one a line, plain or .gz."""
+    """Sentences to translate, one per line, plain or .gz."""
     reference: str | None = None
-    """Their translations by people, line by line."""
+    """Reference translations, line by line."""
     text: str | None = None
-    """Text a language model has to predict, or a masked one to fill in."""
+    """Text for the perplexity of a language model, or for masked prediction."""
     tail: float = Field(default=1.0, gt=0, le=1)
-    """Predict only this last share of the text, counted in characters."""
+    """Score only this last share of the text, counted in characters."""
     decode: DecodeConfig = DecodeConfig(strategy="beam", beams=5)
-    """How translations are searched for."""
+    """Decode options."""
     tokenize: Annotated[str, AfterValidator(check_tokenizer)] = "auto"
-    """SacreBLEU's tokenizer: auto takes the one for the script of the references, 13a for most
-    languages, zh for Chinese, char for Japanese, Korean and Thai (or ja-mecab, ko-mecab where
-    installed). Validation counts the same way."""
-    metrics: tuple[str, ...] = USUAL
-    """What is scored: bleu, chrf, rouge, accuracy, macro_f1, exact_match, token_f1."""
+    """SacreBLEU's tokenizer: auto selects by the script of the references, 13a for most languages,
+    zh for Chinese, char for Japanese, Korean and Thai (or ja-mecab, ko-mecab if installed).
+    Validation uses the same."""
+    metrics: tuple[str, ...] = DEFAULT_METRICS
+    """Metrics: bleu, chrf, rouge, accuracy, macro_f1, exact_match, token_f1."""
     split: bool = True
-    """Translate a line sentence by sentence; false shows it whole to a model trained on that.
-    Validation does the same, and the finished model whenever nobody says otherwise."""
+    """Translate a line sentence by sentence; false is for models trained on whole lines. Also used
+    by validation, and the default of the finished model."""
 
     @model_serializer(mode="wrap")
-    def _without_what_is_usual(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        values: dict[str, Any] = serialize(self)  # runs from before these keys are the same runs
+    def _without_defaults(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        # Configs that were saved before these keys existed remain equal.
+        values: dict[str, Any] = serialize(self)
         left_out = [key for key in ("split", "metrics") if getattr(self, key) == _DEFAULTS[key]]
         return {key: value for key, value in values.items() if key not in left_out}
 

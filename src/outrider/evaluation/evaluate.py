@@ -1,4 +1,4 @@
-"""Score a translation model on a test set; the result names everything it depends on."""
+"""Evaluation of a translation model on a test set; the result is reproducible."""
 
 import time
 from collections.abc import Callable, Sequence
@@ -18,7 +18,7 @@ from outrider.runtime.translator import Translator
 __all__ = ["evaluate_translation"]
 
 _WINDOW = 512
-"""Lines translated between two moves of the progress bar."""
+"""Lines translated between two updates of the progress bar."""
 
 
 def evaluate_translation(
@@ -35,12 +35,11 @@ def evaluate_translation(
     output: Path | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Translate `source` line by line and score it against `reference`; keep it in `output`.
+    """Translate `source` line by line, score it against `reference`, and write it to `output`.
 
-    Translated as `Translator.translate` does: a line of several sentences sentence by sentence,
-    unless `split` is False, or None and the model was trained on whole lines. A line is scored
-    whole either way. `metrics` are those of `evaluation.metrics`; `dtype` is as in `load`; `comet`
-    names a model of COMET that scores as well.
+    As in `Translator.translate`, lines are translated sentence by sentence unless `split` is False,
+    or None for a model trained on whole lines; scores are by lines. `metrics` are those of
+    `evaluation.metrics`, `dtype` is as in `load`, and `comet` names a model of COMET.
     """
     check_metrics(metrics)
     if output is not None and output.exists():

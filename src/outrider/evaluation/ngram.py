@@ -1,12 +1,13 @@
-"""A language model that only counts: interpolated Kneser-Ney (Kneser and Ney, 1995; Chen and
-Goodman, 1999), beside which a neural one has to show what it learnt.
+"""An n-gram language model as a baseline: interpolated Kneser-Ney (Kneser and Ney, 1995; Chen and
+Goodman, 1999).
 
     P(w | h) = max(c(h w) - D, 0) / c(h) + D n(h) / c(h) P(w | h')        c(h) = sum_w c(h w)
 
-n(h) is how many words follow h, h' is h without its first word. c counts how often, in the longest
-n-grams; in shorter ones how many different words stand before: "Francisco" is common, but only
-after "San". D = n1 / (n1 + 2 n2), of n-grams counted once and twice. What is left of all falls to
-every word alike.
+n(h) is the number of different words after h, and h' is h without its first word. For the longest
+n-grams c is the number of occurrences; for shorter ones it is the number of different preceding
+words ("Francisco" is frequent, but only after "San"). D = n1 / (n1 + 2 n2), where n1 and n2 are the
+numbers of n-grams counted once and twice. The shortest history is interpolated with a uniform
+distribution.
 """
 
 import math
@@ -23,7 +24,7 @@ Gram = tuple[int, ...]
 
 @dataclass
 class _Order:
-    """What is known of n-grams of one length."""
+    """Counts of the n-grams of one length."""
 
     counts: Counter[Gram]
     total: dict[Gram, int] = field(default_factory=lambda: defaultdict(int))
@@ -44,11 +45,11 @@ class NgramModel:
     """Predicts a token from the `order - 1` tokens before it."""
 
     def __init__(self, tokens: Sequence[int], *, order: int, vocab_size: int) -> None:
-        """Count a text. It takes some hundred bytes of memory for each n-gram that differs."""
+        """Count a text. Needs some hundred bytes of memory per different n-gram."""
         if order < 1:
             raise ConfigError("order", f"got {order}, expected 1 or more")
         if len(tokens) < order:
-            raise InputError(f"{len(tokens)} tokens are too few to count {order} in a row")
+            raise InputError(f"{len(tokens)} tokens are too few for n-grams of order {order}")
         self.order, self.vocab_size = order, vocab_size
         grams = Counter(zip(*(tokens[at:] for at in range(order)), strict=False))
         orders = [_Order(grams)]
@@ -59,19 +60,20 @@ class NgramModel:
 
     def probability(self, token: int, before: Sequence[int]) -> float:
         """Return P(token | the last tokens of `before`)."""
-        found = 1 / self.vocab_size
+        probability = 1 / self.vocab_size
         context = tuple(before[max(0, len(before) - self.order + 1) :])
         for length, order in enumerate(self._orders[: len(context) + 1]):
             history = context[len(context) - length :]
             total = order.total.get(history, 0)
             if not total:
-                break  # nothing longer was ever seen either
-            own = max(order.counts.get((*history, token), 0) - order.discount, 0.0)
-            found = (own + order.discount * order.kinds[history] * found) / total
-        return found
+                break  # longer histories do not occur either
+            count = max(order.counts.get((*history, token), 0) - order.discount, 0.0)
+            backoff = order.discount * order.kinds[history] * probability
+            probability = (count + backoff) / total
+        return probability
 
     def nats(self, tokens: Sequence[int], *, start: int) -> float:
-        """Return the negative log-likelihood of a text that begins after `start`."""
+        """Return the negative log-likelihood of a text after the token `start`."""
         text = [start, *tokens]
         total = 0.0
         for at in range(1, len(text)):

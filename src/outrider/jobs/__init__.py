@@ -1,6 +1,6 @@
-"""Corpus-wide work by shards: one shard of input becomes one shard of output.
+"""Jobs over whole corpora by shards: each shard of input becomes one shard of output.
 
-A worker writes its shard under a temporary name, syncs it, renames it, and then writes the record
-that makes it count. Files are the truth: whatever was killed, a new run does what has no record.
-One worker runs in this process; several are actors of Ray, which places and restarts them.
+A worker writes a shard under a temporary name, syncs and renames it, and then writes a record that
+marks it as finished. An interrupted job is resumed from these files: a new run processes the shards
+without a record. One worker runs in this process; several are Ray actors.
 """

@@ -1,15 +1,13 @@
-"""What a job keeps while it is not finished: on a disk in `<out>.partial`, in a store in `out`.
+"""The folder of an unfinished job: `<out>.partial` on disk, `out` itself in an object store.
 
-`origin.json`              all that the output depends on: a run that differs is refused
-`job.json`                 how much there is to do
+`origin.json`              everything that determines the output; a run that differs is refused
+`job.json`                 the size of the job
 `train-00007.parquet`      a finished shard
-`train-00007.done.json`    its record, without which it does not count
-`train-00008.aside.json`   why a shard of input could not be read
-`.lock`                    held by the one process that hands out shards
+`train-00007.done.json`    its record; a shard without a record is written again
+`train-00008.aside.json`   the fault of an unreadable input shard
+`.lock`                    held by the process that distributes shards
 
-A store cannot rename a folder. There `translated.json`, written last, says that `out` is complete.
-
-What a worker is given, and what it gives back.
+A store cannot rename a folder. There `translated.json`, written last, marks `out` as complete.
 """
 
 import json
@@ -50,7 +48,7 @@ __all__ = [
 ]
 
 Advance = Callable[[int], None]
-"""Told how many rows more are done."""
+"""Called with a number of finished rows."""
 
 
 @dataclass(frozen=True)
@@ -58,31 +56,31 @@ class Unit:
     """One shard of input."""
 
     name: str
-    """What its output and its record are named after."""
+    """Base name of its output and record."""
     input: str
-    """File it is read from."""
+    """Input file."""
     rows: int
     first: int
-    """Row of the whole that it begins with."""
+    """Number of its first row in the whole input."""
     sha256: str = field(default="", kw_only=True)
-    """Of the file, where nothing else says that it is what it was."""
+    """Checksum of the input file, if not checked elsewhere."""
 
 
 Work = Callable[[Unit, Advance], None]
-"""Writes the output of a unit and its record; a `DataError` says that the input is damaged."""
+"""Writes the output and the record of a unit; raises a `DataError` for damaged input."""
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a unit."""
+    """Result of a unit."""
 
     unit: Unit
     fault: str = ""
-    """What is wrong with its input; empty where it is done."""
+    """Fault of its input; empty if it is finished."""
 
 
 def attempt(work: Work, unit: Unit, advance: Advance) -> Outcome:
-    """Do a unit; a damaged input is an outcome, all other errors are raised."""
+    """Process a unit; damaged input is returned as an outcome, other errors are raised."""
     try:
         work(unit, advance)
     except DataError as error:
@@ -91,47 +89,47 @@ def attempt(work: Work, unit: Unit, advance: Advance) -> Outcome:
 
 
 JOB, ORIGIN, TRANSLATED = "job.json", "origin.json", "translated.json"
-"""How much there is to do, what it depends on, and what a finished folder of texts holds."""
+"""Size of a job, its origin, and the summary of a finished folder of texts."""
 LOCK, DONE, ASIDE = ".lock", ".done.json", ".aside.json"
-"""Who hands out shards; how records of what is done, and of what cannot be, are named."""
+"""Lock file, and suffixes of the records of finished and of unreadable shards."""
 COMPARED = ("weights", "decode", "dtype", "data", "rows")
-"""Keys of an origin in which two runs must agree."""
+"""Keys of the origin that must be equal to resume a job."""
 
 
 class Record(Split):
-    """A finished shard: its files, and what they were made from and with."""
+    """The record of a finished shard: its files, input, model and options."""
 
     input: str = ""
     input_sha256: str = ""
     weights: dict[str, str] | None = None
-    """Checksums of the model; none where an older version wrote the record."""
+    """Checksums of the model; None in records of older versions."""
     decode: dict[str, Any] | None = None
     seconds: float = 0.0
-    """How long it took."""
+    """Time taken."""
     ended: float = 0.0
-    """When it was written, in seconds since 1970."""
+    """Time of writing, in seconds since 1970."""
 
 
 @dataclass(frozen=True)
 class JobFolder:
-    """The finished shards of a job, and those that could not be read."""
+    """The folder of an unfinished job."""
 
     place: Place
     origin: dict[str, Any]
 
     @cached_property
     def store(self) -> Store:
-        """Where the files are."""
+        """Store of the files."""
         return open_store(self.place)
 
     @property
     def path(self) -> Path:
-        """The folder, of a job that works on a disk alone."""
+        """The folder of a job on disk."""
         assert isinstance(self.place, Path)
         return self.place
 
     def begin(self, units: Sequence[Unit]) -> None:
-        """Note how much there is to do; what was set aside before is tried again."""
+        """Write the size of the job; units set aside before are tried again."""
         for leftover in self.store.names():
             if leftover.endswith(ASIDE):
                 self.store.remove(leftover)
@@ -139,9 +137,9 @@ class JobFolder:
         self.store.write_json(JOB, {"shards": len(units), "rows": rows, "began": time.time()})
 
     def missing(self, units: Sequence[Unit]) -> list[Unit]:
-        """Return the shards that are still to be done."""
+        """Return the unfinished units."""
         done = self.store.each(self.is_done, units)
-        return [unit for unit, one in zip(units, done, strict=True) if not one]
+        return [unit for unit, is_done in zip(units, done, strict=True) if not is_done]
 
     def finish(
         self,
@@ -151,7 +149,7 @@ class JobFolder:
         *,
         began: float,
     ) -> None:
-        """Write the record that makes a shard count; `began` is a `time.monotonic`."""
+        """Write the record of a finished unit; `began` is its start by `time.monotonic`."""
         record = Record(
             shards=shards,
             rows_read=unit.rows,
@@ -166,41 +164,41 @@ class JobFolder:
         self.store.write_json(f"{unit.name}{DONE}", record.model_dump(mode="json"))
 
     def is_done(self, unit: Unit) -> bool:
-        """Whether a shard was finished with this model, and is still what was written."""
+        """Whether a unit was finished with this model and its output is unchanged."""
         try:
             record = self.read(unit)
             return (
                 record.input_sha256 == unit.sha256
                 and all(
-                    mine in (None, _plain(self.origin[key]))
-                    for key, mine in (("weights", record.weights), ("decode", record.decode))
+                    recorded in (None, _plain(self.origin[key]))
+                    for key, recorded in (("weights", record.weights), ("decode", record.decode))
                 )
-                and all(self.store.sha256(one.name) == one.sha256 for one in record.shards)
+                and all(self.store.sha256(shard.name) == shard.sha256 for shard in record.shards)
             )
         except (DataError, OSError):
             return False
 
     def read(self, unit: Unit) -> Record:
-        """Read the record of a finished shard."""
+        """Read the record of a finished unit."""
         return read_record(self.store, f"{unit.name}{DONE}")
 
     def set_aside(self, unit: Unit, fault: str) -> None:
-        """Note why a shard of input could not be read."""
+        """Write the fault of an unreadable unit."""
         self.store.write_json(
             f"{unit.name}{ASIDE}", {"input": unit.input, "rows": unit.rows, "fault": fault}
         )
 
     def publish(self, out: Place) -> None:
-        """Make all of it `out`, without what only an unfinished job needs."""
+        """Move the result to `out`, without the files of the unfinished job."""
         if isinstance(out, Path):
             self.store.remove_unfinished()
             publish(self.path, out)
-        # Only now: killed before, a run still knows which shards are finished.
+        # Last, so that an interrupted run can be resumed.
         remove_records(open_store(out))
 
 
 def remove_records(store: Store) -> None:
-    """Remove from a complete folder what only an unfinished job needs."""
+    """Remove the files of the unfinished job from a complete folder."""
     names = store.names()
     for name in (JOB, ORIGIN, LOCK):
         if name in names:
@@ -209,28 +207,28 @@ def remove_records(store: Store) -> None:
 
 
 def read_record(store: Store, name: str) -> Record:
-    """Read a record; one that is damaged is a `DataError`."""
+    """Read a record; raise a `DataError` if it is damaged."""
     try:
         return Record.model_validate(store.read_json(name))
-    except ValidationError:
-        raise DataError(f"{store.show(name)}: damaged; start again to write it anew") from None
+    except ValidationError as error:
+        raise DataError(f"{store.show(name)}: damaged; run again to write it anew") from error
 
 
 def is_own(name: str) -> bool:
-    """Whether a job keeps something of its own under this name, so that no shard may have it."""
+    """Whether a name is reserved for the files of a job."""
     return name in (JOB, ORIGIN, TRANSLATED) or name.endswith((DONE, ASIDE, ".tmp"))
 
 
 def partial(out: Place) -> Place:
-    """Return where an unfinished job keeps what becomes `out`."""
+    """Return the folder of the unfinished job that writes `out`."""
     return out if isinstance(out, str) else out.with_name(f"{out.name}.partial")
 
 
 @contextmanager
 def open_job(out: Place, origin: dict[str, Any]) -> Iterator[JobFolder]:
-    """Open the folder of finished shards, if it was begun in the same way, or a new one."""
+    """Open a new folder, or that of an unfinished job with the same origin."""
     work = open_store(partial(out))
-    busy = DataError(f"{work}: another process is at work there; wait for it")
+    busy = DataError(f"{work}: another process is working there; wait for it")
     kept = f"finished shards are kept in {work}"
     try:
         with explained(out, kept) if isinstance(out, Path) else nullcontext():
@@ -240,7 +238,9 @@ def open_job(out: Place, origin: dict[str, Any]) -> Iterator[JobFolder]:
                 place = work.place
                 yield JobFolder(place.resolve() if isinstance(place, Path) else place, origin)
     except ResourceError as error:
-        raise error if kept in str(error) else ResourceError(f"{error}; {kept}") from None
+        if kept in str(error):
+            raise
+        raise ResourceError(f"{error}; {kept}") from error
 
 
 def _begin(work: Store, origin: dict[str, Any]) -> None:
@@ -252,10 +252,10 @@ def _begin(work: Store, origin: dict[str, Any]) -> None:
 
 
 def check_origin(
-    folder: Store | Path, found: Mapping[str, Any] | None, wanted: Mapping[str, Any]
+    folder: Store | Path, recorded: Mapping[str, Any] | None, origin: Mapping[str, Any]
 ) -> None:
-    """What was begun with one model cannot be gone on with by another."""
-    before, now = _plain(found or {}), _plain(wanted)
+    """Refuse to resume a job with another model, options or data."""
+    before, now = _plain(recorded or {}), _plain(origin)
     for key in COMPARED:
         if before.get(key) != now.get(key):
             raise DataError(
@@ -265,7 +265,7 @@ def check_origin(
 
 
 def _plain(value: Any) -> Any:
-    """Return a value as it reads back from JSON."""
+    """Return a value as it is read back from JSON."""
     return json.loads(json.dumps(value))
 
 

@@ -1,4 +1,4 @@
-"""How far a job is, read from its files alone: it may run, rest, or be finished."""
+"""Progress of a running, interrupted or finished job, read from its files."""
 
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ __all__ = ["Status", "read_status"]
 
 @dataclass(frozen=True)
 class Status:
-    """What is done, and how much is left."""
+    """Progress of a job."""
 
     folder: Place
     shards: int
@@ -22,19 +22,19 @@ class Status:
     rows_done: int
     rows_aside: int = 0
     speed: float | None = None
-    """Rows a second since the job was last started; none before its first shard."""
+    """Rows per second since the last start; None before the first shard."""
     aside: dict[str, str] = field(default_factory=dict)
-    """Why shards of the input could not be read, by their names."""
+    """Faults of unreadable input shards by name."""
 
     @property
     def seconds_left(self) -> float | None:
-        """How long the rest takes at this speed."""
+        """Expected remaining time."""
         left = self.rows - self.rows_done - self.rows_aside
         return left / self.speed if self.speed else None
 
 
 def read_status(folder: Place) -> Status:
-    """Tell how far the job is that writes `folder`, or works in it."""
+    """Read the status of the job that writes `folder`."""
     folder = as_place(folder)
     store = open_store(folder)
     begun = store.has(JOB)
@@ -47,7 +47,7 @@ def read_status(folder: Place) -> Status:
     work = store if begun else open_store(partial(folder))
     if not work.has(JOB):
         which = "outrider distill or translate --shards"
-        raise DataError(f"{store}: no job has begun there; name the --out of {which}")
+        raise DataError(f"{store}: no job was started here; name the --out of {which}")
     return _unfinished(work)
 
 
@@ -67,25 +67,25 @@ def _unfinished(work: Store) -> Status:
             done=len(records),
             rows=job["rows"],
             rows_done=sum(record.rows_read for record in records),
-            rows_aside=sum(one["rows"] for one in aside.values()),
+            rows_aside=sum(entry["rows"] for entry in aside.values()),
             speed=sum(record.rows_read for record in new) / seconds if seconds > 0 else None,
-            aside={name: one["fault"] for name, one in aside.items()},
+            aside={name: entry["fault"] for name, entry in aside.items()},
         )
-    except (KeyError, TypeError):
-        raise DataError(f"{work}: its files are damaged; run the job again") from None
+    except (KeyError, TypeError) as error:
+        raise DataError(f"{work}: its files are damaged; run the job again") from error
 
 
 def _record(work: Store, name: str) -> Record | None:
     try:
         return read_record(work, name)
     except DataError:
-        return None  # it will be done anew
+        return None  # the shard will be written again
 
 
 def _finished(folder: Path) -> Status:
     manifest = read_manifest(folder)
     if manifest.origin is None:
-        raise DataError(f"{folder}: was prepared from files; no job wrote it")
+        raise DataError(f"{folder}: was prepared from files, not by a job")
     shards = sum(len(split.shards) for split in manifest.splits.values())
     rows = sum(split.rows_read for split in manifest.splits.values())
     return Status(folder, shards, shards, rows, rows)

@@ -1,11 +1,11 @@
-"""A model that answers the rows of a prepared corpus: what `distill` lets it say.
+"""A model that generates the targets of a prepared corpus, for `distill`.
 
-Which of several translations the others agree with most (minimum Bayes risk decoding).
+Consensus chooses among several translations (minimum Bayes risk decoding):
 
     best = argmax_a  mean_{b != a}  chrF(a, b)
 
-chrF (Popovic, 2015) is computed as sacreBLEU does: groups of one to six letters without blanks,
-recall counted twice as much as precision.
+chrF (Popovic, 2015) is computed as in sacreBLEU: n-grams of one to six characters without spaces,
+with twice the weight for recall.
 """
 
 from collections import Counter
@@ -22,7 +22,7 @@ from outrider.runtime.generator import Generator
 from outrider.runtime.result import decode_in_batches
 from outrider.runtime.translator import Translator
 
-__all__ = ["SOURCE_COLUMNS", "Answers", "Teacher", "choose_by_consensus", "chrf"]
+__all__ = ["SOURCE_COLUMNS", "Generated", "Teacher", "choose_by_consensus", "chrf"]
 
 ORDERS, BETA = 6, 2.0
 
@@ -30,17 +30,17 @@ Counts = list[Counter[str]]
 
 
 def choose_by_consensus(texts: Sequence[str]) -> int:
-    """Return the place of the text that is most like the others; of equals the first."""
+    """Return the index of the text most similar to the others; the first of equal ones."""
     if len(set(texts)) == 1:
         return 0
     counts = {text: _count(text) for text in texts}
     pairs = {(a, b): _chrf(counts[a], counts[b]) for a in counts for b in counts}
     means = [sum(pairs[a, b] for b in texts) - pairs[a, a] for a in texts]
-    return max(range(len(texts)), key=lambda place: (means[place], -place))
+    return max(range(len(texts)), key=lambda index: (means[index], -index))
 
 
 def chrf(hypothesis: str, reference: str) -> float:
-    """Return chrF of one text, from 0 to 100."""
+    """Return the chrF of one text, from 0 to 100."""
     return 100 * _chrf(_count(hypothesis), _count(reference))
 
 
@@ -53,17 +53,16 @@ def _count(text: str) -> Counts:
 
 
 def _chrf(hypothesis: Counts, reference: Counts) -> float:
-    """The mean over the orders that both sides have."""
+    """Return chrF from 0 to 1, averaged over the orders that both sides have."""
     precision = recall = 0.0
     orders = 0
-    for said, wanted in zip(hypothesis, reference, strict=True):
-        total_said, total_wanted = said.total(), wanted.total()
-        if not total_said or not total_wanted:
+    for ours, theirs in zip(hypothesis, reference, strict=True):
+        if not ours or not theirs:
             continue
-        fewer, more = (said, wanted) if len(said) < len(wanted) else (wanted, said)
-        shared = sum(min(count, more[group]) for group, count in fewer.items())
-        precision += shared / total_said
-        recall += shared / total_wanted
+        fewer, more = (ours, theirs) if len(ours) < len(theirs) else (theirs, ours)
+        shared = sum(min(count, more[ngram]) for ngram, count in fewer.items())
+        precision += shared / ours.total()
+        recall += shared / theirs.total()
         orders += 1
     if not precision + recall:
         return 0.0
@@ -72,16 +71,16 @@ def _chrf(hypothesis: Counts, reference: Counts) -> float:
 
 
 CHUNK_ROWS = 2048
-"""Rows of a block that are decoded between two moves of the progress bar."""
+"""Rows decoded between two updates of the progress bar."""
 SOURCE_COLUMNS = ["source", "source_ids", "source_length"]
-ENDLESS = "did not end within the length limit"
+UNFINISHED = "did not end within the length limit"
 TOO_LONG = "longer than the model can take"
 UNSURE = "the model was not sure of it"
 
 
 @dataclass(frozen=True)
-class Answers:
-    """What a model said to the rows of a block."""
+class Generated:
+    """The generated rows of a block."""
 
     table: pa.Table
     dropped: dict[str, Dropped]
@@ -89,48 +88,48 @@ class Answers:
 
 @dataclass(frozen=True)
 class Teacher:
-    """A model that answers the rows of a block."""
+    """Generates the targets of the rows of a block."""
 
     loaded: Translator | Generator
     config: DecodeSettings
     batch_tokens: int
     longest: int
-    """Most tokens an answer may have."""
+    """Most tokens of a target."""
     consensus: bool = False
-    """Whether, of several answers, that is taken which the others are most like."""
+    """Whether to choose among several hypotheses by consensus."""
     min_score: float | None = None
-    """Mean log-probability of a token below which an answer is left out."""
+    """Lowest mean log-probability of a token; targets below are dropped."""
 
-    def __call__(self, table: pa.Table, unit: Unit, advance: Advance) -> Answers:
-        """Answer all rows; `advance` is told how many are done."""
+    def __call__(self, table: pa.Table, unit: Unit, advance: Advance) -> Generated:
+        """Generate all rows; `advance` is called with the number of finished rows."""
         if isinstance(self.loaded, Translator):
             return self._translate(self.loaded, table, unit, advance)
         return self._continue(table, unit, advance)
 
     def _translate(
         self, translator: Translator, table: pa.Table, unit: Unit, advance: Advance
-    ) -> Answers:
-        """Translate every source; what is too long or does not end is left out."""
+    ) -> Generated:
+        """Translate every source; drop too long, unfinished and improbable ones."""
         sources = [row.tolist() for row in table["source_ids"].to_numpy()]
         short = [n for n, ids in enumerate(sources) if len(ids) < translator.longest]
         requests = [self._request(translator, sources[n], unit.first + n) for n in short]
         advance(len(sources) - len(short))
-        answers = dict(zip(short, self._decode(requests, advance), strict=True))
-        ended = [n for n, answer in answers.items() if answer.finish == "eos"]
-        kept = [n for n in ended if self._is_sure(answers[n])]
+        found = dict(zip(short, self._decode(requests, advance), strict=True))
+        ended = [n for n, hypothesis in found.items() if hypothesis.finish == "eos"]
+        kept = [n for n in ended if self._is_probable(found[n])]
         dropped = {
-            TOO_LONG: [n for n in range(len(sources)) if n not in answers],
-            ENDLESS: [n for n, answer in answers.items() if answer.finish != "eos"],
+            TOO_LONG: [n for n in range(len(sources)) if n not in found],
+            UNFINISHED: [n for n, hypothesis in found.items() if hypothesis.finish != "eos"],
             UNSURE: sorted({*ended} - {*kept}),
         }
         rows = table.select(SOURCE_COLUMNS).take(pa.array(kept, pa.int64()))
-        return Answers(
-            self._with_targets(rows, [translator.turned(answers[n].tokens) for n in kept]),
-            {why: _dropped(unit, table, left) for why, left in dropped.items() if left},
+        return Generated(
+            self._with_targets(rows, [translator.turned(found[n].tokens) for n in kept]),
+            {reason: _dropped(unit, table, some) for reason, some in dropped.items() if some},
         )
 
-    def _continue(self, table: pa.Table, unit: Unit, advance: Advance) -> Answers:
-        """Go on from the first half of every row to the row's full length."""
+    def _continue(self, table: pa.Table, unit: Unit, advance: Advance) -> Generated:
+        """Continue the first half of every row to the row's full length."""
         loaded = self.loaded
         assert isinstance(loaded, Generator)
         rows = [row.tolist() for row in table["target_ids"].to_numpy()]
@@ -142,56 +141,55 @@ class Teacher:
             )
             for n, ids in enumerate(rows)
         ]
-        answers = self._decode(requests, advance)
-        ends = [[loaded.backend.eos] * (answer.finish == "eos") for answer in answers]
-        targets = [
-            [*loaded.prompt_ids(request), *answer.tokens, *end]
-            for request, answer, end in zip(requests, answers, ends, strict=True)
-        ]
-        return Answers(self._with_targets(table.select([]), targets), {})
+        targets = []
+        for request, hypothesis in zip(requests, self._decode(requests, advance), strict=True):
+            end = [loaded.backend.eos] * (hypothesis.finish == "eos")
+            targets.append([*loaded.prompt_ids(request), *hypothesis.tokens, *end])
+        return Generated(self._with_targets(table.select([]), targets), {})
 
     def _request(self, translator: Translator, source: list[int], row: int) -> Request:
-        """Ask as `Translator` does, but for no more than a corpus row may hold."""
+        """Build the request of `Translator` with the length limit of a corpus row."""
         limit = self.config.max_new_tokens or 3 * len(source) + 30
         return translator.request(
             source, max_new_tokens=min(limit, self.longest + 1), seed=self.config.seed + row
         )
 
     def _decode(self, requests: Sequence[Request], advance: Advance) -> list[Hypothesis]:
-        """One hypothesis per request, in order; alike lengths are decoded together."""
+        """Return one hypothesis per request, in order; decode similar lengths together."""
         order = sorted(range(len(requests)), key=lambda row: -_length(requests[row]))
-        found: dict[int, Hypothesis] = {}
+        chosen: dict[int, Hypothesis] = {}
         for start in range(0, len(order), CHUNK_ROWS):
             rows = order[start : start + CHUNK_ROWS]
-            answers = decode_in_batches(
+            hypotheses = decode_in_batches(
                 self.loaded.backend,
                 [requests[row] for row in rows],
                 self.config,
                 batch_tokens=self.batch_tokens,
             )
-            found |= {row: self._choose(some) for row, some in zip(rows, answers, strict=True)}
+            for row, candidates in zip(rows, hypotheses, strict=True):
+                chosen[row] = self._choose(candidates)
             advance(len(rows))
-        return [found[row] for row in range(len(requests))]
+        return [chosen[row] for row in range(len(requests))]
 
-    def _is_sure(self, answer: Hypothesis) -> bool:
+    def _is_probable(self, hypothesis: Hypothesis) -> bool:
         if self.min_score is None:
             return True
-        assert answer.score is not None
-        # Of several drawn texts each has the mean; one has the sum, a beam's is divided already.
-        count = len(answer.tokens) + 1  # with the end token
-        divided = self.config.length_penalty if self.config.strategy == "beam" else 0.0
+        assert hypothesis.score is not None
+        # The score is a sum, divided by count ** penalty in beam search, or a mean of candidates.
+        count = len(hypothesis.tokens) + 1  # with the end token
+        penalty = self.config.length_penalty if self.config.strategy == "beam" else 0.0
         if self.config.candidates > 1:
-            divided = 1.0
-        return answer.score * count ** (divided - 1) >= self.min_score
+            penalty = 1.0
+        return hypothesis.score * count ** (penalty - 1) >= self.min_score
 
-    def _choose(self, answers: Sequence[Hypothesis]) -> Hypothesis:
-        """Take one of several answers; those that did not end are no answers where others did."""
-        ended = [answer for answer in answers if answer.finish == "eos"]
+    def _choose(self, hypotheses: Sequence[Hypothesis]) -> Hypothesis:
+        """Choose the best hypothesis, or by consensus among the finished ones."""
+        ended = [hypothesis for hypothesis in hypotheses if hypothesis.finish == "eos"]
         if not self.consensus or not ended:
-            return answers[0]
+            return hypotheses[0]
         turned = self.loaded.turned if isinstance(self.loaded, Translator) else tuple
-        texts = self.loaded.tokenizer.decode_batch([turned(answer.tokens) for answer in ended])
-        return ended[choose_by_consensus(texts)]
+        tokens = [turned(hypothesis.tokens) for hypothesis in ended]
+        return ended[choose_by_consensus(self.loaded.tokenizer.decode_batch(tokens))]
 
     def _with_targets(self, table: pa.Table, targets: Sequence[Sequence[int]]) -> pa.Table:
         texts = self.loaded.tokenizer.decode_batch(targets)

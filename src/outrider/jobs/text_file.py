@@ -1,10 +1,10 @@
-"""One text file translated into another, line by line; what was interrupted is continued.
+"""Resumable translation of one text file into another, line by line.
 
-Until all is done, `<out>.partial` holds
+`<out>.partial` contains, until the file is finished,
 
-`text`         the translations so far
-`state.json`   how much of them is certain, and all that they depend on
-`.lock`        held by the process that writes
+`text`         the translated lines
+`state.json`   the number of saved lines, their checksum, and what determines them
+`.lock`        held by the writing process
 """
 
 import hashlib
@@ -25,11 +25,11 @@ __all__ = ["Unfinished", "look_at", "open_unfinished"]
 
 TEXT, STATE, LOCK = "text", "state.json", ".lock"
 SAVE_EVERY = 1.0
-"""Seconds between two saves; a process that is killed loses no more."""
+"""Seconds between two saves; a killed process loses at most these."""
 
 
 def look_at(source: Store, name: str) -> tuple[int, str, str]:
-    """Return the lines of a file, its checksum, and what is wrong with it."""
+    """Return the number of lines of a file, its checksum, and its fault, or ""."""
     rows, sha256 = 0, ""
     try:
         with source.open(name) as raw:
@@ -50,15 +50,15 @@ class _Done(NamedTuple):
 
 
 class Unfinished:
-    """The lines of a file that are written; made by `open_unfinished`."""
+    """An unfinished output file, opened by `open_unfinished`."""
 
     def __init__(self, folder: Path, origin: Callable[[], dict[str, Any]]) -> None:
-        """Find what is there, if it was made from `origin`."""
+        """Resume the lines in `folder` if their origin is equal to `origin`."""
         self.folder = folder
         self._origin = origin
         self.note = ""
-        """Why lines that were there do not count."""
-        self._done = self._find()
+        """Reason why existing lines are not used."""
+        self._done = self._read_state()
         if self._done.rows == 0:
             (folder / STATE).unlink(missing_ok=True)
         self._saved, self._time = self._done.rows, time.monotonic()
@@ -68,22 +68,22 @@ class Unfinished:
 
     @property
     def rows(self) -> int:
-        """Lines that are written."""
+        """Number of translated lines."""
         return self._done.rows
 
     def write(self, text: str) -> None:
-        """Write the translation of the next line."""
+        """Append the translation of the next line."""
         raw = text.encode()
         self._file.write(raw)
         digest = self._done.digest.copy()
         digest.update(raw)
-        # One assignment: an interrupt comes before it or after it.
+        # A single assignment, so that an interrupt leaves a consistent state.
         self._done = _Done(self._done.rows + 1, self._done.size + len(raw), digest)
         if time.monotonic() - self._time > SAVE_EVERY:
             self.save()
 
     def save(self) -> None:
-        """Make all lines survive the end of this process."""
+        """Save all lines durably, with the state to resume from."""
         done = self._done
         if done.rows > self._saved:
             self.flush()
@@ -98,16 +98,16 @@ class Unfinished:
         self._time = time.monotonic()
 
     def flush(self) -> None:
-        """Write all lines to the disk."""
+        """Flush all lines to disk."""
         self._file.flush()
         os.fsync(self._file.fileno())
 
     def close(self) -> None:
-        """Close the file, whether or not the disk takes the rest."""
+        """Close the file; errors of the final write are ignored."""
         with suppress(OSError):
             self._file.close()
 
-    def _find(self) -> _Done:
+    def _read_state(self) -> _Done:
         nothing = _Done(0, 0, hashlib.sha256())
         if not (self.folder / STATE).is_file() or not (self.folder / TEXT).is_file():
             return nothing
@@ -130,16 +130,16 @@ class Unfinished:
 
 @contextmanager
 def open_unfinished(out: Path, origin: Callable[[], dict[str, Any]]) -> Iterator[Unfinished]:
-    """Yield the lines that are done of `out`, to be written on; at the end they become `out`.
+    """Open the unfinished lines of `out` for writing; at the end they replace `out`.
 
     Args:
-        out: The file to write; it is as it was until the end.
-        origin: Returns all that the lines depend on, as JSON values; called when it is first
-            needed. Lines that were made from something else do not count.
+        out: The file to write; unchanged until the end.
+        origin: Returns everything that determines the lines, as JSON values; called when first
+            needed. Existing lines of another origin are not used.
     """
     place = out.resolve()
     folder = place.with_name(f"{place.name}.partial")
-    busy = DataError(f"{folder}: another process is at work there; wait for it")
+    busy = DataError(f"{folder}: another process is working there; wait for it")
     kept = None
     try:
         with explained(out):
@@ -163,7 +163,7 @@ def open_unfinished(out: Path, origin: Callable[[], dict[str, Any]]) -> Iterator
                         (folder / TEXT).unlink(missing_ok=True)
     except ResourceError as error:
         message = f"{error}; finished lines are kept in {folder}" if kept else str(error)
-        raise ResourceError(message) from None
+        raise ResourceError(message) from error
     except OSError as error:
         if str(error.filename).startswith(str(folder)):
             error.filename, error.filename2 = str(out), None

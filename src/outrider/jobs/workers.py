@@ -1,9 +1,7 @@
-"""Who does the units of a job: this process, or actors of Ray that each hold the model.
+"""Processing of the units of a job, in this process or on Ray actors that each load the model.
 
-An actor has one unit at a time and is handed the next when it is done. Ray starts a killed one
-again and gives it its unit once more, so a kill costs at most that unit.
-
-A job from its first missing shard to its last.
+An actor processes one unit at a time. Ray restarts a killed actor and repeats its unit, so at most
+one unit is lost.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,20 +14,20 @@ from outrider.jobs.folder import Advance, JobFolder, Outcome, Unit, Work, attemp
 from outrider.runtime.cluster import running_ray
 from outrider.runtime.engine import choose_device
 
-__all__ = ["Run", "finish_units", "hired", "in_process", "on_ray"]
+__all__ = ["Run", "finish_units", "in_process", "on_ray", "runner"]
 
 Run = Callable[[Iterable[Unit], Advance], Iterator[Outcome]]
-"""Does units, in whatever order they end."""
+"""Processes units, and yields their outcomes in order of completion."""
 RETRIES = 3
-"""How often a unit is given out again whose worker ended."""
+"""Most repetitions of a unit whose worker was killed."""
 STORE_BYTES = 100 << 20
-"""Ray's memory for objects; nothing of a job lies there."""
+"""Size of Ray's object store, which jobs do not use."""
 
 
-def hired(
+def runner(
     work: Work | None, start: Callable[[], Work], *, workers: int, threads: int, device: str
 ) -> AbstractContextManager[Run]:
-    """Have this process do `work`, where there is one worker, or else as many actors of Ray."""
+    """Run `work` in this process with one worker, otherwise `start()` on Ray actors."""
     if workers == 1:
         assert work is not None
         return nullcontext(in_process(work))
@@ -38,7 +36,7 @@ def hired(
 
 
 def in_process(work: Work) -> Run:
-    """Do the units one after another, here."""
+    """Process the units sequentially in this process."""
     return lambda units, advance: (attempt(work, unit, advance) for unit in units)
 
 
@@ -46,29 +44,29 @@ def in_process(work: Work) -> Run:
 def on_ray(
     start: Callable[[], Work], *, workers: int, threads: int, gpu: bool = False
 ) -> Iterator[Run]:
-    """Have `workers` actors ready, each with its own `start()`.
+    """Start actors that each call `start()`.
 
     Args:
-        start: Loads what a worker needs; a function of a module, or a `partial` of one.
-        workers: How many.
-        threads: CPUs that Ray counts for each.
-        gpu: Whether each has a GPU of its own.
+        start: Loads the model; a function of a module, or a `partial` of one.
+        workers: Number of actors.
+        threads: CPUs of each.
+        gpu: Whether each has its own GPU.
     """
     with running_ray(
         "--workers", num_cpus=workers * threads, object_store_memory=STORE_BYTES
     ) as ray:
-        if gpu and (found := int(ray.cluster_resources().get("GPU", 0))) < workers:
-            raise ConfigError("workers", f"got {workers}, but Ray has {found} GPUs; each needs one")
+        if gpu and (gpus := int(ray.cluster_resources().get("GPU", 0))) < workers:
+            raise ConfigError("workers", f"got {workers}, but Ray has {gpus} GPUs; each needs one")
         options = {"num_cpus": threads, "num_gpus": int(gpu), "max_restarts": -1}
-        actor = ray.remote(**options, max_task_retries=RETRIES)(_Worker)
-        actors = [actor.remote(start) for _ in range(workers)]
-        with _explained(ray):
-            ray.get([one.load.remote() for one in actors])
+        actor_class = ray.remote(**options, max_task_retries=RETRIES)(_Worker)
+        actors = [actor_class.remote(start) for _ in range(workers)]
+        with _unwrapped(ray):
+            ray.get([actor.load.remote() for actor in actors])
         yield lambda units, advance: _run(ray, actors, units, advance)
 
 
 class _Worker:
-    """Loads on its first call, so that what fails is told as any other error."""
+    """Loads on its first call, so that errors are raised as usual, not by the constructor."""
 
     def __init__(self, start: Callable[[], Work]) -> None:
         self._start = start
@@ -90,36 +88,36 @@ def _run(ray: Any, actors: list[Any], units: Iterable[Unit], advance: Advance) -
     waiting, idle, busy = iter(units), list(actors), {}
     while True:
         while idle and (unit := next(waiting, None)) is not None:
-            one = idle.pop()
-            busy[one.do.remote(unit)] = one, unit
+            actor = idle.pop()
+            busy[actor.do.remote(unit)] = actor, unit
         if not busy:
             return
-        (ended,), _ = ray.wait(list(busy), num_returns=1)
-        one, unit = busy.pop(ended)
-        with _explained(ray, unit.name):
-            outcome = ray.get(ended)
-        idle.append(one)
+        (done,), _ = ray.wait(list(busy), num_returns=1)
+        actor, unit = busy.pop(done)
+        with _unwrapped(ray, unit.name):
+            outcome = ray.get(done)
+        idle.append(actor)
         advance(unit.rows)
         yield outcome
 
 
 @contextmanager
-def _explained(ray: Any, unit: str = "") -> Iterator[None]:
-    """Raise what a worker raised as if it were raised here."""
+def _unwrapped(ray: Any, name: str = "the model") -> Iterator[None]:
+    """Re-raise the errors of a worker without Ray's wrapper."""
     try:
         yield
     except ray.exceptions.RayTaskError as error:
         if isinstance(error.cause, OutriderError):
-            raise error.cause from None
+            raise error.cause from error
         raise
     except ray.exceptions.RayActorError as error:
-        if "creation task" in str(error):  # it did not end, it never began
+        if "creation task" in str(error):  # the actor never started
             reason = str(error).strip().splitlines()[-1]
-            raise ResourceError(f"{unit or 'the model'}: a worker cannot begin: {reason}") from None
+            raise ResourceError(f"{name}: a worker cannot start: {reason}") from error
         raise ResourceError(
-            f"{unit or 'the model'}: its worker ended {RETRIES + 1} times, most often for lack of "
+            f"{name}: its worker was killed {RETRIES + 1} times, usually for lack of "
             "memory; use fewer workers or smaller batches (batch_tokens)"
-        ) from None
+        ) from error
 
 
 def finish_units(
@@ -131,16 +129,15 @@ def finish_units(
     stage: str,
     progress: bool,
 ) -> None:
-    """Let workers do what is missing.
+    """Process the unfinished units.
 
-    What cannot be read is set aside, the rest goes on, and all that was set aside is an error in
-    the end.
+    Units with damaged input are set aside; they raise an error after all others are finished.
 
     Args:
-        folder: Where finished shards lie.
-        units: All of the job.
-        workers: Entered only if something is missing.
-        damaged: What is wrong with which files of the input.
+        folder: Folder of the finished shards.
+        units: All units of the job.
+        workers: Entered if a unit is unfinished.
+        damaged: Faults of damaged input files by name.
         stage: Name of the progress bar.
         progress: Whether to show it.
     """
@@ -149,11 +146,11 @@ def finish_units(
     faults = {unit: damaged[unit.input] for unit in missing if unit.input in damaged}
     for unit, fault in faults.items():
         folder.set_aside(unit, fault)
-    whole = [unit for unit in missing if unit not in faults]
-    if whole:
+    readable = [unit for unit in missing if unit not in faults]
+    if readable:
         with show_stages(progress) as stages, workers as run:
-            advance = stages.start(stage, sum(unit.rows for unit in whole))
-            for outcome in run(whole, advance):
+            advance = stages.start(stage, sum(unit.rows for unit in readable))
+            for outcome in run(readable, advance):
                 folder.store.check_alone()
                 if outcome.fault:
                     folder.set_aside(outcome.unit, outcome.fault)
@@ -162,5 +159,5 @@ def finish_units(
         names = ", ".join(sorted({unit.input for unit in faults}))
         raise DataError(
             f"{next(iter(faults.values()))}; set aside {len(faults)} of {len(units)} shards "
-            f"(of {names}), the others are kept in {folder.store}: mend the input and run again"
+            f"(of {names}), the others are kept in {folder.store}: fix the input and run again"
         )

@@ -26,7 +26,7 @@ from outrider.serving.log import log_request
 
 __all__ = ["build_app", "router"]
 
-router = APIRouter(include_in_schema=False)
+router = APIRouter(tags=["operation"])
 
 TYPES: Final = {
     ".html": "text/html; charset=utf-8",
@@ -76,13 +76,13 @@ def _file_response(request: Request, name: str) -> Response:
     return Response(data, media_type=TYPES[PurePath(name).suffix], headers=headers)
 
 
-@router.get("/")
+@router.get("/", include_in_schema=False)
 async def page(request: Request) -> Response:
     """Return the page."""
     return _file_response(request, "index.html")
 
 
-@router.get("/page/{name}")
+@router.get("/page/{name}", include_in_schema=False)
 async def page_file(request: Request, name: str) -> Response:
     """Return a file of the page."""
     return _file_response(request, name)

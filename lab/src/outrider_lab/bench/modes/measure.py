@@ -14,10 +14,11 @@ from typing import Any, Literal
 
 from outrider.decoding import Backend, DecodeSettings, Request, decode
 from outrider.decoding.statistics import Statistics
-from outrider.evaluation.metrics import length_ratio, repetition_rate, score_translations
+from outrider.evaluation.metrics import score_translations
 from outrider.runtime import Translator
 from outrider.runtime.exactness import DRAFT_TOKENS
 from outrider.runtime.options import decode_settings
+from outrider_lab.bench.modes.repetition import length_ratio, repetition_rate
 
 __all__ = ["DecodeMode", "decode_modes", "measure_modes"]
 

@@ -3,7 +3,7 @@
 import pytest
 
 from outrider.errors import InputError
-from outrider.evaluation.metrics import length_ratio, repetition_rate
+from outrider_lab.bench.modes.repetition import length_ratio, repetition_rate
 
 
 def test_counts_words_equal_to_the_word_before() -> None:
@@ -28,5 +28,5 @@ def test_unequal_counts_are_refused() -> None:
 
 
 def test_references_without_words_are_refused() -> None:
-    with pytest.raises(InputError, match="the references hold no word"):
+    with pytest.raises(InputError, match="the references contain no words"):
         length_ratio(["a"], [""])
