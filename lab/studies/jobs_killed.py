@@ -156,7 +156,7 @@ def second_driver(command: Command) -> str:
     other.start()
     code, said = other.wait()
     assert code == 2, said
-    assert "another process is at work there" in said
+    assert "another process is working there" in said
     return f"exit {code}: {_last(said)}"
 
 

@@ -173,7 +173,7 @@ def simulate(
             for outcome in loop(ray, missing):
                 done.add(outcome.unit)
         except Exception as error:
-            if "its worker ended" not in str(error):
+            if "its worker was killed" not in str(error):
                 raise
             done |= ray.stop()
         missing = [unit for unit in missing if unit not in done]

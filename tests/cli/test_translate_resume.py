@@ -143,7 +143,7 @@ def test_what_a_killed_run_wrote_is_kept(command, models, source) -> None:
             assert process.poll() is None
             time.sleep(0.02)
         code, _, err = command(*line, "--out", out)
-        assert (code, "another process is at work there" in err) == (2, True)
+        assert (code, "another process is working there" in err) == (2, True)
         process.send_signal(signal.SIGKILL)
     assert not out.exists()
     done = json.loads(state.read_text())["rows"]

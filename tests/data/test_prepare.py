@@ -49,9 +49,7 @@ def test_several_corpora_follow_each_other_each_with_its_tag(
 
 
 def test_corpora_that_do_not_go_together_are_refused(configure: Configure) -> None:
-    with pytest.raises(
-        ConfigError, match=r"data\.more\.0\.target: either all corpora"
-    ):
+    with pytest.raises(ConfigError, match=r"data\.more\.0\.target: either all corpora"):
         run(configure(more=[{"source": "train.en"}]))
     with pytest.raises(ConfigError, match=r"data\.train\.tag: a language model has no source"):
         run(configure(train={"target": "train.en", "tag": "<x>"}), "language_model")

@@ -40,7 +40,7 @@ def test_the_mean_of_all_lines_is_returned() -> None:
 
 @pytest.mark.usefixtures("program")
 def test_what_it_says_is_passed_on() -> None:
-    with pytest.raises(ResourceError, match="comet-score ended with 1 and said: Model 'broken'"):
+    with pytest.raises(ResourceError, match="comet-score failed with 1: Model 'broken'"):
         score_comet(["a"], ["b"], ["c"], model="broken")
 
 
@@ -48,5 +48,5 @@ def test_without_it_the_way_to_install_is_said(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUTRIDER_COMET", str(tmp_path / "nowhere"))
-    with pytest.raises(ConfigError, match=r"--comet: .*nowhere is not there; install unbabel"):
+    with pytest.raises(ConfigError, match=r"--comet: .*nowhere was not found; install unbabel"):
         score_comet(["a"], ["b"], ["c"], model="some")

@@ -56,5 +56,5 @@ def test_a_text_that_was_counted_is_likelier_than_another() -> None:
 def test_what_cannot_be_counted() -> None:
     with pytest.raises(ConfigError, match="order: got 0"):
         NgramModel([1, 2], order=0, vocab_size=3)
-    with pytest.raises(InputError, match="2 tokens are too few to count 3 in a row"):
+    with pytest.raises(InputError, match="2 tokens are too few for n-grams of order 3"):
         NgramModel([1, 2], order=3, vocab_size=3)

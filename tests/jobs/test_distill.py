@@ -94,7 +94,7 @@ def test_consensus_takes_what_the_others_are_like(folder: Path) -> None:
         assert tuple(target) == tuple(ended[choose_by_consensus(texts)])
     columns = ["target_ids"]
     assert rows(found, "train", columns) != rows(likeliest, "train", columns)
-    with pytest.raises(ConfigError, match="n_best: is 1, and a single answer agrees with itself"):
+    with pytest.raises(ConfigError, match="n_best: is 1, but consensus needs several"):
         distilled(folder, "alone", consensus=True)
     with pytest.raises(DataError, match="was done differently"):
         distilled(folder, strategy="beam", beams=3, n_best=3)
@@ -206,7 +206,7 @@ def test_another_tokenizer_is_refused(folder: Path) -> None:
 
 
 def test_a_store_is_refused(folder: Path) -> None:
-    fix = "got a URL of s3, but a prepared folder is on a disk; mount the store, or copy it"
+    fix = "got a URL of s3, but prepared folders must be on disk; mount the store, or copy it"
     with pytest.raises(ConfigError, match=f"out: {fix}"):
         distill(folder / "model", folder / "prepared", "s3://bucket/out")
     with pytest.raises(ConfigError, match=f"data: {fix}"):

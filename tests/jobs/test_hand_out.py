@@ -108,7 +108,7 @@ def test_what_a_worker_raises_is_raised_here(monkeypatch) -> None:
 
 
 def test_a_worker_that_ends_again_and_again_is_one_sentence(monkeypatch) -> None:
-    message = "train-00002: its worker ended 4 times, most often for lack of memory; use fewer"
+    message = "train-00002: its worker was killed 4 times, usually for lack of memory; use fewer"
     with pytest.raises(ResourceError, match=message):
         run(monkeypatch, failing(ActorError()))
 

@@ -57,7 +57,7 @@ def test_a_second_driver_is_refused_and_disturbs_nothing(home: Path, tmp_path: P
     driver.hold("train-00000")
     driver.start()
     driver.wait_at("train-00000")
-    with pytest.raises(DataError, match=r"out\.partial: another process is at work there; wait"):
+    with pytest.raises(DataError, match=r"out\.partial: another process is working there; wait"):
         distilled(home, tmp_path / "out")
     driver.hold()
     assert driver.finish() == ""
@@ -139,9 +139,9 @@ def test_status_of_what_is_finished_and_of_what_never_began(home: Path, tmp_path
     status = read_status(home / "whole")
     assert (status.shards, status.done, status.rows, status.rows_done) == (UNITS, UNITS, 85, 85)
     assert status.aside == {}
-    with pytest.raises(DataError, match="no job has begun there; name the --out of"):
+    with pytest.raises(DataError, match="no job was started here; name the --out of"):
         read_status(tmp_path)
-    with pytest.raises(DataError, match="was prepared from files; no job wrote it"):
+    with pytest.raises(DataError, match="was prepared from files, not by a job"):
         read_status(home / "prepared")
     (tmp_path / "job.json").write_text("{}")
     with pytest.raises(DataError, match="its files are damaged; run the job again"):

@@ -245,7 +245,7 @@ def test_an_object_that_changes_while_it_is_translated_does_not_count(
         return found
 
     monkeypatch.setattr(module, "_look", look)
-    with pytest.raises(DataError, match=r"c\.txt: was changed while it was translated; run again"):
+    with pytest.raises(DataError, match=r"c\.txt: changed while it was translated; run again"):
         translated(model, source, out)
     assert "c.txt" not in names(out)
 
@@ -273,7 +273,7 @@ def test_a_second_driver_is_refused(model: Path, expected: dict[str, str], store
     interrupted(model, source, out, at="c.txt")
     origin = json.loads(get(f"{out}/origin.json"))
     with open_job(out, origin):
-        with pytest.raises(DataError, match="out: another process is at work there; wait for it"):
+        with pytest.raises(DataError, match="out: another process is working there; wait for it"):
             translated(model, source, out)
         assert ".lock" in names(out)
     assert ".lock" not in names(out)
@@ -310,7 +310,7 @@ def test_a_dead_claim_is_taken_over(
     source, out = fill(f"{store}/in"), f"{store}/out"
     put(f"{out}/.lock", json.dumps(claimed))
     if alive:
-        with pytest.raises(DataError, match="another process is at work there"):
+        with pytest.raises(DataError, match="another process is working there"):
             translated(model, source, out)
         assert json.loads(get(f"{out}/.lock")) == claimed
     else:
@@ -412,7 +412,7 @@ def test_killed_at_work_on_s3_every_row_is_there_once_and_in_order(
     line += ["--shards", source, "--out", out]
     if moment != "end":
         assert run(line) == 2, "it is at work"
-        assert f"outrider: {out}: another process is at work there" in capfd.readouterr().err
+        assert f"outrider: {out}: another process is working there" in capfd.readouterr().err
     driver.send_signal(signal.SIGKILL)
     driver.wait()
     driver.stdout.close()
@@ -453,13 +453,13 @@ def test_what_is_wrong_is_one_sentence_with_the_url(
     assert "pear://x: no store is known as pear://" in said(
         capfd, *line, *here, "--out", "pear://x"
     )
-    assert f"{bucket}/none: no job has begun there" in said(
+    assert f"{bucket}/none: no job was started here" in said(
         capfd, "jobs", "status", f"{bucket}/none"
     )
     only = "got a URL of s3, but only --shards reads and writes there; give a path"
     assert f"--in: {only}" in said(capfd, *line, "--in", f"{bucket}/a")
     assert f"--out: {only}" in said(capfd, *line, "--out", f"{bucket}/a", "hello")
-    with pytest.raises(ConfigError, match="workers: memory:// is seen by one process alone"):
+    with pytest.raises(ConfigError, match="workers: memory:// exists in one process only"):
         translated(model, "memory://in", tmp_path / "out", workers=2)
     assert not (tmp_path / "out").exists()
 

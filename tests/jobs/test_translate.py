@@ -161,7 +161,7 @@ def test_other_settings_and_other_files_do_not_mix(
     with pytest.raises(DataError, match=r"in: has b\.txt both plain and gzipped"):
         translated(model, source, tmp_path / "new")
     (source / "b.txt").rename(source / "origin.json")
-    with pytest.raises(DataError, match=r"in: origin\.json is what a job names files of its own"):
+    with pytest.raises(DataError, match=r"in: origin\.json is a name that jobs reserve"):
         translated(model, source, tmp_path / "new")
     with pytest.raises(DataError, match="nowhere: is no folder"):
         translated(model, tmp_path / "nowhere", tmp_path / "new")

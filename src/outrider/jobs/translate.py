@@ -219,9 +219,7 @@ def _list_units(source: Store) -> tuple[list[Unit], dict[str, str]]:
 def _files(source: Store) -> list[str]:
     files = [name for name in source.names() if not name.startswith(".")]
     if not files:
-        raise DataError(
-            f"{source}: has no files; expected one text per line, plain or gzipped"
-        )
+        raise DataError(f"{source}: has no files; expected one text per line, plain or gzipped")
     return files
 
 

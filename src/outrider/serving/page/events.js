@@ -1,6 +1,6 @@
-// Server-sent events of a POST: what EventSource would do, had it a body to send.
+// Server-sent events of a POST, which EventSource does not support.
 
-/** Ask the server, and yield `{name, data}` as they come. Throws what the server says is wrong. */
+/** Send a request and yield its events as `{name, data}`. Throws the error of the server. */
 export async function* watch(question, { key, signal }) {
   const headers = { "Content-Type": "application/json" };
   if (key) headers.Authorization = `Bearer ${key}`;
@@ -18,7 +18,7 @@ export async function* watch(question, { key, signal }) {
   }
 }
 
-/** Return the models that the server has: names, and the languages that they must be told. */
+/** Return the models of the server: their names, and the languages that a request must name. */
 export async function models(key) {
   const headers = key ? { Authorization: `Bearer ${key}` } : {};
   const answer = await fetch("watch", { headers });
@@ -37,14 +37,14 @@ function read(part) {
 }
 
 async function refusal(answer) {
-  let said;
+  let message;
   try {
     const { error, detail } = await answer.json();
-    said = error?.message ?? error ?? detail;
+    message = error?.message ?? error ?? detail;
   } catch {
-    said = null;
+    message = null;
   }
-  const wrong = new Error(typeof said === "string" ? said : answer.statusText);
+  const wrong = new Error(typeof message === "string" ? message : answer.statusText);
   wrong.status = answer.status;
   return wrong;
 }

@@ -1,4 +1,4 @@
-// The page: a question is asked, two lanes answer it, and tokens can be looked at.
+// The page: sends a text, shows both modes of decoding, and inspects their tokens.
 
 import { models, watch } from "./events.js";
 import { Race } from "./race.js";
@@ -21,10 +21,10 @@ const recall = (key) => {
 
 const still = matchMedia("(prefers-reduced-motion: reduce)");
 let race = null; // what is shown
-let answer = null; // what the server said about it
-let asking = null; // to call off what is under way
+let answer = null; // the events of the server
+let asking = null; // aborts the current request
 
-// --- asking ---------------------------------------------------------------------------------
+// --- request --------------------------------------------------------------------------------
 
 const spoken = (side) => $(`${side}-language`).value || null;
 const question = () => ({
@@ -77,7 +77,7 @@ async function ask() {
 function hear(name, data, now) {
   if (name === "error") throw new Error(data.message);
   if (name === "start") {
-    now.asked = performance.now(); // a model may have been loaded first
+    now.asked = performance.now(); // excludes the time to load the model
     begin(data);
   }
   if (name === "round") now.add(data.mode, data);
@@ -189,7 +189,7 @@ function showSource() {
   nameListbox($("source-tokens"), say("source"));
 }
 
-// --- looking at tokens ----------------------------------------------------------------------
+// --- tokens ---------------------------------------------------------------------------------
 
 const chipsOf = (box) => [...box.querySelectorAll("[role=option]")];
 const chipsIn = (mode) => chipsOf($(mode).querySelector(".text"));
@@ -356,7 +356,7 @@ $("theme").addEventListener("click", () => {
   chooseTheme(shown === "dark" ? "light" : "dark");
 });
 for (const part of document.querySelectorAll(".lane details")) {
-  part.open = matchMedia("(min-width: 46rem)").matches; // on a phone both texts come first
+  part.open = matchMedia("(min-width: 46rem)").matches; // closed on a phone, where both texts are first
 }
 for (const box of document.querySelectorAll(".tokens")) makeListbox(box, look);
 

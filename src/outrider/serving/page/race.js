@@ -1,15 +1,15 @@
-// Two lanes on one clock: what each mode did and when, played at the pace it had or slower.
+// Both modes of decoding on one clock, played in real time or slower.
 
 import { makeToken, nameListbox, wordOf } from "./tokens.js";
 import { number, say, time } from "./words.js";
 
-const WATCHED = 6000; // milliseconds that the longer lane takes in slow motion
-const DRAFT_OUT = 0.4; // share of a round after which its draft is shown
-const PATIENCE = 1500; // milliseconds after which a slow answer is shown as it comes
+const SLOW_MOTION = 6000; // milliseconds of the longer lane in slow motion
+const DRAFT_SHARE = 0.4; // share of a round after which its draft is shown
+const MAX_WAIT = 1500; // milliseconds after which a slow answer is shown as it arrives
 
 const kept = (token) => token.kind !== "refused" && token.kind !== "dropped";
 
-/** One mode: its rounds, and the part of the page that shows them. */
+/** The rounds of one mode, and their part of the page. */
 class Lane {
   constructor(mode) {
     this.mode = mode;
@@ -18,7 +18,7 @@ class Lane {
     this.ledger = this.part.querySelector(".ledger");
     this.counts = this.part.querySelector(".counts");
     this.rounds = [];
-    this.passes = []; // times at which something was said; pieces of a text are decoded together
+    this.passes = []; // times of decoding steps; pieces of a text are decoded together
     this.done = null;
     this.clear();
   }
@@ -46,14 +46,14 @@ class Lane {
     this.number(round);
   }
 
-  /** Say of which pass a round is, that comes after all others. */
+  /** Set the decoding step of the newest round. */
   number(round) {
     if (this.passes.at(-1) !== round.at) this.passes.push(round.at);
     round.pass = this.passes.length;
     round.begin = this.passes.at(-2) ?? 0;
   }
 
-  /** Take the times of another run of the same: a list for each piece. */
+  /** Replace the times by those of another run, a list for each piece. */
   retime(times) {
     for (const round of this.rounds) round.at = times[round.piece][round.place];
     this.rounds.sort((a, b) => a.at - b.at);
@@ -61,7 +61,7 @@ class Lane {
     for (const round of this.rounds) this.number(round);
   }
 
-  /** The part of the text that a piece is written to. */
+  /** Return the element of a piece of the text. */
   piece(number) {
     while (this.pieces.length <= number) {
       if (this.pieces.length) this.box.append(" ");
@@ -70,7 +70,7 @@ class Lane {
     return this.pieces[number];
   }
 
-  /** Show how far it had come at a time. */
+  /** Show the state at a time. */
   show(clock) {
     let changed = false;
     for (const round of this.rounds) {
@@ -89,10 +89,10 @@ class Lane {
     if (clock >= round.at) {
       const next = this.passes[round.pass]; // passes are counted from 1
       const length = next === undefined ? round.at - round.begin : next - round.at;
-      return clock >= round.at + DRAFT_OUT * length ? "settled" : "judged";
+      return clock >= round.at + DRAFT_SHARE * length ? "settled" : "judged";
     }
     const drafted = round.tokens.some((token) => token.place);
-    const out = round.begin + DRAFT_OUT * (round.at - round.begin);
+    const out = round.begin + DRAFT_SHARE * (round.at - round.begin);
     return drafted && clock >= out ? "drafted" : "waiting";
   }
 
@@ -111,7 +111,7 @@ class Lane {
     if (stage !== "drafted" && before !== "judged") this.enter(round);
   }
 
-  /** Write a round down, refused tokens and all. */
+  /** Append a round to the list of rounds, with its refused tokens. */
   enter(round) {
     const line = document.createElement("li");
     line.value = round.pass;
@@ -148,7 +148,7 @@ class Lane {
   }
 }
 
-/** What was drafted, then what became of it: the model's own token takes the place of a refused. */
+/** Return the tokens in order of display; a correction precedes the refused token. */
 function inOrder(tokens, stage) {
   if (stage === "drafted") return tokens.filter((token) => token.place);
   if (stage === "settled") return tokens.filter(kept);
@@ -173,10 +173,10 @@ export class Race {
     return Math.max(this.lanes.ar.end, this.lanes.tandem.end);
   }
 
-  /** How many times slower than it was. */
+  /** Factor of slow motion. */
   get factor() {
     if (this.pace === "real" || !this.complete || !this.longest) return 1;
-    const exact = Math.max(1, WATCHED / this.longest);
+    const exact = Math.max(1, SLOW_MOTION / this.longest);
     const scale = 10 ** Math.max(0, Math.floor(Math.log10(exact)) - 1);
     return Math.round(exact / scale) * scale;
   }
@@ -188,8 +188,8 @@ export class Race {
 
   add(mode, round) {
     this.lanes[mode].add(round);
-    const waited = performance.now() - this.asked > PATIENCE;
-    // The tandem comes first: once the other lane moves, both can be shown on one clock.
+    const waited = performance.now() - this.asked > MAX_WAIT;
+    // Tandem is received first, so both lanes can start now.
     if (mode === "ar" && (this.pace === "real" || waited)) this.start();
   }
 
@@ -216,7 +216,7 @@ export class Race {
   }
 
   skip() {
-    this.slowed ??= 1; // nothing was shown slowly
+    this.slowed ??= 1; // not in slow motion
     this.started = -Infinity;
     this.tick();
   }
@@ -242,7 +242,7 @@ export class Race {
   }
 }
 
-/** Rounds as blocks on a line of time, as wide as they took. */
+/** Rounds as blocks on a time axis. */
 class Track {
   constructor(part, lanes) {
     this.part = part;

@@ -1,19 +1,19 @@
-// Tokens to look at: by pointer, by touch and by arrow keys, with where they came from and look.
+// Tokens that can be inspected by pointer, touch and arrow keys: their origin and attention.
 
 import { percent, say } from "./words.js";
 
 export const KINDS = ["accepted", "correction", "bonus", "refused", "dropped", "plain"];
-const LEAST = 0.05; // of all attention, to be worth a word
+const LEAST = 0.05; // smallest share of attention that is shown
 
 let count = 0;
 
-/** What is to be seen of a token. */
+/** Return the visible text of a token. */
 export function wordOf(token) {
   if (token.ends) return say("end");
   return token.text.trim().replaceAll("\n", "↵") || (token.text.includes("\n") ? "↵" : "␣");
 }
 
-/** Make a token; the space before it stands outside, so that colours hug the word. */
+/** Make the elements of a token; its leading space is outside the coloured part. */
 export function makeToken(token, kind, about) {
   const chip = document.createElement("span");
   chip.id = `token-${++count}`;
@@ -28,7 +28,7 @@ export function makeToken(token, kind, about) {
   return space ? [document.createTextNode(space), chip] : [chip];
 }
 
-/** Let tokens of a box be looked at one by one; `look` is told which, null for none. */
+/** Make the tokens of a box selectable; `look` is called with the selected token or null. */
 export function makeListbox(box, look) {
   const options = () => [...box.querySelectorAll("[role=option]")];
   const choose = (chip) => {
@@ -63,7 +63,7 @@ export function makeListbox(box, look) {
   });
 }
 
-/** Say what the box holds; an empty one is nothing to step into. */
+/** Label a box; an empty one cannot be focused. */
 export function nameListbox(box, name) {
   const filled = box.querySelector("[role=option]") !== null;
   if (filled) {
@@ -76,7 +76,7 @@ export function nameListbox(box, name) {
   }
 }
 
-/** Mark the tokens of one text that do not stand in another, by their longest common part. */
+/** Mark the tokens of one text that differ from another, by the longest common subsequence. */
 export function markOthers(chips, others) {
   const known = others.map((chip) => chip.textContent);
   const best = [...chips, null].map(() => new Uint16Array(known.length + 1));
@@ -94,7 +94,7 @@ export function markOthers(chips, others) {
   }
 }
 
-/** Say where a token of a text came from. */
+/** Describe the origin of a token. */
 export function describe(token) {
   const parts = [say(token.kind), say("inRound", { round: token.round })];
   if (token.place) parts.push(say("place", { place: token.place }));
@@ -102,7 +102,7 @@ export function describe(token) {
   return parts.join(say("and"));
 }
 
-/** Name the tokens that carry most of some weights: "party 62%, the 11%". */
+/** List the tokens with the largest weights: "party 62%, the 11%". */
 export function heaviest(words, weights) {
   return weights
     .map((weight, at) => ({ weight, word: words[at] }))
@@ -113,7 +113,7 @@ export function heaviest(words, weights) {
     .join(say("and"));
 }
 
-/** Shade tokens by weights, null for none: the heaviest are marked the most. */
+/** Shade tokens by weights; null removes the shading. */
 export function shade(chips, weightOf) {
   for (const chip of chips) {
     const weight = weightOf?.(chip.token) ?? 0;
