@@ -131,7 +131,7 @@ def test_a_huge_body(url: str, size: int) -> None:
     assert time.monotonic() - began < 5
 
 
-def test_a_huge_body_whose_length_is_not_told(url: str) -> None:
+def test_a_huge_body_without_a_length(url: str) -> None:
     def parts() -> Iterator[bytes]:
         for _ in range(160):
             yield b"a" * 65536
@@ -301,7 +301,7 @@ def _wait_for(url: str, figure: str) -> None:
     ],
     ids=lambda text: repr(text[:40]),
 )
-def test_what_is_no_http(url: str, text: bytes) -> None:
+def test_malformed_http(url: str, text: bytes) -> None:
     with raw(url) as one:
         try:
             one.sendall(text)

@@ -41,7 +41,7 @@ def schema(engine_models: list[str], url: str) -> schemathesis.BaseSchema:
 
 
 @pytest.mark.parametrize("mode", ["positive", "negative"])
-def test_every_route_answers_as_it_says(url: str, schema, mode: str) -> None:
+def test_every_route_conforms_to_its_schema(url: str, schema, mode: str) -> None:
     wanted = schemathesis.GenerationMode(mode)
     operations = [one.ok() for one in schema.get_all_operations()]
     assert len(operations) > 12

@@ -57,7 +57,7 @@ def changed(prepared: Prepared, epoch: int = 0, **augment: float) -> list[Pair]:
     return sorted(pair for pair in texts(prepared, epoch, **augment) if pair not in plain)
 
 
-def test_a_share_of_the_rows_is_changed_anew_in_every_epoch(pairs: Prepared) -> None:
+def test_a_share_of_the_rows_is_changed_in_every_epoch(pairs: Prepared) -> None:
     first, again, second = (changed(pairs, epoch, final_mark=0.25) for epoch in (0, 0, 1))
     assert first == again != second
     assert 100 < len(first) < 200
@@ -65,7 +65,7 @@ def test_a_share_of_the_rows_is_changed_anew_in_every_epoch(pairs: Prepared) -> 
     assert len(changed(pairs, final_mark=1.0)) == 600
 
 
-def test_each_kind_does_what_it_says(pairs: Prepared) -> None:
+def test_each_kind_of_change(pairs: Prepared) -> None:
     plain = dict(texts(pairs))
     cased = changed(pairs, casing=1.0)
     assert {source.isupper() for source, _ in cased} == {True, False}

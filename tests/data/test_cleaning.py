@@ -103,7 +103,7 @@ def test_the_first_example_of_a_reason_is_kept() -> None:
 
 
 @pytest.mark.parametrize("fault", ["not UTF-8", "NUL byte", "not JSON"])
-def test_bad_text_is_an_error_unless_told_to_drop(fault: str) -> None:
+def test_bad_text_is_an_error_unless_dropped(fault: str) -> None:
     row = Row("file", 7, "", "bad", fault)
     with pytest.raises(DataError, match=rf"file, line 7: {fault}; fix the line, or set data\.clea"):
         PairCleaner(CleanConfig()).keep([row])

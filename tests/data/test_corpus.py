@@ -94,7 +94,7 @@ def test_unequal_line_counts_name_both(tmp_path: Path, short: str) -> None:
         pairs(tmp_path, source="en", target="de")
 
 
-def test_faults_are_told_with_file_and_line(tmp_path: Path) -> None:
+def test_faults_name_file_and_line(tmp_path: Path) -> None:
     (tmp_path / "en").write_bytes(b"fine\nfine\nna\0ul\n" + b"x" * 900 + b"\n")
     (tmp_path / "de").write_bytes(b"gut\nf\xffsch\ngut\ngut\n")
     rows = [row for row in pairs(tmp_path, source="en", target="de") if row.fault]

@@ -43,7 +43,7 @@ def test_unicode_separators_do_not_end_a_line(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("length", [9, 10, 11, 12, 100_000])
-def test_a_long_line_is_cut_and_the_next_is_found(tmp_path: Path, length: int) -> None:
+def test_a_long_line_is_truncated(tmp_path: Path, length: int) -> None:
     path = tmp_path / "text"
     path.write_bytes(b"first\n" + b"x" * length + b"\nlast")
     found = read(path, limit=10)
@@ -61,7 +61,7 @@ def test_line_ends_of_windows_and_a_byte_order_mark_are_taken_off(tmp_path: Path
     assert [line.raw for line in read(path)] == [b"one", b"two"]
 
 
-def test_gzip_is_known_by_its_bytes_not_its_name(tmp_path: Path) -> None:
+def test_gzip_is_detected_by_its_bytes(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_bytes(gzip.compress(b"one\n", mtime=0) + gzip.compress(b"two\n"))
     assert [line.raw for line in read(path)] == [b"one", b"two"]
@@ -117,7 +117,7 @@ def test_a_folder_is_not_a_file(tmp_path: Path) -> None:
     pieces=st.lists(st.binary(max_size=12).map(lambda b: b.replace(b"\x1f", b"")), max_size=8),
     limit=st.integers(60, 200),
 )
-def test_lines_are_the_text_whatever_the_pieces(pieces: list[bytes], limit: int) -> None:
+def test_lines_do_not_depend_on_the_pieces(pieces: list[bytes], limit: int) -> None:
     text = b"x" + b"\n".join(pieces)
     with Piped() as (pipe, write):
         write(text, end=True)
@@ -152,7 +152,7 @@ class Piped:
             os.close(self.writer)
 
 
-def test_a_pipe_is_ready_only_when_a_whole_line_is_there() -> None:
+def test_a_pipe_is_ready_with_a_whole_line() -> None:
     with Piped() as (pipe, write):
         lines = Lines(pipe, "pipe")
         write(b"one\ntwo\nthr")
@@ -171,7 +171,7 @@ def test_a_pipe_is_ready_only_when_a_whole_line_is_there() -> None:
         assert list(lines) == []
 
 
-def test_a_drip_is_not_waited_for_again_and_again() -> None:
+def test_a_slow_pipe_is_waited_for_once() -> None:
     """A pipe that is dry for a moment before every line does not fill a window for minutes."""
     with Piped() as (pipe, write):
         lines, ready = Lines(pipe, "pipe"), 0
@@ -204,7 +204,7 @@ def test_a_file_and_a_gzip_are_always_ready(tmp_path: Path) -> None:
         assert list(lines) == []
 
 
-def test_an_error_of_whoever_reads_is_not_the_files(tmp_path: Path) -> None:
+def test_errors_of_the_caller_are_not_errors_of_the_file(tmp_path: Path) -> None:
     path = tmp_path / "text"
     path.write_text("one\n")
     with pytest.raises(PermissionError), open_file(path):

@@ -43,7 +43,7 @@ def masking(seed: int = 0, **changes: float) -> Masking:
     block=st.integers(0, 5),
     epoch=st.integers(0, 5),
 )
-def test_what_is_asked_for(
+def test_which_tokens_are_selected(
     lengths: list[int], share: float, seed: int, block: int, epoch: int
 ) -> None:
     text = ragged(lengths, seed)
@@ -64,7 +64,7 @@ def test_what_is_asked_for(
 
 
 @given(hidden=st.floats(0, 1), rest=st.floats(0, 1), seed=st.integers(0, 2**31))
-def test_what_is_shown_there(hidden: float, rest: float, seed: int) -> None:
+def test_how_selected_tokens_are_masked(hidden: float, rest: float, seed: int) -> None:
     random = (1 - hidden) * rest
     text = ragged([100] * 60, seed)
     shown, asked = masking(seed, share=0.5, hidden=hidden, random=random)(text, 0)
@@ -76,7 +76,7 @@ def test_what_is_shown_there(hidden: float, rest: float, seed: int) -> None:
     assert abs(changed.sum() / count - random * (1 - 1 / (WORDS - 5))) <= slack
 
 
-def test_epochs_blocks_and_seeds_ask_for_different_tokens() -> None:
+def test_epochs_blocks_and_seeds_select_different_tokens() -> None:
     text = ragged([50] * 8, 0)
     found = [
         masking(seed)(text, block, epoch)[1]
@@ -115,7 +115,7 @@ def stream(prepared: Prepared, cursor: Cursor | None = None) -> BatchStream:
     )
 
 
-def test_rows_stand_between_start_and_end(prepared: Prepared) -> None:
+def test_rows_are_between_start_and_end(prepared: Prepared) -> None:
     tokenizer = add_mask(prepared.tokenizer)
     batches = [one.tensors for one, _ in zip(stream(prepared), range(30), strict=False)]
     batches += valid_batches(prepared, tokens=256, max_length=23, masking=Masking.of(tokenizer))
@@ -137,7 +137,7 @@ def test_rows_stand_between_start_and_end(prepared: Prepared) -> None:
     assert short, "some rows are padded"
 
 
-def test_a_stream_goes_on_with_the_same_masks(prepared: Prepared) -> None:
+def test_a_resumed_stream_has_the_same_masks(prepared: Prepared) -> None:
     whole = [one for one, _ in zip(stream(prepared), range(40), strict=False)]
     cursors = [one.next_cursor for one in whole]
     assert cursors[-1].epoch > 0
@@ -148,7 +148,7 @@ def test_a_stream_goes_on_with_the_same_masks(prepared: Prepared) -> None:
                 assert torch.equal(found.tensors[name], tensor), name
 
 
-def test_validation_always_asks_for_the_same(prepared: Prepared) -> None:
+def test_validation_always_selects_the_same(prepared: Prepared) -> None:
     hide = Masking.of(add_mask(prepared.tokenizer))
     for tokens in (256, 64):
         first, second = (

@@ -41,7 +41,7 @@ REFUSED = {
 
 
 @pytest.mark.parametrize("name", REFUSED)
-def test_what_is_not_lines_of_text_is_refused_by_content(name: str) -> None:
+def test_other_formats_are_refused_by_content(name: str) -> None:
     head, fault = REFUSED[name]
     with pytest.raises(DataError) as error:
         check_plain_text(head, "in.txt")

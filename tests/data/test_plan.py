@@ -119,7 +119,7 @@ def test_resuming_from_any_cursor_gives_the_rest_of_the_undisturbed_stream(
     assert stream(Cursor(**saved), length - at - 1) == whole[at + 1 :]
 
 
-def test_cursors_name_the_batch_they_stand_before() -> None:
+def test_cursors_name_the_next_batch() -> None:
     plan = make_plan([20, 20, 20], window_rows=20)
     cursor = Cursor()
     for batch, following in islice(plan.batches_from(Cursor()), 40):
@@ -138,7 +138,7 @@ def test_seed_and_epoch_change_the_order() -> None:
     assert order(1, 0) != order(2, 0)
 
 
-def test_batches_hold_rows_of_alike_length_from_far_apart_blocks() -> None:
+def test_batches_have_rows_of_similar_length_from_distant_blocks() -> None:
     plan = make_plan([500] * 10, tokens=1000, window_rows=2000)
     used = padded = 0
     for batch in epoch_of(plan, 0):

@@ -70,7 +70,7 @@ def test_shards_hold_text_and_ids(configure: Configure) -> None:
     assert split.shards[0].source_tokens == sum(table["source_length"].to_pylist())
 
 
-def test_the_manifest_tells_everything(configure: Configure) -> None:
+def test_the_manifest_is_complete(configure: Configure) -> None:
     config = configure(["a", "a", "", "b", *sentences(9)], ["x", "x", "y", "z" * 99, *sentences(9)])
     prepared = run(config)
     manifest = json.loads((prepared.folder / "manifest.json").read_text())
@@ -168,7 +168,7 @@ def test_the_same_again_does_nothing(configure: Configure) -> None:
     assert (again.folder / "manifest.json").stat().st_mtime_ns == before
 
 
-def test_touched_or_vanished_corpora_count_as_unchanged(
+def test_touched_or_missing_corpora_count_as_unchanged(
     configure: Configure, tmp_path: Path
 ) -> None:
     config = configure()
@@ -269,7 +269,7 @@ def test_bad_lines_can_be_dropped_and_are_counted(configure: Configure, tmp_path
     assert len(dropped["too long"].example) < 300
 
 
-def test_a_long_line_is_dropped_without_being_asked(configure: Configure) -> None:
+def test_a_long_line_is_always_dropped(configure: Configure) -> None:
     prepared = run(configure(["x" * 200_000, *sentences(5)], sentences(6)))
     split = prepared.manifest.splits["train"]
     assert (split.rows, split.dropped["too long"].count) == (5, 1)

@@ -96,7 +96,7 @@ def test_characters_are_one_token_each() -> None:
     assert tokenizer.encode("axb") == [tokenizer.encode("a")[0], 2, tokenizer.encode("b")[0]]
 
 
-def test_the_vocabulary_has_the_size_asked_for(tokenizer: SubwordTokenizer) -> None:
+def test_the_vocabulary_has_the_requested_size(tokenizer: SubwordTokenizer) -> None:
     assert tokenizer.vocab_size <= 450
     assert tokenizer.vocab_size == len(tokenizer.pipeline.get_vocab())
 

@@ -58,14 +58,14 @@ def rewrite(prepared: Prepared, column: str, token: int, *, statistics: bool = T
     return path
 
 
-def test_a_flipped_bit_is_found_also_after_the_folder_was_checked(prepared: Prepared) -> None:
+def test_a_flipped_bit_is_detected_after_verification(prepared: Prepared) -> None:
     open_prepared(prepared.folder, verify=True)
     flip_a_bit(prepared.folder / "train-00001.parquet")
     with pytest.raises(DataError, match=r"train-00001\.parquet: changed since .* prepare --force"):
         open_prepared(prepared.folder, verify=True)
 
 
-def test_what_was_not_touched_is_not_read_again(
+def test_unchanged_files_are_not_read_again(
     prepared: Prepared, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     read: list[str] = []

@@ -39,12 +39,12 @@ def test_the_mean_of_all_lines_is_returned() -> None:
 
 
 @pytest.mark.usefixtures("program")
-def test_what_it_says_is_passed_on() -> None:
+def test_errors_of_comet_are_passed_on() -> None:
     with pytest.raises(ResourceError, match="comet-score failed with 1: Model 'broken'"):
         score_comet(["a"], ["b"], ["c"], model="broken")
 
 
-def test_without_it_the_way_to_install_is_said(
+def test_a_missing_program_names_the_installation(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OUTRIDER_COMET", str(tmp_path / "nowhere"))

@@ -73,7 +73,7 @@ def test_a_line_is_translated_as_translate_does_and_scored_whole(
     assert (result["split"], result["scores"]["sentences"]) == (split, 2)
 
 
-def test_scores_what_translate_gives(
+def test_scores_equal_those_of_translate(
     folders: dict[str, Path], files: tuple[Path, Path], tmp_path: Path
 ) -> None:
     rows: list[int] = []

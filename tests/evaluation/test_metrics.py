@@ -42,14 +42,14 @@ def test_answers_are_scored_as_squad_does(said: str, right: str, exact: int, f1:
     assert found["token_f1"] == pytest.approx(100 * f1)
 
 
-def test_rouge_counts_what_summaries_share() -> None:
+def test_rouge() -> None:
     found = score(["rouge"], ["the cat sat on the mat"], ["the cat lay on the mat"])
     assert found["rouge1"] == pytest.approx(100 * 5 / 6)
     assert found["rouge2"] == pytest.approx(100 * 3 / 5)
     assert found["rougeLsum"] == pytest.approx(100 * 5 / 6)
 
 
-def test_only_what_is_asked_for_is_scored() -> None:
+def test_only_requested_metrics_are_computed() -> None:
     texts = ["two men play football in the park"]
     assert score(["bleu"], texts, texts)["bleu"] == pytest.approx(100)
     both = score(["chrf", "accuracy"], texts, texts)
@@ -57,7 +57,7 @@ def test_only_what_is_asked_for_is_scored() -> None:
     assert score(list(METRICS), texts, texts).keys() >= {"bleu", "rouge1", "macro_f1", "token_f1"}
 
 
-def test_what_is_no_metric_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_unknown_metric_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with pytest.raises(ConfigError, match=r"metrics: unknown 'rogue' .did you mean 'rouge'"):
         check_metrics(["bleu", "rogue"])
     with pytest.raises(ConfigError, match="metrics: is empty"):

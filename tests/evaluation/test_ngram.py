@@ -45,7 +45,7 @@ def test_bigrams_by_the_equation(tokens: list[int], word: int, last: int) -> Non
     assert model.probability(word, [3, last]) == pytest.approx(wanted)
 
 
-def test_a_text_that_was_counted_is_likelier_than_another() -> None:
+def test_the_training_text_is_more_likely_than_another() -> None:
     text = [1, 2, 3, 4] * 30
     model = NgramModel(text, order=3, vocab_size=10)
     assert model.nats(text, start=0) / len(text) < 0.2
@@ -53,7 +53,7 @@ def test_a_text_that_was_counted_is_likelier_than_another() -> None:
     assert NgramModel([5] * 9, order=1, vocab_size=10).nats([5], start=0) < math.log(10)
 
 
-def test_what_cannot_be_counted() -> None:
+def test_too_short_texts_are_refused() -> None:
     with pytest.raises(ConfigError, match="order: got 0"):
         NgramModel([1, 2], order=0, vocab_size=3)
     with pytest.raises(InputError, match="2 tokens are too few for n-grams of order 3"):

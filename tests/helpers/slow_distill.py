@@ -20,7 +20,7 @@ from outrider.jobs.folder import JobFolder, Unit
 
 BLOCK, UNITS = 8, 11
 """Rows of a unit; units of both splits."""
-distiller, start_worker = module._Distiller, module.start_worker
+distiller, start_worker = module._DistillBlock, module.start_worker
 
 
 @dataclass
@@ -79,7 +79,7 @@ def run(home: Path, out: Path, workers: int, notes: Path, moment: str) -> None:
     os.environ |= {"SLOW_NOTES": str(notes), "SLOW_MOMENT": moment}
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # where workers find this module
     module.start_worker = start_slow
-    module._Distiller = lambda *parts: slow(distiller(*parts))
+    module._DistillBlock = lambda *parts: slow(distiller(*parts))
     place = {"workers": workers, "threads": 1, "progress": False}
     try:
         module.distill(home / "model", home / "prepared", out, **place)

@@ -56,7 +56,7 @@ def distilled(folder: Path, name: str = "out", **options) -> Prepared:
     return distill(folder / "model", folder / "prepared", folder / name, progress=False, **options)
 
 
-def test_targets_are_what_greedy_says_to_each_source_alone(folder: Path) -> None:
+def test_targets_equal_greedy_output_of_each_source(folder: Path) -> None:
     found = distilled(folder)
     model = load(folder / "model")
     config = decode_settings(model.defaults, {})
@@ -80,7 +80,7 @@ def test_targets_are_what_greedy_says_to_each_source_alone(folder: Path) -> None
     assert len(lengths) > 2, "a model that always says the same tests nothing"
 
 
-def test_consensus_takes_what_the_others_are_like(folder: Path) -> None:
+def test_consensus_chooses_the_most_similar(folder: Path) -> None:
     found = distilled(folder, strategy="beam", beams=3, n_best=3, consensus=True)
     likeliest = distilled(folder, "likeliest", strategy="beam", beams=3)
     model = load(folder / "model")
@@ -108,7 +108,7 @@ def test_consensus_takes_what_the_others_are_like(folder: Path) -> None:
         {"strategy": "beam", "beams": 2, "length_penalty": 0.5},
     ],
 )
-def test_what_the_model_is_not_sure_of_is_left_out(folder: Path, options: dict[str, Any]) -> None:
+def test_improbable_targets_are_dropped(folder: Path, options: dict[str, Any]) -> None:
     model = load(folder / "model")
     config = decode_settings(model.defaults, {**options, "scores": True})
     columns = ["source_ids", "target_ids"]
@@ -151,7 +151,7 @@ def test_the_folder_trains_and_names_its_origin(folder: Path) -> None:
     assert not (folder / "out.partial").exists()
 
 
-def test_a_killed_run_goes_on_at_the_first_missing_shard(
+def test_a_killed_run_resumes_at_the_first_missing_shard(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     whole = distilled(folder, "whole")

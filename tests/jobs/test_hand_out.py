@@ -94,7 +94,7 @@ def test_damaged_input_is_an_outcome(monkeypatch) -> None:
     assert len(outcomes) == len(UNITS)
 
 
-def test_what_a_worker_raises_is_raised_here(monkeypatch) -> None:
+def test_errors_of_a_worker_are_raised_by_the_driver(monkeypatch) -> None:
     with pytest.raises(ResourceError, match="the disk is full"):
         run(monkeypatch, failing(ResourceError("the disk is full")))
     with pytest.raises(TaskError):
@@ -113,7 +113,7 @@ def test_a_worker_that_ends_again_and_again_is_one_sentence(monkeypatch) -> None
         run(monkeypatch, failing(ActorError()))
 
 
-def test_more_workers_than_gpus_would_wait_for_ever(monkeypatch) -> None:
+def test_more_workers_than_gpus_are_refused(monkeypatch) -> None:
     monkeypatch.setattr(workers, "running_ray", lambda *_, **__: nullcontext(Ray()))
     message = "workers: got 3, but Ray has 2 GPUs; each needs one"
     with (

@@ -64,7 +64,7 @@ def test_a_second_driver_is_refused_and_disturbs_nothing(home: Path, tmp_path: P
     check_rows(home, tmp_path / "out")
 
 
-def test_a_damaged_shard_is_named_and_the_rest_goes_on(copy: Path, capsys) -> None:
+def test_a_damaged_shard_is_named_and_the_others_are_finished(copy: Path, capsys) -> None:
     whole = damage(copy, "train-00002.parquet")
     (copy / "prepared" / "train-00003.parquet").rename(copy / "elsewhere")
     line = ["distill", f"{copy}/model", f"--data={copy}/prepared", f"--out={copy}/out", "-q"]
@@ -135,7 +135,7 @@ def test_a_shard_of_another_model_does_not_count(copy: Path) -> None:
     check_rows(copy, copy / "out")
 
 
-def test_status_of_what_is_finished_and_of_what_never_began(home: Path, tmp_path: Path) -> None:
+def test_status_of_finished_and_unstarted_jobs(home: Path, tmp_path: Path) -> None:
     status = read_status(home / "whole")
     assert (status.shards, status.done, status.rows, status.rows_done) == (UNITS, UNITS, 85, 85)
     assert status.aside == {}

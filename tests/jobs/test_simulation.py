@@ -30,7 +30,7 @@ def test_with_nothing_in_the_way_all_workers_work(simulation: ModuleType) -> Non
     assert (seen.deaths, seen.lost, seen.driver, seen.runs) == (0, 0.0, 0.0, 1)
 
 
-def test_what_is_lost_is_what_the_exponential_says(simulation: ModuleType) -> None:
+def test_lost_work_follows_the_exponential_distribution(simulation: ModuleType) -> None:
     """Deaths a finished shard are e^(rate·t) - 1; each ended before the shard did."""
     unit, hourly = 60.0, 2.0
     seen = simulation.simulate(
@@ -51,7 +51,7 @@ def test_a_driver_that_has_no_time_is_the_limit(simulation: ModuleType) -> None:
     assert seen.seconds == pytest.approx(50 * simulation.UNITS * (0.5 + 0.01 * 50), rel=0.15)
 
 
-def test_shards_that_nobody_survives_are_asked_for_again(simulation: ModuleType) -> None:
+def test_shards_whose_workers_die_are_repeated(simulation: ModuleType) -> None:
     """A shard as long as workers live fails four times in a row now and then; no work is lost."""
     seen = simulation.simulate(
         simulation.Costs(**FREE), workers=20, unit_seconds=3600.0, deaths_per_hour=1.0

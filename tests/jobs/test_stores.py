@@ -119,13 +119,13 @@ def translated(model: Path, source: str, out: str, **options):
 def started(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Which files are begun, in their order."""
     begun: list[str] = []
-    original = module._Translating.__call__
+    original = module._TranslateFile.__call__
 
     def counted(self, unit, advance) -> None:
         begun.append(unit.name)
         original(self, unit, advance)
 
-    monkeypatch.setattr(module._Translating, "__call__", counted)
+    monkeypatch.setattr(module._TranslateFile, "__call__", counted)
     return begun
 
 
@@ -176,7 +176,7 @@ def test_from_a_disk_to_a_store_and_back(
         translated(model, f"{store}/in", tmp_path.as_uri() + "/out")
 
 
-def test_interrupted_and_given_again_it_does_what_is_missing(
+def test_an_interrupted_job_is_resumed(
     model: Path, expected: dict[str, str], root: str, started: list[str]
 ) -> None:
     source, out = fill(f"{root}/in"), f"{root}/out"
@@ -233,18 +233,18 @@ def test_a_damaged_object_is_named_and_set_aside(
     assert names(out) == {*expected, "translated.json"}
 
 
-def test_an_object_that_changes_while_it_is_translated_does_not_count(
+def test_an_object_that_changes_during_translation_is_refused(
     model: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, out = fill(f"{store}/in"), f"{store}/out"
-    original = module._look
+    original = module._list_units
 
     def look(*arguments):
         found = original(*arguments)
         put(f"{source}/c.txt", "dab bad.\nabcd\nc b a.\n")  # as many rows
         return found
 
-    monkeypatch.setattr(module, "_look", look)
+    monkeypatch.setattr(module, "_list_units", look)
     with pytest.raises(DataError, match=r"c\.txt: changed while it was translated; run again"):
         translated(model, source, out)
     assert "c.txt" not in names(out)
@@ -372,8 +372,8 @@ def at(unit, name, original):
     )
 
 if moment == "start":
-    original = translate._Translating.__call__
-    translate._Translating.__call__ = at("c.txt", "start", original)
+    original = translate._TranslateFile.__call__
+    translate._TranslateFile.__call__ = at("c.txt", "start", original)
 elif moment == "record":
     folder.JobFolder.finish = at("c.txt", "record", folder.JobFolder.finish)
 else:
@@ -440,7 +440,7 @@ def said(capfd: pytest.CaptureFixture[str], *line: str) -> str:
     return sentence
 
 
-def test_what_is_wrong_is_one_sentence_with_the_url(
+def test_errors_are_one_sentence_with_the_url(
     model: Path, bucket: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]
 ) -> None:
     fill(str(tmp_path / "in"))
@@ -479,7 +479,7 @@ def test_what_is_wrong_is_one_sentence_with_the_url(
         ),
     ],
 )
-def test_what_a_store_refuses_is_one_sentence(
+def test_refusals_of_a_store_are_one_sentence(
     model: Path, monkeypatch: pytest.MonkeyPatch, fault, error: type[OutriderError], sentence: str
 ) -> None:
     def refuse(*_, **__):
@@ -492,7 +492,7 @@ def test_what_a_store_refuses_is_one_sentence(
         translated(model, "memory://in", "memory://out")
 
 
-def test_a_store_that_takes_nothing_keeps_what_is_finished(
+def test_a_read_only_store_keeps_finished_shards(
     model: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     source, out = fill(f"{store}/in"), f"{store}/out"

@@ -83,7 +83,7 @@ def test_sampling_draws_as_if_all_were_one_text(model: Path, source: Path, tmp_p
     assert found == expected
 
 
-def test_killed_and_given_again_it_does_what_is_missing(
+def test_a_killed_job_is_resumed(
     model: Path,
     source: Path,
     expected: dict[str, str],
@@ -91,7 +91,7 @@ def test_killed_and_given_again_it_does_what_is_missing(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     done: list[str] = []
-    original = module._Translating.__call__
+    original = module._TranslateFile.__call__
 
     def counted(self, unit, advance) -> None:
         if len(done) == 2:
@@ -101,7 +101,7 @@ def test_killed_and_given_again_it_does_what_is_missing(
         done.append(unit.name)
 
     with monkeypatch.context() as patch:
-        patch.setattr(module._Translating, "__call__", counted)
+        patch.setattr(module._TranslateFile, "__call__", counted)
         with pytest.raises(KeyboardInterrupt):
             translated(model, source, tmp_path / "out")
     assert not (tmp_path / "out").exists()
@@ -110,7 +110,7 @@ def test_killed_and_given_again_it_does_what_is_missing(
 
     again: list[str] = []
     monkeypatch.setattr(
-        module._Translating,
+        module._TranslateFile,
         "__call__",
         lambda self, unit, advance: again.append(unit.name) or original(self, unit, advance),
     )
@@ -121,7 +121,7 @@ def test_killed_and_given_again_it_does_what_is_missing(
     assert not [path for path in out.iterdir() if path.name.startswith(".")]
 
 
-def test_what_cannot_be_read_is_set_aside(
+def test_unreadable_files_are_set_aside(
     model: Path, source: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:
     whole = (source / "b.txt.gz").read_bytes()
@@ -133,7 +133,7 @@ def test_what_cannot_be_read_is_set_aside(
     assert texts(translated(model, source, tmp_path / "out")) == expected
 
 
-def test_what_is_no_text_is_set_aside(
+def test_files_that_are_not_text_are_set_aside(
     model: Path, source: Path, expected: dict[str, str], tmp_path: Path
 ) -> None:
     (source / "a.txt").write_bytes(b"PK\x03\x04 and what a zip archive holds")

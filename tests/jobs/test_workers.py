@@ -76,7 +76,7 @@ def check_addresses(process: psutil.Process) -> None:
 
 
 @needs_ray
-def test_a_killed_driver_leaves_what_is_done_and_no_worker(driver: EngineThread) -> None:
+def test_a_killed_driver_leaves_finished_shards_and_no_worker(driver: EngineThread) -> None:
     driver.hold(*HELD)
     driver.start()
     driver.wait_at(*HELD)

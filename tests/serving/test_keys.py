@@ -147,7 +147,9 @@ def test_a_key_keeps_its_pace(tmp_path: Path) -> None:
     assert refused.value.status == 429
 
 
-def test_too_many_are_told_when_to_come_back(translator: Path, tmp_path: Path) -> None:
+def test_requests_over_the_rate_are_refused_with_retry_after(
+    translator: Path, tmp_path: Path
+) -> None:
     path = tmp_path / "keys.json"
     key = add_key(path, "bob", rate=1, priority="normal")
     with serving(Engine([read_spec(f"en-de={translator}")]), keyring=Keyring(path)) as url:
@@ -168,7 +170,7 @@ def test_a_key_that_is_removed_stops_working(ring, monkeypatch) -> None:
         ring_.check(key)
 
 
-def test_wrong_keys_take_the_same_time_whatever_they_begin_with(tmp_path: Path) -> None:
+def test_wrong_keys_take_the_same_time(tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     known = [add_key(path, f"user {n}", rate=None, priority="normal") for n in range(20)]
     ring = Keyring(path)
@@ -274,7 +276,7 @@ def test_a_valid_file_without_keys_revokes_all(ring) -> None:
     assert keyring.fault is None
 
 
-def test_ready_says_why_keys_cannot_be_read(serve, translator: Path, ring) -> None:
+def test_ready_gives_the_reason_for_unreadable_keys(serve, translator: Path, ring) -> None:
     path, key = ring
     clock = Clock()
     url = serve(f"en-de={translator}", keyring=Keyring(path, clock))

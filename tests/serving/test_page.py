@@ -87,7 +87,7 @@ def words(browser: Browser, mode: str) -> str:
     return text.removesuffix("end").strip()
 
 
-def test_types_and_watches_both_lanes_come_to_the_same_text(browser, demo) -> None:
+def test_both_lanes_reach_the_same_text(browser, demo) -> None:
     write(browser, TEXT)
     browser.press("Enter", 13, modifiers=2)
     browser.wait("document.querySelector('#tandem .round.drafted')")  # a draft on its way
@@ -226,7 +226,7 @@ def test_languages_are_chosen_where_a_model_has_many(tmp_path) -> None:
         assert words(browser, "ar").replace(" ", "") == said.replace(" ", "")
 
 
-def test_what_is_wrong_is_shown(browser) -> None:
+def test_errors_are_shown(browser) -> None:
     browser.evaluate("document.querySelector('#model').options[0].value = 'nobody'")
     write(browser, "Where?")
     browser.point("#go", click=True)
@@ -235,7 +235,7 @@ def test_what_is_wrong_is_shown(browser) -> None:
     browser.events = [one for one in browser.events if one["method"] != "Log.entryAdded"]  # a 404
 
 
-def test_a_key_is_asked_for_and_taken(translator, tmp_path) -> None:
+def test_a_key_is_requested_and_accepted(translator, tmp_path) -> None:
     secret = add_key(tmp_path / "keys.json", "alice", rate=None, priority="normal")
     engine = Engine([read_spec(f"en-de={translator}")])
     with (
@@ -272,7 +272,7 @@ def test_chinese_dark_and_remembered(browser, address) -> None:
     assert browser.evaluate(left) == 0
 
 
-def test_both_languages_say_the_same_things(browser) -> None:
+def test_both_languages_have_the_same_texts(browser) -> None:
     names = browser.evaluate(
         "import('/page/words.js').then(({ WORDS }) => Object.values(WORDS).map(Object.keys))"
     )
@@ -280,7 +280,7 @@ def test_both_languages_say_the_same_things(browser) -> None:
     assert names[0] == names[1]
 
 
-def test_who_wants_no_motion_gets_the_end_at_once(browser) -> None:
+def test_reduced_motion_shows_the_end(browser) -> None:
     browser.look(*DESK, still=True)
     write(browser, TEXT)
     browser.point("#go", click=True)

@@ -86,7 +86,7 @@ def test_it_runs_without_torch(start, translator) -> None:
     assert "libtorch" not in maps.read_text()
 
 
-def test_unknown_languages_are_said_at_the_start(start, translator) -> None:
+def test_unknown_languages_are_reported_at_the_start(start, translator) -> None:
     server = start(translator, "--lazy")
     assert (
         "tiny: its languages are unknown; ask without source and target" in server.log.read_text()
@@ -109,7 +109,7 @@ def test_unknown_languages_are_said_at_the_start(start, translator) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_said_before_anything_is_loaded(
+def test_errors_are_reported_before_loading(
     translator: Path, capsys: pytest.CaptureFixture[str], arguments: tuple[str, ...], said: str
 ) -> None:
     line = [one.format(model=translator) for one in arguments]

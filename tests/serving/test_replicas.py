@@ -62,7 +62,7 @@ def ask(url: str, text: str) -> httpx.Response:
     return httpx.post(f"{url}/translate", json=body, timeout=60)
 
 
-def test_a_killed_replica_is_replaced_and_nobody_waits_for_ever(server, offline) -> None:
+def test_a_killed_replica_is_replaced(server, offline) -> None:
     url, process = server
     assert isinstance(offline, Translator)
     long = " ".join([TEXT] * 40)

@@ -11,7 +11,7 @@ def job(pieces: int, priority: Priority = Priority.normal, tokens: int = 10) -> 
     return handle(*[tokens] * pieces, priority=priority)
 
 
-def test_a_short_request_waits_for_one_sentence_of_a_book() -> None:
+def test_a_short_request_waits_for_one_sentence_of_a_document() -> None:
     queue = FairQueue()
     book, note = job(1000), job(1)
     queue.add(book)

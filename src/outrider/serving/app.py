@@ -135,7 +135,8 @@ def build_app(
         try:
             await engine.start(load=load)
         except OutriderError as error:
-            app.state.fault = error.__cause__ or error
+            cause = error.__cause__
+            app.state.fault = cause if isinstance(cause, OutriderError) else error
             raise
         try:
             yield

@@ -110,7 +110,7 @@ def test_blanks_and_comments_survive(texts: list[tuple[list[str], str, list[str]
 
 
 @given(st.text(alphabet="<>/!-?[]ACDT ab'\"&;nsp#0160x"))
-def test_a_page_whose_texts_stay_is_the_same_page(text: str) -> None:
+def test_unchanged_texts_give_an_unchanged_page(text: str) -> None:
     """Only entities of texts are written in another way."""
     page = read_page(text)
     assert html.unescape(page.write(page.texts)) == html.unescape(text)

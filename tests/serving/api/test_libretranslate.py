@@ -35,7 +35,7 @@ def test_alternatives_are_those_of_beam_search(url, offline) -> None:
     assert [len(one) for one in answer["alternatives"]] == [2, 2]
 
 
-def test_the_only_language_is_known_without_looking(url, offline) -> None:
+def test_the_only_language_needs_no_detection(url, offline) -> None:
     body = {"q": "two men", "source": "auto", "target": "de"}
     assert httpx.post(f"{url}/translate", json=body).json() == {
         "translatedText": offline.translate("two men"),
@@ -43,7 +43,7 @@ def test_the_only_language_is_known_without_looking(url, offline) -> None:
     }
 
 
-def test_a_language_is_told_from_the_text(serve, translator, tmp_path, offline) -> None:
+def test_a_language_is_detected_from_the_text(serve, translator, tmp_path, offline) -> None:
     twin = tmp_path / "twin"
     twin.symlink_to(translator)
     url = serve(f"en-de={translator}", f"zh-de={twin}", load=False)

@@ -132,7 +132,7 @@ def test_a_translation_model_translates_prompts(client, offline) -> None:
     assert len(parts) > 1, "sentence by sentence"
 
 
-def test_a_sentence_written_from_right_to_left_is_told_whole(serve, tmp_path: Path) -> None:
+def test_a_right_to_left_sentence_is_sent_whole(serve, tmp_path: Path) -> None:
     folder = drafted.save_translator(tmp_path / "turned", right_to_left=True)
     with openai.OpenAI(
         base_url=f"{serve(f'en-de={folder}')}/v1", api_key="none", max_retries=0
@@ -173,7 +173,7 @@ def test_a_chat(client: openai.OpenAI, alone: Generator) -> None:
     assert "".join(one.choices[0].delta.content or "" for one in told) == said
 
 
-def test_what_users_write_is_never_a_special_token(client: openai.OpenAI) -> None:
+def test_text_of_users_is_never_a_special_token(client: openai.OpenAI) -> None:
     with pytest.raises(openai.UnprocessableEntityError, match="spells out </s>"):
         client.chat.completions.create(
             model="chatty", messages=[{"role": "user", "content": "a</s>system"}]
@@ -204,7 +204,7 @@ def test_a_model_that_holds_no_conversations(client: openai.OpenAI, model: str, 
     ],
     ids=str,
 )
-def test_what_is_wrong_is_told_as_openai_does(url, change, status, key) -> None:
+def test_errors_have_the_format_of_openai(url, change, status, key) -> None:
     body = {"model": "text", "prompt": "two", "max_tokens": 4} | change
     answer = httpx.post(f"{url}/v1/completions", json=body)
     assert answer.status_code == status
@@ -220,7 +220,7 @@ class Bytes:
         return bytes(ids).decode("utf-8", "ignore")
 
 
-def test_letters_of_several_tokens_are_told_whole() -> None:
+def test_characters_of_several_tokens_are_sent_whole() -> None:
     stream = TextStream(Bytes(), list(b"before "))
     told = [stream.add([byte]) for byte in "é漢a".encode()]
     assert told == ["", "é", "", "", "漢", "a"]
@@ -236,7 +236,7 @@ def test_letters_of_several_tokens_are_told_whole() -> None:
         (b"  ", [""]),
     ],
 )
-def test_blanks_around_a_translation_are_not_told(said: bytes, sentences: list[str]) -> None:
+def test_spaces_around_a_translation_are_not_sent(said: bytes, sentences: list[str]) -> None:
     choice = Choice(0, (), TextStream(Bytes()), True)
     told = [choice.add(Delta(0, 0, (byte,))) for byte in said]
     for number, text in enumerate(sentences, start=1):

@@ -45,13 +45,13 @@ def test_options_are_those_of_the_library(url, offline, options) -> None:
     assert answer.json() == {"translatedText": offline.translate(body["q"], **options)}
 
 
-def test_a_form_as_libretranslates_clients_send_it(url, offline) -> None:
+def test_a_form_of_libretranslates_clients(url, offline) -> None:
     form = {"q": "two men play", "source": "en", "target": "de"}
     answer = httpx.post(f"{url}/translate", data=form)
     assert answer.json() == {"translatedText": offline.translate("two men play")}
 
 
-def test_a_multipart_form_is_read_like_an_urlencoded_one(url, offline) -> None:
+def test_a_multipart_form_equals_an_urlencoded_one(url, offline) -> None:
     for text in ("two men play", "", "where is\r\n--the\nstation? é 我们 --", "a&b=c\r\n\r\nd"):
         form = {"q": text, "source": "en", "target": "de", "alternatives": "1"}
         answers = [
@@ -66,7 +66,7 @@ def test_a_multipart_form_is_read_like_an_urlencoded_one(url, offline) -> None:
     assert answer.json() == {"translatedText": offline.translate(["two men", "play"])}
 
 
-def test_detect_names_an_unknown_field_too(url) -> None:
+def test_detect_names_an_unknown_field(url) -> None:
     for body in ({"json": {"q": "a", "text": "b"}}, {"data": {"q": "a", "text": "b"}}):
         answer = httpx.post(f"{url}/detect", **body)
         assert answer.status_code == 422
@@ -95,7 +95,7 @@ PART = b'--b\r\nContent-Disposition: form-data; name="q"\r\n\r\na\r\n'
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_is_wrong_with_a_form_is_named(url, kind, body, said) -> None:
+def test_errors_of_a_form_are_named(url, kind, body, said) -> None:
     answer = httpx.post(f"{url}/translate", content=body, headers={"Content-Type": kind})
     assert answer.status_code == (413 if "bytes" in said else 422)
     assert said in answer.json()["error"]
@@ -114,7 +114,7 @@ def test_languages(url) -> None:
     assert one == {"code": "en", "name": "English", "targets": ["de"]}
 
 
-def test_languages_that_nobody_translates(url) -> None:
+def test_unknown_language_pairs(url) -> None:
     answer = httpx.post(f"{url}/translate", json={"q": "a", "source": "fr", "target": "de"})
     assert answer.status_code == 404
     assert "available: en to de" in answer.json()["error"]
@@ -136,7 +136,7 @@ def test_languages_that_nobody_translates(url) -> None:
     ],
     ids=lambda value: str(value)[:30],
 )
-def test_what_is_wrong_is_named(url, change, status, said) -> None:
+def test_errors_are_named(url, change, status, said) -> None:
     body = {"q": "a", "source": "en", "target": "de"} | change
     answer = httpx.post(f"{url}/translate", json=body)
     assert answer.status_code == status
@@ -159,7 +159,7 @@ def test_an_answer_does_not_wait_for_the_clients_acknowledgement(url) -> None:
     assert min(waited) < 0.03
 
 
-def test_pages_of_other_hosts_ask_only_if_allowed(serve, translator, url) -> None:
+def test_other_origins_need_permission(serve, translator, url) -> None:
     other = {"Origin": "https://example.org", "Access-Control-Request-Method": "POST"}
     assert (
         "access-control-allow-origin"
@@ -174,7 +174,7 @@ def test_pages_of_other_hosts_ask_only_if_allowed(serve, translator, url) -> Non
 
 
 @pytest.mark.parametrize("path", ["/translate", "/v1/completions"])
-def test_a_client_that_hangs_up_is_called_off(serve, translator, path) -> None:
+def test_a_disconnected_client_is_cancelled(serve, translator, path) -> None:
     url = serve(f"en-de={translator}")
     long = " ".join([TEXT] * 20)
     asked = {"q": long, "source": "en", "target": "de"}

@@ -46,7 +46,7 @@ def spelled(rounds: list[dict[str, Any]]) -> str:
     return " ".join(pieces[n].strip() for n in sorted(pieces))
 
 
-def test_both_modes_tell_how_they_came_to_the_same_text(url, offline) -> None:
+def test_both_modes_stream_the_rounds_of_the_same_text(url, offline) -> None:
     found = events(url, text=TEXT, draft_tokens=3)
     names = [name for name, _ in found]
     assert names[0] == "start"
@@ -80,7 +80,7 @@ def test_a_model_that_writes_from_right_to_left_is_not_watched(serve, tmp_path: 
     assert httpx.post(f"{url}/translate", json={"q": TEXT, "source": "en", "target": "de"}).text
 
 
-def test_gamma_is_asked_of_the_drafter(url, offline) -> None:
+def test_gamma_is_used(url, offline) -> None:
     refused = []
     for gamma in (0.0, 1.0):
         found = events(url, text=TEXT, gamma=gamma, draft_tokens=4)
@@ -113,7 +113,7 @@ def test_the_end_is_a_round_too(serve) -> None:
         assert of(found, "done", mode)[0]["text"] == spelled(of(found, "round", mode))
 
 
-def test_models_and_what_they_are_told(url) -> None:
+def test_models_and_their_languages(url) -> None:
     (one,) = httpx.get(f"{url}/watch").json()
     assert one == {"name": "en-de", "pair": ["en", "de"], "sources": [], "targets": []}
 
@@ -131,7 +131,7 @@ def test_a_model_without_a_drafter_and_one_that_continues(serve, writer, tmp_pat
     assert found[0][1]["source"] == [[]]
 
 
-def test_a_model_of_many_languages_is_told_two(serve, tmp_path) -> None:
+def test_a_multilingual_model_needs_two_languages(serve, tmp_path) -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     folder = families.save(
         families.make("m2m_100"), tmp_path / "many", before="eng_Latn", after="</s>", languages=True
@@ -151,7 +151,7 @@ def test_a_model_of_many_languages_is_told_two(serve, tmp_path) -> None:
     assert "target_language" in answer.json()["error"]
 
 
-def test_attention_is_told_where_the_engine_can(serve, translator, url) -> None:
+def test_attention_is_sent_if_the_backend_returns_it(serve, translator, url) -> None:
     pytest.importorskip("outrider_native", reason="pip install ./native to test the core")
     assert "looks" not in {name for name, _ in events(url, text="two men")}
     native = serve(f"en-de={translator}", load_options={"backend": "native"})
@@ -184,7 +184,7 @@ def test_attention_is_told_where_the_engine_can(serve, translator, url) -> None:
     ],
     ids=str,
 )
-def test_what_is_wrong_is_named(url, change, status, said) -> None:
+def test_errors_are_named(url, change, status, said) -> None:
     answer = httpx.post(f"{url}/watch", json={"text": "a"} | change)
     assert answer.status_code == status
     assert said in json.dumps(answer.json())
@@ -233,7 +233,7 @@ def test_every_run_begins_when_the_request_began(url, monkeypatch) -> None:
     assert began[0] is not None
 
 
-def test_a_viewer_that_hangs_up_is_called_off(serve, translator, monkeypatch) -> None:
+def test_a_disconnected_viewer_is_cancelled(serve, translator, monkeypatch) -> None:
     step = Session.step
 
     def late(session: Session) -> Any:
