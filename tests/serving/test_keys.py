@@ -147,7 +147,7 @@ def test_a_key_keeps_its_pace(tmp_path: Path) -> None:
     assert refused.value.status == 429
 
 
-def test_requests_over_the_rate_are_refused_with_retry_after(
+def test_requests_over_the_rate_are_refused(
     translator: Path, tmp_path: Path
 ) -> None:
     path = tmp_path / "keys.json"

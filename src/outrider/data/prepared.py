@@ -10,7 +10,7 @@ from rich.text import Text
 
 from outrider.data.manifest import Manifest, read_manifest
 from outrider.data.shards import BlockReader
-from outrider.data.verify import find_damaged, verify_shards
+from outrider.data.verify import find_damaged
 from outrider.errors import DataError
 from outrider.text.tokenizer import Tokenizer, load_tokenizer
 
@@ -32,8 +32,9 @@ class Prepared:
         return load_tokenizer(self.folder)
 
     def verify(self) -> None:
-        """Check the checksums of the shards and the range of their token ids."""
-        verify_shards(self.folder, self.manifest, self.tokenizer)
+        """Raise an error if a shard changed or has token ids outside the vocabulary."""
+        for fault in self.damaged().values():
+            raise DataError(fault)
 
     def damaged(self) -> dict[str, str]:
         """Return the faults of damaged shards by name."""

@@ -20,20 +20,14 @@ from outrider.files import file_sha256, read_json, write_json
 from outrider.text.tokenizer import Tokenizer
 from outrider.text.tokenizer.pair import PairTokenizer
 
-__all__ = ["find_damaged", "verify_shards"]
+__all__ = ["find_damaged"]
 
 NAME = ".verified.json"
 SPECIAL_IDS = ("pad_id", "eos_id", "unk_id", "bos_id")
 
 
-def verify_shards(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> None:
-    """Raise an error for a changed shard or ids outside the vocabulary."""
-    for fault in find_damaged(folder, manifest, tokenizer).values():
-        raise DataError(fault)
-
-
 def find_damaged(folder: Path, manifest: Manifest, tokenizer: Tokenizer) -> dict[str, str]:
-    """Return the faults of damaged shards by name."""
+    """Return the faults of changed shards, or with ids outside the vocabulary, by name."""
     _check_special_ids(folder, manifest, tokenizer)
     shards = [shard for split in manifest.splits.values() for shard in split.shards]
     cached, verified, damaged = _read_cache(folder), {}, {}
