@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.data.lines import (
-    PATIENCE,
+    PIPE_WAIT,
     Line,
     Lines,
     decode,
@@ -178,7 +178,7 @@ def test_a_slow_pipe_is_waited_for_once() -> None:
         write(b"first\n")
         assert next(lines) == b"first"
         for _ in range(100):
-            timer = threading.Timer(PATIENCE / 2, write, [b"more\n"])
+            timer = threading.Timer(PIPE_WAIT / 2, write, [b"more\n"])
             timer.start()
             is_ready = lines.ready()
             timer.join()

@@ -147,9 +147,7 @@ def test_a_key_keeps_its_pace(tmp_path: Path) -> None:
     assert refused.value.status == 429
 
 
-def test_requests_over_the_rate_are_refused(
-    translator: Path, tmp_path: Path
-) -> None:
+def test_requests_over_the_rate_are_refused(translator: Path, tmp_path: Path) -> None:
     path = tmp_path / "keys.json"
     key = add_key(path, "bob", rate=1, priority="normal")
     with serving(Engine([read_spec(f"en-de={translator}")]), keyring=Keyring(path)) as url:
