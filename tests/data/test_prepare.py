@@ -237,7 +237,7 @@ def test_a_folder_that_is_not_ours_is_never_replaced(configure: Configure, tmp_p
         ("en", b"", r"train.en: the file is empty"),
         ("en", None, r"train.en: no such file"),
         ("de", b"x\n" * 299, r"train.en has 300 lines but .*train.de has 299"),
-        ("de", b"x\n" * 7 + b"\xff\n" + b"x\n" * 292, r"train.de, line 8: not UTF-8; mend"),
+        ("de", b"x\n" * 7 + b"\xff\n" + b"x\n" * 292, r"train.de, line 8: not UTF-8; fix"),
         ("en", b"x\n" * 7 + b"\0\n" + b"x\n" * 292, r"train.en, line 8: NUL byte; fix the line"),
         ("en", b"\n" * 300, r"data.train: no pair is left of 300 after cleaning \(300 empty\)"),
     ],

@@ -132,7 +132,7 @@ def test_improbable_targets_are_dropped(folder: Path, options: dict[str, Any]) -
         (source, target) for source, target in everything if mean(source) >= middle
     ]
     assert kept.manifest.splits["train"].dropped["the model was not sure of it"].count > 0
-    with pytest.raises(DataError, match=r"no answer .* is left \(.*the model was not sure of it"):
+    with pytest.raises(DataError, match=r"all rows were dropped \(.*the model was not sure of it"):
         distilled(folder, "none", **options, min_score=0.0)
 
 

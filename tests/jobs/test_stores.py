@@ -263,7 +263,7 @@ def test_other_settings_other_models_and_other_folders_do_not_mix(
     with pytest.raises(DataError, match=r"out: c\.txt was translated from another file"):
         translated(model, source, out)
     put(f"{store}/other/notes.md", "mine")
-    with pytest.raises(DataError, match="other: is there already, and no translation"):
+    with pytest.raises(DataError, match="other: exists and is not a translation"):
         translated(model, source, f"{store}/other")
     assert names(f"{store}/other") == {"notes.md"}
 
@@ -345,7 +345,7 @@ def test_where_nothing_is_created_exclusively_the_last_to_write_has_it(
     monkeypatch.setattr(
         claim.time, "sleep", lambda _: put(f"{out}/.lock", json.dumps({"owner": "faster"}))
     )
-    with pytest.raises(DataError, match="another process is at work"), open_job(out, {}):
+    with pytest.raises(DataError, match="another process is working"), open_job(out, {}):
         pass
 
 

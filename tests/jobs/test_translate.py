@@ -155,7 +155,7 @@ def test_other_settings_and_other_files_do_not_mix(
     with pytest.raises(DataError, match=r"out: c\.txt was translated from another file"):
         translated(model, source, out)
     (tmp_path / "other").mkdir()
-    with pytest.raises(DataError, match="other: is there already, and no translation"):
+    with pytest.raises(DataError, match="other: exists and is not a translation"):
         translated(model, source, tmp_path / "other")
     (source / "b.txt").write_text("a\n")
     with pytest.raises(DataError, match=r"in: has b\.txt both plain and gzipped"):
