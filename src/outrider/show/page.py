@@ -17,7 +17,7 @@ __all__ = ["html_page", "read_asset", "tandem_page", "write_page"]
 
 def read_asset(name: str) -> str:
     """Return a CSS or JS file of this folder."""
-    return files("outrider.torch.inspect").joinpath(name).read_text(encoding="utf-8")
+    return files("outrider.show").joinpath(name).read_text(encoding="utf-8")
 
 
 def html_page(title: str, body: str, *, style: str) -> str:
