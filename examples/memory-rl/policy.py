@@ -14,8 +14,8 @@ import torch
 from torch import Tensor, nn
 
 from outrider.torch.models import DecoderState, LanguageModelConfig
+from outrider.torch.models.base import init_weights
 from outrider.torch.models.build import build_position, build_stack
-from outrider.torch.models.words import init_weights
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.stack.memory import Memory, run_segment
 

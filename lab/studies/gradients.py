@@ -25,7 +25,7 @@ from torch.nn import functional as F
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.show.palette import INK, QUIET, SERIES, load_pyplot, save_figure, style_axes
 from outrider.torch.models import LanguageModel, LanguageModelConfig
-from outrider.torch.models.words import init_weights
+from outrider.torch.models.base import init_weights
 
 WIDTH, LAYERS = 64, 4
 ANSWERS, VOCABULARY = 8, 32

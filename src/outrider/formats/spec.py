@@ -330,7 +330,7 @@ def check_keys(cls: type[Any], values: Mapping[str, Any], *, prefix: str = "") -
     known = {field.name for field in fields(cls)} | {"model_type"}
     for key in values:
         if key not in known and not key.startswith("_"):
-            name = cls.__name__.replace("Description", "Config")
+            name = cls.__name__.replace("Spec", "Config")
             raise ConfigError(f"{prefix}{key}", f"unknown key of {name}{nearest(key, known)}")
 
 

@@ -32,7 +32,7 @@ from outrider.text.tokenizer.marian import MarianTokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Seq2Seq, load_model
-from outrider.torch.models.ctranslate2 import Words, to_ctranslate2
+from outrider.torch.models.ctranslate2 import TokenNames, to_ctranslate2
 from outrider.torch.models.folder import as_tensor
 from outrider.torch.models.marian import to_marian
 
@@ -68,7 +68,9 @@ def export_ctranslate2(
     if not isinstance(loaded, Seq2Seq):
         raise ModelError(f"{source}: is a language model; only models that translate are exported")
     suppress = model_defaults(source, TorchBackend(loaded))["suppress"]
-    spec = to_ctranslate2(loaded, _words(tokenizer), suppress=suppress, quantization=quantization)
+    spec = to_ctranslate2(
+        loaded, _token_names(tokenizer), suppress=suppress, quantization=quantization
+    )
     with _new_folder(Path(folder)) as draft:
         spec.save(str(draft))
         tokenizer.save(draft)
@@ -107,7 +109,7 @@ def export_copy(
     return Path(folder)
 
 
-def _words(tokenizer: Tokenizer) -> Words:
+def _token_names(tokenizer: Tokenizer) -> TokenNames:
     """List the names of the tokens of both sides."""
     if isinstance(tokenizer, MarianTokenizer):
         sides = tokenizer.names
@@ -118,7 +120,7 @@ def _words(tokenizer: Tokenizer) -> Words:
         raise ModelError("a source with a tokenizer of its own cannot be exported")
     source, target = ({index: name for name, index in ids.items()} for ids in sides)
     places = range(tokenizer.vocab_size)
-    return Words(
+    return TokenNames(
         [source.get(place, f"<unused {place}>") for place in places],
         [target.get(place, f"<unused {place}>") for place in places],
         tokenizer.unk_id,

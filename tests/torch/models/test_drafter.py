@@ -18,7 +18,7 @@ from outrider.torch.models import (
 )
 from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
-from outrider.torch.models.drafter import Slots
+from outrider.torch.models.drafter import TrainingSlots
 from outrider.torch.nn.loss import IGNORED
 from tests.helpers import tiny
 from tests.helpers.tensor_calls import torch_calls
@@ -73,7 +73,7 @@ def test_decoding_draws_what_training_computes(kind: str, position: str, prefix:
     with torch.no_grad():
         seen, memory, keep = seen_states(target, fed_BT)
         index_N = torch.arange(slots)
-        layout = Slots(
+        layout = TrainingSlots(
             torch.full((3, slots), prefix), index_N, index_N * 0, (index_N == 0).expand(3, -1)
         )
         hidden = drafter.train_blocks(seen, fed_BT, layout, memory, keep)

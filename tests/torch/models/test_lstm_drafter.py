@@ -12,7 +12,7 @@ from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError
 from outrider.torch.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq, load_drafter
-from outrider.torch.models.drafter import Slots
+from outrider.torch.models.drafter import TrainingSlots
 from outrider.torch.models.drafter.model import _table
 from outrider.torch.training.objectives import IGNORED, DrafterObjective
 from outrider.torch.training.objectives import drafter as module
@@ -77,7 +77,7 @@ def test_decoding_draws_what_training_computes(
     index = torch.cat([torch.arange(3), torch.arange(5), torch.arange(3)])
     anchor = torch.tensor([2] * 3 + [prefix] * 5 + [3] * 3).expand(3, -1)
     block = torch.tensor([0] * 3 + [1] * 5 + [2] * 3)
-    layout = Slots(anchor, index, block, (index == 0).expand(3, -1))
+    layout = TrainingSlots(anchor, index, block, (index == 0).expand(3, -1))
     with torch.no_grad():
         seen, memory, keep = seen_states(target)
         hidden = drafter.train_blocks(seen, fed(), layout, memory, keep)[:, 3:8]

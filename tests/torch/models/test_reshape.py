@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from outrider.errors import ConfigError
-from outrider.torch.models.reshape import add_words, keep_layers, rebuild
+from outrider.torch.models.reshape import add_tokens, keep_layers, rebuild
 from tests.helpers import tiny
 
 SOURCE, TARGET = torch.tensor([[5, 6, 7, 1]]), torch.tensor([[0, 8, 9]])
@@ -53,7 +53,7 @@ def test_new_words_begin_as_the_mean_and_the_others_stay(share: bool) -> None:
     assert model.logits_bias is not None
     model.logits_bias.data.normal_()
     words = tiny.VOCABULARY
-    grown = add_words(model, words + 2, range(words, words + 2))
+    grown = add_tokens(model, words + 2, range(words, words + 2))
     assert grown.config.vocab_size == words + 2
     assert torch.equal(logits(grown)[..., :words], logits(model))
     weights, before = grown.state_dict(), model.state_dict()
@@ -67,7 +67,7 @@ def test_new_words_begin_as_the_mean_and_the_others_stay(share: bool) -> None:
 def test_rows_that_no_token_had_are_taken_first() -> None:
     """Some vocabularies are rounded up, so that a model has more rows than its tokenizer ids."""
     model = tiny.seq2seq()
-    grown = add_words(model, tiny.VOCABULARY - 1, [tiny.VOCABULARY - 2])
+    grown = add_tokens(model, tiny.VOCABULARY - 1, [tiny.VOCABULARY - 2])
     assert grown.config.vocab_size == tiny.VOCABULARY
     mean = model.tokens.weight[: tiny.VOCABULARY - 2].mean(0)
     assert torch.allclose(grown.tokens.weight[tiny.VOCABULARY - 2], mean)

@@ -12,7 +12,7 @@ CPU = torch.device("cpu")
 
 
 def new_ring(rows: int, capacity: int, back: int) -> Ring:
-    return Ring(rows, capacity, back=back, width=2, dtype=torch.float64, device=CPU)
+    return Ring(rows, capacity, back=back, like=torch.zeros(2, dtype=torch.float64))
 
 
 def before(x: torch.Tensor, end: int, back: int) -> torch.Tensor:

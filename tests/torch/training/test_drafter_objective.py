@@ -10,7 +10,7 @@ from torch import Tensor
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.torch.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq
-from outrider.torch.models.drafter import Slots
+from outrider.torch.models.drafter import TrainingSlots
 from outrider.torch.training.objectives import IGNORED, DrafterObjective
 from outrider.torch.training.objectives import drafter as module
 from outrider.torch.training.objectives.drafter import tokens_at
@@ -149,7 +149,7 @@ def test_soft_labels_are_what_the_target_thinks_of_every_word(
         torch.testing.assert_close(ours, theirs, rtol=1e-4, atol=1e-8)
 
 
-def _states_to_logits(drafter: Drafter, run: module.TargetPass, slots: Slots) -> Tensor:
+def _states_to_logits(drafter: Drafter, run: module.TargetPass, slots: TrainingSlots) -> Tensor:
     """Score every slot, with the state along its block."""
     hidden = drafter.train_blocks(run.seen, run.fed_BT, slots, *run.source)
     rows, size = len(hidden), drafter.config.train_block
@@ -223,7 +223,7 @@ def test_only_slots_that_count_reach_the_head(rank: int, monkeypatch: pytest.Mon
 
 def test_the_whole_block_knows_some_tokens_and_never_all_of_a_rows_alike() -> None:
     drafter = build(tiny.seq2seq(), anchors=1, whole=True).train()
-    seen: list[Slots] = []
+    seen: list[TrainingSlots] = []
     original = drafter.train_blocks
 
     def watched(*args: Any) -> Tensor:
@@ -242,7 +242,7 @@ def test_the_whole_block_knows_some_tokens_and_never_all_of_a_rows_alike() -> No
 
 
 def test_tokens_beyond_the_end_do_not_count() -> None:
-    slots = Slots(
+    slots = TrainingSlots(
         torch.tensor([[0, 0, 2, 2]]), torch.tensor([0, 1, 0, 1]), torch.zeros(4), torch.ones(1, 4)
     )
     assert tokens_at(torch.tensor([[5, 6, 7]]), slots, IGNORED).tolist() == [[5, 6, 7, IGNORED]]

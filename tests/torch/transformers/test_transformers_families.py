@@ -23,7 +23,7 @@ from transformers import (
 from outrider.errors import InputError
 from outrider.torch.models import Drafter, DrafterConfig
 from outrider.torch.transformers import tandem
-from outrider.torch.transformers.loop import view_of
+from outrider.torch.transformers.loop import build_view
 
 WORDS, PAD, END = 40, 1, 2
 IDS = {"pad_token_id": PAD, "eos_token_id": END, "bos_token_id": 0}
@@ -90,7 +90,7 @@ def model(request: pytest.FixtureRequest) -> PreTrainedModel:
 def folder(model: PreTrainedModel, tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("folder")
     torch.manual_seed(3)
-    config = DrafterConfig.for_target(view_of(model).config, block=6, train_block=4)
+    config = DrafterConfig.for_target(build_view(model).config, block=6, train_block=4)
     Drafter(config).save_pretrained(path / "drafter")
     return path
 

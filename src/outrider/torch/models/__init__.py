@@ -8,7 +8,6 @@ from transformers import (
     AutoModelForSeq2SeqLM,
 )
 
-from outrider.formats.spec import check_keys
 from outrider.torch.models.configs import (
     CtcConfig,
     DrafterConfig,
@@ -43,7 +42,6 @@ __all__ = [
     "Seq2Seq",
     "Seq2SeqConfig",
     "TextEncoder",
-    "check_keys",
     "load_config",
     "load_ctc",
     "load_drafter",

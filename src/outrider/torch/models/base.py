@@ -1,10 +1,13 @@
-"""What `Seq2Seq` and `LanguageModel` share beyond their words: cached decoding."""
+"""Base classes of all models: embeddings and output head, and cached decoding."""
 
-from collections.abc import Sequence
+import math
+from collections.abc import Callable, Sequence
+from typing import Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
-from transformers import GenerationMixin
+from transformers import GenerationMixin, PreTrainedModel
+from transformers import initialization as init
 
 from outrider.errors import InputError
 from outrider.torch.models.build import (
@@ -16,15 +19,136 @@ from outrider.torch.models.build import (
 )
 from outrider.torch.models.configs import ModelConfig
 from outrider.torch.models.state import DecoderState
-from outrider.torch.models.words import WordModel
+from outrider.torch.nn.attention import AttentionBase
 from outrider.torch.nn.cache.ring import Ring
+from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.family.halting import Ponders
+from outrider.torch.nn.linear import Linear, pack, packable, product
+from outrider.torch.nn.loss import IGNORED, smoothed_cross_entropy
+from outrider.torch.nn.position import Positions
+from outrider.torch.nn.position.mlp import PositionMlp
+from outrider.torch.nn.position.relative import Relative
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["Model", "right_padding"]
+__all__ = ["Model", "TokenModel", "init_weights", "right_padding"]
 
 
-class Model(WordModel, GenerationMixin):
+@runtime_checkable
+class Resets(Protocol):
+    """A part that knows its first weights itself."""
+
+    def reset(self) -> None:
+        """Draw them."""
+        ...
+
+
+class TokenModel(PreTrainedModel):
+    """A model with embeddings and an output head; those built from it say what lies between."""
+
+    config: ModelConfig
+    tokens: nn.Embedding
+    position_mlp: PositionMlp | None
+    head: nn.Linear | None
+    """None where the embeddings are the head too."""
+    logits_bias: nn.Parameter | None
+    base_model_prefix = ""
+    _supports_sdpa = True
+    _packed_head: Tensor | None = None
+
+    def get_input_embeddings(self) -> nn.Module:
+        """Target embeddings."""
+        return self.tokens
+
+    def set_input_embeddings(self, value: nn.Embedding) -> None:
+        """Replace the target embeddings (and with them a tied head)."""
+        self.tokens = value
+
+    def get_output_embeddings(self) -> nn.Linear | None:
+        """The output head, where it is not the embedding itself."""
+        return self.head
+
+    def set_output_embeddings(self, value: nn.Linear) -> None:
+        """Replace the output head."""
+        self.head = value
+
+    def embed(
+        self,
+        table: nn.Embedding,
+        position: nn.Module | None,
+        ids_BT: Tensor,
+        positions: Positions,
+        recall: Callable[[Tensor], Tensor] | None = None,
+        *,
+        norm: nn.Module | None = None,
+    ) -> Tensor:
+        """Look tokens up and say where they stand; `norm` follows.
+
+        `recall` puts the embeddings before in front of a text that goes on.
+        """
+        x_BTD = table(ids_BT) * self.config.embedding_scale
+        if position is not None:
+            x_BTD = position(x_BTD, positions)
+        if self.position_mlp is not None:
+            x_BTD = self.position_mlp((recall or self.position_mlp.pad)(x_BTD))
+        if norm is not None:
+            x_BTD = norm(x_BTD)
+        return dropout(x_BTD, self.config.dropout, self.training)
+
+    def logits(self, hidden: Tensor) -> Tensor:
+        """Score every word of the vocabulary."""
+        return product(hidden, self.head_weight, self.logits_bias, self._packed_head)
+
+    @property
+    def head_weight(self) -> Tensor:
+        """One row for every word: the head's own, or the embedding's."""
+        return self.tokens.weight if self.head is None else self.head.weight
+
+    def pack_weights(self) -> None:
+        """Trade memory for speed on a CPU; only for a model that is not trained any more."""
+        if not packable(self.head_weight):
+            return
+        for module in self.modules():
+            if isinstance(module, Linear):
+                module.pack_weight()
+        self._packed_head = pack(self.head_weight)
+
+    def loss(
+        self,
+        hidden_BTD: Tensor,
+        labels_BT: Tensor,
+        *,
+        smoothing: float,
+        items: Tensor | float | None,
+    ) -> Tensor:
+        """Cross entropy per counted position.
+
+        Padding goes through the head too: picking the rest out would give every batch a shape of
+        its own, and a CPU compiles kernels for a new shape, which costs more than some padding.
+        """
+        if items is None:
+            items = int((labels_BT != IGNORED).sum().clamp(min=1))
+        logits_NV, label_N = self.logits(hidden_BTD).flatten(0, 1), labels_BT.flatten()
+        if isinstance(items, Tensor):
+            return smoothed_cross_entropy(logits_NV, label_N, smoothing) / items
+        return smoothed_cross_entropy(logits_NV, label_N, smoothing, scale=1 / items)
+
+    def penalty(self) -> Tensor | None:
+        """Return what training adds to the loss once per update, or None if no part asks."""
+        asking = (m for m in self.modules() if isinstance(m, AttentionBase | Ponders))
+        penalties = [one for one in (part.penalty() for part in asking) if one is not None]
+        return torch.stack(penalties).sum() if penalties else None
+
+    def _init_weights(self, module: nn.Module) -> None:
+        if isinstance(module, nn.Embedding):
+            std = module.embedding_dim**-0.5 if self.config.scale_embedding else 0.02
+            init.normal_(module.weight, std=std)
+        elif isinstance(module, TokenModel) and module.logits_bias is not None:
+            init.zeros_(module.logits_bias)
+        else:
+            init_weights(module)
+
+
+class Model(TokenModel, GenerationMixin):
     """A decoder with target embeddings and an output head."""
 
     decoder: Stack
@@ -96,14 +220,11 @@ class Model(WordModel, GenerationMixin):
     def _ring(self, state: DecoderState) -> Ring:
         """Return where `state` keeps the embeddings that the positional MLP looks back at."""
         if state.ring is None:
-            weight = self.tokens.weight
             state.ring = Ring(
                 state.rows,
                 state.capacity,
                 back=self.config.position_mlp - 1,
-                width=weight.shape[1],
-                dtype=weight.dtype,
-                device=weight.device,
+                like=self.tokens.weight,
                 slack=state.slack,
             )
         return state.ring
@@ -121,3 +242,31 @@ def right_padding(attention_mask: Tensor | None) -> Tensor | None:
             "attention_mask: rows must be padded on the right; set tokenizer.padding_side = 'right'"
         )
     return keep_BS
+
+
+def init_weights(module: nn.Module) -> None:
+    """Give the parts that all models are made of their first weights."""
+    if isinstance(module, nn.Linear):
+        init.xavier_uniform_(module.weight)
+        if module.bias is not None:
+            init.zeros_(module.bias)
+    elif isinstance(module, nn.RMSNorm):
+        init.ones_(module.weight)
+    elif isinstance(module, nn.LayerNorm):
+        init.ones_(module.weight)
+        init.zeros_(module.bias)
+    elif isinstance(module, Resets):
+        module.reset()
+    elif isinstance(module, nn.GRU | nn.LSTM):
+        for name, weight in module.named_parameters():
+            if name.startswith("weight_ih"):
+                init.xavier_uniform_(weight)
+            elif name.startswith("weight_hh"):
+                init.orthogonal_(weight)
+            else:
+                init.zeros_(weight)
+    elif isinstance(module, Relative):
+        bound = math.sqrt(6 / sum(module.weight_HKE.shape[1:]))
+        init.uniform_(module.weight_HKE, -bound, bound)
+        init.zeros_(module.content_bias)
+        init.zeros_(module.place_bias)

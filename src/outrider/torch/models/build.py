@@ -113,7 +113,7 @@ def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:
     return None
 
 
-def build_core(
+def build_mixer(
     config: ModelConfig, attention_key: str, layer: int, bias: BucketedBias | None = None
 ) -> SelfAttention:
     """Build what one layer knows other tokens by: its self-attention, or a state in that place."""
@@ -180,7 +180,7 @@ def build_stack(
     layers, bias = getattr(config, key), build_bias(config, causal=causal)
     blocks = []
     for layer in range(1 if config.depth == "shared" else layers):
-        attention = build_core(config, attention_key, layer, bias)
+        attention = build_mixer(config, attention_key, layer, bias)
         blocks.append(
             build_block(
                 config,

@@ -18,11 +18,10 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 from transformers.modeling_outputs import CausalLMOutput
 
-from outrider.torch.models.base import right_padding
+from outrider.torch.models.base import init_weights, right_padding
 from outrider.torch.models.build import build_block
 from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.seq2seq import Seq2Seq
-from outrider.torch.models.words import init_weights
 from outrider.torch.nn.attention import HeadShape, build_attention
 from outrider.torch.nn.ctc import ctc_loss
 from outrider.torch.nn.dropout import dropout

@@ -20,7 +20,7 @@ from outrider.torch.nn.norm import Norm
 from outrider.torch.nn.position import LearnedPosition, Positions, SinusoidalPosition
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["FORBIDDEN", "QUANTIZATIONS", "Words", "to_ctranslate2"]
+__all__ = ["FORBIDDEN", "QUANTIZATIONS", "TokenNames", "to_ctranslate2"]
 
 QUANTIZATIONS = ("float32", "int8")
 FORBIDDEN = -1e9
@@ -30,7 +30,7 @@ ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": 
 POSITIONS = ("sinusoidal", "learned")
 
 
-class Words(NamedTuple):
+class TokenNames(NamedTuple):
     """The name of every token, by id; the two sides may differ."""
 
     source: Sequence[str]
@@ -39,7 +39,7 @@ class Words(NamedTuple):
 
 
 def to_ctranslate2(
-    model: Seq2Seq, words: Words, *, suppress: Collection[int], quantization: str
+    model: Seq2Seq, words: TokenNames, *, suppress: Collection[int], quantization: str
 ) -> Any:
     """Return the library's specification with these weights; `save` writes it to a folder.
 
@@ -68,7 +68,7 @@ def to_ctranslate2(
     spec.decoder.embeddings.weight = _array(model.tokens.weight)
     spec.decoder.projection.weight = _array(model.head_weight)
     spec.decoder.projection.bias = _array(_head_bias(model, suppress))
-    _fill_words(spec, config, words)
+    _fill_names(spec, config, words)
     spec.validate()
     spec.optimize(quantization=quantization)
     return spec
@@ -97,7 +97,7 @@ def _check_exportable(config: Seq2SeqConfig) -> None:
         raise ModelError(f"eos_token_id lists {ends}; a folder of CTranslate2 holds one end token")
 
 
-def _fill_words(spec: Any, config: Seq2SeqConfig, words: Words) -> None:
+def _fill_names(spec: Any, config: Seq2SeqConfig, words: TokenNames) -> None:
     """Name the tokens; a model may have more of them than its tokenizer."""
     source, target = (
         [*names, *(f"<unused {n}>" for n in range(len(names), config.vocab_size))]

@@ -40,7 +40,7 @@ from outrider.torch.models.configs import (
     Seq2SeqConfig,
 )
 from outrider.torch.models.ctc import Ctc, split_weights
-from outrider.torch.models.drafter import Ahead, Drafter
+from outrider.torch.models.drafter import Drafter, ParallelDecoder
 from outrider.torch.models.language_model import LanguageModel
 from outrider.torch.models.masked_lm import MaskedLm
 from outrider.torch.models.pretrained import PretrainedEncoder, import_encoder
@@ -118,23 +118,25 @@ def load_config(folder: str | Path) -> Seq2SeqConfig | LanguageModelConfig:
 
 
 def load_drafter(
-    folder: str | Path, target: Seq2Seq | LanguageModel, ahead: Ahead | None = None
+    folder: str | Path, target: Seq2Seq | LanguageModel, parallel: ParallelDecoder | None = None
 ) -> Drafter | None:
     """Load the drafter that lies with a model and bind it to that model; None if there is none.
 
-    `ahead` is the model's CTC decoder, which the drafter may read.
+    `parallel` is the model's CTC decoder, which the drafter may read.
     """
     part = read_drafter(folder, target.config)
-    return None if part is None else build_drafter(part, target, ahead)
+    return None if part is None else build_drafter(part, target, parallel)
 
 
 def build_drafter(
-    part: Part[DrafterSpec], target: Seq2Seq | LanguageModel, ahead: Ahead | None = None
+    part: Part[DrafterSpec],
+    target: Seq2Seq | LanguageModel,
+    parallel: ParallelDecoder | None = None,
 ) -> Drafter:
     """Build the drafter that was read from a folder, and bind it to its target."""
     drafter = _build_side_decoder(part, DrafterConfig, Drafter, target)
     with naming(part.folder):
-        return drafter.bind(target, ahead)
+        return drafter.bind(target, parallel)
 
 
 def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:

@@ -18,7 +18,7 @@ from torch import Tensor, nn
 from transformers.modeling_outputs import BaseModelOutput, MaskedLMOutput
 
 from outrider.errors import InputError
-from outrider.torch.models.base import right_padding
+from outrider.torch.models.base import TokenModel, right_padding
 from outrider.torch.models.build import (
     build_embedding_norm,
     build_head,
@@ -28,7 +28,6 @@ from outrider.torch.models.build import (
     build_stack,
 )
 from outrider.torch.models.configs import MaskedLmConfig
-from outrider.torch.models.words import WordModel
 from outrider.torch.nn.loss import counted_places
 from outrider.torch.nn.position import Positions
 
@@ -38,7 +37,7 @@ SHAPE_STEP = 64
 """The number of places that are scored in training is a multiple of this."""
 
 
-class TextEncoder(WordModel):
+class TextEncoder(TokenModel):
     """Reads a text from both sides: ids in, hidden states out."""
 
     config_class = MaskedLmConfig

@@ -16,7 +16,7 @@ from outrider.torch.models.seq2seq import Seq2Seq
 from outrider.torch.nn.attention import load_attention
 
 __all__ = [
-    *("Layers", "add_words", "keep_layers", "keep_positions", "keep_words", "rebuild", "reverse"),
+    *("Layers", "add_tokens", "keep_layers", "keep_positions", "keep_tokens", "rebuild", "reverse"),
 ]
 
 Layers = Mapping[str, Sequence[int]]
@@ -50,7 +50,7 @@ def keep_layers(model: ModelT, layers: Layers) -> ModelT:
     return rebuild(model, weights, **changes)
 
 
-def add_words(model: ModelT, rows: int, new: Sequence[int]) -> ModelT:
+def add_tokens(model: ModelT, rows: int, new: Sequence[int]) -> ModelT:
     """Return a model of `rows` words; the `new` ones are the mean of all that came before them."""
     if getattr(model.config, "skip", None) is not None:
         raise ConfigError("start", "counts how common words are, so no word can be added")
@@ -66,7 +66,7 @@ def add_words(model: ModelT, rows: int, new: Sequence[int]) -> ModelT:
     return rebuild(model, weights, vocab_size=max(rows, model.config.vocab_size))
 
 
-def keep_words(model: Seq2Seq, source: Sequence[int], target: Sequence[int]) -> Seq2Seq:
+def keep_tokens(model: Seq2Seq, source: Sequence[int], target: Sequence[int]) -> Seq2Seq:
     """Return a model of some of the words: row n of a table is what row `source[n]` was.
 
     The sides get tables of their own, with equally many rows.

@@ -16,6 +16,7 @@ from outrider.data.config import Task
 from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError, DataError, OutriderError
 from outrider.files.hub import model_folder
+from outrider.formats.spec import check_keys
 from outrider.run_config import RunConfig
 from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.pair import PairTokenizer
@@ -29,7 +30,6 @@ from outrider.torch.models import (
     MaskedLmConfig,
     Seq2Seq,
     Seq2SeqConfig,
-    check_keys,
     load_config,
     load_model,
 )

@@ -37,8 +37,8 @@ from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.vocabulary import add_mask
 from outrider.torch.evaluation.likelihood import evaluate_text
 from outrider.torch.models import Drafter, MaskedLm
+from outrider.torch.models.base import TokenModel
 from outrider.torch.models.ctc import Ctc, split_weights
-from outrider.torch.models.words import WordModel
 from outrider.torch.training.build import Trained, encoder_folder, target_folder
 from outrider.torch.training.card import add_side_decoder_section, write_card
 from outrider.torch.training.checkpoint import Progress
@@ -167,7 +167,7 @@ def _write_model(
     final = folder.model
     note = ""
     with working_folder(final) as work:
-        if isinstance(model, WordModel):
+        if isinstance(model, TokenModel):
             model.save_pretrained(work)
             masked = isinstance(model, MaskedLm)
             (add_mask(prepared.tokenizer) if masked else prepared.tokenizer).save(work)
@@ -197,7 +197,7 @@ def _write_card(
     scores: dict[str, Any] | None = None,
 ) -> None:
     """A card of its own for a model; a drafter's is a part of its target's."""
-    write = write_card if isinstance(model, WordModel) else add_side_decoder_section
+    write = write_card if isinstance(model, TokenModel) else add_side_decoder_section
     weights = dict(model.named_parameters()).items()
     parameters = sum(w.numel() for name, w in weights if not name.startswith("target."))
     write(model_folder, config, parameters=parameters, provenance=provenance, scores=scores)

@@ -47,8 +47,8 @@ from torch.distributed.tensor import DTensor
 from torch.optim import Optimizer
 
 from outrider.torch.models import LanguageModel
+from outrider.torch.models.base import TokenModel
 from outrider.torch.models.pretrained import PretrainedEncoder
-from outrider.torch.models.words import WordModel
 from outrider.torch.nn.family.skip import SkippingStack
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.stack import Stack
@@ -91,7 +91,7 @@ def _average(weight: Tensor) -> None:
 
 def gathered_parts(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
     """List what is gathered apart, inner parts first, and what else they are called by."""
-    if not isinstance(model, WordModel) or model.penalty() is not None:
+    if not isinstance(model, TokenModel) or model.penalty() is not None:
         return []
     if isinstance(model, LanguageModel) and model.config.memory:
         return []

@@ -22,7 +22,7 @@ from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.vocabulary import check_same_tokenizer
 from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 from outrider.torch.models.folder import load_config, load_model
-from outrider.torch.models.reshape import add_words, keep_layers, rebuild
+from outrider.torch.models.reshape import add_tokens, keep_layers, rebuild
 from outrider.torch.nn.stack import Stack
 from outrider.torch.training.lora import add_adapters
 
@@ -151,7 +151,7 @@ def _adapted(
     section = config.model
     if words > known:
         with keys_as_typed():
-            model = add_words(model, words, range(known, words))
+            model = add_tokens(model, words, range(known, words))
     if section.lora is not None:
         add_adapters(model, section.lora)
     else:

@@ -30,7 +30,7 @@ from outrider.text.prompt_template import PromptTemplate
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Drafter, MaskedLm, Seq2Seq
 from outrider.torch.models.ctc import Ctc
-from outrider.torch.models.drafter import Slots
+from outrider.torch.models.drafter import TrainingSlots
 from outrider.torch.training.batches import valid_batches
 from outrider.torch.training.objectives import Objective
 from outrider.torch.training.objectives.base import IGNORED, Inputs
@@ -49,7 +49,7 @@ def count_rounds(drafter: Drafter, inputs: Inputs) -> tuple[int, int]:
     index_K = torch.arange(drafter.config.train_block, device=label_BT.device)
     anchor_B1, rounds = torch.zeros_like(count_B1), 0
     while bool((open_B1 := anchor_B1 < count_B1).any()):
-        slots = Slots(
+        slots = TrainingSlots(
             anchor_B1.expand(-1, len(index_K)),
             index_K,
             torch.zeros_like(index_K),

@@ -36,7 +36,7 @@ from outrider.errors import ConfigError, ModelError
 from outrider.files.hub import model_folder
 from outrider.torch.models import Drafter, LanguageModel, Seq2Seq
 from outrider.torch.models.folder import load_ctc, load_drafter
-from outrider.torch.transformers.loop import Loop, compare, view_of
+from outrider.torch.transformers.loop import TandemLoop, build_view, check_same_logits
 from outrider.torch.transformers.options import Prompt, check_dropped, check_model, check_options
 
 __all__ = ["Tandem", "tandem"]
@@ -79,7 +79,7 @@ class Tandem:
         prompt = Prompt.of(model, input_ids, model_kwargs)
         target, drafter = self._bind(model, prompt)
         ends = generation_config._eos_token_tensor
-        loop = Loop(
+        loop = TandemLoop(
             target,
             drafter,
             prompt,
@@ -107,8 +107,8 @@ class Tandem:
         now = [(weight.data_ptr(), weight._version) for weight in model.state_dict().values()]
         if (bound := self._bound.get(model)) is not None and bound[0] == now:
             return bound[1], bound[2]
-        target = view_of(model)
-        compare(target, prompt)
+        target = build_view(model)
+        check_same_logits(target, prompt)
         drafter = load_drafter(self.folder, target, load_ctc(self.folder, target))
         if drafter is None:
             raise ModelError(f"{self.folder}: has no drafter; outrider accelerate makes one")

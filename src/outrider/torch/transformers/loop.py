@@ -20,7 +20,7 @@ from outrider.torch.models.folder import build_model
 from outrider.torch.nn.cache import SLACK
 from outrider.torch.transformers.options import Prompt, Row, processors_of
 
-__all__ = ["Loop", "compare", "view_of"]
+__all__ = ["TandemLoop", "build_view", "check_same_logits"]
 
 NEAR = 32 * torch.finfo(torch.float32).eps
 """Two tokens are nearly tied when their scores differ by less than this share of the larger,"""
@@ -28,7 +28,7 @@ USUAL = 10.0
 """or of this, where that is more: a small logit may be the sum of large numbers."""
 
 
-class Loop:
+class TandemLoop:
     """Draft, verify, accept, for rows that each go on at their own pace."""
 
     def __init__(
@@ -147,7 +147,7 @@ AGREEMENT = 1e-3
 """By how much of the largest score they may differ."""
 
 
-def view_of(model: PreTrainedModel) -> Seq2Seq | LanguageModel:
+def build_view(model: PreTrainedModel) -> Seq2Seq | LanguageModel:
     """Build our model over the weights of theirs; on a CPU they are shared."""
     kind, name = model.config.model_type, type(model).__name__
     if kind not in READERS:
@@ -165,7 +165,7 @@ def view_of(model: PreTrainedModel) -> Seq2Seq | LanguageModel:
     return build_model(part, device=model.device, copy=False)
 
 
-def compare(target: Seq2Seq | LanguageModel, prompt: Prompt) -> None:
+def check_same_logits(target: Seq2Seq | LanguageModel, prompt: Prompt) -> None:
     """Refuse a model that does more than its config says, such as one with hooks or adapters."""
     config = target.config
     length = min(PROBE, config.max_positions, config.vocab_size - 1)

@@ -38,7 +38,7 @@ from outrider.text.tokenizer.pair import reversed_tokenizer
 from outrider.text.tokenizer.vocabulary import Cut, check_same_tokenizer, cut_like, cut_tokenizer
 from outrider.torch.compress.student.narrow import draw, input_moments, narrow, round_feedforwards
 from outrider.torch.models import Seq2Seq, load_model
-from outrider.torch.models.reshape import Layers, keep_layers, keep_positions, keep_words, rebuild
+from outrider.torch.models.reshape import Layers, keep_layers, keep_positions, keep_tokens, rebuild
 from outrider.torch.models.reshape import reverse as reverse_model
 from outrider.torch.training.batches import valid_batches
 from outrider.torch.training.objectives.base import Inputs
@@ -201,7 +201,7 @@ def shrink(
 def _keep_words(model: Seq2Seq, tokenizer: Tokenizer, cut: Cut) -> Seq2Seq:
     """Leave out all rows of words but those of `cut`."""
     extra = range(tokenizer.vocab_size, model.config.vocab_size)  # rows that are no words
-    return keep_words(model, [*cut.source, *extra], [*cut.target, *extra])
+    return keep_tokens(model, [*cut.source, *extra], [*cut.target, *extra])
 
 
 def _round_tables(model: Seq2Seq) -> Seq2Seq:

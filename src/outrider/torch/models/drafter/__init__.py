@@ -1,6 +1,6 @@
 """The block drafter: its weights, and the ways to run it (`model.py`)."""
 
-from outrider.torch.models.drafter.base import Ahead, Slots, Tables
+from outrider.torch.models.drafter.base import ParallelDecoder, Tables, TrainingSlots
 from outrider.torch.models.drafter.model import BlockDraft, Drafter
 
-__all__ = ["Ahead", "BlockDraft", "Drafter", "Slots", "Tables"]
+__all__ = ["BlockDraft", "Drafter", "ParallelDecoder", "Tables", "TrainingSlots"]

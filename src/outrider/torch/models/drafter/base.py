@@ -14,11 +14,11 @@ from transformers import initialization as init
 
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.spec import IN_ATTENTION
+from outrider.torch.models.base import init_weights
 from outrider.torch.models.build import build_block
 from outrider.torch.models.configs import DrafterConfig
 from outrider.torch.models.language_model import LanguageModel
 from outrider.torch.models.seq2seq import Seq2Seq
-from outrider.torch.models.words import init_weights
 from outrider.torch.nn.attention import HeadShape, build_attention
 from outrider.torch.nn.family.allocation import StepAllocation, StepTable
 from outrider.torch.nn.kernel.dense import attend
@@ -29,10 +29,10 @@ from outrider.torch.nn.linear import Linear, pack, packable
 from outrider.torch.nn.position import Positions, Rotary
 
 __all__ = [
-    "Ahead",
     "DrafterBase",
-    "Slots",
+    "ParallelDecoder",
     "Tables",
+    "TrainingSlots",
     "block_sizes",
     "build_layer",
     "keys_and_values",
@@ -42,7 +42,7 @@ __all__ = [
 ]
 
 
-class Slots(NamedTuple):
+class TrainingSlots(NamedTuple):
     """Training slots of a batch, laid out side by side: N slots a row, in blocks."""
 
     anchor_BN: Tensor
@@ -77,7 +77,7 @@ def lstm_of(block: Block) -> SlotLstm:
     return cast(SlotLstm, block.attention)
 
 
-def block_sizes(slots: Slots) -> list[int]:
+def block_sizes(slots: TrainingSlots) -> list[int]:
     """Count the slots of each block, in order."""
     sizes: list[int] = torch.unique_consecutive(slots.block_N, return_counts=True)[1].tolist()
     return sizes
@@ -111,7 +111,7 @@ def run_block(
     return block.run(x_BND, attention, source)
 
 
-def training_mask(slots: Slots, length: int) -> Tensor:
+def training_mask(slots: TrainingSlots, length: int) -> Tensor:
     """Which keys a slot sees: states before its anchor, and its own block up to itself."""
     before = torch.arange(length, device=slots.index_N.device) < slots.anchor_BN[..., None]
     index, block = slots.index_N, slots.block_N
@@ -123,7 +123,7 @@ def training_mask(slots: Slots, length: int) -> Tensor:
 Target = Seq2Seq | LanguageModel
 
 
-class Ahead(Protocol):
+class ParallelDecoder(Protocol):
     """A parallel decoder that has read the source before the drafter does: see `models.ctc`."""
 
     def states(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
@@ -195,7 +195,7 @@ class DrafterBase(PreTrainedModel):
         kept_V = torch.arange(config.shortlist) if config.shortlist else None
         self.register_buffer("kept_V", kept_V)
         self._target: list[Target] = []  # in a list, so that its weights are not ours
-        self._ahead: list[Ahead] = []
+        self._ahead: list[ParallelDecoder] = []
         self.post_init()
 
     @property
@@ -205,7 +205,7 @@ class DrafterBase(PreTrainedModel):
             raise ModelError("this drafter has no target yet; bind it to one")
         return self._target[0]
 
-    def bind(self, target: Target, ahead: Ahead | None = None) -> Self:
+    def bind(self, target: Target, ahead: ParallelDecoder | None = None) -> Self:
         """Draft for `target`, whose weights will not change; `ahead` is its CTC decoder."""
         config = self.config
         config.check_target(target.config)

@@ -35,7 +35,7 @@ from torch.nn import functional as F
 from outrider.inverse_cdf import masses
 from outrider.torch.models.drafter.base import (
     DrafterBase,
-    Slots,
+    TrainingSlots,
     block_sizes,
     keys_and_values,
     lstm_of,
@@ -215,7 +215,7 @@ class Drafter(DrafterBase):
         self,
         seen: Sequence[Tensor],
         inputs_BT: Tensor,
-        slots: Slots,
+        slots: TrainingSlots,
         memory_BSD: Tensor | None = None,
         keep_BS: Tensor | None = None,
     ) -> Tensor:

@@ -12,22 +12,23 @@ layer's input x_t; here at the head's query, which is a linear map of x_t and al
 """
 
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import NamedTuple, Self
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
+from outrider.torch.nn.attention.head_parts import PartsCache
 from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, LayerCache, Step
 from outrider.torch.nn.kernel.soft_window import (
-    Part,
+    HeadGroup,
     attend_softly,
     cut_blocks,
     log_fade,
-    run_parts,
+    run_groups,
 )
 
 __all__ = ["Attention", "Config", "SpanCache"]
@@ -119,7 +120,7 @@ class Attention(AttentionBase):
 
     def slots(self, capacity: int) -> int:
         """The mean over key-value heads, each with its own reach and the slack of one extend."""
-        parts = self._cache_parts(capacity)
+        parts = self._ring_groups(capacity)
         return math.ceil(sum(len(p.kv_heads) * p.slots for p in parts) / self.shape.kv_heads)
 
     def cost(self, length: int) -> Cost:
@@ -151,11 +152,11 @@ class Attention(AttentionBase):
         share = q_BHTK.shape[1] // k_BGTK.shape[1]
         rows, _, length, _ = q_BHTK.shape
         parts = [
-            self._part(span_BHT1, heads, [head // share for head in heads], rows, length)
+            self._head_group(span_BHT1, heads, [head // share for head in heads], rows, length)
             for heads in _group(map(_doubling, self._pass_reaches(span_BHT1)))
         ]
         ramp, dropout = self.config.ramp, self.active_dropout
-        return run_parts(q_BHTK, k_BGTK, v_BGTK, span_BHT1, parts, ramp=ramp, dropout=dropout)
+        return run_groups(q_BHTK, k_BGTK, v_BGTK, span_BHT1, parts, ramp=ramp, dropout=dropout)
 
     def reference(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
@@ -165,9 +166,9 @@ class Attention(AttentionBase):
         bias = log_fade(self._spend(q_BHTK), at_T[:, None] - at_T, self.config.ramp)
         return attend_softly(q_BHTK, k_BGTK, v_BGTK, bias, dropout=self.active_dropout)
 
-    def new_cache(self, room: CacheSpec) -> Cache:
+    def new_cache(self, spec: CacheSpec) -> Cache:
         """Return a ring for each group of key-value heads, as long as the group reaches now."""
-        return SpanCache(room, self._cache_parts(room.capacity))
+        return SpanCache(spec, self._ring_groups(spec.capacity))
 
     def extend(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
@@ -199,9 +200,9 @@ class Attention(AttentionBase):
             return self.reaches
         return _reaches(span_BHT1, self.config.ramp)
 
-    def _part(
+    def _head_group(
         self, span_BHT1: Tensor, heads: list[int], kv_heads: list[int], rows: int, length: int
-    ) -> Part:
+    ) -> HeadGroup:
         """Cut the work of some heads that reach about as far."""
         span_BHT1 = span_BHT1[:, heads]
         reach = max(self._pass_reaches(span_BHT1))
@@ -212,9 +213,9 @@ class Attention(AttentionBase):
             reaches = [
                 max(self._pass_reaches(span_BHT1[:, :, start : start + size])) for start in starts
             ]
-        return Part(heads, kv_heads, cut_blocks(length, size, reaches), size)
+        return HeadGroup(heads, kv_heads, cut_blocks(length, size, reaches), size)
 
-    def _cache_parts(self, capacity: int) -> "list[_CachePart]":
+    def _ring_groups(self, capacity: int) -> "list[_RingGroup]":
         share = self.shape.heads // self.shape.kv_heads
         reach_H = self.reaches
         reach_G = [max(reach_H[g * share : (g + 1) * share]) for g in range(self.shape.kv_heads)]
@@ -222,41 +223,23 @@ class Attention(AttentionBase):
         for kv_heads in _group(-(-reach // GRAIN) for reach in reach_G):
             reach = max(reach_G[g] for g in kv_heads)
             heads = [g * share + n for g in kv_heads for n in range(share)]
-            parts.append(_CachePart(heads, kv_heads, reach, min(capacity, reach - 1 + SLACK)))
+            parts.append(_RingGroup(heads, kv_heads, reach, min(capacity, reach - 1 + SLACK)))
         return parts
 
 
-class SpanCache:
-    """A ring for each group of heads; how long it is was decided when the cache was made."""
+class SpanCache(PartsCache):
+    """A ring for each group of heads; its length is fixed when the cache is made."""
 
-    def __init__(self, room: CacheSpec, parts: "Iterable[_CachePart]") -> None:
-        self.rings = [
-            (part, LayerCache(room._replace(heads=len(part.kv_heads)), room.widen(part.slots)))
-            for part in parts
+    def __init__(self, spec: CacheSpec, groups: "Sequence[_RingGroup]") -> None:
+        rings = [
+            LayerCache(spec._replace(heads=len(group.kv_heads)), spec.widen(group.slots))
+            for group in groups
         ]
-
-    @property
-    def wraps(self) -> bool:
-        """Some group forgets."""
-        return any(ring.wraps for _, ring in self.rings)
-
-    @property
-    def nbytes(self) -> int:
-        """Memory held, in bytes."""
-        return sum(ring.nbytes for _, ring in self.rings)
-
-    def select(self, row_N: Tensor, used: int) -> None:
-        """Reorder, drop or copy rows."""
-        for _, ring in self.rings:
-            ring.select(row_N, used)
-
-    def join(self, other: Self, place_N: Tensor, rows: int) -> None:
-        """Put the rows of another cache at these places."""
-        for (_, ours), (_, theirs) in zip(self.rings, other.rings, strict=True):
-            ours.join(theirs, place_N, rows)
+        super().__init__(rings)
+        self.rings = list(zip(groups, rings, strict=True))
 
 
-class _CachePart(NamedTuple):
+class _RingGroup(NamedTuple):
     heads: list[int]
     kv_heads: list[int]
     reach: int

@@ -189,9 +189,9 @@ class AttentionBase(nn.Module):
         """Return what a sequence of `length` tokens costs."""
         raise NotImplementedError
 
-    def new_cache(self, room: CacheSpec) -> Cache:
+    def new_cache(self, spec: CacheSpec) -> Cache:
         """Return an empty cache; a variant that does not remember in one line makes its own."""
-        return LayerCache(room, room.widen(self.slots(room.capacity)))
+        return LayerCache(spec, spec.widen(self.slots(spec.capacity)))
 
     def penalty(self) -> Tensor | None:
         """Return what training should add to the loss, once per update."""

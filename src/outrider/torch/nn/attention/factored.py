@@ -156,9 +156,9 @@ class FactoredAttention(TiledAttention):
             q_BHTK, k_BGTK, v_BGTK, lambda half, q, k, v: half.run(q, k, v, keep_BT)
         )
 
-    def new_cache(self, room: CacheSpec) -> Cache:
+    def new_cache(self, spec: CacheSpec) -> Cache:
         """Return one cache, or one for each half."""
-        return super().new_cache(room) if self.halves is None else self.halves.new_cache(room)
+        return super().new_cache(spec) if self.halves is None else self.halves.new_cache(spec)
 
     def extend(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention.factored import FactorConfig, FactoredAttention
-from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, LayerCache, Slots, Step
+from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, LayerCache, SlotPlan, Step
 from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.kernel.tiles import StridedRange, Tile, block_tiles
 
@@ -75,7 +75,7 @@ class Attention(FactoredAttention):
 
     @property
     def ring(self) -> int:
-        """Slots for the newest tokens; factor 2 needs the new ones alone."""
+        """SlotPlan for the newest tokens; factor 2 needs the new ones alone."""
         return SLACK if self.config.factor == 2 else self.config.stride - 1 + SLACK
 
     def pairs(self, length: int) -> int:
@@ -162,15 +162,15 @@ class Attention(FactoredAttention):
         keep = j[None, :] // stride < i[:, None] // stride
         return Tile(queries, keys, keep, more=True)
 
-    def new_cache(self, room: CacheSpec) -> Cache:
+    def new_cache(self, spec: CacheSpec) -> Cache:
         """Return a cache of the own block and all summaries, where that is less than everything."""
         if (
             self.halves is None
             and self.config.factor != 1
-            and room.widen(self.slots(room.capacity)) < room.capacity
+            and spec.widen(self.slots(spec.capacity)) < spec.capacity
         ):
-            return SummaryCache(room, self)
-        return super().new_cache(room)
+            return SummaryCache(spec, self)
+        return super().new_cache(spec)
 
     def extend_one(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
@@ -189,7 +189,7 @@ class Attention(FactoredAttention):
         k_BGCK, v_BGCK = cache.write(k_twice, v_twice, slots)
         return attend(q_BHTK, k_BGCK, v_BGCK, keep=slots.keep)
 
-    def _slots(self, step: Step, rows: int, ring: int) -> Slots:
+    def _slots(self, step: Step, rows: int, ring: int) -> SlotPlan:
         """Where new tokens go in a `SummaryCache`, and which of its slots they see."""
         stride, summary = self.config.stride, self.config.summary
         at_BT = step.positions.index_BT
@@ -204,7 +204,7 @@ class Attention(FactoredAttention):
             near, far = self.near(i, ring_j), cell_j // stride < i // stride
         near = near & (ring_j >= 0) & (ring_j <= i)
         keep = torch.cat([near, far], dim=2)[:, None]
-        return Slots(write.expand(rows, -1), ring + len(cell_C), keep)
+        return SlotPlan(write.expand(rows, -1), ring + len(cell_C), keep)
 
     def _cells(self, length: int, device: torch.device) -> Tensor:
         """Positions of the summary tokens among the first `length`."""
@@ -220,11 +220,11 @@ class SummaryCache(LayerCache):
     query may see it.
     """
 
-    def __init__(self, room: CacheSpec, attention: Attention) -> None:
-        super().__init__(room, room.widen(attention.slots(room.capacity)))
+    def __init__(self, spec: CacheSpec, attention: Attention) -> None:
+        super().__init__(spec, spec.widen(attention.slots(spec.capacity)))
         self.attention = attention
-        self.ring = attention.ring + room.slack - SLACK
-        """Slots for the newest tokens."""
+        self.ring = attention.ring + spec.slack - SLACK
+        """SlotPlan for the newest tokens."""
 
     def fill(self, k_BGTK: Tensor, v_BGTK: Tensor, step: Step) -> None:
         """Store a first pass: the newest tokens of each row, and its summaries."""

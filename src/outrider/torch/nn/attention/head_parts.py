@@ -82,10 +82,10 @@ class HeadParts(nn.Module):
             lambda part, q, k, v: part.extend(q, k, v, next(caches), step),
         )
 
-    def new_cache(self, room: CacheSpec) -> PartsCache:
+    def new_cache(self, spec: CacheSpec) -> PartsCache:
         """Return a cache for every part, with room for its own heads."""
         pairs = zip(self.parts, self.kv_heads, strict=True)
-        return PartsCache([part.new_cache(room._replace(heads=heads)) for part, heads in pairs])
+        return PartsCache([part.new_cache(spec._replace(heads=heads)) for part, heads in pairs])
 
     def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
         """What every head sees, [H, ...]."""

@@ -21,14 +21,12 @@ from torch.nn import functional as F
 
 from outrider.errors import ConfigError
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost
-from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, Step, join_rows
+from outrider.torch.nn.cache import NO_POSITION, SLACK, Cache, CacheSpec, Step, join_rows
 
 __all__ = ["Attention", "Config", "SumCache"]
 
 CHUNK = 64
 """Tokens that meet as pairs; their products cost about what those with the sum do."""
-NOWHERE = 1 << 40
-"""Position of a token that was never there: it comes after all, and so it never stayed."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,9 +85,9 @@ class Attention(AttentionBase):
         weight_BGRTT = (q_BGRTK @ k_BGTK[:, :, None].transpose(-1, -2)) * keep
         return _divide(weight_BGRTT @ v_BGTE[:, :, None], q_BHTK)
 
-    def new_cache(self, room: CacheSpec) -> "SumCache":
+    def new_cache(self, spec: CacheSpec) -> "SumCache":
         """The sum of what has stayed, and the newest tokens."""
-        return SumCache(room)
+        return SumCache(spec)
 
     def extend(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
@@ -108,15 +106,15 @@ class SumCache:
     have stayed.
     """
 
-    def __init__(self, room: CacheSpec) -> None:
-        precise = torch.promote_types(room.dtype, torch.float32)
-        shape = (room.rows, room.heads, room.width, room.width + 1)
-        self.sum_BGKE = torch.zeros(shape, dtype=precise, device=room.device)
-        self.k_BGTK = self.sum_BGKE.new_zeros(room.rows, room.heads, 0, room.width)
-        self.v_BGTE = self.sum_BGKE.new_zeros(room.rows, room.heads, 0, room.width + 1)
-        self.position_BT = torch.zeros(room.rows, 0, dtype=torch.int64, device=room.device)
-        self.slack = room.slack
-        self.wraps = room.slack < room.capacity
+    def __init__(self, spec: CacheSpec) -> None:
+        precise = torch.promote_types(spec.dtype, torch.float32)
+        shape = (spec.rows, spec.heads, spec.width, spec.width + 1)
+        self.sum_BGKE = torch.zeros(shape, dtype=precise, device=spec.device)
+        self.k_BGTK = self.sum_BGKE.new_zeros(spec.rows, spec.heads, 0, spec.width)
+        self.v_BGTE = self.sum_BGKE.new_zeros(spec.rows, spec.heads, 0, spec.width + 1)
+        self.position_BT = torch.zeros(spec.rows, 0, dtype=torch.int64, device=spec.device)
+        self.slack = spec.slack
+        self.wraps = spec.slack < spec.capacity
 
     @property
     def nbytes(self) -> int:
@@ -133,7 +131,7 @@ class SumCache:
         if k_BGTK.shape[2] > self.slack:  # a first pass: only the newest may be taken back
             newest_BC = step.newest(self.slack)
             self._add(k_BGTK, v_BGTE, position_BT < newest_BC.amin(1, keepdim=True))
-            position_BT = torch.where(newest_BC < 0, NOWHERE, newest_BC)
+            position_BT = torch.where(newest_BC < 0, NO_POSITION, newest_BC)
             at_BC = newest_BC.clamp(min=0)
             k_BGTK, v_BGTE = _pick(k_BGTK, at_BC), _pick(v_BGTE, at_BC)
         self.k_BGTK, self.v_BGTE, self.position_BT = k_BGTK, v_BGTE, position_BT
@@ -151,7 +149,7 @@ class SumCache:
         self.sum_BGKE = join_rows(self.sum_BGKE, other.sum_BGKE, place_N, rows)
         self.k_BGTK = join_rows(self.k_BGTK, other.k_BGTK, place_N, rows)
         self.v_BGTE = join_rows(self.v_BGTE, other.v_BGTE, place_N, rows)
-        position_BT = join_rows(self.position_BT, other.position_BT, place_N, rows, NOWHERE)
+        position_BT = join_rows(self.position_BT, other.position_BT, place_N, rows, NO_POSITION)
         self.position_BT = position_BT
         self.slack = max(self.slack, other.slack)
         self.wraps = self.wraps or other.wraps

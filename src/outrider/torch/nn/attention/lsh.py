@@ -116,10 +116,10 @@ class Attention(AttentionBase):
         """The pattern that the buckets give, as a dense mask."""
         return self._dense(q_BHTK, v_BGTK, self._layout(q_BHTK, keep_BT))
 
-    def new_cache(self, room: CacheSpec) -> Cache:
+    def new_cache(self, spec: CacheSpec) -> Cache:
         """Every token, with the chains of its buckets."""
-        room = room._replace(heads=self.shape.heads)
-        return ChainCache(room, rounds=self.config.rounds, buckets=self.config.buckets)
+        spec = spec._replace(heads=self.shape.heads)
+        return ChainCache(spec, rounds=self.config.rounds, buckets=self.config.buckets)
 
     def extend(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step

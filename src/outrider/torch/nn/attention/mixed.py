@@ -136,9 +136,9 @@ class Attention(AttentionBase):
             q_BHTK, k_BGTK, v_BGTK, lambda part, q, k, v: part.reference(q, k, v, keep_BT=keep_BT)
         )
 
-    def new_cache(self, room: CacheSpec) -> Cache:
+    def new_cache(self, spec: CacheSpec) -> Cache:
         """Return a cache for every part."""
-        return self.parts.new_cache(room)
+        return self.parts.new_cache(spec)
 
     def extend(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step

@@ -18,7 +18,7 @@ from torch import Tensor
 
 from outrider.torch.nn.attention.factored import FactorConfig, FactoredAttention
 from outrider.torch.nn.attention.tiled import block_of
-from outrider.torch.nn.cache import SLACK, Cache, LayerCache, Slots, Step
+from outrider.torch.nn.cache import SLACK, Cache, LayerCache, SlotPlan, Step
 from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.kernel.tiles import StridedRange, Tile, block_tiles
 
@@ -112,7 +112,7 @@ class Attention(FactoredAttention):
         seen = column + (0 if self.config.factor == 2 else stride - 1)
         if step.fresh or self.config.factor == 1 or end < PICK_FROM * seen * step.tokens:
             return super().extend_one(q_BHTK, k_BGTK, v_BGTK, cache, step)
-        k_BGCK, v_BGCK = cache.write(k_BGTK, v_BGTK, Slots(step.places(cache.size), end, None))
+        k_BGCK, v_BGCK = cache.write(k_BGTK, v_BGTK, SlotPlan(step.places(cache.size), end, None))
         back_P = torch.arange(column, device=step.device) * stride
         if self.config.factor is None:
             back_P = torch.cat([back_P, torch.arange(1, stride, device=step.device)])

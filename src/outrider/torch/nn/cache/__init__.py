@@ -18,8 +18,20 @@ from torch import Tensor
 
 from outrider.torch.nn.position import Positions
 
-__all__ = ["SLACK", "Cache", "CacheSpec", "LayerCache", "Pattern", "Slots", "Step", "join_rows"]
+__all__ = [
+    "NO_POSITION",
+    "SLACK",
+    "Cache",
+    "CacheSpec",
+    "LayerCache",
+    "Pattern",
+    "SlotPlan",
+    "Step",
+    "join_rows",
+]
 
+NO_POSITION = 1 << 40
+"""Position of an empty slot: after all real ones, so it counts as rolled back."""
 SLACK = 64
 """Most tokens one extend may add to a cache that wraps, and so the longest rollback, unless its
 room has more."""
@@ -83,7 +95,7 @@ class Pattern(Protocol):
         ...
 
 
-class Slots(NamedTuple):
+class SlotPlan(NamedTuple):
     """Where new tokens are written in a cache, and what their queries may read."""
 
     write: int | Tensor
@@ -110,7 +122,7 @@ class Step:
         self._lengths = lengths
         self._counts = counts
         self._uniform = all(n == lengths[0] for n in lengths)
-        self._plans: dict[object, Slots] = {}
+        self._plans: dict[object, SlotPlan] = {}
         start_B1 = torch.tensor([lengths[0]] if self._uniform else lengths, device=device)[:, None]
         self.positions = Positions(
             start_B1 + torch.arange(tokens, device=device),
@@ -118,18 +130,18 @@ class Step:
             max(map(sum, zip(lengths, counts, strict=True))),
         )
 
-    def slots(self, pattern: Pattern, size: int) -> Slots:
+    def slots(self, pattern: Pattern, size: int) -> SlotPlan:
         """Return where the new tokens go in a cache of `size` slots under `pattern`."""
         return self.plan((pattern.key, size), lambda: self._plan(pattern, size))
 
-    def plan(self, key: object, make: Callable[[], Slots]) -> Slots:
+    def plan(self, key: object, make: Callable[[], SlotPlan]) -> SlotPlan:
         """Return what `make` makes; layers that ask with the same key share it."""
         if key not in self._plans:
             self._plans[key] = make()
         return self._plans[key]
 
     def places(self, size: int) -> int | Tensor:
-        """Return the slots of the new tokens in a cache of `size` slots, as in `Slots.write`."""
+        """Return the slots of the new tokens in a cache of `size` slots, as in `SlotPlan.write`."""
         if self._uniform and self.positions.end <= size:
             return self._lengths[0]
         return (self.positions.index_BT % size).expand(len(self._lengths), -1)
@@ -143,19 +155,19 @@ class Step:
         last_B1 = torch.tensor(self._counts, device=self.device)[:, None] - 1
         return _held(last_B1, size, self.device)
 
-    def _plan(self, pattern: Pattern, size: int) -> Slots:
+    def _plan(self, pattern: Pattern, size: int) -> SlotPlan:
         end = self.positions.end
         read = min(end, size)
         write = self.places(size)
         if isinstance(write, int) and self.tokens == 1 and self._sees_all(pattern, read):
-            return Slots(write, read, None)
+            return SlotPlan(write, read, None)
         if end <= size:
             held_BC = torch.arange(read, device=self.device)[None]
         else:
             held_BC = self.held(size)[:, :read]
         i, j = self.positions.index_BT[:, :, None], held_BC[:, None, :]
         keep_BTC = pattern.sees(i, j) & (j >= 0) & (j <= i)
-        return Slots(write, read, keep_BTC[:, None])
+        return SlotPlan(write, read, keep_BTC[:, None])
 
     def _sees_all(self, pattern: Pattern, read: int) -> bool:
         # One query: it sees every key exactly when it sees the oldest, for every causal window.
@@ -167,16 +179,16 @@ class Step:
 class LayerCache:
     """Keys and values of one layer: [B, G, C, K] each."""
 
-    def __init__(self, room: CacheSpec, slots: int) -> None:
+    def __init__(self, spec: CacheSpec, slots: int) -> None:
         """Make an empty cache of `slots` slots; fewer than the room's capacity wrap around."""
-        shape = (room.rows, room.heads, slots, room.width)
-        self.k_BGCK = torch.zeros(shape, dtype=room.dtype, device=room.device)
-        self.v_BGCK = torch.zeros(shape, dtype=room.dtype, device=room.device)
-        self.wraps = slots < room.capacity
+        shape = (spec.rows, spec.heads, slots, spec.width)
+        self.k_BGCK = torch.zeros(shape, dtype=spec.dtype, device=spec.device)
+        self.v_BGCK = torch.zeros(shape, dtype=spec.dtype, device=spec.device)
+        self.wraps = slots < spec.capacity
 
     @property
     def size(self) -> int:
-        """Slots per row."""
+        """SlotPlan per row."""
         return self.k_BGCK.shape[2]
 
     @property
@@ -184,7 +196,7 @@ class LayerCache:
         """Memory held, in bytes."""
         return self.k_BGCK.nbytes + self.v_BGCK.nbytes
 
-    def write(self, k_BGTK: Tensor, v_BGTK: Tensor, slots: Slots) -> tuple[Tensor, Tensor]:
+    def write(self, k_BGTK: Tensor, v_BGTK: Tensor, slots: SlotPlan) -> tuple[Tensor, Tensor]:
         """Store new keys and values; return everything readable, [B, G, read, K] each."""
         if isinstance(slots.write, int):
             end = slots.write + k_BGTK.shape[2]

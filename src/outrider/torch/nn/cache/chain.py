@@ -12,12 +12,9 @@ from typing import Self
 import torch
 from torch import Tensor
 
-from outrider.torch.nn.cache import CacheSpec, LayerCache, Slots, join_rows
+from outrider.torch.nn.cache import NO_POSITION, CacheSpec, LayerCache, SlotPlan, join_rows
 
 __all__ = ["ChainCache"]
-
-NOWHERE = 1 << 40
-"""Position of a token that was never there: it comes after all, and so it never stayed."""
 
 
 class ChainCache:
@@ -25,16 +22,16 @@ class ChainCache:
 
     wraps = False
 
-    def __init__(self, room: CacheSpec, *, rounds: int, buckets: int) -> None:
-        self.lines = LayerCache(room, room.capacity)
-        shape = (room.rows, room.heads, rounds)
+    def __init__(self, spec: CacheSpec, *, rounds: int, buckets: int) -> None:
+        self.lines = LayerCache(spec, spec.capacity)
+        shape = (spec.rows, spec.heads, rounds)
         # Tokens are counted from 1 here: 0 is none, and before none is none.
-        small = room.capacity <= torch.iinfo(torch.int16).max
+        small = spec.capacity <= torch.iinfo(torch.int16).max
         dtype = torch.int16 if small else torch.int32
-        self.before_BHRC = torch.zeros(*shape, room.capacity + 1, dtype=dtype, device=room.device)
-        self.newest_BHRN = torch.zeros(*shape, buckets, dtype=dtype, device=room.device)
-        self._bucket_BHRT = torch.zeros(*shape, 0, dtype=torch.int64, device=room.device)
-        self._position_BT = torch.zeros(room.rows, 0, dtype=torch.int64, device=room.device)
+        self.before_BHRC = torch.zeros(*shape, spec.capacity + 1, dtype=dtype, device=spec.device)
+        self.newest_BHRN = torch.zeros(*shape, buckets, dtype=dtype, device=spec.device)
+        self._bucket_BHRT = torch.zeros(*shape, 0, dtype=torch.int64, device=spec.device)
+        self._position_BT = torch.zeros(spec.rows, 0, dtype=torch.int64, device=spec.device)
 
     @property
     def nbytes(self) -> int:
@@ -51,7 +48,7 @@ class ChainCache:
         slot_BHRT = (position_BT + 1)[:, None, None].expand_as(before_BHRT)
         self.before_BHRC.scatter_(-1, slot_BHRT, before_BHRT)
         self._bucket_BHRT, self._position_BT = bucket_BHRT, position_BT
-        return self.lines.write(k_BHTK, v_BHTK, Slots(position_BT, end, None))
+        return self.lines.write(k_BHTK, v_BHTK, SlotPlan(position_BT, end, None))
 
     def tokens_before(self, position_BT: Tensor, steps: int) -> Tensor:
         """Return the tokens before each in its bucket, newest first: [B, H, R, T, steps].
@@ -80,7 +77,7 @@ class ChainCache:
         self.before_BHRC = join_rows(self.before_BHRC, other.before_BHRC, place_N, rows)
         self.newest_BHRN = join_rows(self.newest_BHRN, other.newest_BHRN, place_N, rows)
         self._bucket_BHRT = join_rows(self._bucket_BHRT, other._bucket_BHRT, place_N, rows)
-        position_BT = join_rows(self._position_BT, other._position_BT, place_N, rows, NOWHERE)
+        position_BT = join_rows(self._position_BT, other._position_BT, place_N, rows, NO_POSITION)
         self._position_BT = position_BT
 
     def _settle(self, start_B1: Tensor) -> None:

@@ -26,16 +26,17 @@ class Ring:
         capacity: int,
         *,
         back: int,
-        width: int,
-        dtype: torch.dtype,
-        device: torch.device,
+        like: Tensor,
         slack: int = SLACK,
     ) -> None:
-        """Make an empty ring from which the last `back` vectors can be read."""
+        """Make an empty ring from which the last `back` vectors can be read.
+
+        The last dimension of `like` is the width of a vector.
+        """
         self.back = back
         size = min(capacity, back + slack)
         self.wraps = size < capacity
-        self.x_BCD = torch.zeros(rows, size, width, dtype=dtype, device=device)
+        self.x_BCD = like.new_zeros(rows, size, like.shape[-1])
 
     @property
     def nbytes(self) -> int:

@@ -68,8 +68,8 @@ __all__ = [
     "PonderingConfig",
     "PonderingGru",
     "Ponders",
-    "Turn",
-    "weigh",
+    "StepWeight",
+    "weigh_step",
 ]
 
 
@@ -138,7 +138,7 @@ class Halting(nn.Module):
         return ((state_BAD.to(wide) * self.weight_D).sum(-1) + self.bias).sigmoid()
 
 
-class Turn(NamedTuple):
+class StepWeight(NamedTuple):
     """What one step comes to."""
 
     halts: Tensor
@@ -148,10 +148,10 @@ class Turn(NamedTuple):
     """R where it is the last, else 0."""
 
 
-def weigh(p: Tensor, before: Tensor, *, threshold: float, last: bool) -> Turn:
+def weigh_step(p: Tensor, before: Tensor, *, threshold: float, last: bool) -> StepWeight:
     """Weigh a step whose chance is `p` after steps whose chances sum to `before`."""
     halts, left = (before + p >= threshold) | last, 1 - before
-    return Turn(halts, torch.where(halts, left, p), torch.where(halts, left, 0.0))
+    return StepWeight(halts, torch.where(halts, left, p), torch.where(halts, left, 0.0))
 
 
 class HaltingStack(Ponders, SharedStack):
@@ -181,7 +181,7 @@ class HaltingStack(Ponders, SharedStack):
     ) -> Tensor:
         """One whole pass from position 0; `seen` collects the states after each step."""
         active_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool) if keep_BT is None else keep_BT
-        view = _WholeView(self.blocks[0].attention.attention, keep_BT)
+        view = _View(self.blocks[0].attention.attention, keep_BT)
         source = (sources or [None])[0]
         tally = self._think(x_BTD, positions, active_BT, source, view, seen)
         pondered = Pondered(tally.steps_BT, tally.remainder_BT)
@@ -222,14 +222,14 @@ class HaltingStack(Ponders, SharedStack):
         pack, x_BAD, active_BA, layer = Pack.all(x_BTD), x_BTD, active_BT, 0
         while layer < self.steps:
             inner = Pack.of(active_BA, shrink=shrink)
-            if not inner.tokens and not view.remembers:
+            if not inner.tokens and not view.keeps_all_steps:
                 break
             here = pack.positions(positions)
             x_BAD = self.locate(x_BAD, here, layer)
             q, k, v = block.attention.project(block.attention_residual.enter(x_BAD), here)
             view.renew(k.transpose(1, 2), v.transpose(1, 2), pack)
             if not inner.tokens:
-                view.keep_on(layer)
+                view.finish(layer)
                 break
             pack, x_BAD = pack.through(inner), inner.gather(x_BAD)
             out = view.attend(layer, inner.gather(q.transpose(1, 2)), pack)
@@ -266,21 +266,23 @@ class _Tally:
         """Count one step of the packed tokens; return which of them think on."""
         before_BA = inner.gather(self.total_BA)
         self.total_BA = before_BA + p_BA
-        turn = weigh(p_BA, before_BA, threshold=self.threshold, last=last)
-        self.output_BTD = pack.add(self.output_BTD, turn.weight[..., None] * state_BAD)
-        self.remainder_BT = pack.add(self.remainder_BT, turn.remainder)
+        weighed = weigh_step(p_BA, before_BA, threshold=self.threshold, last=last)
+        self.output_BTD = pack.add(self.output_BTD, weighed.weight[..., None] * state_BAD)
+        self.remainder_BT = pack.add(self.remainder_BT, weighed.remainder)
         self.steps_BT = pack.add(self.steps_BT, torch.ones_like(p_BA))
-        return pack.active_BA & ~turn.halts
+        return pack.active_BA & ~weighed.halts
 
 
 class _View:
-    """What the tokens of a pass look at, step by step."""
+    """Keys and values that the tokens of a whole pass see, step by step."""
 
-    remembers = False
-    """Later passes look at the keys and values of all steps, so no step may lack them."""
+    keeps_all_steps = False
+    """Later passes read the keys and values of all steps, so every step must have them."""
 
-    def __init__(self, attention: AttentionBase) -> None:
+    def __init__(self, attention: AttentionBase, keep_BT: Tensor | None = None) -> None:
         self.attention = attention
+        # Where causal, padding on the right is behind every real query.
+        self.keep_BT = None if attention.causal else keep_BT
         self.k_BTGK = self.v_BTGK = torch.zeros(0)
 
     def renew(self, k_BAGK: Tensor, v_BAGK: Tensor, pack: Pack) -> None:
@@ -289,33 +291,22 @@ class _View:
         self.v_BTGK = pack.scatter(self.v_BTGK, v_BAGK)
 
     def attend(self, layer: int, q_BAHK: Tensor, pack: Pack) -> Tensor:
-        """Return what the packed queries find at one step, [B, H, A, K]."""
-        raise NotImplementedError
+        """Return the outputs of the packed queries, [B, H, A, K].
 
-    def keep_on(self, layer: int) -> None:
-        """Nothing changes any more at this step and all after it."""
-        raise NotImplementedError
-
-
-class _WholeView(_View):
-    """Each other, in one pass from position 0."""
-
-    def __init__(self, attention: AttentionBase, keep_BT: Tensor | None = None) -> None:
-        super().__init__(attention)
-        # Where causal, padding on the right lies ahead of every real query.
-        self.keep_BT = None if attention.causal else keep_BT
-
-    def attend(self, layer: int, q_BAHK: Tensor, pack: Pack) -> Tensor:
-        """Compute whatever has fewer pairs: the queries alone, or the kind's own whole pass."""
+        Computes what has fewer pairs: these queries alone, or the attention's own whole pass.
+        """
         length, pairs = pack.length, self.attention.cost(pack.length).pairs
         if pack.whole or pairs < pack.tokens * length:
-            return self._all_ask(q_BAHK, pack)
+            return self._attend_whole(q_BAHK, pack)
         k, v = self.k_BTGK.transpose(1, 2), self.v_BTGK.transpose(1, 2)
         keep = self._visible(pack, everything=pairs == length * length)
         dropout = self.attention.active_dropout
         return attend(q_BAHK.transpose(1, 2), k, v, keep=keep, dropout=dropout)
 
-    def _all_ask(self, q_BAHK: Tensor, pack: Pack) -> Tensor:
+    def finish(self, layer: int) -> None:
+        """Store the final keys and values for this step and all later ones."""
+
+    def _attend_whole(self, q_BAHK: Tensor, pack: Pack) -> Tensor:
         q_BTHK = q_BAHK
         if not pack.whole:
             rows, _, heads, width = q_BAHK.shape
@@ -333,10 +324,10 @@ class _WholeView(_View):
         return (seen_BAT if keep_BT is None else seen_BAT & keep_BT[:, None])[:, None]
 
 
-class _CachedView(_WholeView):
+class _CachedView(_View):
     """What the caches hold, and each other."""
 
-    remembers = True
+    keeps_all_steps = True
 
     def __init__(self, attention: AttentionBase, caches: Sequence[Cache], step: Step) -> None:
         super().__init__(attention)
@@ -352,7 +343,7 @@ class _CachedView(_WholeView):
             keep = pack.gather(keep[:, 0].expand(len(q_BAHK), -1, -1))[:, None]
         return attend(q_BAHK.transpose(1, 2), k, v, keep=keep)
 
-    def keep_on(self, layer: int) -> None:
+    def finish(self, layer: int) -> None:
         """Store what was last computed in the caches of this step and all after it."""
         for later in range(layer, len(self.caches)):
             self._store(later)
@@ -486,11 +477,11 @@ class _Cell(NamedTuple):
             state_AS = self.step(given_AG + flag_G, state_AS)
             p_A = self.halting(state_AS[:, : self.state_GD.shape[1]])
             last = step == self.steps - 1
-            turn = weigh(p_A, before_A, threshold=self.threshold, last=last)
-            mean_BS = _add(mean_BS, row_A, turn.weight[:, None] * state_AS)
-            remainder_B = _add(remainder_B, row_A, turn.remainder)
+            weighed = weigh_step(p_A, before_A, threshold=self.threshold, last=last)
+            mean_BS = _add(mean_BS, row_A, weighed.weight[:, None] * state_AS)
+            remainder_B = _add(remainder_B, row_A, weighed.remainder)
             taken_B = _add(taken_B, row_A, torch.ones_like(p_A))
-            on_C = (~turn.halts).nonzero()[:, 0]
+            on_C = (~weighed.halts).nonzero()[:, 0]
             if not len(on_C):
                 break
             row_A, before_A = _rows(row_A, on_C), _rows(before_A + p_A, on_C)

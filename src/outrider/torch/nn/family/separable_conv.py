@@ -13,11 +13,12 @@ Decoding keeps the last W - 1 vectors of both filters, of every row.
 """
 
 from collections.abc import Callable, Sequence
+from functools import partial
 
 from torch import Tensor
 
-from outrider.torch.nn.cache import SLACK, Step
-from outrider.torch.nn.cache.ring import Ring
+from outrider.torch.nn.cache import Cache, Step
+from outrider.torch.nn.cache.ring import Ring, RingedCache
 from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.layer.correlation import Correlation
 from outrider.torch.nn.layer.feedforward import FeedForward
@@ -55,15 +56,23 @@ class SeparableConv(FeedForward):
         return self._convolve(x_BTD, look)
 
     def extend(self, x_BTD: Tensor, rings: Sequence[Ring], step: Step) -> Tensor:
-        """Go on behind the vectors that the rings hold."""
-        filters = (self.outer_filter, self.inner_filter)
-        held = dict(zip(filters, rings, strict=True))
-        return self._convolve(x_BTD, lambda near, x_BTE: near(held[near].extend(x_BTE, step)))
+        """Filter the tokens of a step behind the vectors in the rings."""
+        ring_of = dict(zip((self.outer_filter, self.inner_filter), rings, strict=True))
+        return self._convolve(x_BTD, lambda near, x_BTE: near(ring_of[near].extend(x_BTE, step)))
 
-    def new_rings(self, rows: int, capacity: int, slack: int = SLACK) -> list[Ring]:
-        """Return room for what both filters look back at."""
+    def whole_pass(self, keep_BT: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Return the function for a whole pass; padding is masked."""
+        return partial(self, keep_BT=keep_BT)
+
+    def cached_pass(self, cache: Cache, step: Step) -> tuple[Cache, Callable[[Tensor], Tensor]]:
+        """Return the cache of the attention, and the function that reads the rings."""
+        assert isinstance(cache, RingedCache), "the cache of another layer"
+        return cache.inner, partial(self.extend, rings=cache.rings, step=step)
+
+    def extend_cache(self, cache: Cache, rows: int, capacity: int, slack: int) -> Cache:
+        """Add a ring for each filter."""
         filters = (self.outer_filter, self.inner_filter)
-        return [one.new_ring(rows, capacity, slack) for one in filters]
+        return RingedCache(cache, [each.new_ring(rows, capacity, slack) for each in filters])
 
     def _convolve(self, x_BTD: Tensor, look: Callable[[Correlation, Tensor], Tensor]) -> Tensor:
         h_BTF = self.inner(look(self.outer_filter, x_BTD))

@@ -70,7 +70,7 @@ def _attend(
     """
     layout = Layout(slot_RBHT, code_RBHT, *numbers)
     out_BHTK, lse_BHT1 = _empty_result(q_BHTK, v_BGTK)
-    drop = _Drop(dropout, seed, q_BHTK.device)
+    drop = _Dropout(dropout, seed, q_BHTK.device)
     with torch.autocast(q_BHTK.device.type, enabled=False):
         for part in _parts(layout):
             out_TK, lse_T1 = _attend_heads(_Heads.pick(part, q_BHTK, v_BGTK, layout), drop)
@@ -97,7 +97,7 @@ def _attend_backward(
     layout = Layout(slot_RBHT, code_RBHT, *numbers)
     dq_BHTK = torch.empty_like(q_BHTK, memory_format=torch.contiguous_format)
     dv_BGTK = torch.zeros(v_BGTK.shape, dtype=lse_BHT1.dtype, device=v_BGTK.device)
-    drop = _Drop(dropout, seed, q_BHTK.device)
+    drop = _Dropout(dropout, seed, q_BHTK.device)
     with torch.autocast(q_BHTK.device.type, enabled=False):
         for part in _parts(layout):
             group = _Heads.pick(part, q_BHTK, v_BGTK, layout)
@@ -159,7 +159,7 @@ def _backward(ctx: Any, grad_BHTK: Tensor, _: Tensor) -> tuple[Any, ...]:
 _attend.register_autograd(_backward, setup_context=_remember)
 
 
-class _Drop:
+class _Dropout:
     """Dropout that drops the same weights again when it is made again from the same seed."""
 
     def __init__(self, share: float, seed: Tensor, device: torch.device) -> None:
@@ -228,10 +228,10 @@ class _Heads(NamedTuple):
             layout,
         )
 
-    def lines(self) -> list["_Line"]:
+    def sorted_rounds(self) -> list["_Round"]:
         """Sort them in every round."""
         return [
-            _Line(slot_GN, self.code_RP[: number + 1], self.layout)
+            _Round(slot_GN, self.code_RP[: number + 1], self.layout)
             for number, slot_GN in enumerate(self.slot_RGN)
         ]
 
@@ -241,7 +241,7 @@ class _Heads(NamedTuple):
         return q_LK, (q_LK * run.take(self.scale_P1)).to(q_LK.dtype), v_LK
 
 
-class _Line:
+class _Round:
     """One round of some heads: their slots behind each other.
 
     Each head begins with empty blocks, so that no block looks into the head before.
@@ -276,7 +276,7 @@ class _Line:
 
 
 class _Run(NamedTuple):
-    """Blocks of one line: n blocks of C queries, each near W keys; L slots hold them all."""
+    """Blocks of one this_round: n blocks of C queries, each near W keys; L slots hold them all."""
 
     slots: slice
     token_L: Tensor
@@ -337,26 +337,26 @@ class _Run(NamedTuple):
         return self.layout.apart(self.queries(code_L)[..., None], self.near(code_L)[:, None])
 
 
-def _attend_heads(group: _Heads, drop: _Drop) -> tuple[Tensor, Tensor]:
+def _attend_heads(group: _Heads, drop: _Dropout) -> tuple[Tensor, Tensor]:
     """Return outputs and L, [T, K] and [T, 1], in float32 at least."""
     wide, tokens = group.scale_P1.dtype, len(group.v_PK) - 1
     out_TK = group.v_PK.new_zeros(tokens, group.v_PK.shape[1], dtype=wide)
     lse_T1 = out_TK.new_full((tokens, 1), -torch.inf)
-    lines = group.lines()
-    out_SK, lse_S1 = (x.new_empty(lines[0].size, x.shape[1]) for x in (out_TK, lse_T1))
-    for line in lines:
-        for run in line.cut():
+    rounds = group.sorted_rounds()
+    out_SK, lse_S1 = (x.new_empty(rounds[0].size, x.shape[1]) for x in (out_TK, lse_T1))
+    for this_round in rounds:
+        for run in this_round.cut():
             out_nCK, lse_nC1 = _attend_run(group, run, drop)
             run.queries(out_SK[run.slots]).copy_(out_nCK)
             run.queries(lse_S1[run.slots]).copy_(lse_nC1)
-        new_T1 = line.restore(lse_S1)
+        new_T1 = this_round.restore(lse_S1)
         both_T1 = torch.logaddexp2(lse_T1, new_T1)
-        out_TK.lerp_(line.restore(out_SK), (new_T1 - both_T1).exp2_())
+        out_TK.lerp_(this_round.restore(out_SK), (new_T1 - both_T1).exp2_())
         lse_T1 = both_T1
     return out_TK, lse_T1
 
 
-def _attend_run(group: _Heads, run: _Run, drop: _Drop) -> tuple[Tensor, Tensor]:
+def _attend_run(group: _Heads, run: _Run, drop: _Dropout) -> tuple[Tensor, Tensor]:
     """Return what its queries get of this round, [n, C, K] and [n, C, 1]."""
     q_LK, k_LK, v_LK = group.sort(run)
     w_nCW = run.scores(q_LK, k_LK)
@@ -371,7 +371,7 @@ def _attend_run(group: _Heads, run: _Run, drop: _Drop) -> tuple[Tensor, Tensor]:
 
 
 def _heads_backward(
-    group: _Heads, grad_GNK: Tensor, out_GNK: Tensor, lse_GN1: Tensor, drop: _Drop
+    group: _Heads, grad_GNK: Tensor, out_GNK: Tensor, lse_GN1: Tensor, drop: _Dropout
 ) -> tuple[Tensor, Tensor]:
     """Return gradients of queries and values, [T, K] each, in float32 at least."""
     wide = lse_GN1.dtype
@@ -379,16 +379,16 @@ def _heads_backward(
     grad_PK = _and_empty(grad_GNK)
     delta_P1 = _and_empty((grad_GNK.to(wide) * out_GNK).sum(-1, keepdim=True))
     totals = [x.new_zeros(len(x) - 1, x.shape[1], dtype=wide) for x in (group.q_PK, group.v_PK)]
-    lines = group.lines()
-    grads = [x.new_empty(lines[0].size, x.shape[1]) for x in totals]
-    for line in lines:
+    rounds = group.sorted_rounds()
+    grads = [x.new_empty(rounds[0].size, x.shape[1]) for x in totals]
+    for this_round in rounds:
         for x_SK in grads:
             x_SK.zero_()
-        for run in line.cut():
+        for run in this_round.cut():
             into = [x_SK[run.slots] for x_SK in grads]
             _run_backward(group, run, (grad_PK, lse_P1, delta_P1), into, drop)
         for total_TK, x_SK in zip(totals, grads, strict=True):
-            total_TK += line.restore(x_SK)
+            total_TK += this_round.restore(x_SK)
     return totals[0].div_(LOG2_E), totals[1]
 
 
@@ -397,7 +397,7 @@ def _run_backward(
     run: _Run,
     result: tuple[Tensor, Tensor, Tensor],
     into: list[Tensor],
-    drop: _Drop,
+    drop: _Dropout,
 ) -> None:
     """Add the gradients of one run to those of its slots."""
     dq_LK, dv_LK = into

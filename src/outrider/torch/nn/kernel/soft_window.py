@@ -18,7 +18,7 @@ from torch.nn import functional as F
 
 from outrider.torch.nn.dropout import dropout as drop
 
-__all__ = ["Block", "Part", "attend_softly", "cut_blocks", "log_fade", "run_parts"]
+__all__ = ["HeadGroup", "QueryBlock", "attend_softly", "cut_blocks", "log_fade", "run_groups"]
 
 
 def log_fade(span: Tensor, distance: Tensor, ramp: int) -> Tensor:
@@ -46,7 +46,7 @@ def attend_softly(
     return weights_BHTS.to(v_BGSK.dtype) @ v_BGSK
 
 
-class Block(NamedTuple):
+class QueryBlock(NamedTuple):
     """Queries from `start` to `end` look at keys from `first` to `end`."""
 
     start: int
@@ -59,22 +59,22 @@ class Block(NamedTuple):
         return i[:, None] - torch.arange(self.first, self.end, device=device)
 
 
-def cut_blocks(length: int, size: int, reaches: Sequence[int]) -> list[Block]:
+def cut_blocks(length: int, size: int, reaches: Sequence[int]) -> list[QueryBlock]:
     """Cut `length` queries into blocks of `size`; a query of block n sees `reaches[n]` keys."""
     starts = range(0, length, size)
     return [
-        Block(start, min(start + size, length), max(0, start - reach + 1))
+        QueryBlock(start, min(start + size, length), max(0, start - reach + 1))
         for start, reach in zip(starts, reaches, strict=True)
     ]
 
 
-class Part(NamedTuple):
+class HeadGroup(NamedTuple):
     """Heads that are computed together, and the blocks they are computed in."""
 
     heads: list[int]
     kv_heads: list[int]
     """The key-value head of each."""
-    blocks: list[Block]
+    blocks: list[QueryBlock]
     size: int
     """Queries of a block; the last may have less."""
 
@@ -85,15 +85,17 @@ class Part(NamedTuple):
 
     def bias(self, span_1H11: Tensor, ramp: int) -> Tensor:
         """Return one bias that holds those of all blocks, [1, H, size, reach - 1 + size]."""
-        whole = Block(self.reach - 1, self.reach - 1 + self.size, 0)
+        whole = QueryBlock(self.reach - 1, self.reach - 1 + self.size, 0)
         return log_fade(_take(span_1H11, self.heads), whole.distance(span_1H11.device), ramp)
 
-    def bias_of(self, bias_1HTS: Tensor, block: Block) -> Tensor:
+    def bias_of(self, bias_1HTS: Tensor, block: QueryBlock) -> Tensor:
         """View what belongs to one block in the bias of all."""
         skip = self.reach - 1 - (block.start - block.first)
         return bias_1HTS[..., : block.end - block.start, skip : skip + block.end - block.first]
 
-    def cut(self, block: Block, q: Tensor, k: Tensor, v: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    def cut(
+        self, block: QueryBlock, q: Tensor, k: Tensor, v: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor]:
         """Queries, keys and values of one block."""
         keys = slice(block.first, block.end)
         return (
@@ -103,12 +105,12 @@ class Part(NamedTuple):
         )
 
 
-def run_parts(
+def run_groups(
     q_BHTK: Tensor,
     k_BGTK: Tensor,
     v_BGTK: Tensor,
     span_BHT1: Tensor,
-    parts: list[Part],
+    parts: list[HeadGroup],
     *,
     ramp: int,
     dropout: float = 0.0,
@@ -126,19 +128,19 @@ def run_parts(
 class _Window(NamedTuple):
     """What is to be computed, and how far it reaches."""
 
-    parts: list[Part]
+    parts: list[HeadGroup]
     ramp: int | None
     """Given where every query has its own span: the one edge is then the spans, [B, H, T, 1].
     Otherwise there is an edge for each part, its bias."""
 
-    def edge(self, edges: Sequence[Tensor], index: int, block: Block) -> Tensor:
+    def edge(self, edges: Sequence[Tensor], index: int, block: QueryBlock) -> Tensor:
         """Return what one block needs to know of the edges."""
         part = self.parts[index]
         if self.ramp is None:
             return part.bias_of(edges[index], block)
         return _take(edges[0], part.heads, slice(block.start, block.end))
 
-    def bias(self, edge: Tensor, block: Block) -> Tensor:
+    def bias(self, edge: Tensor, block: QueryBlock) -> Tensor:
         """Turn that into a bias on the scores."""
         if self.ramp is None:
             return edge
@@ -190,7 +192,7 @@ class _Recomputed(torch.autograd.Function):
 
 
 def _block_grads(
-    window: _Window, block: Block, pieces: list[Tensor], grad_out: Tensor
+    window: _Window, block: QueryBlock, pieces: list[Tensor], grad_out: Tensor
 ) -> tuple[Tensor, ...]:
     with torch.enable_grad():
         q, k, v, edge = pieces = [piece.detach().requires_grad_() for piece in pieces]

@@ -4,7 +4,6 @@ Each part sits in a residual (`nn.layer.residual`), with a norm before it or aft
 """
 
 from collections.abc import Callable, Iterator
-from functools import partial
 from typing import NamedTuple
 
 import torch
@@ -12,25 +11,23 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from outrider.torch.nn.cache import SLACK, Cache, Step
-from outrider.torch.nn.cache.ring import RingedCache
-from outrider.torch.nn.family.separable_conv import SeparableConv
 from outrider.torch.nn.layer.feedforward import FeedForward
 from outrider.torch.nn.layer.heads import CrossAttention, SelfAttention, Source
 from outrider.torch.nn.layer.residual import GATE_BIAS, Residual, build_residual
 from outrider.torch.nn.norm import NormKind
 from outrider.torch.nn.position import Positions
 
-__all__ = ["Block", "Form", "Part"]
+__all__ = ["Block", "Sublayer", "Sublayers"]
 
-Part = Callable[[Tensor], Tensor]
+Sublayer = Callable[[Tensor], Tensor]
 
 
-class Form(NamedTuple):
+class Sublayers(NamedTuple):
     """How the parts of a layer that know other tokens are run: over whole texts, or going on."""
 
-    attention: Part
+    attention: Sublayer
     """Its self-attention, or the state in that place."""
-    transition: Part
+    transition: Sublayer
     """Its feed-forward, or the convolution in that place."""
 
 
@@ -79,42 +76,36 @@ class Block(nn.Module):
         source: Source | None = None,
     ) -> Tensor:
         """One whole pass from position 0."""
-        form = self.whole(positions, keep_BT)
+        form = self.whole_pass(positions, keep_BT)
         return self.run(x_BTD, form.attention, source, form.transition)
 
     def extend(self, x_BTD: Tensor, cache: Cache, step: Step, source: Source | None) -> Tensor:
         """Append tokens to the cache and run them through the layer."""
-        form = self.going_on(cache, step)
+        form = self.cached_pass(cache, step)
         return self.run(x_BTD, form.attention, source, form.transition)
 
-    def whole(self, positions: Positions, keep_BT: Tensor | None) -> Form:
-        """Return the form of a whole pass from position 0."""
-        transition: Part = self.feedforward
-        if isinstance(self.feedforward, SeparableConv):
-            transition = partial(self.feedforward, keep_BT=keep_BT)
-        return Form(lambda h: self.attention(h, positions, keep_BT), transition)
+    def whole_pass(self, positions: Positions, keep_BT: Tensor | None) -> Sublayers:
+        """Return the sublayers of a whole pass from position 0."""
+        return Sublayers(
+            lambda h: self.attention(h, positions, keep_BT), self.feedforward.whole_pass(keep_BT)
+        )
 
-    def going_on(self, cache: Cache, step: Step) -> Form:
-        """Return the form that appends tokens to the cache."""
-        if not isinstance(self.feedforward, SeparableConv):
-            return Form(lambda h: self.attention.extend(h, cache, step), self.feedforward)
-        assert isinstance(cache, RingedCache), "the cache of another layer"
-        transition = partial(self.feedforward.extend, rings=cache.rings, step=step)
-        return Form(lambda h: self.attention.extend(h, cache.inner, step), transition)
+    def cached_pass(self, cache: Cache, step: Step) -> Sublayers:
+        """Return the sublayers that append tokens to the cache."""
+        inner, transition = self.feedforward.cached_pass(cache, step)
+        return Sublayers(lambda h: self.attention.extend(h, inner, step), transition)
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> Cache:
-        """Return what the layer remembers of rows while decoding, empty."""
+        """Return the empty cache of this layer."""
         cache = self.attention.new_cache(rows, capacity, slack)
-        if isinstance(self.feedforward, SeparableConv):
-            return RingedCache(cache, self.feedforward.new_rings(rows, capacity, slack))
-        return cache
+        return self.feedforward.extend_cache(cache, rows, capacity, slack)
 
     def run(
         self,
         x_BTD: Tensor,
-        attention: Part,
+        attention: Sublayer,
         source: Source | None,
-        transition: Part | None = None,
+        transition: Sublayer | None = None,
     ) -> Tensor:
         """Run the layer with some form of its self-attention, and of its transition."""
         given = (x_BTD, attention, source, transition)
@@ -124,15 +115,15 @@ class Block(nn.Module):
         return self._run(*given)
 
     def _run(
-        self, x_BTD: Tensor, attention: Part, source: Source | None, transition: Part | None
+        self, x_BTD: Tensor, attention: Sublayer, source: Source | None, transition: Sublayer | None
     ) -> Tensor:
         for residual, part in self.parts(attention, source, transition):
             x_BTD = residual(x_BTD, part)
         return x_BTD
 
     def parts(
-        self, attention: Part, source: Source | None, transition: Part | None = None
-    ) -> Iterator[tuple[Residual, Part]]:
+        self, attention: Sublayer, source: Source | None, transition: Sublayer | None = None
+    ) -> Iterator[tuple[Residual, Sublayer]]:
         """List what a token goes through, each part with its residual."""
         yield self.attention_residual, attention
         if self.cross is not None and self.cross_residual is not None:

@@ -46,12 +46,4 @@ class Correlation(nn.Module):
 
     def new_ring(self, rows: int, capacity: int, slack: int = SLACK) -> Ring:
         """Return room for what the filters look back at while decoding."""
-        return Ring(
-            rows,
-            capacity,
-            back=self.back,
-            width=self.filter_WE.shape[1],
-            dtype=self.filter_WE.dtype,
-            device=self.filter_WE.device,
-            slack=slack,
-        )
+        return Ring(rows, capacity, back=self.back, like=self.filter_WE, slack=slack)

@@ -15,6 +15,7 @@ from torch.nn import functional as F
 from torch.utils.checkpoint import checkpoint
 
 from outrider.errors import ConfigError, nearest
+from outrider.torch.nn.cache import Cache, Step
 from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.linear import Linear
 
@@ -66,6 +67,18 @@ class FeedForward(nn.Module):
             return torch.cat([self._run(piece) for piece in pieces], dim=-2)
         again = [checkpoint(self._run, piece, use_reentrant=False) for piece in pieces]
         return torch.cat(again, dim=-2)
+
+    def whole_pass(self, keep_BT: Tensor | None) -> Callable[[Tensor], Tensor]:
+        """Return the function for a whole pass; `keep_BT` marks real tokens."""
+        return self
+
+    def cached_pass(self, cache: Cache, step: Step) -> tuple[Cache, Callable[[Tensor], Tensor]]:
+        """Return the cache of the attention, and the function for the tokens of a step."""
+        return cache, self
+
+    def extend_cache(self, cache: Cache, rows: int, capacity: int, slack: int) -> Cache:
+        """Add to the cache of the attention what this layer keeps."""
+        return cache
 
     def inner(self, x_BTD: Tensor) -> Tensor:
         """Widen and bend: the inner units."""

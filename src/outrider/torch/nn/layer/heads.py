@@ -133,8 +133,8 @@ class SelfAttention(nn.Module):
         """Room for `capacity` tokens a row, as far as the pattern needs them."""
         weight = self.qkv.weight
         width = self.head_width + (self.columns.extra if self.columns is not None else 0)
-        room = CacheSpec(rows, capacity, self.kv_heads, width, weight.dtype, weight.device, slack)
-        cache = self.attention.new_cache(room)
+        spec = CacheSpec(rows, capacity, self.kv_heads, width, weight.dtype, weight.device, slack)
+        cache = self.attention.new_cache(spec)
         if self.correlation is None:
             return cache
         return RingedCache(cache, [self.correlation.new_ring(rows, capacity, slack)])

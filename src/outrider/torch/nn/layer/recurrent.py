@@ -67,16 +67,7 @@ class Gru(nn.Module):
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> StateRing:
         """Return room for the newest states, whatever the `capacity`."""
-        weight = self.out.weight
-        return StateRing(
-            rows,
-            capacity,
-            back=1,
-            width=weight.shape[0],
-            dtype=weight.dtype,
-            device=weight.device,
-            slack=slack,
-        )
+        return StateRing(rows, capacity, back=1, like=self.out.weight, slack=slack)
 
     def _run(self, x_BTD: Tensor, before_BD: Tensor) -> Tensor:
         dtype = self.out.weight.dtype

@@ -38,16 +38,7 @@ class Ssru(nn.Module):
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> StateRing:
         """Return room for the newest states, whatever the `capacity`."""
-        weight = self.into.weight
-        return StateRing(
-            rows,
-            capacity,
-            back=1,
-            width=weight.shape[1],
-            dtype=weight.dtype,
-            device=weight.device,
-            slack=slack,
-        )
+        return StateRing(rows, capacity, back=1, like=self.into.weight, slack=slack)
 
     def _run(self, x_BTD: Tensor, before_BD: Tensor) -> Tensor:
         dtype = self.into.weight.dtype

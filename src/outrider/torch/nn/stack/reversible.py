@@ -25,7 +25,7 @@ from torch.autograd.function import once_differentiable
 
 from outrider.torch.nn.cache import Cache, Step
 from outrider.torch.nn.kernel.replay import Moment, Setting
-from outrider.torch.nn.layer.block import Block, Form, Part
+from outrider.torch.nn.layer.block import Block, Sublayer, Sublayers
 from outrider.torch.nn.layer.heads import Source
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.stack import Stack
@@ -48,12 +48,12 @@ class ReversibleStack(Stack):
     ) -> Tensor:
         """One whole pass from position 0; `seen` collects what each layer gave."""
         zero = x_BTD.new_zeros(())
-        way = _Way(
+        layers = _Layers(
             self.blocks,
-            lambda layer: self.blocks[layer].whole(positions, keep_BT),
+            lambda layer: self.blocks[layer].whole_pass(positions, keep_BT),
             lambda layer: self._code(zero, positions, layer),
         )
-        means = _train(way, x_BTD, sources or [None] * len(self.blocks), each=seen is not None)
+        means = _train(layers, x_BTD, sources or [None] * len(self.blocks), each=seen is not None)
         return self._finish(means, seen)
 
     def extend(
@@ -66,12 +66,12 @@ class ReversibleStack(Stack):
     ) -> Tensor:
         """Append tokens to the caches and run them through all layers; `seen` as in `forward`."""
         zero = x_BTD.new_zeros(())
-        way = _Way(
+        layers = _Layers(
             self.blocks,
-            lambda layer: self.blocks[layer].going_on(caches[layer], step),
+            lambda layer: self.blocks[layer].cached_pass(caches[layer], step),
             lambda layer: self._code(zero, step.positions, layer),
         )
-        return self._finish(way.means(x_BTD, sources, each=seen is not None), seen)
+        return self._finish(layers.means(x_BTD, sources, each=seen is not None), seen)
 
     def _finish(self, means: Sequence[Tensor], seen: list[Tensor] | None) -> Tensor:
         if seen is not None:
@@ -85,26 +85,26 @@ class ReversibleStack(Stack):
         return self.locate(zero, positions, layer)
 
 
-class _Way(NamedTuple):
-    """A way through the layers: what is run in each, and how."""
+class _Layers(NamedTuple):
+    """A layers through the layers: what is run in each, and how."""
 
     blocks: Sequence[Block]
-    form: Callable[[int], Form]
+    form: Callable[[int], Sublayers]
     """In which form a layer is run."""
     code: Callable[[int], Tensor | None]
     """What is added in front of a layer."""
 
-    def parts(self, layer: int, source: Source | None) -> list[Part]:
+    def parts(self, layer: int, source: Source | None) -> list[Sublayer]:
         """Return f_n of one layer, in order."""
         form = self.form(layer)
         given = self.blocks[layer].parts(form.attention, source, form.transition)
         return [partial(residual.branch, part=part) for residual, part in given]
 
-    def climb(
+    def streams(
         self,
         x_BTD: Tensor,
         sources: Sources,
-        run: Callable[[Part, Tensor], Tensor] = lambda part, x_BTD: part(x_BTD),
+        run: Callable[[Sublayer, Tensor], Tensor] = lambda part, x_BTD: part(x_BTD),
     ) -> Iterator[tuple[Tensor, Tensor]]:
         """Yield x_(n-1) and x_n after every layer; `run` may do more than run a part."""
         older = newer = x_BTD
@@ -119,30 +119,30 @@ class _Way(NamedTuple):
     def means(self, x_BTD: Tensor, sources: Sources, *, each: bool) -> list[Tensor]:
         """Return what every layer gave, or only the last one, under plain autograd."""
         means: list[Tensor] = []
-        for older, newer in self.climb(x_BTD, sources):
+        for older, newer in self.streams(x_BTD, sources):
             means = [*(means if each else []), (older + newer) / 2]
         return means
 
 
-def _train(way: _Way, x_BTD: Tensor, sources: Sources, *, each: bool) -> Sequence[Tensor]:
+def _train(layers: _Layers, x_BTD: Tensor, sources: Sources, *, each: bool) -> Sequence[Tensor]:
     """Return what `means` returns, with a backward that computes what it needs again."""
-    weights = list(dict.fromkeys(one for block in way.blocks for one in block.parameters()))
+    weights = list(dict.fromkeys(one for block in layers.blocks for one in block.parameters()))
     read = [part for source in sources if source is not None for part in source[:2]]
     inputs = [x_BTD, *weights, *read]
     trains = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
     if not trains or torch.compiler.is_compiling():  # a compiler plans what to keep by itself
-        return way.means(x_BTD, sources, each=each)
+        return layers.means(x_BTD, sources, each=each)
     keeps = [source.keep_BS for source in sources if source is not None]
     means: tuple[Tensor, ...] = _Reversible.apply(  # type: ignore[no-untyped-call]
-        _Plan(way, weights, keeps, each), *inputs
+        _Pass(layers, weights, keeps, each), *inputs
     )
     return means
 
 
-class _Plan(NamedTuple):
+class _Pass(NamedTuple):
     """What a pass is given beside tensors that have gradients."""
 
-    way: _Way
+    layers: _Layers
     weights: list[nn.Parameter]
     keeps: list[Tensor | None]
     """Which keys of each layer's source are real; empty without sources."""
@@ -152,7 +152,7 @@ class _Plan(NamedTuple):
     def sources(self, read: Sequence[Tensor]) -> list[Source | None]:
         """Put keys and values together again."""
         if not self.keeps:
-            return [None] * len(self.way.blocks)
+            return [None] * len(self.layers.blocks)
         pairs = zip(read[::2], read[1::2], self.keeps, strict=True)
         return [Source(k, v, keep) for k, v, keep in pairs]
 
@@ -161,21 +161,21 @@ class _Reversible(torch.autograd.Function):
     """All layers as one step of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, plan: _Plan, x_BTD: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
+    def forward(ctx: Any, given: _Pass, x_BTD: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
         """Run all layers and keep the two last states."""
-        ctx.plan, ctx.setting, ctx.moments = plan, Setting.now(x_BTD), []
-        sources = plan.sources(tensors[len(plan.weights) :])
+        ctx.given, ctx.setting, ctx.moments = given, Setting.now(x_BTD), []
+        sources = given.sources(tensors[len(given.weights) :])
         older = newer = x_BTD
         means: list[Tensor] = []
 
-        def run(part: Part, x_BTD: Tensor) -> Tensor:
+        def run(part: Sublayer, x_BTD: Tensor) -> Tensor:
             ctx.moments.append(Moment.now(x_BTD))
             # As in the backward: what may depend on gradients being asked for must not differ.
             with torch.enable_grad(), ctx.setting.again():
                 return part(x_BTD.detach().requires_grad_()).detach()
 
-        for older, newer in plan.way.climb(x_BTD, sources, run):
-            means = [*(means if plan.each else []), (older + newer) / 2]
+        for older, newer in given.layers.streams(x_BTD, sources, run):
+            means = [*(means if given.each else []), (older + newer) / 2]
         ctx.save_for_backward(older, newer, *tensors)
         ctx.set_materialize_grads(False)
         return tuple(means)
@@ -185,35 +185,35 @@ class _Reversible(torch.autograd.Function):
     def backward(ctx: Any, *grad_means: Tensor | None) -> tuple[Tensor | None, ...]:
         """Go down layer by layer."""
         older, newer, *tensors = ctx.saved_tensors
-        descent = _Descent(ctx.plan, ctx.setting, ctx.moments, tensors, (older, newer))
-        layers = len(ctx.plan.way.blocks)
+        walk = _Backward(ctx.given, ctx.setting, ctx.moments, tensors, (older, newer))
+        layers = len(ctx.given.layers.blocks)
         grads = [None] * (layers - len(grad_means)) + list(grad_means)
         for layer in reversed(range(layers)):
-            descent.receive(grads[layer])
-            descent.undo(layer)
-        return None, descent.grad_older + descent.grad_newer, *descent.sums
+            walk.receive(grads[layer])
+            walk.undo(layer)
+        return None, walk.grad_older + walk.grad_newer, *walk.sums
 
 
-class _Descent:
-    """The way back: the two states, their gradients, and what was found for all other tensors."""
+class _Backward:
+    """State of the backward pass: the two streams, their gradients, and those of other tensors."""
 
     def __init__(
         self,
-        plan: _Plan,
+        given: _Pass,
         setting: Setting,
         moments: Sequence[Moment],
         tensors: Sequence[Tensor],
         streams: tuple[Tensor, Tensor],
     ) -> None:
-        self.plan, self.setting, self._moments = plan, setting, list(moments)
+        self.given, self.setting, self._moments = given, setting, list(moments)
         self.older, self.newer = streams
         self.grad_older, self.grad_newer = (torch.zeros_like(one) for one in streams)
         self.sums: list[Tensor | None] = [None] * len(tensors)
-        self._place = {weight: index for index, weight in enumerate(plan.weights)}
+        self._place = {weight: index for index, weight in enumerate(given.weights)}
         self._read = [
-            one.detach().requires_grad_(one.requires_grad) for one in tensors[len(plan.weights) :]
+            one.detach().requires_grad_(one.requires_grad) for one in tensors[len(given.weights) :]
         ]
-        self._sources = plan.sources(self._read)
+        self._sources = given.sources(self._read)
 
     def receive(self, grad_mean: Tensor | None) -> None:
         """Take in the gradient of the mean of both states."""
@@ -225,20 +225,20 @@ class _Descent:
         """Go to before a layer."""
         wanted: dict[int, Tensor] = {
             self._place[one]: one
-            for one in self.plan.way.blocks[layer].parameters()
+            for one in self.given.layers.blocks[layer].parameters()
             if one.requires_grad
         }
         if self._read:
-            first = len(self.plan.weights)
+            first = len(self.given.weights)
             places = range(2 * layer, 2 * layer + 2)
             wanted |= {first + n: self._read[n] for n in places if self._read[n].requires_grad}
-        for part in reversed(self.plan.way.parts(layer, self._sources[layer])):
+        for part in reversed(self.given.layers.parts(layer, self._sources[layer])):
             self._undo_part(part, wanted)
-        code = self.plan.way.code(layer)
+        code = self.given.layers.code(layer)
         if code is not None:
             self.older, self.newer = self.older - code, self.newer - code
 
-    def _undo_part(self, part: Part, wanted: dict[int, Tensor]) -> None:
+    def _undo_part(self, part: Sublayer, wanted: dict[int, Tensor]) -> None:
         with torch.enable_grad(), self.setting.again(), self._moments.pop().again():
             x_BTD = self.older.detach().requires_grad_()
             y_BTD = part(x_BTD).to(x_BTD.dtype)

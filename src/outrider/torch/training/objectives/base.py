@@ -6,7 +6,7 @@ from typing import Protocol, runtime_checkable
 
 from torch import Tensor, nn
 
-from outrider.torch.models.words import WordModel
+from outrider.torch.models.base import TokenModel
 from outrider.torch.nn.loss import IGNORED
 
 __all__ = ["IGNORED", "Inputs", "Objective", "StatefulObjective", "add_penalty"]
@@ -46,7 +46,7 @@ def add_penalty(loss: Tensor, model: nn.Module, share: float) -> Tensor:
     once however many batches and processes an update has.
     """
     inner = getattr(model, "module", model)  # several processes wrap the model
-    if not (model.training and isinstance(inner, WordModel)):
+    if not (model.training and isinstance(inner, TokenModel)):
         return loss
     penalty = inner.penalty()
     return loss if penalty is None else loss + share * penalty

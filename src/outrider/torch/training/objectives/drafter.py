@@ -24,7 +24,7 @@ from torch.nn import functional as F
 
 from outrider.torch.models import Drafter, Seq2Seq
 from outrider.torch.models.base import right_padding
-from outrider.torch.models.drafter import Slots
+from outrider.torch.models.drafter import TrainingSlots
 from outrider.torch.nn.loss import counted_places, smoothed_cross_entropy
 from outrider.torch.training.objectives.base import IGNORED, Inputs
 
@@ -90,7 +90,9 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
 
 
 @torch.no_grad()
-def _likely(drafter: Drafter, hidden_BTD: Tensor, slots: Slots, counted_M: Tensor) -> Tensor:
+def _likely(
+    drafter: Drafter, hidden_BTD: Tensor, slots: TrainingSlots, counted_M: Tensor
+) -> Tensor:
     """Return the target's probabilities at these slots, of the words that may be drafted."""
     width, last = hidden_BTD.shape[2], hidden_BTD.shape[1] - 1
     place_BN1 = (slots.anchor_BN + slots.index_N).clamp(max=last)[..., None]
@@ -140,7 +142,7 @@ def run_target(drafter: Drafter, inputs: Inputs) -> TargetPass:
     return TargetPass(hidden_BTD, seen, (None, None), inputs["input_ids"], label_BT)
 
 
-def _cut(drafter: Drafter, label_BT: Tensor) -> Slots:
+def _cut(drafter: Drafter, label_BT: Tensor) -> TrainingSlots:
     """Choose the blocks: random anchors in training, evenly spread ones otherwise."""
     config, device = drafter.config, label_BT.device
     rows, length = label_BT.shape
@@ -163,10 +165,10 @@ def _cut(drafter: Drafter, label_BT: Tensor) -> Slots:
         index_N = torch.cat([index_N, index_T])
         block_N = torch.cat([block_N, torch.full_like(index_T, config.anchors)])
         known_BN = torch.cat([known_BN, known_BT | (index_T == 0)], dim=1)
-    return Slots(anchor_BN, index_N, block_N, known_BN)
+    return TrainingSlots(anchor_BN, index_N, block_N, known_BN)
 
 
-def tokens_at(tokens_BT: Tensor, slots: Slots, outside: int) -> Tensor:
+def tokens_at(tokens_BT: Tensor, slots: TrainingSlots, outside: int) -> Tensor:
     """The token at each slot's place; `outside` beyond the end."""
     place_BN = slots.anchor_BN + slots.index_N
     last = tokens_BT.shape[1] - 1
