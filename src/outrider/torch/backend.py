@@ -1,7 +1,4 @@
-"""Every model, on every device PyTorch has.
-
-The one door from `load` to PyTorch; nothing else of the runtime imports it.
-"""
+"""PyTorch backend: every model, on every device of PyTorch."""
 
 from collections.abc import Collection, Sequence
 from typing import Any, TypeVar
@@ -27,10 +24,11 @@ __all__ = ["TorchBackend", "TorchDrafts", "TorchSlots", "build_torch"]
 AnswerT = TypeVar("AnswerT")
 
 PACK_UP_TO = 2 << 30
+"""Bytes of weights up to which a frozen model also keeps them packed."""
 
 
 class TorchBackend:
-    """Implements `decoding.protocol.Backend` with a model of ours."""
+    """Implements `decoding.protocol.Backend` with a PyTorch model."""
 
     compact_threshold = 0.25
 
@@ -43,10 +41,15 @@ class TorchBackend:
         frozen: bool = False,
         ends: Sequence[int] = (),
     ) -> None:
-        """Compute with `model`; `frozen` says that its weights will not change any more.
+        """Build the backend.
 
-        Then weights of up to `PACK_UP_TO` bytes are kept a second time, laid out for this CPU.
-        `ends` are end tokens beside those of the model's config.
+        Args:
+            model: The target model.
+            drafter: Drafts for tandem decoding.
+            ctc: Decodes whole sentences in parallel.
+            frozen: The weights no longer change. Up to `PACK_UP_TO` bytes of weights are then also
+                kept in a layout packed for this CPU.
+            ends: End tokens in addition to those of the model's config.
         """
         self.model = model.eval()
         self.ctc_decoder = _bind_ctc(ctc, model)
@@ -64,7 +67,7 @@ class TorchBackend:
         self.max_length: int | None = config.max_positions if config.position == "learned" else None
         self.epsilon: float = torch.finfo(model.dtype).eps
 
-    # Made anew each time: kept, they would keep the model, and the model them.
+    # Created on each access: a stored object and this one would reference each other.
     @property
     def drafts(self) -> "TorchDrafts | None":
         """The drafter."""
@@ -77,7 +80,7 @@ class TorchBackend:
 
     @property
     def device(self) -> torch.device:
-        """Where the model computes."""
+        """Device of the weights."""
         return self.model.tokens.weight.device
 
     @torch.inference_mode()
@@ -89,24 +92,24 @@ class TorchBackend:
         drafting: bool = False,
         parallel: bool = False,
     ) -> DecoderState:
-        """Open one row per source; all have as much room as the one that needs most."""
+        """Open one row per source; all rows get the largest requested capacity."""
         capacity = capacity if isinstance(capacity, int) else max(capacity)
         memory_BSD = keep_BS = None
-        # A block is verified with the newest token before it, and may all be taken back.
-        slack, widest = SLACK, 1
+        # A block is verified together with the token before it, and can be rolled back whole.
+        slack, spare = SLACK, 1
         if drafting and self.drafter is not None:
-            widest = self.drafter.config.block + 1
-            slack = max(SLACK, widest)
-        room = capacity + widest
+            spare = self.drafter.config.block + 1
+            slack = max(SLACK, spare)
+        total = capacity + spare
         if isinstance(self.model, LanguageModel):
-            state = self.model.open(len(source), capacity=room, slack=slack)
-            state.spare = widest
+            state = self.model.open(len(source), capacity=total, slack=slack)
+            state.spare = spare
         else:
             memory_BSD, keep_BS = self._encode(self.model, source)
             if capacity:
-                state = self.model.open(memory_BSD, keep_BS, capacity=room, slack=slack)
-                state.spare = widest
-            else:  # nothing will be decoded token by token, so nothing is made ready for it
+                state = self.model.open(memory_BSD, keep_BS, capacity=total, slack=slack)
+                state.spare = spare
+            else:  # parallel decoding only: no caches
                 lengths = [0] * len(source)
                 state = DecoderState([], [], lengths=lengths, capacity=0, device=self.device)
         if drafting:
@@ -120,7 +123,7 @@ class TorchBackend:
     def _encode(
         self, model: Seq2Seq, source: Sequence[Sequence[int]]
     ) -> tuple[Tensor, Tensor | None]:
-        """Return the encoder's output, and which of its rows' positions are real."""
+        """Return the encoder's output and the mask of real positions."""
         longest = max(len(row) for row in source)
         source_BS = self.padded(source)
         keep_BS = None
@@ -138,7 +141,7 @@ class TorchBackend:
         *,
         last: bool = False,
     ) -> AnswerT:
-        """Append tokens to every row; scores are float32 whatever the weights are."""
+        """Append tokens to every row; scores are float32 for weights of any type."""
         assert isinstance(state, DecoderState), "a state of another backend"
         count_B, counts = None, [len(row) for row in tokens]
         if min(counts) < max(counts):
@@ -155,15 +158,15 @@ class TorchBackend:
         steps: int,
         ends: Collection[int],
     ) -> list[list[int]]:
-        """Let every row say the likeliest token after its newest: one, whatever `steps` allows."""
+        """Decode one token per row; `steps` is an upper bound."""
         ask = Argmax(Forbidden(tuple(forbidden)))
         return self.extend([[token] for token in newest], state, ask).tokens
 
     def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
-        """Return token ids as a tensor; shorter rows are filled up."""
+        """Return token ids as a tensor; shorter rows are padded."""
         longest = max(len(row) for row in rows)
         full = [[*row, *[self.pad] * (longest - len(row))] for row in rows]
-        # By way of numpy, which takes a third of the time.
+        # Through numpy, in a third of the time.
         return torch.from_numpy(np.array(full, dtype=np.int64)).to(self.device)
 
 
@@ -185,7 +188,7 @@ class TorchDrafts:
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
     ) -> Draft:
-        """Guess the tokens that follow the newest ones: as many for all rows as for the longest."""
+        """Draft the next tokens; all rows are computed for the largest count."""
         longest, uniform_BK = max(tokens), None
         if uniform is not None:
             numbers = [[*row[:longest], *[0.0] * (longest - len(row))] for row in uniform]
@@ -197,17 +200,17 @@ class TorchDrafts:
             temperature=temperature,
             uniform_BK=uniform_BK,
         )
-        guessed, sure = (
-            [row[:count] for row, count in zip(found.tolist(), tokens, strict=True)]
-            for found in (tokens_BK, confidence_BK)
+        drafted, confidence = (
+            [row[:count] for row, count in zip(part.tolist(), tokens, strict=True)]
+            for part in (tokens_BK, confidence_BK)
         )
-        return Draft(guessed, sure, _on_host(ids_BKC), _on_host(prob_BKC))
+        return Draft(drafted, confidence, _on_host(ids_BKC), _on_host(prob_BKC))
 
     @torch.inference_mode()
     def predict(
         self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Guess whole blocks of which some tokens are known."""
+        """Predict blocks in which some tokens are known."""
         newest_B1, known_BK = (self.backend.padded(x) for x in ([[t] for t in newest], known))
         tokens_BK, prob_BK = self.drafter.predict(newest_B1, _drafting(state), known_BK)
         return tokens_BK.tolist(), prob_BK.tolist()
@@ -222,7 +225,7 @@ class TorchDrafts:
         held: Sequence[int],
         min_survival: float,
     ) -> RoundOutput:
-        """Draft, and append what is worth checking."""
+        """Draft, and verify the tokens that are likely enough to be accepted."""
         return rounds.draft_and_verify(
             *(self.backend, self, newest, state, tokens, ask), held=held, min_survival=min_survival
         )
@@ -239,7 +242,7 @@ class TorchSlots:
     def fill(
         self, state: State, ask: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
     ) -> AnswerT:
-        """Answer a question about the slots of whole texts."""
+        """Answer a query about the slots of whole sentences."""
         assert isinstance(state, DecoderState), "a state of another backend"
         if state.memory_BSD is None:
             raise ModelError("this state was not opened for parallel decoding")
@@ -256,7 +259,7 @@ def _drafting(state: State) -> DecoderState:
 
 
 def _on_host(tensor: Tensor) -> Any:
-    """Return a CPU's tensor as a numpy array, which costs less to ask; others stay."""
+    """Return a CPU tensor as a numpy array, which is faster to index; others are returned as is."""
     return tensor.numpy() if tensor.device.type == "cpu" else tensor
 
 
@@ -276,7 +279,7 @@ def build_torch(
     threads: int | None = None,
     ends: Sequence[int] = (),
 ) -> TorchBackend:
-    """Build PyTorch models from what a folder holds, and let them compute."""
+    """Build the backend from the parts of a model folder."""
     if threads is not None:
         torch.set_num_threads(threads)
     model = build_model(parts.model, dtype=dtype, device=device)

@@ -11,7 +11,7 @@ def has_gpu() -> bool:
 
 
 def has_device(name: str) -> bool:
-    """Whether PyTorch can use the device of this name."""
+    """Whether PyTorch can use this device."""
     try:
         torch.empty(0, device=name)
     except (RuntimeError, AssertionError):

@@ -1,4 +1,4 @@
-"""Write a model again: for another engine, weight for weight, or smaller, for this one."""
+"""Export a model: for another engine, or for this one with other weight types."""
 
 import shutil
 from collections.abc import Collection, Iterator
@@ -43,7 +43,7 @@ SIDE_DECODERS = ("drafter", "ctc")
 
 
 def export_marian(model: str | Path, folder: str | Path) -> Path:
-    """Write the model as a Marian folder that transformers and converters of Marian can read."""
+    """Export as a Marian folder that transformers and converters of Marian can read."""
     source = model_folder(model)
     loaded, tokenizer = load_model(source), load_tokenizer(source)
     if not isinstance(loaded, Seq2Seq):
@@ -62,7 +62,7 @@ def export_marian(model: str | Path, folder: str | Path) -> Path:
 def export_ctranslate2(
     model: str | Path, folder: str | Path, *, quantization: str = "float32"
 ) -> Path:
-    """Write the model as a folder of CTranslate2; its tokenizer lies beside the weights."""
+    """Export as a CTranslate2 folder, with the tokenizer beside the weights."""
     source = model_folder(model)
     loaded, tokenizer = load_model(source), load_tokenizer(source)
     if not isinstance(loaded, Seq2Seq):
@@ -80,14 +80,14 @@ def export_ctranslate2(
 def export_copy(
     model: str | Path, folder: str | Path, *, dtype: str, int4: Collection[str] = ()
 ) -> Path:
-    """Write the whole folder again, drafter and CTC decoder included, with weights as `dtype`.
+    """Copy the folder, with drafter and CTC decoder, converting weights to `dtype`.
 
     Args:
         model: A model folder, file or Hub name.
         folder: The folder to write.
-        dtype: float32, bfloat16 or float16; or int8, which is what the native core computes in.
-        int4: Parts that are int4 beside `dtype` int8: `embeddings`, `feedforward`. For models that
-            were rounded to that; others lose by it.
+        dtype: float32, bfloat16 or float16; or int8, which the native core computes in.
+        int4: Parts stored as int4 when `dtype` is int8: `embeddings`, `feedforward`. For models
+            trained with that rounding; others lose quality.
     """
     source = model_folder(model)
     kinds = (*DTYPES, INT8)
@@ -96,9 +96,9 @@ def export_copy(
     check_parts(int4)
     if int4 and dtype != INT8:
         raise ConfigError("int4", f"goes with dtype {INT8}, got {dtype}")
-    loaded = load_model(source)  # what cannot be loaded is not worth copying
+    loaded = load_model(source)  # checks the folder
     with _new_folder(Path(folder)) as draft:
-        if weight_files(source) != model_files(source):  # of another format: written as ours
+        if weight_files(source) != model_files(source):  # a foreign format: converted
             loaded.save_pretrained(draft)
             load_tokenizer(source).save(draft)
             _write_weights(draft, draft, dtype, int4)
@@ -110,7 +110,7 @@ def export_copy(
 
 
 def _token_names(tokenizer: Tokenizer) -> TokenNames:
-    """List the names of the tokens of both sides."""
+    """Return the token names of both sides."""
     if isinstance(tokenizer, MarianTokenizer):
         sides = tokenizer.names
     elif isinstance(tokenizer, SubwordTokenizer):
@@ -136,28 +136,28 @@ def _copy_part(source: Path, target: Path, dtype: str, int4: Collection[str]) ->
 
 
 def _write_weights(source: Path, target: Path, dtype: str, int4: Collection[str]) -> None:
-    """Write the weights of a folder as `dtype`; they may lie in the very folder."""
-    found: dict[str, Tensor] = {}
+    """Write the weights of a folder as `dtype`; source and target may be the same folder."""
+    converted: dict[str, Tensor] = {}
     for name, weight in read_weights(source).items():
         if dtype == INT8 and _is_matrix(name, weight):
             bits = INT4 if is_int4(name, int4) else INT8
-            found |= _quantised(name, weight, bits)
+            converted |= _quantised(name, weight, bits)
             continue
         tensor = as_tensor(weight)
         floating = tensor.is_floating_point() and dtype != INT8
-        found[name] = tensor.to(getattr(torch, dtype)) if floating else tensor.clone()
-    save_file(found, target / "model.safetensors", metadata={"format": "pt"})
+        converted[name] = tensor.to(getattr(torch, dtype)) if floating else tensor.clone()
+    save_file(converted, target / "model.safetensors", metadata={"format": "pt"})
 
 
 def _is_matrix(name: str, weight: Weight) -> bool:
-    """Whether a weight is multiplied with, or is a table of words; positions are exact."""
+    """Whether a weight is a matrix product or a token embedding; position tables stay exact."""
     other = name.endswith(("table.weight", "slot.weight"))
     return len(weight.shape) == 2 and name.endswith(".weight") and not other
 
 
 def _quantised(name: str, weight: Weight, bits: str) -> dict[str, Tensor]:
-    """Return a weight in few bits, and its scales."""
-    if weight.kind == bits and weight.scale is not None:  # already: not rounded twice
+    """Return a quantised weight and its scales."""
+    if weight.kind == bits and weight.scale is not None:  # already quantised
         parts = (weight.data, weight.scale)
     elif bits == INT8:
         parts = int8_rows(weight.as_float32())
@@ -170,7 +170,7 @@ def _quantised(name: str, weight: Weight, bits: str) -> dict[str, Tensor]:
 
 @contextmanager
 def _new_folder(target: Path) -> Iterator[Path]:
-    """Give a place to write to; what is written appears under its name when it is complete."""
+    """Yield a temporary folder that is renamed to `target` when it is complete."""
     if target.exists():
         raise ModelError(f"{target}: exists already; name a new folder")
     with working_folder(target) as draft:

@@ -173,7 +173,7 @@ def test_reversible_layers_have_plain_residuals() -> None:
                 "residual": "reversible",
                 "attention": {"kind": "adaptive_span", "dynamic": True},
             },
-            "attention.dynamic: .*reversible layers forget it; use dynamic: false",
+            "attention.dynamic: .*reversible layers do not keep; use dynamic: false",
         ),
     ],
 )

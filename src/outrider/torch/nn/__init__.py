@@ -1,6 +1,6 @@
-"""Tensors and nothing else: attention, positions, blocks, caches. No text, no decoding.
+"""Neural network layers: attention, positions, blocks and caches.
 
-One legend of shape suffixes serves the whole project:
+Shape suffixes of the whole project:
 
     B batch            T query or target length    S key or source length
     D model width      H heads                     G key-value heads
@@ -8,6 +8,6 @@ One legend of shape suffixes serves the whole project:
     W window           C cache slots               N beams
     P drafted positions                            1 an axis that broadcasts
 
-A repeated letter means an equal size. Masks are boolean and say what to keep: True is visible.
+A repeated letter means an equal size. Masks are boolean; True marks what is kept.
 Rows are padded on the right.
 """

@@ -1,12 +1,12 @@
-"""Connectionist temporal classification (Graves et al., 2006): more slots than tokens.
+"""Connectionist temporal classification (Graves et al., 2006).
 
-Every slot says a token or a blank. A path pi of U slots reads as a text by merging equal
-neighbours and dropping blanks; the probability of a text is that of all its paths together:
+Every slot outputs a token or a blank. A path pi of U slots maps to a text by merging equal
+neighbours and dropping blanks; the probability of a text is the sum over its paths:
 
     p(y) = sum_{pi -> y} prod_u p_u(pi_u)          path(y) = argmax_{pi -> y} sum_u z_u(pi_u)
 
-Loss and best path only ever ask for the blank and the row's own labels, so they are computed on
-those few columns; the logits are read once, a few rows at a time, as in `nn.loss`:
+Loss and best path depend only on the blank and the row's own labels, so they are computed on those
+columns; the logits are read once, a few rows at a time, as in `nn.loss`:
 
     dloss/dz_u = softmax(z_u) - gamma_u            gamma_u(v) = p(pi_u = v | pi -> y)
 """
@@ -22,13 +22,13 @@ from torch.nn import functional as F
 __all__ = ["ctc_loss", "fits", "viterbi"]
 
 _CHUNK = 2**18
-"""Logits a CPU looks at together: 1 MiB of float32, so that a core's cache holds them."""
+"""Logits per chunk on a CPU: 1 MiB of float32, which fits the cache of a core."""
 _NEVER = -1e4
-"""Log-probability of what cannot be; finite, so that no difference of two is NaN."""
+"""Log-probability of impossible states; finite, so that differences are never NaN."""
 
 
 def fits(labels_BT: Tensor, labels_B: Tensor, slots_B: Tensor) -> Tensor:
-    """Whether a row has enough slots: one for each label, and a blank between two equal ones."""
+    """Whether each row has enough slots: one per label, and a blank between equal neighbours."""
     inside_BT = torch.arange(labels_BT.shape[1], device=labels_BT.device) < labels_B[:, None]
     twins_BT = (labels_BT[:, 1:] == labels_BT[:, :-1]) & inside_BT[:, 1:]
     return labels_B + twins_BT.sum(1) <= slots_B
@@ -40,12 +40,11 @@ def viterbi(
     """Return the likeliest path of each text: a token or the blank per slot, [B, U].
 
     Args:
-        logits_BUV: Scores of every slot, normalised or not: all paths share the normaliser.
-        labels_BT: The texts, padded on the right with anything.
+        logits_BUV: Scores of every slot, normalised or not.
+        labels_BT: The texts, right-padded with any value.
         labels_B: Their lengths.
-        slots_B: Slots of each row; the path past them is -1, and so is that of a row that has too
-            few for its text.
-        blank: The token that stands for nothing.
+        slots_B: Slots of each row. The path is -1 past them, and in rows with too few slots.
+        blank: The blank token.
     """
     batch, slots, _ = logits_BUV.shape
     inside_BT = torch.arange(labels_BT.shape[1], device=labels_BT.device) < labels_B[:, None]
@@ -71,8 +70,8 @@ def viterbi(
 def _forward(
     score_UBL: Tensor, here_UB1: Tensor, token_BL: Tensor, blank: int
 ) -> tuple[Tensor, list[Tensor]]:
-    """Score of the best path to each state, and how many states back each step came from."""
-    # A blank between two different labels may be left out; all other states are passed through.
+    """Return the score of the best path to each state, and the moves of every step."""
+    # Only a blank between two different labels can be skipped.
     skip_BL = torch.zeros_like(token_BL, dtype=torch.bool)
     skip_BL[:, 2:] = (token_BL[:, 2:] != blank) & (token_BL[:, 2:] != token_BL[:, :-2])
     best_BL = torch.full_like(score_UBL[0], -math.inf)
@@ -81,14 +80,14 @@ def _forward(
     for score_BL, here_B1 in zip(score_UBL[1:], here_UB1[1:], strict=True):
         padded_BL = F.pad(best_BL, (2, 0), value=-math.inf)
         two_BL = padded_BL[:, :-2].masked_fill(~skip_BL, -math.inf)
-        found = torch.stack([best_BL, padded_BL[:, 1:-1], two_BL]).max(0)
-        best_BL = torch.where(here_B1, found.values + score_BL, best_BL)
-        moves.append(found.indices * here_B1)
+        best = torch.stack([best_BL, padded_BL[:, 1:-1], two_BL]).max(0)
+        best_BL = torch.where(here_B1, best.values + score_BL, best_BL)
+        moves.append(best.indices * here_B1)
     return best_BL, moves
 
 
 def _last_state(best_BL: Tensor, labels_B: Tensor) -> Tensor:
-    """A path ends in its last label or in the blank after it."""
+    """Return the final state of each path: the last label or the blank after it."""
     end_B1 = 2 * labels_B[:, None]
     before_B1 = (end_B1 - 1).clamp(min=0)
     earlier_B1 = best_BL.gather(1, before_B1) > best_BL.gather(1, end_B1)
@@ -96,7 +95,7 @@ def _last_state(best_BL: Tensor, labels_B: Tensor) -> Tensor:
 
 
 class _Task(NamedTuple):
-    """The part of a loss that no gradient flows to."""
+    """Arguments of the loss without gradients."""
 
     labels_BT: Tensor
     labels_B: Tensor
@@ -116,9 +115,9 @@ def ctc_loss(
     smoothing: float = 0.0,
     scale: float = 1.0,
 ) -> Tensor:
-    """Return the sum of -log p(y) over all rows, times `scale`, in float32 whatever the logits are.
+    """Return the sum of -log p(y) over all rows, times `scale`, in float32.
 
-    A row with too few slots for its text counts for nothing. With `smoothing` e the loss is
+    Rows with too few slots for their text are left out. With `smoothing` e the loss is
     (1 - e) (-log p(y)) + e sum_u mean_v -log p_u(v). Other arguments as in `viterbi`.
     """
     task = _Task(labels_BT, labels_B, slots_B, blank, smoothing, scale)
@@ -144,7 +143,7 @@ class _Loss(torch.autograd.Function):
             weight_BU1 = weight_N1.view(batch, slots, 1) * task.scale
             slope_BUC = (slope_BUC - task.smoothing / vocabulary) * weight_BU1
             row_N1 = torch.arange(batch * slots, device=grad_NV.device)[:, None]
-            # Overwritten, not added to: p - gamma must be rounded once, after the difference.
+            # Overwritten, not added: p - gamma must be rounded once, after the difference.
             grad_NV[row_N1, class_BUC.flatten(0, 1)] = slope_BUC.flatten(0, 1).to(grad_NV.dtype)
         ctx.save_for_backward(grad_NV)
         ctx.shape = logits_BUV.shape
@@ -155,7 +154,7 @@ class _Loss(torch.autograd.Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None]:
         (grad_NV,) = ctx.saved_tensors
         grad_BUV = grad_NV.view(ctx.shape)
-        # A training loss is the root of its graph; multiplying by one would be a pass over memory.
+        # A training loss is the root of its graph: skip the multiplication by one.
         if grad.device.type == "cpu" and grad.item() == 1:
             return grad_BUV, None
         return grad_BUV * grad.to(grad_BUV.dtype), None
@@ -164,7 +163,7 @@ class _Loss(torch.autograd.Function):
 def _normalise(
     logits_NV: Tensor, grad_NV: Tensor | None, weight_N1: Tensor, task: _Task
 ) -> tuple[Tensor, Tensor]:
-    """Return the normaliser of every slot and the smoothing term; write softmax - e / V."""
+    """Return the normaliser of every slot and the smoothing term; writes softmax - e / V."""
     rows, vocabulary = logits_NV.shape
     step = max(1, _CHUNK // vocabulary if logits_NV.device.type == "cpu" else rows)
     normalisers, spreads = [], []
@@ -189,7 +188,7 @@ def _normalise(
 
 
 def _classes(task: _Task) -> tuple[Tensor, Tensor]:
-    """Return the blank and the labels of each row, and where each of them stands first."""
+    """Return the blank and the labels of each row, and the first index of each of them."""
     labels_BT = task.labels_BT
     inside_BT = torch.arange(labels_BT.shape[1], device=labels_BT.device) < task.labels_B[:, None]
     ids_BC = F.pad(torch.where(inside_BT, labels_BT, task.blank), (1, 0), value=task.blank)
@@ -202,10 +201,10 @@ def _solve(
     """Return -log p(y) of each row and, for each class and slot, p - (1 - e) gamma."""
     prob_BUC = log_prob_BUC.exp()
     place_C = torch.arange(first_BC.shape[1], device=first_BC.device)
-    again_B1C = (first_BC != place_C)[:, None]
-    log_prob_BUC = log_prob_BUC.masked_fill(again_B1C, _NEVER)
-    # One more class for all other words, so that the classes are a distribution.
-    seen_BU1 = prob_BUC.masked_fill(again_B1C, 0.0).sum(-1, keepdim=True)
+    repeated_B1C = (first_BC != place_C)[:, None]
+    log_prob_BUC = log_prob_BUC.masked_fill(repeated_B1C, _NEVER)
+    # One more class for all other tokens, so that the classes form a distribution.
+    seen_BU1 = prob_BUC.masked_fill(repeated_B1C, 0.0).sum(-1, keepdim=True)
     rest_BU1 = torch.log1p(-seen_BU1.clamp(max=1.0)).clamp(min=_NEVER)
     with torch.enable_grad():
         leaf_BUC = torch.cat([log_prob_BUC, rest_BU1], dim=-1).detach().requires_grad_()

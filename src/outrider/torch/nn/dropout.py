@@ -1,10 +1,10 @@
-"""Dropout that does not wait for the random number generator.
+"""Dropout with a faster random number generator on a CPU.
 
     y = x * m / (1 - p)        m ~ Bernoulli(1 - p)
 
-PyTorch's CPU generator is serial and draws once per element; that was a tenth of a training step.
-Here each 64-bit draw decides four elements, 16 bits each, so p is rounded to a multiple of 2^-16
-(and the scale with it, which keeps the mean). Other devices use PyTorch's own.
+PyTorch's CPU generator is serial and draws once per element, which took a tenth of a training step.
+Here each 64-bit draw decides four elements with 16 bits each, so p is rounded to a multiple of
+2^-16, and the scale with it, which keeps the mean. Other devices use PyTorch's dropout.
 """
 
 import torch

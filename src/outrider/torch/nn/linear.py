@@ -1,10 +1,10 @@
-"""A linear layer that can keep a second copy of its weight in the layout this CPU multiplies best.
+"""Linear layers with an optional packed copy of the weight for faster CPU products.
 
-PyTorch lays a weight out anew at every call. For one or two rows that does not matter, because
-reading the weight is the work; from 8 rows on, float32 products against a large weight packed once
-were 1.2 to 2.3 times as fast here. Small weights stay in the cache, and there the packed product is
-up to twice as slow (`lab/studies/packing.py`), so they are never packed. Packing doubles the memory
-of a weight, and a packed weight must not be trained any more, so it is only done on request.
+PyTorch repacks a weight at every call. For one or two rows reading the weight dominates; from 8
+rows on, float32 products with a large weight packed once were 1.2 to 2.3 times as fast. Small
+weights stay in the cache, where the packed product is up to twice as slow
+(`lab/studies/packing.py`), so they are never packed. Packing doubles the memory of a weight, and a
+packed weight must not be trained, so it is done on request only.
 """
 
 import torch
@@ -14,20 +14,20 @@ from torch.nn import functional as F
 __all__ = ["Linear", "pack", "packable", "product"]
 
 PACKED_FROM = 8
-"""Rows from which the packed copy of a large weight is used."""
+"""Minimum rows for the packed copy of a large weight."""
 LARGE = 1 << 19
-"""Numbers in a large weight: 2048 x 256."""
+"""Elements of a large weight: 2048 x 256."""
 SMALL = 1 << 18
-"""Numbers below which a weight is not packed; between the two it takes twice the rows."""
+"""Weights with fewer elements are not packed; between the two limits the minimum rows double."""
 
 
 class Linear(nn.Linear):
-    """`nn.Linear`, and after `pack_weight` faster for several rows."""
+    """`nn.Linear` with an optional packed weight."""
 
     packed: Tensor | None = None
 
     def pack_weight(self) -> None:
-        """Keep a packed copy of the weight, if that is worth it."""
+        """Keep a packed copy of the weight, if it is large enough."""
         self.packed = pack(self.weight)
 
     def forward(self, input: Tensor) -> Tensor:  # noqa: A002 - PyTorch's name
@@ -44,7 +44,7 @@ def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Tensor | Non
 
 
 def pack(weight: Tensor) -> Tensor | None:
-    """Lay a weight out for this CPU; see `packable`. None for a small one."""
+    """Pack a weight for this CPU (see `packable`); None for a small weight."""
     if weight.numel() < SMALL:
         return None
     packed: Tensor = torch.ops.mkldnn._reorder_linear_weight(weight.detach())
@@ -57,7 +57,7 @@ def _packed_product(x: Tensor, packed: Tensor, bias: Tensor | None) -> Tensor:
 
 
 def packable(weight: Tensor) -> bool:
-    """Whether this PyTorch can pack such a weight."""
+    """Whether PyTorch can pack this weight."""
     if weight.device.type != "cpu" or weight.dtype != torch.float32:
         return False
     available: bool = torch.backends.mkldnn.is_available()  # type: ignore[no-untyped-call]

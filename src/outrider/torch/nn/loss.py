@@ -4,9 +4,8 @@
     dloss/dz_n = s * w_n (softmax(z_n) - (1 - e) onehot(y_n) - e / V)
 
 `torch.nn.functional.cross_entropy` with smoothing materialises several float32 tensors of the
-logits' size; on a CPU that is a tenth of a training step. Here loss and gradient come out of one
-pass over a few rows at a time, which stay in the cache. It is computed in float32, whatever the
-logits are.
+logits' size, on a CPU a tenth of a training step. Here loss and gradient are computed in one pass
+over chunks of rows that stay in the cache, in float32.
 """
 
 from typing import Any
@@ -18,10 +17,10 @@ from torch.autograd.function import once_differentiable
 __all__ = ["IGNORED", "counted_places", "smoothed_cross_entropy"]
 
 IGNORED = -100
-"""Label of a position that does not count."""
+"""Label of positions that are left out of the loss."""
 
 _CHUNK = 2**18
-"""Logits a CPU looks at together: 1 MiB of float32, so that a core's cache holds them."""
+"""Logits per chunk on a CPU: 1 MiB of float32, which fits the cache of a core."""
 
 
 def smoothed_cross_entropy(
@@ -31,9 +30,9 @@ def smoothed_cross_entropy(
     scale: float = 1.0,
     weight_N: Tensor | None = None,
 ) -> Tensor:
-    """Sum over all tokens with a label, times `scale` (which is free here, unlike a division).
+    """Return the loss summed over all labelled tokens, times `scale`.
 
-    `weight_N` counts some tokens more than others; it is not differentiated.
+    `weight_N` weights the tokens; it gets no gradient.
     """
     if weight_N is None:
         weight_N = torch.ones_like(label_N, dtype=torch.float32)
@@ -42,10 +41,9 @@ def smoothed_cross_entropy(
 
 
 def counted_places(label_BN: Tensor, step: int) -> Tensor:
-    """Return the places of all labels, then places without one up to a multiple of `step`.
+    """Return the indices of all labels, filled with unlabelled ones to a multiple of `step`.
 
-    Kernels are prepared for every shape anew, so there should be few of them; none at all is no
-    shape for a loss.
+    CPU kernels are compiled per shape, so there should be few shapes. The result is never empty.
     """
     counted_N = (label_BN != IGNORED).flatten()
     count = int(counted_N.sum())
@@ -81,7 +79,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None, None, None]:
         (grad_NV,) = ctx.saved_tensors
-        # A training loss is the root of its graph; multiplying by one would be a pass over memory.
+        # A training loss is the root of its graph: skip the multiplication by one.
         if grad.device.type == "cpu" and grad.item() == 1:
             return grad_NV, None, None, None, None
         return grad_NV * grad.to(grad_NV.dtype), None, None, None, None
@@ -90,7 +88,7 @@ class _SmoothedCrossEntropy(torch.autograd.Function):
 def _chunk(
     logits_NV: Tensor, label_N: Tensor, smoothing: float, scale_N: Tensor
 ) -> tuple[Tensor, Tensor]:
-    """Loss and gradient of some rows."""
+    """Return loss and gradient of a chunk of rows."""
     wide_NV = logits_NV.to(torch.promote_types(logits_NV.dtype, torch.float32), copy=True)
     counted_N1 = (label_N != IGNORED)[:, None]
     label_N1 = label_N[:, None].where(counted_N1, 0)

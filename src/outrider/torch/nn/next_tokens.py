@@ -4,9 +4,9 @@
     p_k(. | h) = softmax(E W_k norm(h))                                W_1 = 1
     w_n = 1        w_l = max(0, 1 - 2 n s / l)                         below the last layer n
 
-h_l is what layer l gave, norm the last norm and E the head of the model, N the tokens predicted, s
-the share of the training that is over. A layer counts less and less and not at all from s = l / 2n
-on, lower layers first; from half of the training on only the last one predicts.
+h_l is the output of layer l, norm the last norm, E the head of the model, N the number of predicted
+tokens, and s the share of training that is over. The weight of a layer falls to 0 at s = l / 2n,
+lower layers first; from half of the training on only the last layer predicts.
 """
 
 from torch import Tensor, nn
@@ -14,24 +14,24 @@ from torch import Tensor, nn
 __all__ = ["FURTHER_WEIGHT", "NextTokens", "layer_weights"]
 
 FURTHER_WEIGHT = 0.5
-"""What a token further ahead than the next one counts."""
+"""Loss weight of tokens after the next one."""
 
 
 class NextTokens(nn.Module):
-    """One matrix for each token ahead but the next; nothing but a training loss needs them."""
+    """One matrix for each further token; used by the training loss only."""
 
     def __init__(self, tokens: int, width: int) -> None:
         super().__init__()
-        # Plain layers: these are never packed for decoding.
+        # Plain layers: never packed for decoding.
         further = [nn.Linear(width, width, bias=False) for _ in range(tokens - 1)]
         self.further = nn.ModuleList(further)
 
     def forward(self, hidden_BTD: Tensor, ahead: int) -> Tensor:
-        """Turn hidden states into those that predict the token `ahead` of each."""
+        """Map hidden states to those that predict the token `ahead` places further."""
         turned_BTD: Tensor = self.further[ahead - 2](hidden_BTD)
         return turned_BTD
 
 
 def layer_weights(layers: int, progress: float) -> list[float]:
-    """Return what the layers below the last count when `progress` of the training is over."""
+    """Return the loss weights of the layers below the last after `progress` of the training."""
     return [max(0.0, 1 - 2 * layers * progress / layer) for layer in range(1, layers)]

@@ -1,4 +1,4 @@
-"""Norms over the width of a vector.
+"""Norms over the last dimension.
 
 layer   (x - mean(x)) / sqrt(var(x) + eps) * w + b        (Ba et al., 2016, arXiv:1607.06450)
 rms     x / sqrt(mean(x^2) + eps) * w                     (Zhang and Sennrich, 2019)
@@ -14,12 +14,12 @@ Norm = nn.LayerNorm | nn.RMSNorm
 
 
 class NormKind(NamedTuple):
-    """Which norm all parts of a model have."""
+    """The norm of all parts of a model."""
 
     rms: bool = False
     eps: float = 1e-5
 
     def build(self, width: int) -> Norm:
-        """Return a norm of its own for one part."""
+        """Return a new norm."""
         kind = nn.RMSNorm if self.rms else nn.LayerNorm
         return kind(width, eps=self.eps)

@@ -119,7 +119,8 @@ def test_blocks_that_are_partly_taken_back_equal_the_whole(
     layer = conv(width, 5, widths)
     x = torch.randn(rows, total, width, dtype=torch.float64)
     whole = layer(x)
-    rings = layer.new_rings(rows, total + SLACK)
+    filters = (layer.outer_filter, layer.inner_filter)
+    rings = [each.new_ring(rows, total + SLACK) for each in filters]
     lengths, block = [0] * rows, prompt
     for _ in range(6):
         first = not any(lengths)

@@ -1,8 +1,7 @@
 """Attention variants. The file name is the config name: `kind: sliding` is `sliding.py`.
 
-A new variant is one file here with a `Config` and an `Attention`, and one test. It then works in
-every config, and the contract tests, the benchmark and the docs find it by its name. A file without
-an `Attention` is no variant: it holds what several of them share.
+A new variant is one file here with a `Config` and an `Attention`, and one test. Configs, contract
+tests, benchmarks and docs find it by its name. Files without an `Attention` hold shared code.
 """
 
 from collections.abc import Iterator, Mapping
@@ -30,12 +29,12 @@ __all__ = [
 
 
 def attention_kinds() -> list[str]:
-    """Names accepted by `kind`: the files in this folder that define an `Attention`."""
+    """Return the names accepted by `kind`: the files in this folder that define an `Attention`."""
     return [name for name in _files() if _variant(name) is not None]
 
 
 def load_attention(kind: str, *, key: str = "attention.kind") -> ModuleType:
-    """Import a variant of this folder; a config can name nothing else."""
+    """Import a variant by its name in a config."""
     variant = _variant(kind) if kind in _files() else None
     if variant is not None:
         return variant
@@ -48,14 +47,14 @@ def _files() -> list[str]:
 
 
 def _variant(name: str) -> ModuleType | None:
-    """Import a file of this folder; None where it helps variants but is none."""
+    """Import a file of this folder; None if it defines no variant."""
     module = import_module(f"{__name__}.{name}")
     own = vars(module).get("Attention")
     return module if getattr(own, "__module__", None) == module.__name__ else None
 
 
 def kinds_with(flag: str) -> list[str]:
-    """Names of the kinds whose `Attention` has a class flag, such as `halting_ok`."""
+    """Return the kinds whose `Attention` sets a class flag, such as `halting_ok`."""
     return [kind for kind in attention_kinds() if getattr(load_attention(kind).Attention, flag)]
 
 
@@ -67,15 +66,15 @@ def build_attention(
     shape: HeadShape,
     key: str = "attention",
 ) -> AttentionBase:
-    """Build the variant that `{kind: ..., option: ...}` describes, for an encoder or a decoder."""
+    """Build an attention from `{kind: ..., option: ...}`, for an encoder or a decoder."""
     options = dict(spec)
     kind = options.pop("kind", None)
     variant = load_attention(kind, key=f"{key}.kind")
     _check_options(variant.Config, options, kind=kind, key=key)
-    side, able = ("a decoder", "causal_ok") if causal else ("an encoder", "two_sided_ok")
-    if not getattr(variant.Attention, able):
+    side, flag = ("a decoder", "causal_ok") if causal else ("an encoder", "two_sided_ok")
+    if not getattr(variant.Attention, flag):
         raise ConfigError(
-            f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {kinds_with(able)}"
+            f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {kinds_with(flag)}"
         )
     with _under(key):
         attention: AttentionBase = variant.Attention(
@@ -85,7 +84,7 @@ def build_attention(
 
 
 def cross_options(spec: Mapping[str, Any], *, key: str = "cross_attention") -> AttentionConfig:
-    """Read what a decoder's look at the source is to be; it sees all of it, so there is no kind."""
+    """Build the config of cross-attention, which has no kind: it always sees the whole source."""
     options = dict(spec)
     _check_options(AttentionConfig, options, kind=key, key=key)
     with _under(key):
@@ -94,19 +93,19 @@ def cross_options(spec: Mapping[str, Any], *, key: str = "cross_attention") -> A
 
 @contextmanager
 def _under(key: str) -> Iterator[None]:
-    """Say under which key stands what cannot be, which whoever finds it does not know."""
+    """Replace the key of a config error by the full key in the model config."""
     try:
         yield
     except ConfigError as error:
         message = str(error).removeprefix(f"{error.key}: ")
-        raise ConfigError(key + error.key.removeprefix("attention"), message) from None
+        raise ConfigError(key + error.key.removeprefix("attention"), message) from error
 
 
 def _check_options(
     config: type[AttentionConfig], options: dict[str, Any], *, kind: str, key: str
 ) -> None:
-    """Refuse an unknown option or a value of another type; a whole number may stand for a float."""
-    hints = get_type_hints(config)  # resolved, also where the module postpones its annotations
+    """Check names and types of options, in place; whole numbers are accepted as floats."""
+    hints = get_type_hints(config)
     known = {field.name: hints[field.name] for field in fields(config)}
     for name, value in options.items():
         if name not in known:
@@ -115,33 +114,33 @@ def _check_options(
             raise ConfigError(
                 f"{key}.{name}", f"unknown option of {kind!r}{hint}; accepted: {accepted}"
             )
-        if not _suits(value, known[name]):
-            raise ConfigError(f"{key}.{name}", f"got {value!r}, expected {_named(known[name])}")
+        if not _has_type(value, known[name]):
+            raise ConfigError(f"{key}.{name}", f"got {value!r}, expected {_type_name(known[name])}")
         if known[name] is float and isinstance(value, int):
             options[name] = float(value)
 
 
-def _suits(value: Any, wanted: Any) -> bool:
+def _has_type(value: Any, wanted: Any) -> bool:
     if wanted is Any:
         return True
     if get_origin(wanted) in (Union, UnionType):
-        return any(_suits(value, one) for one in get_args(wanted))
+        return any(_has_type(value, option) for option in get_args(wanted))
     if get_origin(wanted) is Literal:
-        return any(type(value) is type(one) and value == one for one in get_args(wanted))
+        return any(type(value) is type(option) and value == option for option in get_args(wanted))
     if wanted is float:
-        return isinstance(value, float) or (_suits(value, int) and abs(value) < 1 << 1023)
+        return isinstance(value, float) or (_has_type(value, int) and abs(value) < 1 << 1023)
     if wanted is int:
         return isinstance(value, int) and not isinstance(value, bool)
     if isinstance(wanted, type):
         return isinstance(value, wanted)
-    return True  # lists and the like are the variant's own to check
+    return True  # lists are checked by the variant
 
 
-def _named(wanted: Any) -> str:
+def _type_name(wanted: Any) -> str:
     if get_origin(wanted) in (Union, UnionType):
-        return " or ".join(_named(one) for one in get_args(wanted))
+        return " or ".join(_type_name(option) for option in get_args(wanted))
     if get_origin(wanted) is Literal:
-        return " or ".join(repr(one) for one in get_args(wanted))
+        return " or ".join(repr(option) for option in get_args(wanted))
     if wanted is type(None):
         return "null"
     return {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(

@@ -1,4 +1,4 @@
-"""Adaptive attention span (Sukhbaatar et al., 2019, arXiv:1905.07799): each head learns how far.
+"""Adaptive attention span (Sukhbaatar et al., 2019, arXiv:1905.07799): learned span per head.
 
     w_ij = m(i - j) exp(s_ij) / sum_{r <= i} m(i - r) exp(s_ir)
     m(x) = clamp((R + z - x) / R, 0, 1)
@@ -6,9 +6,9 @@
     dynamic    z_t = S sigmoid(u . q_t + b)
     loss       + penalty * mean z of the heads, for every layer
 
-Time O(T (z + R) K) and memory O(T K): heads are grouped by how far they reach now, and a group is
-computed, and remembered when decoding, only that far. The paper's dynamic span looks at the
-layer's input x_t; here at the head's query, which is a linear map of x_t and all a variant gets.
+Time O(T (z + R) K) and memory O(T K): heads are grouped by their current reach, and each group is
+computed, and cached when decoding, only that far. The paper's dynamic span reads the layer's input
+x_t; here it reads the head's query, a linear map of x_t.
 """
 
 import math
@@ -34,17 +34,17 @@ from outrider.torch.nn.kernel.soft_window import (
 __all__ = ["Attention", "Config", "SpanCache"]
 
 DENSE_UP_TO = 256
-"""Sequences of up to this many tokens take the dense path."""
+"""Longest sequence that takes the dense path."""
 GRAIN = 32
 """Heads whose reaches round up to the same multiple of this share a ring when decoding."""
 TOGETHER = 128
-"""Heads that reach no further than this are always computed together."""
+"""Heads with reaches up to this are always computed together."""
 BLOCKS = (64, 128, 512)
-"""Queries of a block: least, most for a long reach, and most where a block would be little work."""
+"""Queries of a block: minimum, maximum for a long reach, and maximum for small blocks."""
 LITTLE = 1 << 15
-"""Pairs of a block below which calling the kernels costs more than they compute."""
+"""Pairs of a block below which kernel calls cost more than the computation."""
 SHORT = -4.0
-"""First b of a dynamic span: almost the shortest."""
+"""Initial b of a dynamic span: almost the shortest span."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -52,13 +52,13 @@ class Config(AttentionConfig):
     """Options of `kind: adaptive_span`."""
 
     max_span: int = 1024
-    """S: no span grows beyond this many tokens."""
+    """S: upper limit of a span, in tokens."""
     ramp: int = 32
     """R: tokens over which the edge of a span fades."""
     dynamic: bool = False
-    """A span for every token, computed from its query, rather than one for the head."""
+    """Compute a span for every token from its query, instead of one per head."""
     penalty: float = 2e-6
-    """What a token of span costs: weight in the loss of the mean span of each layer's heads."""
+    """Loss weight of the mean span of each layer's heads, per token."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -70,7 +70,7 @@ class Config(AttentionConfig):
 
 
 class Attention(AttentionBase):
-    """A window for each head whose length is learned."""
+    """A window of learned length for each head."""
 
     config: Config
     two_sided_ok = False
@@ -79,7 +79,7 @@ class Attention(AttentionBase):
         self, config: Config, *, causal: bool, dropout: float = 0.0, shape: HeadShape
     ) -> None:
         super().__init__(config, causal=causal, dropout=dropout, shape=shape)
-        # Both are called bias so that weight decay leaves them alone: the penalty is to decide.
+        # "bias" in the name exempts them from weight decay: the penalty shrinks them.
         first = SHORT if config.dynamic else 0.0
         self.span_bias_H = nn.Parameter(torch.full((shape.heads,), first))
         self.span_query_HK = (
@@ -90,7 +90,7 @@ class Attention(AttentionBase):
     def spans(self, q_BHTK: Tensor | None = None) -> Tensor:
         """Return z: [1, H, 1, 1], or of every query [B, H, T, 1] where spans are dynamic.
 
-        Without queries a dynamic span is the longest it can be.
+        Without queries, dynamic spans are at their limit.
         """
         longest = self.config.max_span
         bias_1H11 = self.span_bias_H[None, :, None, None]
@@ -105,32 +105,32 @@ class Attention(AttentionBase):
 
     @property
     def reaches(self) -> list[int]:
-        """Most tokens that each head sees now, itself included."""
-        if torch.compiler.is_compiling():  # a graph cannot depend on what the weights say
+        """Tokens that each head sees at most now, the query's own included."""
+        if torch.compiler.is_compiling():  # a graph cannot depend on weight values
             return [self.config.max_span + self.config.ramp] * self.shape.heads
         return _reaches(self.spans(), self.config.ramp)
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """Within the reach of some head."""
+        """Return whether j is within the reach of any head."""
         return (j <= i) & (i - j < max(self.reaches))
 
     def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
-        """Within the reach of each head; of a dynamic one, within the longest it can get."""
+        """Return whether j is within the reach of each head; dynamic spans are at their limit."""
         return torch.stack([(j <= i) & (i - j < reach) for reach in self.reaches])
 
     def slots(self, capacity: int) -> int:
-        """The mean over key-value heads, each with its own reach and the slack of one extend."""
+        """Return the mean over key-value heads of reach and the slack of one extend."""
         parts = self._ring_groups(capacity)
         return math.ceil(sum(len(p.kv_heads) * p.slots for p in parts) / self.shape.kv_heads)
 
     def cost(self, length: int) -> Cost:
-        """A band as wide as its reach for each head, averaged over the heads."""
+        """Return the band of each head, averaged over the heads."""
         reaches = [min(reach, length) for reach in self.reaches]
         pairs = sum(length * reach - reach * (reach - 1) // 2 for reach in reaches)
         return Cost(pairs=round(pairs / len(reaches)), slots=self.slots(length))
 
     def penalty(self) -> Tensor | None:
-        """Return the mean span, of the heads or of the last pass's queries, times its weight."""
+        """Return the weighted mean span, of the heads or of the last pass's queries."""
         if not self.config.penalty:
             return None
         if not self.config.dynamic:
@@ -141,14 +141,14 @@ class Attention(AttentionBase):
     def check_reversible(self, key: str) -> None:
         """Refuse dynamic spans."""
         if self.config.dynamic:
-            message = "the cost of dynamic spans is of a pass, and reversible layers forget it"
+            message = "dynamic spans add a loss per pass, which reversible layers do not keep"
             raise ConfigError(f"{key}.dynamic", f"{message}; use dynamic: false")
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Group by group as far as each reaches; one dense pass where that is short anyway."""
+        """Attend group by group, each up to its reach; short sequences in one dense pass."""
         if q_BHTK.shape[2] <= DENSE_UP_TO:
             return self.reference(q_BHTK, k_BGTK, v_BGTK)
-        span_BHT1 = self._spend(q_BHTK)
+        span_BHT1 = self._spans_of_pass(q_BHTK)
         share = q_BHTK.shape[1] // k_BGTK.shape[1]
         rows, _, length, _ = q_BHTK.shape
         parts = [
@@ -161,13 +161,13 @@ class Attention(AttentionBase):
     def reference(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
     ) -> Tensor:
-        """The soft mask as a dense T x T bias; right padding lies ahead of every real query."""
+        """Attend under the soft mask as a dense T x T bias."""
         at_T = torch.arange(q_BHTK.shape[2], device=q_BHTK.device)
-        bias = log_fade(self._spend(q_BHTK), at_T[:, None] - at_T, self.config.ramp)
+        bias = log_fade(self._spans_of_pass(q_BHTK), at_T[:, None] - at_T, self.config.ramp)
         return attend_softly(q_BHTK, k_BGTK, v_BGTK, bias, dropout=self.active_dropout)
 
     def new_cache(self, spec: CacheSpec) -> Cache:
-        """Return a ring for each group of key-value heads, as long as the group reaches now."""
+        """Return a ring for each group of key-value heads, as long as the group's current reach."""
         return SpanCache(spec, self._ring_groups(spec.capacity))
 
     def extend(
@@ -188,8 +188,8 @@ class Attention(AttentionBase):
             out_BHTK[:, part.heads] = attend_softly(q_BHTK[:, part.heads], k, v, bias)
         return out_BHTK
 
-    def _spend(self, q_BHTK: Tensor) -> Tensor:
-        """Spans of one pass; what they cost is remembered for the penalty."""
+    def _spans_of_pass(self, q_BHTK: Tensor) -> Tensor:
+        """Return the spans of one pass, and store their mean for the penalty."""
         span_BHT1 = self.spans(q_BHTK)
         if self.config.dynamic and self.training and torch.is_grad_enabled():
             self._mean_span = span_BHT1.mean()
@@ -203,13 +203,13 @@ class Attention(AttentionBase):
     def _head_group(
         self, span_BHT1: Tensor, heads: list[int], kv_heads: list[int], rows: int, length: int
     ) -> HeadGroup:
-        """Cut the work of some heads that reach about as far."""
+        """Cut the work of heads with similar reaches into blocks."""
         span_BHT1 = span_BHT1[:, heads]
         reach = max(self._pass_reaches(span_BHT1))
         size = _block_size(rows * len(heads), reach)
         starts = range(0, length, size)
         reaches = [reach] * len(starts)
-        if self.config.dynamic:  # a block goes only as far as its own queries do
+        if self.config.dynamic:  # each block reaches as far as its own queries
             reaches = [
                 max(self._pass_reaches(span_BHT1[:, :, start : start + size])) for start in starts
             ]
@@ -247,7 +247,7 @@ class _RingGroup(NamedTuple):
 
 
 class _Window(NamedTuple):
-    """The hard window around a soft one, for planning where tokens go."""
+    """The hard window around a soft one, as a pattern for slot plans."""
 
     reach: int
 
@@ -260,9 +260,9 @@ class _Window(NamedTuple):
 
 
 def _fold(x: Tensor) -> Tensor:
-    """Map to [0, 1] as a strip of paper is folded at both ends.
+    """Map to [0, 1] by reflection at both ends.
 
-    A clamp has no gradient outside: a span that an update threw out of range would never come back.
+    A clamp has no gradient outside, so a span that an update moves out of range would never return.
     """
     x = torch.where(x < 0, -x, x)
     return torch.where(x > 1, 2 - x, x).clamp(min=0)
@@ -274,7 +274,7 @@ def _reaches(span_BHT1: Tensor, ramp: int) -> list[int]:
 
 
 def _group(keys: Iterable[int]) -> list[list[int]]:
-    """Put the places of equal keys together."""
+    """Group the indices of equal keys."""
     groups: dict[int, list[int]] = {}
     for place, key in enumerate(keys):
         groups.setdefault(key, []).append(place)
@@ -282,12 +282,12 @@ def _group(keys: Iterable[int]) -> list[list[int]]:
 
 
 def _doubling(reach: int) -> int:
-    """Heads whose reaches round up to the same power of two are worth computing together."""
+    """Return the exponent of the power of two that a reach rounds up to."""
     return (max(reach, TOGETHER) - 1).bit_length()
 
 
 def _block_size(rows: int, reach: int) -> int:
-    """Queries of a block: many cost useless pairs, few cost calls."""
+    """Return the queries of a block: large blocks compute unused pairs, small ones cost calls."""
     least, most, largest = BLOCKS
     size = min(max(reach, least), most)
     while size < largest and rows * size * (size + reach) < LITTLE:
@@ -296,7 +296,10 @@ def _block_size(rows: int, reach: int) -> int:
 
 
 def _distance(step: Step, size: int) -> Tensor:
-    """How far back each slot's token lies from each query, [B or 1, T, C]; -1 where empty."""
+    """Return the distance from each query back to each slot's token; -1 for empty slots.
+
+    Shape [B or 1, T, C].
+    """
     at_BT = step.positions.index_BT
     newest_B1 = at_BT[:, -1:]
     held_BC = newest_B1 - (newest_B1 - torch.arange(size, device=at_BT.device)) % size

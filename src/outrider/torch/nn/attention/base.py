@@ -2,13 +2,12 @@
 
     y_i = sum_{j in S_i} w_ij v_j        w_i = softmax_{j in S_i}(q_i . k_j / sqrt(K))
 
-A variant is a pattern S_i. It writes the pattern once, as the predicate `sees(i, j)`; from that
-this base derives a reference and the masks of cached decoding. A variant adds what the predicate
-cannot give: a `run` that does not cost T x T, what decoding must remember, and its cost.
-Projections, gates and positions are not its business.
+A variant defines the pattern S_i as the predicate `sees(i, j)`. This base class derives a reference
+implementation and the masks of cached decoding from it. A variant adds a `run` that costs less
+than T x T, its cache, and its cost. Projections, gates and positions are handled elsewhere.
 
-Other scores than q . k / sqrt(K), and other normalisers than softmax, are options of every variant
-(`nn/kernel/scored.py`). They are computed from the same predicate, tile by tile, not by its `run`.
+Other scores than q . k / sqrt(K) and other normalisers than softmax are options of every variant
+(`nn/kernel/scored.py`). They are computed from the same predicate, tile by tile, not by `run`.
 """
 
 from dataclasses import dataclass
@@ -29,21 +28,21 @@ __all__ = ["AttentionBase", "AttentionConfig", "Cost", "HeadShape"]
 
 GATES = ("none", "glu")
 REMEMBERED = 1 << 11
-"""Longest text whose dense mask is kept for the next: 4 MB."""
+"""Longest sequence whose dense mask is cached: 4 MB."""
 TABLE_LIMIT = 1 << 13
-"""Largest table of `score: fast`; it holds the square of this per head."""
+"""Largest table of `score: fast`, which holds the square of this per head."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class AttentionConfig:
-    """Options that every variant has. Frozen, hashable, plain values."""
+    """Options of every variant."""
 
     head_gate: str = "none"
-    """`glu` multiplies what a head gives by a gate that looks at the layer's input."""
+    """`glu` multiplies the output of a head by a gate computed from the layer's input."""
     score: str = "scaled_dot"
-    """How a key answers a query: scaled_dot, dot, additive, slow or fast."""
+    """Score of a query and a key: scaled_dot, dot, additive, slow or fast."""
     normaliser: str = "softmax"
-    """How scores become weights: softmax or tanh_exp."""
+    """Map from scores to weights: softmax or tanh_exp."""
     score_positions: int | None = None
     """Positions in the table of `score: fast`; null for 512."""
 
@@ -69,67 +68,66 @@ class AttentionConfig:
 
     @classmethod
     def options_for(cls, length: int) -> dict[str, Any]:
-        """Return the options to measure and draw a text of `length` tokens with.
+        """Return options for benchmarks and figures with `length` tokens.
 
-        The defaults, unless the best value depends on the length or there is no default.
+        Empty unless the best value depends on the length or an option has no default.
         """
         return {}
 
     @classmethod
     def for_layer(cls, options: dict[str, Any], layer: int) -> dict[str, Any]:
-        """Return the options of one of the layers that `options` are given for."""
+        """Return the options of one layer."""
         return options
 
     @classmethod
     def check_shared(cls, options: dict[str, Any], key: str) -> None:
-        """Raise `ConfigError` where layers with these options differ, so that they cannot be one.
+        """Raise `ConfigError` if these options make layers differ, so that they cannot be shared.
 
-        `key` is where the config names the attention.
+        `key` is the config key of the attention.
         """
 
 
 class HeadShape(NamedTuple):
-    """The heads an attention is built for; a variant with parameters of its own asks."""
+    """The heads of an attention."""
 
     heads: int
     kv_heads: int
     width: int
-    """Of one head; queries and keys may come with further columns of a bias behind (`Columns`)."""
+    """Width of one head; queries and keys may have further columns for a bias (`Columns`)."""
 
 
 class Cost(NamedTuple):
-    """What a variant costs for a sequence of n tokens."""
+    """Cost of a variant for a sequence of given length."""
 
     pairs: int
-    """Query-key pairs scored by one whole pass of one head."""
+    """Query-key pairs that one head scores in a whole pass."""
     slots: int
-    """Tokens whose keys and values decoding must keep."""
+    """Tokens whose keys and values are cached."""
 
 
 class AttentionBase(nn.Module):
     """Maps queries, keys and values to outputs under one pattern."""
 
     causal_ok: ClassVar[bool] = True
-    """Can stand in a decoder, where j <= i."""
+    """Works in a decoder, where j <= i."""
     two_sided_ok: ClassVar[bool] = True
-    """Can stand in an encoder, where a query sees both sides."""
+    """Works in an encoder, where a query sees both sides."""
     positional: ClassVar[bool] = True
-    """The pattern depends on positions alone, so `sees` tells it; otherwise on what is said too,
-    and the variant writes a `reference` of its own."""
+    """The pattern depends on positions alone, so `sees` defines it. Otherwise it also depends on
+    the content, and the variant defines its own `reference`."""
     scores_ok: ClassVar[bool] = True
-    """Other scores and normalisers may be asked for; not where a variant decodes its own way."""
+    """Supports other scores and normalisers; not if the variant decodes in its own way."""
     by_pairs: ClassVar[bool] = True
-    """Queries meet keys one by one, by the kernels of `nn`; otherwise `cost` counts what takes as
-    long, and the variant writes a `reference` of its own."""
+    """Scores query-key pairs with the kernels of `nn`. Otherwise `cost` counts pairs that take as
+    long, and the variant defines its own `reference`."""
     columns_ok: ClassVar[bool] = True
-    """Scores by q . k of all columns it is given, so that positions can bias them (`Columns`)."""
+    """Scores by q . k over all columns, so that positions can bias the scores (`Columns`)."""
     halting_ok: ClassVar[bool] = False
-    """Some queries of a text may ask alone, as tokens that have halted ask no more
-    (`nn/stack/halting.py`): `sees` says for each which keys it sees, whoever else asks, and the
-    cache is a `LayerCache`."""
+    """Supports a subset of queries, as when tokens have halted (`nn/family/halting.py`): `sees`
+    does not depend on the other queries, and the cache is a `LayerCache`."""
     skipping_ok: ClassVar[bool] = False
-    """Tokens may be left out of a layer (`nn/stack/skip.py`): the pattern does not ask how far
-    apart the others stand."""
+    """Tokens can be left out of a layer (`nn/family/skip.py`): the pattern does not depend on
+    distances."""
 
     def __init__(
         self,
@@ -146,11 +144,11 @@ class AttentionBase(nn.Module):
         self.shape = shape
         self._last_mask: Tensor | None = None
         self.scored = self._build_scored()
-        """None where the variant's own way computes it: scaled dot (or dot) and softmax."""
+        """None for scaled dot (or dot) and softmax, which the variant computes itself."""
 
     @property
     def kind(self) -> str:
-        """The name of its file, by which a config asks for it."""
+        """Name of the variant in a config, which is its file name."""
         return type(self).__module__.rpartition(".")[2]
 
     @property
@@ -159,71 +157,71 @@ class AttentionBase(nn.Module):
         return type(self), self.config, self.causal
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """Whether j is in S_i, for integer positions that broadcast together."""
+        """Return whether j is in S_i; positions are integers and broadcast."""
         raise NotImplementedError
 
     def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
-        """The same for every head, [H, ...], or [1, ...] where all heads see alike."""
+        """Return `sees` of every head, [H, ...], or [1, ...] if all heads have the same pattern."""
         return self.sees(i, j)[None]
 
     @property
     def heads_alike(self) -> bool:
-        """Whether `sees` holds for every head."""
+        """Whether all heads have the same pattern."""
         return type(self).heads_see is AttentionBase.heads_see
 
     def reach(self, first: int, last: int, length: int) -> tuple[int, int]:
-        """Bound the keys that queries first to last - 1 may see: from, and up to but without.
+        """Return bounds (start, end) of the keys that queries first to last - 1 may see.
 
-        A bound, not the pattern: it saves asking `heads_see` about what is out of reach anyway.
+        They limit the range in which `heads_see` is evaluated.
         """
         if not self.causal:
             return 0, length
-        # A variant that decodes from a ring of C slots sees nothing that is C tokens back.
+        # A ring of C slots holds every visible key, so none is C or more tokens back.
         return max(0, first - self.slots(length) + 1), last
 
     def slots(self, capacity: int) -> int:
-        """Slots needed to decode `capacity` tokens: as many, unless the pattern forgets."""
+        """Return the cache slots needed to decode `capacity` tokens."""
         return capacity
 
     def cost(self, length: int) -> Cost:
-        """Return what a sequence of `length` tokens costs."""
+        """Return the cost of a sequence of `length` tokens."""
         raise NotImplementedError
 
     def new_cache(self, spec: CacheSpec) -> Cache:
-        """Return an empty cache; a variant that does not remember in one line makes its own."""
+        """Return an empty cache."""
         return LayerCache(spec, spec.widen(self.slots(spec.capacity)))
 
     def penalty(self) -> Tensor | None:
-        """Return what training should add to the loss, once per update."""
+        """Return the term to add to the training loss once per update, if any."""
         return None
 
     def check_reversible(self, key: str) -> None:
-        """Raise `ConfigError` where reversible layers, which compute a pass again, cannot have it.
+        """Raise `ConfigError` if reversible layers, which recompute a pass, do not support this.
 
-        `key` is where the config names it.
+        `key` is the config key of the attention.
         """
 
     def forward(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
     ) -> Tensor:
-        """One whole pass from position 0. `keep_BT` marks real tokens (right-padded rows)."""
+        """Attend in a whole pass from position 0; `keep_BT` marks real tokens (right padding)."""
         if self.scored is not None:
             return self.scored(self, q_BHTK, k_BGTK, v_BGTK, keep_BT, self.active_dropout)
         if q_BHTK.is_cuda and self._flexible:
-            keep = None if self.causal else keep_BT  # right padding lies ahead of every real query
+            keep = None if self.causal else keep_BT  # right padding is behind every real query
             out = flex.attend(self, q_BHTK, k_BGTK, v_BGTK, keep)
             if out is not None:
                 return out
         return self.run(q_BHTK, k_BGTK, v_BGTK, keep_BT)
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Compute `forward` by whatever way is fastest for these shapes."""
+        """Compute `forward` in the fastest way for these shapes."""
         return self.reference(q_BHTK, k_BGTK, v_BGTK, keep_BT=keep_BT)
 
     def reference(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
     ) -> Tensor:
-        """The pattern as a dense T x T mask: right for every variant, quadratic."""
+        """Attend under a dense T x T mask; correct for every variant, quadratic."""
         if self.scored is not None:
             return self.scored.reference(self, q_BHTK, k_BGTK, v_BGTK, keep_BT)
         keep = self._mask(q_BHTK.shape[2], q_BHTK.device)[None]
@@ -246,14 +244,14 @@ class AttentionBase(nn.Module):
         return attend(q_BHTK, k_BGCK, v_BGCK, keep=slots.keep)
 
     def _mask(self, length: int, device: torch.device) -> Tensor:
-        """Return the pattern of so many tokens, [H or 1, T, T].
+        """Return the pattern of `length` tokens, [H or 1, T, T].
 
-        The last small one is remembered: to work a pattern out took as long as to attend.
+        The last small mask is cached: computing a mask takes as long as attending.
         """
-        known = self._last_mask
-        if known is not None and known.shape[-1] == length and known.device == device:
-            return known
-        with torch.inference_mode(False):  # made while decoding, it must still serve a backward
+        cached = self._last_mask
+        if cached is not None and cached.shape[-1] == length and cached.device == device:
+            return cached
+        with torch.inference_mode(False):  # a later backward may use it
             position_T = torch.arange(length, device=device)
             mask_HTT = self.heads_see(position_T[:, None], position_T[None, :])
         if self.heads_alike and length <= REMEMBERED and not torch.compiler.is_compiling():
@@ -262,18 +260,18 @@ class AttentionBase(nn.Module):
 
     @property
     def _flexible(self) -> bool:
-        """Whether `sees` says all there is to say, so that FlexAttention can compute it.
+        """Whether `sees` defines the attention completely, so that FlexAttention can compute it.
 
         Inside `torch.compile` the variant's own way is compiled instead.
         """
-        own = type(self).reference is AttentionBase.reference
-        compiling = torch.compiler.is_compiling()
-        said = self.positional and own and self.heads_alike
-        return said and not self.active_dropout and not compiling
+        if torch.compiler.is_compiling() or self.active_dropout:
+            return False
+        own_reference = type(self).reference is not AttentionBase.reference
+        return self.positional and self.heads_alike and not own_reference
 
     @property
     def active_dropout(self) -> float:
-        """Dropout on attention weights: nothing outside training."""
+        """Dropout on attention weights; 0 outside training."""
         return self.dropout if self.training else 0.0
 
     def _build_scored(self) -> Scored | None:

@@ -2,8 +2,8 @@
 
     S_i = {j : j <= i}
 
-Time O(T^2 K), memory O(T K); decoding keeps every token. Rows are padded on the right, so a real
-token never sees padding and no padding mask is needed.
+Time O(T^2 K), memory O(T K); decoding keeps every token. Rows are padded on the right, behind every
+real query, so no padding mask is needed.
 """
 
 from dataclasses import dataclass
@@ -22,18 +22,18 @@ class Config(AttentionConfig):
 
 
 class Attention(AttentionBase):
-    """The look-ahead mask. In an encoder it makes a one-directional encoder."""
+    """Causal mask; in an encoder it gives a one-directional encoder."""
 
     halting_ok = True
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """The past and itself."""
+        """Return whether j is not after i."""
         return j <= i
 
     def cost(self, length: int) -> Cost:
-        """Half of all pairs."""
+        """Return about half of all pairs."""
         return Cost(pairs=length * (length + 1) // 2, slots=length)
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Dense attention under the triangle."""
+        """Attend under the causal mask."""
         return attend(q_BHTK, k_BGTK, v_BGTK, causal=True, dropout=self.active_dropout)

@@ -1,7 +1,7 @@
 """Two-factor patterns (Sparse Transformers, Child et al., 2019, arXiv:1904.10509).
 
-A factored pattern is two sparse sets A1 and A2 that together reach every token in two hops. One
-layer uses them in one of three ways:
+Two sparse sets A1 and A2 together reach every token in two hops. A layer uses them in one of three
+ways:
 
     merge        S_i = A1_i + A2_i, the union, in every head
     interleave   A1 in one layer, A2 in the next: this layer has `factor` 1 or 2
@@ -30,29 +30,29 @@ class FactorConfig(AttentionConfig):
     """Options of every two-factor pattern."""
 
     stride: int = 128
-    """Best near the square root of the length."""
+    """l; best near the square root of the length."""
     use: str = "merge"
-    """How a layer uses the two factors: merge, interleave or per_head."""
+    """Use of the two factors: merge, interleave or per_head."""
     factor: int | None = None
     """With `use: interleave`, the factor of this layer: 1 or 2."""
 
     @classmethod
     def for_layer(cls, options: dict[str, Any], layer: int) -> dict[str, Any]:
-        """Let factors that are interleaved take turns, the first one first."""
-        if _takes_turns(options):
+        """Alternate interleaved factors, starting with factor 1."""
+        if _alternates(options):
             return {**options, "factor": layer % 2 + 1}
         return options
 
     @classmethod
     def check_shared(cls, options: dict[str, Any], key: str) -> None:
-        """Refuse factors that take turns."""
-        if _takes_turns(options):
+        """Refuse factors that alternate between layers."""
+        if _alternates(options):
             message = "depth: shared has one layer, so factors cannot take turns; use merge"
             raise ConfigError(f"{key}.use", message)
 
     @classmethod
     def options_for(cls, length: int) -> dict[str, Any]:
-        """Return the stride with which both factors see about as much."""
+        """Return the stride with which both factors see about the same number of keys."""
         return {"stride": max(1, round(math.sqrt(length)))}
 
     def __post_init__(self) -> None:
@@ -72,12 +72,12 @@ class FactorConfig(AttentionConfig):
             )
 
 
-def _takes_turns(options: dict[str, Any]) -> bool:
+def _alternates(options: dict[str, Any]) -> bool:
     return options.get("use") == "interleave" and options.get("factor") is None
 
 
 class FactoredAttention(TiledAttention):
-    """One factor or the union of both; halves of the heads are attentions of their own."""
+    """One factor, the union of both, or one factor in each half of the heads."""
 
     config: FactorConfig
     scores_ok = False
@@ -104,15 +104,15 @@ class FactoredAttention(TiledAttention):
         )
 
     def near(self, i: Tensor, j: Tensor) -> Tensor:
-        """Whether j is in A1 of i, ahead or not."""
+        """Return whether j is in A1 of i, before or after i."""
         raise NotImplementedError
 
     def far(self, i: Tensor, j: Tensor) -> Tensor:
-        """Whether j is in A2 of i, ahead or not."""
+        """Return whether j is in A2 of i, before or after i."""
         raise NotImplementedError
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """In one of the factors that this layer uses, and not ahead where causal."""
+        """Return whether j is in a factor of this layer and, if causal, not after i."""
         if self.config.factor == 1:
             seen = self.near(i, j)
         elif self.config.factor == 2:
@@ -122,34 +122,34 @@ class FactoredAttention(TiledAttention):
         return seen & (j <= i) if self.causal else seen
 
     def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
-        """The halves see differently."""
+        """Return the pattern of every head; the halves may differ."""
         return super().heads_see(i, j) if self.halves is None else self.halves.heads_see(i, j)
 
     @property
     def heads_alike(self) -> bool:
-        """All do, unless each half has a factor of its own."""
+        """Whether both halves of the heads have the same factor."""
         return self.halves is None
 
     def kept(self, capacity: int) -> int:
-        """Slots that the factors of this layer need to decode `capacity` tokens."""
+        """Return the cache slots that this layer's factors need for `capacity` tokens."""
         raise NotImplementedError
 
     def pairs(self, length: int) -> int:
-        """Pairs that one head scores."""
+        """Return the pairs that one head scores."""
         raise NotImplementedError
 
     def slots(self, capacity: int) -> int:
-        """What the factors need; for halves, the mean over heads."""
+        """Return the slots of the factors; with halves, the mean over heads."""
         return self.kept(capacity) if self.halves is None else self.halves.slots(capacity)
 
     def cost(self, length: int) -> Cost:
-        """What the factors cost; for halves, the mean over heads."""
+        """Return the cost of the factors; with halves, the mean over heads."""
         if self.halves is not None:
             return self.halves.cost(length)
         return Cost(pairs=self.pairs(length), slots=self.slots(length))
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Compute tiles or one dense pass; halves each their own way."""
+        """Attend by tiles or one dense pass, each half on its own."""
         if self.halves is None:
             return super().run(q_BHTK, k_BGTK, v_BGTK, keep_BT)
         return self.halves.each(
@@ -157,7 +157,7 @@ class FactoredAttention(TiledAttention):
         )
 
     def new_cache(self, spec: CacheSpec) -> Cache:
-        """Return one cache, or one for each half."""
+        """Return one cache, or one per half."""
         return super().new_cache(spec) if self.halves is None else self.halves.new_cache(spec)
 
     def extend(
@@ -171,9 +171,9 @@ class FactoredAttention(TiledAttention):
     def extend_one(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
     ) -> Tensor:
-        """Do it for heads that all see alike."""
+        """Extend heads that share one pattern."""
         return super().extend(q_BHTK, k_BGTK, v_BGTK, cache, step)
 
     def reach(self, first: int, last: int, length: int) -> tuple[int, int]:
-        """Far keys may stand anywhere."""
+        """Return all keys, because far keys may be anywhere."""
         return 0, last if self.causal else length

@@ -3,9 +3,9 @@
     A1_i = {j : floor(j / l) = floor(i / l)}           the own block of l tokens
     A2_i = {j : j mod l >= l - c} and i itself         the last c tokens of every block
 
-The summary tokens of A2 carry what their blocks hold to all later ones. With l near sqrt(T) time is
-O(c T sqrt(T) K) and memory O(T K). A token always sees itself: as printed, A2 would leave the first
-l - c tokens nothing to see. In an encoder both sets look both ways.
+The summary tokens of A2 pass the content of their blocks to later tokens. With l near sqrt(T) time
+is O(c T sqrt(T) K) and memory O(T K). A token always sees itself: in the paper's A2 the first l - c
+tokens see nothing. In an encoder both sets extend to both sides.
 
 Decoding keeps the own block and the summaries: O(l + c T / l) tokens.
 """
@@ -24,7 +24,7 @@ from outrider.torch.nn.kernel.tiles import StridedRange, Tile, block_tiles
 __all__ = ["Attention", "Config", "SummaryCache"]
 
 GROUP = 1024
-"""Queries that meet all earlier summaries in one tile."""
+"""Queries per tile over all earlier summaries."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,24 +43,24 @@ class Config(FactorConfig):
 
 
 class Attention(FactoredAttention):
-    """Blocks, and summaries of blocks."""
+    """Attention to the own block and to the summaries of blocks."""
 
     config: Config
 
     def near(self, i: Tensor, j: Tensor) -> Tensor:
-        """In the own block."""
+        """Return whether j is in the block of i."""
         return i // self.config.stride == j // self.config.stride
 
     def far(self, i: Tensor, j: Tensor) -> Tensor:
-        """In a summary, or the token itself."""
+        """Return whether j is a summary token or i itself."""
         return self.summarises(j) | (i == j)
 
     def summarises(self, j: Tensor) -> Tensor:
-        """Whether j is one of the last tokens of its block."""
+        """Return whether j is a summary token of its block."""
         return j % self.config.stride >= self.config.stride - self.config.summary
 
     def summaries(self, length: int) -> int:
-        """How many of the first `length` tokens stand in summaries."""
+        """Count the summary tokens among the first `length`."""
         blocks, rest = divmod(length, self.config.stride)
         return blocks * self.config.summary + max(0, rest - self._before)
 
@@ -69,17 +69,17 @@ class Attention(FactoredAttention):
         return self.config.stride - self.config.summary
 
     def kept(self, capacity: int) -> int:
-        """The own block, and all summaries unless this layer has factor 1."""
+        """Return the slots of the own block, and of all summaries unless the factor is 1."""
         far = 0 if self.config.factor == 1 else self.summaries(capacity)
         return min(capacity, self.ring + far)
 
     @property
     def ring(self) -> int:
-        """SlotPlan for the newest tokens; factor 2 needs the new ones alone."""
+        """Slots of the newest tokens; factor 2 needs only those of one extend."""
         return SLACK if self.config.factor == 2 else self.config.stride - 1 + SLACK
 
     def pairs(self, length: int) -> int:
-        """The own block, and the summaries outside of it."""
+        """Count the pairs within the own block and with summaries outside of it."""
         stride, summary = self.config.stride, self.config.summary
         pairs = 0
         for start in range(0, length, stride):
@@ -96,13 +96,13 @@ class Attention(FactoredAttention):
         return pairs
 
     def complete(self, length: int) -> bool:
-        """One block holds all, or every token stands in a summary."""
+        """Return whether one block holds all tokens, or every token is a summary token."""
         if self.config.factor != 1 and self.config.summary == self.config.stride:
             return True
         return length <= (1 if self.config.factor == 2 else self.config.stride)
 
     def tiles(self, length: int, device: torch.device) -> list[Tile]:
-        """Blocks, and the summaries of other blocks."""
+        """Return tiles for blocks and for the summaries of other blocks."""
         stride, factor = self.config.stride, self.config.factor
         if factor == 1:
             return block_tiles(length, stride, causal=self.causal, device=device)
@@ -118,12 +118,12 @@ class Attention(FactoredAttention):
         return own + self._everywhere(length)
 
     def _summary_range(self, first: int, blocks: int) -> StridedRange:
-        """The summaries of `blocks` blocks from `first` on."""
+        """Return the summaries of `blocks` blocks from block `first` on."""
         start = first * self.config.stride + self._before
         return StridedRange(start, runs=blocks, jump=self.config.stride, length=self.config.summary)
 
     def _everywhere(self, length: int) -> list[Tile]:
-        """All queries and all summaries; the last block may have begun its own."""
+        """Return tiles of all queries with all summaries, a partial last block included."""
         stride = self.config.stride
         blocks, rest = divmod(length, stride)
         keys = [self._summary_range(0, blocks)] if blocks else []
@@ -136,7 +136,7 @@ class Attention(FactoredAttention):
         return [Tile(q, k, more=True) for k in keys for q in queries]
 
     def _earlier(self, length: int, device: torch.device) -> list[Tile]:
-        """Groups of blocks meet the summaries of earlier groups whole, and their own in steps."""
+        """Return tiles of groups of blocks with summaries of earlier groups and of their own."""
         stride = self.config.stride
         group = max(1, GROUP // stride)
         tiles = []
@@ -184,20 +184,24 @@ class Attention(FactoredAttention):
         slots = step.plan(
             (self.key, "summaries", cache.ring), lambda: self._slots(step, len(q_BHTK), cache.ring)
         )
-        # A token that is no summary is written twice into the ring.
+        # Other tokens are written to their ring slot twice.
         k_twice, v_twice = (torch.cat([x, x], dim=2) for x in (k_BGTK, v_BGTK))
         k_BGCK, v_BGCK = cache.write(k_twice, v_twice, slots)
         return attend(q_BHTK, k_BGCK, v_BGCK, keep=slots.keep)
 
     def _slots(self, step: Step, rows: int, ring: int) -> SlotPlan:
-        """Where new tokens go in a `SummaryCache`, and which of its slots they see."""
+        """Return the slots of new tokens in a `SummaryCache`, and which slots they see."""
         stride, summary = self.config.stride, self.config.summary
         at_BT = step.positions.index_BT
         ring_BT = at_BT % ring
         summary_BT = ring + at_BT // stride * summary + at_BT % stride - self._before
         write = torch.cat([ring_BT, torch.where(self.summarises(at_BT), summary_BT, ring_BT)], 1)
         cell_C = self._cells(step.positions.end, step.device)
-        i, ring_j, cell_j = at_BT[:, :, None], step.held(ring)[:, None], cell_C[None, None]
+        i, ring_j, cell_j = (
+            at_BT[:, :, None],
+            step.tokens_in_slots(ring)[:, None],
+            cell_C[None, None],
+        )
         if self.config.factor == 2:
             near, far = ring_j == i, cell_j < i
         else:
@@ -207,27 +211,27 @@ class Attention(FactoredAttention):
         return SlotPlan(write.expand(rows, -1), ring + len(cell_C), keep)
 
     def _cells(self, length: int, device: torch.device) -> Tensor:
-        """Positions of the summary tokens among the first `length`."""
+        """Return the positions of the summary tokens among the first `length`."""
         cell_C = torch.arange(self.summaries(length), device=device)
         summary = self.config.summary
         return cell_C // summary * self.config.stride + self._before + cell_C % summary
 
 
 class SummaryCache(LayerCache):
-    """A ring of the newest tokens, and behind it a slot for every summary token.
+    """A ring of the newest tokens, followed by a slot for every summary token.
 
-    A summary slot belongs to one position, so what is rolled back is written again before any
-    query may see it.
+    A summary slot belongs to one position, so after a rollback it is rewritten before any query
+    sees it.
     """
 
     def __init__(self, spec: CacheSpec, attention: Attention) -> None:
         super().__init__(spec, spec.widen(attention.slots(spec.capacity)))
         self.attention = attention
         self.ring = attention.ring + spec.slack - SLACK
-        """SlotPlan for the newest tokens."""
+        """Slots of the newest tokens."""
 
     def fill(self, k_BGTK: Tensor, v_BGTK: Tensor, step: Step) -> None:
-        """Store a first pass: the newest tokens of each row, and its summaries."""
+        """Store a first pass: the newest tokens of each row and the summaries."""
         batch, heads, tokens, width = k_BGTK.shape
         cell_C = self.attention._cells(tokens, step.device)
         newest_BC = step.newest(self.ring).clamp(min=0)
@@ -237,5 +241,5 @@ class SummaryCache(LayerCache):
         self.v_BGCK[:, :, : index.shape[2]] = v_BGTK.gather(2, index)
 
     def select(self, row_N: Tensor, used: int) -> None:
-        """Reorder, drop or copy rows; `used` tokens lie in the ring and their summaries."""
+        """Reorder, drop or copy rows."""
         super().select(row_N, self.ring + self.attention.summaries(used))

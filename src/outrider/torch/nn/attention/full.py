@@ -22,21 +22,21 @@ class Config(AttentionConfig):
 
 
 class Attention(AttentionBase):
-    """Everything sees everything."""
+    """Every query sees every real key."""
 
     causal_ok = False
     halting_ok = True
     skipping_ok = True
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """Always."""
+        """Return True everywhere."""
         return torch.ones_like(i + j, dtype=torch.bool)
 
     def cost(self, length: int) -> Cost:
-        """All pairs."""
+        """Return all pairs."""
         return Cost(pairs=length * length, slots=length)
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Dense attention; padding is the only mask."""
+        """Attend with padding as the only mask."""
         keep = None if keep_BT is None else keep_BT[:, None, None, :]
         return attend(q_BHTK, k_BGTK, v_BGTK, keep=keep, dropout=self.active_dropout)

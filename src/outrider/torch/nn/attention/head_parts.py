@@ -1,9 +1,9 @@
-"""Heads of one layer that attend differently: each part is an attention with heads of its own.
+"""Heads of one layer with different attentions.
 
     y = [y^1 ; y^2 ; ...]        part p computes heads h_p .. h_(p+1) - 1
 
-A part has its own pattern, its own cache and its own cost, so heads with short views stay cheap
-next to heads with long ones.
+Each part has its own pattern, cache and cost, so heads with a short reach stay cheap next to heads
+with a long one.
 """
 
 from collections.abc import Callable, Sequence
@@ -26,12 +26,12 @@ class PartsCache:
 
     @property
     def wraps(self) -> bool:
-        """Some part forgets, so no extend may be longer than it can take."""
+        """Whether some part overwrites old tokens."""
         return any(cache.wraps for cache in self.caches)
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Memory in bytes."""
         return sum(cache.nbytes for cache in self.caches)
 
     def select(self, row_N: Tensor, used: int) -> None:
@@ -40,13 +40,13 @@ class PartsCache:
             cache.select(row_N, used)
 
     def join(self, other: Self, place_N: Tensor, rows: int) -> None:
-        """Put the rows of another cache at these places."""
+        """Write the rows of another cache to these indices."""
         for ours, theirs in zip(self.caches, other.caches, strict=True):
             ours.join(theirs, place_N, rows)
 
 
 class HeadParts(nn.Module):
-    """Attentions side by side, the heads of each after those of the one before."""
+    """Attentions over consecutive groups of heads."""
 
     def __init__(self, parts: Sequence[AttentionBase]) -> None:
         super().__init__()
@@ -61,7 +61,7 @@ class HeadParts(nn.Module):
         v_BGTK: Tensor,
         compute: Callable[[AttentionBase, Tensor, Tensor, Tensor], Tensor],
     ) -> Tensor:
-        """Let every part compute its own heads."""
+        """Apply `compute` to every part and its heads."""
         shared = q_BHTK.shape[1] // k_BGTK.shape[1]
         kv_heads = [heads // shared for heads in self.heads]
         q_parts = torch.split(q_BHTK, self.heads, dim=1)
@@ -83,31 +83,31 @@ class HeadParts(nn.Module):
         )
 
     def new_cache(self, spec: CacheSpec) -> PartsCache:
-        """Return a cache for every part, with room for its own heads."""
+        """Return a cache for every part."""
         pairs = zip(self.parts, self.kv_heads, strict=True)
         return PartsCache([part.new_cache(spec._replace(heads=heads)) for part, heads in pairs])
 
     def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
-        """What every head sees, [H, ...]."""
+        """Return the pattern of every head, [H, ...]."""
         seen = []
         for part, heads in zip(self.parts, self.heads, strict=True):
-            one = part.heads_see(i, j)
-            seen.append(one.expand(heads, *one.shape[1:]))
+            pattern = part.heads_see(i, j)
+            seen.append(pattern.expand(heads, *pattern.shape[1:]))
         return torch.cat(seen)
 
     def slots(self, capacity: int) -> int:
-        """Tokens kept, as the mean over key-value heads."""
+        """Return the slots, as the mean over key-value heads."""
         kept = [n * part.slots(capacity) for part, n in zip(self.parts, self.kv_heads, strict=True)]
         return -(-sum(kept) // sum(self.kv_heads))
 
     def cost(self, length: int) -> Cost:
-        """What the parts cost, as the mean over heads."""
+        """Return the cost, as the mean over heads."""
         pairs = [
             n * part.cost(length).pairs for part, n in zip(self.parts, self.heads, strict=True)
         ]
         return Cost(pairs=-(-sum(pairs) // sum(self.heads)), slots=self.slots(length))
 
     def penalty(self) -> Tensor | None:
-        """The sum of what the parts ask for."""
-        asked = [one for part in self.parts if (one := part.penalty()) is not None]
-        return torch.stack(asked).sum() if asked else None
+        """Return the sum of the penalties of the parts."""
+        penalties = [penalty for part in self.parts if (penalty := part.penalty()) is not None]
+        return torch.stack(penalties).sum() if penalties else None

@@ -1,4 +1,4 @@
-"""Linear attention (Katharopoulos et al., 2020, arXiv:2006.16236): a running sum, not a softmax.
+"""Linear attention (Katharopoulos et al., 2020, arXiv:2006.16236).
 
     y_i = f(q_i) . A_i / f(q_i) . b_i        A_i = sum_{j in S_i} f(k_j) v_j^T    b_i = sum f(k_j)
     f(x) = elu(x) + 1
@@ -6,10 +6,10 @@
     causal      S_i = {j : j <= i}
     two-sided   S_i = {all j that are not padding}
 
-Weights are f(q_i) . f(k_j), so queries need not meet keys one by one: time O(T K^2), memory O(T K).
-A causal pass takes `CHUNK` tokens at once, which meet each other as pairs and all before them as
-the sum. Decoding keeps that sum, K x (K + 1) numbers a head however long the text gets, and the
-tokens of the newest extend, which may still be taken back.
+Weights are f(q_i) . f(k_j), so no query-key pairs are needed: time O(T K^2), memory O(T K). A
+causal pass takes `CHUNK` tokens at once; tokens of a chunk interact as pairs, and with all earlier
+ones through the sum. Decoding keeps this sum, K x (K + 1) numbers per head, and the tokens of the
+last extend, which can still be rolled back.
 """
 
 from dataclasses import dataclass
@@ -26,7 +26,7 @@ from outrider.torch.nn.cache import NO_POSITION, SLACK, Cache, CacheSpec, Step, 
 __all__ = ["Attention", "Config", "SumCache"]
 
 CHUNK = 64
-"""Tokens that meet as pairs; their products cost about what those with the sum do."""
+"""Tokens of a chunk; their pairwise products cost about as much as those with the sum."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,7 +43,7 @@ class Config(AttentionConfig):
 
 
 class Attention(AttentionBase):
-    """Sees everything, or its past, through a sum. Dropout finds no weights here to drop."""
+    """Attention through a running sum. There are no weights, so dropout has no effect."""
 
     config: Config
     columns_ok = False
@@ -51,23 +51,23 @@ class Attention(AttentionBase):
     skipping_ok = True
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """All, or the past and itself."""
+        """Return True everywhere or, if causal, where j is not after i."""
         return j <= i if self.causal else torch.ones_like(i + j, dtype=torch.bool)
 
     def slots(self, capacity: int) -> int:
-        """The sum, which is as large as (K + 1) / 2 tokens, and one extend."""
+        """Return the size of the sum, (K + 1) / 2 tokens, and of one extend."""
         return min(capacity, SLACK) + (self.shape.width + 2) // 2
 
     def cost(self, length: int) -> Cost:
-        """A token costs the sum as much as K pairs: half to be added, half to be asked."""
+        """Return the cost; updating and reading the sum costs as much as K pairs per token."""
         sums = length * self.shape.width
         met = length * (min(CHUNK, length) + 1) // 2 if self.causal else 0
         return Cost(pairs=min(met + sums, length * length), slots=self.slots(length))
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """One sum of all, or one that grows from chunk to chunk."""
+        """Attend through one sum or, if causal, a sum that grows by chunks."""
         q_BGRTK, k_BGTK, v_BGTE = _features(q_BHTK, k_BGTK, v_BGTK)
-        if self.causal:  # rows are padded on the right, where no real query looks
+        if self.causal:  # right padding is behind every real query
             return _divide(_run_causal(q_BGRTK, k_BGTK, v_BGTE), q_BHTK)
         if keep_BT is not None:
             k_BGTK = k_BGTK * keep_BT[:, None, :, None]
@@ -77,7 +77,7 @@ class Attention(AttentionBase):
     def reference(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
     ) -> Tensor:
-        """The weights themselves, T x T."""
+        """Attend by the T x T weights."""
         q_BGRTK, k_BGTK, v_BGTE = _features(q_BHTK, k_BGTK, v_BGTK)
         keep = self._mask(q_BHTK.shape[2], q_BHTK.device)[None, None]
         if keep_BT is not None:
@@ -86,13 +86,13 @@ class Attention(AttentionBase):
         return _divide(weight_BGRTT @ v_BGTE[:, :, None], q_BHTK)
 
     def new_cache(self, spec: CacheSpec) -> "SumCache":
-        """The sum of what has stayed, and the newest tokens."""
+        """Return an empty sum."""
         return SumCache(spec)
 
     def extend(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
     ) -> Tensor:
-        """Go on from the sum."""
+        """Append tokens and attend through the sum."""
         assert isinstance(cache, SumCache), "the cache of another kind"
         q_BGRTK, k_BGTK, v_BGTE = _features(q_BHTK, k_BGTK, v_BGTK)
         before_BGKE = cache.append(k_BGTK, v_BGTE, step)
@@ -100,10 +100,10 @@ class Attention(AttentionBase):
 
 
 class SumCache:
-    """The sum of all tokens but those of the newest extend, and these.
+    """The sum over all tokens except those of the last extend, and these tokens.
 
-    Rolling back needs no repair: tokens are added one extend late, when it is known which of them
-    have stayed.
+    Rollback needs no repair: tokens are added one extend later, when it is known which of them were
+    kept.
     """
 
     def __init__(self, spec: CacheSpec) -> None:
@@ -118,17 +118,17 @@ class SumCache:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
-        held = (self.sum_BGKE, self.k_BGTK, self.v_BGTE, self.position_BT)
-        return sum(one.nbytes for one in held)
+        """Memory in bytes."""
+        parts = (self.sum_BGKE, self.k_BGTK, self.v_BGTE, self.position_BT)
+        return sum(part.nbytes for part in parts)
 
     def append(self, k_BGTK: Tensor, v_BGTE: Tensor, step: Step) -> Tensor:
-        """Remember new tokens; return the sum of all before them."""
+        """Store new tokens; return the sum over all tokens before them."""
         rows = len(k_BGTK)
         position_BT = step.positions.index_BT.expand(rows, -1)
         self._add(self.k_BGTK, self.v_BGTE, self.position_BT < position_BT[:, :1])
         before_BGKE = self.sum_BGKE
-        if k_BGTK.shape[2] > self.slack:  # a first pass: only the newest may be taken back
+        if k_BGTK.shape[2] > self.slack:  # a first pass: only the newest can be rolled back
             newest_BC = step.newest(self.slack)
             self._add(k_BGTK, v_BGTE, position_BT < newest_BC.amin(1, keepdim=True))
             position_BT = torch.where(newest_BC < 0, NO_POSITION, newest_BC)
@@ -145,7 +145,7 @@ class SumCache:
         self.position_BT = self.position_BT.index_select(0, row_N)
 
     def join(self, other: Self, place_N: Tensor, rows: int) -> None:
-        """Put the rows of another cache at these places."""
+        """Write the rows of another cache to these indices."""
         self.sum_BGKE = join_rows(self.sum_BGKE, other.sum_BGKE, place_N, rows)
         self.k_BGTK = join_rows(self.k_BGTK, other.k_BGTK, place_N, rows)
         self.v_BGTE = join_rows(self.v_BGTE, other.v_BGTE, place_N, rows)
@@ -154,15 +154,15 @@ class SumCache:
         self.slack = max(self.slack, other.slack)
         self.wraps = self.wraps or other.wraps
 
-    def _add(self, k_BGTK: Tensor, v_BGTE: Tensor, stayed_BT: Tensor) -> None:
-        kept_BGTK = k_BGTK * stayed_BT[:, None, :, None]
+    def _add(self, k_BGTK: Tensor, v_BGTE: Tensor, kept_BT: Tensor) -> None:
+        kept_BGTK = k_BGTK * kept_BT[:, None, :, None]
         self.sum_BGKE = self.sum_BGKE + kept_BGTK.transpose(-1, -2) @ v_BGTE
 
 
 def _features(q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Return f(q) by group, f(k), and values with a column of ones, whose sum is the divisor.
 
-    Sums are as long as a text, so they are never of half precision.
+    At least float32, because the sums run over the whole text.
     """
     precise = torch.promote_types(q_BHTK.dtype, torch.float32)
     rows, groups = k_BGTK.shape[:2]
@@ -172,7 +172,7 @@ def _features(q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor) -> tuple[Tensor, T
 
 
 def _divide(sum_BGRTE: Tensor, like_BHTK: Tensor) -> Tensor:
-    """Return weighted means: the sums over the column of ones."""
+    """Divide the sums by the sum of weights."""
     out_BGRTK = sum_BGRTE[..., :-1] / sum_BGRTE[..., -1:]
     return out_BGRTK.flatten(1, 2).to(like_BHTK.dtype)
 
@@ -180,7 +180,7 @@ def _divide(sum_BGRTE: Tensor, like_BHTK: Tensor) -> Tensor:
 def _run_causal(
     q_BGRTK: Tensor, k_BGTK: Tensor, v_BGTE: Tensor, before_BGKE: Tensor | None = None
 ) -> Tensor:
-    """Sum for every query what it and those before it hold, `before_BGKE` first."""
+    """Return the causal sums of every query; `before_BGKE` is the sum over earlier tokens."""
     length = q_BGRTK.shape[3]
     q, k, v = _cut(q_BGRTK), _cut(k_BGTK)[:, :, None], _cut(v_BGTE)[:, :, None]
     out = (q @ k.transpose(-1, -2)).tril() @ v
@@ -194,7 +194,7 @@ def _run_causal(
 
 
 def _cut(x: Tensor) -> Tensor:
-    """Cut [..., T, K] into [..., N, CHUNK, K]; a short text is one chunk."""
+    """Cut [..., T, K] into [..., N, CHUNK, K]; a short sequence is one chunk."""
     *outer, length, width = x.shape
     chunk = min(CHUNK, length)
     padded = F.pad(x, (0, 0, 0, -length % chunk))

@@ -5,8 +5,7 @@
     two-sided   S_i = {j : s(i) - m <= j < s(i) + c}
 
 c is `block` and m is `memory`: a token sees its own block and the m tokens before it. Time
-O(T (c + m) K), memory O(T K). Decoding keeps c + m - 1 tokens (and the slack of one extend),
-whatever the length.
+O(T (c + m) K), memory O(T K). Decoding keeps c + m - 1 tokens and the slack of one extend.
 """
 
 from dataclasses import dataclass
@@ -28,9 +27,9 @@ class Config(AttentionConfig):
     """Options of `kind: local`."""
 
     block: int = 256
-    """Tokens of a block."""
+    """c: tokens of a block."""
     memory: int = 256
-    """Tokens before its block that a query sees too."""
+    """m: tokens before its block that a query also sees."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -41,22 +40,22 @@ class Config(AttentionConfig):
 
 
 class Attention(TiledAttention):
-    """Blocks, each with a memory of what came before it."""
+    """Attention to the own block and the tokens just before it."""
 
     config: Config
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """In the own block or its memory, and not ahead where causal."""
+        """Return whether j is in the block of i or its memory and, if causal, not after i."""
         block, memory = self.config.block, self.config.memory
         start = i // block * block
         return (j >= start - memory) & (j <= i if self.causal else j < start + block)
 
     def slots(self, capacity: int) -> int:
-        """A block and its memory, and what one extend may add before old ones can be forgotten."""
+        """Return the slots of a block, its memory, and one extend."""
         return min(capacity, self.config.block + self.config.memory - 1 + SLACK)
 
     def cost(self, length: int) -> Cost:
-        """A block's own pairs, and those with its memory as far as there is one."""
+        """Count the pairs within each block and with its memory."""
         pairs = 0
         for start in range(0, length, self.config.block):
             size = min(self.config.block, length - start)
@@ -65,13 +64,13 @@ class Attention(TiledAttention):
         return Cost(pairs=pairs, slots=self.slots(length))
 
     def complete(self, length: int) -> bool:
-        """One block holds all, or the memory of the last reaches the start and none looks ahead."""
+        """Return whether one block holds all, or (causal) the last memory reaches the start."""
         block = self.config.block
         last = (length - 1) // block * block
         return last == 0 or (self.causal and last <= self.config.memory)
 
     def tiles(self, length: int, device: torch.device) -> list[Tile]:
-        """A tile of all blocks with their memories."""
+        """Return tiles of blocks with their memories."""
         block, memory = self.config.block, self.config.memory
         if not memory:
             return block_tiles(length, block, causal=self.causal, device=device)

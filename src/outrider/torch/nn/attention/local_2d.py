@@ -1,6 +1,6 @@
 """Local attention over an image (Image Transformer, Parmar et al., 2018, arXiv:1802.05751).
 
-A sequence is an image of `columns` pixels a row, read row by row: token i stands at row i div C and
+A sequence is an image of `columns` pixels per row in row-major order: token i is at row i div C and
 column i mod C. The image is cut into blocks of R x W pixels; with a margin m
 
     S_i = {j : (block row) R - m <= row_j < (block row) R + R,
@@ -9,8 +9,8 @@ column i mod C. The image is cut into blocks of R x W pixels; with a margin m
 
 so a query sees its own block and the margin above, to the left and to the right of it. Time
 O(T (R + m) (W + 2 m) K): a block is one small dense product with its keys. Memory O(T K): the image
-is worked through in bands, and training computes a band again rather than keep its keys. Decoding
-keeps the image rows a block can reach, R + m of them, whatever the length.
+is processed in bands, and training recomputes a band instead of storing its keys. Decoding keeps
+R + m image rows.
 """
 
 from collections.abc import Callable, Sequence
@@ -32,9 +32,9 @@ from outrider.torch.nn.kernel.replay import Moment, Setting
 __all__ = ["Attention", "Config"]
 
 DENSE_UP_TO = 3
-"""Dense attention is used while it scores at most this many times the pairs the blocks score."""
+"""Dense attention is used up to this many times the pairs of the blocks."""
 BAND_TOKENS = 1024
-"""Tokens of a band, where a block is not higher than that."""
+"""Tokens of a band, if a block is not higher."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -42,13 +42,13 @@ class Config(AttentionConfig):
     """Options of `kind: local_2d`."""
 
     columns: int = 32
-    """Tokens in a row of the image."""
+    """C: tokens in a row of the image."""
     block_rows: int = 8
     """Rows of a block of queries."""
     block_columns: int = 8
     """Columns of a block of queries."""
     margin: int = 4
-    """Pixels a block sees above it, to its left and to its right."""
+    """m: pixels seen above a block, to its left and to its right."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -64,22 +64,22 @@ class Config(AttentionConfig):
 
     @property
     def key_rows(self) -> int:
-        """Rows of the keys that a block sees."""
+        """Rows of keys that a block sees."""
         return self.block_rows + self.margin
 
     @property
     def key_columns(self) -> int:
-        """Columns of the keys that a block sees, some of which may lie outside the image."""
+        """Columns of keys that a block sees, some of them possibly outside the image."""
         return self.block_columns + 2 * self.margin
 
 
 class Attention(AttentionBase):
-    """Blocks of an image, each with a margin above and on both sides."""
+    """Attention to the own block of an image and its margin."""
 
     config: Config
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """In the block of i or its margin, and not ahead where causal."""
+        """Return whether j is in the block of i or its margin and, if causal, not after i."""
         config = self.config
         top = i // config.columns // config.block_rows * config.block_rows
         left = i % config.columns // config.block_columns * config.block_columns
@@ -90,14 +90,14 @@ class Attention(AttentionBase):
         return near & (j <= i) if self.causal else near
 
     def slots(self, capacity: int) -> int:
-        """The rows a query reaches back over, and the tokens one extend may add."""
+        """Return the slots of the rows within reach and of one extend."""
         config = self.config
         rows = (config.key_rows - 1) * config.columns
         along = min(config.columns, config.block_columns + config.margin) - 1
         return min(capacity, rows + along + SLACK)
 
     def cost(self, length: int) -> Cost:
-        """Count, for every query, the rows above its own that it sees, and the rest."""
+        """Count the pairs of every query: full rows above its own, and the rest."""
         config = self.config
         i = torch.arange(length)
         row, column = i // config.columns, i % config.columns
@@ -115,9 +115,9 @@ class Attention(AttentionBase):
         return Cost(pairs=int(pairs.sum()), slots=self.slots(length))
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Blocks where they pay, one dense pass otherwise."""
+        """Attend in blocks if that is faster, else in one dense pass."""
         if self.causal:
-            keep_BT = None  # right padding lies ahead of every real query
+            keep_BT = None  # right padding is behind every real query
         length, config = q_BHTK.shape[2], self.config
         down, across = self._blocks(length)
         queries = config.block_rows * config.block_columns
@@ -127,7 +127,7 @@ class Attention(AttentionBase):
         return self._blocked(q_BHTK, k_BGTK, v_BGTK, keep_BT)
 
     def _blocks(self, length: int) -> tuple[int, int]:
-        """Blocks the image has from top to bottom and from left to right."""
+        """Return the number of blocks from top to bottom and from left to right."""
         rows = -(-length // self.config.columns)
         down = -(-rows // self.config.block_rows)
         return down, -(-self.config.columns // self.config.block_columns)
@@ -135,12 +135,12 @@ class Attention(AttentionBase):
     def _blocked(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None
     ) -> Tensor:
-        """Work through the image in bands of blocks, each with the rows above it in sight."""
+        """Attend band by band; a band of blocks also sees the rows of the margin above."""
         config = self.config
         if keep_BT is None:
             keep_BT = q_BHTK.new_ones(1, q_BHTK.shape[2], dtype=torch.bool)
         tokens, margin = config.block_rows * config.columns, config.margin * config.columns
-        # A band is at least as high as the margin, so that it looks into one other band only.
+        # A band is at least as high as the margin, so it sees one other band at most.
         tokens *= max(BAND_TOKENS // tokens, -(-margin // tokens), 1)
         bands = [
             (slice(start, start + tokens), slice(max(0, start - margin), start + tokens))
@@ -154,20 +154,20 @@ class Attention(AttentionBase):
         return out
 
     def _band(self, q_BHTK: Tensor, *keys: Tensor) -> Tensor:
-        """Every block of queries as a row of its own over the keys of its block and margin.
+        """Attend with each block of queries as a batch row over the keys of block and margin.
 
-        Given are keys, values and which of them are real, those of the margin above included.
+        `keys` are keys, values and the mask of real ones, including the margin above.
         """
         batch, heads, length, _ = q_BHTK.shape
         config = self.config
         margin = config.margin * config.columns
 
         def cut(x: Tensor) -> Tensor:
-            x = F.pad(x, (0, 0, length + margin - x.shape[-2], 0))  # above the image is nothing
+            x = F.pad(x, (0, 0, length + margin - x.shape[-2], 0))  # empty above the image
             return self._cut(x.flatten(0, -3), config.margin)
 
         k, v, real = (cut(x) for x in keys)
-        # Rows of the batch count as heads, so that one mask can serve them all.
+        # Batch rows are treated as heads, so that they share one mask.
         out = attend(
             self._cut(q_BHTK.flatten(0, 1), 0),
             k,
@@ -181,7 +181,7 @@ class Attention(AttentionBase):
         return out[:, :length].reshape(batch, heads, length, -1)
 
     def _cut(self, x_NTK: Tensor, margin: int) -> Tensor:
-        """Cut an image, `margin` rows above it, into blocks and margins: [blocks, N, pixels, K]."""
+        """Cut an image with `margin` rows above into blocks and margins: [blocks, N, pixels, K]."""
         config = self.config
         down, across = self._blocks(x_NTK.shape[1] - margin * config.columns)
         height, width = config.block_rows, config.block_columns
@@ -190,33 +190,33 @@ class Attention(AttentionBase):
         image = image.view(len(x_NTK), -1, config.columns, x_NTK.shape[2])
         image = F.pad(image, (0, 0, margin, margin + across * width - config.columns))
         size = (height + margin, width + 2 * margin)
-        if torch.compiler.is_compiling():  # a compiler makes its own of the gradient
+        if torch.compiler.is_compiling():  # the compiler derives its own gradient
             blocks = _windows(image, size, (height, width))
         else:
             blocks = _Windows.apply(image, size, (height, width))  # type: ignore[no-untyped-call]
         return blocks.flatten(3, 4).flatten(0, 1)
 
     def _block_keep(self, length: int, real_NBP: Tensor, heads: int) -> Tensor:
-        """Which keys of its block and margin each query sees: [blocks, 1 or B H, queries, keys].
+        """Return the mask of each block: [blocks, 1 or B H, queries, keys].
 
-        All keys cut for a block are near enough; what is left is whether they exist, and order.
+        All keys cut for a block are within reach; the mask covers padding and order.
         """
         inside = real_NBP.new_ones(1, length, 1)
         keep = real_NBP[:, :, None]
         if self.causal:
             keep = keep & self._order(keep.device)
-        # A query outside the image sees anything, so that its softmax is not NaN.
+        # A query outside the image sees all keys, so that its softmax is not NaN.
         keep = keep | ~self._cut(inside, 0)
         return keep if keep.shape[1] == 1 else keep.repeat_interleave(heads, dim=1)
 
     def _order(self, device: torch.device) -> Tensor:
-        """Whether a key of a block and its margin comes no later than a query: [queries, keys]."""
+        """Return whether a key of a block and its margin is not after a query: [queries, keys]."""
         config = self.config
 
         def place(rows: int, columns: int, margin: int) -> Tensor:
             row = torch.arange(rows, device=device)[:, None] - margin
             column = torch.arange(columns, device=device) - margin
-            # Any row length that holds the margins puts pixels in the order of reading.
+            # Any row length that includes the margins keeps the row-major order.
             return (row * config.key_columns + column).flatten()
 
         query = place(config.block_rows, config.block_columns, 0)
@@ -224,10 +224,10 @@ class Attention(AttentionBase):
 
 
 class _Bands(torch.autograd.Function):
-    """Bands one after another, written into one output.
+    """Attends band by band into one output.
 
-    The backward computes each band again and adds to whole gradients, so that beside them only
-    one band exists at a time.
+    The backward recomputes each band and accumulates into whole gradients, so only one band is in
+    memory at a time.
     """
 
     @staticmethod
@@ -259,14 +259,15 @@ class _Bands(torch.autograd.Function):
                 parts = [part.detach().requires_grad_() for part in parts]
                 with torch.enable_grad(), ctx.setting.again():
                     piece = ctx.run(*parts, real)
-                found = torch.autograd.grad(piece, parts, grad_BHTK[:, :, band[0]])
-                for grad, one, place in zip(grads, found, (band[0], band[1], band[1]), strict=True):
-                    grad[:, :, place] += one
+                band_grads = torch.autograd.grad(piece, parts, grad_BHTK[:, :, band[0]])
+                places = (band[0], band[1], band[1])
+                for grad, band_grad, place in zip(grads, band_grads, places, strict=True):
+                    grad[:, :, place] += band_grad
         return None, None, *grads, None
 
 
 def _take(inputs: Sequence[Tensor], queries: slice, keys: slice) -> tuple[Tensor, ...]:
-    """Cut one band out of queries, keys, values and which are real."""
+    """Cut one band out of queries, keys, values and the mask."""
     q_BHTK, *others = inputs
     return (q_BHTK[:, :, queries], *(x[..., keys, :] for x in others))
 
@@ -278,7 +279,7 @@ def _windows(image_NXYK: Tensor, size: tuple[int, int], step: tuple[int, int]) -
 
 
 class _Windows(torch.autograd.Function):
-    """The same; the gradient of `unfold` took a third of a training pass, this adds whole steps."""
+    """`_windows` with a faster gradient: that of `unfold` took a third of a training pass."""
 
     @staticmethod
     def forward(

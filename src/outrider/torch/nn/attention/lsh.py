@@ -1,18 +1,17 @@
-"""Attention among tokens of one hash bucket (Reformer: Kitaev et al., 2020, arXiv:2001.04451).
+"""Attention within hash buckets (Reformer: Kitaev et al., 2020, arXiv:2001.04451).
 
     k_j = q_j / |q_j|                      queries and keys are shared
     causal    S_i = union over rounds of {j <= i : j is one of the last m of i's bucket}
     chunked   S_i = union over rounds of {j in i's bucket : j in i's chunk of m or the one before},
               chunks cut from the tokens sorted by (bucket, position)
 
-A token sees itself only where it would see nothing else. A key that several rounds find counts
-once. Time O(T log T + rounds T (m + N) K) for N buckets, memory O(T (K + rounds)). The rotations
-are drawn like weights, differ by layer and head, and are saved with the model; no gradient goes
-through the choice of keys.
+A token sees itself only if it sees nothing else. A key found by several rounds counts once. Time
+O(T log T + rounds T (m + N) K) for N buckets, memory O(T (K + rounds)). Rotations are drawn like
+weights, differ by layer and head, and are saved with the model; the choice of keys has no gradient.
 
-`chunked` is the paper's. There, later tokens move the ends of chunks and so decide which *past*
-keys a query sees; only `causal` can stand in a decoder. Decoding keeps every token and reads at
-most rounds * m of them.
+`chunked` is the paper's form. There, later tokens shift the ends of chunks and so change which past
+keys a query sees; only `causal` works in a decoder. Decoding keeps every token and reads at most
+rounds * m of them.
 """
 
 from dataclasses import dataclass
@@ -41,7 +40,7 @@ __all__ = ["Attention", "Config"]
 FORMS = ("auto", "causal", "chunked")
 LIMITS = {"rounds": (1, 64), "buckets": (2, 1 << 12), "chunk": (2, 1 << 16)}
 DENSE_UP_TO = 1
-"""One dense pass is taken where it scores at most this many times the pairs that blocks would."""
+"""One dense pass is used up to this many times the pairs of the blocks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,13 +50,13 @@ class Config(AttentionConfig):
     form: str = "auto"
     """causal, chunked, or auto: causal in decoders, chunked in encoders."""
     rounds: int = 4
-    """Times everything is hashed; a pair that one round misses, another may find."""
+    """Rounds of hashing; more rounds find more pairs."""
     buckets: int = 128
-    """Buckets of a round, an even number; T / chunk or twice that is a good choice."""
+    """N: buckets of a round, an even number; T / chunk or twice that is a good choice."""
     chunk: int = 64
-    """Tokens m of its bucket that a query sees a round; in the chunked form m to 2 m."""
+    """m: tokens of its bucket that a query sees per round; in the chunked form m to 2 m."""
     redraw: bool = False
-    """Hash with new rotations in every training pass, as the paper does."""
+    """Draw new rotations in every training pass, as in the paper."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -72,7 +71,7 @@ class Config(AttentionConfig):
 
 
 class Attention(AttentionBase):
-    """Hashes queries and attends inside buckets. The keys it is given are not used."""
+    """Hashes queries and attends within buckets; keys are derived from the queries."""
 
     config: Config
     positional = False
@@ -86,24 +85,24 @@ class Attention(AttentionBase):
         if causal and config.form == "chunked":
             raise ConfigError(
                 "attention.form",
-                "'chunked' lets later tokens choose which past a token sees; use form: causal",
+                "'chunked' makes the visible keys depend on later tokens; use form: causal",
             )
         self.chunked = config.form == "chunked" or (config.form == "auto" and not causal)
         rotation = draw_rotations(config.rounds, shape.heads, shape.width, config.buckets)
         self.register_buffer("rotation", rotation)
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """What positions allow; which of these a query sees, its content says."""
+        """Return the keys that positions allow; the content selects among them."""
         return (j == j) & (i == i) if self.chunked else j <= i
 
     def cost(self, length: int) -> Cost:
-        """At most m keys (chunked: 2 m) a query and round."""
+        """Return at most m keys (chunked: 2 m) per query and round."""
         all_pairs = length * length if self.chunked else length * (length + 1) // 2
         width = 2 * self.config.chunk if self.chunked else self.config.chunk
         return Cost(pairs=min(all_pairs, self.config.rounds * length * width), slots=length)
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Sorted blocks where they pay, one dense pass otherwise."""
+        """Attend in sorted blocks if that is faster, else in one dense pass."""
         layout = self._layout(q_BHTK, keep_BT)
         pairs = self.config.rounds * layout.slots * layout.near
         if q_BHTK.shape[2] ** 2 <= DENSE_UP_TO * pairs:
@@ -113,18 +112,18 @@ class Attention(AttentionBase):
     def reference(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
     ) -> Tensor:
-        """The pattern that the buckets give, as a dense mask."""
+        """Attend under the pattern of the buckets as a dense mask."""
         return self._dense(q_BHTK, v_BGTK, self._layout(q_BHTK, keep_BT))
 
     def new_cache(self, spec: CacheSpec) -> Cache:
-        """Every token, with the chains of its buckets."""
+        """Return a cache of all tokens with the chains of their buckets."""
         spec = spec._replace(heads=self.shape.heads)
         return ChainCache(spec, rounds=self.config.rounds, buckets=self.config.buckets)
 
     def extend(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
     ) -> Tensor:
-        """Append tokens and attend from each to the chains it hangs on."""
+        """Append tokens and attend from each to the chains of its buckets."""
         assert isinstance(cache, ChainCache)
         bucket_BHRT = self._hash(q_BHTK).movedim(0, 2)
         position_BT = step.positions.index_BT.expand(len(q_BHTK), -1)
@@ -135,7 +134,7 @@ class Attention(AttentionBase):
             return self(q_BHTK, k_BGTK, v_BGTK)
         steps = max(1, min(self.config.chunk, step.positions.end) - 1)
         outputs = []
-        for start in range(0, step.tokens, SLACK):  # bounds what is gathered at once
+        for start in range(0, step.tokens, SLACK):  # bounds the memory of a gather
             some = slice(start, start + SLACK)
             chain_BHRTS = cache.tokens_before(position_BT[:, some], steps)
             outputs.append(
@@ -146,7 +145,7 @@ class Attention(AttentionBase):
         return torch.cat(outputs, dim=2)
 
     def _shared(self, q_BHTK: Tensor, v_BGTK: Tensor) -> tuple[Tensor, Tensor]:
-        """Keys made of queries, and values of grouped heads repeated."""
+        """Return keys derived from queries, and values repeated for grouped heads."""
         repeats = q_BHTK.shape[1] // v_BGTK.shape[1]
         v_BHTK = v_BGTK.repeat_interleave(repeats, dim=1) if repeats > 1 else v_BGTK
         return F.normalize(q_BHTK, dim=-1), v_BHTK
@@ -167,7 +166,7 @@ class Attention(AttentionBase):
         return hash_buckets(q_BHTK, rotation)
 
     def _layout(self, q_BHTK: Tensor, keep_BT: Tensor | None) -> Layout:
-        """Sort tokens; padding goes to a bucket of its own, behind all others."""
+        """Sort tokens; padding gets its own last bucket."""
         bucket_RBHT, buckets = self._hash(q_BHTK), self.config.buckets
         if keep_BT is not None:
             bucket_RBHT = bucket_RBHT.masked_fill(~keep_BT[:, None], buckets)
@@ -180,13 +179,13 @@ class Attention(AttentionBase):
 def _attend_chains(
     q_BHTK: Tensor, k_BHCK: Tensor, v_BHCK: Tensor, chain_BHRTS: Tensor, position_BT: Tensor
 ) -> Tensor:
-    """Attend from each query to the tokens of its chains, each once, or else to itself."""
+    """Attend from each query to the distinct tokens of its chains, or else to itself."""
     batch, heads, tokens, width = q_BHTK.shape
-    found_BHTW = chain_BHRTS.movedim(2, 3).flatten(3).sort(dim=-1).values
-    keep_BHTW = found_BHTW > 0
-    keep_BHTW[..., 1:] &= found_BHTW[..., 1:] != found_BHTW[..., :-1]
+    token_BHTW = chain_BHRTS.movedim(2, 3).flatten(3).sort(dim=-1).values
+    keep_BHTW = token_BHTW > 0
+    keep_BHTW[..., 1:] &= token_BHTW[..., 1:] != token_BHTW[..., :-1]
     itself_BHT1 = position_BT[:, None, :, None].expand(-1, heads, -1, -1)
-    at_BHTW = torch.cat([(found_BHTW - 1).clamp(min=0), itself_BHT1], dim=-1)
+    at_BHTW = torch.cat([(token_BHTW - 1).clamp(min=0), itself_BHT1], dim=-1)
     keep_BHTW = torch.cat([keep_BHTW, ~keep_BHTW.any(-1, keepdim=True)], dim=-1)
     row_B = torch.arange(batch, device=q_BHTK.device)[:, None, None, None]
     head_H = torch.arange(heads, device=q_BHTK.device)[:, None, None]

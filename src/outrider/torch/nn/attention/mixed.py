@@ -1,9 +1,9 @@
-"""Mixed heads: every head of a layer may attend in a way of its own.
+"""Mixed heads: groups of heads of one layer with different attentions.
 
     {kind: mixed, parts: [{heads: 2, kind: sliding, window: 64}, {heads: 2, kind: causal}]}
 
-Part p computes its heads as if it stood alone, with its own cache. One part may leave `heads` out
-and takes the rest. Cost and cache are the means over the heads.
+Each part computes its heads independently, with its own cache. One part may omit `heads` and takes
+the rest. Cost and cache are the means over the heads.
 """
 
 from collections.abc import Mapping, Sequence
@@ -28,7 +28,7 @@ class Config(AttentionConfig):
     """Options of `kind: mixed`."""
 
     parts: Sequence[Any] = ()
-    """`{heads: ..., kind: ..., option: ...}` for every group of heads."""
+    """`{heads: ..., kind: ..., option: ...}` for each group of heads."""
 
     @classmethod
     def options_for(cls, length: int) -> dict[str, Any]:
@@ -43,12 +43,12 @@ class Config(AttentionConfig):
             )
         parts = tuple(_part(index, part) for index, part in enumerate(self.parts))
         if sum("heads" not in dict(part) for part in parts) > 1:
-            raise ConfigError("attention.parts", "only one part may leave `heads` out")
+            raise ConfigError("attention.parts", "only one part may omit `heads`")
         object.__setattr__(self, "parts", parts)
 
 
 def _part(index: int, part: Any) -> tuple[tuple[str, Any], ...]:
-    """Check one part and freeze it: a config is compared, hashed and pickled."""
+    """Check one part and make it hashable."""
     key = PART.format(index)
     options = dict(part) if isinstance(part, Mapping | tuple) else {}
     if "kind" not in options:
@@ -68,7 +68,7 @@ def _frozen(value: Any) -> Any:
 
 
 class Attention(AttentionBase):
-    """Attentions side by side."""
+    """One attention per group of heads."""
 
     config: Config
     scores_ok = False
@@ -77,14 +77,14 @@ class Attention(AttentionBase):
         self, config: Config, *, causal: bool, dropout: float = 0.0, shape: HeadShape
     ) -> None:
         super().__init__(config, causal=causal, dropout=dropout, shape=shape)
-        asked = [dict(part).get("heads", 0) for part in config.parts]
-        rest = shape.heads - sum(asked)
-        if rest < 0 or (rest > 0) != (0 in asked):
+        counts = [dict(part).get("heads", 0) for part in config.parts]
+        rest = shape.heads - sum(counts)
+        if rest < 0 or (rest > 0) != (0 in counts):
             raise ConfigError(
                 "attention.parts",
-                f"have {sum(asked)} heads together, the layer has {shape.heads}; make them add up",
+                f"have {sum(counts)} heads in total, the layer has {shape.heads}; make them equal",
             )
-        heads = [mine or rest for mine in asked]
+        heads = [count or rest for count in counts]
         self.parts = HeadParts([self._build(*part) for part in enumerate(heads)])
         self.positional = all(part.positional for part in self.parts.parts)  # type: ignore[misc]
 
@@ -95,7 +95,8 @@ class Attention(AttentionBase):
         shared = self.shape.heads // self.shape.kv_heads
         if heads % shared:
             raise ConfigError(
-                f"{key}.heads", f"got {heads}; {shared} heads share their keys, use a multiple"
+                f"{key}.heads",
+                f"got {heads}; use a multiple of {shared}, the heads that share keys",
             )
         shape = HeadShape(heads, heads // shared, self.shape.width)
         return build_attention(
@@ -103,27 +104,27 @@ class Attention(AttentionBase):
         )
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """Some head does."""
+        """Return whether any head sees j."""
         return self.heads_see(i, j).any(dim=0)
 
     def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
-        """What every head sees."""
+        """Return the pattern of every head."""
         return self.parts.heads_see(i, j)
 
     def slots(self, capacity: int) -> int:
-        """The mean over key-value heads."""
+        """Return the mean over key-value heads."""
         return self.parts.slots(capacity)
 
     def cost(self, length: int) -> Cost:
-        """The mean over heads."""
+        """Return the mean over heads."""
         return self.parts.cost(length)
 
     def penalty(self) -> Tensor | None:
-        """The sum of what the parts ask for."""
+        """Return the sum of the penalties of the parts."""
         return self.parts.penalty()
 
     def run(self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Every part its own fastest way."""
+        """Attend with every part in its own way."""
         return self.parts.each(
             q_BHTK, k_BGTK, v_BGTK, lambda part, q, k, v: part(q, k, v, keep_BT=keep_BT)
         )
@@ -131,7 +132,7 @@ class Attention(AttentionBase):
     def reference(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, *, keep_BT: Tensor | None = None
     ) -> Tensor:
-        """Every part its own reference."""
+        """Attend with every part's reference."""
         return self.parts.each(
             q_BHTK, k_BGTK, v_BGTK, lambda part, q, k, v: part.reference(q, k, v, keep_BT=keep_BT)
         )

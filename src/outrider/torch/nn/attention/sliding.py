@@ -3,9 +3,8 @@
     causal      S_i = {j : i - W < j <= i}
     two-sided   S_i = {j : |i - j| < W}
 
-Time O(T W K) and memory O(T K): queries are cut into blocks, and a block meets only the keys around
-it (`outrider.torch.nn.kernel.merge`). Decoding keeps W - 1 tokens (and the slack of one extend) at
-any length.
+Time O(T W K) and memory O(T K): queries are cut into blocks, each computed with the keys around it
+(`outrider.torch.nn.kernel.merge`). Decoding keeps W - 1 tokens and the slack of one extend.
 """
 
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ class Config(AttentionConfig):
     """Options of `kind: sliding`."""
 
     window: int = 256
-    """Tokens a query sees on one side, itself included."""
+    """W: tokens a query sees on one side, its own included."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -36,22 +35,22 @@ class Config(AttentionConfig):
 
 
 class Attention(TiledAttention):
-    """A band around the diagonal."""
+    """Attention to a band around the diagonal."""
 
     config: Config
     halting_ok = True
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """Less than a window away, and not ahead where causal."""
+        """Return whether j is less than a window away and, if causal, not after i."""
         near = (i - j < self.config.window) & (j - i < self.config.window)
         return near & (j <= i) if self.causal else near
 
     def slots(self, capacity: int) -> int:
-        """One window, and the tokens one extend may add before old ones can be forgotten."""
+        """Return the slots of one window and one extend."""
         return min(capacity, self.config.window - 1 + SLACK)
 
     def cost(self, length: int) -> Cost:
-        """A band of W, or 2 W - 1, keys per query."""
+        """Return W, or 2 W - 1, keys per query."""
         window = min(self.config.window, length)
         ramp = window * (window - 1) // 2
         one_side = length * window - ramp
@@ -59,11 +58,11 @@ class Attention(TiledAttention):
         return Cost(pairs=pairs, slots=self.slots(length))
 
     def complete(self, length: int) -> bool:
-        """No two tokens are a window apart."""
+        """Return whether all tokens are within one window."""
         return length <= self.config.window
 
     def tiles(self, length: int, device: torch.device) -> list[Tile]:
-        """The first window, then blocks of queries, each with the keys around it."""
+        """Return tiles of the first window and of blocks of queries with the keys around them."""
         window = self.config.window
         return block_tiles(
             length,

@@ -4,11 +4,11 @@
     A2_i = {j : (i - j) mod l = 0}           the column above, if rows are l wide
 
 With l near sqrt(T) time is O(T sqrt(T) K) and memory O(T K). The window is a band of blocks; the
-columns are attention along the other axis of a [T / l, l] table. The window leaves out what its
-column has, so no key counts twice. In an encoder both sets look both ways.
+columns are attention along the other axis of a [T / l, l] table. The window leaves out the tokens
+of the column, so that no key counts twice. In an encoder both sets extend to both sides.
 
-Decoding keeps l tokens for factor 1. Columns need every token again one day, so factor 2 and the
-union keep all, but a step reads only the l + T / l that it sees.
+Decoding keeps l tokens for factor 1, and all tokens for factor 2 and the union, of which a step
+reads only the l + T / l that it sees.
 """
 
 from dataclasses import dataclass
@@ -25,7 +25,7 @@ from outrider.torch.nn.kernel.tiles import StridedRange, Tile, block_tiles
 __all__ = ["Attention", "Config"]
 
 PICK_FROM = 4
-"""A step picks the keys it sees when it holds so many times as many; else it masks the rest."""
+"""A step gathers the keys it sees if the cache holds this many times as many; else it masks."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -34,25 +34,25 @@ class Config(FactorConfig):
 
 
 class Attention(FactoredAttention):
-    """A window and a column."""
+    """Attention to a window and a column."""
 
     config: Config
 
     def near(self, i: Tensor, j: Tensor) -> Tensor:
-        """At most a stride away."""
+        """Return whether j is at most a stride away."""
         return (i - j).abs() <= self.config.stride
 
     def far(self, i: Tensor, j: Tensor) -> Tensor:
-        """A whole number of strides away."""
+        """Return whether j is a whole number of strides away."""
         return (i - j) % self.config.stride == 0
 
     def kept(self, capacity: int) -> int:
-        """A window for factor 1; a column may be asked for at any time."""
+        """Return the slots of a window for factor 1; columns need all tokens."""
         ring = self.config.stride + SLACK
         return min(capacity, ring) if self.config.factor == 1 else capacity
 
     def pairs(self, length: int) -> int:
-        """A window and a column, without the ends of the window, which are in both."""
+        """Count the pairs of window and column; the ends of the window are in both."""
         stride, sides = self.config.stride, 1 if self.causal else 2
         ramp = min(length, stride)
         rows, rest = divmod(length, stride)
@@ -62,13 +62,13 @@ class Attention(FactoredAttention):
         return {1: window, 2: column}.get(self.config.factor or 0, window + column - both)
 
     def complete(self, length: int) -> bool:
-        """The window holds all, or a stride of 1 makes one column of everything."""
+        """Return whether the window holds all, or a stride of 1 makes a single column."""
         if self.config.factor == 2:
             return self.config.stride == 1 or length == 1
         return length <= self.config.stride + 1
 
     def tiles(self, length: int, device: torch.device) -> list[Tile]:
-        """A band, and columns."""
+        """Return tiles of the band and of the columns."""
         factor = self.config.factor
         columns = [] if factor == 1 else self._columns(length, more=factor is None)
         return columns if factor == 2 else self._band(length, device) + columns
@@ -92,7 +92,7 @@ class Attention(FactoredAttention):
         )
 
     def _columns(self, length: int, *, more: bool) -> list[Tile]:
-        """One tile for the columns of the table's last row, one for those it leaves out."""
+        """Return one tile for the columns in the table's last row, and one for the others."""
         stride = self.config.stride
         rows, rest = divmod(length, stride)
         tiles = []
@@ -105,7 +105,7 @@ class Attention(FactoredAttention):
     def extend_one(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, cache: Cache, step: Step
     ) -> Tensor:
-        """Pick the keys that are seen where they are few, mask the others where they are not."""
+        """Gather the visible keys if they are few, else mask the others."""
         assert isinstance(cache, LayerCache)
         end, stride = step.positions.end, self.config.stride
         column = -(-end // stride)
@@ -121,7 +121,7 @@ class Attention(FactoredAttention):
 
 
 def _attend_picked(q_BHTK: Tensor, k_BGCK: Tensor, v_BGCK: Tensor, at_BTP: Tensor) -> Tensor:
-    """Attend every query to the keys at its own positions; negative ones do not exist."""
+    """Attend from every query to the keys at its own positions; negative ones do not exist."""
     batch, heads, tokens, width = q_BHTK.shape
     picked = at_BTP.shape[2]
     index = at_BTP.clamp(min=0).flatten(1)[:, None, :, None]

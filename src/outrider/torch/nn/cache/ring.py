@@ -1,8 +1,7 @@
-"""The newest vectors of every row: what a short look back needs while decoding.
+"""Ring buffers of the newest vectors of every row.
 
-Rows are ragged and may be rolled back, as in `nn.cache`, and for the same reason a ring has `slack`
-more slots than it looks back: what one extend overwrites is never needed again, even if all of that
-extend is taken back.
+Rows are ragged and can be rolled back, as in `nn.cache`. A ring has `slack` more slots than it
+needs, so that the vectors overwritten by one extend are never needed again, even after a rollback.
 """
 
 from collections.abc import Sequence
@@ -18,7 +17,7 @@ __all__ = ["Ring", "RingedCache"]
 
 
 class Ring:
-    """Vector p of a row lives in slot p mod C of [B, C, D]."""
+    """Vector p of a row is in slot p mod C of [B, C, D]."""
 
     def __init__(
         self,
@@ -29,7 +28,7 @@ class Ring:
         like: Tensor,
         slack: int = SLACK,
     ) -> None:
-        """Make an empty ring from which the last `back` vectors can be read.
+        """Create an empty ring from which the last `back` vectors can be read.
 
         The last dimension of `like` is the width of a vector.
         """
@@ -40,13 +39,13 @@ class Ring:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Memory in bytes."""
         return self.x_BCD.nbytes
 
     def extend(self, x_BTD: Tensor, step: Step) -> Tensor:
-        """Remember new vectors; return them behind the `back` ones before, zeros before the first.
+        """Store new vectors; return the `back` vectors before them and these, [B, back + T, D].
 
-        [B, back + T, D].
+        Vectors before the start of a row are zero.
         """
         before_BWD = self._before(x_BTD, step)
         self._write(x_BTD, step)
@@ -57,13 +56,13 @@ class Ring:
         self.x_BCD = self.x_BCD.index_select(0, row_N)
 
     def emptied(self, rows: int) -> Self:
-        """Return a ring of the same size for so many rows that hold nothing yet."""
+        """Return an empty ring of the same size for `rows` rows."""
         other = copy(self)
         other.x_BCD = self.x_BCD.new_zeros(rows, *self.x_BCD.shape[1:])
         return other
 
     def join(self, other: Self, place_N: Tensor, rows: int) -> None:
-        """Put the rows of another ring at these places; one that does not wrap may be shorter."""
+        """Write the rows of another ring to these indices; sizes may differ if neither wraps."""
         self.x_BCD = join_rows(self.x_BCD, other.x_BCD, place_N, rows)
         self.wraps = self.wraps or other.wraps
 
@@ -79,7 +78,7 @@ class Ring:
     def _write(self, x_BTD: Tensor, step: Step) -> None:
         rows, tokens, width = x_BTD.shape
         size = self.x_BCD.shape[1]
-        if tokens > size:  # a first pass: of each row only the newest tokens stay
+        if tokens > size:  # a first pass: only the newest tokens of each row are stored
             newest_BC1 = step.newest(size).clamp(min=0)[..., None]
             self.x_BCD.copy_(x_BTD.gather(1, newest_BC1.expand(rows, -1, width)))
             return
@@ -88,7 +87,7 @@ class Ring:
 
 
 class RingedCache:
-    """A layer's cache, and beside it the newest vectors of parts that look a few tokens back."""
+    """The cache of a layer, and rings for parts that read a few earlier tokens."""
 
     def __init__(self, inner: Cache, rings: Sequence[Ring]) -> None:
         self.inner = inner
@@ -96,12 +95,12 @@ class RingedCache:
 
     @property
     def wraps(self) -> bool:
-        """Old tokens are overwritten."""
+        """Whether old tokens are overwritten."""
         return self.inner.wraps or any(ring.wraps for ring in self.rings)
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Memory in bytes."""
         return self.inner.nbytes + sum(ring.nbytes for ring in self.rings)
 
     def select(self, row_N: Tensor, used: int) -> None:
@@ -111,7 +110,7 @@ class RingedCache:
             ring.select(row_N)
 
     def join(self, other: Self, place_N: Tensor, rows: int) -> None:
-        """Put the rows of another cache at these places."""
+        """Write the rows of another cache to these indices."""
         self.inner.join(other.inner, place_N, rows)
         for ours, theirs in zip(self.rings, other.rings, strict=True):
             ours.join(theirs, place_N, rows)

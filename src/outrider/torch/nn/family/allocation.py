@@ -50,7 +50,7 @@ class StepTable:
 
     @property
     def nbytes(self) -> int:
-        """Memory held, in bytes."""
+        """Memory in bytes."""
         return self.inputs_BJD.nbytes + self.taken_BJ.nbytes
 
     def select(self, row_N: Tensor, used: int = 0) -> None:

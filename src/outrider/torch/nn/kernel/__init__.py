@@ -1,1 +1,1 @@
-"""How attention is computed: dense, in tiles, in sorted buckets, by FlexAttention."""
+"""Attention kernels: dense, tiled, bucketed and FlexAttention."""

@@ -3,10 +3,10 @@
     softmax    y_i = sum_j exp(s_ij) v_j / sum_j exp(s_ij)
     tanh_exp   y_i = sum_j tanh(s_ij) v_j / sum_j exp(s_ij)      weights may be negative
 
-A block is a run of queries against a run of keys. Sums over keys are carried along with the largest
-score so far, so no T x S matrix exists, and no vector per pair beyond one block. Blocks in which no
-query sees a key are left out, so a window costs what it sees. The backward pass keeps inputs,
-outputs and L_i = log sum_j exp(s_ij), and computes each block once more:
+A block is a range of queries against a range of keys. Sums over keys are rescaled by the running
+maximum of the scores, so there is no T x S matrix, and vectors per pair exist for one block only.
+Blocks without visible pairs are skipped. The backward stores inputs, outputs and
+L_i = log sum_j exp(s_ij), and recomputes each block:
 
     softmax    w = exp(s - L)          ds = w (dy . v_j - dy . y)
     tanh_exp   w = tanh(s) exp(-L)     ds = (1 - tanh(s)^2) exp(-L) (dy . v_j) - exp(s - L) (dy . y)
@@ -26,30 +26,30 @@ __all__ = ["NORMALISERS", "Scoring", "Visible", "blockwise", "dense"]
 
 NORMALISERS = ("softmax", "tanh_exp")
 BLOCK_NUMBERS = 1 << 19
-"""Numbers that scoring one block may hold, as long as it keeps `LEAST` queries and keys."""
+"""Limit on the numbers held while scoring a block, unless it is at the minimum size `LEAST`."""
 LEAST, MOST = 16, 4096
 """Shortest and longest side of a block."""
 
 Visible = Callable[[int, int], tuple[int, Tensor]]
-"""Of queries first to last - 1: the first key any of them may see, and which they see from there
-on, [B or 1, H or 1, last - first, keys]."""
+"""For queries first to last - 1: the first key that may be visible, and the mask of keys from
+there on, [B or 1, H or 1, last - first, keys]."""
 
 
 @dataclass(frozen=True, eq=False)
 class Scoring:
-    """Everything about the pairs of queries and keys that is not in the vectors themselves."""
+    """Score, normaliser, pattern, positions and dropout of one attention."""
 
     score: ScoreBase
     normaliser: str
     visible: Visible
     at: tuple[Tensor, Tensor] | None = None
-    """Positions of queries [B or 1, T] and keys [B or 1, S]; None where both count from 0."""
+    """Positions of queries [B or 1, T] and keys [B or 1, S]; None if both count from 0."""
     dropout: float = 0.0
-    """On weights."""
+    """Dropout on the weights."""
 
 
 class _Block(NamedTuple):
-    """Queries `rows` against keys `cols`; `keep` is None where all are seen."""
+    """Queries `rows` against keys `cols`; `keep` is None if all pairs are visible."""
 
     rows: slice
     cols: slice
@@ -59,7 +59,7 @@ class _Block(NamedTuple):
 
 @torch.compiler.disable  # type: ignore[untyped-decorator]  # loops over blocks would be unrolled
 def blockwise(scoring: Scoring, a_BHTE: Tensor, b_BGSE: Tensor, v_BGSK: Tensor) -> Tensor:
-    """Attend from mapped queries to mapped keys. A query that sees nothing gets zeros."""
+    """Attend from mapped queries to mapped keys; a query without visible keys gets zeros."""
     seed = int(torch.randint(1 << 62, ())) if scoring.dropout else 0
     score = scoring.score
     out: Tensor = _Blockwise.apply(  # type: ignore[no-untyped-call]
@@ -69,7 +69,7 @@ def blockwise(scoring: Scoring, a_BHTE: Tensor, b_BGSE: Tensor, v_BGSK: Tensor) 
 
 
 def dense(scoring: Scoring, a_BHTE: Tensor, b_BGSE: Tensor, v_BGSK: Tensor) -> Tensor:
-    """The same as one block with everything in it, by plain autograd; without dropout."""
+    """Compute `blockwise` as a single block with plain autograd, without dropout."""
     start, keep = scoring.visible(0, a_BHTE.shape[2])
     end = start + keep.shape[-1]
     block = _Block(slice(0, a_BHTE.shape[2]), slice(start, end), keep, 0)
@@ -78,7 +78,7 @@ def dense(scoring: Scoring, a_BHTE: Tensor, b_BGSE: Tensor, v_BGSK: Tensor) -> T
         scoring.score, a_BHTE, b_BGSE[:, :, block.cols], table, *scoring.score.weights()
     )
     hidden = ~keep
-    # Finite, so that a row without any kept key does not become NaN.
+    # Finite, so that a row without visible keys does not become NaN.
     seen_BHTS = s_BHTS.masked_fill(hidden, torch.finfo(s_BHTS.dtype).min)
     if scoring.normaliser == "tanh_exp":
         lse_BHT1 = seen_BHTS.logsumexp(-1, keepdim=True).masked_fill(hidden.all(-1, True), 0)
@@ -116,9 +116,8 @@ class _Blockwise(torch.autograd.Function):
             inputs = _Inputs(a, b, v, table, tuple(weights))
             grads = _Gradients(ctx.scoring, ctx.seed, inputs, out, lse, dout_BHTK)
             grads.collect()
-        found = (grads.a, grads.b, grads.v, grads.table, *grads.weights)
-        wanted = (a, b, v, table, *weights)
-        pairs = zip(found, wanted, strict=True)
+        grads_of = (grads.a, grads.b, grads.v, grads.table, *grads.weights)
+        pairs = zip(grads_of, (a, b, v, table, *weights), strict=True)
         return None, None, *(None if x is None else x.to(y.dtype) for x, y in pairs)
 
 
@@ -131,7 +130,7 @@ class _Inputs(NamedTuple):
 
     @property
     def work(self) -> torch.dtype:
-        """Low precision is summed in float32."""
+        """Working precision: at least float32."""
         return torch.promote_types(self.a.dtype, torch.float32)
 
 
@@ -150,7 +149,7 @@ def _attend(scoring: Scoring, seed: int, x: _Inputs) -> tuple[Tensor, Tensor]:
             s = _scores(scoring.score, a, x.b[:, :, block.cols].to(x.work), table, *weights)
             hidden_s = s if block.keep is None else s.masked_fill(~block.keep, -torch.inf)
             before, most = most, torch.maximum(most, hidden_s.amax(-1, keepdim=True))
-            base = most.masked_fill(most == -torch.inf, 0)  # nothing seen yet: any base will do
+            base = most.masked_fill(most == -torch.inf, 0)  # any finite value
             exp, shrink = (hidden_s - base).exp(), (before - base).exp()
             total = total * shrink + exp.sum(-1, keepdim=True)
             weight = exp
@@ -167,7 +166,7 @@ def _attend(scoring: Scoring, seed: int, x: _Inputs) -> tuple[Tensor, Tensor]:
 
 
 class _Gradients:
-    """Sums the gradients of all blocks."""
+    """Gradients summed over all blocks."""
 
     def __init__(
         self, scoring: Scoring, seed: int, x: _Inputs, out: Tensor, lse: Tensor, dout: Tensor
@@ -180,7 +179,7 @@ class _Gradients:
         self.weights = [torch.zeros_like(weight, dtype=x.work) for weight in x.weights]
 
     def collect(self) -> None:
-        """Go through all blocks."""
+        """Add the gradients of all blocks."""
         for _, blocks in _plan(self.scoring, self.x):
             for block in blocks:
                 self._add(block)
@@ -206,7 +205,7 @@ class _Gradients:
         self.v[:, :, cols] += dv.view(len(dv), x.v.shape[1], -1, *dv.shape[2:]).sum(2)
 
     def _slopes(self, s: Tensor, block: _Block) -> tuple[Tensor, Tensor]:
-        """Return the weights and what the loss changes by with each score."""
+        """Return the weights, and the gradients of the scores."""
         x, lse = self.x, self.lse[:, :, block.rows]
         along = self.along[:, :, block.rows]
         v = _repeat(x.v[:, :, block.cols].to(x.work), x.a.shape[1])
@@ -215,9 +214,9 @@ class _Gradients:
         weight = softmax = (s - lse).exp()
         ds = softmax * (dweight - along)
         if self.scoring.normaliser == "tanh_exp":
-            bent, scale = s.tanh(), (-lse).exp()
-            weight = bent * scale
-            ds = (1 - bent * bent) * scale * dweight - softmax * along
+            tanh, scale = s.tanh(), (-lse).exp()
+            weight = tanh * scale
+            ds = (1 - tanh * tanh) * scale * dweight - softmax * along
         if block.keep is not None:
             weight, ds = weight.masked_fill(~block.keep, 0), ds.masked_fill(~block.keep, 0)
         return _drop(weight, self.scoring, self.seed, block), ds
@@ -226,7 +225,7 @@ class _Gradients:
 def _scores(
     score: ScoreBase, a_BHTE: Tensor, b_BGSE: Tensor, table: Tensor | None, *weights: Tensor
 ) -> Tensor:
-    """Score the pairs of a block; columns beyond the score's own are a bias a_i . b_j."""
+    """Score the pairs of a block; columns beyond the score's width are a bias a_i . b_j."""
     width, b_BHSE = score.width, _repeat(b_BGSE, a_BHTE.shape[1])
     s_BHTS = score.pairs(a_BHTE[..., :width], b_BHSE[..., :width], *weights)
     if a_BHTE.shape[-1] > width:
@@ -238,7 +237,7 @@ def _scores(
 
 
 def _table(scoring: Scoring, table_HPP: Tensor | None, block: _Block) -> Tensor | None:
-    """Cut a block's part out of the table, [H or B, H, ...]; shorter or None beyond its end."""
+    """Return a block's part of the table, [H or B, H, ...]; shorter or None beyond its end."""
     if table_HPP is None:
         return None
     if scoring.at is None:
@@ -247,12 +246,12 @@ def _table(scoring: Scoring, table_HPP: Tensor | None, block: _Block) -> Tensor 
     i_BT1, j_B1S = scoring.at[0][:, block.rows, None], scoring.at[1][:, None, block.cols]
     size = table_HPP.shape[-1]
     inside = (i_BT1 < size) & (j_B1S < size)
-    found_HBTS = table_HPP[:, i_BT1.clamp(0, size - 1), j_B1S.clamp(0, size - 1)]
-    return (found_HBTS * inside).transpose(0, 1)
+    part_HBTS = table_HPP[:, i_BT1.clamp(0, size - 1), j_B1S.clamp(0, size - 1)]
+    return (part_HBTS * inside).transpose(0, 1)
 
 
 def _plan(scoring: Scoring, x: _Inputs) -> Iterator[tuple[slice, list[_Block]]]:
-    """Cut queries and keys into blocks, and leave out those in which nothing is seen."""
+    """Cut queries and keys into blocks, without those that have no visible pair."""
     batch, heads, length, width = x.a.shape
     each = batch * heads * (width if scoring.score.pairwise else 1)
     side = _power_of_two((BLOCK_NUMBERS / each) ** 0.5)
@@ -262,7 +261,7 @@ def _plan(scoring: Scoring, x: _Inputs) -> Iterator[tuple[slice, list[_Block]]]:
         start, keep = scoring.visible(rows.start, rows.stop)
         span = _power_of_two(BLOCK_NUMBERS / each / (rows.stop - rows.start))
         seen_S, full_S = keep.flatten(0, 2).any(0), keep.flatten(0, 2).all(0)
-        skew = start % span  # blocks begin at multiples of their length
+        skew = start % span  # blocks start at multiples of their length
         padding = (skew, -(skew + len(seen_S)) % span)
         seen = F.pad(seen_S, padding).view(-1, span).any(1).tolist()
         full = F.pad(full_S, padding, value=True).view(-1, span).all(1).tolist()
@@ -287,7 +286,7 @@ def _repeat(x_BGSK: Tensor, heads: int) -> Tensor:
 
 
 def _drop(weight: Tensor, scoring: Scoring, seed: int, block: _Block) -> Tensor:
-    """Drop weights; a block draws the same ones whenever it is computed."""
+    """Apply dropout; recomputing a block draws the same mask."""
     if not scoring.dropout:
         return weight
     generator = torch.Generator(weight.device).manual_seed(seed + block.number)

@@ -1,19 +1,19 @@
-"""Attention among tokens that hashing brought together, round by round in little memory.
+"""Attention within hash buckets, round by round, in little memory.
 
     y_i = sum_j w_ij v_j        w_ij = 2^(s_ij - L_i)        L_i = log2 sum_j 2^s_ij
     s_ij = q_i . k_j            k_j = c q_j / |q_j|          c = log2(e) / sqrt(K)
 
-Every round sorts tokens into slots (`outrider.torch.nn.kernel.hashing`), and a block of slots meets
-itself and the few blocks before it. A key belongs to the first round that finds it, so rounds have
-no key in common and their outputs merge by their L. The backward keeps inputs, outputs and L, and
-computes the scores again:
+Every round sorts tokens into slots (`outrider.torch.nn.kernel.hashing`); a block of slots attends
+to itself and the few blocks before it. A key counts in the first round that finds it, so rounds
+share no keys, and their outputs merge by their L. The backward stores inputs, outputs and L, and
+recomputes the scores:
 
     ds_ij = w_ij (dy_i . v_j - dy_i . y_i) / log2(e)        dk_j = sum_i ds_ij q_i
     dq_i  = sum_j ds_ij k_j + (dk_i - (k_i . dk_i) k_i / c^2) c / |q_i|
 
-Both go head by head, round by round and through runs of blocks, so that few scores exist at a time.
-Nothing is kept for a round but the slot and the code of every token. Powers are of 2, because
-PyTorch's `exp` takes a CPU fifty times as long where it gives 0.
+Both run head by head, round by round and in runs of blocks, so that few scores exist at a time. For
+each round only the slot and the code of every token are stored. Powers are of 2, because PyTorch's
+`exp` on a CPU is fifty times slower where the result is 0.
 """
 
 import math
@@ -30,23 +30,23 @@ from outrider.torch.nn.kernel.hashing import Layout
 __all__ = ["attend_in_buckets"]
 
 AT_ONCE = 1 << 18
-"""Scores computed at once on a CPU, whose cache they fit; one block's where these are more."""
+"""Scores computed at once on a CPU, which fit its cache; at least one block."""
 AT_ONCE_ELSEWHERE = 1 << 22
-"""On other devices, which want to be asked for much at a time."""
+"""Scores computed at once on other devices."""
 ITSELF = -5e4
-"""Score of a query's own key: finite, and lost in any sum with a real one."""
+"""Score of a query's own key: finite, and negligible next to any real score."""
 NOTHING = -1e9
-"""A hidden score is lowered by at least half of this."""
+"""Masked scores are lowered by at least half of this."""
 FAR = -float(1 << 24)
-"""Code of an empty slot, far from any token's."""
+"""Code of an empty slot, far from all tokens' codes."""
 LOG2_E = math.log2(math.e)
 
 
 def attend_in_buckets(
     q_BHTK: Tensor, v_BGTK: Tensor, layout: Layout, *, dropout: float = 0.0
 ) -> Tensor:
-    """Attend to what the rounds find, or where that is only itself, to oneself."""
-    # A tensor, so that a compiler can draw it.
+    """Attend to the keys of all rounds; a query without others attends to its own."""
+    # A tensor, so that a compiled graph can draw it.
     seed = torch.zeros((), dtype=torch.int64, device="cpu")
     if dropout:
         seed = torch.randint_like(seed, 1 << 62)
@@ -66,7 +66,7 @@ def _attend(
 ) -> tuple[Tensor, Tensor]:
     """Return outputs and L, [B, H, T, 1].
 
-    An operator of its own, because a compiler would unroll its loops.
+    A custom operator, because a compiler would unroll its loops.
     """
     layout = Layout(slot_RBHT, code_RBHT, *numbers)
     out_BHTK, lse_BHT1 = _empty_result(q_BHTK, v_BGTK)
@@ -93,7 +93,7 @@ def _attend_backward(
     numbers: Sequence[int],
     dropout: float,
 ) -> tuple[Tensor, Tensor]:
-    """Gradients of queries and values."""
+    """Return the gradients of queries and values."""
     layout = Layout(slot_RBHT, code_RBHT, *numbers)
     dq_BHTK = torch.empty_like(q_BHTK, memory_format=torch.contiguous_format)
     dv_BGTK = torch.zeros(v_BGTK.shape, dtype=lse_BHT1.dtype, device=v_BGTK.device)
@@ -160,14 +160,14 @@ _attend.register_autograd(_backward, setup_context=_remember)
 
 
 class _Dropout:
-    """Dropout that drops the same weights again when it is made again from the same seed."""
+    """Dropout with masks that are reproducible from a seed."""
 
     def __init__(self, share: float, seed: Tensor, device: torch.device) -> None:
         self.share = share
         self.generator = torch.Generator(device).manual_seed(int(seed)) if share else None
 
     def __call__(self, like: Tensor) -> Tensor | None:
-        """Return what the next weights are to be multiplied by; None if nothing is dropped."""
+        """Return the next scaled mask; None without dropout."""
         if self.generator is None:
             return None
         kept = torch.empty_like(like).bernoulli_(1 - self.share, generator=self.generator)
@@ -175,7 +175,7 @@ class _Dropout:
 
 
 def _parts(layout: Layout) -> Iterator[tuple[int, slice]]:
-    """Cut rows and heads into what is worked off together: some heads of one row."""
+    """Yield groups that are computed together: some heads of one row."""
     _, rows, heads, _ = layout.slot_RBHT.shape
     size = max(1, _at_once(layout.slot_RBHT.device) // (layout.slots * layout.near))
     for row in range(rows):
@@ -188,13 +188,13 @@ def _at_once(device: torch.device) -> int:
 
 
 def _value_heads(heads: slice, q_BHTK: Tensor, v_BGTK: Tensor) -> Tensor:
-    """Which heads of values some heads of queries read."""
+    """Return the value heads of these query heads."""
     shared = q_BHTK.shape[1] // v_BGTK.shape[1]
     return torch.arange(heads.start, heads.stop, device=v_BGTK.device) // shared
 
 
 class _Heads(NamedTuple):
-    """Some heads of one row: their tokens behind each other, and one past the end for empty slots.
+    """Some heads of one row: their tokens concatenated, and one extra row for empty slots.
 
     Here T counts the tokens of all these heads, and P is T + 1.
     """
@@ -202,9 +202,9 @@ class _Heads(NamedTuple):
     q_PK: Tensor
     v_PK: Tensor
     scale_P1: Tensor
-    """What makes a query a key."""
+    """Factors from queries to keys."""
     slot_RGN: Tensor
-    """By head and token."""
+    """Slot by round, head and token."""
     code_RP: Tensor
     layout: Layout
 
@@ -212,7 +212,7 @@ class _Heads(NamedTuple):
     def pick(
         cls, part: tuple[int, slice], q_BHTK: Tensor, v_BGTK: Tensor, layout: Layout
     ) -> "_Heads":
-        """Take them out of everything."""
+        """Select some heads of one row."""
         row, heads = part
         q_PK = _and_empty(q_BHTK[row, heads])
         v_PK = _and_empty(v_BGTK[row].index_select(0, _value_heads(heads, q_BHTK, v_BGTK)))
@@ -229,22 +229,22 @@ class _Heads(NamedTuple):
         )
 
     def sorted_rounds(self) -> list["_Round"]:
-        """Sort them in every round."""
+        """Return the sorted tokens of every round."""
         return [
             _Round(slot_GN, self.code_RP[: number + 1], self.layout)
             for number, slot_GN in enumerate(self.slot_RGN)
         ]
 
     def sort(self, run: "_Run") -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values in the slots of a run, [L, K] each."""
+        """Return queries, keys and values in the slots of a run, [L, K] each."""
         q_LK, v_LK = run.take(self.q_PK), run.take(self.v_PK)
         return q_LK, (q_LK * run.take(self.scale_P1)).to(q_LK.dtype), v_LK
 
 
 class _Round:
-    """One round of some heads: their slots behind each other.
+    """One round of some heads: their slots concatenated.
 
-    Each head begins with empty blocks, so that no block looks into the head before.
+    Each head starts with empty blocks, so that no block reads the previous head.
     """
 
     def __init__(self, slot_GN: Tensor, code_RP: Tensor, layout: Layout) -> None:
@@ -257,7 +257,7 @@ class _Round:
         blocks = heads * (layout.slots + self.lead) // layout.block - layout.back
         most = max(1, _at_once(slot_GN.device) // (layout.block * layout.near))
         self.runs = -(-blocks // most)
-        # All of one size, so that no sum depends on the run a block falls into.
+        # All of one size, so that no sum depends on the run of a block.
         self.step = -(-blocks // self.runs) * layout.block
         self.size = self.lead + self.runs * self.step
         token_T = torch.arange(tokens, device=slot_GN.device)
@@ -265,23 +265,23 @@ class _Round:
         self.code_RS = code_RP.index_select(1, self.token_S)
 
     def cut(self) -> Iterator["_Run"]:
-        """Runs of blocks, one after the other."""
+        """Yield runs of blocks."""
         for number in range(self.runs):
             slots = slice(number * self.step, (number + 1) * self.step + self.lead)
             yield _Run(slots, self.token_S[slots], self.code_RS[:, slots], self.layout)
 
     def restore(self, x_SK: Tensor) -> Tensor:
-        """Slots to tokens, [T, K]."""
+        """Map slots to tokens, [T, K]."""
         return x_SK.index_select(0, self.slot_T)
 
 
 class _Run(NamedTuple):
-    """Blocks of one this_round: n blocks of C queries, each near W keys; L slots hold them all."""
+    """A run of n blocks of C queries, each with W keys; L slots hold them all."""
 
     slots: slice
     token_L: Tensor
     code_RL: Tensor
-    """Of this round, the last, and those before it."""
+    """Codes of all rounds so far, this one last."""
     layout: Layout
 
     @property
@@ -290,19 +290,19 @@ class _Run(NamedTuple):
         return self.layout.back * self.layout.block
 
     def take(self, x_PK: Tensor) -> Tensor:
-        """Tokens to slots."""
+        """Map tokens to slots."""
         return x_PK.index_select(0, self.token_L)
 
     def queries(self, x_L: Tensor) -> Tensor:
-        """View what stands in the blocks themselves: [L, ...] as [n, C, ...]."""
+        """View the slots of the blocks: [L, ...] as [n, C, ...]."""
         return x_L[self.lead :].view(-1, self.layout.block, *x_L.shape[1:])
 
     def near(self, x_L: Tensor) -> Tensor:
-        """View what a block is near to, itself last: [L, ...] as [n, W, ...]."""
+        """View the keys of each block, its own last: [L, ...] as [n, W, ...]."""
         return x_L.unfold(0, self.layout.near, self.layout.block).movedim(-1, 1)
 
     def add_near(self, into_LK: Tensor, x_nWK: Tensor) -> None:
-        """Add to every slot what the blocks that it is near to have for it."""
+        """Add to every slot the values from all blocks that read it."""
         into = into_LK.view(-1, self.layout.block, into_LK.shape[1])
         block, count = self.layout.block, len(x_nWK)
         for ahead in range(self.layout.back + 1):
@@ -313,18 +313,18 @@ class _Run(NamedTuple):
         s_nCW = torch.bmm(self.queries(q_LK), self.near(k_LK).transpose(1, 2))
         s_nCW = s_nCW.to(torch.promote_types(s_nCW.dtype, torch.float32))
         self._hide(s_nCW)
-        if len(self.code_RL) == 1:  # the first round finds every token itself
+        if len(self.code_RL) == 1:  # only the first round includes a query's own key
             self.itself(s_nCW).fill_(ITSELF)
         return s_nCW
 
     def itself(self, x_nCW: Tensor) -> Tensor:
-        """View where queries meet their own keys."""
+        """View the scores of queries with their own keys."""
         return x_nCW.diagonal(self.lead, 1, 2)
 
     def _hide(self, s_nCW: Tensor) -> None:
-        """Lower what this round does not find, or one before it has found already.
+        """Mask pairs that this round does not find or an earlier one has found.
 
-        By sums, because to compare and to fill takes a CPU several times as long.
+        By sums, because comparing and filling is several times slower on a CPU.
         """
         half = self.layout.half
         *earlier, last = self.code_RL
@@ -357,7 +357,7 @@ def _attend_heads(group: _Heads, drop: _Dropout) -> tuple[Tensor, Tensor]:
 
 
 def _attend_run(group: _Heads, run: _Run, drop: _Dropout) -> tuple[Tensor, Tensor]:
-    """Return what its queries get of this round, [n, C, K] and [n, C, 1]."""
+    """Return outputs and L of the run's queries in this round, [n, C, K] and [n, C, 1]."""
     q_LK, k_LK, v_LK = group.sort(run)
     w_nCW = run.scores(q_LK, k_LK)
     most_nC1 = w_nCW.amax(-1, keepdim=True)
@@ -423,10 +423,10 @@ def _run_backward(
 
 
 def _key_length(x_K: Tensor) -> float:
-    """c: such keys give q . k / sqrt(K) in powers of two."""
+    """Return c, which gives q . k / sqrt(K) in powers of two."""
     return LOG2_E * x_K.shape[-1] ** -0.5
 
 
 def _and_empty(x_GNK: Tensor) -> Tensor:
-    """Put tokens behind each other, and zeros behind them."""
+    """Concatenate the tokens of all heads, and a row of zeros."""
     return F.pad(x_GNK.flatten(0, 1), (0, 0, 0, 1))

@@ -1,11 +1,11 @@
-"""Softmax attention over dense tensors: the one place that chooses how it is computed.
+"""Dense softmax attention.
 
     y_i = sum_j w_ij v_j        w_i = softmax_{j kept}(q_i . k_j / sqrt(K) + bias_ij)
 
-Two forms give the same numbers. `scaled_dot_product_attention` never stores the T x S weights, but
-on a CPU its backward is slow for short sequences, where three plain matrix products win (measured:
-`lab/studies/attention_form.py`). On other devices SDPA always wins. With dropout a CPU's SDPA
-stores the weights as well, so there the plain form is always used.
+Two implementations give the same result. `scaled_dot_product_attention` never stores the T x S
+weights, but on a CPU its backward is slow for short sequences, where three plain matrix products
+are faster (measured: `lab/studies/attention_form.py`). On other devices SDPA is always faster. With
+dropout a CPU's SDPA stores the weights as well, so there the plain form is always used.
 """
 
 import torch
@@ -17,7 +17,7 @@ from outrider.torch.nn.dropout import dropout as drop
 __all__ = ["attend"]
 
 PLAIN_UP_TO = 256
-"""Longest CPU sequence for which training uses the plain form."""
+"""Longest sequence for which training on a CPU uses the plain form."""
 
 
 def attend(
@@ -32,9 +32,9 @@ def attend(
 ) -> Tensor:
     """Attend every query to the kept keys; `keep` broadcasts to [B, H, T, S].
 
-    `bias` is added to the scores, and broadcasts likewise.
-    `causal` means j <= i counted from the first query and key, so it is for whole passes (T == S).
-    A query with no kept key gets some finite output that must not be used.
+    `bias` is added to the scores and broadcasts likewise.
+    `causal` means j <= i, both counted from 0, for whole passes (T == S).
+    A query without kept keys gets a finite output that must not be used.
     """
     grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
     if _plain_wins(q_BHTK, k_BGSK, dropout):
@@ -64,7 +64,7 @@ def attend(
 def _plain_wins(q_BHTK: Tensor, k_BGSK: Tensor, dropout: float) -> bool:
     if q_BHTK.device.type != "cpu":
         return False
-    if dropout:  # one form only: a backward that runs this again must draw the same numbers
+    if dropout:  # always the same form: a recomputing backward must draw the same numbers
         return True
     if not torch.is_grad_enabled():
         return False
@@ -88,7 +88,7 @@ def _plain(
         triangle_TS = _lower_triangle(q_BHTK, k_BHSK)
         keep = triangle_TS if keep is None else keep & triangle_TS
     if keep is not None:
-        # Finite, so that a row without any kept key does not become NaN.
+        # Finite, so that a row without kept keys does not become NaN.
         scores_BHTS = scores_BHTS.masked_fill(~keep, torch.finfo(scores_BHTS.dtype).min)
     weights_BHTS = drop(scores_BHTS.softmax(-1), dropout, dropout > 0)
     return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK

@@ -1,16 +1,16 @@
-"""Sparse attention on a GPU: FlexAttention over the 128 x 128 blocks that a pattern needs.
+"""Sparse attention on a GPU: FlexAttention over 128 x 128 blocks.
 
-FlexAttention leaves out whole blocks of queries and keys, so it wants to know of every block
-whether some pair in it is seen, and whether all are. Asking `sees` of all T x T pairs costs more
-than the attention. Here `sees` is asked once with ranges in place of positions (interval
-arithmetic): it answers for all blocks together, on the safe side. Only blocks that are neither
-surely empty nor surely full are then asked pair by pair, and only if few are left:
+FlexAttention skips blocks of queries and keys, so it needs to know for every block whether any pair
+is visible and whether all are. Evaluating `sees` for all T x T pairs costs more than the attention.
+Here `sees` is evaluated once with ranges in place of positions (interval arithmetic), which gives
+conservative bounds for all blocks at once. Only undecided blocks are evaluated pair by pair, and
+only if there are few:
 
     i in [a, b], j in [c, d]    =>    i - j in [a - d, b - c], and so on through the predicate
 
-Tested on a CPU: the blocks, for every variant, and the compiled forward pass under them. Not
-tested, for want of a GPU: the CUDA kernels, their backward pass, and where they overtake a
-variant's own way (`SHARE` is a guess).
+Tested on a CPU: the blocks, for every variant, and the compiled forward pass with them. Not tested,
+for lack of a GPU: the CUDA kernels, their backward pass, and the break-even point (`SHARE` is an
+estimate).
 """
 
 from collections.abc import Callable
@@ -25,45 +25,45 @@ from torch.nn.attention.flex_attention import BlockMask, flex_attention
 __all__ = ["Blocks", "Pattern", "attend", "block_mask", "find_blocks"]
 
 BLOCK = 128
-"""Queries, and keys, of a block."""
+"""Queries and keys of a block."""
 SHARE = 0.25
-"""FlexAttention is used where at most this share of all blocks has to be computed."""
-SETTLED_AT_ONCE = 256
-"""Blocks that are asked pair by pair in one go."""
+"""FlexAttention is used if at most this share of all blocks must be computed."""
+BLOCKS_AT_ONCE = 256
+"""Blocks that are evaluated pair by pair at once."""
 
 MaskMod = Callable[[Tensor, Tensor, Tensor, Tensor], Tensor]
 
 
 class Pattern(Protocol):
-    """What must be known of an attention: which keys a query sees, whatever the head."""
+    """The visible keys of an attention's queries, equal for all heads."""
 
     @property
     def key(self) -> object:
-        """Equal for two attentions with the same pattern."""
+        """Equal for attentions with the same pattern."""
         ...
 
     def sees(self, i: Tensor, j: Tensor) -> Tensor:
-        """Whether query position i sees key position j."""
+        """Return whether query position i sees key position j."""
         ...
 
 
 class Blocks(NamedTuple):
-    """Of every block of queries and keys: is some pair in it seen, and are all? [Q, K] each."""
+    """For every block, whether any pair is visible and whether all are, [Q, K] each."""
 
     some: Tensor
     every: Tensor
 
     @property
     def share(self) -> float:
-        """The part of all blocks that has to be computed."""
+        """Share of all blocks that must be computed."""
         return float(self.some.float().mean())
 
 
 def attend(
     pattern: Pattern, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None
 ) -> Tensor | None:
-    """Attend under `pattern`; None where that would not pay."""
-    blocks = _blocks(_Known(pattern.key, pattern), q_BHTK.shape[2], q_BHTK.device)
+    """Attend under `pattern`; None if that is not faster."""
+    blocks = _blocks(_Keyed(pattern.key, pattern), q_BHTK.shape[2], q_BHTK.device)
     if blocks is None:
         return None
     mask = block_mask(pattern, blocks, q_BHTK.shape[2], keep_BT)
@@ -74,23 +74,23 @@ def attend(
 def block_mask(
     pattern: Pattern, blocks: Blocks, length: int, keep_BT: Tensor | None = None
 ) -> BlockMask:
-    """Return what FlexAttention wants to know of `length` tokens."""
-    known = _Known(pattern.key, pattern)
+    """Return the block mask of `length` tokens."""
+    keyed = _Keyed(pattern.key, pattern)
     if keep_BT is None:
         partial, full = blocks.some & ~blocks.every, blocks.every
         return BlockMask.from_kv_blocks(
             *_listed(partial),
             *_listed(full),
             BLOCK_SIZE=BLOCK,
-            mask_mod=_mask_mod(known),
+            mask_mod=_mask_mod(keyed),
             seq_lengths=(length, length),
         )
-    inner = _mask_mod(known)
+    inner = _mask_mod(keyed)
 
     def real(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
         return inner(b, h, i, j) & keep_BT[b, j]
 
-    # Padding may lie in any block, so none is taken to be full.
+    # Any block may contain padding, so no block counts as full.
     return BlockMask.from_kv_blocks(
         *_listed(blocks.some), BLOCK_SIZE=BLOCK, mask_mod=real, seq_lengths=(length, length)
     )
@@ -99,13 +99,13 @@ def block_mask(
 def find_blocks(
     pattern: Pattern, length: int, device: torch.device, *, most: float = 1.0
 ) -> Blocks | None:
-    """Return the blocks of a pattern, exactly; None if more than a share of `most` may be seen."""
+    """Return the exact blocks of a pattern; None if a share above `most` may be visible."""
     bounds = _bounds(pattern, length, device)
     if bounds.share > most:
         return None
     some, every = bounds.some.clone(), bounds.every.clone()
     within = torch.arange(BLOCK, device=device)
-    for pair_N2 in torch.split((some & ~every).nonzero(), SETTLED_AT_ONCE):
+    for pair_N2 in torch.split((some & ~every).nonzero(), BLOCKS_AT_ONCE):
         query, key = pair_N2.unbind(1)
         i = (query[:, None] * BLOCK + within)[:, :, None]
         j = (key[:, None] * BLOCK + within)[:, None, :]
@@ -115,7 +115,7 @@ def find_blocks(
 
 
 def _bounds(pattern: Pattern, length: int, device: torch.device) -> Blocks:
-    """Return blocks that may be seen, and blocks that surely are seen whole."""
+    """Return an upper bound of `some` and a lower bound of `every`."""
     count = -(-length // BLOCK)
     first = torch.arange(count, device=device) * BLOCK
     last = (first + BLOCK - 1).clamp(max=length - 1)
@@ -123,39 +123,38 @@ def _bounds(pattern: Pattern, length: int, device: torch.device) -> Blocks:
     everywhere = torch.ones(count, count, dtype=torch.bool, device=device)
     queries, keys = _Range(first[:, None], last[:, None]), _Range(first[None], last[None])
     try:
-        answer = pattern.sees(cast(Any, queries), cast(Any, keys))
-    except (AttributeError, TypeError):  # an operation that ranges do not have
+        truth = cast(Any, pattern.sees(cast(Any, queries), cast(Any, keys)))
+    except (AttributeError, TypeError):  # an operation without interval arithmetic
         return Blocks(everywhere, ~everywhere)
-    truth = cast(Any, answer)
     return Blocks(truth.some & everywhere, truth.every & whole[:, None] & whole)
 
 
 def _listed(blocks_QK: Tensor) -> tuple[Tensor, Tensor]:
-    """Return how many blocks of keys each block of queries has, and these first in order."""
+    """Return, for each block of queries, the number of key blocks and their indices first."""
     order = blocks_QK.int().argsort(dim=-1, descending=True, stable=True)
     return blocks_QK.sum(-1, dtype=torch.int32)[None, None], order.int()[None, None]
 
 
 @dataclass(frozen=True)
-class _Known:
-    """A pattern that equals every other one with its key."""
+class _Keyed:
+    """A pattern, compared and hashed by its key."""
 
     key: object
     pattern: Pattern = field(compare=False)
 
 
 @lru_cache(maxsize=64)
-def _blocks(known: _Known, length: int, device: torch.device) -> Blocks | None:
-    blocks = find_blocks(known.pattern, length, device, most=SHARE)
+def _blocks(keyed: _Keyed, length: int, device: torch.device) -> Blocks | None:
+    blocks = find_blocks(keyed.pattern, length, device, most=SHARE)
     return blocks if blocks is not None and blocks.share <= SHARE else None
 
 
 @lru_cache(maxsize=64)
-def _mask_mod(known: _Known) -> MaskMod:
-    """Return one function for a pattern, because every other one would be compiled anew."""
+def _mask_mod(keyed: _Keyed) -> MaskMod:
+    """Return the mask function, cached because each new function is compiled anew."""
 
     def seen(b: Tensor, h: Tensor, i: Tensor, j: Tensor) -> Tensor:
-        return known.pattern.sees(i, j)
+        return keyed.pattern.sees(i, j)
 
     return seen
 
@@ -167,7 +166,7 @@ def _compiled() -> Callable[..., object]:
 
 @dataclass(frozen=True, eq=False)
 class _Truth:
-    """A statement about all pairs of many blocks: may some hold, and do all surely?"""
+    """Truth of a predicate over many blocks: possible for some pair, certain for every pair."""
 
     some: Tensor
     every: Tensor
@@ -183,7 +182,7 @@ class _Truth:
 
 
 class _Range:
-    """Positions, or what is computed from them: anything from `low` to `high`."""
+    """An interval of positions, or of values computed from them."""
 
     def __init__(self, low: Tensor, high: Tensor) -> None:
         self.low, self.high = low, high
@@ -216,7 +215,7 @@ class _Range:
         return _Range(low, torch.where(same, self.high % divisor, divisor - 1))
 
     def abs(self) -> "_Range":
-        """Distance from 0."""
+        """Return the interval of absolute values."""
         nearest = torch.maximum(self.low, -self.high).clamp(min=0)
         return _Range(nearest, torch.maximum(-self.low, self.high))
 
@@ -248,5 +247,5 @@ def _range(value: "int | _Range") -> _Range:
         exact = torch.tensor(value)
         return _Range(exact, exact)
     if not isinstance(value, _Range):
-        raise TypeError("ranges are compared with whole numbers and ranges only")
+        raise TypeError("ranges combine with integers and ranges only")
     return value

@@ -1,16 +1,16 @@
-"""Attention over a pattern that is cut into tiles: dense pieces, merged by log-sum-exp.
+"""Attention over tiles of a pattern, merged by log-sum-exp.
 
     S_i = S_i^1 + S_i^2 + ...            no key in two of them
     o_i^p, z_i^p                         output and log-sum-exp of the scores over S_i^p alone
     z_i = log sum_p exp(z_i^p)           y_i = sum_p exp(z_i^p - z_i) o_i^p
 
-A tile is a set of queries that meet a set of keys (`outrider.torch.nn.kernel.tiles`), both views of
-the data. Its gradient needs only the merged y and z, because w_ij = exp(s_ij - z_i) and dL/ds_ij
-= w_ij (dy_i . v_j - dy_i . y_i): the backward runs tile by tile as the forward does, and memory
-stays linear in the length.
+A tile is a set of queries with a set of keys (`outrider.torch.nn.kernel.tiles`), both views of the
+data. Its gradient needs only the merged y and z, because w_ij = exp(s_ij - z_i) and dL/ds_ij =
+w_ij (dy_i . v_j - dy_i . y_i): forward and backward run tile by tile, and memory is linear in the
+length.
 
-On a CPU a tile is one call of the flash kernel. With dropout, and on other devices, the same tiles
-are plain matrix products under autograd, which store the scores of the pattern.
+On a CPU a tile is one call of the flash kernel. With dropout, and on other devices, tiles are plain
+matrix products under autograd, which store the scores of the pattern.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,7 @@ from outrider.torch.nn.kernel.tiles import StridedRange, Tile
 __all__ = ["attend_tiles"]
 
 BUDGET = 1 << 18
-"""Numbers in the queries or keys that one call takes, so that what it returns stays small."""
+"""Limit on the numbers in the queries or keys of one call, to bound its output."""
 
 
 def attend_tiles(
@@ -38,10 +38,10 @@ def attend_tiles(
     keep_BT: Tensor | None = None,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attend under the pattern that `tiles(length)` cuts up.
+    """Attend under the pattern given by `tiles(length)`.
 
-    Every query stands in one tile that is not `more`. Rows are padded on the right, so a row is
-    its first tokens; what lies behind is not computed and gets zeros.
+    Every query is in exactly one tile without `more`. Rows are padded on the right; padding gets
+    zeros.
     """
     k_BGTK, v_BGTK = k_BGTK.to(q_BHTK.dtype), v_BGTK.to(q_BHTK.dtype)
     length = q_BHTK.shape[2]
@@ -70,7 +70,7 @@ def _attend(
 
 
 def _bias(keep: Tensor, dtype: torch.dtype) -> Tensor:
-    """What is added to scores. Finite: a query that sees nothing of a tile must not become NaN."""
+    """Return a mask as a bias; finite, so that queries without visible keys do not become NaN."""
     bias = torch.zeros(keep.shape, dtype=dtype, device=keep.device)
     return bias.masked_fill_(~keep, torch.finfo(dtype).min)
 
@@ -83,15 +83,14 @@ def _flash_tiles(
     biases: Sequence[Tensor],
     numbers: Sequence[int],
 ) -> tuple[Tensor, Tensor]:
-    """All tiles through the flash kernel of a CPU: the output, and z as [B, H, T, 1].
+    """Run all tiles through the CPU flash kernel: the output, and z as [B, H, T, 1].
 
-    An operator of its own, with a plan of plain numbers, because a compiler that follows views
-    into views gives up on this one.
+    A custom operator with a plan of plain numbers, because compilers fail on nested views.
     """
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_BHTK, k_BGTK, v_BGTK))
     out, lse = _empty_result(q)
     for row, part, tile in _calls(q, k, biases, numbers):
-        one, one_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
+        part_out, part_lse = torch.ops.aten._scaled_dot_product_flash_attention_for_cpu(
             tile.queries.read(q[row, part]),
             tile.keys.read(k[row]),
             tile.keys.read(v[row]),
@@ -99,7 +98,7 @@ def _flash_tiles(
             attn_mask=tile.keep,
         )
         into = tile.queries.read(out[row, part]), tile.queries.read(lse[row, part])
-        _put(*into, one, one_lse[..., None], more=tile.more)
+        _put(*into, part_out, part_lse[..., None], more=tile.more)
     return out, lse
 
 
@@ -114,7 +113,7 @@ def _flash_tiles_backward(
     biases: Sequence[Tensor],
     numbers: Sequence[int],
 ) -> tuple[Tensor, Tensor, Tensor]:
-    """Gradients of queries, keys and values, from the merged output and z."""
+    """Return the gradients of queries, keys and values."""
     q, k, v = (x if x.stride(-1) == 1 else x.contiguous() for x in (q_BHTK, k_BGTK, v_BGTK))
     grad = grad_BHTK.contiguous()
     dq, dk, dv = (torch.zeros_like(x, memory_format=torch.contiguous_format) for x in (q, k, v))
@@ -146,7 +145,7 @@ def _empty_result(q_BHTK: Tensor) -> tuple[Tensor, Tensor]:
 def _calls(
     q_BHTK: Tensor, k_BGTK: Tensor, biases: Sequence[Tensor], numbers: Sequence[int]
 ) -> Iterator[tuple[int, slice, Tile]]:
-    """Cut tiles into what one call takes: a row, heads with keys of their own, so many sets."""
+    """Yield kernel calls: a row, heads with distinct keys, and a tile of limited size."""
     groups, width = k_BGTK.shape[1], k_BGTK.shape[3]
     shared = q_BHTK.shape[1] // groups
     rest = iter(biases)
@@ -202,21 +201,21 @@ def _backward(ctx: Any, grad_BHTK: Tensor, _: Tensor) -> tuple[Any, ...]:
 _flash_tiles.register_autograd(_backward, setup_context=_remember)
 
 
-def _put(out: Tensor, lse: Tensor, one: Tensor, one_lse: Tensor, *, more: bool) -> None:
-    """Write one tile's output, or merge it with what stands there."""
+def _put(out: Tensor, lse: Tensor, part: Tensor, part_lse: Tensor, *, more: bool) -> None:
+    """Write the output of a tile, or merge it with the current one."""
     if not more:
-        out.copy_(one)
-        lse.copy_(one_lse)
+        out.copy_(part)
+        lse.copy_(part_lse)
         return
-    both = torch.logaddexp(lse, one_lse)
-    out.mul_((lse - both).exp_()).add_(one * (one_lse - both).exp_())
+    both = torch.logaddexp(lse, part_lse)
+    out.mul_((lse - both).exp_()).add_(part * (part_lse - both).exp_())
     lse.copy_(both)
 
 
 def _by_matrix_products(
     q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, tiles: Sequence[Tile], dropout: float
 ) -> Tensor:
-    """The same by matrix products, with all tiles of a query under one maximum."""
+    """Compute the same by matrix products; all tiles of a query share one maximum."""
     shared = q_BHTK.shape[1] // k_BGTK.shape[1]
     k_BHTK, v_BHTK = (x.repeat_interleave(shared, dim=1) for x in (k_BGTK, v_BGTK))
     scored = [_score(q_BHTK, k_BHTK, tile) for tile in tiles]

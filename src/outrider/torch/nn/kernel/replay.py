@@ -1,7 +1,7 @@
-"""Computing something a second time exactly as the first: the same random numbers and precision.
+"""Recomputation with the same random numbers and precision.
 
-A backward that computes a part again rather than keep what it gave must draw the dropout masks and
-hashes of the first run, and must leave the generators where they stand.
+A backward that recomputes a part must draw the dropout masks and hashes of the first run, and must
+not change the state of the generators.
 """
 
 from collections.abc import Iterator
@@ -16,7 +16,7 @@ __all__ = ["Moment", "Setting"]
 
 
 class Setting(NamedTuple):
-    """The precision the first run was asked to compute in."""
+    """Autocast setting of the first run."""
 
     device: str
     dtype: torch.dtype
@@ -24,20 +24,20 @@ class Setting(NamedTuple):
 
     @classmethod
     def now(cls, x: Tensor) -> "Setting":
-        """Remember what holds for the device of `x`."""
+        """Return the current setting for the device of `x`."""
         kind = x.device.type
         return cls(kind, torch.get_autocast_dtype(kind), torch.is_autocast_enabled(kind))
 
     def again(self) -> torch.autocast:
-        """Return a context in which the same holds."""
-        # A weight that was cast without gradients must not be found in the cache by others.
+        """Return a context with this setting."""
+        # A weight cast without gradients must not enter the autocast cache.
         return torch.autocast(
             self.device, dtype=self.dtype, enabled=self.enabled, cache_enabled=False
         )
 
 
 class Moment(NamedTuple):
-    """Where the random number generators stood."""
+    """State of the random number generators."""
 
     state: Tensor
     device: str
@@ -46,13 +46,13 @@ class Moment(NamedTuple):
 
     @classmethod
     def now(cls, x: Tensor) -> "Moment":
-        """Remember the generators of the CPU and of the device of `x`."""
+        """Return the state of the CPU's generator and of that of `x`."""
         devices, states = get_device_states(x)
         return cls(torch.get_rng_state(), x.device.type if devices else "cuda", devices, states)
 
     @contextmanager
     def again(self) -> Iterator[None]:
-        """Draw the same numbers once more; afterwards the generators stand where they did."""
+        """Draw the same numbers again, then restore the generators."""
         with torch.random.fork_rng(self.devices, device_type=self.device):
             torch.set_rng_state(self.state)
             set_device_states(self.devices, self.states, device_type=self.device)

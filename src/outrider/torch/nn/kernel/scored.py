@@ -1,9 +1,9 @@
-"""Attention whose score or normaliser is not the usual one, for every pattern.
+"""Attention with other scores or normalisers, for every pattern.
 
     y_i = sum_{j in S_i} w_ij v_j        w_i = normalise_{j in S_i}(s(q_i, k_j) + a_i . b_j)
 
-The pattern stays a predicate; `nn/kernel/blockwise.py` computes. The cache holds keys as the score
-maps them, so a step maps its own tokens only.
+The pattern is given as a predicate; `nn/kernel/blockwise.py` computes. The cache holds mapped keys,
+so each step maps only its own tokens.
 """
 
 from typing import Protocol
@@ -19,19 +19,19 @@ __all__ = ["Scored", "WholePattern"]
 
 
 class WholePattern(Pattern, Protocol):
-    """What is asked of an attention: the keys that queries see, and a bound for them."""
+    """The visible keys of an attention's queries, by head, and bounds on them."""
 
     def heads_see(self, i: Tensor, j: Tensor) -> Tensor:
-        """The pattern of every head, [H or 1, ...]."""
+        """Return the pattern of every head, [H or 1, ...]."""
         ...
 
     def reach(self, first: int, last: int, length: int) -> tuple[int, int]:
-        """Bound the keys that queries first to last - 1 may see."""
+        """Return bounds of the keys that queries first to last - 1 may see."""
         ...
 
 
 class Scored(nn.Module):
-    """A score, a normaliser, and how they are computed under a pattern."""
+    """Attention with a score and a normaliser under a pattern."""
 
     def __init__(self, score: ScoreBase, normaliser: str) -> None:
         super().__init__()
@@ -47,7 +47,7 @@ class Scored(nn.Module):
         keep_BT: Tensor | None,
         dropout: float = 0.0,
     ) -> Tensor:
-        """One whole pass, block by block."""
+        """Run a whole pass, block by block."""
         scoring = self._scoring(pattern, q_BHTK, keep_BT, dropout)
         return blockwise(scoring, self.queries(q_BHTK), self.keys(k_BGTK), v_BGTK)
 
@@ -59,7 +59,7 @@ class Scored(nn.Module):
         v_BGTK: Tensor,
         keep_BT: Tensor | None,
     ) -> Tensor:
-        """One whole pass, all pairs at once."""
+        """Run a whole pass, all pairs at once."""
         scoring = self._scoring(pattern, q_BHTK, keep_BT, 0.0)
         return dense(scoring, self.queries(q_BHTK), self.keys(k_BGTK), v_BGTK)
 
@@ -92,7 +92,7 @@ class Scored(nn.Module):
         return blockwise(Scoring(self.score, self.normaliser, visible, at=(i_BT, j_BC)), q, k, v)
 
     def queries(self, q_BHTE: Tensor) -> Tensor:
-        """Map queries; the columns of a bias came scaled for scaled dot, which is undone."""
+        """Map queries; the bias columns were scaled for scaled dot, which is undone here."""
         width, whole = self.score.width, q_BHTE.shape[-1]
         if whole == width:
             return self.score.queries(q_BHTE)
@@ -100,7 +100,7 @@ class Scored(nn.Module):
         return torch.cat([mapped, q_BHTE[..., width:] * whole**-0.5], dim=-1)
 
     def keys(self, k_BGTE: Tensor) -> Tensor:
-        """Map keys; the columns of a bias stay as they are."""
+        """Map keys; bias columns are unchanged."""
         width = self.score.width
         if k_BGTE.shape[-1] == width:
             return self.score.keys(k_BGTE)
@@ -117,7 +117,7 @@ class Scored(nn.Module):
             keep = pattern.heads_see(i_T1, torch.arange(start, end, device=device))[None]
             if keep_BT is None:
                 return start, keep
-            # Padding sees nothing: tanh_exp has no bound, and what overflows there spreads as NaN.
+            # Padding sees nothing: tanh_exp is unbounded, and an overflow would spread as NaN.
             real_B1T1 = keep_BT[:, None, first:last, None]
             return start, keep & real_B1T1 & keep_BT[:, None, None, start:end]
 

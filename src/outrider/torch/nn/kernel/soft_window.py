@@ -1,11 +1,11 @@
-"""Attention through windows with a soft edge that can be learned.
+"""Attention through windows with a learned soft edge.
 
     w_ij = m(i - j) exp(s_ij) / sum_r m(i - r) exp(s_ir)        s_ij = q_i . k_j / sqrt(K)
     m(x) = clamp((R + z - x) / R, 0, 1)                         for x >= 0, otherwise 0
 
-The edge z needs a gradient, and fused kernels give a mask none: PyTorch then takes, without a word,
-a path with quadratic memory. Here queries go in blocks, each over the keys its window reaches.
-Backward computes the weights of a block again instead of storing them, so memory stays linear.
+The edge z needs a gradient, which fused kernels do not give for a mask: PyTorch silently falls back
+to quadratic memory. Here queries are processed in blocks, each with the keys its window reaches.
+The backward recomputes the weights of a block instead of storing them, so memory is linear.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +22,7 @@ __all__ = ["HeadGroup", "QueryBlock", "attend_softly", "cut_blocks", "log_fade",
 
 
 def log_fade(span: Tensor, distance: Tensor, ramp: int) -> Tensor:
-    """Return log m: 0 inside the window, -inf beyond its edge and ahead (negative distance)."""
+    """Return log m: 0 inside the window, -inf outside and for negative distances."""
     fade = ((ramp + span - distance) / ramp).clamp(max=1)
     seen = (fade > 0) & (distance >= 0)
     return fade.masked_fill(~seen, 1).log().masked_fill(~seen, -torch.inf)
@@ -31,7 +31,7 @@ def log_fade(span: Tensor, distance: Tensor, ramp: int) -> Tensor:
 def attend_softly(
     q_BHTK: Tensor, k_BGSK: Tensor, v_BGSK: Tensor, bias: Tensor, *, dropout: float = 0.0
 ) -> Tensor:
-    """Attend with a bias on the scores that broadcasts to [B, H, T, S] and may need a gradient."""
+    """Attend with a bias that broadcasts to [B, H, T, S] and may need a gradient."""
     grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
     if not torch.is_grad_enabled() and not dropout:
         return F.scaled_dot_product_attention(
@@ -47,14 +47,14 @@ def attend_softly(
 
 
 class QueryBlock(NamedTuple):
-    """Queries from `start` to `end` look at keys from `first` to `end`."""
+    """Queries from `start` to `end` with keys from `first` to `end`."""
 
     start: int
     end: int
     first: int
 
     def distance(self, device: torch.device) -> Tensor:
-        """Return i - j for its queries and keys."""
+        """Return i - j of all pairs."""
         i = torch.arange(self.start, self.end, device=device)
         return i[:, None] - torch.arange(self.first, self.end, device=device)
 
@@ -69,34 +69,34 @@ def cut_blocks(length: int, size: int, reaches: Sequence[int]) -> list[QueryBloc
 
 
 class HeadGroup(NamedTuple):
-    """Heads that are computed together, and the blocks they are computed in."""
+    """Heads that are computed together, and their blocks."""
 
     heads: list[int]
     kv_heads: list[int]
-    """The key-value head of each."""
+    """The key-value head of each head."""
     blocks: list[QueryBlock]
     size: int
-    """Queries of a block; the last may have less."""
+    """Queries of a block; the last may have fewer."""
 
     @property
     def reach(self) -> int:
-        """Most keys before and at the first query of a block."""
+        """Maximum number of keys up to the first query of a block."""
         return max(block.start - block.first for block in self.blocks) + 1
 
     def bias(self, span_1H11: Tensor, ramp: int) -> Tensor:
-        """Return one bias that holds those of all blocks, [1, H, size, reach - 1 + size]."""
+        """Return a bias that contains those of all blocks, [1, H, size, reach - 1 + size]."""
         whole = QueryBlock(self.reach - 1, self.reach - 1 + self.size, 0)
         return log_fade(_take(span_1H11, self.heads), whole.distance(span_1H11.device), ramp)
 
     def bias_of(self, bias_1HTS: Tensor, block: QueryBlock) -> Tensor:
-        """View what belongs to one block in the bias of all."""
+        """View the part of one block in the bias of all."""
         skip = self.reach - 1 - (block.start - block.first)
         return bias_1HTS[..., : block.end - block.start, skip : skip + block.end - block.first]
 
     def cut(
         self, block: QueryBlock, q: Tensor, k: Tensor, v: Tensor
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Queries, keys and values of one block."""
+        """Return queries, keys and values of one block."""
         keys = slice(block.first, block.end)
         return (
             _take(q, self.heads, slice(block.start, block.end)),
@@ -115,7 +115,7 @@ def run_groups(
     ramp: int,
     dropout: float = 0.0,
 ) -> Tensor:
-    """Attend block by block. One span a head is [1, H, 1, 1], one a query [B, H, T, 1]."""
+    """Attend block by block; spans are per head, [1, H, 1, 1], or per query, [B, H, T, 1]."""
     each = span_BHT1.shape[0] * span_BHT1.shape[2] > 1
     edges = [span_BHT1] if each else [part.bias(span_BHT1, ramp) for part in parts]
     window = _Window(parts, ramp if each else None)
@@ -126,22 +126,22 @@ def run_groups(
 
 
 class _Window(NamedTuple):
-    """What is to be computed, and how far it reaches."""
+    """The groups of heads, and the form of the spans."""
 
     parts: list[HeadGroup]
     ramp: int | None
-    """Given where every query has its own span: the one edge is then the spans, [B, H, T, 1].
-    Otherwise there is an edge for each part, its bias."""
+    """Set if every query has its own span: the single edge then holds the spans, [B, H, T, 1].
+    Otherwise there is an edge for each group, its bias."""
 
     def edge(self, edges: Sequence[Tensor], index: int, block: QueryBlock) -> Tensor:
-        """Return what one block needs to know of the edges."""
+        """Return the part of the edges for one block."""
         part = self.parts[index]
         if self.ramp is None:
             return part.bias_of(edges[index], block)
         return _take(edges[0], part.heads, slice(block.start, block.end))
 
     def bias(self, edge: Tensor, block: QueryBlock) -> Tensor:
-        """Turn that into a bias on the scores."""
+        """Return the score bias for this part of the edges."""
         if self.ramp is None:
             return edge
         return log_fade(edge, block.distance(edge.device), self.ramp)
@@ -149,18 +149,18 @@ class _Window(NamedTuple):
     def forward(
         self, q: Tensor, k: Tensor, v: Tensor, edges: Sequence[Tensor], dropout: float = 0.0
     ) -> Tensor:
-        """All blocks of all parts."""
+        """Compute all blocks of all groups."""
         out = torch.empty_like(q)
         for index, part in enumerate(self.parts):
             for block in part.blocks:
                 bias = self.bias(self.edge(edges, index, block), block)
-                done = attend_softly(*part.cut(block, q, k, v), bias, dropout=dropout)
-                out[:, part.heads, block.start : block.end] = done
+                out_block = attend_softly(*part.cut(block, q, k, v), bias, dropout=dropout)
+                out[:, part.heads, block.start : block.end] = out_block
         return out
 
 
 class _Recomputed(torch.autograd.Function):
-    """`_Window.forward` that keeps nothing of a block and computes it again in backward."""
+    """`_Window.forward` that recomputes the blocks in the backward."""
 
     @staticmethod
     def forward(
@@ -180,14 +180,16 @@ class _Recomputed(torch.autograd.Function):
             for block in part.blocks:
                 pieces = [*part.cut(block, q, k, v), window.edge(edges, index, block)]
                 queries, keys = slice(block.start, block.end), slice(block.first, block.end)
-                found = _block_grads(window, block, pieces, _take(grad_out, part.heads, queries))
-                _add(grads[0][:, :, queries], part.heads, found[0])
-                _add(grads[1][:, :, keys], part.kv_heads, found[1])
-                _add(grads[2][:, :, keys], part.kv_heads, found[2])
+                block_grads = _block_grads(
+                    window, block, pieces, _take(grad_out, part.heads, queries)
+                )
+                _add(grads[0][:, :, queries], part.heads, block_grads[0])
+                _add(grads[1][:, :, keys], part.kv_heads, block_grads[1])
+                _add(grads[2][:, :, keys], part.kv_heads, block_grads[2])
                 if window.ramp is None:
-                    window.edge(grads[3:], index, block).add_(found[3])
+                    window.edge(grads[3:], index, block).add_(block_grads[3])
                 else:
-                    _add(grads[3][:, :, queries], part.heads, found[3])
+                    _add(grads[3][:, :, queries], part.heads, block_grads[3])
         return None, *grads
 
 
@@ -201,14 +203,14 @@ def _block_grads(
 
 
 def _take(x: Tensor, heads: list[int], tokens: slice = slice(None)) -> Tensor:
-    """Pick heads and tokens; a view where that is all heads."""
+    """Select heads and tokens; a view if all heads are selected."""
     if heads == list(range(x.shape[1])):
         return x[:, :, tokens]
     return x[:, heads, tokens]
 
 
 def _add(place: Tensor, heads: list[int], grad: Tensor) -> None:
-    """Add to the heads that were taken, some of them perhaps twice."""
+    """Add to these heads, some of which may repeat."""
     if heads == list(range(place.shape[1])):
         place += grad
     else:

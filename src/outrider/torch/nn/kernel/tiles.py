@@ -1,8 +1,8 @@
-"""Tiles: which queries meet which keys, written as strided ranges of positions.
+"""Tiles: sets of queries and keys as strided ranges of positions.
 
     start + set * step + run * jump + place        a set of runs of places, several sets
 
-Such a range is a view of the data: blocks that overlap are sets of one run, every l-th token is a
+Such a range is a view of the data: overlapping blocks are sets of one run, every l-th token is a
 set of runs of one place, the last c tokens of every block are runs of c.
 `outrider.torch.nn.kernel.merge` computes attention over tiles.
 """
@@ -44,7 +44,7 @@ class StridedRange(NamedTuple):
         return self._replace(start=self.start + first * self.step, sets=sets)
 
     def view(self, x_HTK: Tensor) -> Tensor:
-        """Look at one row through this range: [H, sets, runs, length, K], nothing copied."""
+        """View one row through this range: [H, sets, runs, length, K]."""
         heads, _, width = x_HTK.shape
         head, token, number = x_HTK.stride()
         return x_HTK[:, self.start :].as_strided(
@@ -53,11 +53,11 @@ class StridedRange(NamedTuple):
         )
 
     def read(self, x_HTK: Tensor) -> Tensor:
-        """Return what stands in this range, [H, sets, size, K]; only broken runs are copied."""
+        """Return the vectors in this range, [H, sets, size, K]; copies only if runs have gaps."""
         return self.view(x_HTK).flatten(2, 3)
 
     def add(self, x_HTK: Tensor, more_HSPK: Tensor) -> None:
-        """Add to what stands in this range, also where sets overlap."""
+        """Add to the vectors in this range; sets may overlap."""
         heads, _, _, width = more_HSPK.shape
         more = more_HSPK.reshape(heads, self.sets, self.runs, self.length, width)
         apart = self.length if self.sets == 1 else min(self.step, self.length)
@@ -68,16 +68,16 @@ class StridedRange(NamedTuple):
 
 
 class Tile(NamedTuple):
-    """Queries that meet keys, set by set."""
+    """Queries and the keys they see, set by set."""
 
     queries: StridedRange
     keys: StridedRange
     keep: Tensor | None = None
-    """Which of the pairs of a set are in the pattern, [queries, keys]; None for all."""
+    """Pairs of a set that are in the pattern, [queries, keys]; None for all."""
     causal: bool = False
     """Query t of a set sees its keys up to t."""
     more: bool = False
-    """An earlier tile has met these queries already; this one adds keys."""
+    """An earlier tile contains these queries; this one adds keys."""
 
 
 def block_tiles(
@@ -91,11 +91,11 @@ def block_tiles(
     causal: bool = False,
     device: torch.device | None = None,
 ) -> list[Tile]:
-    """Cut queries into blocks of `size` that meet the keys around them, as far as `sees` lets them.
+    """Cut queries into blocks of `size` with the keys around them, restricted by `sees`.
 
-    A block meets the keys from `before` before it to `after` behind it. All blocks whose keys
-    exist make one tile; those at the ends are tiles of their own. The first `head` queries, where
-    they see just their past, are no blocks but one causal tile.
+    A block has keys from `before` before it to `after` behind it. All blocks whose keys exist form
+    one tile; blocks at the ends are separate tiles. The first `head` queries, which see exactly
+    their past, form one causal tile.
     """
     head = min(head, length)
     past = StridedRange(0, length=head)

@@ -1,1 +1,1 @@
-"""One layer: what mixes tokens, what works on each alone, and how both join the residual stream."""
+"""Parts of one layer: token mixing, feed-forward and residual connections."""

@@ -1,6 +1,6 @@
-"""One Transformer layer: self-attention, cross-attention where there is a source, transition.
+"""One Transformer layer: self-attention, optional cross-attention, feed-forward.
 
-Each part sits in a residual (`nn.layer.residual`), with a norm before it or after the sum.
+Each part has a residual connection (`nn.layer.residual`) with a norm before it or after the sum.
 """
 
 from collections.abc import Callable, Iterator
@@ -23,12 +23,12 @@ Sublayer = Callable[[Tensor], Tensor]
 
 
 class Sublayers(NamedTuple):
-    """How the parts of a layer that know other tokens are run: over whole texts, or going on."""
+    """The parts of a layer that depend on other tokens, for whole texts or for cached tokens."""
 
     attention: Sublayer
-    """Its self-attention, or the state in that place."""
+    """Self-attention or a recurrent layer."""
     transition: Sublayer
-    """Its feed-forward, or the convolution in that place."""
+    """Feed-forward or separable convolution."""
 
 
 class Block(nn.Module):
@@ -66,7 +66,7 @@ class Block(nn.Module):
         self.feedforward = feedforward
         self.feedforward_residual = join()
         self.recompute = False
-        """Keep only the input for the backward, and compute the rest again there."""
+        """Store only the input for the backward, and recompute the layer there."""
 
     def forward(
         self,
@@ -75,7 +75,7 @@ class Block(nn.Module):
         keep_BT: Tensor | None = None,
         source: Source | None = None,
     ) -> Tensor:
-        """One whole pass from position 0."""
+        """Run a whole pass from position 0."""
         form = self.whole_pass(positions, keep_BT)
         return self.run(x_BTD, form.attention, source, form.transition)
 
@@ -107,12 +107,12 @@ class Block(nn.Module):
         source: Source | None,
         transition: Sublayer | None = None,
     ) -> Tensor:
-        """Run the layer with some form of its self-attention, and of its transition."""
-        given = (x_BTD, attention, source, transition)
+        """Run the layer with this self-attention and transition."""
+        inputs = (x_BTD, attention, source, transition)
         if self.recompute and torch.is_grad_enabled():
-            again: Tensor = checkpoint(self._run, *given, use_reentrant=False)
-            return again
-        return self._run(*given)
+            y_BTD: Tensor = checkpoint(self._run, *inputs, use_reentrant=False)
+            return y_BTD
+        return self._run(*inputs)
 
     def _run(
         self, x_BTD: Tensor, attention: Sublayer, source: Source | None, transition: Sublayer | None
@@ -124,7 +124,7 @@ class Block(nn.Module):
     def parts(
         self, attention: Sublayer, source: Source | None, transition: Sublayer | None = None
     ) -> Iterator[tuple[Residual, Sublayer]]:
-        """List what a token goes through, each part with its residual."""
+        """Yield the parts in order, each with its residual."""
         yield self.attention_residual, attention
         if self.cross is not None and self.cross_residual is not None:
             assert source is not None, "a layer with cross-attention needs a source"

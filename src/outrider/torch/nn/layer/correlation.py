@@ -1,10 +1,9 @@
-"""Positional correlation: queries and keys know those of their neighbours.
+"""Positional correlation: short convolutions over queries and keys.
 
     y_i = x_i + sum_d c_d * x_(i-d)        d = 0 .. W-1; in an encoder around i
 
-A convolution along the text with a filter of its own for every channel of every head, over what was
-projected to queries and keys. The trained c is zero at the start, so a model begins without it.
-Where the pattern does not look ahead, neither does the filter.
+A depthwise convolution along the text over the projected queries and keys. The trained c starts at
+zero. The filter looks ahead only if the attention pattern does.
 """
 
 import torch
@@ -26,18 +25,18 @@ class Correlation(nn.Module):
         self.ahead = (width - 1) // 2 if ahead else 0
         self.back = width - 1 - self.ahead
         self.filter_WE = nn.Parameter(torch.zeros(width, channels))
-        """The first row is for the token furthest back."""
+        """The first row is for the oldest token."""
 
     def reset(self) -> None:
-        """Start as the identity."""
+        """Initialise to the identity."""
         nn.init.zeros_(self.filter_WE)
 
     def pad(self, x_BTE: Tensor) -> Tensor:
-        """Put nothing before and after whole texts."""
+        """Pad whole texts with zeros on both sides."""
         return F.pad(x_BTE, (0, 0, self.back, self.ahead))
 
     def forward(self, padded_BSE: Tensor) -> Tensor:
-        """Filter texts that have `back` vectors before them and `ahead` after."""
+        """Filter texts with `back` vectors in front and `ahead` behind."""
         tokens = padded_BSE.shape[1] - self.width + 1
         y_BTE = padded_BSE[:, self.back : self.back + tokens]
         for place in range(self.width):
@@ -45,5 +44,5 @@ class Correlation(nn.Module):
         return y_BTE
 
     def new_ring(self, rows: int, capacity: int, slack: int = SLACK) -> Ring:
-        """Return room for what the filters look back at while decoding."""
+        """Return a ring for the vectors the filters read while decoding."""
         return Ring(rows, capacity, back=self.back, like=self.filter_WE, slack=slack)

@@ -2,8 +2,8 @@
 
 plain   W2 f(W1 x)          gated   W2 (f(W1 x) * W3 x)
 
-In chunks (Kitaev et al., 2020, arXiv:2001.04451) some positions go after others, and training
-computes each chunk again in the backward: the wide inner layer never exists for all of them.
+With chunks (Kitaev et al., 2020, arXiv:2001.04451) positions are processed in groups, and training
+recomputes each chunk in the backward, so the inner activations never exist for all positions.
 """
 
 from collections.abc import Callable
@@ -28,11 +28,11 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "silu": F.silu,
 }
 FEW = 64
-"""Positions that are not cut outside training: every chunk reads all weights again."""
+"""Up to this many positions are not chunked outside training: every chunk reads all weights."""
 
 
 class FeedForward(nn.Module):
-    """Two matrix products with a non-linearity between, at every position alike."""
+    """Two matrix products with a non-linearity between, applied to every position."""
 
     def __init__(
         self,
@@ -65,8 +65,8 @@ class FeedForward(nn.Module):
         pieces = x_BTD.chunk(self.chunks, dim=-2)
         if not torch.is_grad_enabled():
             return torch.cat([self._run(piece) for piece in pieces], dim=-2)
-        again = [checkpoint(self._run, piece, use_reentrant=False) for piece in pieces]
-        return torch.cat(again, dim=-2)
+        outputs = [checkpoint(self._run, piece, use_reentrant=False) for piece in pieces]
+        return torch.cat(outputs, dim=-2)
 
     def whole_pass(self, keep_BT: Tensor | None) -> Callable[[Tensor], Tensor]:
         """Return the function for a whole pass; `keep_BT` marks real tokens."""
@@ -81,13 +81,12 @@ class FeedForward(nn.Module):
         return cache
 
     def inner(self, x_BTD: Tensor) -> Tensor:
-        """Widen and bend: the inner units."""
+        """Return the inner activations."""
         up = self.up(x_BTD)
         if not self.gated:
             return self.activation(up)
-        bent, gate = up.chunk(2, dim=-1)
-        return self.activation(bent) * gate
+        x, gate = up.chunk(2, dim=-1)
+        return self.activation(x) * gate
 
     def _run(self, x_BTD: Tensor) -> Tensor:
-        """Widen, bend, narrow."""
         return self.down(dropout(self.inner(x_BTD), self.dropout, self.training))

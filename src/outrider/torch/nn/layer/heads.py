@@ -4,11 +4,11 @@
     columns           s(i, j) = q_i . k_j / sqrt(K) + a_i . b_j
     cross-attention   out(gate(x) * sum_j w_ij v_j)    w_i = normalise_j(s(q_i, k_j)), j all sources
 
-A position that biases the score does so by further columns of queries and keys
-(`outrider.torch.nn.position.columns`), so every variant and every kernel supports it unchanged.
-Values get as many zeros, because the linear-memory kernels want all widths equal.
+Position biases are further columns of queries and keys (`outrider.torch.nn.position.columns`), so
+every variant and every kernel supports them unchanged. Values get as many zero columns, because the
+linear-memory kernels need equal widths.
 
-Queries, keys and values of self-attention come from one matrix product; the keys and values of
+Queries, keys and values of self-attention come from one matrix product; keys and values of
 cross-attention are computed once per source and shared by every step.
 """
 
@@ -36,17 +36,17 @@ __all__ = ["CrossAttention", "SelfAttention", "Source", "looks_ahead"]
 
 
 class Source(NamedTuple):
-    """What one layer's cross-attention reads: keys, values, and which of them are real."""
+    """Keys, values and mask of one layer's cross-attention."""
 
     k_BHSK: Tensor
     v_BHSK: Tensor
     keep_BS: Tensor | None
     index_BT: Tensor | None = None
-    """Positions of the targets that look; None where they count from 0."""
+    """Positions of the target tokens; None if they count from 0."""
 
 
 class SelfAttention(nn.Module):
-    """Tokens of one sequence look at each other under a pattern."""
+    """Attention among the tokens of one sequence under a pattern."""
 
     def __init__(
         self,
@@ -65,7 +65,7 @@ class SelfAttention(nn.Module):
         super().__init__()
         self.heads, self.kv_heads = heads, kv_heads or heads
         self.head_width = head_width or width // heads
-        self._bias = [] if bias is None else [bias]  # in a list: its weights are the stack's
+        self._bias = [] if bias is None else [bias]  # in a list: its weights belong to the stack
         self.distances = distances
         self.attention = attention
         self.rotary = rotary
@@ -74,7 +74,7 @@ class SelfAttention(nn.Module):
         self.out = Linear(heads * self.head_width, width)
         gated = attention.config.head_gate == "glu"
         self.gate = Linear(width, heads * self.head_width) if gated else None
-        # Attention divides by the root of the width; `dot` is what undoes it.
+        # Attention divides by the root of the width; `dot` cancels this.
         self.query_scale = self.head_width**0.5 if attention.config.score == "dot" else 1.0
         self.correlation: Correlation | None = None
         if correlation:
@@ -82,7 +82,7 @@ class SelfAttention(nn.Module):
             self.correlation = Correlation(correlation, channels, ahead=looks_ahead(attention))
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
-        """One whole pass from position 0."""
+        """Run a whole pass from position 0."""
         q, k, v = self.project(x_BTD, positions, keep_BT)
         if self.bias is not None:
             return self.merge(self._attend_biased(q, k, v, keep_BT), x_BTD)
@@ -101,15 +101,15 @@ class SelfAttention(nn.Module):
 
     @property
     def bias(self) -> BucketedBias | DistanceTable | None:
-        """What is added to the scores of every pair."""
+        """Bias added to the scores of every pair."""
         return self._bias[0] if self._bias else self.distances
 
     def _attend_biased(
         self, q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, keep_BT: Tensor | None
     ) -> Tensor:
-        """One whole pass under a bias; a config allows it with full and causal attention only."""
+        """Run a whole pass with a bias; configs allow it with full and causal attention only."""
         causal = self.attention.causal
-        # Padding on the right lies ahead of every real query of a causal pass.
+        # If causal, right padding is behind every real query.
         keep = None if causal or keep_BT is None else keep_BT[:, None, None]
         assert self.bias is not None
         bias = self.bias.whole(q_BHTK)
@@ -130,7 +130,7 @@ class SelfAttention(nn.Module):
         return attend(q_BHTK, k_BGCK, v_BGCK, keep=slots.keep, bias=bias)
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> Cache:
-        """Room for `capacity` tokens a row, as far as the pattern needs them."""
+        """Return a cache for `capacity` tokens per row."""
         weight = self.qkv.weight
         width = self.head_width + (self.columns.extra if self.columns is not None else 0)
         spec = CacheSpec(rows, capacity, self.kv_heads, width, weight.dtype, weight.device, slack)
@@ -146,9 +146,9 @@ class SelfAttention(nn.Module):
         keep_BT: Tensor | None = None,
         recall: Callable[[Tensor], Tensor] | None = None,
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Return queries, keys and values that know their positions where that is asked for.
+        """Return queries, keys and values with position information.
 
-        `recall` puts what was said before in front of a text that goes on.
+        `recall` prepends the vectors before the tokens of a step.
         """
         qkv_BTE = self.qkv(x_BTD)
         if self.correlation is not None:
@@ -176,21 +176,21 @@ class SelfAttention(nn.Module):
         channels = correlation.filter_WE.shape[1]
         qk_BTE, v_BTE = qkv_BTE[..., :channels], qkv_BTE[..., channels:]
         if keep_BT is not None:
-            qk_BTE = qk_BTE.masked_fill(~keep_BT[..., None], 0)  # padding is nobody's neighbour
+            qk_BTE = qk_BTE.masked_fill(~keep_BT[..., None], 0)  # padding is masked
         padded_BSE = correlation.pad(qk_BTE) if recall is None else recall(qk_BTE)
         return torch.cat([correlation(padded_BSE), v_BTE], dim=-1)
 
     def merge(self, out_BHTK: Tensor, x_BTD: Tensor | None = None) -> Tensor:
-        """Put the heads together again; a gate looks at the layer's input `x_BTD`."""
+        """Merge the heads; a gate is computed from the layer's input `x_BTD`."""
         out_BTD = out_BHTK[..., : self.head_width].transpose(1, 2).flatten(2)
         if self.gate is not None:
-            assert x_BTD is not None, "a gated head looks at the layer's input"
+            assert x_BTD is not None, "a gate needs the layer's input"
             out_BTD = out_BTD * self.gate(x_BTD).sigmoid()
         return self.out(out_BTD)
 
 
 class CrossAttention(nn.Module):
-    """Target tokens look at the source."""
+    """Attention from target tokens to the source."""
 
     def __init__(
         self,
@@ -213,7 +213,7 @@ class CrossAttention(nn.Module):
         self.query_scale = self.head_width**0.5 if config.score == "dot" else 1.0
         self.normaliser = config.normaliser
         self.score: ScoreBase | None = None
-        """None where PyTorch's own kernels compute it: scaled dot (or dot) and softmax."""
+        """None for scaled dot (or dot) and softmax, which PyTorch's kernels compute."""
         if config.score not in ("scaled_dot", "dot") or config.normaliser != "softmax":
             self.score = build_score(
                 config.score,
@@ -224,7 +224,7 @@ class CrossAttention(nn.Module):
             )
 
     def source(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> Source:
-        """Project the encoder's output once; every later step reads this."""
+        """Project the encoder's output once for all steps."""
         kv = self.kv(memory_BSD).unflatten(-1, (-1, self.head_width)).transpose(1, 2)
         k, v = kv.chunk(2, dim=1)
         if self.score is not None:
@@ -234,12 +234,12 @@ class CrossAttention(nn.Module):
         return Source(k, v, keep_BS)
 
     def forward(self, x_BTD: Tensor, source: Source) -> Tensor:
-        """Attend to the source; rows may be several times the sources (beams of one sentence)."""
+        """Attend to the source; there may be several rows (beams) per source."""
         rows, tokens, _ = x_BTD.shape
         beams = rows // source.k_BHSK.shape[0]
         q = self.q(x_BTD).view(-1, beams * tokens, self.heads, self.head_width).transpose(1, 2)
         if self.score is not None and source.index_BT is not None:
-            index_BT = source.index_BT.expand(rows, -1)  # one row where all rows are as long
+            index_BT = source.index_BT.expand(rows, -1)
             source = source._replace(index_BT=index_BT.reshape(-1, beams * tokens))
         out_BTD = self.attend(q, source).transpose(1, 2).reshape(rows, tokens, -1)
         if self.gate is not None:
@@ -247,7 +247,7 @@ class CrossAttention(nn.Module):
         return self.out(out_BTD)
 
     def attend(self, q_BHTK: Tensor, source: Source) -> Tensor:
-        """Return what each head reads of a source's values."""
+        """Return the outputs of all heads."""
         keep = None if source.keep_BS is None else source.keep_BS[:, None, None, :]
         dropout = self.dropout if self.training else 0.0
         if self.query_scale != 1:
@@ -269,7 +269,7 @@ class CrossAttention(nn.Module):
 
 
 def looks_ahead(attention: AttentionBase) -> bool:
-    """Whether some query sees a later key; an encoder's pattern may well be causal."""
+    """Whether some query sees a later key; patterns of encoders may be causal."""
     if attention.causal or not attention.positional:
         return not attention.causal
     place = torch.arange(64, device="cpu")

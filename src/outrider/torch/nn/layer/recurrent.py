@@ -1,5 +1,5 @@
-"""Recurrent layers: a GRU where self-attention stands, an LSTM along the slots of a block, either
-of them both ways over a source.
+"""Recurrent layers: a GRU in place of self-attention, an LSTM along the slots of a block, and
+bidirectional versions for encoders.
 
     gru    r_t = s(W_r x_t + U_r h_(t-1))    z_t = s(W_z x_t + U_z h_(t-1))      h before all is 0
            n_t = tanh(W_n x_t + r_t * (U_n h_(t-1)))
@@ -8,10 +8,10 @@ of them both ways over a source.
     lstm   i_t, f_t, o_t = s(W x_t + U h_(t-1))       g_t = tanh(W_g x_t + U_g h_(t-1))
            c_t = f_t * c_(t-1) + i_t * g_t            h_t = o_t * tanh(c_t)      y_t = A h_t
 
-(Every product has a bias.) What a GRU remembers of a text is one vector, so decoding keeps a
-constant number of them per row: as many as the last extend can be rolled back by. The LSTM is
-started anew for every block, from a vector c: its cell is c, its first state tanh(c). Over a source
-one runs forwards and one backwards (Schuster and Paliwal, 1997), and y_t = A [h_t, h'_t].
+(Every product has a bias.) The state of a GRU is one vector, so decoding keeps a constant number of
+vectors per row: as many as the last extend can be rolled back by. The LSTM restarts at every block
+from a vector c: its cell is c, its first state tanh(c). In an encoder one direction runs forwards
+and one backwards (Schuster and Paliwal, 1997), and y_t = A [h_t, h'_t].
 """
 
 from collections.abc import Sequence
@@ -30,71 +30,71 @@ __all__ = ["BothWays", "Gru", "SlotLstm", "StateRing"]
 
 
 class StateRing(Ring):
-    """The state of every row after each of its newest tokens: a cache that does not grow."""
+    """The states of every row after its newest tokens: a cache of constant size."""
 
     def newest(self, x_BTD: Tensor, step: Step) -> Tensor:
-        """Return the state before the tokens `x_BTD` of a step, [B, D]; zeros before the first."""
+        """Return the state before the tokens of a step, [B, D]; zeros before the first."""
         return self._before(x_BTD, step)[:, 0]
 
     def remember(self, h_BTD: Tensor, step: Step) -> None:
-        """Keep the states after the tokens of a step."""
+        """Store the states after the tokens of a step."""
         self._write(h_BTD, step)
 
     def select(self, row_N: Tensor, used: int = 0) -> None:
-        """Reorder, drop or copy rows; how much of a ring is `used` does not matter."""
+        """Reorder, drop or copy rows."""
         super().select(row_N)
 
 
 class Gru(nn.Module):
-    """Tokens of one sequence know those before them by a state; see `nn.heads.SelfAttention`."""
+    """A GRU over the tokens of a sequence; same interface as `nn.layer.heads.SelfAttention`."""
 
     def __init__(self, width: int, *, flags: int = 0) -> None:
-        """Build it; its cell may read `flags` numbers more than a token is wide."""
+        """Build the layer; `flags` is the number of extra inputs of its cell."""
         super().__init__()
         self.gru = nn.GRU(width + flags, width, batch_first=True)
         self.out = Linear(width, width)
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
-        """One whole pass. Order is all a state needs, and padding on the right comes too late."""
+        """Run a whole pass; positions and right padding have no effect."""
         return self.out(self._run(x_BTD, x_BTD.new_zeros(x_BTD.shape[0], x_BTD.shape[2])))
 
     def extend(self, x_BTD: Tensor, cache: Cache, step: Step) -> Tensor:
-        """Go on from the states that the cache holds."""
+        """Continue from the cached states."""
         assert isinstance(cache, StateRing), "the cache of another layer"
         h_BTD = self._run(x_BTD, cache.newest(x_BTD, step))
         cache.remember(h_BTD, step)
         return self.out(h_BTD)
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> StateRing:
-        """Return room for the newest states, whatever the `capacity`."""
+        """Return an empty cache, of constant size."""
         return StateRing(rows, capacity, back=1, like=self.out.weight, slack=slack)
 
     def _run(self, x_BTD: Tensor, before_BD: Tensor) -> Tensor:
         dtype = self.out.weight.dtype
-        # Errors add up along a text, so the recurrence runs in the precision of its weights.
+        # Errors accumulate along a text, so the recurrence runs in the precision of its weights.
         with torch.autocast(x_BTD.device.type, enabled=False):
             h_BTD, _ = self.gru(x_BTD.to(dtype), before_BD.to(dtype)[None])
         return h_BTD
 
 
 class BothWays(nn.Module):
-    """Tokens of a source know those before and behind them by two states."""
+    """A bidirectional GRU or LSTM over a source."""
 
     def __init__(self, width: int, *, core: str, flags: int = 0) -> None:
-        """Build them; their cells may read `flags` numbers more than a token is wide."""
+        """Build the layer; `flags` is the number of extra inputs of its cells."""
         super().__init__()
         kind = {"gru": nn.GRU, "lstm": nn.LSTM}[core]
         self.states: nn.RNNBase = kind(width + flags, width, batch_first=True, bidirectional=True)
         self.out = Linear(2 * width, width)
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
-        """One whole pass; `keep_BT` marks what is no padding, which stands on the right."""
+        """Run a whole pass; `keep_BT` marks real tokens (right-padded rows)."""
         x_BTD = x_BTD.to(self.out.weight.dtype)
         with torch.autocast(x_BTD.device.type, enabled=False):
             if keep_BT is None:
                 h_BTE, _ = self.states(x_BTD)
                 return self.out(h_BTE)
-            # The way back begins at the end of each row, not in its padding.
+            # The backward direction starts at the end of each row, not in its padding.
             length_B = keep_BT.sum(1).clamp(min=1).cpu()
             packed = pack_padded_sequence(x_BTD, length_B, batch_first=True, enforce_sorted=False)
             h_BTE, _ = pad_packed_sequence(
@@ -104,7 +104,7 @@ class BothWays(nn.Module):
 
 
 class SlotLstm(nn.Module):
-    """The slots of a block know those before them, and nothing of the block before."""
+    """An LSTM along the slots of a block; blocks are independent."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -112,7 +112,7 @@ class SlotLstm(nn.Module):
         self.out = Linear(width, width)
 
     def forward(self, x_BKD: Tensor, first_BD: Tensor) -> Tensor:
-        """Run one block per row, from the vectors `first_BD`."""
+        """Run one block per row, starting from the vectors `first_BD`."""
         dtype = self.out.weight.dtype
         cell_1BD = first_BD.to(dtype)[None]
         with torch.autocast(x_BKD.device.type, enabled=False):
@@ -120,7 +120,7 @@ class SlotLstm(nn.Module):
         return self.out(h_BKD)
 
     def run_blocks(self, x_BND: Tensor, first_BND: Tensor, sizes: Sequence[int]) -> Tensor:
-        """Run several blocks a row that lie side by side; those of one size run together.
+        """Run several adjacent blocks per row; blocks of one size run together.
 
         `first_BND` is read at the first slot of each block.
         """

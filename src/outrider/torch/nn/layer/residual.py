@@ -1,4 +1,4 @@
-"""How what a part computes joins the stream that runs through the layers.
+"""Residual connections.
 
     add    pre    x + f(norm(x))
            post   norm(x + f(x))
@@ -7,8 +7,8 @@
            h = tanh(W_h y + U_h (r * x))
            (1 - z) * x + z * h
 
-`gru` is the gate of GTrXL (Parisotto et al., 2019, arXiv:1910.06764). With a large b at the start
-z is near zero, so a layer hands on what it was given until it has learned something better.
+`gru` is the gate of GTrXL (Parisotto et al., 2019, arXiv:1910.06764). With a large initial b, z is
+near zero, so a new layer is close to the identity.
 """
 
 from collections.abc import Callable
@@ -24,11 +24,11 @@ __all__ = ["GATE_BIAS", "RESIDUALS", "GatedResidual", "Residual", "build_residua
 
 RESIDUALS = ("add", "gru", "reversible")
 GATE_BIAS = 6.5
-"""First b: a whole layer then changes inputs of unit variance by less than a hundredth."""
+"""Initial b: a layer then changes inputs of unit variance by less than a hundredth."""
 
 
 class Residual(nn.Module):
-    """Adds what a part computed to what it was given."""
+    """Adds the output of a part to its input."""
 
     def __init__(
         self, width: int, *, norm: str, dropout: float, kind: NormKind | None = None
@@ -39,12 +39,12 @@ class Residual(nn.Module):
         self.dropout = dropout
 
     def enter(self, x_BTD: Tensor) -> Tensor:
-        """Return what a part is given of the stream."""
+        """Return the input of a part."""
         normed_BTD: Tensor = self.norm(x_BTD) if self.pre else x_BTD
         return normed_BTD
 
     def branch(self, x_BTD: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """Return what `part` computes from the stream, before it joins it."""
+        """Return the output of `part` before it is added."""
         return dropout(part(self.enter(x_BTD)), self.dropout, self.training)
 
     def forward(self, x_BTD: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
@@ -54,7 +54,7 @@ class Residual(nn.Module):
 
 
 class GatedResidual(Residual):
-    """Lets gates decide how much of what a part computed replaces what it was given."""
+    """Mixes the output of a part with its input by learned gates."""
 
     def __init__(
         self,
@@ -66,20 +66,20 @@ class GatedResidual(Residual):
     ) -> None:
         super().__init__(width, norm="pre", dropout=dropout, kind=kind)
         self.from_part = Linear(width, 3 * width, bias=False)
-        """W of the gates r and z and of h, one below the other."""
+        """W of r, z and h, stacked."""
         self.from_stream = Linear(width, 2 * width, bias=False)
-        """U of the gates r and z."""
+        """U of r and z, stacked."""
         self.from_reset = Linear(width, width, bias=False)
         """U of h."""
         self.first_bias = float(gate_bias)
         self.bias_D = nn.Parameter(torch.full((width,), self.first_bias))
 
     def reset(self) -> None:
-        """Close the gates."""
+        """Initialise the gates to closed."""
         nn.init.constant_(self.bias_D, self.first_bias)
 
     def forward(self, x_BTD: Tensor, part: Callable[[Tensor], Tensor]) -> Tensor:
-        """Run `part` and let its output in through the gates."""
+        """Run `part` and mix its output in."""
         y_BTD = self.branch(x_BTD, part).relu()
         r_part, z_part, h_part = self.from_part(y_BTD).chunk(3, dim=-1)
         r_stream, z_stream = self.from_stream(x_BTD).chunk(2, dim=-1)
@@ -98,7 +98,7 @@ def build_residual(
     gate_bias: float = GATE_BIAS,
     norm_kind: NormKind | None = None,
 ) -> Residual:
-    """Build the residual of one part; reversible layers have plain ones, joined by their stack."""
+    """Build the residual of one part; reversible stacks use plain ones."""
     if kind == "gru":
         return GatedResidual(width, dropout=dropout, gate_bias=gate_bias, kind=norm_kind)
     return Residual(width, norm=norm, dropout=dropout, kind=norm_kind)

@@ -1,9 +1,9 @@
-"""A simpler simple recurrent unit where self-attention stands (Kim et al., 2019, D19-5632).
+"""Simpler simple recurrent unit in place of self-attention (Kim et al., 2019, D19-5632).
 
     f_t = s(W_f x_t + b_f)      c_t = f_t * c_(t-1) + (1 - f_t) * (W x_t + b)      y_t = relu(c_t)
 
-c before all is 0, s the logistic function. Marian, whose fast students are made of it, has no b. No
-product waits for a state: those of a block run at once, and only the sum goes from token to token.
+The initial c is 0, s the logistic function. Marian's SSRU has no b. No product depends on a state:
+those of a block run at once, and only the elementwise sum is sequential.
 """
 
 import torch
@@ -18,31 +18,31 @@ __all__ = ["Ssru"]
 
 
 class Ssru(nn.Module):
-    """Tokens of one sequence know those before them by a state; see `nn.layer.recurrent.Gru`."""
+    """An SSRU over the tokens of a sequence; same interface as `nn.layer.heads.SelfAttention`."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.into = Linear(width, 2 * width)
-        """W and b above W_f and b_f."""
+        """W and b, stacked on W_f and b_f."""
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
-        """One whole pass. Order is all a state needs, and padding on the right comes too late."""
+        """Run a whole pass; positions and right padding have no effect."""
         return self._run(x_BTD, x_BTD.new_zeros(x_BTD.shape[0], x_BTD.shape[2])).relu()
 
     def extend(self, x_BTD: Tensor, cache: Cache, step: Step) -> Tensor:
-        """Go on from the states that the cache holds."""
+        """Continue from the cached states."""
         assert isinstance(cache, StateRing), "the cache of another layer"
         c_BTD = self._run(x_BTD, cache.newest(x_BTD, step))
         cache.remember(c_BTD, step)
         return c_BTD.relu()
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> StateRing:
-        """Return room for the newest states, whatever the `capacity`."""
+        """Return an empty cache, of constant size."""
         return StateRing(rows, capacity, back=1, like=self.into.weight, slack=slack)
 
     def _run(self, x_BTD: Tensor, before_BD: Tensor) -> Tensor:
         dtype = self.into.weight.dtype
-        # Errors add up along a text, so the recurrence runs in the precision of its weights.
+        # Errors accumulate along a text, so the recurrence runs in the precision of its weights.
         with torch.autocast(x_BTD.device.type, enabled=False):
             new_BTD, gate_BTD = self.into(x_BTD.to(dtype)).chunk(2, dim=-1)
             gate_BTD = gate_BTD.sigmoid()

@@ -1,11 +1,11 @@
-"""How a model knows where a token stands.
+"""Position encodings.
 
     sinusoidal   x_p + [sin(p f), cos(p f)]          f_k = 10000^(-2k/D)      (Vaswani et al., 2017)
     learned      x_p + E[p]                          positions up to the table's size
     rotary       q, k turned by the angle p f        scores depend on i - j   (Su et al., 2021)
 
-`coordinate`, `relative` and `alibi` have files of their own. Positions are per row: in a ragged
-batch every row counts its own tokens.
+The other kinds have files of their own. Positions are per row: in a ragged batch each row counts
+its own tokens.
 """
 
 from typing import ClassVar, NamedTuple
@@ -19,55 +19,55 @@ from outrider.errors import InputError
 __all__ = ["LearnedPosition", "Positions", "Rotary", "SineTable", "SinusoidalPosition"]
 
 PART = 8192
-"""Rows of a table that are in float64 at a time."""
+"""Rows of a table that are computed in float64 at a time."""
 
 
 class Positions(NamedTuple):
-    """Where the tokens of a batch stand."""
+    """Positions of the tokens of a batch."""
 
     index_BT: Tensor
-    """One row stands for all where all are equal."""
+    """A single row if all rows are equal."""
     end: int
-    """All positions lie below this; known on the host, so that no device has to be asked."""
+    """Upper bound of all positions, exclusive; on the host, so that no device is synchronised."""
     real: int | None = None
-    """All positions of real tokens lie below this, if not below `end` alone: what fills up shorter
-    rows may stand where no token can."""
+    """Upper bound of the positions of real tokens, if below `end`: the padding of shorter rows may
+    exceed the last valid position."""
 
     @classmethod
     def upto(cls, length: int, device: torch.device) -> "Positions":
-        """Return 0 to length - 1, the positions of a whole pass."""
+        """Return the positions of a whole pass, 0 to length - 1."""
         return cls(torch.arange(length, device=device)[None], length)
 
 
 class SineTable:
-    """Rows of cosines and sines, computed once and as far as they are asked for.
+    """Rows of sines and cosines, computed on demand and cached.
 
-    Neither a parameter nor a buffer: it follows from its frequencies, is never stored, and is made
-    on whatever device asks for it. All tables of the same frequencies are one: a copy for every
+    Neither a parameter nor a buffer: it follows from its frequencies, is never stored, and is
+    created on each device that uses it. Tables with equal frequencies are shared: a copy for every
     layer would take a gigabyte at 60,000 positions.
     """
 
-    _known: ClassVar["WeakValueDictionary[tuple[float, ...], SineTable]"] = WeakValueDictionary()
+    _tables: ClassVar["WeakValueDictionary[tuple[float, ...], SineTable]"] = WeakValueDictionary()
     frequencies: tuple[float, ...]
     _rows: dict[tuple[torch.device, torch.dtype], Tensor]
 
     def __new__(cls, width: int, frequencies: tuple[float, ...] | None = None) -> "SineTable":
-        """Return the table of these frequencies, by default the usual ones of this width."""
+        """Return the table of these frequencies, by default 10000^(-2k/D)."""
         frequencies = frequencies or tuple(10_000.0 ** (-k / width) for k in range(0, width, 2))
-        table = cls._known.get(frequencies)
+        table = cls._tables.get(frequencies)
         if table is None:
             table = super().__new__(cls)
             table.frequencies, table._rows = frequencies, {}
-            table = cls._known.setdefault(frequencies, table)
+            table = cls._tables.setdefault(frequencies, table)
         return table
 
     def __reduce__(self) -> tuple[type["SineTable"], tuple[int, tuple[float, ...]]]:
-        """Copies and pickles of a module find the table again."""
+        """Make copies and pickles of a module share the table."""
         return SineTable, (2 * len(self.frequencies), self.frequencies)
 
     def look_up(self, positions: Positions, like: Tensor) -> tuple[Tensor, Tensor]:
         """Return (sin, cos) of every angle, [B, T, width / 2] each."""
-        # Float64 is for those who compute in it: some devices have none.
+        # Float64 only for float64 inputs: some devices do not support it.
         dtype = torch.float64 if like.dtype == torch.float64 else torch.float32
         rows = self._rows.get((like.device, dtype))
         if rows is None or len(rows) < positions.end:
@@ -77,9 +77,9 @@ class SineTable:
 
     def _compute(self, end: int, device: torch.device, dtype: torch.dtype) -> Tensor:
         length = max(512, 1 << (end - 1).bit_length())
-        # A table made while decoding must still serve a later backward.
+        # A table created while decoding may be used by a later backward.
         with torch.inference_mode(False):
-            # Angles in float64: at position 64k one would lose three digits in float32.
+            # Angles in float64: float32 would lose three digits at position 64k.
             frequency = torch.tensor(self.frequencies, dtype=torch.float64, device="cpu")
             parts = []
             for start in range(0, length, PART):
@@ -90,33 +90,31 @@ class SineTable:
 
 
 class SinusoidalPosition(nn.Module):
-    """Sines in the first half of the width, cosines in the second, as Marian has them."""
+    """Sines in the first half of the width, cosines in the second, as in Marian."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.table = SineTable(width)
 
     def forward(self, x_BTD: Tensor, positions: Positions) -> Tensor:
-        """Add the code of each position."""
+        """Add the encoding of each position."""
         sin, cos = self.table.look_up(positions, x_BTD)
         return x_BTD + torch.cat([sin, cos], dim=-1)
 
 
 class LearnedPosition(nn.Module):
-    """A trained row per position; there is no row beyond the table."""
+    """A trained vector per position, up to the size of the table."""
 
     def __init__(self, positions: int, width: int) -> None:
         super().__init__()
         self.table = nn.Embedding(positions, width)
 
     def forward(self, x_BTD: Tensor, positions: Positions) -> Tensor:
-        """Add the row of each position."""
+        """Add the vector of each position."""
         limit = self.table.num_embeddings
         real = positions.end if positions.real is None else positions.real
         if real > limit:
-            raise InputError(
-                f"{real} tokens are more than the {limit} positions this model has learned"
-            )
+            raise InputError(f"{real} tokens exceed the {limit} learned positions of this model")
         index_BT = positions.index_BT
         if positions.end > limit:
             index_BT = index_BT.clamp(max=limit - 1)
@@ -124,10 +122,10 @@ class LearnedPosition(nn.Module):
 
 
 class Rotary(nn.Module):
-    """Turns each pair (k, k + K/2) of a query or key by its position's angle."""
+    """Rotates each pair (k, k + K/2) of a query or key by the angle of its position."""
 
     def __init__(self, width: int, frequencies: tuple[float, ...] | None = None) -> None:
-        """Turn heads of this width, by default with the frequencies above."""
+        """Rotate heads of this width, by default with the frequencies above."""
         super().__init__()
         self.table = SineTable(width, frequencies)
 

@@ -2,13 +2,13 @@
 
     s(i, j) = q_i . k_j / sqrt(K) + B[bucket(j - i), h]
 
-B has a number for every bucket and head, and all layers of a stack share it. N buckets know the
-distance d = |j - i| exactly up to n / 2, and beyond in steps that grow with it, up to D:
+B is a table over buckets and heads, shared by all layers of a stack. N buckets represent the
+distance d = |j - i| exactly up to n / 2, and beyond in logarithmic steps up to D:
 
     bucket = d                                                           d < n / 2
              min(n - 1, n/2 + floor(log(d / (n/2)) / log(D / (n/2)) n/2))      else
 
-An encoder has n = N / 2 of them for each side, those for j > i in the upper half; a decoder, which
+An encoder has n = N / 2 buckets for each side, those for j > i in the upper half; a decoder, which
 only looks back, has n = N.
 """
 
@@ -30,21 +30,21 @@ def bucket(offset: Tensor, edges_N: Tensor, *, two_sided: bool) -> Tensor:
 
 
 class BucketedBias(nn.Module):
-    """One table, for all layers of a stack."""
+    """The table of one stack."""
 
     def __init__(self, heads: int, *, edges: Sequence[int], two_sided: bool) -> None:
-        """Make the table; `edges` are the distances at which buckets begin, but for the first."""
+        """Create the table; `edges` are the distances at which buckets begin, except the first."""
         super().__init__()
         self.edges, self.two_sided = list(edges), two_sided
         self.table = nn.Embedding((len(edges) + 1) * (2 if two_sided else 1), heads)
 
     def whole(self, q_BHTK: Tensor) -> Tensor:
-        """Return the bias of a whole pass, [1, H, T, T], whatever the queries are."""
+        """Return the bias of a whole pass, [1, H, T, T]."""
         index_1T = Positions.upto(q_BHTK.shape[2], q_BHTK.device).index_BT
         return self._bias(index_1T, index_1T[0])
 
     def after(self, q_BHTK: Tensor, positions: Positions, read: int) -> Tensor:
-        """Return the bias of tokens to the first `read` of their rows, [B or 1, H, T, S]."""
+        """Return the bias of tokens towards the first `read` of their rows, [B or 1, H, T, S]."""
         index_BT = positions.index_BT
         return self._bias(index_BT, torch.arange(read, device=index_BT.device))
 

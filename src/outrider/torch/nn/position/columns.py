@@ -1,4 +1,4 @@
-"""What positions that bias the score have in common: further columns of queries and keys."""
+"""Base class of position biases that are further columns of queries and keys."""
 
 from torch import Tensor, nn
 
@@ -8,20 +8,20 @@ __all__ = ["Columns"]
 
 
 class Columns(nn.Module):
-    """A bias of the scores that is a product a_i . b_j of something per query and per key.
+    """A score bias a_i . b_j, a product of a vector per query and a vector per key.
 
-    Attention divides by the root of the width it sees, K + E. So a_i comes multiplied by that
-    root: a variant that must be exact in few bits rounds only after the multiplication.
+    Attention divides by the root of the width it gets, K + E. So a_i is multiplied by that root;
+    a variant that must be exact in low precision rounds only after the multiplication.
     """
 
     def __init__(self, extra: int, *, head_width: int) -> None:
         super().__init__()
         self.extra = extra
-        """Columns that are added, E."""
+        """E: added columns."""
         self.root: float = (head_width + extra) ** 0.5
 
     def content(self, q_BHTK: Tensor) -> Tensor:
-        """Return what meets the keys themselves."""
+        """Return the queries to multiply with the keys themselves."""
         return q_BHTK
 
     def forward(

@@ -2,9 +2,9 @@
 
     s(i, j) = q_i . (k_j + a[clip(j - i, -D, D)]) / sqrt(K)
 
-A layer has a vector of a head's width for every distance up to D, the same for all heads; from D on
-they are alike. A decoder only looks back, and has D + 1 of them. The paper adds vectors to values
-as well, and finds that they make no difference beside these: they are left out.
+Each layer has a vector of a head's width for every distance up to D, shared by all heads and by all
+distances from D on. A decoder only looks back, and has D + 1 vectors. The paper also adds vectors
+to values but finds no further gain, so they are left out.
 """
 
 import torch
@@ -16,7 +16,7 @@ __all__ = ["DistanceTable"]
 
 
 class DistanceTable(nn.Module):
-    """What a query finds at every distance, for one layer."""
+    """The vectors of one layer."""
 
     def __init__(self, head_width: int, *, farthest: int, two_sided: bool) -> None:
         super().__init__()
@@ -29,7 +29,7 @@ class DistanceTable(nn.Module):
         return self._bias(q_BHTK, index_1T, index_1T[0])
 
     def after(self, q_BHTK: Tensor, positions: Positions, read: int) -> Tensor:
-        """Return the bias of tokens to the first `read` of their rows, [B, H, T, S]."""
+        """Return the bias of tokens towards the first `read` of their rows, [B, H, T, S]."""
         return self._bias(q_BHTK, positions.index_BT, torch.arange(read, device=q_BHTK.device))
 
     def _bias(self, q_BHTK: Tensor, i_BT: Tensor, j_S: Tensor) -> Tensor:
@@ -37,6 +37,6 @@ class DistanceTable(nn.Module):
             min=-self.farthest if self.two_sided else 0, max=self.farthest
         )
         row_BTS = back_BTS + self.farthest * self.two_sided
-        found_BHTN = q_BHTK @ self.table.weight.to(q_BHTK.dtype).T / q_BHTK.shape[-1] ** 0.5
-        shape = (*found_BHTN.shape[:3], len(j_S))
-        return found_BHTN.gather(3, row_BTS[:, None].expand(shape))
+        score_BHTN = q_BHTK @ self.table.weight.to(q_BHTK.dtype).T / q_BHTK.shape[-1] ** 0.5
+        shape = (*score_BHTN.shape[:3], len(j_S))
+        return score_BHTN.gather(3, row_BTS[:, None].expand(shape))

@@ -1,9 +1,9 @@
-"""The positional MLP: how alike a token is to those just before it, added before the first layer.
+"""Positional MLP: similarity of a token to those just before it, added before the first layer.
 
     z_i = x_i + p_i        c_i[d] = z_i . z_(i-d) / sqrt(D)   d = 0 .. W-1        z_i + MLP(c_i)
 
-x is the embedding and p the code of the position. (The codes alone would say nothing: the product
-of two sinusoidal codes depends on d only.) The last matrix is zero at the start.
+x is the embedding and p the position encoding. (The product of two sinusoidal encodings alone
+depends on d only.) The last matrix starts at zero.
 """
 
 import torch
@@ -15,11 +15,11 @@ from outrider.torch.nn.linear import Linear
 __all__ = ["PositionMlp"]
 
 WIDER = 4
-"""Hidden units for each product."""
+"""Hidden units per product."""
 
 
 class PositionMlp(nn.Module):
-    """Looks W - 1 tokens back, in encoders too."""
+    """Reads W - 1 earlier tokens, also in encoders."""
 
     def __init__(self, window: int, width: int) -> None:
         super().__init__()
@@ -28,15 +28,15 @@ class PositionMlp(nn.Module):
         self.down_DN = nn.Parameter(torch.zeros(width, WIDER * window))
 
     def reset(self) -> None:
-        """Start as the identity."""
+        """Initialise to the identity."""
         nn.init.zeros_(self.down_DN)
 
     def pad(self, z_BTD: Tensor) -> Tensor:
-        """Put nothing before whole texts."""
+        """Pad whole texts with zeros in front."""
         return F.pad(z_BTD, (0, 0, self.window - 1, 0))
 
     def forward(self, padded_BSD: Tensor) -> Tensor:
-        """Run texts that have W - 1 vectors before them."""
+        """Run texts with W - 1 vectors in front."""
         tokens = padded_BSD.shape[1] - self.window + 1
         z_BTD = padded_BSD[:, self.window - 1 :]
         starts = range(self.window - 1, -1, -1)

@@ -12,15 +12,15 @@ __all__ = ["ScoreBase", "build_score", "score_names"]
 
 
 def score_names() -> list[str]:
-    """Names accepted by `score`."""
-    found = {module.name for module in iter_modules(__path__) if module.name != "base"}
-    return sorted(found | {"dot"})
+    """Return the names accepted by `score`."""
+    names = {module.name for module in iter_modules(__path__) if module.name != "base"}
+    return sorted(names | {"dot"})
 
 
 def build_score(
     name: str, *, heads: int, kv_heads: int, width: int, positions: int | None = None
 ) -> ScoreBase:
-    """Build a score for heads of `width`; `positions` is the size of its table if it has one."""
+    """Build a score for heads of `width`; `positions` is the size of its table, if any."""
     module = import_module(f"{__name__}.{'scaled_dot' if name == 'dot' else name}")
     score: ScoreBase = module.Score(heads, kv_heads, width, positions)
     return score

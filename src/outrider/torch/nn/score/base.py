@@ -2,8 +2,8 @@
 
     s(i, j) = pairs(queries(q_i), keys(k_j)) + U_(i,j)
 
-`queries` and `keys` map single tokens, so they cost T and decoding does them once. `pairs` looks at
-two of them and is only ever given a tile. The table U of positions is optional.
+`queries` and `keys` map single tokens, once per token when decoding. `pairs` combines them and is
+called with one tile at a time. The table U of positions is optional.
 """
 
 from typing import ClassVar
@@ -15,10 +15,10 @@ __all__ = ["ScoreBase", "map_heads"]
 
 
 class ScoreBase(nn.Module):
-    """How well a key answers a query."""
+    """Scores pairs of queries and keys."""
 
     pairwise: ClassVar[bool] = False
-    """`pairs` holds a whole vector for every pair, not one number."""
+    """`pairs` needs a vector per pair, not one number."""
 
     def __init__(self, heads: int, kv_heads: int, width: int, positions: int | None) -> None:
         super().__init__()
@@ -27,25 +27,25 @@ class ScoreBase(nn.Module):
         self.reset()
 
     def build(self, positions: int | None) -> None:
-        """Make the parameters."""
+        """Create the parameters."""
 
     def reset(self) -> None:
-        """Give the parameters their first values."""
+        """Initialise the parameters."""
 
     def queries(self, q_BHTK: Tensor) -> Tensor:
-        """Map queries; as wide as they came."""
+        """Map queries; the width is unchanged."""
         return q_BHTK
 
     def keys(self, k_BGSK: Tensor) -> Tensor:
-        """Map keys; as wide as they came."""
+        """Map keys; the width is unchanged."""
         return k_BGSK
 
     def weights(self) -> tuple[Tensor, ...]:
-        """Return the parameters that `pairs` is given."""
+        """Return the parameters passed to `pairs`."""
         return ()
 
     def table(self) -> Tensor | None:
-        """Return U_(i,j) of the first P positions, [H, P, P]; pairs beyond get nothing."""
+        """Return U_(i,j) of the first P positions, [H, P, P]; 0 for other pairs."""
         return None
 
     def pairs(self, a_BHTK: Tensor, b_BHSK: Tensor, *weights: Tensor) -> Tensor:
@@ -54,7 +54,7 @@ class ScoreBase(nn.Module):
 
 
 def map_heads(x_BHTK: Tensor, matrix_GKE: Tensor) -> Tensor:
-    """Multiply every head by its own matrix; heads given repeatedly use theirs repeatedly."""
+    """Multiply every head by its matrix; grouped heads share one."""
     repeats = x_BHTK.shape[1] // matrix_GKE.shape[0]
     if repeats > 1:
         matrix_GKE = matrix_GKE.repeat_interleave(repeats, dim=0)

@@ -1,8 +1,8 @@
 """The score of "fast fully connected softmax": s = M_q q . M_k k + U_(i,j) + b.
 
-U is a trained table of positions. Pairs beyond its size get no such term, so that a text may be
-longer than the table. M = (I + D) / K^(1/4) with a trained D, zero at the start like U and b: there
-the score is the scaled dot product.
+U is a trained table of positions; pairs beyond its size have no such term, so a text may be longer
+than the table. M = (I + D) / K^(1/4) with a trained D. D, U and b start at zero, where the score is
+the scaled dot product.
 """
 
 import torch
@@ -13,14 +13,14 @@ from outrider.torch.nn.score.base import ScoreBase, map_heads
 __all__ = ["Score"]
 
 POSITIONS = 512
-"""Size of the table where the config does not say."""
+"""Default size of the table."""
 
 
 class Score(ScoreBase):
-    """A bilinear form, a place for every pair of positions, and a bias."""
+    """A bilinear form, a table of position pairs, and a bias."""
 
     def build(self, positions: int | None) -> None:
-        """Make D_q, U and b of every head, D_k of every key-value head."""
+        """Create D_q, U and b of every head, D_k of every key-value head."""
         size = positions or POSITIONS
         self.query_HKK = nn.Parameter(torch.empty(self.heads, self.width, self.width))
         self.key_GKK = nn.Parameter(torch.empty(self.kv_heads, self.width, self.width))
@@ -28,27 +28,27 @@ class Score(ScoreBase):
         self.bias_H = nn.Parameter(torch.empty(self.heads))
 
     def reset(self) -> None:
-        """Start as the scaled dot product."""
+        """Initialise to the scaled dot product."""
         for weight in self.parameters():
             nn.init.zeros_(weight)
 
     def queries(self, q_BHTK: Tensor) -> Tensor:
-        """M_q q."""
+        """Return M_q q."""
         return (q_BHTK + map_heads(q_BHTK, self.query_HKK)) * self.width**-0.25
 
     def keys(self, k_BGSK: Tensor) -> Tensor:
-        """M_k k."""
+        """Return M_k k."""
         return (k_BGSK + map_heads(k_BGSK, self.key_GKK)) * self.width**-0.25
 
     def weights(self) -> tuple[Tensor, ...]:
-        """The bias b of every head."""
+        """Return b of every head."""
         return (self.bias_H,)
 
     def table(self) -> Tensor:
-        """U."""
+        """Return U."""
         return self.table_HPP
 
     def pairs(self, a_BHTK: Tensor, b_BHSK: Tensor, *weights: Tensor) -> Tensor:
-        """a . b + bias."""
+        """Return a . b + bias."""
         (bias_H,) = weights
         return a_BHTK @ b_BHSK.transpose(-1, -2) + bias_H[:, None, None]

@@ -1,6 +1,6 @@
 """Scaled dot product (Vaswani et al., 2017, arXiv:1706.03762): s = q . k / sqrt(K).
 
-With softmax the kernels of PyTorch compute it; this form serves the other normalisers.
+With softmax, PyTorch's kernels compute it; this class serves the other normalisers.
 """
 
 from torch import Tensor
@@ -11,8 +11,8 @@ __all__ = ["Score"]
 
 
 class Score(ScoreBase):
-    """No parameters."""
+    """The scaled dot product, without parameters."""
 
     def queries(self, q_BHTK: Tensor) -> Tensor:
-        """Scale."""
+        """Scale queries by 1 / sqrt(K)."""
         return q_BHTK * self.width**-0.5

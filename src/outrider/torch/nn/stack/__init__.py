@@ -1,4 +1,4 @@
-"""Layers one after another, and the final norm that pre-norm layers need."""
+"""A stack of layers, with a final norm for pre-norm layers."""
 
 from collections.abc import Sequence
 
@@ -29,11 +29,11 @@ class Stack(nn.Module):
     ) -> None:
         super().__init__()
         self.coordinate = coordinate
-        """Added in front of every layer but the first, whose input has it already."""
+        """Added before every layer except the first, whose input includes it."""
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
         self.norm = (kind or NormKind()).build(width) if norm == "pre" else None
         self.bias: BucketedBias | None = None
-        """What biases the scores of all layers, which hold it too."""
+        """Score bias shared by all layers."""
 
     def forward(
         self,
@@ -43,9 +43,9 @@ class Stack(nn.Module):
         sources: Sequence[Source | None] | None = None,
         seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """One whole pass from position 0; `seen` collects what each layer gave."""
-        given = zip(self.path, self.spread(sources), strict=True)
-        for layer, (block, source) in enumerate(given):
+        """Run a whole pass from position 0; `seen` collects the output of each layer."""
+        steps = zip(self.path, self.spread(sources), strict=True)
+        for layer, (block, source) in enumerate(steps):
             x_BTD = block(self.locate(x_BTD, positions, layer), positions, keep_BT, source)
             if seen is not None:
                 seen.append(x_BTD)
@@ -60,8 +60,8 @@ class Stack(nn.Module):
         seen: list[Tensor] | None = None,
     ) -> Tensor:
         """Append tokens to the caches and run them through all layers; `seen` as in `forward`."""
-        given = zip(self.path, caches, self.spread(sources), strict=True)
-        for layer, (block, cache, source) in enumerate(given):
+        steps = zip(self.path, caches, self.spread(sources), strict=True)
+        for layer, (block, cache, source) in enumerate(steps):
             x_BTD = block.extend(self.locate(x_BTD, step.positions, layer), cache, step, source)
             if seen is not None:
                 seen.append(x_BTD)
@@ -69,15 +69,15 @@ class Stack(nn.Module):
 
     @property
     def path(self) -> Sequence[Block]:
-        """What a token goes through, in order."""
+        """The layers in the order of execution."""
         return self.blocks
 
     def spread(self, sources: Sequence[Source | None] | None) -> Sequence[Source | None]:
-        """Return what each of the layers reads of the source."""
+        """Return the source of every executed layer."""
         return sources or [None] * len(self.path)
 
     def locate(self, x_BTD: Tensor, positions: Positions, layer: int) -> Tensor:
-        """Say again where tokens stand, if this model does so before every layer."""
+        """Add the position encodings of models that add them before every layer."""
         if self.coordinate is None or layer == 0:
             return x_BTD
         return self.coordinate(x_BTD, positions, layer)
@@ -87,5 +87,5 @@ class Stack(nn.Module):
         return [block.cross.source(memory_BSD, keep_BS) for block in self.blocks if block.cross]
 
     def new_caches(self, rows: int, capacity: int, slack: int = SLACK) -> list[Cache]:
-        """Return an empty cache per layer, to be extended by up to `slack` tokens at once."""
+        """Return an empty cache per layer, for extends of up to `slack` tokens."""
         return [block.new_cache(rows, capacity, slack) for block in self.path]

@@ -2,8 +2,8 @@
 
     s^t = block(s^{t-1} + coordinates(t))        t = 1 ... steps, one block for all
 
-The steps are the layers of the model: each has a cache of its own, because a token's keys and
-values differ from step to step. Keys and values of the source do not, so they are computed once.
+The steps are the layers of the model. Each has its own cache, because keys and values of a token
+differ between steps. Keys and values of the source do not, so they are computed once.
 """
 
 from collections.abc import Sequence
@@ -18,7 +18,7 @@ __all__ = ["SharedStack"]
 
 
 class SharedStack(Stack):
-    """One layer, applied several times. `blocks` holds it once; so does `sources` its source."""
+    """One layer, applied several times; `blocks` has one element."""
 
     def __init__(
         self,
@@ -35,9 +35,9 @@ class SharedStack(Stack):
 
     @property
     def path(self) -> Sequence[Block]:
-        """The one layer, as often as it is applied."""
+        """The layer, repeated for every step."""
         return [self.blocks[0]] * self.steps
 
     def spread(self, sources: Sequence[Source | None] | None) -> Sequence[Source | None]:
-        """Let every step read what was projected for the one layer."""
+        """Repeat the source of the layer for every step."""
         return list(sources or [None]) * self.steps

@@ -2,11 +2,11 @@
 
     layer n:    q = Q h        k, v = K, V [SG(m); h]        m = the last M inputs of layer n before
 
-A long text is read segment by segment. Each layer keeps what it was given for the last M tokens,
-and the next segment's queries see those as well. No gradient flows into a memory (SG), so a segment
-costs the same however long the text; what a token knows still reaches back M tokens a layer.
+A long text is read segment by segment. Each layer keeps its inputs for the last M tokens, and the
+queries of the next segment see them as well. No gradient flows into a memory (SG), so the cost of a
+segment is independent of the text's length; the receptive field still grows by M tokens per layer.
 
-A document that begins inside a segment forgets what came before it, in its row alone.
+If a document begins within a segment, its row forgets everything before.
 """
 
 from typing import NamedTuple, Self
@@ -23,16 +23,16 @@ __all__ = ["Memory", "run_segment"]
 
 
 class Memory(NamedTuple):
-    """What every layer remembers of every row."""
+    """The memory of all layers and rows."""
 
     states_NBMD: Tensor
-    """Inputs of each layer, the newest last."""
+    """Inputs of each layer, oldest first."""
     known_B: Tensor
-    """How many of a row's M places, counted from the newest, are of its document."""
+    """Number of a row's newest positions that belong to its document."""
 
     @classmethod
     def empty(cls, stack: Stack, rows: int, tokens: int) -> Self:
-        """Return a memory of nothing, of `tokens` places."""
+        """Return an empty memory for `tokens` positions."""
         weight = stack.blocks[0].attention.out.weight
         shape = (len(stack.blocks), rows, tokens, weight.shape[0])
         states = torch.zeros(shape, dtype=weight.dtype, device=weight.device)
@@ -40,7 +40,7 @@ class Memory(NamedTuple):
 
     @property
     def tokens(self) -> int:
-        """Places M."""
+        """M: positions of the memory."""
         return self.states_NBMD.shape[2]
 
 
@@ -64,20 +64,20 @@ def run_segment(
 def _run_block(
     block: Block, x_BTD: Tensor, old_BMD: Tensor, positions: Positions, keep_B1TS: Tensor
 ) -> Tensor:
-    """Run one layer whose queries see the memory too."""
+    """Run one layer whose queries also see the memory."""
     attention, residual = block.attention, block.attention_residual
 
-    def recall(h_BTD: Tensor) -> Tensor:
+    def attend_with_memory(h_BTD: Tensor) -> Tensor:
         q, k, v = attention.project(torch.cat([residual.enter(old_BMD), h_BTD], dim=1), positions)
         q = q[:, :, old_BMD.shape[1] :]
         out = attend(q, k, v, keep=keep_B1TS, dropout=attention.attention.active_dropout)
         return attention.merge(out, h_BTD)
 
-    return block.run(x_BTD, recall, None)
+    return block.run(x_BTD, attend_with_memory, None)
 
 
 def _visible(begins_BT: Tensor, memory: Memory) -> Tensor:
-    """What each query sees: its own document, in the memory and up to itself; [B, 1, T, M + T]."""
+    """Return the mask of the own document, in the memory and up to the query; [B, 1, T, M + T]."""
     tokens, places = begins_BT.shape[1], memory.tokens
     document_BT = begins_BT.cumsum(1)
     place_M = torch.arange(places, 0, -1, device=begins_BT.device)
@@ -89,7 +89,7 @@ def _visible(begins_BT: Tensor, memory: Memory) -> Tensor:
 
 
 def _known(begins_BT: Tensor, memory: Memory) -> Tensor:
-    """Count the tokens of each row's current document, as far as the memory reaches."""
+    """Count the tokens of each row's current document within the memory."""
     tokens = begins_BT.shape[1]
     index_T = torch.arange(tokens, device=begins_BT.device)
     last_B = torch.where(begins_BT, index_T, -1).max(dim=1).values

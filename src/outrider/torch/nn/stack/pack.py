@@ -1,11 +1,10 @@
-"""Packing: a layer runs on the tokens that take part, and on no others.
+"""Packing: run a layer on the active tokens only.
 
-    gather    [B, T, ...] -> [B, A, ...]      the active tokens of each row, in order
-    scatter   [B, A, ...] -> [B, T, ...]      put back; the others keep what they had
+        gather    [B, T, ...] -> [B, A, ...]      the active tokens of each row, in order
+        scatter   [B, A, ...] -> [B, T, ...]      write back; other tokens are unchanged
 
-A is the most that any row has. A row with fewer is filled up with tokens of its own that do not
-take part: they are computed in vain and never put back. So a packed row is like a padded one, real
-tokens first.
+A is the largest number of active tokens of a row. Other rows are filled with inactive tokens of
+their own, whose results are discarded. So a packed row is like a right-padded one.
 """
 
 import torch
@@ -17,25 +16,25 @@ __all__ = ["Pack"]
 
 
 class Pack:
-    """Which tokens of every row are packed, and where they stand."""
+    """The packed tokens of every row."""
 
     def __init__(self, place_BA: Tensor, real_BA: Tensor | None, length: int) -> None:
         self.place_BA = place_BA
-        """Where each packed token stands in its row."""
+        """Index of each packed token in its row."""
         self.real_BA = real_BA
-        """Whether it takes part; None where all do."""
+        """Whether it is active; None if all are."""
         self.length = length
-        """Tokens of a row that is not packed, T."""
+        """T: tokens of an unpacked row."""
         self._flat_M: Tensor | None = None
         self._real_N: Tensor | None = None
 
     @classmethod
     def of(cls, active_BT: Tensor, *, shrink: bool = True) -> "Pack":
-        """Pack the active tokens; without `shrink` all places stay, and `real_BA` alone tells."""
+        """Pack the active tokens; without `shrink` all tokens stay, and only `real_BA` is set."""
         rows, length = active_BT.shape
         index_BT = torch.arange(length, device=active_BT.device).expand(rows, -1)
         count_B = active_BT.sum(1)
-        # The one question to the device: without the answer nothing can be packed.
+        # The only device synchronisation.
         least, most = torch.stack(torch.aminmax(count_B)).tolist()
         tokens = most if shrink or not most else length
         if tokens == length:
@@ -50,34 +49,34 @@ class Pack:
 
     @classmethod
     def all(cls, x_BTD: Tensor) -> "Pack":
-        """Leave out nothing."""
+        """Pack all tokens."""
         rows, length = x_BTD.shape[:2]
         index_BT = torch.arange(length, device=x_BTD.device).expand(rows, -1)
         return cls(index_BT, None, length)
 
     @property
     def tokens(self) -> int:
-        """Places of a packed row, A; 0 where nothing takes part."""
+        """A: tokens of a packed row; 0 if none is active."""
         return self.place_BA.shape[1]
 
     @property
     def whole(self) -> bool:
-        """No place is left out, so gathering changes nothing."""
+        """Whether all tokens are packed, so that gathering is the identity."""
         return self.tokens == self.length
 
     @property
     def active_BA(self) -> Tensor:
-        """Which places take part, also where all do."""
+        """Mask of the active tokens."""
         if self.real_BA is None:
             return torch.ones_like(self.place_BA, dtype=torch.bool)
         return self.real_BA
 
     def through(self, inner: "Pack") -> "Pack":
-        """Return what `inner` makes of packed rows, as places of rows that are not packed."""
+        """Return the composition: `inner` packs rows that this one has packed."""
         return Pack(inner.gather(self.place_BA), inner.real_BA, self.length)
 
     def positions(self, positions: Positions) -> Positions:
-        """Return where the packed tokens stand."""
+        """Return the positions of the packed tokens."""
         if self.whole:
             return positions
         index_BT = positions.index_BT.expand(len(self.place_BA), -1)
@@ -104,14 +103,14 @@ class Pack:
         return into_BT.flatten(0, 1).index_copy(0, flat_N, y_N).view_as(into_BT)
 
     def add(self, into_BT: Tensor, y_BA: Tensor) -> Tensor:
-        """Return `into_BT` with something added to the packed tokens."""
+        """Return `into_BT` with `y_BA` added to the packed tokens."""
         if self.whole and self.real_BA is None:
             return into_BT + y_BA
         flat_N, y_N = self._put_back(y_BA)
         return into_BT.flatten(0, 1).index_add(0, flat_N, y_N).view_as(into_BT)
 
     def _put_back(self, y_BA: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the tokens that take part, and their places in all rows written as one."""
+        """Return flat indices and values of the active tokens."""
         flat_M, y_M = self._flat, y_BA.flatten(0, 1)
         if self.real_BA is None:
             return flat_M, y_M

@@ -4,15 +4,13 @@
     output  = (x_N + x_(N-1)) / 2
     back    x_(n-1) = x_(n+1) - f_n(norm(x_n))
 
-Two streams, and every part adds to the one it does not read. The paper writes them side by side
-(y1 = x1 + attention(x2), y2 = x2 + feedforward(y1)); counted through it is one sequence, which
-goes on from layer to layer whatever the number of parts. Both ends begin as the input and the
-output is their mean, where the paper doubles the width of what follows.
+There are two streams; every part reads one and adds to the other. The paper writes them in parallel
+(y1 = x1 + attention(x2), y2 = x2 + feedforward(y1)); here they form one sequence over all parts.
+Both streams begin as the input and the output is their mean, where the paper doubles the width.
 
-Because every step can be undone, training stores no more than the two last states: the backward
-walks down the layers, takes each part's input out of the sum and runs the part once more. Memory
-does not grow with depth; the price is a second forward pass. Random numbers (dropout, hashes) are
-those of the first run.
+Training stores only the two last states: the backward goes down the layers, subtracts the output of
+each part and runs the part once more. Memory does not grow with depth, at the cost of a second
+forward pass. Random numbers (dropout, hashes) are those of the first run.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -36,7 +34,7 @@ Sources = Sequence[Source | None]
 
 
 class ReversibleStack(Stack):
-    """Layers whose inputs follow from their outputs."""
+    """Layers whose inputs are recomputed from their outputs."""
 
     def forward(
         self,
@@ -46,7 +44,7 @@ class ReversibleStack(Stack):
         sources: Sources | None = None,
         seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """One whole pass from position 0; `seen` collects what each layer gave."""
+        """Run a whole pass from position 0; `seen` collects the output of each layer."""
         zero = x_BTD.new_zeros(())
         layers = _Layers(
             self.blocks,
@@ -79,26 +77,26 @@ class ReversibleStack(Stack):
         return means[-1] if self.norm is None else self.norm(means[-1])
 
     def _code(self, zero: Tensor, positions: Positions, layer: int) -> Tensor | None:
-        """Return what tells both streams where tokens stand, if this model does so here."""
+        """Return the position encodings to add to both streams before this layer, if any."""
         if self.coordinate is None or layer == 0:
             return None
         return self.locate(zero, positions, layer)
 
 
 class _Layers(NamedTuple):
-    """A layers through the layers: what is run in each, and how."""
+    """The layers of one pass."""
 
     blocks: Sequence[Block]
     form: Callable[[int], Sublayers]
-    """In which form a layer is run."""
+    """The sublayers of a layer in this pass."""
     code: Callable[[int], Tensor | None]
-    """What is added in front of a layer."""
+    """Position encodings added before a layer."""
 
     def parts(self, layer: int, source: Source | None) -> list[Sublayer]:
-        """Return f_n of one layer, in order."""
+        """Return the functions f_n of one layer, in order."""
         form = self.form(layer)
-        given = self.blocks[layer].parts(form.attention, source, form.transition)
-        return [partial(residual.branch, part=part) for residual, part in given]
+        pairs = self.blocks[layer].parts(form.attention, source, form.transition)
+        return [partial(residual.branch, part=part) for residual, part in pairs]
 
     def streams(
         self,
@@ -106,7 +104,7 @@ class _Layers(NamedTuple):
         sources: Sources,
         run: Callable[[Sublayer, Tensor], Tensor] = lambda part, x_BTD: part(x_BTD),
     ) -> Iterator[tuple[Tensor, Tensor]]:
-        """Yield x_(n-1) and x_n after every layer; `run` may do more than run a part."""
+        """Yield x_(n-1) and x_n after every layer; `run` executes a part."""
         older = newer = x_BTD
         for layer, source in enumerate(sources):
             code = self.code(layer)
@@ -117,7 +115,7 @@ class _Layers(NamedTuple):
             yield older, newer
 
     def means(self, x_BTD: Tensor, sources: Sources, *, each: bool) -> list[Tensor]:
-        """Return what every layer gave, or only the last one, under plain autograd."""
+        """Return the mean of both streams after every (or the last) layer, under plain autograd."""
         means: list[Tensor] = []
         for older, newer in self.streams(x_BTD, sources):
             means = [*(means if each else []), (older + newer) / 2]
@@ -125,12 +123,14 @@ class _Layers(NamedTuple):
 
 
 def _train(layers: _Layers, x_BTD: Tensor, sources: Sources, *, each: bool) -> Sequence[Tensor]:
-    """Return what `means` returns, with a backward that computes what it needs again."""
-    weights = list(dict.fromkeys(one for block in layers.blocks for one in block.parameters()))
+    """Return `means` with a backward that recomputes the layers."""
+    weights = list(
+        dict.fromkeys(weight for block in layers.blocks for weight in block.parameters())
+    )
     read = [part for source in sources if source is not None for part in source[:2]]
     inputs = [x_BTD, *weights, *read]
-    trains = torch.is_grad_enabled() and any(one.requires_grad for one in inputs)
-    if not trains or torch.compiler.is_compiling():  # a compiler plans what to keep by itself
+    trains = torch.is_grad_enabled() and any(x.requires_grad for x in inputs)
+    if not trains or torch.compiler.is_compiling():  # a compiler has its own recomputation
         return layers.means(x_BTD, sources, each=each)
     keeps = [source.keep_BS for source in sources if source is not None]
     means: tuple[Tensor, ...] = _Reversible.apply(  # type: ignore[no-untyped-call]
@@ -140,17 +140,17 @@ def _train(layers: _Layers, x_BTD: Tensor, sources: Sources, *, each: bool) -> S
 
 
 class _Pass(NamedTuple):
-    """What a pass is given beside tensors that have gradients."""
+    """Inputs of a pass without gradients."""
 
     layers: _Layers
     weights: list[nn.Parameter]
     keeps: list[Tensor | None]
-    """Which keys of each layer's source are real; empty without sources."""
+    """Mask of each layer's source; empty without sources."""
     each: bool
-    """Return what every layer gave, not the last alone."""
+    """Return the means after every layer, not only the last."""
 
     def sources(self, read: Sequence[Tensor]) -> list[Source | None]:
-        """Put keys and values together again."""
+        """Rebuild the sources from keys and values."""
         if not self.keeps:
             return [None] * len(self.layers.blocks)
         pairs = zip(read[::2], read[1::2], self.keeps, strict=True)
@@ -158,7 +158,7 @@ class _Pass(NamedTuple):
 
 
 class _Reversible(torch.autograd.Function):
-    """All layers as one step of autograd."""
+    """All layers as one autograd function."""
 
     @staticmethod
     def forward(ctx: Any, given: _Pass, x_BTD: Tensor, *tensors: Tensor) -> tuple[Tensor, ...]:
@@ -170,7 +170,7 @@ class _Reversible(torch.autograd.Function):
 
         def run(part: Sublayer, x_BTD: Tensor) -> Tensor:
             ctx.moments.append(Moment.now(x_BTD))
-            # As in the backward: what may depend on gradients being asked for must not differ.
+            # With gradients, as in the backward, so that the same code runs.
             with torch.enable_grad(), ctx.setting.again():
                 return part(x_BTD.detach().requires_grad_()).detach()
 
@@ -183,7 +183,7 @@ class _Reversible(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, *grad_means: Tensor | None) -> tuple[Tensor | None, ...]:
-        """Go down layer by layer."""
+        """Recompute and differentiate layer by layer, from the last."""
         older, newer, *tensors = ctx.saved_tensors
         walk = _Backward(ctx.given, ctx.setting, ctx.moments, tensors, (older, newer))
         layers = len(ctx.given.layers.blocks)
@@ -216,17 +216,17 @@ class _Backward:
         self._sources = given.sources(self._read)
 
     def receive(self, grad_mean: Tensor | None) -> None:
-        """Take in the gradient of the mean of both states."""
+        """Add the gradient of the mean of both streams."""
         if grad_mean is not None:
             self.grad_older = self.grad_older + grad_mean / 2
             self.grad_newer = self.grad_newer + grad_mean / 2
 
     def undo(self, layer: int) -> None:
-        """Go to before a layer."""
+        """Go back to the state before a layer."""
         wanted: dict[int, Tensor] = {
-            self._place[one]: one
-            for one in self.given.layers.blocks[layer].parameters()
-            if one.requires_grad
+            self._place[weight]: weight
+            for weight in self.given.layers.blocks[layer].parameters()
+            if weight.requires_grad
         }
         if self._read:
             first = len(self.given.weights)
@@ -243,14 +243,14 @@ class _Backward:
             x_BTD = self.older.detach().requires_grad_()
             y_BTD = part(x_BTD).to(x_BTD.dtype)
         inputs = [x_BTD, *wanted.values()]
-        found: Sequence[Tensor | None] = torch.autograd.grad(
+        grads: Sequence[Tensor | None] = torch.autograd.grad(
             y_BTD, inputs, self.grad_newer, allow_unused=True
         )
         self.older, self.newer = self.newer - y_BTD.detach(), self.older
-        grad_x = found[0]
+        grad_x = grads[0]
         through = self.grad_older if grad_x is None else self.grad_older + grad_x
         self.grad_older, self.grad_newer = self.grad_newer, through
-        for place, grad in zip(wanted, found[1:], strict=True):
+        for place, grad in zip(wanted, grads[1:], strict=True):
             if grad is not None:
                 before = self.sums[place]
                 self.sums[place] = grad if before is None else before + grad
