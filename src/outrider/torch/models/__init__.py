@@ -1,4 +1,4 @@
-"""Models as Hugging Face `PreTrainedModel`s. Importing this room registers them with `Auto*`."""
+"""Models as Hugging Face `PreTrainedModel`s; importing this package registers them with `Auto*`."""
 
 from transformers import (
     AutoConfig,

@@ -35,36 +35,36 @@ __all__ = ["Model", "TokenModel", "init_weights", "right_padding"]
 
 @runtime_checkable
 class Resets(Protocol):
-    """A part that knows its first weights itself."""
+    """A part that initialises its own weights."""
 
     def reset(self) -> None:
-        """Draw them."""
+        """Initialise the weights."""
         ...
 
 
 class TokenModel(PreTrainedModel):
-    """A model with embeddings and an output head; those built from it say what lies between."""
+    """A model with token embeddings and an output head."""
 
     config: ModelConfig
     tokens: nn.Embedding
     position_mlp: PositionMlp | None
     head: nn.Linear | None
-    """None where the embeddings are the head too."""
+    """None if the head is tied to the embeddings."""
     logits_bias: nn.Parameter | None
     base_model_prefix = ""
     _supports_sdpa = True
     _packed_head: Tensor | None = None
 
     def get_input_embeddings(self) -> nn.Module:
-        """Target embeddings."""
+        """Return the target embeddings."""
         return self.tokens
 
     def set_input_embeddings(self, value: nn.Embedding) -> None:
-        """Replace the target embeddings (and with them a tied head)."""
+        """Replace the target embeddings, and with them a tied head."""
         self.tokens = value
 
     def get_output_embeddings(self) -> nn.Linear | None:
-        """The output head, where it is not the embedding itself."""
+        """Return the output head, unless it is tied to the embeddings."""
         return self.head
 
     def set_output_embeddings(self, value: nn.Linear) -> None:
@@ -81,9 +81,9 @@ class TokenModel(PreTrainedModel):
         *,
         norm: nn.Module | None = None,
     ) -> Tensor:
-        """Look tokens up and say where they stand; `norm` follows.
+        """Return embeddings with position encodings, followed by `norm`.
 
-        `recall` puts the embeddings before in front of a text that goes on.
+        `recall` prepends the embeddings before the tokens of a step.
         """
         x_BTD = table(ids_BT) * self.config.embedding_scale
         if position is not None:
@@ -95,16 +95,16 @@ class TokenModel(PreTrainedModel):
         return dropout(x_BTD, self.config.dropout, self.training)
 
     def logits(self, hidden: Tensor) -> Tensor:
-        """Score every word of the vocabulary."""
+        """Score every token of the vocabulary."""
         return product(hidden, self.head_weight, self.logits_bias, self._packed_head)
 
     @property
     def head_weight(self) -> Tensor:
-        """One row for every word: the head's own, or the embedding's."""
+        """One row per token: of the head, or of the tied embedding."""
         return self.tokens.weight if self.head is None else self.head.weight
 
     def pack_weights(self) -> None:
-        """Trade memory for speed on a CPU; only for a model that is not trained any more."""
+        """Pack weights for speed on a CPU, at the cost of memory; the model must not be trained."""
         if not packable(self.head_weight):
             return
         for module in self.modules():
@@ -120,10 +120,10 @@ class TokenModel(PreTrainedModel):
         smoothing: float,
         items: Tensor | float | None,
     ) -> Tensor:
-        """Cross entropy per counted position.
+        """Return the cross entropy per labelled position.
 
-        Padding goes through the head too: picking the rest out would give every batch a shape of
-        its own, and a CPU compiles kernels for a new shape, which costs more than some padding.
+        Padding passes through the head too: selecting positions would give every batch its own
+        shape, and a CPU compiles kernels for every new shape, which costs more than some padding.
         """
         if items is None:
             items = int((labels_BT != IGNORED).sum().clamp(min=1))
@@ -133,9 +133,9 @@ class TokenModel(PreTrainedModel):
         return smoothed_cross_entropy(logits_NV, label_N, smoothing, scale=1 / items)
 
     def penalty(self) -> Tensor | None:
-        """Return what training adds to the loss once per update, or None if no part asks."""
-        asking = (m for m in self.modules() if isinstance(m, AttentionBase | Ponders))
-        penalties = [one for one in (part.penalty() for part in asking) if one is not None]
+        """Return the sum of the parts' terms for the training loss, or None."""
+        parts = (m for m in self.modules() if isinstance(m, AttentionBase | Ponders))
+        penalties = [penalty for part in parts if (penalty := part.penalty()) is not None]
         return torch.stack(penalties).sum() if penalties else None
 
     def _init_weights(self, module: nn.Module) -> None:
@@ -149,7 +149,7 @@ class TokenModel(PreTrainedModel):
 
 
 class Model(TokenModel, GenerationMixin):
-    """A decoder with target embeddings and an output head."""
+    """A model with a decoder."""
 
     decoder: Stack
 
@@ -163,15 +163,15 @@ class Model(TokenModel, GenerationMixin):
         self.logits_bias = build_logits_bias(config)
 
     def real_tokens(self, tokens_BT: Tensor) -> Tensor | None:
-        """Return which tokens given to the decoder are no padding; None where it does not care.
+        """Return the mask of real decoder inputs; None if no part needs it.
 
-        The first never is: some models begin with the token that others pad with.
+        The first token is always real: some models start with the padding token.
         """
         if not any(isinstance(part, Ponders) for part in self.decoder.modules()):
             return None
         real_BT = tokens_BT != self.config.pad_token_id
         real_BT[:, 0] = True
-        # Between real tokens the same word is no padding: a cache would take it in as well.
+        # A padding token between real tokens counts as real, as it would in a cache.
         return real_BT.flip(1).cumsum(1).flip(1) > 0
 
     def extend(
@@ -210,7 +210,7 @@ class Model(TokenModel, GenerationMixin):
         )
         seen: list[Tensor] | None = None if state.drafter is None else []
         index_BT = step.positions.index_BT
-        sources = [one and one._replace(index_BT=index_BT) for one in state.sources]
+        sources = [each and each._replace(index_BT=index_BT) for each in state.sources]
         x_BTD = self.decoder.extend(x_BTD, state.caches, step, sources, seen)
         if state.drafter is not None and seen is not None:
             state.drafter.take_in(seen, state, step)
@@ -218,7 +218,7 @@ class Model(TokenModel, GenerationMixin):
         return x_BTD
 
     def _ring(self, state: DecoderState) -> Ring:
-        """Return where `state` keeps the embeddings that the positional MLP looks back at."""
+        """Return the ring of embeddings for the positional MLP."""
         if state.ring is None:
             state.ring = Ring(
                 state.rows,
@@ -231,7 +231,7 @@ class Model(TokenModel, GenerationMixin):
 
 
 def right_padding(attention_mask: Tensor | None) -> Tensor | None:
-    """Turn a Hugging Face mask into `keep_BS`; None where nothing is padded."""
+    """Convert a Hugging Face mask to `keep_BS`; None without padding."""
     if attention_mask is None:
         return None
     keep_BS = attention_mask.bool()
@@ -245,7 +245,7 @@ def right_padding(attention_mask: Tensor | None) -> Tensor | None:
 
 
 def init_weights(module: nn.Module) -> None:
-    """Give the parts that all models are made of their first weights."""
+    """Initialise the parts that all models share."""
     if isinstance(module, nn.Linear):
         init.xavier_uniform_(module.weight)
         if module.bias is not None:

@@ -1,4 +1,4 @@
-"""From a config to the parts it asks for: positions, layers, stacks."""
+"""Build the parts of a model from its config: positions, layers, stacks."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol, cast
@@ -44,7 +44,7 @@ __all__ = [
 
 
 class BlockConfig(Protocol):
-    """The keys of a config that say what a layer is made of."""
+    """The config keys of a layer."""
 
     hidden_size: int
     num_attention_heads: int
@@ -58,8 +58,8 @@ class BlockConfig(Protocol):
 
 
 def build_position(config: ModelConfig, *, causal: bool = True) -> nn.Module | None:
-    """Build what is added to embeddings; the other positions live in the attention instead."""
-    # Linear biases only look back, so an encoder beside them says its positions with sines.
+    """Build the position encodings that are added to embeddings, if any."""
+    # ALiBi only looks back, so its encoder uses sinusoidal positions.
     if config.position == "sinusoidal" or (config.position == "alibi" and not causal):
         return SinusoidalPosition(config.hidden_size)
     if config.position == "learned":
@@ -68,34 +68,34 @@ def build_position(config: ModelConfig, *, causal: bool = True) -> nn.Module | N
 
 
 def norm_kind(config: ModelConfig) -> NormKind:
-    """Return which norm the parts of a model have."""
+    """Return the norm of all parts."""
     return NormKind(config.rms_norm, config.norm_eps)
 
 
 def build_embedding_norm(config: ModelConfig) -> nn.Module | None:
-    """Build what norms embeddings before the first layer."""
+    """Build the norm of the embeddings, if any."""
     return norm_kind(config).build(config.hidden_size) if config.embedding_norm else None
 
 
 def build_position_mlp(config: ModelConfig) -> PositionMlp | None:
-    """Build what compares embeddings with those before them."""
+    """Build the positional MLP, if any."""
     return PositionMlp(config.position_mlp, config.hidden_size) if config.position_mlp else None
 
 
 def build_head(config: ModelConfig) -> nn.Linear | None:
-    """Build what scores words, where that is not the embedding itself."""
+    """Build the output head, unless it is tied to the embeddings."""
     if config.tie_word_embeddings:
         return None
     return nn.Linear(config.hidden_size, config.vocab_size, bias=False)
 
 
 def build_logits_bias(config: ModelConfig) -> nn.Parameter | None:
-    """Build what is added to the score of every word."""
+    """Build the bias of the logits, if any."""
     return nn.Parameter(torch.zeros(config.vocab_size)) if config.logits_bias else None
 
 
 def build_bias(config: ModelConfig, *, causal: bool) -> BucketedBias | None:
-    """Build what biases the scores of a whole stack."""
+    """Build the score bias shared by a stack, if any."""
     if config.position != "bucketed":
         return None
     buckets, distance = config.buckets
@@ -104,7 +104,7 @@ def build_bias(config: ModelConfig, *, causal: bool) -> BucketedBias | None:
 
 
 def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:
-    """Build what biases the scores of one layer."""
+    """Build the score bias of one layer, if any."""
     heads, width = config.num_attention_heads, config.head_width
     if config.position == "alibi" and causal:
         return Alibi(heads, head_width=width)
@@ -116,9 +116,9 @@ def build_columns(config: ModelConfig, *, causal: bool) -> Columns | None:
 def build_mixer(
     config: ModelConfig, attention_key: str, layer: int, bias: BucketedBias | None = None
 ) -> SelfAttention:
-    """Build what one layer knows other tokens by: its self-attention, or a state in that place."""
+    """Build the token mixing of one layer: self-attention or a recurrent layer."""
     if config.is_recurrent(attention_key):
-        # A layer calls all in the same way, and that is all it asks.
+        # Both have the same interface.
         return cast(SelfAttention, build_recurrent(config, attention_key))
     causal = config.attention_keys[attention_key][1]
     return SelfAttention(
@@ -142,12 +142,9 @@ def build_mixer(
 
 
 def build_recurrent(config: ModelConfig, attention_key: str) -> nn.Module:
-    """Build the state that one layer knows other tokens by."""
-    name, width, pondering = (
-        config.core_of(attention_key),
-        config.hidden_size,
-        config.pondering_config,
-    )
+    """Build the recurrent layer in place of self-attention."""
+    name, width = config.core_of(attention_key), config.hidden_size
+    pondering = config.pondering_config
     if not config.attention_keys[attention_key][1]:
         if pondering is not None:
             return PonderingBothWays(width, pondering, core=name)
@@ -158,7 +155,7 @@ def build_recurrent(config: ModelConfig, attention_key: str) -> nn.Module:
 
 
 def build_distances(config: ModelConfig, *, causal: bool) -> DistanceTable | None:
-    """Build what the queries of one layer find at every distance."""
+    """Build the distance vectors of one layer, if any."""
     if config.position != "distance":
         return None
     farthest = config.relative_distance or FARTHEST
@@ -166,7 +163,7 @@ def build_distances(config: ModelConfig, *, causal: bool) -> DistanceTable | Non
 
 
 def build_rotary(config: ModelConfig) -> Rotary | None:
-    """Build what turns queries and keys of one layer."""
+    """Build the rotary positions of one layer, if any."""
     if config.position != "rotary":
         return None
     return Rotary(config.head_width, rotary_frequencies(config))
@@ -175,7 +172,7 @@ def build_rotary(config: ModelConfig) -> Rotary | None:
 def build_stack(
     config: ModelConfig, attention_key: str, *, cross: bool, skip: SkipConfig | None = None
 ) -> Stack:
-    """Build the layers whose attention stands under `attention_key` in the config."""
+    """Build the stack whose attention is configured under `attention_key`."""
     key, causal = config.attention_keys[attention_key]
     layers, bias = getattr(config, key), build_bias(config, causal=causal)
     blocks = []
@@ -216,7 +213,7 @@ def _join_blocks(
 
 
 def build_feedforward(config: BlockConfig, *, chunks: int = 1) -> FeedForward:
-    """Build the plain transition of one layer."""
+    """Build the feed-forward of one layer."""
     return FeedForward(
         config.hidden_size,
         config.intermediate_size,
@@ -228,11 +225,11 @@ def build_feedforward(config: BlockConfig, *, chunks: int = 1) -> FeedForward:
 
 
 def build_transition(config: ModelConfig, attention: SelfAttention) -> FeedForward:
-    """Build what follows the attention of one layer; filters look ahead where that does."""
+    """Build the feed-forward or convolution of one layer."""
     if config.transition == "feedforward":
         return build_feedforward(config, chunks=config.feedforward_chunks)
-    core = getattr(attention, "attention", None)
-    ahead = isinstance(attention, BothWays) if core is None else looks_ahead(core)
+    pattern = getattr(attention, "attention", None)
+    ahead = isinstance(attention, BothWays) if pattern is None else looks_ahead(pattern)
     return SeparableConv(
         config.hidden_size,
         config.intermediate_size,

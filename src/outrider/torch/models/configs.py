@@ -1,17 +1,4 @@
-"""What the configs of all models know beyond their description.
-
-What no model may ask of its attentions; each says itself what it can do.
-
-The config of a decoder-only language model.
-
-The config of a masked language model.
-
-The config of an encoder-decoder.
-
-The configs of drafters and CTC decoders.
-
-Model configs as Hugging Face knows them: descriptions that also know what needs PyTorch.
-"""
+"""Model configs for Hugging Face: the specs of `formats`, with checks that need PyTorch."""
 
 from typing import Any
 
@@ -55,27 +42,27 @@ __all__ = [
 
 @strict
 class ModelConfig(ModelSpec, PreTrainedConfig):
-    """The parts that the words of a description stand for."""
+    """The parts of a model that its spec names."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         PreTrainedConfig.__post_init__(self, **kwargs)
 
     @property
     def halting_config(self) -> HaltingConfig | None:
-        """What `halting` says, checked; None where tokens do not halt."""
+        """The checked `halting` section, if any."""
         if self.halting is None:
             return None
         return build_config(HaltingConfig, self.halting, prefix="halting.")
 
     @property
     def pondering_config(self) -> PonderingConfig | None:
-        """What `pondering` says, checked; None where cells take one step a token."""
+        """The checked `pondering` section, if any."""
         if self.pondering is None:
             return None
         return build_config(PonderingConfig, self.pondering, prefix="pondering.")
 
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
-        """Return the attention of one layer: the one given for all, or its own of a list."""
+        """Return the attention options of one layer."""
         spec = super().layer_attention(key, layer)
         if isinstance(getattr(self, key), list):
             return spec
@@ -91,10 +78,10 @@ class ModelConfig(ModelSpec, PreTrainedConfig):
 
 
 def check_attentions(config: ModelConfig) -> None:
-    """Refuse attentions, and combinations of other keys with them, that no model can have."""
+    """Check the attentions, and the combinations of other keys with them."""
     _check_shared(config)
     for key, (layers, causal) in config.attention_keys.items():
-        checked: list[dict[str, Any]] = []  # a thousand layers have few different attentions
+        checked: list[dict[str, Any]] = []  # many layers have few different attentions
         for index in range(0 if config.is_recurrent(key) else getattr(config, layers)):
             spec = config.layer_attention(key, index)
             if spec in checked[-2:]:
@@ -162,13 +149,13 @@ class LanguageModelConfig(LanguageModelSpec, ModelConfig):
 
     @property
     def num_hidden_layers(self) -> int:
-        """Hugging Face's name for `layers`."""
+        """Hugging Face's name of `layers`."""
         return self.layers
 
 
 @strict
 class MaskedLmConfig(MaskedLmSpec, ModelConfig):
-    """An encoder alone, which names the tokens that are hidden from it."""
+    """An encoder with a head that predicts masked tokens."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         ModelConfig.__post_init__(self, **kwargs)
@@ -177,12 +164,12 @@ class MaskedLmConfig(MaskedLmSpec, ModelConfig):
 
     @property
     def num_hidden_layers(self) -> int:
-        """Hugging Face's name for `layers`."""
+        """Hugging Face's name of `layers`."""
         return self.layers
 
     @property
     def max_position_embeddings(self) -> int:
-        """Hugging Face's name for `max_positions`."""
+        """Hugging Face's name of `max_positions`."""
         return self.max_positions
 
 
@@ -203,26 +190,26 @@ class Seq2SeqConfig(Seq2SeqSpec, ModelConfig):
 
     @property
     def longest_source(self) -> int:
-        """Most source tokens, end included, that can be read at once."""
+        """Maximum source tokens, end token included."""
         longest = self.max_positions
         return longest if self.encoder is None else min(longest, longest_row(self.encoder))
 
     @property
     def skip_config(self) -> SkipConfig | None:
-        """What `skip` says, checked; None where every token takes part."""
+        """The checked `skip` section, if any."""
         if self.skip is None:
             return None
         return build_config(SkipConfig, self.skip, prefix="skip.")
 
     @property
     def cross_config(self) -> AttentionConfig | None:
-        """What `cross_attention` says, checked; None for the usual."""
+        """The checked `cross_attention` section, if any."""
         return None if self.cross_attention is None else cross_options(self.cross_attention)
 
     def _check_cross(self) -> None:
         cross = self.cross_config
         if cross is not None and cross.score == "fast" and self.halting is not None:
-            message = "counts positions, and tokens that halt are taken out; use another score"
+            message = "needs positions, which halting removes; use another score"
             raise ConfigError("cross_attention.score", message)
 
     def _check_skipped(self) -> None:
@@ -237,7 +224,7 @@ class Seq2SeqConfig(Seq2SeqSpec, ModelConfig):
             spec = self.layer_attention("encoder_attention", layer)
             variant = load_attention(spec.get("kind", ""), key="encoder_attention.kind")
             if not variant.Attention.skipping_ok or spec.get("score") == "fast":
-                message = f"layer {layer} asks how far apart tokens stand, so none can be skipped"
+                message = f"layer {layer} depends on distances, so no token can be skipped"
                 expected = " or ".join(kinds_with("skipping_ok"))
                 raise ConfigError(
                     "encoder_attention", f"{message}; use kind {expected}, and not score fast"
@@ -246,7 +233,7 @@ class Seq2SeqConfig(Seq2SeqSpec, ModelConfig):
 
 @strict
 class DrafterConfig(DrafterSpec, PreTrainedConfig):
-    """A drafter: its own layer, and how it is trained."""
+    """A drafter and its training options."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         PreTrainedConfig.__post_init__(self, **kwargs)
@@ -255,7 +242,7 @@ class DrafterConfig(DrafterSpec, PreTrainedConfig):
 
 @strict
 class CtcConfig(CtcSpec, PreTrainedConfig):
-    """A parallel decoder and how it is trained."""
+    """A parallel decoder and its training options."""
 
     def __post_init__(self, **kwargs: Any) -> None:
         PreTrainedConfig.__post_init__(self, **kwargs)

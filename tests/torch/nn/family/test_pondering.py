@@ -191,7 +191,7 @@ def test_one_step_is_the_plain_gru_with_its_flag_up() -> None:
 def test_rows_that_have_halted_are_not_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     torch.manual_seed(1)
     layer = stirred(PonderingGru(4, PonderingConfig(**PONDERING)))
-    computed, cell_type = [], type(layer)._think.__globals__["_Cell"]
+    computed, cell_type = [], type(layer)._run_steps.__globals__["_Cell"]
     step = cell_type.step
     monkeypatch.setattr(
         cell_type,

@@ -190,7 +190,7 @@ def test_counts_come_from_the_training_sources_and_are_saved(tmp_path: Path) -> 
         ({"skip": {"below": 1, "layers": [0, 2]}}, r"skip\.layers: got \[0, 2\], expected .* 1"),
         (
             {"encoder_attention": {"kind": "sliding"}},
-            "encoder_attention: layer 0 asks how far apart.*use kind full",
+            "encoder_attention: layer 0 depends on distances.*use kind full",
         ),
         ({"encoder_attention": {"kind": "full", "score": "fast"}}, "and not score fast"),
         ({"depth": "shared"}, "skip: is for layers of their own"),

@@ -1,1 +1,1 @@
-"""Rare parts of the model family: halting, pondering, skipping, pair attention, step allocation."""
+"""Rare parts of the model family: halting, pondering, skipping, pair attention and others."""

@@ -1,40 +1,27 @@
-"""Adaptive computation time (Graves, 2016, arXiv:1603.08983), for every token on its own, around a
-shared layer (Universal Transformer, Dehghani et al., 2018, arXiv:1807.03819).
+"""Adaptive computation time (Graves, 2016, arXiv:1603.08983).
 
-    p_t = sigmoid(w . s_t + b)                       after step t, s_t the state of a token
-    N   = the first t with p_1 + ... + p_t >= threshold, or the last step
-    R   = 1 - (p_1 + ... + p_{N-1})                  the remainder
-    y   = p_1 s_1 + ... + p_{N-1} s_{N-1} + R s_N    what the token gives
-    ponder cost = mean of N + R over the tokens that are not padding
-
-A token that has halted is still looked at. Its state is copied on, and its coordinates stay those
-of step N + 1; so from then on its keys and values are constant and are never computed again. Every
-step gathers the tokens that still think and computes them alone; when there is none, the rest of
-the steps is left out. Padding counts as halted from the start.
-
-When to stop thinking (adaptive computation time, Graves, 2016, arXiv:1603.08983).
-
-    p_n = sigmoid(w . s_n + b)                       after step n, s_n the state
+    p_n = sigmoid(w . s_n + b)                       after step n, s_n the state of a token
     N   = the first n with p_1 + ... + p_n >= threshold, or the last step
     R   = 1 - (p_1 + ... + p_{N-1})                  the remainder
-    weight of step n = p_n before N, and R at N
+    y   = p_1 s_1 + ... + p_{N-1} s_{N-1} + R s_N    the output
     ponder cost = mean of N + R over the tokens that are not padding
 
-A shared layer thinks so about all tokens at once (`nn.stack.halting`), a recurrent cell about one
-after the other (`nn.layer.pondering`).
+Halting: a shared layer (Universal Transformer, Dehghani et al., 2018, arXiv:1807.03819) runs on all
+tokens at once, and each token halts on its own. Other tokens still attend to a halted one. Its
+state and its position encodings stay those of step N + 1, so its keys and values are constant and
+are not recomputed. Every step gathers the active tokens and computes only those. Padding counts as
+halted from the start.
 
-A recurrent cell that thinks about a token as long as it needs (Graves, 2016, arXiv:1603.08983).
+Pondering: a recurrent cell S, the GRU or the LSTM of `nn.layer.recurrent`, takes several steps per
+token, one token after the other.
 
     s_t^1 = S(s_(t-1), [x_t; 1])        s_t^n = S(s_t^(n-1), [x_t; 0])        n = 2 ... N
     s_t   = p^1 s_t^1 + ... + p^(N-1) s_t^(N-1) + R s_t^N                     y_t = A h_t
 
-p, N and R are those of `nn.layer.halting_unit`, read from h. S is the GRU or the LSTM of
-`nn.layer.recurrent`; its state s is h, or h and c side by side, and what decoding keeps is the mean
-s_t. The flag tells a new token from another look at the old one. Graves has y be the mean of the
-steps' outputs, which is the same: A is linear, and the weights sum to one.
-
-W x_t is computed once for all steps of all tokens. A step computes the rows of a batch that still
-think, and no others; padding is not thought about.
+p, N and R are computed from h; the state s is h, or h and c concatenated. Decoding keeps the mean
+s_t. The flag marks the first step of a token. Graves averages the outputs of the steps, which is
+the same, because A is linear and the weights sum to one. W x_t is computed once for all steps. Each
+step computes only the rows that have not halted; padding is skipped.
 """
 
 from collections.abc import Sequence
@@ -81,11 +68,11 @@ class HaltingConfig(Config):
     ponder: float = Field(default=0.01, ge=0)
     """Weight of the ponder cost in the loss."""
     bias: float = 1.0
-    """First b: the larger, the sooner tokens halt at the start of training."""
+    """Initial b: with larger values tokens halt earlier at the start of training."""
 
 
 class Pondered(NamedTuple):
-    """How long the tokens of a batch thought."""
+    """Steps and remainders of the tokens of a batch."""
 
     steps_BT: Tensor
     """N, 0 for padding."""
@@ -99,26 +86,26 @@ class Pondered(NamedTuple):
 
 
 class Ponders:
-    """A part that remembers how long it thought, and what training is to pay for it."""
+    """Base of parts with adaptive computation; records the ponder cost."""
 
     pondered: Pondered | None = None
-    """What the last whole pass came to."""
+    """Result of the last whole pass."""
     _cost: Tensor | None = None
 
     def record(self, pondered: Pondered, price: float | None) -> None:
-        """Remember a whole pass; in training at so much a step."""
+        """Store the result of a whole pass and, in training, its cost times `price`."""
         self.pondered = Pondered(*(part.detach() for part in pondered))
         if price is not None:
             self._cost = price * pondered.cost()
 
     def penalty(self) -> Tensor | None:
-        """Return the weighted ponder cost of the last whole pass in training, once."""
+        """Return and clear the weighted ponder cost of the last training pass."""
         cost, self._cost = self._cost, None
         return cost
 
 
 class Halting(nn.Module):
-    """The chance that a token has thought enough."""
+    """The halting probability of a token."""
 
     def __init__(self, width: int, config: HaltingConfig) -> None:
         super().__init__()
@@ -127,35 +114,35 @@ class Halting(nn.Module):
         self.bias = nn.Parameter(torch.zeros(()))
 
     def reset(self) -> None:
-        """Draw the first weights."""
+        """Initialise the weights."""
         bound = (6 / (len(self.weight_D) + 1)) ** 0.5
         nn.init.uniform_(self.weight_D, -bound, bound)
         nn.init.constant_(self.bias, self.config.bias)
 
     def forward(self, state_BAD: Tensor) -> Tensor:
-        """Return p, in no less than float32: it is summed and compared."""
+        """Return p, in at least float32."""
         wide = torch.promote_types(state_BAD.dtype, torch.float32)
         return ((state_BAD.to(wide) * self.weight_D).sum(-1) + self.bias).sigmoid()
 
 
 class StepWeight(NamedTuple):
-    """What one step comes to."""
+    """The weight of one step in the output."""
 
     halts: Tensor
-    """Whether it is the last of a token."""
+    """Whether the token halts at this step."""
     weight: Tensor
     remainder: Tensor
-    """R where it is the last, else 0."""
+    """R if it halts, else 0."""
 
 
 def weigh_step(p: Tensor, before: Tensor, *, threshold: float, last: bool) -> StepWeight:
-    """Weigh a step whose chance is `p` after steps whose chances sum to `before`."""
+    """Return the weight of a step with probability `p` after steps that sum to `before`."""
     halts, left = (before + p >= threshold) | last, 1 - before
     return StepWeight(halts, torch.where(halts, left, p), torch.where(halts, left, 0.0))
 
 
 class HaltingStack(Ponders, SharedStack):
-    """One layer that every token goes through as often as it needs."""
+    """One layer, applied a learned number of times to each token."""
 
     def __init__(
         self,
@@ -179,11 +166,11 @@ class HaltingStack(Ponders, SharedStack):
         sources: Sequence[Source | None] | None = None,
         seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """One whole pass from position 0; `seen` collects the states after each step."""
+        """Run a whole pass from position 0; `seen` collects the states after each step."""
         active_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool) if keep_BT is None else keep_BT
         view = _View(self.blocks[0].attention.attention, keep_BT)
         source = (sources or [None])[0]
-        tally = self._think(x_BTD, positions, active_BT, source, view, seen)
+        tally = self._run_steps(x_BTD, positions, active_BT, source, view, seen)
         pondered = Pondered(tally.steps_BT, tally.remainder_BT)
         self.record(pondered, self.halting.config.ponder if self.training else None)
         return self._finish(tally, x_BTD)
@@ -196,13 +183,13 @@ class HaltingStack(Ponders, SharedStack):
         sources: Sequence[Source | None],
         seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """Append tokens to the caches; each step's cache holds what that step would look at."""
+        """Append tokens to the caches; each step has its own cache."""
         active_BT = torch.ones_like(x_BTD[..., 0], dtype=torch.bool)
         view = _CachedView(self.blocks[0].attention.attention, caches, step)
-        tally = self._think(x_BTD, step.positions, active_BT, sources[0], view, seen)
+        tally = self._run_steps(x_BTD, step.positions, active_BT, sources[0], view, seen)
         return self._finish(tally, x_BTD)
 
-    def _think(
+    def _run_steps(
         self,
         x_BTD: Tensor,
         positions: Positions,
@@ -213,11 +200,11 @@ class HaltingStack(Ponders, SharedStack):
     ) -> "_Tally":
         """Run steps until every token has halted.
 
-        At the start of a step x_BAD holds the tokens that the step before has changed: all of them
-        get new keys and values, those among them that are still active think on.
+        At the start of a step x_BAD holds the tokens changed by the previous step. All of them get
+        new keys and values; those that are still active continue.
         """
         block, tally, states = self.blocks[0], _Tally(self.halting.config.threshold, x_BTD), x_BTD
-        # Whoever listens to the attention, to draw its weights, is shown all tokens in their place.
+        # Hooks that record attention weights need all tokens in place.
         shrink = not block.attention.attention._forward_pre_hooks
         pack, x_BAD, active_BA, layer = Pack.all(x_BTD), x_BTD, active_BT, 0
         while layer < self.steps:
@@ -250,7 +237,7 @@ class HaltingStack(Ponders, SharedStack):
 
 
 class _Tally:
-    """What tokens have summed up: probabilities while they think, results where they stand."""
+    """Running sums of probabilities, outputs, steps and remainders."""
 
     def __init__(self, threshold: float, x_BTD: Tensor) -> None:
         wide = torch.promote_types(x_BTD.dtype, torch.float32)
@@ -263,7 +250,7 @@ class _Tally:
     def add(
         self, state_BAD: Tensor, p_BA: Tensor, pack: Pack, inner: Pack, *, last: bool
     ) -> Tensor:
-        """Count one step of the packed tokens; return which of them think on."""
+        """Add one step of the packed tokens; return which of them continue."""
         before_BA = inner.gather(self.total_BA)
         self.total_BA = before_BA + p_BA
         weighed = weigh_step(p_BA, before_BA, threshold=self.threshold, last=last)
@@ -325,7 +312,7 @@ class _View:
 
 
 class _CachedView(_View):
-    """What the caches hold, and each other."""
+    """Cached keys and values, and those of the new tokens."""
 
     keeps_all_steps = True
 
@@ -335,7 +322,7 @@ class _CachedView(_View):
         self.step = step
 
     def attend(self, layer: int, q_BAHK: Tensor, pack: Pack) -> Tensor:
-        """Attend to what the cache of this step holds."""
+        """Attend to the cache of this step."""
         k, v, keep = self._store(layer)
         if self.step.fresh:
             return super().attend(layer, q_BAHK, pack)
@@ -344,7 +331,7 @@ class _CachedView(_View):
         return attend(q_BAHK.transpose(1, 2), k, v, keep=keep)
 
     def finish(self, layer: int) -> None:
-        """Store what was last computed in the caches of this step and all after it."""
+        """Store the final keys and values for this step and all later ones."""
         for later in range(layer, len(self.caches)):
             self._store(later)
 
@@ -366,11 +353,11 @@ class PonderingConfig(HaltingConfig):
     """Keys of `pondering`."""
 
     steps: int = Field(default=8, ge=1, le=STEP_LIMIT)
-    """Most steps of a cell over one token."""
+    """Maximum steps per token."""
 
 
 class PonderingGru(Ponders, Gru):
-    """A GRU each of whose states is the mean of several."""
+    """A GRU with several steps per token."""
 
     def __init__(self, width: int, config: PonderingConfig) -> None:
         super().__init__(width, flags=1)
@@ -378,15 +365,15 @@ class PonderingGru(Ponders, Gru):
         self.halting = Halting(width, config)
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
-        """One whole pass; `keep_BT` marks what is no padding."""
-        h_BTD, pondered = self._think(x_BTD, None, keep_BT)
+        """Run a whole pass; `keep_BT` marks real tokens."""
+        h_BTD, pondered = self._run_steps(x_BTD, None, keep_BT)
         self.record(pondered, self.config.ponder if self.training else None)
         return self.out(h_BTD)
 
     def _run(self, x_BTD: Tensor, before_BD: Tensor) -> Tensor:
-        return self._think(x_BTD, before_BD, None)[0]
+        return self._run_steps(x_BTD, before_BD, None)[0]
 
-    def _think(
+    def _run_steps(
         self, x_BTD: Tensor, before_BD: Tensor | None, keep_BT: Tensor | None
     ) -> tuple[Tensor, Pondered]:
         dtype = self.out.weight.dtype
@@ -397,7 +384,7 @@ class PonderingGru(Ponders, Gru):
 
 
 class PonderingBothWays(Ponders, BothWays):
-    """Two such cells over a source; a token costs the steps of both."""
+    """A bidirectional layer with several steps per token; the steps of both directions count."""
 
     def __init__(self, width: int, config: PonderingConfig, *, core: str) -> None:
         super().__init__(width, core=core, flags=1)
@@ -406,26 +393,29 @@ class PonderingBothWays(Ponders, BothWays):
         self.halting_back = Halting(width, config)
 
     def forward(self, x_BTD: Tensor, positions: Positions, keep_BT: Tensor | None = None) -> Tensor:
-        """One whole pass; `keep_BT` marks what is no padding, which stands on the right."""
+        """Run a whole pass; `keep_BT` marks real tokens (right-padded rows)."""
         x_BTD, width = x_BTD.to(self.out.weight.dtype), x_BTD.shape[2]
-        turn_BT = _turned(x_BTD, keep_BT)
+        reversed_BT = _reversed_index(x_BTD, keep_BT)
         with torch.autocast(x_BTD.device.type, enabled=False):
             ahead = _Cell.of(self.states, self.halting, self.config)
             back = _Cell.of(self.states, self.halting_back, self.config, end="_reverse")
-            state_BTS, one = ahead.walk(x_BTD, None, keep_BT)
-            behind_BTS, two = back.walk(_take(x_BTD, turn_BT), None, keep_BT)
-            h_BTE = torch.cat([state_BTS[..., :width], _take(behind_BTS, turn_BT)[..., :width]], -1)
+            state_BTS, forward = ahead.walk(x_BTD, None, keep_BT)
+            back_BTS, backward = back.walk(_take(x_BTD, reversed_BT), None, keep_BT)
+            back_BTD = _take(back_BTS, reversed_BT)[..., :width]
+            h_BTE = torch.cat([state_BTS[..., :width], back_BTD], -1)
             y_BTD = self.out(h_BTE)
-        both = (a_BT + b_BT.gather(1, turn_BT) for a_BT, b_BT in zip(one, two, strict=True))
+        both = (
+            a_BT + b_BT.gather(1, reversed_BT) for a_BT, b_BT in zip(forward, backward, strict=True)
+        )
         self.record(Pondered(*both), self.config.ponder if self.training else None)
         return y_BTD
 
 
 class _Cell(NamedTuple):
-    """One direction of a recurrent layer, and what halts it."""
+    """The weights of one direction of a recurrent layer, and its halting unit."""
 
     input_GE: Tensor
-    """W, its last column for the flag."""
+    """W; its last column is for the flag."""
     state_GD: Tensor
     """U."""
     input_bias_G: Tensor
@@ -438,7 +428,7 @@ class _Cell(NamedTuple):
     def of(
         cls, layer: nn.RNNBase, halting: Halting, config: PonderingConfig, *, end: str = ""
     ) -> "_Cell":
-        """Take the weights of one direction of a layer."""
+        """Select the weights of one direction of a layer."""
         w, u, b, d = (f"{name}_l0{end}" for name in _WEIGHTS)
         weights = (getattr(layer, w), getattr(layer, u), getattr(layer, b), getattr(layer, d))
         return cls(*weights, halting, config.threshold, config.steps)
@@ -446,26 +436,28 @@ class _Cell(NamedTuple):
     def walk(
         self, x_BTD: Tensor, before_BS: Tensor | None, keep_BT: Tensor | None
     ) -> tuple[Tensor, Pondered]:
-        """Think about one token after the other; return the states after each."""
+        """Process the tokens in order; return the state after each."""
         given_BTG = F.linear(x_BTD, self.input_GE[:, :-1], self.input_bias_G)
         gates, width = self.state_GD.shape
-        if before_BS is None:  # an LSTM has four gates, and two vectors to remember
+        if before_BS is None:  # an LSTM has four gates and two state vectors
             before_BS = x_BTD.new_zeros(len(x_BTD), 2 * width if gates == 4 * width else width)
-        state_BS, thoughts = before_BS, []
+        state_BS, results = before_BS, []
         for t, given_BG in enumerate(given_BTG.unbind(1)):
             real_B = None if keep_BT is None else keep_BT[:, t]
-            thoughts.append(self.think(given_BG, state_BS, real_B))
-            state_BS = thoughts[-1][0]
-        states, steps, remainders = (torch.stack(one, dim=1) for one in zip(*thoughts, strict=True))
+            results.append(self.ponder(given_BG, state_BS, real_B))
+            state_BS = results[-1][0]
+        states, steps, remainders = (
+            torch.stack(parts, dim=1) for parts in zip(*results, strict=True)
+        )
         return states, Pondered(steps, remainders)
 
-    def think(
+    def ponder(
         self, given_BG: Tensor, state_BS: Tensor, real_B: Tensor | None
     ) -> tuple[Tensor, Tensor, Tensor]:
-        """Think about one token of every row; return the mean state, N and R."""
+        """Run the steps of one token of every row; return the mean state, N and R."""
         wide = torch.promote_types(state_BS.dtype, torch.float32)
         mean_BS = torch.zeros_like(state_BS, dtype=wide)
-        taken_B = remainder_B = mean_BS[:, 0]
+        steps_B = remainder_B = mean_BS[:, 0]
         row_A = torch.arange(len(state_BS), device=state_BS.device)
         if real_B is not None:
             row_A = real_B.nonzero()[:, 0]
@@ -480,41 +472,41 @@ class _Cell(NamedTuple):
             weighed = weigh_step(p_A, before_A, threshold=self.threshold, last=last)
             mean_BS = _add(mean_BS, row_A, weighed.weight[:, None] * state_AS)
             remainder_B = _add(remainder_B, row_A, weighed.remainder)
-            taken_B = _add(taken_B, row_A, torch.ones_like(p_A))
-            on_C = (~weighed.halts).nonzero()[:, 0]
-            if not len(on_C):
+            steps_B = _add(steps_B, row_A, torch.ones_like(p_A))
+            active_C = (~weighed.halts).nonzero()[:, 0]
+            if not len(active_C):
                 break
-            row_A, before_A = _rows(row_A, on_C), _rows(before_A + p_A, on_C)
-            given_AG, state_AS = _rows(given_AG, on_C), _rows(state_AS, on_C)
-        return mean_BS.to(state_BS.dtype), taken_B, remainder_B
+            row_A, before_A = _rows(row_A, active_C), _rows(before_A + p_A, active_C)
+            given_AG, state_AS = _rows(given_AG, active_C), _rows(state_AS, active_C)
+        return mean_BS.to(state_BS.dtype), steps_B, remainder_B
 
     def step(self, given_AG: Tensor, state_AS: Tensor) -> Tensor:
-        """Run the cell once; see `nn.layer.recurrent` for its equations."""
+        """Run the cell once; see `nn.layer.recurrent` for the equations."""
         width = self.state_GD.shape[1]
         h_AD = state_AS[:, :width]
-        known_AG = F.linear(h_AD, self.state_GD, self.state_bias_G)
+        state_AG = F.linear(h_AD, self.state_GD, self.state_bias_G)
         if state_AS.shape[1] == width:
             r_given, z_given, n_given = given_AG.chunk(3, dim=-1)
-            r_known, z_known, n_known = known_AG.chunk(3, dim=-1)
-            n_AD = (n_given + (r_given + r_known).sigmoid() * n_known).tanh()
-            return torch.lerp(n_AD, h_AD, (z_given + z_known).sigmoid())
-        i_AD, f_AD, g_AD, o_AD = (given_AG + known_AG).chunk(4, dim=-1)
+            r_state, z_state, n_state = state_AG.chunk(3, dim=-1)
+            n_AD = (n_given + (r_given + r_state).sigmoid() * n_state).tanh()
+            return torch.lerp(n_AD, h_AD, (z_given + z_state).sigmoid())
+        i_AD, f_AD, g_AD, o_AD = (given_AG + state_AG).chunk(4, dim=-1)
         c_AD = f_AD.sigmoid() * state_AS[:, width:] + i_AD.sigmoid() * g_AD.tanh()
         return torch.cat([o_AD.sigmoid() * c_AD.tanh(), c_AD], dim=-1)
 
 
 def _rows(x_B: Tensor, row_A: Tensor) -> Tensor:
-    """Take some rows; `row_A` names them in order, so as many as there are means all."""
+    """Select rows; `row_A` is sorted, so full length means all rows."""
     return x_B if len(row_A) == len(x_B) else x_B.index_select(0, row_A)
 
 
 def _add(into_B: Tensor, row_A: Tensor, y_A: Tensor) -> Tensor:
-    """Return `into_B` with something added to some rows."""
+    """Return `into_B` with `y_A` added to some rows."""
     return into_B + y_A if len(row_A) == len(into_B) else into_B.index_add(0, row_A, y_A)
 
 
-def _turned(x_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
-    """Return where each token stands when its row is read backwards; padding stays behind."""
+def _reversed_index(x_BTD: Tensor, keep_BT: Tensor | None) -> Tensor:
+    """Return the index of each token in its reversed row; padding stays at the end."""
     rows, tokens, _ = x_BTD.shape
     place_T = torch.arange(tokens, device=x_BTD.device)
     if keep_BT is None:

@@ -1,13 +1,13 @@
-"""Pair attention: the encoder's states meet each other once more, behind the last layer.
+"""Pair attention: additional attention among the encoder's outputs.
 
     a_i  = softmax over j of (Q x_i) . (K x_j) / sqrt(D)
-    g_i  = softmax over j of t a_ij                         once more: weights become mild
+        g_i  = softmax over j of t a_ij                         smooths the weights
     p_i  = sum over j of g_ij x_j                           j: every real position but the last one
     y_i  = x_i + (W x_0) * x_i + U p_i
 
-x_0 is the first state of the row, which weighs the channels of all others. W and U are zero at the
-start, so y = x; t is a trained number that starts at 1. The last real position is the end token: it
-is read, but reads as nobody's partner.
+x_0 is the first state of the row, which scales the channels of all others. W and U start at zero,
+so y = x; t is a trained number that starts at 1. The last real position is the end token, which is
+masked as a partner.
 """
 
 import torch
@@ -20,7 +20,7 @@ __all__ = ["PairAttention"]
 
 
 class PairAttention(nn.Module):
-    """Holds a number for every pair of positions, never a vector."""
+    """Attention with a number, not a vector, per pair of positions."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
@@ -33,23 +33,23 @@ class PairAttention(nn.Module):
         """U."""
 
     def reset(self) -> None:
-        """Start as the identity."""
+        """Initialise to the identity."""
         nn.init.ones_(self.sharpness)
         nn.init.zeros_(self.gate_DD)
         nn.init.zeros_(self.mix_DD)
 
     def forward(self, x_BSD: Tensor, keep_BS: Tensor | None = None) -> Tensor:
-        """Return the states that a decoder reads; `keep_BS` marks real positions."""
+        """Return the new states; `keep_BS` marks real positions."""
         gate_B1D = F.linear(x_BSD[:, :1], self.gate_DD)
         pooled_BSD = self.weights(x_BSD, keep_BS).to(x_BSD.dtype) @ x_BSD
         return x_BSD + gate_B1D * x_BSD + F.linear(pooled_BSD, self.mix_DD)
 
     def weights(self, x_BSD: Tensor, keep_BS: Tensor | None = None) -> Tensor:
-        """Return g of every pair, [B, S, S]; a row of one token has no partner and all zeros."""
+        """Return g of every pair, [B, S, S]; all zeros for rows of one token."""
         q_BSD, k_BSD = self.query_key(x_BSD).chunk(2, dim=-1)
         score_BSS = q_BSD @ k_BSD.transpose(1, 2) * q_BSD.shape[-1] ** -0.5
         real_BS = _all(x_BSD) if keep_BS is None else keep_BS
-        # A large finite value: a row without partners must not become NaN.
+        # Finite, so that a row without partners does not become NaN.
         lowest = torch.finfo(score_BSS.dtype).min
         once_BSS = score_BSS.masked_fill(~real_BS[:, None], lowest).softmax(-1)
         partner_B1S = _without_last(real_BS)[:, None]
@@ -62,5 +62,5 @@ def _all(x_BSD: Tensor) -> Tensor:
 
 
 def _without_last(real_BS: Tensor) -> Tensor:
-    """Take the last real position of every row out; rows are padded on the right."""
+    """Clear the last real position of every right-padded row."""
     return real_BS & F.pad(real_BS[:, 1:], (0, 1))

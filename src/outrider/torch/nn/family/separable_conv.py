@@ -1,15 +1,15 @@
-"""Separable convolutions where the feed-forward stands (Dehghani et al., 2018, arXiv:1807.03819).
+"""Separable convolutions in place of the feed-forward (Dehghani et al., 2018, arXiv:1807.03819).
 
     u_i = sum_d a_d * x_(i-d)                a_d a number for every channel
     h_i = f(W1 u_i + b1)                     gated   f(W1 u_i + b1) * (W3 u_i + b3)
     y_i = W2 (sum_d c_d * h_(i-d)) + b2      c_d a number for every inner unit
 
-Each filter looks at neighbours channel by channel, each matrix at channels place by place: together
-they are a convolution taken apart (Chollet, 2017). In a decoder d is 0 .. W-1, in an encoder around
-0; before and behind a text there is nothing, neither x nor h. A filter starts as the identity, so a
+Each filter is a depthwise convolution along the text, each matrix mixes the channels of a position;
+together they form a separable convolution (Chollet, 2017). In a decoder d is 0 .. W-1, in an
+encoder it is centred at 0; beyond the text x and h are zero. A filter starts as the identity, so a
 new layer is a plain feed-forward.
 
-Decoding keeps the last W - 1 vectors of both filters, of every row.
+Decoding keeps the last W - 1 vectors of both filters of every row.
 """
 
 from collections.abc import Callable, Sequence
@@ -27,7 +27,7 @@ __all__ = ["SeparableConv"]
 
 
 class SeparableConv(FeedForward):
-    """A feed-forward both of whose products see a few neighbours."""
+    """A feed-forward with a short convolution before each product."""
 
     def __init__(
         self,
@@ -46,7 +46,7 @@ class SeparableConv(FeedForward):
         self.inner_filter = Correlation(second, inner, ahead=ahead)
 
     def forward(self, x_BTD: Tensor, keep_BT: Tensor | None = None) -> Tensor:
-        """Run whole texts; `keep_BT` marks what is no padding, which is nobody's neighbour."""
+        """Run whole texts; `keep_BT` marks real tokens; padding is masked."""
 
         def look(near: Correlation, x_BTE: Tensor) -> Tensor:
             if keep_BT is not None:

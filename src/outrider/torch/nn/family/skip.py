@@ -1,10 +1,10 @@
-"""Skipping: layers that rare tokens and padding take no part in (FAT, section 3.2).
+"""Skipping: layers that leave out rare tokens and padding (FAT, section 3.2).
 
     active(i) = token i is no padding, and count(token i) >= below * V      V the vocabulary's size
     layer     = y_i from the active tokens alone where i is active,  y_i = x_i where it is not
 
-`count` is how often a token occurs in the training data. The active tokens of every row are packed
-and the layer runs on these; what is left out is nobody's key and costs nothing.
+`count` is the number of occurrences of a token in the training data. The active tokens of every row
+are packed and the layer runs on these; skipped tokens are masked as keys and cost nothing.
 """
 
 import math
@@ -38,28 +38,28 @@ class SkipConfig(Config):
 
 
 class Router(nn.Module):
-    """Says which tokens take part."""
+    """Selects the active tokens."""
 
     count_V: Tensor
 
     def __init__(self, vocabulary: int, *, below: float) -> None:
         super().__init__()
         self.least = math.ceil(below * vocabulary)
-        # Saved with the weights. Until tokens have been counted, none is rare.
+        # Saved with the weights. Before counts are set, all tokens are active.
         self.register_buffer("count_V", torch.full((vocabulary,), UNCOUNTED))
 
     def set_counts(self, count_V: Tensor) -> None:
-        """Say how often every token occurs in the training data."""
+        """Set the number of occurrences of every token in the training data."""
         self.count_V.copy_(count_V)
 
     def forward(self, ids_BT: Tensor, keep_BT: Tensor | None) -> Tensor:
-        """Return the tokens that are common enough and no padding."""
+        """Return the mask of active tokens."""
         active_BT = self.count_V[ids_BT] >= self.least
         return active_BT if keep_BT is None else active_BT & keep_BT
 
 
 class SkippingStack(Stack):
-    """An encoder some of whose layers run on the active tokens only."""
+    """An encoder with layers that run on the active tokens only."""
 
     def __init__(
         self,
@@ -83,11 +83,11 @@ class SkippingStack(Stack):
         seen: list[Tensor] | None = None,
         active_BT: Tensor | None = None,
     ) -> Tensor:
-        """One whole pass; `active_BT` marks the tokens that take part in layers that skip."""
+        """Run a whole pass; `active_BT` marks the tokens of layers that skip."""
         assert sources is None, "an encoder has no source"
         if active_BT is None:
             return super().forward(x_BTD, positions, keep_BT, sources, seen)
-        pack = Pack.of(active_BT, shrink=not self._watched)
+        pack = Pack.of(active_BT, shrink=not self._hooked)
         for layer, block in enumerate(self.blocks):
             if layer not in self.layers:
                 x_BTD = block(self.locate(x_BTD, positions, layer), positions, keep_BT)
@@ -100,6 +100,6 @@ class SkippingStack(Stack):
         return x_BTD if self.norm is None else self.norm(x_BTD)
 
     @property
-    def _watched(self) -> bool:
-        """Whoever listens to an attention, to draw its weights, is shown all tokens in place."""
+    def _hooked(self) -> bool:
+        """Whether hooks record attention weights, which need all tokens in place."""
         return any(block.attention.attention._forward_pre_hooks for block in self.blocks)
