@@ -306,7 +306,7 @@ def test_an_encoder_that_cannot_be_built(tmp_path: Path) -> None:
     save_encoder(tmp_path)
     values = spec(tmp_path)
     values["config"]["num_attention_heads"] = 5
-    with pytest.raises(ModelError, match=r"encoder\.config: no encoder can be built from it"):
+    with pytest.raises(ModelError, match=r"encoder\.config: cannot build the encoder"):
         Seq2Seq(Seq2SeqConfig(encoder=values))
     del values["freeze"]
     with pytest.raises(ConfigError, match=r"encoder\.freeze: is missing"):

@@ -315,7 +315,7 @@ def test_a_folder_without_a_fitting_drafter_is_refused(
     model.save_pretrained(tmp_path)
     with pytest.raises(ModelError, match="has no drafter"):
         model.generate(**inputs(), max_new_tokens=3, custom_generate=tandem(tmp_path))
-    with pytest.raises(ConfigError, match=r"draft_tokens: got 9, but this drafter guesses 1 to 6"):
+    with pytest.raises(ConfigError, match=r"draft_tokens: got 9, but this drafter drafts 1 to 6"):
         model.generate(**inputs(), max_new_tokens=3, custom_generate=tandem(folder, draft_tokens=9))
     other = new_marian(decoder_layers=1)
     with pytest.raises(ModelError, match="drafter"):

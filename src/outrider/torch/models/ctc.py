@@ -4,9 +4,9 @@
     h   = layers(x)                                          every slot sees every slot
     z_u = head(h_u) + b                                      the target's own head
 
-The target's padding token is the blank (`nn.ctc` says how slots read as a text). A slot's token may
-be known: then W e(token) is added to x_u. Training gives some slots theirs (GLAT, Qian et al.,
-2021, arXiv:2008.07905), refinement those that the last pass was sure of.
+The target's padding token is the blank (see `nn.ctc`). If the token of a slot is known, W e(token)
+is added to x_u. Training reveals the tokens of some slots (GLAT, Qian et al., 2021,
+arXiv:2008.07905), refinement those of confident slots of the last pass.
 """
 
 from collections.abc import Mapping
@@ -35,7 +35,7 @@ __all__ = ["Ctc", "split_weights"]
 
 
 class Ctc(PreTrainedModel):
-    """Writes what the target it is bound to would write, all at once."""
+    """Decodes all tokens at once with the encoder, embeddings and head of its target."""
 
     config_class = CtcConfig
     config: CtcConfig
@@ -43,9 +43,9 @@ class Ctc(PreTrainedModel):
     main_input_name = "input_ids"
     _supports_sdpa = True
     target: Seq2Seq
-    """Its encoder is read, its embeddings and head are used; set by `bind`."""
+    """The model whose encoder, embeddings and head are used; set by `bind`."""
     steps: Tensor
-    """Training batches seen so far: what the share of known slots depends on."""
+    """Training batches so far, which determine the share of known slots."""
     _packed_head: Tensor | None = None
 
     def __init__(self, config: CtcConfig) -> None:
@@ -53,7 +53,7 @@ class Ctc(PreTrainedModel):
         width = config.hidden_size
         self.copies = nn.Parameter(torch.zeros(config.upsample, width))
         self.position = SinusoidalPosition(width)
-        self.told = Linear(width, width, bias=False)  # saved models name it so: known tokens
+        self.told = Linear(width, width, bias=False)  # W; the name is that of the stored weight
         blocks = [
             build_block(config, _build_attention(config), cross=config.cross)
             for _ in range(config.layers)
@@ -64,23 +64,23 @@ class Ctc(PreTrainedModel):
         self.post_init()
 
     def bind(self, target: Seq2Seq) -> Self:
-        """Read this target's encoder. Its weights are ours to train only if the config is joint."""
+        """Attach to a target, whose weights are trained only if the config is joint."""
         self.config.check_target(target.config)
         if self.config.joint:
             self.target = target
         else:
-            self.__dict__["target"] = target  # past nn.Module, so that its weights are not ours
+            self.__dict__["target"] = target  # not registered as a submodule
         return self
 
     @property
     def reveal(self) -> float:
-        """Share of the wrong slots that training tells their token by now."""
+        """Current share of wrong slots whose token is revealed in training."""
         config = self.config
         done = min(1.0, int(self.steps) / config.reveal_steps)
         return config.reveal_start + (config.reveal_end - config.reveal_start) * done
 
     def encode(self, source_BS: Tensor, keep_BS: Tensor | None) -> Tensor:
-        """Read the source with the target's encoder, which learns from it only if joint."""
+        """Encode the source with the target's encoder, with gradients only if joint."""
         with torch.set_grad_enabled(self.config.joint and torch.is_grad_enabled()):
             return self.target.encode(source_BS, keep_BS)
 
@@ -90,11 +90,11 @@ class Ctc(PreTrainedModel):
         keep_BS: Tensor | None = None,
         known_BU: Tensor | None = None,
     ) -> Tensor:
-        """Score every word at all slots of all rows: [B, U, V]; arguments as in `run`."""
+        """Score every token at all slots of all rows: [B, U, V]; arguments as in `run`."""
         return self.logits(self.run(memory_BSD, keep_BS, known_BU))
 
     def states(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return what the head would read, and which of it is real: a drafter looks at it."""
+        """Return the inputs of the head and their mask, for a drafter."""
         keep_BU = None
         if keep_BS is not None:
             keep_BU = keep_BS.repeat_interleave(self.config.upsample, dim=1)
@@ -109,9 +109,9 @@ class Ctc(PreTrainedModel):
         """Run all slots of all rows: [B, U, D].
 
         Args:
-            memory_BSD: What the target's encoder gave.
-            keep_BS: Its real positions; None where all are.
-            known_BU: Tokens that slots are given, -1 where none is.
+            memory_BSD: Output of the target's encoder.
+            keep_BS: Its real positions; None without padding.
+            known_BU: Known tokens of slots, -1 where unknown.
         """
         config, copies = self.config, self.config.upsample
         x_BUD = memory_BSD.repeat_interleave(copies, dim=1)
@@ -128,24 +128,24 @@ class Ctc(PreTrainedModel):
         return self.decoder(x_BUD, positions, keep_BU, sources)
 
     def count(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> Tensor:
-        """Real slots of each row."""
+        """Return the number of real slots of each row."""
         batch, length, _ = memory_BSD.shape
         if keep_BS is None:
             return torch.full((batch,), length * self.config.upsample, device=memory_BSD.device)
         return keep_BS.sum(1) * self.config.upsample
 
     def logits(self, hidden_BUD: Tensor) -> Tensor:
-        """Score every word, the blank among them, with the target's head and a bias of our own."""
+        """Score every token, including the blank, with the target's head and an own bias."""
         head_VD = self.target.head_weight
         if not self.config.joint:
             head_VD = head_VD.detach()
         return product(hidden_BUD, head_VD, self.bias, self._packed_head)
 
     def lengths(self, labels_BT: Tensor) -> Tensor:
-        """Count the labels of each row without the end token, which no slot says."""
+        """Count the labels of each row without end tokens, which have no slot."""
         ends = self.target.config.end_tokens
-        unsaid = torch.tensor([IGNORED, *ends], device=labels_BT.device)
-        return (~torch.isin(labels_BT, unsaid)).sum(1)
+        excluded = torch.tensor([IGNORED, *ends], device=labels_BT.device)
+        return (~torch.isin(labels_BT, excluded)).sum(1)
 
     def forward(
         self,
@@ -158,16 +158,16 @@ class Ctc(PreTrainedModel):
         num_items_in_batch: float | None = None,
         **_: Any,
     ) -> CausalLMOutput:
-        """Run all slots; with labels also the loss, to which a joint model adds the target's.
+        """Run all slots; with labels, compute the loss, with the target's for a joint model.
 
         Args:
             input_ids: Source tokens, padded on the right.
             attention_mask: 1 for source tokens that are not padding.
-            labels: Target tokens wanted, end token last, -100 where none is.
-            memory: What the encoder gave for this source, where it has run already.
-            known: Tokens that slots are given, -1 where none is.
+            labels: Target tokens, end token last, -100 where unlabelled.
+            memory: Output of the encoder for this source, if it has run already.
+            known: Known tokens of slots, -1 where unknown.
             label_smoothing: Weight of the uniform distribution in the loss.
-            num_items_in_batch: What to divide the summed loss by; by default the labels counted.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
         """
         keep_BS = right_padding(attention_mask)
         if memory is None:
@@ -189,12 +189,12 @@ class Ctc(PreTrainedModel):
         if self.config.joint and self.config.ar_weight:
             target = self.target
             hidden_BTD = target.decode(target.shift_right(labels), memory, keep_BS)
-            own = target.loss(hidden_BTD, labels, smoothing=label_smoothing, items=items)
-            loss = loss + self.config.ar_weight * own
+            target_loss = target.loss(hidden_BTD, labels, smoothing=label_smoothing, items=items)
+            loss = loss + self.config.ar_weight * target_loss
         return CausalLMOutput(loss=loss, logits=None if self.training else logits_BUV)
 
     def pack_weights(self) -> None:
-        """Trade memory for speed on a CPU; only for a model that is not trained any more."""
+        """Pack weights for speed on a CPU, at the cost of memory; the model must not be trained."""
         if not packable(self.bias):
             return
         for part in (self.decoder, self.told):
@@ -226,7 +226,7 @@ def _build_attention(config: CtcConfig) -> SelfAttention:
 
 
 def split_weights(weights: Mapping[str, Tensor]) -> tuple[dict[str, Tensor], dict[str, Tensor]]:
-    """Take the weights of a joint model apart: the parallel decoder's own, and the target's."""
+    """Split the weights of a joint model into those of the parallel decoder and of the target."""
     prefix = "target."
     own = {name: weight for name, weight in weights.items() if not name.startswith(prefix)}
     theirs = {name.removeprefix(prefix): weights[name] for name in weights.keys() - own.keys()}

@@ -1,8 +1,8 @@
-"""CTranslate2: our weights in the layout that this library reads.
+"""Export to CTranslate2.
 
-Its specification of a Transformer is filled weight by weight. The library stacks queries, keys and
-values as we do, so almost everything is a new name. Tokens that may never be written get a bias
-that no score outweighs, which costs nothing while decoding.
+Fills the library's specification of a Transformer. The library stacks queries, keys and values in
+the same way, so mostly the names differ. Suppressed tokens get a large negative bias, which costs
+nothing while decoding.
 """
 
 from collections.abc import Collection, Sequence
@@ -24,14 +24,14 @@ __all__ = ["FORBIDDEN", "QUANTIZATIONS", "TokenNames", "to_ctranslate2"]
 
 QUANTIZATIONS = ("float32", "int8")
 FORBIDDEN = -1e9
-"""Added to the score of a token that is never to be written."""
+"""Logit bias of suppressed tokens."""
 ACTIVATIONS = {"relu": "RELU", "gelu": "GELU", "gelu_tanh": "GELUTanh", "silu": "SWISH"}
-"""Our name of an activation: theirs."""
+"""CTranslate2's names of activations."""
 POSITIONS = ("sinusoidal", "learned")
 
 
 class TokenNames(NamedTuple):
-    """The name of every token, by id; the two sides may differ."""
+    """Names of the tokens of both sides, by id."""
 
     source: Sequence[str]
     target: Sequence[str]
@@ -39,14 +39,14 @@ class TokenNames(NamedTuple):
 
 
 def to_ctranslate2(
-    model: Seq2Seq, words: TokenNames, *, suppress: Collection[int], quantization: str
+    model: Seq2Seq, names: TokenNames, *, suppress: Collection[int], quantization: str
 ) -> Any:
-    """Return the library's specification with these weights; `save` writes it to a folder.
+    """Return the library's specification with these weights; its `save` writes a folder.
 
     Args:
-        model: A portable encoder-decoder (`models/portable.py`).
-        words: The names of its tokens.
-        suppress: Tokens that are never written.
+        model: An encoder-decoder in the portable layout (`formats/layout.py`).
+        names: The names of its tokens.
+        suppress: Tokens that are never generated.
         quantization: float32, or int8 for the weights of every matrix product.
     """
     if quantization not in QUANTIZATIONS:
@@ -68,7 +68,7 @@ def to_ctranslate2(
     spec.decoder.embeddings.weight = _array(model.tokens.weight)
     spec.decoder.projection.weight = _array(model.head_weight)
     spec.decoder.projection.bias = _array(_head_bias(model, suppress))
-    _fill_names(spec, config, words)
+    _fill_names(spec, config, names)
     spec.validate()
     spec.optimize(quantization=quantization)
     return spec
@@ -77,8 +77,8 @@ def to_ctranslate2(
 def _library() -> Any:
     try:
         import ctranslate2
-    except ImportError:
-        raise MissingExtraError("ctranslate2", "peers", "an export for CTranslate2") from None
+    except ImportError as error:
+        raise MissingExtraError("ctranslate2", "peers", "an export for CTranslate2") from error
     return ctranslate2
 
 
@@ -97,16 +97,16 @@ def _check_exportable(config: Seq2SeqConfig) -> None:
         raise ModelError(f"eos_token_id lists {ends}; a folder of CTranslate2 holds one end token")
 
 
-def _fill_names(spec: Any, config: Seq2SeqConfig, words: TokenNames) -> None:
-    """Name the tokens; a model may have more of them than its tokenizer."""
+def _fill_names(spec: Any, config: Seq2SeqConfig, names: TokenNames) -> None:
+    """Set the vocabularies; a model may have more tokens than its tokenizer."""
     source, target = (
-        [*names, *(f"<unused {n}>" for n in range(len(names), config.vocab_size))]
-        for names in words[:2]
+        [*side, *(f"<unused {n}>" for n in range(len(side), config.vocab_size))]
+        for side in names[:2]
     )
     spec.register_source_vocabulary(source)
     spec.register_target_vocabulary(target)
     spec.config.eos_token = target[config.end_tokens[0]]
-    spec.config.unk_token = target[words.unknown]
+    spec.config.unk_token = target[names.unknown]
     spec.config.decoder_start_token = target[config.decoder_start_token_id]
     spec.config.add_source_eos = True
 
@@ -147,7 +147,7 @@ def _fill_product(spec: Any, weight: Tensor, bias: Tensor) -> None:
 
 
 def _fill_norm(spec: Any, norm: Norm) -> None:
-    assert isinstance(norm, nn.LayerNorm), "other norms were refused"
+    assert isinstance(norm, nn.LayerNorm), "_check_exportable refuses other norms"
     spec.gamma, spec.beta = _array(norm.weight), _array(norm.bias)
 
 
@@ -160,7 +160,7 @@ def _head_bias(model: Seq2Seq, suppress: Collection[int]) -> Tensor:
 
 
 def _position_rows(model: Seq2Seq, position: nn.Module | None) -> Tensor:
-    """What is added at every position; CTranslate2 reads and writes no further."""
+    """Return the position encodings up to `max_positions`, the limit of the exported model."""
     if isinstance(position, LearnedPosition):
         return position.table.weight
     assert isinstance(position, SinusoidalPosition)

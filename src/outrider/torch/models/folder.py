@@ -1,7 +1,4 @@
-"""From what a folder holds to PyTorch models: `formats` reads and checks it, this builds.
-
-The parts of PyTorch models as a folder would hold them: descriptions, and arrays by name.
-"""
+"""Build PyTorch models from model folders, which `formats` reads and checks, and back."""
 
 import warnings
 from collections.abc import Iterator, Mapping
@@ -66,9 +63,9 @@ OWN: dict[str, tuple[type[PreTrainedConfig], type[Seq2Seq | LanguageModel]]] = {
     LanguageModelConfig.model_type: (LanguageModelConfig, LanguageModel),
 }
 BUFFERS = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias", "rotary_emb.inv_freq")
-"""Ends of names of buffers that pretrained encoders compute themselves."""
+"""Suffixes of buffers that pretrained encoders compute themselves."""
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
-"""Ends of names in the first files of BERT and its kin: what they are called now."""
+"""Suffixes of names in early BERT checkpoints, and their current form."""
 
 _SideDecoder = TypeVar("_SideDecoder", bound=PreTrainedModel)
 
@@ -76,7 +73,7 @@ _SideDecoder = TypeVar("_SideDecoder", bound=PreTrainedModel)
 def load_model(
     folder: str | Path, *, dtype: str = "float32", device: str | torch.device = "cpu"
 ) -> Seq2Seq | LanguageModel:
-    """Load a model of ours or of Marian's; nothing is downloaded."""
+    """Load a model from a local folder."""
     if dtype not in DTYPES:
         raise ModelError(f"dtype: got {dtype!r}, expected one of {', '.join(DTYPES)}")
     return build_model(read_model(folder), dtype=dtype, device=device)
@@ -89,7 +86,7 @@ def build_model(
     device: str | torch.device = "cpu",
     copy: bool = True,
 ) -> Seq2Seq | LanguageModel:
-    """Build the model that was read from a folder; without `copy`, on its memory where it can."""
+    """Build a model from the parts of a folder; without `copy`, on their memory if possible."""
     config_class, model_class = OWN[part.config.model_type]
     with torch.device("meta"), _naming(part.folder / "config.json"):
         model = model_class(_config(config_class, part.config))
@@ -100,7 +97,7 @@ def build_model(
 
 
 def load_masked_lm(folder: str | Path) -> MaskedLm | None:
-    """Load a masked language model; None if the folder holds another model."""
+    """Load a masked language model; None if the folder contains another model."""
     part = read_masked_lm(folder)
     if part is None:
         return None
@@ -112,15 +109,15 @@ def load_masked_lm(folder: str | Path) -> MaskedLm | None:
 
 def load_config(folder: str | Path) -> Seq2SeqConfig | LanguageModelConfig:
     """Read and check `config.json`."""
-    description = read_config(folder)
+    spec = read_config(folder)
     with _naming(Path(folder) / "config.json"):
-        return _config(OWN[description.model_type][0], description)
+        return _config(OWN[spec.model_type][0], spec)
 
 
 def load_drafter(
     folder: str | Path, target: Seq2Seq | LanguageModel, parallel: ParallelDecoder | None = None
 ) -> Drafter | None:
-    """Load the drafter that lies with a model and bind it to that model; None if there is none.
+    """Load the drafter of a model folder and bind it to the model; None without a drafter.
 
     `parallel` is the model's CTC decoder, which the drafter may read.
     """
@@ -133,26 +130,26 @@ def build_drafter(
     target: Seq2Seq | LanguageModel,
     parallel: ParallelDecoder | None = None,
 ) -> Drafter:
-    """Build the drafter that was read from a folder, and bind it to its target."""
+    """Build a drafter from the parts of a folder, and bind it to its target."""
     drafter = _build_side_decoder(part, DrafterConfig, Drafter, target)
     with naming(part.folder):
         return drafter.bind(target, parallel)
 
 
 def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:
-    """Load the parallel decoder that lies with a model and bind it; None if there is none."""
+    """Load the parallel decoder of a model folder and bind it; None if there is none."""
     part = read_ctc(folder, target.config)
     return None if part is None else build_ctc(part, target)
 
 
 def build_ctc(part: Part[CtcSpec], target: Seq2Seq | LanguageModel) -> Ctc:
-    """Build the parallel decoder that was read from a folder, and bind it to its target."""
+    """Build a parallel decoder from the parts of a folder, and bind it to its target."""
     assert isinstance(target, Seq2Seq), "a language model has no source to read"
     return _build_side_decoder(part, CtcConfig, Ctc, target).bind(target)
 
 
 def read_encoder(folder: str | Path) -> dict[str, Any]:
-    """Read the config of a pretrained encoder, reduced to what says how it computes."""
+    """Read the config of a pretrained encoder, reduced to the keys that affect its computation."""
     path = Path(folder) / "config.json"
     values = read_values(path)
     with _naming(path):
@@ -160,7 +157,7 @@ def read_encoder(folder: str | Path) -> dict[str, Any]:
 
 
 def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
-    """Give an encoder the weights it was pretrained to; heads on top of it are left out."""
+    """Load the pretrained weights of an encoder, without its heads."""
     folder, model = Path(folder), encoder.model
     expected = model.state_dict()
     parts = {name for name, _ in model.named_children()}
@@ -182,9 +179,9 @@ def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
 
 
 def as_tensor(weight: Weight) -> Tensor:
-    """Return a stored array as a tensor over the same memory, which is not to be written to.
+    """Return a stored array as a read-only tensor over the same memory.
 
-    What is quantised is widened, in memory of its own.
+    Quantised arrays are dequantised into new memory.
     """
     if weight.scale is not None:
         return torch.from_numpy(weight.as_float32())
@@ -200,16 +197,16 @@ def _build_side_decoder(
     model_class: type[_SideDecoder],
     target: Model,
 ) -> _SideDecoder:
-    """Build a small model that belongs to `target`, in its number type and on its device."""
+    """Build a drafter or CTC decoder with the number type and device of `target`."""
     with torch.device("meta"), _naming(part.folder / "config.json"):
         model = model_class(_config(config_class, part.config))
     _fill(model, part, target.dtype, target.device)
     return model.eval()
 
 
-def _config(config_class: type[PreTrainedConfig], description: Any) -> Any:
-    """Give a description what needs PyTorch to be known."""
-    return config_class(**{one.name: getattr(description, one.name) for one in fields(description)})
+def _config(config_class: type[PreTrainedConfig], spec: Any) -> Any:
+    """Convert a spec to a PyTorch config."""
+    return config_class(**{field.name: getattr(spec, field.name) for field in fields(spec)})
 
 
 def _fill(
@@ -220,7 +217,7 @@ def _fill(
     *,
     copy: bool = True,
 ) -> None:
-    """Give a model on the meta device its weights, which must be exactly those it asks for."""
+    """Load the weights into a model on the meta device; names and shapes must match exactly."""
     part.check(_expected(model.state_dict()))
     part.check_values()
     with within_memory(str(part.folder)):
@@ -242,27 +239,27 @@ def _fill(
 def _expected(tensors: Mapping[str, Tensor]) -> dict[str, Expected]:
     return {
         name: Expected(
-            tuple(one.shape),
-            FLOATS if one.is_floating_point() else (str(one.dtype).removeprefix("torch."),),
+            tuple(tensor.shape),
+            FLOATS if tensor.is_floating_point() else (str(tensor.dtype).removeprefix("torch."),),
         )
-        for name, one in tensors.items()
+        for name, tensor in tensors.items()
     }
 
 
 @contextmanager
 def _naming(path: Path) -> Iterator[None]:
-    """Say which file it is that is wrong, also where Hugging Face finds it."""
+    """Prefix errors with the file's path, including those of Hugging Face's config checks."""
     with naming(path):
         try:
             yield
         except StrictDataclassError as error:
-            raise ValueError(str(error)) from None
+            raise ValueError(str(error)) from error
 
 
 def parts_of(
     model: Seq2Seq | LanguageModel, drafter: Drafter | None = None, ctc: Ctc | None = None
 ) -> Parts:
-    """Return a model, its drafter and its CTC decoder as they lie in memory, in float32."""
+    """Return the parts of a model in memory, with weights in float32."""
     return Parts(
         _part(model),
         None if drafter is None else _part(drafter),

@@ -1,12 +1,11 @@
 """The decoder-only language model.
 
-With `memory: M` it reads long texts segment by segment and remembers the last M tokens between two
-(`nn.stack.memory`). Without a memory at hand, and when it decodes, it is the same weights under a
-sliding window of M and one segment.
+With `memory: M` it reads long texts segment by segment with a memory of the last M tokens
+(`nn.stack.memory`). Without a memory, and when decoding, the same weights run with a sliding window
+of M in one segment.
 
-In training it may predict more than the next token, and from more than the last layer
-(`nn.next_tokens`). Its loss outside training, and what it writes, are of the last layer and the
-next token alone.
+In training it may also predict further tokens, and from lower layers (`nn.next_tokens`). Loss and
+logits outside training are those of the last layer and the next token.
 """
 
 from collections.abc import Iterator, Sequence
@@ -34,13 +33,13 @@ __all__ = ["LanguageModel", "SegmentOutput"]
 
 @dataclass
 class SegmentOutput(CausalLMOutput):
-    """What a segment gave, and what the next one remembers of it."""
+    """Output of a segment, and the memory for the next one."""
 
     memory: Memory | None = None
 
 
 class LanguageModel(Model):
-    """Predicts each token from those before it."""
+    """Predicts each token from the tokens before it."""
 
     config_class = LanguageModelConfig
     config: LanguageModelConfig
@@ -55,23 +54,23 @@ class LanguageModel(Model):
         self.post_init()
 
     def hidden(self, tokens_BT: Tensor, seen: list[Tensor] | None = None) -> Tensor:
-        """Run whole sequences: hidden states of all positions; `seen` collects every layer's."""
+        """Return hidden states of whole sequences; `seen` collects the output of each layer."""
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
         norm = self.decoder_embedding_norm
         x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions, norm=norm)
         return self.decoder(x_BTD, positions, self.real_tokens(tokens_BT), seen=seen)
 
     def new_memory(self, rows: int, tokens: int | None = None) -> Memory:
-        """Return an empty memory, by default of the size the model was trained with."""
+        """Return an empty memory, by default with the size of the config."""
         tokens = self.config.memory if tokens is None else tokens
         if not self.config.memory:
             raise InputError("this model has no memory; train one with model.memory above 0")
         return Memory.empty(self.decoder, rows, tokens)
 
     def read_segment(self, tokens_BT: Tensor, memory: Memory) -> tuple[Tensor, Memory]:
-        """Run the next tokens of every row: their hidden states, and the memory after them.
+        """Run the next segment of every row; return hidden states and the new memory.
 
-        The start token begins a document: its row forgets what came before.
+        The start token begins a document: its row forgets everything before.
         """
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
         norm = self.decoder_embedding_norm
@@ -79,7 +78,7 @@ class LanguageModel(Model):
         return run_segment(self.decoder, x_BTD, tokens_BT == self.config.bos_token_id, memory)
 
     def open(self, rows: int, *, capacity: int, slack: int = SLACK) -> DecoderState:
-        """Start `rows` empty rows with room for `capacity` tokens."""
+        """Return the state of `rows` empty rows for up to `capacity` tokens."""
         return DecoderState(
             self.decoder.new_caches(rows, capacity, slack),
             [None] * len(self.decoder.blocks),
@@ -100,26 +99,26 @@ class LanguageModel(Model):
         progress: float | None = None,
         **_: Any,
     ) -> SegmentOutput:
-        """Predict the next token everywhere. In training with labels only the loss is computed.
+        """Predict the next tokens; in training with labels, return only the loss.
 
         Args:
-            input_ids: Tokens, padded on the right.
-            attention_mask: 1 for tokens that are not padding.
-            labels: `input_ids` with -100 where nothing counts; shifted here, as Hugging Face does.
-                One column more names what follows the last token.
+            input_ids: Tokens, padded on the right. attention_mask: 1 for tokens that are not
+            padding. labels: `input_ids`, or -100 where unlabelled; shifted here, as in Hugging
+            Face. An extra
+                column is the label of the last token.
             label_smoothing: Weight of the uniform distribution in the loss.
-            num_items_in_batch: What to divide the summed loss by; by default the labels counted.
-            memory: What is remembered of the tokens before (`new_memory` at first); rows are then
-                segments that go on where the last ones ended.
-            progress: Share of the training that is over. If given, layers below the last predict
-                too; has no effect outside training or with a memory.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
+            memory: Memory of earlier tokens (`new_memory` at first); rows are then segments that
+                continue the previous ones.
+            progress: Share of the training that is over. If given, lower layers predict too, in
+                training without a memory.
         """
         if input_ids is None:
             raise InputError("forward needs input_ids")
-        right_padding(attention_mask)  # causal rows need no mask, only the right side padded
-        # From half of the training on the layers below count nothing, so they are not kept.
-        asked = self.training and progress is not None and progress < 0.5
-        seen: list[Tensor] | None = [] if asked else None
+        right_padding(attention_mask)  # checks the side; a causal model needs no mask
+        # From half of the training on, the weights of lower layers are 0.
+        lower = self.training and progress is not None and progress < 0.5
+        seen: list[Tensor] | None = [] if lower else None
         if memory is None:
             hidden_BTD = self.hidden(input_ids, seen)
         else:
@@ -136,7 +135,7 @@ class LanguageModel(Model):
         return SegmentOutput(loss=loss, logits=logits, memory=memory)
 
     def _below(self, seen: Sequence[Tensor], progress: float) -> Iterator[tuple[Tensor, float]]:
-        """Yield, of all layers but the last, those that still count, ready for the head."""
+        """Yield the normed outputs of lower layers with a positive loss weight."""
         norm = self.decoder.norm
         for x_BTD, weight in zip(seen, layer_weights(len(seen), progress), strict=False):
             if weight:
@@ -150,10 +149,10 @@ class LanguageModel(Model):
         smoothing: float,
         items: Tensor | float | None,
     ) -> Tensor:
-        """Sum over the layers, and in training over the tokens ahead; each layer has a weight.
+        """Return the weighted loss over layers and, in training, over further tokens.
 
-        All but the plain loss are computed again in the backward pass, one after another. Kept,
-        each would hold as much as the logits; so the peak is that of the plain loss.
+        All but the plain loss are recomputed in the backward, one after another: each would store
+        as much as the logits. So the peak memory is that of the plain loss.
         """
         tokens = layers[-1][0].shape[1]
         next_BT = _ahead(labels_BT, 1, tokens)
@@ -161,13 +160,16 @@ class LanguageModel(Model):
             items = int((next_BT != IGNORED).sum().clamp(min=1))
         parts: list[Tensor] = []
         for ahead in range(self.config.next_tokens if self.training else 1, 0, -1):
-            wanted_BT = _ahead(labels_BT, ahead, tokens)
+            label_BT = _ahead(labels_BT, ahead, tokens)
             for x_BTD, weight in layers if ahead > 1 else layers[:-1]:
                 share = items / (weight * (FURTHER_WEIGHT if ahead > 1 else 1.0))
-                given = (x_BTD, wanted_BT, ahead, smoothing, share)
+                inputs = (x_BTD, label_BT, ahead, smoothing, share)
                 parts.append(
                     checkpoint(
-                        self._predict_further, *given, use_reentrant=False, preserve_rng_state=False
+                        self._predict_further,
+                        *inputs,
+                        use_reentrant=False,
+                        preserve_rng_state=False,
                     )
                 )
         plain = self.loss(layers[-1][0], next_BT, smoothing=smoothing, items=items)
@@ -176,21 +178,21 @@ class LanguageModel(Model):
     def _predict_further(
         self,
         x_BTD: Tensor,
-        wanted_BT: Tensor,
+        label_BT: Tensor,
         ahead: int,
         smoothing: float,
         items: Tensor | float,
     ) -> Tensor:
-        """Predict the token so many places ahead."""
+        """Return the loss of the token `ahead` places further."""
         if self.next_tokens is not None and ahead > 1:
             x_BTD = self.next_tokens(x_BTD, ahead)
-        return self.loss(x_BTD, wanted_BT, smoothing=smoothing, items=items)
+        return self.loss(x_BTD, label_BT, smoothing=smoothing, items=items)
 
     def prepare_inputs_for_generation(self, input_ids: Tensor, **kwargs: Any) -> dict[str, Any]:
-        """Let Hugging Face's `generate` run (without a cache: `outrider.load` is the fast way)."""
+        """Support Hugging Face's `generate`, without a cache."""
         return {"input_ids": input_ids, "attention_mask": kwargs.get("attention_mask")}
 
 
 def _ahead(labels_BT: Tensor, places: int, tokens: int) -> Tensor:
-    """Move labels so many places back, to the positions that predict them."""
+    """Shift labels left by `places`, to the positions that predict them."""
     return F.pad(labels_BT[:, places:], (0, places), value=IGNORED)[:, :tokens]

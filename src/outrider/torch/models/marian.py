@@ -1,4 +1,4 @@
-"""Our weights in transformers' own Marian model; `formats.readers.marian` holds the map."""
+"""Export to transformers' Marian model; `formats.readers.marian` maps the names."""
 
 import torch
 from transformers import MarianConfig, MarianMTModel
@@ -12,11 +12,11 @@ from outrider.torch.models.seq2seq import Seq2Seq
 __all__ = ["to_marian"]
 
 ACTIVATIONS = {"silu": "swish", "gelu_tanh": "gelu_new"}
-"""Our name of an activation: theirs, where it differs."""
+"""Marian's names of activations, where they differ."""
 
 
 def to_marian(model: Seq2Seq) -> MarianMTModel:
-    """Return transformers' own model with these weights; fails where Marian has no such part."""
+    """Return transformers' model with these weights; fails if Marian lacks a part."""
     config = model.config
     _check_exportable(config)
     theirs = MarianConfig(

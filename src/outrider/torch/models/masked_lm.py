@@ -1,13 +1,13 @@
 """The masked language model (BERT, Devlin et al., 2019, arXiv:1810.04805): an encoder alone.
 
-    h       = encoder(x')              x': the text with some tokens hidden or changed
-    p(x_t)  = softmax(E h_t + b)       only at the places t that were hidden or changed
+        h       = encoder(x')              x': the text with some tokens masked or replaced
+        p(x_t)  = softmax(E h_t + b)       only at the masked or replaced positions t
 
-E are the embeddings (or a head of its own, and b only if asked for). BERT has one more layer and a
-norm between h and E; here h goes to E as it does in every other model of ours: what such a layer
-learns serves the guessing and is thrown away with the head, and pre-norm layers end in a norm.
+E are the embeddings or a separate head; b is optional. BERT has one more layer and a norm between h
+and E. Here E is applied to h, as in all other models here: such a layer is discarded with the head,
+and pre-norm layers already end in a norm.
 
-`TextEncoder` is the model without its head, which is what reads the source of a translator
+`TextEncoder` is the model without its head; it can encode the source of a translation model
 (`pretrained.py`).
 """
 
@@ -34,11 +34,11 @@ from outrider.torch.nn.position import Positions
 __all__ = ["MaskedLm", "TextEncoder"]
 
 SHAPE_STEP = 64
-"""The number of places that are scored in training is a multiple of this."""
+"""The number of scored positions in training is a multiple of this."""
 
 
 class TextEncoder(TokenModel):
-    """Reads a text from both sides: ids in, hidden states out."""
+    """A bidirectional encoder: token ids to hidden states."""
 
     config_class = MaskedLmConfig
     config: MaskedLmConfig
@@ -56,12 +56,12 @@ class TextEncoder(TokenModel):
         self.post_init()
 
     def add_head(self, config: MaskedLmConfig) -> None:
-        """Build what scores words; a reader has none."""
+        """Build the head; none here."""
 
     def hidden(
         self, tokens_BS: Tensor, keep_BS: Tensor | None = None, seen: list[Tensor] | None = None
     ) -> Tensor:
-        """Read right-padded rows; `seen` collects the embeddings and what each layer gave."""
+        """Encode right-padded rows; `seen` collects the embeddings and the output of each layer."""
         positions = Positions.upto(tokens_BS.shape[1], tokens_BS.device)
         norm = self.encoder_embedding_norm
         x_BSD = self.embed(self.tokens, self.encoder_position, tokens_BS, positions, norm=norm)
@@ -77,9 +77,9 @@ class TextEncoder(TokenModel):
         output_hidden_states: bool = False,
         **_: Any,
     ) -> BaseModelOutput | MaskedLMOutput:
-        """Read rows that are padded on the right; `attention_mask` is 1 for what is no padding.
+        """Encode right-padded rows; `attention_mask` is 1 for real tokens.
 
-        The last of the hidden states is the one that the final norm gives.
+        The last of the hidden states is after the final norm.
         """
         if input_ids is None:
             raise InputError("forward needs input_ids")
@@ -90,10 +90,10 @@ class TextEncoder(TokenModel):
 
 
 class MaskedLm(TextEncoder):
-    """Names hidden tokens from the tokens on both sides."""
+    """Predicts masked tokens from the tokens on both sides."""
 
     def add_head(self, config: MaskedLmConfig) -> None:
-        """Build what scores words."""
+        """Build the head."""
         self.head = build_head(config)
         self.logits_bias = build_logits_bias(config)
 
@@ -106,14 +106,14 @@ class MaskedLm(TextEncoder):
         num_items_in_batch: Tensor | float | None = None,
         **_: Any,
     ) -> MaskedLMOutput:
-        """Score the words of every place. In training with labels only the loss is computed.
+        """Score the tokens of every position; in training with labels, return only the loss.
 
         Args:
             input_ids: Tokens, some of them `mask_token_id`, padded on the right.
             attention_mask: 1 for tokens that are not padding.
-            labels: What stood there before, and -100 where nothing is asked.
+            labels: The original tokens, -100 where unlabelled.
             label_smoothing: Weight of the uniform distribution in the loss.
-            num_items_in_batch: What to divide the summed loss by; by default the labels counted.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
         """
         if input_ids is None:
             raise InputError("forward needs input_ids")
@@ -129,13 +129,13 @@ class MaskedLm(TextEncoder):
 
     @torch.inference_mode()
     def count_right(self, input_ids: Tensor, attention_mask: Tensor | None, labels: Tensor) -> int:
-        """Count the labels that get the highest score."""
+        """Count the labels with the highest score."""
         hidden_BSD = self.hidden(input_ids, right_padding(attention_mask))
         hidden_1ND, labels_1N = at_labels(hidden_BSD, labels)
         return int((self.logits(hidden_1ND).argmax(-1) == labels_1N).sum())
 
 
 def at_labels(hidden_BSD: Tensor, labels_BS: Tensor) -> tuple[Tensor, Tensor]:
-    """Pick out, as one row, the places that are asked for: scoring words is most of the work."""
+    """Select the labelled positions as one row, because scoring tokens is most of the work."""
     place_N = counted_places(labels_BS, SHAPE_STEP)
     return hidden_BSD.flatten(0, 1)[place_N][None], labels_BS.flatten()[place_N][None]

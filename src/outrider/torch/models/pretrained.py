@@ -1,16 +1,16 @@
-"""A pretrained model in the place of encoder layers: BERT and its kin, GPT-2, or ours.
+"""A pretrained model in place of encoder layers: BERT and its variants, GPT-2, or our own.
 
-    h_s      = hidden state of source token s after layer l of the pretrained encoder
-    memory_s = norm(W h_s + b)              from its width to the decoder's
+        h_s      = hidden state of source token s after layer l of the pretrained encoder
+        memory_s = norm(W h_s + b)              from its width to the decoder's
 
-Frozen, the encoder runs without dropout and without gradients; only W, b and the norm learn. Tuned,
-all of it learns.
+A frozen encoder runs without dropout and gradients; only W, b and the norm are trained. Otherwise
+all of it is trained.
 
-Everywhere else a source ends with the model's own end token and is padded with its own padding.
-Both have other numbers in the vocabulary of the encoder, so they are renumbered here.
+Elsewhere a source ends with the model's end token and is padded with its padding token. Both have
+other ids in the encoder's vocabulary, so they are replaced here.
 
-The encoder's config is untrusted input: it can choose among the families below and say their sizes,
-and every other key of it is dropped (when imported) or refused (in a folder of ours).
+The encoder's config is untrusted input: it can select one of the families below and their sizes.
+All other keys are dropped (when imported) or refused (in a model folder).
 """
 
 from collections.abc import Iterator, Mapping
@@ -45,14 +45,13 @@ ENCODERS: dict[str, tuple[str, ...]] = {
     "roberta": (),
     "xlm-roberta": (),
 }
-"""Model types that can be read with, and keys their layers look for but their config does not
-declare."""
+"""Supported model types, with keys that their layers read but their config does not declare."""
 OLD_KEYS = ("global_attn_every_n_layers", "global_rope_theta", "local_rope_theta", "rope_scaling")
-"""Keys of older configs that transformers turns into newer ones."""
+"""Keys of older configs that transformers converts."""
 POOLED = ("albert", "bert", "camembert", "mpnet", "roberta", "xlm-roberta")
-"""Families with a layer on top that sums a whole text up; it is left out."""
+"""Families with a pooling layer, which is left out."""
 AFTER_PADDING = ("camembert", "mpnet", "roberta", "xlm-roberta")
-"""Families that count positions from the padding token's number on."""
+"""Families that count positions from the padding token's id on."""
 
 NUMBER_LIMIT = 1 << 24
 LAYER_LIMIT = 1 << 10
@@ -64,7 +63,7 @@ KEYS = {"config": dict, "end": int, "freeze": bool, "layer": int}
 
 
 class PretrainedEncoder(nn.Module):
-    """Reads a source with an encoder of another library, and gives it the decoder's width."""
+    """Encodes a source with a pretrained encoder, and projects to the decoder's width."""
 
     def __init__(self, spec: Mapping[str, Any], *, width: int, dropout: float) -> None:
         super().__init__()
@@ -81,19 +80,19 @@ class PretrainedEncoder(nn.Module):
             self.model.eval()
 
     def forward(self, source_BS: Tensor, keep_BS: Tensor | None = None) -> Tensor:
-        """Read right-padded rows; the norm that follows is the model's."""
+        """Encode right-padded rows; the model applies the norm."""
         features_BSE = self.features(source_BS, keep_BS)
         return self.join(dropout(features_BSE, self.dropout, self.training))
 
     def features(self, source_BS: Tensor, keep_BS: Tensor | None = None) -> Tensor:
-        """Return the hidden states of the chosen layer, in the encoder's own width."""
+        """Return the hidden states of the selected layer, in the encoder's width."""
         if source_BS.shape[1] > self.longest:
             raise InputError(
                 f"a source of {source_BS.shape[1]} tokens is too long: the pretrained encoder has "
                 f"{self.longest} positions; give shorter sentences"
             )
         top = self.layer in (-1, self.last)
-        # Not by requires_grad alone: a joint run turns that on for all weights of a model.
+        # Not by requires_grad alone: a joint run enables it for all weights of a model.
         with torch.set_grad_enabled(torch.is_grad_enabled() and not self.freeze):
             output = self.model(
                 input_ids=self._renumber(source_BS, keep_BS),
@@ -104,39 +103,39 @@ class PretrainedEncoder(nn.Module):
 
     @property
     def stack(self) -> Stack | None:
-        """Its layers, where it is one of ours."""
+        """The layers of an encoder of our own."""
         layers = getattr(self.model, "encoder", None)
         return layers if isinstance(layers, Stack) else None
 
     def attentions(self, source_BS: Tensor) -> list[Tensor]:
-        """Return where the heads of every layer look that is read from, [B, H, S, S] each.
+        """Return the attention weights up to the selected layer, [B, H, S, S] each.
 
-        Those of ours are asked one by one instead.
+        For encoders of other libraries.
         """
         before = self.model.config._attn_implementation
-        self.model.set_attn_implementation("eager")  # the others do not say
+        self.model.set_attn_implementation("eager")  # others do not return weights
         try:
             ids_BS = self._renumber(source_BS, None)
-            found = self.model(input_ids=ids_BS, output_attentions=True).attentions
+            weights = self.model(input_ids=ids_BS, output_attentions=True).attentions
         finally:
             self.model.set_attn_implementation(before)
-        return self.read_from(list(found))
+        return self.read_from(list(weights))
 
     def read_from(self, layers: list[Tensor]) -> list[Tensor]:
-        """Keep those up to the chosen layer."""
+        """Return the items up to the selected layer."""
         return layers if self.layer == -1 else layers[: self.layer % (self.last + 1)]
 
     def train(self, mode: bool = True) -> Self:
-        """Switch dropout; a frozen encoder never has any."""
+        """Set the mode; a frozen encoder stays in eval mode."""
         super().train(mode)
         if self.freeze:
             self.model.eval()
         return self
 
     def make_buffers(self, device: str | torch.device) -> None:
-        """Compute what no file holds, such as lists of positions: the meta device has no values."""
+        """Compute buffers that are not stored, after building on the meta device."""
         for module in self.model.modules():
-            lost = {name: one for name, one in module.named_buffers(recurse=False) if one.is_meta}
+            lost = {name: x for name, x in module.named_buffers(recurse=False) if x.is_meta}
             for name, buffer in lost.items():
                 setattr(module, name, torch.empty_like(buffer, device=device))
             for weight in module.parameters(recurse=False):
@@ -145,7 +144,7 @@ class PretrainedEncoder(nn.Module):
                 self.model._init_weights(module)
 
     def _renumber(self, source_BS: Tensor, keep_BS: Tensor | None) -> Tensor:
-        """Put the encoder's own end at the end of every row, and its own padding behind."""
+        """Replace end token and padding of every row by the encoder's own."""
         if keep_BS is None:
             last_B1 = source_BS.new_full((source_BS.shape[0], 1), source_BS.shape[1] - 1)
         else:
@@ -155,21 +154,21 @@ class PretrainedEncoder(nn.Module):
 
 
 def import_encoder(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Keep of a foreign `config.json` what says how the encoder computes, and drop the rest."""
+    """Reduce a foreign `config.json` to the keys that affect the computation."""
     kind = _kind(values)
     positions = values.get("position_embedding_type") or "absolute"
     if positions != "absolute":
         raise ConfigError(
-            "position_embedding_type", f"got {positions!r}; transformers reads only absolute ones"
+            "position_embedding_type", f"got {positions!r}; transformers supports only 'absolute'"
         )
     wanted = {*_keys(kind), *OLD_KEYS, "model_type"}
     config = _build_config({key: values[key] for key in values.keys() & wanted}, old=True)
-    found = {key: getattr(config, key, None) for key in _keys(kind)}
-    return {"model_type": kind, **{key: one for key, one in found.items() if one is not None}}
+    own = {key: getattr(config, key, None) for key in _keys(kind)}
+    return {"model_type": kind, **{key: value for key, value in own.items() if value is not None}}
 
 
 def check_encoder(spec: Mapping[str, Any]) -> None:
-    """Refuse what is not the description of an encoder: config, end, freeze and layer."""
+    """Check the section of an encoder: config, end, freeze and layer."""
     for key, value in spec.items():
         if key not in KEYS:
             raise ConfigError(f"encoder.{key}", f"unknown key{nearest(key, KEYS)}")
@@ -188,7 +187,7 @@ def check_encoder(spec: Mapping[str, Any]) -> None:
 
 
 def longest_row(spec: Mapping[str, Any]) -> int:
-    """Return the most source tokens, end included, that the encoder has positions for."""
+    """Return the maximum source tokens, end token included, of the encoder."""
     return _positions(_build_config(spec["config"]))
 
 
@@ -203,11 +202,11 @@ def _build_model(config: PreTrainedConfig) -> Any:
         return AutoModel.from_config(config, trust_remote_code=False, **options)
     except (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError) as error:
         reason = " ".join(f"{type(error).__name__} {error}".split())
-        raise ModelError(f"encoder.config: no encoder can be built from it ({reason})") from None
+        raise ModelError(f"encoder.config: cannot build the encoder ({reason})") from error
 
 
 def _build_config(values: Mapping[str, Any], *, old: bool = False) -> Any:
-    """Return the config of transformers; `old` lets keys of older versions in."""
+    """Return the config of transformers; `old` accepts keys of older versions."""
     kind = _kind(values)
     known = {*_keys(kind), *(OLD_KEYS if old else ()), "model_type"}
     for key in values:
@@ -220,7 +219,7 @@ def _build_config(values: Mapping[str, Any], *, old: bool = False) -> Any:
             message = f"got {number}, expected {least} to {limit}"
             raise ConfigError(f"encoder.config.{key}", message)
     config = CONFIG_MAPPING[kind].from_dict(dict(values))
-    config.use_cache = False  # GPT-2 would keep keys and values to write with
+    config.use_cache = False  # GPT-2 would return a KV cache
     _check_sizes(config)
     return config
 
@@ -231,7 +230,7 @@ def _check_sizes(config: PreTrainedConfig) -> None:
             raise ConfigError(f"encoder.config.{key}", f"got {getattr(config, key)}, expected 1 up")
     for key in ("is_decoder", "add_cross_attention"):
         if getattr(config, key, False):
-            raise ConfigError(f"encoder.config.{key}", "is true; only encoders can be read with")
+            raise ConfigError(f"encoder.config.{key}", "is true; expected an encoder")
     pad = config.pad_token_id
     if pad is None and config.model_type in AFTER_PADDING:
         message = "is missing; positions are counted from it"
@@ -253,14 +252,14 @@ def _kind(values: Mapping[str, Any]) -> str:
 
 
 def _keys(kind: str) -> list[str]:
-    """Keys that a family's config declares itself, and those its layers look for."""
+    """Return the keys that a family's config declares, and those its layers read."""
     general = {field.name for field in fields(PreTrainedConfig)} - {"tie_word_embeddings"}
     declared = {field.name for field in fields(CONFIG_MAPPING[kind])} - general
     return sorted(declared | set(ENCODERS[kind]))
 
 
 def _numbers(values: Any, key: str = "") -> Iterator[tuple[str, int]]:
-    """Yield every whole number in a JSON value with the key it stands under."""
+    """Yield every integer in a JSON value with its key."""
     if isinstance(values, Mapping):
         for name, value in values.items():
             yield from _numbers(value, str(name))

@@ -1,4 +1,4 @@
-"""A model with other layers or words than the one it is made from; all else is shared."""
+"""Derive models with other layers, vocabularies or positions; other weights are shared."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import fields
@@ -20,16 +20,16 @@ __all__ = [
 ]
 
 Layers = Mapping[str, Sequence[int]]
-"""For `encoder` and `decoder`, which layers stay, in this order; a side not named keeps all."""
+"""Layers to keep of `encoder` and `decoder`, in this order; a side not named keeps all."""
 
-WORD_ROWS = ("tokens.weight", "source_tokens.weight", "head.weight", "logits_bias")
-"""Weights with a row for every word."""
+TOKEN_ROWS = ("tokens.weight", "source_tokens.weight", "head.weight", "logits_bias")
+"""Weights with a row per token."""
 
 ModelT = TypeVar("ModelT", Seq2Seq, LanguageModel)
 
 
 def keep_layers(model: ModelT, layers: Layers) -> ModelT:
-    """Return a model of some of the layers, with their weights."""
+    """Return a model with some of the layers."""
     config = model.config
     if config.depth == "shared":
         raise ConfigError("keep_layers", "this model repeats one layer; leave it out")
@@ -51,12 +51,12 @@ def keep_layers(model: ModelT, layers: Layers) -> ModelT:
 
 
 def add_tokens(model: ModelT, rows: int, new: Sequence[int]) -> ModelT:
-    """Return a model of `rows` words; the `new` ones are the mean of all that came before them."""
+    """Return a model with `rows` tokens; `new` ones start as the mean of those before them."""
     if getattr(model.config, "skip", None) is not None:
-        raise ConfigError("start", "counts how common words are, so no word can be added")
+        raise ConfigError("start", "has skip, which counts tokens, so none can be added")
     weights = model.state_dict()
     first = min(new)
-    for name in WORD_ROWS:
+    for name in TOKEN_ROWS:
         if name in weights:
             old = weights[name]
             grown = old.new_zeros(max(rows, len(old)), *old.shape[1:])
@@ -67,18 +67,18 @@ def add_tokens(model: ModelT, rows: int, new: Sequence[int]) -> ModelT:
 
 
 def keep_tokens(model: Seq2Seq, source: Sequence[int], target: Sequence[int]) -> Seq2Seq:
-    """Return a model of some of the words: row n of a table is what row `source[n]` was.
+    """Return a model with some of the tokens: row n of a table is the old row `source[n]`.
 
-    The sides get tables of their own, with equally many rows.
+    The two sides get separate tables with equally many rows.
     """
     config, width = model.config, len(target)
     if config.skip is not None or config.encoder is not None:
         key = "skip" if config.skip is not None else "encoder"
-        raise ConfigError("words", f"does not go with {key}, which has words of its own")
+        raise ConfigError("words", f"does not go with {key}, which has its own tokens")
     weights = model.state_dict()
-    assert len(source) == width, "the sides have equally many words"
+    assert len(source) == width, "both sides need equally many tokens"
     weights.setdefault("source_tokens.weight", weights["tokens.weight"])
-    for name in WORD_ROWS:
+    for name in TOKEN_ROWS:
         if name in weights:
             weights[name] = weights[name][list(source if name.startswith("source") else target)]
     new = {old: place for place, old in reversed([*enumerate(target)])}
@@ -97,7 +97,7 @@ def keep_tokens(model: Seq2Seq, source: Sequence[int], target: Sequence[int]) ->
 
 
 def keep_positions(model: ModelT, count: int) -> ModelT:
-    """Return a model that has room for texts of so many tokens."""
+    """Return a model with `count` positions."""
     most = model.config.max_positions
     if not 1 <= count <= most:
         raise ConfigError("positions", f"got {count}, expected 1 to {most}, which are all")
@@ -109,15 +109,14 @@ def keep_positions(model: ModelT, count: int) -> ModelT:
 
 
 def reverse(model: Seq2Seq) -> Seq2Seq:
-    """Return a model that reads the words it wrote, and writes those it read.
+    """Return a model with source and target vocabulary exchanged.
 
-    Its layers stay what they were: they know nothing yet of their new task, but what words mean,
-    and that a text is to be said again.
+    The layers are unchanged: a starting point for training the reverse direction.
     """
     config = model.config
     if config.skip is not None or config.encoder is not None:
         key = "skip" if config.skip is not None else "encoder"
-        raise ConfigError("reverse", f"does not go with {key}, which is of the source alone")
+        raise ConfigError("reverse", f"does not go with {key}, which is for sources only")
     weights = model.state_dict()
     written = weights["tokens.weight"]
     read = weights.setdefault("source_tokens.weight", written)
@@ -126,7 +125,7 @@ def reverse(model: Seq2Seq) -> Seq2Seq:
         del weights["source_tokens.weight"]
     if "head.weight" in weights:
         weights["head.weight"] = read.clone()
-    if "logits_bias" in weights:  # how common a word is that was written
+    if "logits_bias" in weights:  # reflects the frequencies of the old target side
         bias_V = torch.zeros_like(weights["logits_bias"])
         bias_V[config.pad_token_id] = weights["logits_bias"][config.pad_token_id]
         weights["logits_bias"] = bias_V
@@ -134,9 +133,9 @@ def reverse(model: Seq2Seq) -> Seq2Seq:
 
 
 def rebuild(model: ModelT, weights: Mapping[str, Tensor], **changes: Any) -> ModelT:
-    """Return a model whose config differs in some keys, around these weights."""
+    """Return a model with these weights and config changes."""
     config = model.config
-    values = {one.name: getattr(config, one.name) for one in fields(OWN[config.model_type])}
+    values = {field.name: getattr(config, field.name) for field in fields(OWN[config.model_type])}
     with torch.device("meta"):
         built = type(model)(type(config)(**values | changes))
     built.load_state_dict(weights, assign=True)
@@ -147,7 +146,7 @@ def rebuild(model: ModelT, weights: Mapping[str, Tensor], **changes: Any) -> Mod
 
 
 def _keys(model: Seq2Seq | LanguageModel, side: str) -> tuple[str, str]:
-    """Name the keys that hold the attention and the number of the layers of a side."""
+    """Return the config keys of attention and layer count of a side."""
     if isinstance(model, Seq2Seq):
         if side == "encoder" and model.pretrained is not None:
             raise ConfigError("keep_layers.encoder", "a pretrained encoder keeps its layers")
@@ -167,7 +166,7 @@ def _check_kept(side: str, kept: Sequence[int], count: int) -> None:
 
 
 def _kept_attention(spec: AttentionSpec, kept: Sequence[int]) -> AttentionSpec:
-    """Return the attention of the kept layers, some of which may depend on where they stood."""
+    """Return the attention of the kept layers, which may depend on their old index."""
     if isinstance(spec, list):
         return [spec[layer] for layer in kept]
     for_layer = load_attention(spec["kind"]).Config.for_layer
@@ -178,13 +177,13 @@ def _kept_attention(spec: AttentionSpec, kept: Sequence[int]) -> AttentionSpec:
 def _renumbered(
     weights: Mapping[str, Tensor], prefix: str, numbers: Mapping[int, int]
 ) -> dict[str, Tensor]:
-    """Give the kept layers their new numbers, and leave the others out."""
-    found = {}
+    """Renumber the kept layers and drop the others."""
+    renumbered = {}
     for name, weight in weights.items():
         if not name.startswith(prefix):
-            found[name] = weight
+            renumbered[name] = weight
             continue
         layer, _, rest = name.removeprefix(prefix).partition(".")
         if int(layer) in numbers:
-            found[f"{prefix}{numbers[int(layer)]}.{rest}"] = weight
-    return found
+            renumbered[f"{prefix}{numbers[int(layer)]}.{rest}"] = weight
+    return renumbered

@@ -1,4 +1,4 @@
-"""The encoder-decoder: reads a source once, writes a target token by token.
+"""The encoder-decoder: encodes a source once and generates a target token by token.
 
 With `norm: post` and `logits_bias: true` its weights are those of a Marian model (see `marian.py`).
 """
@@ -26,11 +26,11 @@ __all__ = ["Encoder", "Seq2Seq"]
 
 
 class Encoder(nn.Module):
-    """Hugging Face's view of the encoder: ids in, hidden states out."""
+    """Adapter of the encoder for Hugging Face: token ids to hidden states."""
 
     def __init__(self, model: "Seq2Seq") -> None:
         super().__init__()
-        self._model = [model]  # in a list, so that it is not registered as a child of itself
+        self._model = [model]  # in a list: not registered as a submodule
 
     def forward(
         self, input_ids: Tensor, attention_mask: Tensor | None = None, **_: Any
@@ -47,7 +47,7 @@ class Seq2Seq(Model):
     config: Seq2SeqConfig
     main_input_name = "input_ids"
     pretrained: PretrainedEncoder | None
-    """What reads the source in the place of layers of our own."""
+    """Pretrained encoder in place of encoder layers."""
 
     def __init__(self, config: Seq2SeqConfig) -> None:
         super().__init__(config)
@@ -64,21 +64,21 @@ class Seq2Seq(Model):
             width = config.hidden_size
             self.pretrained = PretrainedEncoder(config.encoder, width=width, dropout=config.dropout)
             self.encoder_position = self.encoder_embedding_norm = None
-            # No layers of its own, only the norm.
+            # Only the norm.
             self.encoder = Stack([], width=width, norm="pre", kind=norm_kind(config))
         self.router = None if skip is None else Router(config.vocab_size, below=skip.below)
         self.pair = PairAttention(config.hidden_size) if config.pair_attention else None
-        # Hugging Face's generate asks the encoder for this.
+        # Read by Hugging Face's generate.
         setattr(self.encoder, "main_input_name", self.main_input_name)  # noqa: B010
         self.decoder = build_stack(config, "decoder_attention", cross=True)
         self.post_init()
 
     def get_encoder(self, modality: str | None = None) -> nn.Module:
-        """Return the encoder as Hugging Face's `generate` wants it."""
+        """Return the encoder for Hugging Face's `generate`."""
         return Encoder(self)
 
     def encode(self, source_BS: Tensor, keep_BS: Tensor | None = None) -> Tensor:
-        """Read the source; `keep_BS` marks real tokens, None where all are."""
+        """Encode the source; `keep_BS` marks real tokens, None without padding."""
         positions = Positions.upto(source_BS.shape[1], source_BS.device)
         if self.pretrained is None:
             table = self.tokens if self.source_tokens is None else self.source_tokens
@@ -100,9 +100,9 @@ class Seq2Seq(Model):
         keep_BS: Tensor | None = None,
         seen: list[Tensor] | None = None,
     ) -> Tensor:
-        """Run the decoder over whole targets (teacher forcing): hidden states of all positions.
+        """Return the decoder's hidden states for whole targets (teacher forcing).
 
-        `seen` collects what each layer gave.
+        `seen` collects the output of each layer.
         """
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
         norm = self.decoder_embedding_norm
@@ -114,7 +114,7 @@ class Seq2Seq(Model):
     def open(
         self, memory_BSD: Tensor, keep_BS: Tensor | None, *, capacity: int, slack: int = SLACK
     ) -> DecoderState:
-        """Start decoding one row per source, with room for `capacity` tokens."""
+        """Return the state of one row per source for up to `capacity` tokens."""
         rows = memory_BSD.shape[0]
         return DecoderState(
             self.decoder.new_caches(rows, capacity, slack),
@@ -136,16 +136,16 @@ class Seq2Seq(Model):
         num_items_in_batch: Tensor | float | None = None,
         **_: Any,
     ) -> Seq2SeqLMOutput:
-        """Teacher forcing. In training with labels only the loss is computed, without logits.
+        """Run with teacher forcing; in training with labels, return only the loss.
 
         Args:
             input_ids: Source tokens, padded on the right.
             attention_mask: 1 for source tokens that are not padding.
-            decoder_input_ids: Target tokens fed in; by default the labels shifted right.
-            labels: Target tokens wanted, -100 where none is.
-            encoder_outputs: What the encoder gave for this source, instead of `input_ids`.
+            decoder_input_ids: Inputs of the decoder; by default the labels shifted right.
+            labels: Target tokens, -100 where unlabelled.
+            encoder_outputs: Output of the encoder, instead of `input_ids`.
             label_smoothing: Weight of the uniform distribution in the loss.
-            num_items_in_batch: What to divide the summed loss by; by default the labels counted.
+            num_items_in_batch: Divisor of the summed loss; by default the number of labels.
         """
         keep_BS = right_padding(attention_mask)
         if encoder_outputs is not None:
@@ -168,7 +168,7 @@ class Seq2Seq(Model):
         return Seq2SeqLMOutput(loss=loss, logits=logits, encoder_last_hidden_state=memory_BSD)
 
     def shift_right(self, labels_BT: Tensor) -> Tensor:
-        """Return what the decoder is fed so that it predicts the labels."""
+        """Return the decoder inputs for these labels."""
         start = torch.full_like(labels_BT[:, :1], self.config.decoder_start_token_id)
         shifted_BT = torch.cat([start, labels_BT[:, :-1]], dim=1)
         return shifted_BT.masked_fill(shifted_BT == IGNORED, self.config.pad_token_id)
@@ -176,7 +176,7 @@ class Seq2Seq(Model):
     def prepare_inputs_for_generation(
         self, decoder_input_ids: Tensor, **kwargs: Any
     ) -> dict[str, Any]:
-        """Let Hugging Face's `generate` run (without a cache: `outrider.load` is the fast way)."""
+        """Support Hugging Face's `generate`, without a cache."""
         return {
             "decoder_input_ids": decoder_input_ids,
             "encoder_outputs": kwargs.get("encoder_outputs"),

@@ -1,4 +1,4 @@
-"""The state of rows being decoded: a cache per layer, the encoded source, a length per row."""
+"""The decoding state: a cache per layer, the encoded source, and a length per row."""
 
 from collections.abc import Sequence
 from typing import NamedTuple, Protocol, Self
@@ -13,30 +13,30 @@ from outrider.torch.nn.layer.heads import Source
 __all__ = ["AttachedDrafter", "DecoderState", "Recent"]
 
 MASKED_BLOCK = 1024
-"""Longest run of tokens appended at once to rows that hold some already; bounds the mask."""
+"""Longest extend of rows that are not empty; bounds the mask."""
 
 
 class AttachedDrafter(Protocol):
-    """A drafter bound to this state: it is given the target's states of every token taken in."""
+    """A drafter that reads the target's layer outputs for every token of this state."""
 
     def take_in(self, seen: Sequence[Tensor], state: "DecoderState", step: Step) -> None:
-        """Remember what each layer of the target gave for the tokens of this step."""
+        """Store the outputs of the target's layers for the tokens of this step."""
         ...
 
 
 class Recent(NamedTuple):
-    """The target's states of the tokens of the last extend, as a drafter keeps them."""
+    """The target's states for the tokens of the last extend, for a drafter."""
 
     states_BTE: Tensor
     starts: list[int]
     """Position of the first of these tokens in each row."""
     before_BE: Tensor
-    """The state just before them."""
+    """The state before them."""
 
     def at_end(self, lengths: Sequence[int]) -> Tensor:
-        """Return the state of each row's newest token, [B, E]."""
+        """Return the state of each row's last token, [B, E]."""
         index = [length - start - 1 for length, start in zip(lengths, self.starts, strict=True)]
-        if index[0] >= 0 and all(one == index[0] for one in index):
+        if index[0] >= 0 and all(i == index[0] for i in index):
             return self.states_BTE[:, index[0]]
         index_B = torch.tensor(index, device=self.states_BTE.device)
         row_B = torch.arange(len(index), device=index_B.device)
@@ -52,24 +52,24 @@ class Recent(NamedTuple):
         )
 
     def emptied(self, rows: int) -> "Recent":
-        """Return what there is of so many rows that have taken in nothing yet."""
+        """Return the states of `rows` empty rows."""
         width = self.before_BE.shape[1]
         before_BE = self.before_BE.new_zeros(rows, width)
         return Recent(before_BE[:, None], [0] * rows, before_BE)
 
     def join(self, other: "Recent", at: Sequence[int], place_N: Tensor, rows: int) -> "Recent":
-        """Put the rows of another at these places."""
+        """Write the rows of another object to these indices."""
         return Recent(
             join_rows(self.states_BTE, other.states_BTE, place_N, rows),
-            _placed(self.starts, other.starts, at),
+            _write_at(self.starts, other.starts, at),
             join_rows(self.before_BE, other.before_BE, place_N, rows),
         )
 
 
 class DecoderState:
-    """Implements `decoding.protocol.State` for models of this room.
+    """Implements `decoding.protocol.State` for PyTorch models.
 
-    Lengths live on the host: the loops know them anyway, and asking a GPU would stall it.
+    Lengths are on the host: decoding needs them there, and reading them from a GPU would stall it.
     """
 
     def __init__(
@@ -89,47 +89,47 @@ class DecoderState:
         self.device = device
         self.beams = beams
         self.slack = slack
-        """Tokens that one extend may add whatever the caches, and that can be rolled back."""
+        """Longest extend that can be rolled back in any cache."""
         self.spare = 0
-        """Part of the capacity that no token may take: there stands what fills up shorter rows."""
+        """Part of the capacity reserved for the padding of shorter rows."""
         self.drafter: AttachedDrafter | None = None
         self.drafter_caches: list[Cache] = []
         self.drafter_sources: list[Source | None] = []
         self.recent: Recent | None = None
         self.memory_BSD: Tensor | None = None
-        """The encoder's output, where someone still reads it."""
+        """The encoder's output, kept for parallel decoding."""
         self.keep_BS: Tensor | None = None
         self.ring: Ring | None = None
-        """The newest embeddings, where the model looks back at them (`position_mlp`)."""
+        """The newest embeddings of models with `position_mlp`."""
         self._lengths = lengths
         self._before = list(lengths)
         self._inference = torch.is_inference_mode_enabled()
-        """Whether its tensors may only be changed in this mode."""
+        """Whether the tensors were created in inference mode, and can only be changed there."""
 
     @property
     def rows(self) -> int:
-        """Rows in flight."""
+        """Number of rows."""
         return len(self._lengths)
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens each row has taken in."""
+        """Cached tokens of each row."""
         return self._lengths
 
     @property
     def length_B(self) -> Tensor:
-        """Tokens each row has taken in."""
+        """Cached tokens of each row."""
         return torch.tensor(self._lengths, device=self.device)
 
     @property
     def nbytes(self) -> int:
-        """Memory of the caches, in bytes."""
+        """Memory of the caches in bytes."""
         ring = 0 if self.ring is None else self.ring.nbytes
         return ring + sum(cache.nbytes for cache in [*self.caches, *self.drafter_caches])
 
     @property
     def block(self) -> int:
-        """Most tokens one step may add: a first pass takes any number, later ones are masked."""
+        """Longest step: unlimited for a first pass, later limited by slack and mask."""
         if not any(self._lengths):
             return self.capacity
         wraps = self.ring is not None and self.ring.wraps
@@ -138,18 +138,19 @@ class DecoderState:
 
     def step(self, tokens: int, counts: Sequence[int]) -> Step:
         """Plan an extend by `tokens` tokens, of which `counts` are real."""
-        longest, room = max(map(sum, zip(self._lengths, counts, strict=True))), self.capacity
-        if longest > room - self.spare or max(self._lengths) + tokens > room:
-            raise ValueError(f"{longest} tokens do not fit a state opened for {room - self.spare}")
+        longest = max(map(sum, zip(self._lengths, counts, strict=True)))
+        limit = self.capacity - self.spare
+        if longest > limit or max(self._lengths) + tokens > self.capacity:
+            raise ValueError(f"{longest} tokens do not fit a state opened for {limit}")
         return Step(self._lengths, tokens, counts, self.device)
 
     def advance(self, counts: Sequence[int]) -> None:
-        """Count new tokens in."""
+        """Add the counts of new tokens to the lengths."""
         self._before = self._lengths
         self._lengths = [old + new for old, new in zip(self._lengths, counts, strict=True)]
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Forget the newest tokens of each row, at most those of the last extend."""
+        """Drop the newest tokens of each row, at most those of the last extend."""
         lengths = [int(length) for length in lengths]
         bounds = zip(self._before, lengths, self._lengths, strict=True)
         if not all(low <= length <= high for low, length, high in bounds):
@@ -157,7 +158,7 @@ class DecoderState:
         self._lengths = lengths
 
     def select(self, rows: Sequence[int]) -> None:
-        """Drop, reorder or copy rows; copies that read one source stay together."""
+        """Drop, reorder or copy rows; rows of one source stay adjacent."""
         rows = [int(row) for row in rows]
         groups = [row // self.beams for row in rows[:: self.beams]]
         same = groups == list(range(len(self._lengths) // self.beams))
@@ -167,7 +168,7 @@ class DecoderState:
                 self._select_sources(torch.tensor(groups, device=self.device, dtype=torch.long))
 
     def repeat_rows(self, times: int) -> Self:
-        """Copy every row `times` times; the copies read one source."""
+        """Repeat every row `times` times, sharing its source."""
         if self.beams != 1:
             raise ValueError("the rows of this state were repeated already")
         with torch.inference_mode(self._inference):
@@ -176,10 +177,10 @@ class DecoderState:
         return self
 
     def join(self, other: Self, at: Sequence[int]) -> None:
-        """Take in the rows of another state: row n becomes row `at[n]` of this one.
+        """Move the rows of another state here: row n becomes row `at[n]`.
 
-        It takes the place of one that was left, or comes behind the last. Memory of the others is
-        moved only where it must grow: for more rows than ever, or longer ones.
+        It replaces a finished row or is appended. Memory is reallocated only to grow: for more rows
+        or longer ones.
         """
         if other.beams != self.beams or (other.drafter is None) != (self.drafter is None):
             raise ValueError("these states were opened for other things")
@@ -204,11 +205,11 @@ class DecoderState:
                 )
             )
         self.capacity = max(self.capacity, other.capacity)
-        self._lengths = _placed(self._lengths, other._lengths, at)
-        self._before = _placed(self._before, other._before, at)
+        self._lengths = _write_at(self._lengths, other._lengths, at)
+        self._before = _write_at(self._before, other._before, at)
 
     def _join_newest(self, other: Self, at: Sequence[int], place_N: Tensor, rows: int) -> None:
-        """Join what is only there once a token was taken in."""
+        """Join the parts that exist only after the first token."""
         if (ring := self.ring or other.ring) is not None:
             self.ring = self.ring or ring.emptied(self.rows)
             self.ring.join(other.ring or ring.emptied(other.rows), place_N, rows)
@@ -217,7 +218,7 @@ class DecoderState:
             self.recent = ours.join(theirs or recent.emptied(other.rows), at, place_N, rows)
 
     def _move(self, rows: Sequence[int]) -> None:
-        """Make what is remembered of row n what row `rows[n]` had."""
+        """Make row n of all caches what row `rows[n]` was."""
         used = max(self._lengths, default=0)
         row_N = torch.tensor(rows, device=self.device, dtype=torch.long)
         for cache in [*self.caches, *self.drafter_caches]:
@@ -240,20 +241,20 @@ class DecoderState:
             self.keep_BS = self.keep_BS.index_select(0, group_N)
 
 
-def _placed(ours: Sequence[int], theirs: Sequence[int], at: Sequence[int]) -> list[int]:
-    """Put numbers at these places of a list, or behind its end."""
-    found = [*ours, *[0] * (max(at) + 1 - len(ours))]
+def _write_at(ours: Sequence[int], theirs: Sequence[int], at: Sequence[int]) -> list[int]:
+    """Return a list with numbers written at these indices, extended if necessary."""
+    result = [*ours, *[0] * (max(at) + 1 - len(ours))]
     for place, number in zip(at, theirs, strict=True):
-        found[place] = number
-    return found
+        result[place] = number
+    return result
 
 
 def _join(ours: Source, theirs: Source, place_N: Tensor, rows: int) -> Source:
-    """Put sources at these places; shorter ones are filled up and say so."""
+    """Write sources to these indices; shorter ones are padded and masked."""
     keep_BS = None
     whole = ours.k_BHSK.shape[2] == theirs.k_BHSK.shape[2]
     if not whole or ours.keep_BS is not None or theirs.keep_BS is not None:
-        keep_BS = join_rows(_kept(ours), _kept(theirs), place_N, rows)
+        keep_BS = join_rows(_mask(ours), _mask(theirs), place_N, rows)
     return Source(
         join_rows(ours.k_BHSK, theirs.k_BHSK, place_N, rows),
         join_rows(ours.v_BHSK, theirs.v_BHSK, place_N, rows),
@@ -261,7 +262,7 @@ def _join(ours: Source, theirs: Source, place_N: Tensor, rows: int) -> Source:
     )
 
 
-def _kept(source: Source) -> Tensor:
+def _mask(source: Source) -> Tensor:
     if source.keep_BS is not None:
         return source.keep_BS
     rows, _, length, _ = source.k_BHSK.shape

@@ -1,25 +1,24 @@
-"""Tandem decoding for a model that stays in transformers.
+"""Tandem decoding for models of transformers.
 
     from outrider.torch.transformers import tandem
 
     model = MarianMTModel.from_pretrained("Helsinki-NLP/opus-mt-zh-en")
     model.generate(**inputs, custom_generate=tandem("FOLDER"), num_beams=1)
 
-gives what `model.generate(**inputs, num_beams=1)` gives, in fewer passes: the drafter that lies in
-FOLDER guesses a block of tokens, and the model's own weights confirm or correct it in one pass.
+returns the text of `model.generate(**inputs, num_beams=1)`, in fewer passes: the drafter in FOLDER
+drafts a block of tokens, and the model's own weights verify it in one pass.
 
-Who verifies? The caches of transformers have one length for a whole batch, so rows that accept
-different numbers of tokens cannot stand in one. Ours have a length per row. So the encoder's
-output, where there is one, is taken from transformers as `generate` computed it, and our decoder
-goes on with the weights of the model itself: they are shared on a CPU, but for those that we keep
-stacked or turned (queries, keys and values are one matrix here). They are taken anew when they
-change.
+Verification: the caches of transformers have one length per batch, but rows accept different
+numbers of tokens. Outrider's caches have a length per row. So the encoder's output is taken from
+`generate`, and Outrider's decoder continues with the weights of the model. They are shared on a
+CPU, except those stored in another layout (queries, keys and values are one matrix here), and
+copied again when they change.
 
-Is it exact? Logits processors and stopping criteria are those that `generate` prepared, asked about
-the text of a row as it stands at each token. Two engines add up the same float32 numbers in another
-order, as one engine does in batches of another size. Where the best two tokens lie within that
-rounding, transformers' own forward is asked about this text and decides. In half precision such
-ties are common, so it is refused, and so is every option that this loop does not honour.
+Exactness: logits processors and stopping criteria are those that `generate` prepared, applied to
+the text of each row. Two implementations sum the same float32 numbers in different orders. If the
+best two tokens are within that rounding error, transformers' forward scores this text and decides.
+In half precision such ties are frequent, so it is refused, as are all options that this loop does
+not
 """
 
 import sys
@@ -43,15 +42,15 @@ __all__ = ["Tandem", "tandem"]
 
 Target = Seq2Seq | LanguageModel
 BLOCK = 8
-"""Tokens drafted at once where the user does not say."""
+"""Default number of drafted tokens."""
 
 
 def tandem(folder: str | Path, *, draft_tokens: int | None = None) -> "Tandem":
-    """Return what `generate(..., custom_generate=...)` takes, with the drafter of a model folder.
+    """Return a method for `generate(..., custom_generate=...)` with the drafter of a folder.
 
     Args:
         folder: An Outrider model folder with a drafter, or a Hub name.
-        draft_tokens: Tokens drafted at once; by default 8, or as many as the drafter can.
+        draft_tokens: Tokens drafted per block; by default 8, or the drafter's maximum if smaller.
     """
     return Tandem(model_folder(folder), draft_tokens)
 
@@ -72,7 +71,7 @@ class Tandem:
         generation_config: GenerationConfig,
         **model_kwargs: Any,
     ) -> Tensor:
-        """Go on from `input_ids`, as transformers' own decoding methods do."""
+        """Continue `input_ids`, with the interface of transformers' decoding methods."""
         check_dropped(sys._getframe(1).f_locals)
         check_options(generation_config, logits_processor, stopping_criteria, model_kwargs)
         check_model(model)
@@ -98,12 +97,12 @@ class Tandem:
     def _block(self, drafter: Drafter) -> int:
         longest, wanted = drafter.config.block, self.draft_tokens
         if wanted is not None and not 1 <= wanted <= longest:
-            message = f"got {wanted}, but this drafter guesses 1 to {longest} at once"
+            message = f"got {wanted}, but this drafter drafts 1 to {longest} tokens at once"
             raise ConfigError("draft_tokens", message)
         return wanted or min(BLOCK, longest)
 
     def _bind(self, model: PreTrainedModel, prompt: Prompt) -> tuple[Target, Drafter]:
-        """Return our view of the model and its drafter; made anew where weights have changed."""
+        """Return Outrider's model over these weights, and its drafter; cached until they change."""
         now = [(weight.data_ptr(), weight._version) for weight in model.state_dict().values()]
         if (bound := self._bound.get(model)) is not None and bound[0] == now:
             return bound[1], bound[2]
@@ -111,6 +110,6 @@ class Tandem:
         check_same_logits(target, prompt)
         drafter = load_drafter(self.folder, target, load_ctc(self.folder, target))
         if drafter is None:
-            raise ModelError(f"{self.folder}: has no drafter; outrider accelerate makes one")
+            raise ModelError(f"{self.folder}: has no drafter; train one with `outrider accelerate`")
         self._bound[model] = now, target, drafter
         return target, drafter

@@ -1,7 +1,4 @@
-"""Draft, verify, accept, for rows that each go on at their own pace.
-
-Our model over the weights of one of transformers'.
-"""
+"""The draft-and-verify loop, and Outrider's model over the weights of a transformers model."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,13 +20,13 @@ from outrider.torch.transformers.options import Prompt, Row, processors_of
 __all__ = ["TandemLoop", "build_view", "check_same_logits"]
 
 NEAR = 32 * torch.finfo(torch.float32).eps
-"""Two tokens are nearly tied when their scores differ by less than this share of the larger,"""
+"""Two tokens are nearly tied if their scores differ by less than this share of the larger one,"""
 USUAL = 10.0
-"""or of this, where that is more: a small logit may be the sum of large numbers."""
+"""or of this, if that is more: a small logit may be the sum of large numbers."""
 
 
 class TandemLoop:
-    """Draft, verify, accept, for rows that each go on at their own pace."""
+    """Drafts, verifies and accepts tokens; each row advances independently."""
 
     def __init__(
         self,
@@ -49,7 +46,7 @@ class TandemLoop:
 
     @torch.inference_mode()
     def run(self) -> list[list[int]]:
-        """Return every row's text, prompt included."""
+        """Return the text of every row, prompt included."""
         rows = self.prompt.rows
         texts = [row.tokens for row in rows]
         self.state = self._open(len(rows))
@@ -60,42 +57,42 @@ class TandemLoop:
         while rows:
             done = self._round(rows)
             if any(done):
-                left = [n for n, over in enumerate(done) if not over]
-                self.state.select(left)
-                rows = [rows[n] for n in left]
+                remaining = [n for n, finished in enumerate(done) if not finished]
+                self.state.select(remaining)
+                rows = [rows[n] for n in remaining]
         return texts
 
     def _open(self, rows: int) -> DecoderState:
         width = self.drafter.config.block + 1
-        room = {"capacity": self.limit + width, "slack": max(SLACK, width)}
+        sizes = {"capacity": self.limit + width, "slack": max(SLACK, width)}
         if isinstance(self.target, LanguageModel):
-            state = self.target.open(rows, **room)
+            state = self.target.open(rows, **sizes)
         else:
             assert self.prompt.memory_BSD is not None
-            state = self.target.open(self.prompt.memory_BSD, self.prompt.keep_BS, **room)
+            state = self.target.open(self.prompt.memory_BSD, self.prompt.keep_BS, **sizes)
         state.spare = width
         return state
 
     def _round(self, rows: Sequence[Row]) -> list[bool]:
-        """Take every row further by at least one token; return who is done."""
+        """Advance every row by at least one token; return whether each row is finished."""
         drafted = self._draft(rows)
         logits_BTV = self._extend([[r.tokens[-1], *d] for r, d in zip(rows, drafted, strict=True)])
-        best = None if any(self.processors) else _likeliest(logits_BTV)
+        best = None if any(self.processors) else _argmax(logits_BTV)
         done, lengths = [], []
-        for n, (row, guesses) in enumerate(zip(rows, drafted, strict=True)):
-            over = False
-            for place in range(len(guesses) + 1):
+        for n, (row, draft) in enumerate(zip(rows, drafted, strict=True)):
+            finished = False
+            for place in range(len(draft) + 1):
                 if best is None:
                     token = self._choose(row, logits_BTV[n, place])
                 elif best[1][n][place]:
-                    token = int(self._settle(row).argmax())
+                    token = int(self._reference_scores(row).argmax())
                 else:
                     token = best[0][n][place]
                 row.tokens.append(token)
-                over = token in self.ends or len(row.tokens) >= self.limit
-                if over or place == len(guesses) or guesses[place] != token:
+                finished = token in self.ends or len(row.tokens) >= self.limit
+                if finished or place == len(draft) or draft[place] != token:
                     break
-            done.append(over)
+            done.append(finished)
             lengths.append(len(row.real) - 1)
         self.state.rollback(lengths)
         return done
@@ -118,23 +115,23 @@ class TandemLoop:
         return self.target.extend(tokens_BT, self.state, count_B=count_B)
 
     def _choose(self, row: Row, logits_V: Tensor) -> int:
-        """Return what greedy decoding says after the text of a row."""
+        """Return the greedy token after the text of a row."""
         text_1T = torch.tensor([row.tokens], device=logits_V.device)
         processors = self.processors[row.place]
         score_1V = processors(text_1T, logits_V[None].clone())
-        (tokens,), (near,) = (answer[0] for answer in _likeliest(score_1V[None]))
+        (tokens,), (near,) = (answer[0] for answer in _argmax(score_1V[None]))
         if near:
-            score_1V = processors(text_1T, self._settle(row)[None])
+            score_1V = processors(text_1T, self._reference_scores(row)[None])
             return int(score_1V.argmax())
         return int(tokens)
 
-    def _settle(self, row: Row) -> Tensor:
-        """Let transformers itself score the next token of a row."""
-        return self.prompt.ask(row.place, row.real)
+    def _reference_scores(self, row: Row) -> Tensor:
+        """Score the next token of a row with transformers."""
+        return self.prompt.reference_logits(row.place, row.real)
 
 
-def _likeliest(score_BTV: Tensor) -> tuple[list[list[int]], list[list[bool]]]:
-    """Return the best token everywhere, and whether another is as good but for rounding."""
+def _argmax(score_BTV: Tensor) -> tuple[list[list[int]], list[list[bool]]]:
+    """Return the best token of every position, and whether the second best is within rounding."""
     top = score_BTV.topk(2, dim=-1)
     first, second = top.values.unbind(-1)
     near_BT = first - second <= NEAR * first.abs().clamp(min=USUAL)
@@ -142,16 +139,17 @@ def _likeliest(score_BTV: Tensor) -> tuple[list[list[int]], list[list[bool]]]:
 
 
 PROBE = 16
-"""Tokens of the text by which two engines are compared."""
+"""Tokens of the text on which two models are compared."""
 AGREEMENT = 1e-3
-"""By how much of the largest score they may differ."""
+"""Maximum difference, relative to the largest score."""
 
 
 def build_view(model: PreTrainedModel) -> Seq2Seq | LanguageModel:
-    """Build our model over the weights of theirs; on a CPU they are shared."""
+    """Build Outrider's model over the weights of a transformers model, shared on a CPU."""
     kind, name = model.config.model_type, type(model).__name__
     if kind not in READERS:
-        raise UnsupportedError(f"{name}: Outrider knows {', '.join(READERS)}, not {kind}")
+        expected = ", ".join(READERS)
+        raise UnsupportedError(f"{name}: {kind} is not supported; expected one of {expected}")
     reader, values = reader_of(kind), model.config.to_dict()
     config = reader.import_config(values)
     theirs = Stored(
@@ -166,12 +164,12 @@ def build_view(model: PreTrainedModel) -> Seq2Seq | LanguageModel:
 
 
 def check_same_logits(target: Seq2Seq | LanguageModel, prompt: Prompt) -> None:
-    """Refuse a model that does more than its config says, such as one with hooks or adapters."""
+    """Refuse a model whose computation differs from its config, such as one with adapters."""
     config = target.config
     length = min(PROBE, config.max_positions, config.vocab_size - 1)
-    # Some families count their positions past padding, which no text holds.
+    # Without the padding token, from which some families count positions.
     tokens = [token for token in range(length + 1) if token != config.pad_token_id][:length]
-    theirs_V = prompt.ask(0, tokens)
+    theirs_V = prompt.reference_logits(0, tokens)
     tokens_1T = torch.tensor([tokens], device=theirs_V.device)
     with torch.inference_mode():
         if isinstance(target, LanguageModel):
@@ -184,6 +182,6 @@ def check_same_logits(target: Seq2Seq | LanguageModel, prompt: Prompt) -> None:
         ours_V = target.logits(hidden_1TD)[0, -1]
     if not torch.allclose(ours_V, theirs_V, atol=float(AGREEMENT * theirs_V.abs().max())):
         raise UnsupportedError(
-            f"{type(prompt.model).__name__} computes something else than its config says, so its "
-            "drafts cannot be verified"
+            f"{type(prompt.model).__name__} does not compute what its config describes, so drafts "
+            "cannot be verified"
         )

@@ -1,7 +1,4 @@
-"""What `generate` may be asked for: each option is honoured, or refused by name.
-
-What `generate` hands over: texts that are begun, and what they are translated from.
-"""
+"""Checks of the options of `generate`, and the texts to continue."""
 
 from collections.abc import Sequence
 from copy import copy
@@ -30,40 +27,38 @@ PROCESSORS = (
     *("SuppressTokensAtBeginLogitsProcessor", "SuppressTokensLogitsProcessor"),
     *("InfNanRemoveLogitsProcessor", "LogitNormalization", "ExponentialDecayLengthPenalty"),
 )
-"""Those that look at one row alone, so that its text may be asked about out of turn."""
+"""Processors that depend on a single row, so that rows can be scored separately."""
 CRITERIA = ("MaxLengthCriteria", "EosTokenCriteria")
 GIVEN = (
     *("encoder_outputs", "attention_mask", "position_ids"),
     *("past_key_values", "use_cache", "logits_to_keep"),
 )
-"""What `generate` hands over and is honoured, or has no say in the tokens."""
+"""Arguments of `generate` that are honoured or do not affect the tokens."""
 REFUSED = (
     *("return_dict_in_generate", "output_scores", "output_logits", "output_attentions"),
     *("output_hidden_states", "cache_implementation", "prefill_chunk_size"),
 )
-"""Options of a generation config that would change what is returned or computed."""
+"""Options of a generation config that change what is returned or computed."""
 
 
 def check_model(model: PreTrainedModel) -> None:
-    """Refuse a model whose greedy text could not be promised."""
+    """Refuse a model whose greedy text cannot be reproduced exactly."""
     name = type(model).__name__
     if model.training:
+        raise UnsupportedError(f"{name} is in training mode with random dropout; call model.eval()")
+    dtypes = {str(weight.dtype).removeprefix("torch.") for weight in model.parameters()}
+    if dtypes != {"float32"}:
+        others = ", ".join(sorted(dtypes - {"float32"}))
         raise UnsupportedError(
-            f"{name} is in training mode, where dropout draws; call model.eval()"
+            f"{name} computes in {others}, where near-ties are too common to be exact; load it "
+            "with dtype=torch.float32"
         )
-    kinds = {str(one.dtype).removeprefix("torch.") for one in model.parameters()}
-    if kinds != {"float32"}:
-        found = ", ".join(sorted(kinds - {"float32"}))
-        raise UnsupportedError(
-            f"{name} computes in {found}, where near-ties are too common to be exact; load it with "
-            "dtype=torch.float32"
-        )
-    if len({one.device for one in model.parameters()}) > 1:
-        raise UnsupportedError(f"{name} lies on several devices; put it on one")
+    if len({weight.device for weight in model.parameters()}) > 1:
+        raise UnsupportedError(f"{name} is on several devices; move it to one")
 
 
 def check_dropped(given: dict[str, Any]) -> None:
-    """Refuse what `generate` takes but does not hand to a callable: it would go unnoticed."""
+    """Refuse options that `generate` accepts but does not pass to a custom method."""
     for option in ("streamer", "assistant_model", "synced_gpus"):
         if given.get(option):
             _refuse(option)
@@ -75,7 +70,7 @@ def check_options(
     criteria: StoppingCriteriaList,
     model_kwargs: dict[str, Any],
 ) -> None:
-    """Refuse whatever would not be honoured, by name."""
+    """Refuse options that would not be honoured, by name."""
     for option in ("num_beams", "num_return_sequences"):
         if (getattr(config, option) or 1) > 1:
             _refuse(f"{option}={getattr(config, option)}", f"; pass {option}=1")
@@ -87,12 +82,12 @@ def check_options(
     for option in REFUSED:
         if getattr(config, option, None):
             _refuse(option)
-    for one in processors:
-        if type(one).__name__ not in PROCESSORS or not _is_theirs(one):
-            _refuse(f"the logits processor {type(one).__name__}")
-    for one in criteria:
-        if type(one).__name__ not in CRITERIA or not _is_theirs(one):
-            _refuse(f"the stopping criterion {type(one).__name__}")
+    for processor in processors:
+        if type(processor).__name__ not in PROCESSORS or not _is_original(processor):
+            _refuse(f"the logits processor {type(processor).__name__}")
+    for criterion in criteria:
+        if type(criterion).__name__ not in CRITERIA or not _is_original(criterion):
+            _refuse(f"the stopping criterion {type(criterion).__name__}")
     for key, value in model_kwargs.items():
         if key not in GIVEN and value is not None:
             _refuse(key)
@@ -102,19 +97,19 @@ def check_options(
 
 
 def processors_of(processors: LogitsProcessorList, row: int) -> LogitsProcessorList:
-    """Return the processors as they stand for one row of the batch, whose text is asked alone."""
+    """Return the processors for one row of the batch."""
     own = LogitsProcessorList()
-    for one in processors:
-        padding = getattr(one, "prompt_ignore_length", None)
+    for processor in processors:
+        padding = getattr(processor, "prompt_ignore_length", None)
         if isinstance(padding, Tensor):  # since transformers 5.23: the padding of every row
-            one = copy(one)
-            one.prompt_ignore_length = padding[row : row + 1]
-        own.append(one)
+            processor = copy(processor)
+            processor.prompt_ignore_length = padding[row : row + 1]
+        own.append(processor)
     return own
 
 
-def _is_theirs(part: Any) -> bool:
-    """Whether a processor is transformers' own, not somebody's of the same name."""
+def _is_original(part: Any) -> bool:
+    """Return whether an object is of a class of transformers, not of the same name."""
     return type(part).__module__.startswith("transformers.generation.")
 
 
@@ -124,33 +119,33 @@ def _refuse(option: str, fix: str = "") -> None:
 
 @dataclass
 class Row:
-    """One text in the making."""
+    """One text being generated."""
 
     place: int
-    """Which row of the batch it is."""
+    """Index in the batch."""
     tokens: list[int]
-    """As transformers sees them: with padding in front, where a batch has some."""
+    """With the left padding of the batch."""
     padding: int = 0
 
     @property
     def real(self) -> list[int]:
-        """Its tokens without padding."""
+        """Tokens without padding."""
         return self.tokens[self.padding :]
 
 
 @dataclass(frozen=True)
 class Prompt:
-    """The rows of a batch, and for an encoder-decoder their sources."""
+    """The rows of a batch, and the sources of an encoder-decoder."""
 
     model: PreTrainedModel
     rows: list[Row]
     memory_BSD: Tensor | None
-    """The encoder's output; None for a decoder alone."""
+    """The encoder's output; None for a decoder-only model."""
     mask_BS: Tensor | None
 
     @classmethod
     def of(cls, model: PreTrainedModel, input_ids: Tensor, given: dict[str, Any]) -> "Prompt":
-        """Take apart what `generate` has prepared."""
+        """Build from the arguments that `generate` prepared."""
         mask = given.get("attention_mask")
         if model.config.is_encoder_decoder:
             rows = [Row(place, tokens) for place, tokens in enumerate(input_ids.tolist())]
@@ -163,25 +158,25 @@ class Prompt:
             for n, (row, pad) in enumerate(zip(input_ids.tolist(), padding, strict=True))
         ]
         if not all(row.real for row in rows):
-            raise InputError("attention_mask: a row is nothing but padding")
+            raise InputError("attention_mask: a row contains only padding")
         return cls(model, rows, None, None)
 
     @property
     def keep_BS(self) -> Tensor | None:
-        """Which places of the sources are real; None where all are."""
+        """Mask of real source tokens; None without padding."""
         mask = self.mask_BS
         return None if mask is None or bool(mask.all()) else mask.bool()
 
-    def ask(self, place: int, tokens: Sequence[int]) -> Tensor:
-        """Let transformers itself score the token after a text of one row."""
+    def reference_logits(self, place: int, tokens: Sequence[int]) -> Tensor:
+        """Score the token after a text of one row with transformers."""
         text_1T = torch.tensor([tokens], device=self.model.device)
         if self.memory_BSD is None:
             logits: Tensor = self.model(input_ids=text_1T, use_cache=False).logits
             return logits[0, -1].float()
-        one = slice(place, place + 1)
+        row = slice(place, place + 1)
         logits = self.model(
-            encoder_outputs=(self.memory_BSD[one],),
-            attention_mask=None if self.mask_BS is None else self.mask_BS[one],
+            encoder_outputs=(self.memory_BSD[row],),
+            attention_mask=None if self.mask_BS is None else self.mask_BS[row],
             decoder_input_ids=text_1T,
             use_cache=False,
         ).logits

@@ -1,4 +1,4 @@
-"""The block drafter: its weights, and the ways to run it (`model.py`)."""
+"""The block drafter (`model.py`)."""
 
 from outrider.torch.models.drafter.base import ParallelDecoder, Tables, TrainingSlots
 from outrider.torch.models.drafter.model import BlockDraft, Drafter

@@ -1,7 +1,4 @@
-"""The weights of a block drafter, and what it takes from the target it is bound to.
-
-The layers of a drafter, and the ways to run many blocks of slots through them at once.
-"""
+"""The layers and weights of a block drafter, and its connection to the target."""
 
 from collections.abc import Mapping, Sequence
 from typing import NamedTuple, Protocol, Self, cast
@@ -43,37 +40,37 @@ __all__ = [
 
 
 class TrainingSlots(NamedTuple):
-    """Training slots of a batch, laid out side by side: N slots a row, in blocks."""
+    """Training slots of a batch: N adjacent slots per row, in blocks."""
 
     anchor_BN: Tensor
-    """Position of the newest token of each slot's block."""
+    """Position of the last known token before each slot's block."""
     index_N: Tensor
-    """Place of the slot in its block."""
+    """Index of the slot in its block."""
     block_N: Tensor
-    """Which block it belongs to."""
+    """Block of the slot."""
     known_BN: Tensor
-    """Whether the slot is given its token instead of the mask; always true for index 0."""
+    """Whether the slot's input is its token instead of the mask; always true for index 0."""
 
 
 def build_layer(config: DrafterConfig) -> Block:
-    """Build one layer: attention or an LSTM, the source, and a feed-forward."""
+    """Build one layer: attention or an LSTM, cross-attention, and a feed-forward."""
     width, heads = config.hidden_size, config.num_attention_heads
     if config.core == "lstm":
-        # `lstm_of` takes it out again: a layer is run with whatever stands in this place.
+        # Replaces the attention; see `lstm_of`.
         return build_block(config, cast(SelfAttention, SlotLstm(width)), cross=config.cross)
     shape = HeadShape(heads, heads, width // heads)
     attention = SelfAttention(
         width,
         heads,
         build_attention({"kind": "causal"}, causal=True, shape=shape, key="drafter"),
-        # The target's embeddings say nothing of positions, so this layer turns its keys.
+        # If the target's embeddings have no positions, this layer uses rotary ones.
         rotary=Rotary(width // heads) if config.position in IN_ATTENTION else None,
     )
     return build_block(config, attention, cross=config.cross)
 
 
 def lstm_of(block: Block) -> SlotLstm:
-    """Take the LSTM out of a layer that has one in place of attention."""
+    """Return the LSTM of a layer that has one in place of attention."""
     return cast(SlotLstm, block.attention)
 
 
@@ -101,7 +98,7 @@ def run_block(
     keep: Tensor,
     source: Source | None,
 ) -> Tensor:
-    """One layer over slots that see injected keys and each other."""
+    """Run one layer over slots that attend to injected keys and to each other."""
 
     def attention(h_BND: Tensor) -> Tensor:
         q, k, v = block.attention.project(h_BND, positions)
@@ -112,7 +109,7 @@ def run_block(
 
 
 def training_mask(slots: TrainingSlots, length: int) -> Tensor:
-    """Which keys a slot sees: states before its anchor, and its own block up to itself."""
+    """Return the mask of slots: states before the anchor, and the own block up to the slot."""
     before = torch.arange(length, device=slots.index_N.device) < slots.anchor_BN[..., None]
     index, block = slots.index_N, slots.block_N
     inside_NN = (block[:, None] == block) & (index[None, :] <= index[:, None])
@@ -124,21 +121,21 @@ Target = Seq2Seq | LanguageModel
 
 
 class ParallelDecoder(Protocol):
-    """A parallel decoder that has read the source before the drafter does: see `models.ctc`."""
+    """A parallel decoder whose states the drafter reads: see `models.ctc`."""
 
     def states(self, memory_BSD: Tensor, keep_BS: Tensor | None) -> tuple[Tensor, Tensor | None]:
-        """Return its states of all slots, and which of them are real."""
+        """Return the states of all slots and their mask."""
         ...
 
 
 class Tables(NamedTuple):
-    """What choosing tokens needs, in one piece."""
+    """Precomputed matrices for choosing tokens."""
 
     head_VD: Tensor
     bias_V: Tensor
     packed: Tensor | None
     out_VR: Tensor
-    """head O: what the state adds to each token's score."""
+    """head O: maps the state to a change of each token's score."""
     token_VR: Tensor
     """P e(y) of every token."""
     state_RR: Tensor
@@ -153,7 +150,7 @@ def _size(weight: Tensor) -> float:
 
 
 class DrafterBase(PreTrainedModel):
-    """Weights of a drafter, and the target it is bound to, whose weights are not its own."""
+    """The weights of a drafter; the target's weights are not part of it."""
 
     config_class = DrafterConfig
     config: DrafterConfig
@@ -161,7 +158,7 @@ class DrafterBase(PreTrainedModel):
     main_input_name = "input_ids"
     _supports_sdpa = True
     kept_V: Tensor | None
-    """The shortlist: tokens that may be drafted, in order; None for all."""
+    """The shortlist: sorted tokens that may be drafted; None for all."""
     _tables: Tables | None = None
 
     def __init__(self, config: DrafterConfig) -> None:
@@ -194,36 +191,36 @@ class DrafterBase(PreTrainedModel):
             self.to_token = nn.Linear(rank, width, bias=False)
         kept_V = torch.arange(config.shortlist) if config.shortlist else None
         self.register_buffer("kept_V", kept_V)
-        self._target: list[Target] = []  # in a list, so that its weights are not ours
-        self._ahead: list[ParallelDecoder] = []
+        self._target: list[Target] = []  # in a list: not registered as a submodule
+        self._parallel: list[ParallelDecoder] = []
         self.post_init()
 
     @property
     def target(self) -> Target:
-        """The model it drafts for."""
+        """The model to draft for."""
         if not self._target:
             raise ModelError("this drafter has no target yet; bind it to one")
         return self._target[0]
 
-    def bind(self, target: Target, ahead: ParallelDecoder | None = None) -> Self:
-        """Draft for `target`, whose weights will not change; `ahead` is its CTC decoder."""
+    def bind(self, target: Target, parallel: ParallelDecoder | None = None) -> Self:
+        """Attach to a frozen target; `parallel` is its CTC decoder."""
         config = self.config
         config.check_target(target.config)
         if config.reads == "ctc":
-            if ahead is None:
+            if parallel is None:
                 raise ModelError("the drafter reads a CTC decoder, and this model has none")
-            self._ahead = [ahead]
+            self._parallel = [parallel]
         self._target = [target]
         self._tables = None
         return self
 
     @torch.no_grad()
     def start_as_copies(self) -> None:
-        """Begin with what the target's last layers know: of the source above all.
+        """Initialise the layers as copies of the target's last layers.
 
-        A copy sees the target's states through `inject`, which begins with the layer's own keys and
-        values for the tap that is nearest to what the layer saw; and the slots begin as the first
-        copy's input for the token before the newest, beside the newest token itself.
+        A copy sees the target's states through `inject`, which is initialised to the layer's own
+        key and value projections for the tap nearest to the layer's input. The slots start as the
+        first copy's input for the token before the newest, added to the newest token.
         """
         stack, taps = self.target.decoder, self.config.taps
         assert taps is not None
@@ -232,20 +229,20 @@ class DrafterBase(PreTrainedModel):
             raise ConfigError("copy_layers", f"the target has {depth} layers, the drafter {count}")
         for number, (block, inject) in enumerate(zip(self.blocks, self.inject, strict=True)):
             layer = depth - count + number
-            theirs = stack.blocks[layer].state_dict()
-            own = block.state_dict()
-            odd = [n for n in own.keys() | theirs.keys() if _shape(own, n) != _shape(theirs, n)]
-            if odd:
+            theirs, own = stack.blocks[layer].state_dict(), block.state_dict()
+            names = own.keys() | theirs.keys()
+            different = [name for name in names if _shape(own, name) != _shape(theirs, name)]
+            if different:
                 raise ConfigError(
                     "copy_layers",
-                    f"{sorted(odd)[0]} has another shape than in the target; leave "
+                    f"{min(different)} has another shape than in the target; leave "
                     "num_attention_heads, intermediate_size, activation, gated and norm out",
                 )
             block.load_state_dict(theirs)
             width = self.config.hidden_size
             near = min(range(len(taps)), key=lambda tap: abs(taps[tap] - (layer - 1)))
             before = stack.blocks[layer].attention_residual.norm
-            if self.target.config.norm == "pre":  # the copy's keys are of what this norm gives
+            if self.target.config.norm == "pre":  # the copy projects keys from this norm's output
                 self.state_norms[near].load_state_dict(before.state_dict())
             elif layer:
                 given = stack.blocks[layer - 1].feedforward_residual.norm.weight
@@ -262,47 +259,47 @@ class DrafterBase(PreTrainedModel):
         last = stack.norm if stack.norm is not None else stack.blocks[-1].feedforward_residual.norm
         if stack.norm is not None:
             self.norm.load_state_dict(last.state_dict())
-        else:  # what comes is normed already: keep its length
+        else:  # the input is already normed: keep its scale
             self.norm.weight.fill_(_size(last.weight))
 
     def place_target(self) -> None:
-        """Bring what it is bound to where it is itself, switched to inference."""
-        for part in [*self._target, *self._ahead]:
+        """Move target and parallel decoder to this device, in eval mode."""
+        for part in [*self._target, *self._parallel]:
             if isinstance(part, nn.Module):
                 part.to(self.device).eval()
 
     def read(
         self, memory_BSD: Tensor | None, keep_BS: Tensor | None
     ) -> tuple[Tensor | None, Tensor | None]:
-        """Return what cross-attention looks at, and which of it is real."""
-        if memory_BSD is None or not self._ahead:
+        """Return the keys of cross-attention and their mask."""
+        if memory_BSD is None or not self._parallel:
             return memory_BSD, keep_BS
-        ahead_BUD, keep_BU = self._ahead[0].states(memory_BSD, keep_BS)
+        parallel_BUD, keep_BU = self._parallel[0].states(memory_BSD, keep_BS)
         if keep_BS is not None and keep_BU is not None:
             keep_BS = torch.cat([keep_BS, keep_BU], dim=1)
-        return torch.cat([memory_BSD, ahead_BUD.to(memory_BSD.dtype)], dim=1), keep_BS
+        return torch.cat([memory_BSD, parallel_BUD.to(memory_BSD.dtype)], dim=1), keep_BS
 
     def train(self, mode: bool = True) -> Self:
-        """Weights may have changed whenever training starts or ends."""
+        """Set the mode, and drop cached tables, because weights may have changed."""
         self._tables = None
         return super().train(mode)
 
     def set_shortlist(self, ids_N: Tensor) -> None:
-        """Choose the tokens that may be drafted."""
+        """Set the tokens that may be drafted."""
         if len(ids_N) != self.config.shortlist:
             raise ValueError(f"{len(ids_N)} tokens for a shortlist of {self.config.shortlist}")
         self.kept_V = ids_N.to(self.bias.device, torch.long).sort().values
         self._tables = None
 
     def pack_weights(self) -> None:
-        """Trade memory for speed on a CPU; only for a drafter that is not trained any more."""
+        """Pack weights for speed on a CPU; the drafter must not be trained any more."""
         if packable(self.bias):
             for module in self.modules():
                 if isinstance(module, Linear):
                     module.pack_weight()
 
     def _allocate(self, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> StepTable | None:
-        """Spread the source over the steps of the text, where this drafter does so."""
+        """Return the step table of the source, if this drafter allocates steps."""
         if self.allocation is None:
             return None
         assert memory_BSD is not None, "steps are allocated from a source"
@@ -310,23 +307,23 @@ class DrafterBase(PreTrainedModel):
         return table
 
     def _head(self) -> tuple[Tensor, Tensor]:
-        """Weight and bias of the words that may be drafted."""
+        """Return weight and bias of the tokens that may be drafted."""
         theirs = self.target.logits_bias
         bias_V = self.bias if theirs is None else self.bias + theirs
         return self._listed(self.target.head_weight), self._listed(bias_V)
 
     def _listed(self, of_V: Tensor) -> Tensor:
-        """Keep the rows of words that may be drafted."""
+        """Select the rows of tokens that may be drafted."""
         return of_V if self.kept_V is None else of_V[self.kept_V]
 
     def target_logits(self, hidden: Tensor) -> Tensor:
-        """Score the words that may be drafted as the target does."""
+        """Return the target's logits of the tokens that may be drafted."""
         bias_V = self.target.logits_bias
         head_VD = self._listed(self.target.head_weight)
         return F.linear(hidden, head_VD, None if bias_V is None else self._listed(bias_V))
 
     def tables(self) -> Tables:
-        """Matrices that follow from the frozen weights, multiplied out once."""
+        """Return the matrices precomputed from the frozen weights."""
         if self._tables is None:
             head_VD, bias_V = self._head()
             out_VR = token_VR = state_RR = head_VD.new_zeros(0)
@@ -359,7 +356,7 @@ class DrafterBase(PreTrainedModel):
         if memory_BSD is None:
             return [None] * len(self.blocks)
         crosses = [block.cross for block in self.blocks]
-        return [None if one is None else one.source(memory_BSD, keep_BS) for one in crosses]
+        return [None if cross is None else cross.source(memory_BSD, keep_BS) for cross in crosses]
 
     def _init_weights(self, module: nn.Module) -> None:
         if isinstance(module, nn.Embedding):

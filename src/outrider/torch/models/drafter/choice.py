@@ -1,12 +1,11 @@
-"""Choosing the tokens of a drafted block, each with those before it in mind.
+"""Selection of the tokens of a drafted block, each conditioned on those before it.
 
-    s_i = tanh(a_i + P e(y_{i-1}) + R s_{i-1})        a_i what the slot itself brings
-    z_i = b_i + o_i s_i                               o_i a row for each of its C candidates
-    y_i = argmax z_i,   or drawn from softmax(z_i / temperature),   or the token known for slot i
+        s_i = tanh(a_i + P e(y_{i-1}) + R s_{i-1})        a_i the input of the slot
+        z_i = b_i + o_i s_i                               o_i a row per candidate, C candidates
+        y_i = argmax z_i,   or drawn from softmax(z_i / temperature),   or the known token of slot i
 
-Each slot waits for the one before it, and what it computes is so little that calling torch takes
-most of the time. So a few rows on a CPU are computed in numpy, whose calls cost less; the steps
-are the same.
+The slots are sequential and cheap, so the overhead of torch calls dominates. For few rows on a CPU
+the same steps run in numpy, which has less overhead.
 """
 
 from typing import NamedTuple
@@ -20,11 +19,11 @@ from outrider.inverse_cdf import invert, masses
 __all__ = ["Candidates", "Choice", "Chosen", "Steps", "choose_all", "choose_in_order"]
 
 FEW_ROWS = 32
-"""Rows up to which numpy is faster: 2.7 times for one row, 1.6 times for so many."""
+"""Rows up to which numpy is faster: 2.7 times for one row, 1.6 times for this number."""
 
 
 class Candidates(NamedTuple):
-    """The tokens each slot chooses from."""
+    """The candidate tokens of each slot."""
 
     ids_BKC: Tensor
     score_BKC: Tensor
@@ -32,7 +31,7 @@ class Candidates(NamedTuple):
 
 
 class Steps(NamedTuple):
-    """What the state along the slots is made of."""
+    """Inputs and weights of the state along the slots."""
 
     inner_BKR: Tensor
     """a."""
@@ -45,17 +44,17 @@ class Steps(NamedTuple):
 
 
 class Choice(NamedTuple):
-    """How a slot chooses."""
+    """Sampling options of the slots."""
 
     temperature: float = 1.0
     uniform_BK: Tensor | None = None
-    """Numbers in [0, 1) to draw with; None takes the likeliest."""
+    """Uniform random numbers in [0, 1); None for argmax."""
     known_BK: Tensor | None = None
-    """Tokens that stand whatever a slot would choose; -1 where there is none."""
+    """Known tokens of slots, -1 where unknown."""
 
 
 class Chosen(NamedTuple):
-    """What the slots chose."""
+    """The selected tokens, with scores and states."""
 
     tokens_BK: Tensor
     score_BKC: Tensor
@@ -65,7 +64,7 @@ class Chosen(NamedTuple):
 
 
 def choose_all(candidates: Candidates, choice: Choice) -> Tensor:
-    """Choose for all slots at once, where they do not know of each other: [B, K]."""
+    """Select for all slots at once, independently: [B, K]."""
     score_BKC, uniform_BK = candidates.score_BKC, choice.uniform_BK
     if uniform_BK is None:
         pick_BK1 = score_BKC.argmax(-1, keepdim=True)
@@ -78,7 +77,7 @@ def choose_all(candidates: Candidates, choice: Choice) -> Tensor:
 
 
 def choose_in_order(candidates: Candidates, steps: Steps, last_B: Tensor, choice: Choice) -> Chosen:
-    """Choose slot by slot; `last_B` is the token before the first."""
+    """Select slot by slot; `last_B` is the token before the first."""
     if len(last_B) <= FEW_ROWS and _for_numpy(steps.inner_BKR):
         return _in_numpy(candidates, steps, last_B, choice)
     return _in_torch(candidates, steps, last_B, choice)
@@ -94,12 +93,12 @@ def _in_torch(candidates: Candidates, steps: Steps, last_B: Tensor, choice: Choi
             state_BR = torch.addmm(state_BR, states[-1], steps.state_RR)
         states.append(state_BR.tanh())
         scores.append(score_BC + (extra_BCR @ states[-1].float()[..., None])[..., 0])
-        one = Candidates(ids_BC[:, None], scores[-1][:, None])
+        slot = Candidates(ids_BC[:, None], scores[-1][:, None])
         known_B1, uniform_B1 = (
             None if each is None else each[:, i : i + 1]
             for each in (choice.known_BK, choice.uniform_BK)
         )
-        token_B = choose_all(one, Choice(choice.temperature, uniform_B1, known_B1))[:, 0]
+        token_B = choose_all(slot, Choice(choice.temperature, uniform_B1, known_B1))[:, 0]
         tokens.append(token_B)
     return Chosen(*(torch.stack(each, dim=1) for each in (tokens, scores, states)))
 

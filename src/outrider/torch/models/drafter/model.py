@@ -1,27 +1,26 @@
 """The block drafter: a small model that guesses the next k tokens of a frozen target in one pass.
 
-Slot 0 is the newest token, slots 1 to k - 1 are a trained mask; slot i guesses token i + 1 after
-the newest. All slots are given the target's state t of the token before the newest. A slot sees the
-target's states of everything before the block (as keys and values), the slots before it, and the
-source: the encoder's output and, where the model has a CTC decoder, what that makes of it, which is
-a whole translation already:
+The input of slot 0 is the newest token, that of slots 1 to k - 1 a trained mask; slot i predicts
+token i + 1 after the newest. All slots get the target's state t of the token before the newest. A
+slot attends to the target's states before the block (as keys and values), to the slots before it,
+and to the source: the encoder's output and, if the model has a CTC decoder, the states of that:
 
     x_i   = (newest token or mask) + slot i + L t
-    h     = layers(slots, keys and values from the target's states, source)
-    b_i   = head(h_i)                                     the target's own head: all slots at once
-    s_i   = tanh(A h_i + P e(y_{i-1}) + R s_{i-1})        one small state along the block
-    z_i   = b_i + (head O) s_i                            on the C likeliest tokens of b_i only
+        h     = layers(slots, keys and values from the target's states, source)
+        b_i   = head(h_i)                                     the target's head, all slots at once
+        s_i   = tanh(A h_i + P e(y_{i-1}) + R s_{i-1})        a small state along the block
+        z_i   = b_i + (head O) s_i                            for the C likeliest tokens of b_i only
     y_i   = argmax z_i,   or drawn from q_i = softmax(z_i / temperature)
 
-Without s the slots cannot know what was drafted before them, and blocks break off early. In-block
-attention is causal, so one drafter serves every k; a slot that is given its token instead of the
-mask makes mask-predict out of the same weights.
+Without s the slots are independent of the drafted tokens before them, and fewer tokens are
+accepted. Attention within a block is causal, so one drafter serves every k. Slots with a known
+token as input instead of the mask implement mask-predict with the same weights.
 
-With `core: lstm` the layers look back at nothing. An LSTM runs along the slots of a block, started
-from t, and each slot is given what the source has for its place in the text (`nn.allocation`):
+With `core: lstm` the layers have no keys from the target. An LSTM runs along the slots of a block,
+started from t, and each slot gets the allocated input of its step (`nn.family.allocation`):
 
     x_i   = (newest token or mask) + slot i + code of the position + a_(p+i)      p: the newest's
-    h     = layers(slots by an LSTM that starts at L t, source)
+        h     = layers(slots by an LSTM that starts at L t, source)
 """
 
 from collections.abc import Callable, Sequence
@@ -71,14 +70,14 @@ class BlockDraft(NamedTuple):
 
 
 class Drafter(DrafterBase):
-    """Drafts for the target it is bound to."""
+    """Drafts for its target."""
 
-    # Decoding: beside the target, on its state.
+    # Decoding, on the state of the target.
 
     def attach(
         self, state: DecoderState, memory_BSD: Tensor | None, keep_BS: Tensor | None
     ) -> None:
-        """Draft on a state that has just been opened."""
+        """Attach to a new state."""
         state.drafter = self
         if not self.recurrent:
             state.drafter_caches = [
@@ -89,7 +88,7 @@ class Drafter(DrafterBase):
         state.drafter_sources = self._sources(*self.read(memory_BSD, keep_BS))
 
     def take_in(self, seen: Sequence[Tensor], state: DecoderState, step: Step) -> None:
-        """Turn the target's states of new tokens into keys and values (`AttachedDrafter`)."""
+        """Convert the target's states of new tokens to keys and values (`AttachedDrafter`)."""
         states_BTE = self._tapped(seen)
         state.recent = Recent(states_BTE, state.lengths, self._newest(state))
         if self.recurrent:
@@ -114,9 +113,9 @@ class Drafter(DrafterBase):
         temperature: float = 1.0,
         uniform_BK: Tensor | None = None,
     ) -> BlockDraft:
-        """Guess the tokens after `last_B1`; see `decoding.protocol.Drafts.draft`.
+        """Draft the tokens after `last_B1`; see `decoding.protocol.Drafts.draft`.
 
-        All rows get as many as the longest; those that a row did not ask for mean nothing.
+        All rows are computed for the largest count; surplus tokens have no meaning.
         """
         hidden_BKD = self._run_slots(last_B1, state, tokens)
         return self._choose(hidden_BKD, last_B1[:, 0], Choice(temperature, uniform_BK))
@@ -125,25 +124,25 @@ class Drafter(DrafterBase):
     def predict(
         self, last_B1: Tensor, state: DecoderState, known_BK: Tensor
     ) -> tuple[Tensor, Tensor]:
-        """Guess a whole block of which some tokens are known: mask-predict.
+        """Predict a block in which some tokens are known: mask-predict.
 
-        `known_BK` holds the token that follows slot i (the one slot i guesses), or -1. Returns the
-        likeliest token of every slot, given that the known ones stand, and its probability. Where
-        steps are allocated, slots behind the last one that takes part say the end token.
+        `known_BK` holds the token that follows slot i (its prediction), or -1. Returns the
+        likeliest token of every slot given the known ones, and its probability. With allocated
+        steps, slots after the last active one predict the end token.
         """
         slots = known_BK.shape[1]
         inputs_BK = F.pad(known_BK[:, :-1], (1, 0), value=-1)
         hidden_BKD = self._run_slots(last_B1, state, [slots] * state.rows, inputs_BK)
-        found = self._choose(hidden_BKD, last_B1[:, 0], Choice(known_BK=known_BK))
-        chosen_BKC = found.ids_BKC == found.tokens_BK[..., None]
-        prob_BK = (found.prob_BKC * chosen_BKC).sum(-1)
+        draft = self._choose(hidden_BKD, last_B1[:, 0], Choice(known_BK=known_BK))
+        chosen_BKC = draft.ids_BKC == draft.tokens_BK[..., None]
+        prob_BK = (draft.prob_BKC * chosen_BKC).sum(-1)
         table = _table(state)
         if table is None:
-            return found.tokens_BK, prob_BK
+            return draft.tokens_BK, prob_BK
         place_BK = state.length_B[:, None] + torch.arange(slots, device=last_B1.device)
         over_BK = (place_BK >= table.end_B[:, None]) & (known_BK < 0)
         eos = self.target.config.end_tokens[0]
-        return found.tokens_BK.masked_fill(over_BK, eos), prob_BK.masked_fill(over_BK, 1.0)
+        return draft.tokens_BK.masked_fill(over_BK, eos), prob_BK.masked_fill(over_BK, 1.0)
 
     def _run_slots(
         self,
@@ -152,7 +151,7 @@ class Drafter(DrafterBase):
         counts: Sequence[int],
         known_BK: Tensor | None = None,
     ) -> Tensor:
-        """Run a block behind what the state holds; its keys and values do not stay."""
+        """Run a block after the cached tokens; its keys and values are not kept."""
         slots = max(counts)
         step = state.step(slots, counts)
         rest_BKD = self.mask.expand(state.rows, slots - 1, -1)
@@ -180,13 +179,13 @@ class Drafter(DrafterBase):
         return hidden_BKD
 
     def _newest(self, state: DecoderState) -> Tensor:
-        """Return the target's state of each row's newest token; nothing before the first."""
+        """Return the target's state of each row's last token; zeros for empty rows."""
         if state.recent is None:
             return self.bias.new_zeros(state.rows, self.from_last.in_features)
         return state.recent.at_end(state.lengths)
 
     def _choose(self, hidden_BKD: Tensor, last_B: Tensor, choice: Choice) -> BlockDraft:
-        """Let every slot choose among its candidates with the tokens before it in mind."""
+        """Select a token per slot, conditioned on those before it."""
         tables = self.tables()
         logits_BKV = product(hidden_BKD, tables.head_VD, tables.bias_V, tables.packed)
         count = min(self.config.candidates, logits_BKV.shape[-1])
@@ -205,10 +204,10 @@ class Drafter(DrafterBase):
         prob_BKC = (mass_BKC / mass_BKC.sum(-1, keepdim=True)).float()
         return BlockDraft(tokens_BK, ids_BKC, prob_BKC, confidence_BK)
 
-    # Training: many blocks of a row at once.
+    # Training, many blocks per row at once.
 
     def forward(self, objective: Callable[["Drafter"], Tensor]) -> Tensor:
-        """Compute a loss from inside `forward`, the one place where DDP listens."""
+        """Compute a loss within `forward`, as DDP requires."""
         return objective(self)
 
     def train_blocks(
@@ -219,14 +218,14 @@ class Drafter(DrafterBase):
         memory_BSD: Tensor | None = None,
         keep_BS: Tensor | None = None,
     ) -> Tensor:
-        """Return the states h of all training slots, [B, N, D], normed.
+        """Return the normed states h of all training slots, [B, N, D].
 
         Args:
-            seen: What every layer of the target gave for `inputs_BT`.
-            inputs_BT: The tokens its decoder was fed, start token first.
-            slots: Which blocks to run.
-            memory_BSD: What `read` returned.
-            keep_BS: Its real positions; None where all are.
+            seen: Outputs of the target's layers for `inputs_BT`.
+            inputs_BT: Inputs of its decoder, start token first.
+            slots: The blocks to run.
+            memory_BSD: Result of `read`.
+            keep_BS: Its real positions; None without padding.
         """
         states_BTE = self._tapped(seen)
         place_BN = slots.anchor_BN + slots.index_N
@@ -263,7 +262,7 @@ class Drafter(DrafterBase):
         sources: Sequence[Source | None],
         sizes: Sequence[int],
     ) -> Tensor:
-        """Run blocks of these sizes that lie side by side; `first_BND` holds a start per layer."""
+        """Run adjacent blocks of these sizes; `first_BND` holds a start per layer."""
         x_BND = dropout(self._locate(x_BND, positions), self.config.dropout, self.training)
         firsts = first_BND.chunk(len(self.blocks), dim=-1)
         for block, start_BND, source in zip(self.blocks, firsts, sources, strict=True):
@@ -273,7 +272,7 @@ class Drafter(DrafterBase):
         return hidden_BND
 
     def run_state(self, hidden_MKD: Tensor, before_MK: Tensor) -> Tensor:
-        """Return s of every slot, [M, K, R]; `before_MK` is the token before the one guessed."""
+        """Return s of every slot, [M, K, R]; `before_MK` is the token before the predicted one."""
         slot_MKR = self.from_slot(hidden_MKD) + self.from_token(self._embed(before_MK))
         state_MR = slot_MKR.new_zeros(slot_MKR.shape[0], self.config.rank)
         states = []
@@ -283,27 +282,27 @@ class Drafter(DrafterBase):
         return torch.stack(states, dim=1)
 
     def logits(self, hidden: Tensor, state: Tensor | None = None) -> Tensor:
-        """Score every word of the shortlist, or of the vocabulary where there is none."""
+        """Score every token of the shortlist, or of the vocabulary without one."""
         if state is not None:
             hidden = hidden + self.to_token(state)
         return F.linear(hidden, *self._head())
 
     def listed(self, label: Tensor) -> Tensor:
-        """Return each label's place on the shortlist, `IGNORED` where it has none."""
+        """Return each label's index in the shortlist, `IGNORED` if it is not listed."""
         if self.kept_V is None:
             return label
         place = torch.searchsorted(self.kept_V, label).clamp(max=len(self.kept_V) - 1)
         return torch.where(self.kept_V[place] == label, place, IGNORED)
 
     def confidence_logit(self, hidden: Tensor, state: Tensor | None) -> Tensor:
-        """Logit of the chance that the guess is right; trains nothing but itself."""
+        """Return the logit of the acceptance probability; its gradient stops at the inputs."""
         parts = [hidden.detach()] if state is None else [hidden.detach(), state.detach()]
         out: Tensor = self.confidence(torch.cat(parts, dim=-1))[..., 0]
         return out
 
 
 def _table(state: DecoderState) -> StepTable | None:
-    """Return what the source gives to every step, where the drafter of this state asks for it."""
+    """Return the step table of this state, if its drafter allocates steps."""
     for cache in state.drafter_caches:
         if isinstance(cache, StepTable):
             return cache
