@@ -48,10 +48,10 @@ def export_marian(model: str | Path, folder: str | Path) -> Path:
     loaded, tokenizer = load_model(source), load_tokenizer(source)
     if not isinstance(loaded, Seq2Seq):
         raise ModelError(f"{source}: is a language model; Marian models translate")
-    twin = to_marian(loaded)
+    exported = to_marian(loaded)
     logging.disable_progress_bar()
     with _new_folder(Path(folder)) as draft:
-        twin.save_pretrained(draft)
+        exported.save_pretrained(draft)
         if isinstance(tokenizer, SubwordTokenizer):
             write_sentencepiece(tokenizer, draft)
         else:

@@ -125,7 +125,7 @@ FAULTS: list[tuple[Callable[[dict[str, Any]], object], str]] = [
     (lambda c: c.update(dropout=1.0), "dropout: got 1.0, expected 0 to less than 1"),
     (
         lambda c: c.update(decoder_attention={"kind": "full"}),
-        "decoder_attention.kind: 'full' cannot stand in a decoder",
+        "decoder_attention.kind: 'full' cannot be used in a decoder",
     ),
     (
         lambda c: c.update(decoder_attention=[{"kind": "causal"}]),

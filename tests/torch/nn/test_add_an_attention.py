@@ -79,7 +79,7 @@ def test_it_works_in_every_config_and_is_measured() -> None:
     logits = model(input_ids=source, decoder_input_ids=target).logits
     assert logits.isfinite().all()
     assert scaling_options(KIND, 4096) == {}, "unless it overrides `options_for`"
-    with pytest.raises(ConfigError, match=r"'dilated' cannot stand in an encoder; use one of"):
+    with pytest.raises(ConfigError, match=r"'dilated' cannot be used in an encoder; use one of"):
         tiny.seq2seq(encoder_attention={"kind": KIND})
 
 

@@ -273,5 +273,5 @@ def test_refuses_wrong_options(option: str, value: float) -> None:
 
 
 def test_refuses_an_encoder() -> None:
-    with pytest.raises(ConfigError, match="'adaptive_span' cannot stand in an encoder"):
+    with pytest.raises(ConfigError, match="'adaptive_span' cannot be used in an encoder"):
         build_attention({"kind": "adaptive_span"}, causal=False, shape=HeadShape(1, 1, 4))

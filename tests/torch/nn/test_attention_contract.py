@@ -254,7 +254,7 @@ def test_config_survives_pickling_and_compares_by_value(kind: str, device: torch
 
 @pytest.mark.parametrize("kind", sorted(set(attention_kinds()) - set(CAUSAL)))
 def test_a_variant_that_cannot_decode_says_so(kind: str, device: torch.device) -> None:
-    with pytest.raises(ConfigError, match=f"'{kind}' cannot stand in a decoder; use one of"):
+    with pytest.raises(ConfigError, match=f"'{kind}' cannot be used in a decoder; use one of"):
         build(kind, device, causal=True)
 
 

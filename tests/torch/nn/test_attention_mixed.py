@@ -66,7 +66,7 @@ def test_config_is_a_value() -> None:
         ([PARTS[0], {"heads": 1, "kind": "slidng"}], r"parts\[1\]\.kind: unknown 'slidng' \(did"),
         ([PARTS[1], {"heads": 2, "kind": "causal", "w": 1}], r"parts\[1\]\.w: unknown option"),
         ([PARTS[1], {"heads": 2, "kind": "sliding", "window": 0}], r"parts\[1\]\.window: got 0"),
-        ([{"heads": 3, "kind": "full"}], r"parts\[0\]\.kind: 'full' cannot stand in a decoder"),
+        ([{"heads": 3, "kind": "full"}], r"parts\[0\]\.kind: 'full' cannot be used in a decoder"),
         ([{"heads": 3, "kind": "mixed"}], r"parts\[0\]\.kind: 'mixed' cannot hold 'mixed'"),
         ([{"heads": 0, "kind": "causal"}], r"parts\[0\]\.heads: got 0, expected 1 or more"),
         ([{"heads": 2, "kind": "causal"}], r"parts: have 2 heads together, the layer has 3"),

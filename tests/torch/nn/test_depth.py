@@ -121,7 +121,7 @@ def test_the_source_is_projected_once_and_the_layer_stored_once() -> None:
         ({"attention": [{"kind": "causal"}] * 2}, "attention: depth: shared has one layer"),
         (
             {"attention": {"kind": "strided", "use": "interleave"}},
-            r"attention\.use: depth: shared has one layer, so factors cannot take turns",
+            r"attention\.use: depth: shared has one layer, so factors cannot alternate",
         ),
         ({"memory": 3, "position": "relative"}, "depth: a memory is of layers"),
         ({"residual": "reversible"}, "residual: depth: shared"),

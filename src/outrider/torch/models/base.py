@@ -174,6 +174,18 @@ class Model(TokenModel, GenerationMixin):
         # A padding token between real tokens counts as real, as it would in a cache.
         return real_BT.flip(1).cumsum(1).flip(1) > 0
 
+    def embed_target(
+        self,
+        tokens_BT: Tensor,
+        positions: Positions,
+        recall: Callable[[Tensor], Tensor] | None = None,
+    ) -> Tensor:
+        """Return the inputs of the decoder; `recall` as in `embed`."""
+        norm = self.decoder_embedding_norm
+        return self.embed(
+            self.tokens, self.decoder_position, tokens_BT, positions, recall, norm=norm
+        )
+
     def extend(
         self,
         tokens_BT: Tensor,
@@ -200,13 +212,8 @@ class Model(TokenModel, GenerationMixin):
 
     def _extend(self, tokens_BT: Tensor, state: DecoderState, counts: Sequence[int]) -> Tensor:
         step = state.step(tokens_BT.shape[1], counts)
-        x_BTD = self.embed(
-            self.tokens,
-            self.decoder_position,
-            tokens_BT,
-            step.positions,
-            lambda z_BTD: self._ring(state).extend(z_BTD, step),
-            norm=self.decoder_embedding_norm,
+        x_BTD = self.embed_target(
+            tokens_BT, step.positions, lambda z_BTD: self._ring(state).extend(z_BTD, step)
         )
         seen: list[Tensor] | None = None if state.drafter is None else []
         index_BT = step.positions.index_BT

@@ -113,7 +113,7 @@ def _check_halting(config: ModelConfig, key: str, spec: dict[str, Any]) -> None:
         expected = ", ".join(kinds_with("halting_ok"))
         message = f"{kind!r} cannot leave tokens out; with halting use {expected}"
         raise ConfigError(f"{key}.kind", message)
-    check_usual_score(key, spec, "tokens that halt look with")
+    check_usual_score(key, spec, "halting needs")
     if config.position_correlation:
         message = "needs a token's neighbours, which may have halted; use one of the two"
         raise ConfigError("position_correlation", message)

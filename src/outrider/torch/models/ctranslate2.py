@@ -85,8 +85,8 @@ def _library() -> Any:
 def _check_exportable(config: Seq2SeqConfig) -> None:
     unsupported = first_unsupported(config)
     if unsupported is not None:
-        key, found, portable = unsupported
-        raise ModelError(f"{key} is {found!r}; for CTranslate2 it must be {portable!r}")
+        key, value, portable = unsupported
+        raise ModelError(f"{key} is {value!r}; for CTranslate2 it must be {portable!r}")
     if config.position not in POSITIONS:
         expected = " or ".join(map(repr, POSITIONS))
         raise ModelError(f"position is {config.position!r}; for CTranslate2 it must be {expected}")
@@ -94,7 +94,7 @@ def _check_exportable(config: Seq2SeqConfig) -> None:
         raise ModelError("num_key_value_heads: for CTranslate2 it must be one per attention head")
     if len(config.end_tokens) > 1:
         ends = ", ".join(map(str, config.end_tokens))
-        raise ModelError(f"eos_token_id lists {ends}; a folder of CTranslate2 holds one end token")
+        raise ModelError(f"eos_token_id lists {ends}; a folder of CTranslate2 has one end token")
 
 
 def _fill_names(spec: Any, config: Seq2SeqConfig, names: TokenNames) -> None:
@@ -128,8 +128,8 @@ def _fill_layer(spec: Any, block: Block) -> None:
         _fill_norm(spec.attention.layer_norm, block.cross_residual.norm)
     up, down = block.feedforward.up, block.feedforward.down
     if block.feedforward.gated:
-        bent, gate = (list(half) for half in zip(up.weight.chunk(2), up.bias.chunk(2), strict=True))
-        _fill_product(spec.ffn.linear_0, *bent)
+        x, gate = (list(half) for half in zip(up.weight.chunk(2), up.bias.chunk(2), strict=True))
+        _fill_product(spec.ffn.linear_0, *x)
         _fill_product(spec.ffn.linear_0_noact, *gate)
     else:
         _fill_product(spec.ffn.linear_0, up.weight, up.bias)

@@ -56,8 +56,7 @@ class LanguageModel(Model):
     def hidden(self, tokens_BT: Tensor, seen: list[Tensor] | None = None) -> Tensor:
         """Return hidden states of whole sequences; `seen` collects the output of each layer."""
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
-        norm = self.decoder_embedding_norm
-        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions, norm=norm)
+        x_BTD = self.embed_target(tokens_BT, positions)
         return self.decoder(x_BTD, positions, self.real_tokens(tokens_BT), seen=seen)
 
     def new_memory(self, rows: int, tokens: int | None = None) -> Memory:
@@ -73,8 +72,7 @@ class LanguageModel(Model):
         The start token begins a document: its row forgets everything before.
         """
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
-        norm = self.decoder_embedding_norm
-        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions, norm=norm)
+        x_BTD = self.embed_target(tokens_BT, positions)
         return run_segment(self.decoder, x_BTD, tokens_BT == self.config.bos_token_id, memory)
 
     def open(self, rows: int, *, capacity: int, slack: int = SLACK) -> DecoderState:

@@ -26,16 +26,16 @@ def to_marian(model: Seq2Seq) -> MarianMTModel:
         activation_function=ACTIVATIONS.get(config.activation, config.activation),
         forced_eos_token_id=None,
     )
-    twin = MarianMTModel(theirs)
+    marian = MarianMTModel(theirs)
     with torch.no_grad():
-        weights = twin.state_dict()
+        weights = marian.state_dict()
         for name, parts in stacked_names(config):
             pieces = model.get_parameter(name).chunk(len(parts))
             for part, piece in zip(parts, pieces, strict=True):
                 weights[part].copy_(piece)
         if model.logits_bias is not None:
-            twin.final_logits_bias.copy_(model.logits_bias)
-    return twin.to(model.dtype).eval()
+            marian.final_logits_bias.copy_(model.logits_bias)
+    return marian.to(model.dtype).eval()
 
 
 def _check_exportable(config: Seq2SeqConfig) -> None:
@@ -45,7 +45,7 @@ def _check_exportable(config: Seq2SeqConfig) -> None:
             raise ModelError(f"{key} is {getattr(config, key)!r}; a Marian model has {value!r}")
     unsupported = first_unsupported(config)
     if unsupported is not None:
-        key, found, portable = unsupported
-        raise ModelError(f"{key} is {found!r}; a Marian model has {portable!r}")
+        key, value, portable = unsupported
+        raise ModelError(f"{key} is {value!r}; a Marian model has {portable!r}")
     if config.num_key_value_heads not in (None, config.num_attention_heads):
         raise ModelError("num_key_value_heads: a Marian model has one per attention head")

@@ -105,8 +105,7 @@ class Seq2Seq(Model):
         `seen` collects the output of each layer.
         """
         positions = Positions.upto(tokens_BT.shape[1], tokens_BT.device)
-        norm = self.decoder_embedding_norm
-        x_BTD = self.embed(self.tokens, self.decoder_position, tokens_BT, positions, norm=norm)
+        x_BTD = self.embed_target(tokens_BT, positions)
         sources = self.decoder.sources(memory_BSD, keep_BS)
         keep_BT = self.real_tokens(tokens_BT)
         return self.decoder(x_BTD, positions, keep_BT, sources, seen)

@@ -18,7 +18,7 @@ Exactness: logits processors and stopping criteria are those that `generate` pre
 the text of each row. Two implementations sum the same float32 numbers in different orders. If the
 best two tokens are within that rounding error, transformers' forward scores this text and decides.
 In half precision such ties are frequent, so it is refused, as are all options that this loop does
-not
+not honour.
 """
 
 import sys

@@ -326,7 +326,7 @@ def test_trains_in_mixed_precision() -> None:
         ),
         (
             {"attention": {"kind": "causal", "score": "slow"}},
-            r"attention\.score: tokens that halt look with scaled_dot",
+            r"attention\.score: halting needs scaled_dot",
         ),
         ({"position_correlation": 3}, "position_correlation: needs a token's neighbours"),
         ({"core": "gru"}, "core: a gru reads every token"),

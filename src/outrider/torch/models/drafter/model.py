@@ -1,4 +1,4 @@
-"""The block drafter: a small model that guesses the next k tokens of a frozen target in one pass.
+"""The block drafter: a small model that drafts the next k tokens of a frozen target in one pass.
 
 The input of slot 0 is the newest token, that of slots 1 to k - 1 a trained mask; slot i predicts
 token i + 1 after the newest. All slots get the target's state t of the token before the newest. A

@@ -74,7 +74,7 @@ def build_attention(
     side, flag = ("a decoder", "causal_ok") if causal else ("an encoder", "two_sided_ok")
     if not getattr(variant.Attention, flag):
         raise ConfigError(
-            f"{key}.kind", f"{kind!r} cannot stand in {side}; use one of {kinds_with(flag)}"
+            f"{key}.kind", f"{kind!r} cannot be used in {side}; use one of {kinds_with(flag)}"
         )
     with _under(key):
         attention: AttentionBase = variant.Attention(

@@ -27,7 +27,7 @@ from outrider.torch.nn.score import build_score, score_names
 __all__ = ["AttentionBase", "AttentionConfig", "Cost", "HeadShape"]
 
 GATES = ("none", "glu")
-REMEMBERED = 1 << 11
+CACHED_UP_TO = 1 << 11
 """Longest sequence whose dense mask is cached: 4 MB."""
 TABLE_LIMIT = 1 << 13
 """Largest table of `score: fast`, which holds the square of this per head."""
@@ -254,7 +254,7 @@ class AttentionBase(nn.Module):
         with torch.inference_mode(False):  # a later backward may use it
             position_T = torch.arange(length, device=device)
             mask_HTT = self.heads_see(position_T[:, None], position_T[None, :])
-        if self.heads_alike and length <= REMEMBERED and not torch.compiler.is_compiling():
+        if self.heads_alike and length <= CACHED_UP_TO and not torch.compiler.is_compiling():
             self._last_mask = mask_HTT
         return mask_HTT
 

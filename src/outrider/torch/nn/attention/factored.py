@@ -47,7 +47,7 @@ class FactorConfig(AttentionConfig):
     def check_shared(cls, options: dict[str, Any], key: str) -> None:
         """Refuse factors that alternate between layers."""
         if _alternates(options):
-            message = "depth: shared has one layer, so factors cannot take turns; use merge"
+            message = "depth: shared has one layer, so factors cannot alternate; use merge"
             raise ConfigError(f"{key}.use", message)
 
     @classmethod

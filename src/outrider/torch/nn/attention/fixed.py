@@ -157,7 +157,7 @@ class Attention(FactoredAttention):
         return tiles
 
     def _steps(self, queries: StridedRange, keys: StridedRange, device: torch.device) -> Tile:
-        i, j = (one.cut(0, 1).positions(device)[0] for one in (queries, keys))
+        i, j = (part.cut(0, 1).positions(device)[0] for part in (queries, keys))
         stride = self.config.stride
         keep = j[None, :] // stride < i[:, None] // stride
         return Tile(queries, keys, keep, more=True)

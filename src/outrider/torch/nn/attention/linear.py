@@ -36,9 +36,7 @@ class Config(AttentionConfig):
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.score == "dot":
-            message = (
-                "'linear' can only do 'scaled_dot', which its own score stands for; leave it out"
-            )
+            message = "'linear' can only do 'scaled_dot', the name of its own score; leave it out"
             raise ConfigError("attention.score", message)
 
 

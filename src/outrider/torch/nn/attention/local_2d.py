@@ -147,8 +147,8 @@ class Attention(AttentionBase):
             for start in range(0, q_BHTK.shape[2], tokens)
         ]
         inputs = (q_BHTK, k_BGTK, v_BGTK, keep_BT[..., None])
-        learns = torch.is_grad_enabled() and any(x.requires_grad for x in inputs[:3])
-        if torch.compiler.is_compiling() or not learns or len(bands) == 1:
+        trains = torch.is_grad_enabled() and any(x.requires_grad for x in inputs[:3])
+        if torch.compiler.is_compiling() or not trains or len(bands) == 1:
             return torch.cat([self._band(*_take(inputs, *band)) for band in bands], dim=2)
         out: Tensor = _Bands.apply(self._band, bands, *inputs)  # type: ignore[no-untyped-call]
         return out

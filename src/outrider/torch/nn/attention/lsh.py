@@ -26,7 +26,7 @@ from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cos
 from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, Step
 from outrider.torch.nn.cache.chain import ChainCache
 from outrider.torch.nn.kernel.bucketed import attend_in_buckets
-from outrider.torch.nn.kernel.dense import attend
+from outrider.torch.nn.kernel.dense import attend, repeat_heads
 from outrider.torch.nn.kernel.hashing import (
     Layout,
     causal_layout,
@@ -146,9 +146,7 @@ class Attention(AttentionBase):
 
     def _shared(self, q_BHTK: Tensor, v_BGTK: Tensor) -> tuple[Tensor, Tensor]:
         """Return keys derived from queries, and values repeated for grouped heads."""
-        repeats = q_BHTK.shape[1] // v_BGTK.shape[1]
-        v_BHTK = v_BGTK.repeat_interleave(repeats, dim=1) if repeats > 1 else v_BGTK
-        return F.normalize(q_BHTK, dim=-1), v_BHTK
+        return F.normalize(q_BHTK, dim=-1), repeat_heads(v_BGTK, q_BHTK.shape[1])
 
     def _dense(self, q_BHTK: Tensor, v_BGTK: Tensor, layout: Layout) -> Tensor:
         k_BHTK, v_BHTK = self._shared(q_BHTK, v_BGTK)

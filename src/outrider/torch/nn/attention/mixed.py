@@ -64,7 +64,7 @@ def _part(index: int, part: Any) -> tuple[tuple[str, Any], ...]:
 
 
 def _frozen(value: Any) -> Any:
-    return tuple(_frozen(one) for one in value) if isinstance(value, list) else value
+    return tuple(_frozen(item) for item in value) if isinstance(value, list) else value
 
 
 class Attention(AttentionBase):

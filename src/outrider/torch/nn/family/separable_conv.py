@@ -48,12 +48,12 @@ class SeparableConv(FeedForward):
     def forward(self, x_BTD: Tensor, keep_BT: Tensor | None = None) -> Tensor:
         """Run whole texts; `keep_BT` marks real tokens; padding is masked."""
 
-        def look(near: Correlation, x_BTE: Tensor) -> Tensor:
+        def convolve(near: Correlation, x_BTE: Tensor) -> Tensor:
             if keep_BT is not None:
                 x_BTE = x_BTE.masked_fill(~keep_BT[..., None], 0)
             return near(near.pad(x_BTE))
 
-        return self._convolve(x_BTD, look)
+        return self._convolve(x_BTD, convolve)
 
     def extend(self, x_BTD: Tensor, rings: Sequence[Ring], step: Step) -> Tensor:
         """Filter the tokens of a step behind the vectors in the rings."""
@@ -74,7 +74,7 @@ class SeparableConv(FeedForward):
         filters = (self.outer_filter, self.inner_filter)
         return RingedCache(cache, [each.new_ring(rows, capacity, slack) for each in filters])
 
-    def _convolve(self, x_BTD: Tensor, look: Callable[[Correlation, Tensor], Tensor]) -> Tensor:
-        h_BTF = self.inner(look(self.outer_filter, x_BTD))
+    def _convolve(self, x_BTD: Tensor, convolve: Callable[[Correlation, Tensor], Tensor]) -> Tensor:
+        h_BTF = self.inner(convolve(self.outer_filter, x_BTD))
         h_BTF = dropout(h_BTF, self.dropout, self.training)
-        return self.down(look(self.inner_filter, h_BTF))
+        return self.down(convolve(self.inner_filter, h_BTF))

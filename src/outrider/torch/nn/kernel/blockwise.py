@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from outrider.torch.nn.kernel.dense import repeat_heads
 from outrider.torch.nn.score import ScoreBase
 
 __all__ = ["NORMALISERS", "Scoring", "Visible", "blockwise", "dense"]
@@ -85,7 +86,7 @@ def dense(scoring: Scoring, a_BHTE: Tensor, b_BGSE: Tensor, v_BGSK: Tensor) -> T
         weight_BHTS = s_BHTS.tanh().masked_fill(hidden, 0) * (-lse_BHT1).exp()
     else:
         weight_BHTS = seen_BHTS.softmax(-1)
-    return weight_BHTS.to(v_BGSK.dtype) @ _repeat(v_BGSK[:, :, block.cols], a_BHTE.shape[1])
+    return weight_BHTS.to(v_BGSK.dtype) @ repeat_heads(v_BGSK[:, :, block.cols], a_BHTE.shape[1])
 
 
 class _Blockwise(torch.autograd.Function):
@@ -129,7 +130,7 @@ class _Inputs(NamedTuple):
     weights: tuple[Tensor, ...]
 
     @property
-    def work(self) -> torch.dtype:
+    def precision(self) -> torch.dtype:
         """Working precision: at least float32."""
         return torch.promote_types(self.a.dtype, torch.float32)
 
@@ -137,16 +138,16 @@ class _Inputs(NamedTuple):
 def _attend(scoring: Scoring, seed: int, x: _Inputs) -> tuple[Tensor, Tensor]:
     """Return outputs [B, H, T, K] and L [B, H, T, 1], both in the working precision."""
     batch, heads, length, _ = x.a.shape
-    out = x.v.new_zeros((batch, heads, length, x.v.shape[-1]), dtype=x.work)
+    out = x.v.new_zeros((batch, heads, length, x.v.shape[-1]), dtype=x.precision)
     lse = out.new_full((batch, heads, length, 1), -torch.inf)
-    weights = [weight.to(x.work) for weight in x.weights]
+    weights = [weight.to(x.precision) for weight in x.weights]
     for rows, blocks in _plan(scoring, x):
-        a = x.a[:, :, rows].to(x.work)
+        a = x.a[:, :, rows].to(x.precision)
         most = a.new_full((*a.shape[:3], 1), -torch.inf)
         total, sums = torch.zeros_like(most), torch.zeros_like(out[:, :, rows])
         for block in blocks:
             table = _table(scoring, x.table, block)
-            s = _scores(scoring.score, a, x.b[:, :, block.cols].to(x.work), table, *weights)
+            s = _scores(scoring.score, a, x.b[:, :, block.cols].to(x.precision), table, *weights)
             hidden_s = s if block.keep is None else s.masked_fill(~block.keep, -torch.inf)
             before, most = most, torch.maximum(most, hidden_s.amax(-1, keepdim=True))
             base = most.masked_fill(most == -torch.inf, 0)  # any finite value
@@ -155,8 +156,8 @@ def _attend(scoring: Scoring, seed: int, x: _Inputs) -> tuple[Tensor, Tensor]:
             weight = exp
             if scoring.normaliser == "tanh_exp":
                 weight, shrink = s.tanh().masked_fill(hidden_s == -torch.inf, 0), exp.new_ones(())
-            weight = _drop(weight, scoring, seed, block)
-            sums = sums * shrink + weight @ _repeat(x.v[:, :, block.cols].to(x.work), heads)
+            weight = _drop(weight, scoring, seed, block) sums = sums * shrink + weight @
+            repeat_heads(x.v[:, :, block.cols].to(x.precision), heads)
         lse[:, :, rows] = most + total.log()
         divided = sums / total
         if scoring.normaliser == "tanh_exp":
@@ -172,11 +173,11 @@ class _Gradients:
         self, scoring: Scoring, seed: int, x: _Inputs, out: Tensor, lse: Tensor, dout: Tensor
     ) -> None:
         self.scoring, self.seed, self.x, self.lse = scoring, seed, x, lse
-        self.dout = dout.to(x.work)
+        self.dout = dout.to(x.precision)
         self.along = (self.dout * out).sum(-1, keepdim=True)
-        self.a, self.b, self.v = (torch.zeros_like(t, dtype=x.work) for t in (x.a, x.b, x.v))
-        self.table = None if x.table is None else torch.zeros_like(x.table, dtype=x.work)
-        self.weights = [torch.zeros_like(weight, dtype=x.work) for weight in x.weights]
+        self.a, self.b, self.v = (torch.zeros_like(t, dtype=x.precision) for t in (x.a, x.b, x.v))
+        self.table = None if x.table is None else torch.zeros_like(x.table, dtype=x.precision)
+        self.weights = [torch.zeros_like(weight, dtype=x.precision) for weight in x.weights]
 
     def collect(self) -> None:
         """Add the gradients of all blocks."""
@@ -188,7 +189,7 @@ class _Gradients:
         x, rows, cols = self.x, block.rows, block.cols
         table = _table(self.scoring, x.table, block)
         parts = [x.a[:, :, rows], x.b[:, :, cols], *([] if table is None else [table]), *x.weights]
-        leaves = [part.detach().to(x.work).requires_grad_() for part in parts]
+        leaves = [part.detach().to(x.precision).requires_grad_() for part in parts]
         rest = leaves[2:] if table is not None else [None, *leaves[2:]]
         with torch.enable_grad():
             s = _scores(self.scoring.score, leaves[0], leaves[1], *rest)
@@ -208,7 +209,7 @@ class _Gradients:
         """Return the weights, and the gradients of the scores."""
         x, lse = self.x, self.lse[:, :, block.rows]
         along = self.along[:, :, block.rows]
-        v = _repeat(x.v[:, :, block.cols].to(x.work), x.a.shape[1])
+        v = repeat_heads(x.v[:, :, block.cols].to(x.precision), x.a.shape[1])
         dweight = self.dout[:, :, block.rows] @ v.transpose(-1, -2)
         dweight = _drop(dweight, self.scoring, self.seed, block)
         weight = softmax = (s - lse).exp()
@@ -226,7 +227,7 @@ def _scores(
     score: ScoreBase, a_BHTE: Tensor, b_BGSE: Tensor, table: Tensor | None, *weights: Tensor
 ) -> Tensor:
     """Score the pairs of a block; columns beyond the score's width are a bias a_i . b_j."""
-    width, b_BHSE = score.width, _repeat(b_BGSE, a_BHTE.shape[1])
+    width, b_BHSE = score.width, repeat_heads(b_BGSE, a_BHTE.shape[1])
     s_BHTS = score.pairs(a_BHTE[..., :width], b_BHSE[..., :width], *weights)
     if a_BHTE.shape[-1] > width:
         s_BHTS = s_BHTS + a_BHTE[..., width:] @ b_BHSE[..., width:].transpose(-1, -2)
@@ -278,11 +279,6 @@ def _plan(scoring: Scoring, x: _Inputs) -> Iterator[tuple[slice, list[_Block]]]:
 
 def _power_of_two(limit: float) -> int:
     return min(MOST, 1 << (max(LEAST, int(limit)).bit_length() - 1))
-
-
-def _repeat(x_BGSK: Tensor, heads: int) -> Tensor:
-    repeats = heads // x_BGSK.shape[1]
-    return x_BGSK if repeats == 1 else x_BGSK.repeat_interleave(repeats, dim=1)
 
 
 def _drop(weight: Tensor, scoring: Scoring, seed: int, block: _Block) -> Tensor:

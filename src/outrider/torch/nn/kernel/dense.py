@@ -14,7 +14,7 @@ from torch.nn import functional as F
 
 from outrider.torch.nn.dropout import dropout as drop
 
-__all__ = ["attend"]
+__all__ = ["attend", "repeat_heads"]
 
 PLAIN_UP_TO = 256
 """Longest sequence for which training on a CPU uses the plain form."""
@@ -36,13 +36,9 @@ def attend(
     `causal` means j <= i, both counted from 0, for whole passes (T == S).
     A query without kept keys gets a finite output that must not be used.
     """
-    grouped = q_BHTK.shape[1] != k_BGSK.shape[1]
     if _plain_wins(q_BHTK, k_BGSK, dropout):
-        if grouped:
-            repeats = q_BHTK.shape[1] // k_BGSK.shape[1]
-            k_BGSK = k_BGSK.repeat_interleave(repeats, dim=1)
-            v_BGSK = v_BGSK.repeat_interleave(repeats, dim=1)
-        return _plain(q_BHTK, k_BGSK, v_BGSK, keep=keep, causal=causal, dropout=dropout, bias=bias)
+        k_BHSK, v_BHSK = (repeat_heads(x, q_BHTK.shape[1]) for x in (k_BGSK, v_BGSK))
+        return _plain(q_BHTK, k_BHSK, v_BHSK, keep=keep, causal=causal, dropout=dropout, bias=bias)
     if causal and (keep is not None or bias is not None):
         triangle_TS = _lower_triangle(q_BHTK, k_BGSK)
         keep = triangle_TS if keep is None else keep & triangle_TS
@@ -57,8 +53,14 @@ def attend(
         attn_mask=keep,
         is_causal=causal,
         dropout_p=dropout,
-        enable_gqa=grouped,
+        enable_gqa=q_BHTK.shape[1] != k_BGSK.shape[1],
     )
+
+
+def repeat_heads(x_BGSK: Tensor, heads: int) -> Tensor:
+    """Repeat grouped key-value heads for every query head."""
+    repeats = heads // x_BGSK.shape[1]
+    return x_BGSK if repeats == 1 else x_BGSK.repeat_interleave(repeats, dim=1)
 
 
 def _plain_wins(q_BHTK: Tensor, k_BGSK: Tensor, dropout: float) -> bool:

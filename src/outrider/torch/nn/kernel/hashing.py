@@ -6,8 +6,8 @@ Similar directions are likely to share a bucket. A round is one R; all tensors h
 for R rounds. Tokens are sorted by (bucket, position). In that order each token gets a `code` such
 that query i finds key j in a round if 0 <= code_i - code_j < reach.
 
-    causal    code = place + m bucket          reach m    the last m tokens of one's own bucket
-    chunked   code = place div m + 2 bucket    reach 2    one's bucket in one's own chunk of m and
+    causal    code = place + m bucket          reach m    the last m tokens of the own bucket
+    chunked   code = place div m + 2 bucket    reach 2    the own bucket, in the own chunk of m and
                                                           the one before
 """
 

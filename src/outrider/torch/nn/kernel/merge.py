@@ -21,6 +21,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from outrider.torch.nn.dropout import dropout as drop
+from outrider.torch.nn.kernel.dense import repeat_heads
 from outrider.torch.nn.kernel.tiles import StridedRange, Tile
 
 __all__ = ["attend_tiles"]
@@ -216,8 +217,7 @@ def _by_matrix_products(
     q_BHTK: Tensor, k_BGTK: Tensor, v_BGTK: Tensor, tiles: Sequence[Tile], dropout: float
 ) -> Tensor:
     """Compute the same by matrix products; all tiles of a query share one maximum."""
-    shared = q_BHTK.shape[1] // k_BGTK.shape[1]
-    k_BHTK, v_BHTK = (x.repeat_interleave(shared, dim=1) for x in (k_BGTK, v_BGTK))
+    k_BHTK, v_BHTK = (repeat_heads(x, q_BHTK.shape[1]) for x in (k_BGTK, v_BGTK))
     scored = [_score(q_BHTK, k_BHTK, tile) for tile in tiles]
     top_BHT1 = q_BHTK.new_full((*q_BHTK.shape[:3], 1), torch.finfo(q_BHTK.dtype).min)
     for tile, score_BHSQP in zip(tiles, scored, strict=True):

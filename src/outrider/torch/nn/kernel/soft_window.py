@@ -17,6 +17,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
 from outrider.torch.nn.dropout import dropout as drop
+from outrider.torch.nn.kernel.dense import repeat_heads
 
 __all__ = ["HeadGroup", "QueryBlock", "attend_softly", "cut_blocks", "log_fade", "run_groups"]
 
@@ -37,13 +38,10 @@ def attend_softly(
         return F.scaled_dot_product_attention(
             q_BHTK, k_BGSK, v_BGSK, attn_mask=bias.to(q_BHTK.dtype), enable_gqa=grouped
         )
-    if grouped:
-        repeats = q_BHTK.shape[1] // k_BGSK.shape[1]
-        k_BGSK = k_BGSK.repeat_interleave(repeats, dim=1)
-        v_BGSK = v_BGSK.repeat_interleave(repeats, dim=1)
-    scores_BHTS = (q_BHTK * q_BHTK.shape[-1] ** -0.5) @ k_BGSK.transpose(-1, -2) + bias
+    k_BHSK, v_BHSK = (repeat_heads(x, q_BHTK.shape[1]) for x in (k_BGSK, v_BGSK))
+    scores_BHTS = (q_BHTK * q_BHTK.shape[-1] ** -0.5) @ k_BHSK.transpose(-1, -2) + bias
     weights_BHTS = drop(scores_BHTS.softmax(-1), dropout, dropout > 0)
-    return weights_BHTS.to(v_BGSK.dtype) @ v_BGSK
+    return weights_BHTS.to(v_BHSK.dtype) @ v_BHSK
 
 
 class QueryBlock(NamedTuple):

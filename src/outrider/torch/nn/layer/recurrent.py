@@ -36,7 +36,7 @@ class StateRing(Ring):
         """Return the state before the tokens of a step, [B, D]; zeros before the first."""
         return self._before(x_BTD, step)[:, 0]
 
-    def remember(self, h_BTD: Tensor, step: Step) -> None:
+    def store(self, h_BTD: Tensor, step: Step) -> None:
         """Store the states after the tokens of a step."""
         self._write(h_BTD, step)
 
@@ -62,7 +62,7 @@ class Gru(nn.Module):
         """Continue from the cached states."""
         assert isinstance(cache, StateRing), "the cache of another layer"
         h_BTD = self._run(x_BTD, cache.newest(x_BTD, step))
-        cache.remember(h_BTD, step)
+        cache.store(h_BTD, step)
         return self.out(h_BTD)
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> StateRing:

@@ -33,7 +33,7 @@ class Ssru(nn.Module):
         """Continue from the cached states."""
         assert isinstance(cache, StateRing), "the cache of another layer"
         c_BTD = self._run(x_BTD, cache.newest(x_BTD, step))
-        cache.remember(c_BTD, step)
+        cache.store(c_BTD, step)
         return c_BTD.relu()
 
     def new_cache(self, rows: int, capacity: int, slack: int = SLACK) -> StateRing:

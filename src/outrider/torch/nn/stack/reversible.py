@@ -207,11 +207,11 @@ class _Backward:
     ) -> None:
         self.given, self.setting, self._moments = given, setting, list(moments)
         self.older, self.newer = streams
-        self.grad_older, self.grad_newer = (torch.zeros_like(one) for one in streams)
+        self.grad_older, self.grad_newer = (torch.zeros_like(x) for x in streams)
         self.sums: list[Tensor | None] = [None] * len(tensors)
         self._place = {weight: index for index, weight in enumerate(given.weights)}
         self._read = [
-            one.detach().requires_grad_(one.requires_grad) for one in tensors[len(given.weights) :]
+            x.detach().requires_grad_(x.requires_grad) for x in tensors[len(given.weights) :]
         ]
         self._sources = given.sources(self._read)
 
