@@ -156,8 +156,9 @@ def _attend(scoring: Scoring, seed: int, x: _Inputs) -> tuple[Tensor, Tensor]:
             weight = exp
             if scoring.normaliser == "tanh_exp":
                 weight, shrink = s.tanh().masked_fill(hidden_s == -torch.inf, 0), exp.new_ones(())
-            weight = _drop(weight, scoring, seed, block) sums = sums * shrink + weight @
-            repeat_heads(x.v[:, :, block.cols].to(x.precision), heads)
+            weight = _drop(weight, scoring, seed, block)
+            v = repeat_heads(x.v[:, :, block.cols].to(x.precision), heads)
+            sums = sums * shrink + weight @ v
         lse[:, :, rows] = most + total.log()
         divided = sums / total
         if scoring.normaliser == "tanh_exp":
