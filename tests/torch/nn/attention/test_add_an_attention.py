@@ -55,7 +55,7 @@ def installed(folder: Path) -> Iterator[None]:
 def test_the_page_s_file_obeys_the_contract(repository: Path, folder: Path) -> None:
     """The contract tests find it by its name, and it passes all of them."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-    contract = repository / "tests" / "torch" / "nn" / "test_attention_contract.py"
+    contract = repository / "tests" / "torch" / "nn" / "attention" / "test_contract.py"
     options = ["-q", "-k", KIND, "-p", "no:cacheprovider", f"--rootdir={repository}", "-m", ""]
     done = subprocess.run(
         [sys.executable, "-c", RUN, str(folder), str(contract), *options],

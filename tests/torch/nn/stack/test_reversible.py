@@ -20,7 +20,7 @@ from outrider.torch.nn.stack import Stack, reversible
 from outrider.torch.nn.stack.reversible import ReversibleStack
 from tests.helpers import tiny
 
-ROOT = Path(__file__).resolve().parents[3]
+ROOT = Path(__file__).resolve().parents[4]
 DROPOUTS = {"dropout": 0.2, "attention_dropout": 0.1, "activation_dropout": 0.3}
 LSH = {"kind": "lsh", **tiny.SMALL["lsh"], "redraw": True}
 
