@@ -1,7 +1,7 @@
 """The masked language model (BERT, Devlin et al., 2019, arXiv:1810.04805): an encoder alone.
 
-        h       = encoder(x')              x': the text with some tokens masked or replaced
-        p(x_t)  = softmax(E h_t + b)       only at the masked or replaced positions t
+    h       = encoder(x')              x': the text with some tokens masked or replaced
+    p(x_t)  = softmax(E h_t + b)       only at the masked or replaced positions t
 
 E are the embeddings or a separate head; b is optional. BERT has one more layer and a norm between h
 and E. Here E is applied to h, as in all other models here: such a layer is discarded with the head,

@@ -1,7 +1,7 @@
 """A pretrained model in place of encoder layers: BERT and its variants, GPT-2, or our own.
 
-        h_s      = hidden state of source token s after layer l of the pretrained encoder
-        memory_s = norm(W h_s + b)              from its width to the decoder's
+    h_s      = hidden state of source token s after layer l of the pretrained encoder
+    memory_s = norm(W h_s + b)              from its width to the decoder's
 
 A frozen encoder runs without dropout and gradients; only W, b and the norm are trained. Otherwise
 all of it is trained.

@@ -1,8 +1,8 @@
 """Selection of the tokens of a drafted block, each conditioned on those before it.
 
-        s_i = tanh(a_i + P e(y_{i-1}) + R s_{i-1})        a_i the input of the slot
-        z_i = b_i + o_i s_i                               o_i a row per candidate, C candidates
-        y_i = argmax z_i,   or drawn from softmax(z_i / temperature),   or the known token of slot i
+    s_i = tanh(a_i + P e(y_{i-1}) + R s_{i-1})        a_i the input of the slot
+    z_i = b_i + o_i s_i                               o_i a row per candidate, C candidates
+    y_i = argmax z_i,   or drawn from softmax(z_i / temperature),   or the known token of slot i
 
 The slots are sequential and cheap, so the overhead of torch calls dominates. For few rows on a CPU
 the same steps run in numpy, which has less overhead.

@@ -6,10 +6,10 @@ slot attends to the target's states before the block (as keys and values), to th
 and to the source: the encoder's output and, if the model has a CTC decoder, the states of that:
 
     x_i   = (newest token or mask) + slot i + L t
-        h     = layers(slots, keys and values from the target's states, source)
-        b_i   = head(h_i)                                     the target's head, all slots at once
-        s_i   = tanh(A h_i + P e(y_{i-1}) + R s_{i-1})        a small state along the block
-        z_i   = b_i + (head O) s_i                            for the C likeliest tokens of b_i only
+    h     = layers(slots, keys and values from the target's states, source)
+    b_i   = head(h_i)                                     the target's head, all slots at once
+    s_i   = tanh(A h_i + P e(y_{i-1}) + R s_{i-1})        a small state along the block
+    z_i   = b_i + (head O) s_i                            for the C likeliest tokens of b_i only
     y_i   = argmax z_i,   or drawn from q_i = softmax(z_i / temperature)
 
 Without s the slots are independent of the drafted tokens before them, and fewer tokens are
@@ -20,7 +20,7 @@ With `core: lstm` the layers have no keys from the target. An LSTM runs along th
 started from t, and each slot gets the allocated input of its step (`nn.family.allocation`):
 
     x_i   = (newest token or mask) + slot i + code of the position + a_(p+i)      p: the newest's
-        h     = layers(slots by an LSTM that starts at L t, source)
+    h     = layers(slots by an LSTM that starts at L t, source)
 """
 
 from collections.abc import Callable, Sequence

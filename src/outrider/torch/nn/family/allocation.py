@@ -1,7 +1,7 @@
 """Step allocation: predict the decoder's inputs for all target steps from the source.
 
     L     = S exp(v . mean_s h_s + b)                  length of the target, predicted
-        c_s   = (s + 1/2) L / S                            expected target step of source position s
+    c_s   = (s + 1/2) L / S                            expected target step of source position s
     e_sj  = -(j + 1/2 - c_s)^2 / (2 WIDTH^2) + u . tanh(W h_s + code(j))
     A_sj  = softmax over j of e_sj                     each position spreads one unit of mass
     m_j   = sum_s A_sj                                 the mass of step j

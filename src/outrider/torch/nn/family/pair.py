@@ -1,7 +1,7 @@
 """Pair attention: additional attention among the encoder's outputs.
 
     a_i  = softmax over j of (Q x_i) . (K x_j) / sqrt(D)
-        g_i  = softmax over j of t a_ij                         smooths the weights
+    g_i  = softmax over j of t a_ij                         smooths the weights
     p_i  = sum over j of g_ij x_j                           j: every real position but the last one
     y_i  = x_i + (W x_0) * x_i + U p_i
 

@@ -1,7 +1,7 @@
 """Packing: run a layer on the active tokens only.
 
-        gather    [B, T, ...] -> [B, A, ...]      the active tokens of each row, in order
-        scatter   [B, A, ...] -> [B, T, ...]      write back; other tokens are unchanged
+    gather    [B, T, ...] -> [B, A, ...]      the active tokens of each row, in order
+    scatter   [B, A, ...] -> [B, T, ...]      write back; other tokens are unchanged
 
 A is the largest number of active tokens of a row. Other rows are filled with inactive tokens of
 their own, whose results are discarded. So a packed row is like a right-padded one.
