@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from outrider.torch.models import Seq2Seq, Seq2SeqConfig
 from outrider.torch.nn.family.halting import Halting, HaltingConfig, HaltingStack
@@ -112,7 +112,7 @@ def halting_runs(size: Size, kind: str) -> dict[str, Callable[[Tensor], Tensor]]
     runs: dict[str, Callable[[Tensor], Tensor]] = {"plain": lambda x: encoder(x, positions)}
     for share in SHARES:
         unit = Chosen(size.width, chosen(size, share))
-        stack = HaltingStack(encoder.blocks[0], STEPS, unit, width=size.width, norm="pre")
+        stack = HaltingStack(encoder.blocks[0], STEPS, unit, norm=nn.LayerNorm(size.width))
         runs[str(share)] = lambda x, stack=stack: stack(x, positions)  # type: ignore[misc]
     return runs
 
@@ -120,7 +120,7 @@ def halting_runs(size: Size, kind: str) -> dict[str, Callable[[Tensor], Tensor]]
 def skipping_runs(size: Size) -> dict[str, Callable[[Tensor], Tensor]]:
     """One layer with all tokens, and without a share of them."""
     encoder = build(size, "full", encoder_layers=1).encoder
-    stack = SkippingStack(encoder.blocks, None, width=size.width, norm="pre")
+    stack = SkippingStack(encoder.blocks, None, norm=nn.LayerNorm(size.width))
     positions = Positions.upto(size.length, torch.device("cpu"))
     runs: dict[str, Callable[[Tensor], Tensor]] = {"plain": lambda x: encoder(x, positions)}
     for share in SHARES:

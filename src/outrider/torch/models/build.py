@@ -1,6 +1,7 @@
 """Build the parts of a model from its config: positions, layers, stacks."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any, Protocol, cast
 
 import torch
@@ -16,7 +17,7 @@ from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.layer.feedforward import FeedForward
 from outrider.torch.nn.layer.heads import CrossAttention, SelfAttention, looks_ahead
 from outrider.torch.nn.layer.recurrent import BothWays, Gru
-from outrider.torch.nn.layer.residual import GATE_BIAS
+from outrider.torch.nn.layer.residual import GATE_BIAS, build_residual
 from outrider.torch.nn.layer.ssru import Ssru
 from outrider.torch.nn.norm import NormKind
 from outrider.torch.nn.position import LearnedPosition, Rotary, SinusoidalPosition
@@ -200,7 +201,8 @@ def _join_blocks(
     config: ModelConfig, blocks: Sequence[Block], layers: int, skip: SkipConfig | None
 ) -> Stack:
     width, halting = config.hidden_size, config.halting_config
-    options: dict[str, Any] = {"width": width, "norm": config.norm, "kind": norm_kind(config)}
+    norm = norm_kind(config).build(width) if config.norm == "pre" else None
+    options: dict[str, Any] = {"norm": norm}
     if config.position == "coordinate":
         options["coordinate"] = CoordinatePosition(width)
     if halting is not None:
@@ -258,15 +260,18 @@ def build_block(
     return Block(
         attention,
         feedforward or build_feedforward(config),
-        width=width,
-        norm=config.norm,
-        dropout=config.dropout,
+        residual=partial(
+            build_residual,
+            residual,
+            width,
+            norm=config.norm,
+            dropout=config.dropout,
+            gate_bias=gate_bias,
+            norm_kind=norm_kind,
+        ),
         cross=CrossAttention(
             width, heads, dropout=dropout, head_width=head_width, config=cross_config
         )
         if cross
         else None,
-        residual=residual,
-        gate_bias=gate_bias,
-        norm_kind=norm_kind,
     )

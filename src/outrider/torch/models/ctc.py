@@ -58,7 +58,7 @@ class Ctc(PreTrainedModel):
             build_block(config, _build_attention(config), cross=config.cross)
             for _ in range(config.layers)
         ]
-        self.decoder = Stack(blocks, width=width, norm=config.norm)
+        self.decoder = Stack(blocks, norm=nn.LayerNorm(width) if config.norm == "pre" else None)
         self.bias = nn.Parameter(torch.zeros(config.vocab_size))
         self.register_buffer("steps", torch.zeros((), dtype=torch.long))
         self.post_init()

@@ -65,7 +65,7 @@ class Seq2Seq(Model):
             self.pretrained = PretrainedEncoder(config.encoder, width=width, dropout=config.dropout)
             self.encoder_position = self.encoder_embedding_norm = None
             # Only the norm.
-            self.encoder = Stack([], width=width, norm="pre", kind=norm_kind(config))
+            self.encoder = Stack([], norm=norm_kind(config).build(width))
         self.router = None if skip is None else Router(config.vocab_size, below=skip.below)
         self.pair = PairAttention(config.hidden_size) if config.pair_attention else None
         # Read by Hugging Face's generate.

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from outrider.torch.models import LanguageModel, Seq2Seq
 from outrider.torch.nn.dropout import dropout
@@ -154,7 +154,7 @@ def test_what_each_layer_gave_has_gradients_too(monkeypatch: pytest.MonkeyPatch)
 def test_a_layer_that_is_applied_twice_gets_the_sum() -> None:
     model = language_model(layers=2)
     first, norm = model.decoder.blocks[0], model.decoder.norm
-    stack = ReversibleStack([first, first], width=16, norm="pre").double().train()
+    stack = ReversibleStack([first, first], norm=nn.LayerNorm(16)).double().train()
     stack.norm = norm
     x = torch.randn(2, 5, 16, dtype=torch.float64, requires_grad=True)
     positions = Positions.upto(5, x.device)

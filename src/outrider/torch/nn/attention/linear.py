@@ -1,4 +1,4 @@
-"""Linear attention (Katharopoulos et al., 2020, arXiv:2006.16236).
+"""Linear attention (Katharopoulos et al., 2020, arXiv:2006.16236): a running sum, not a softmax.
 
     y_i = f(q_i) . A_i / f(q_i) . b_i        A_i = sum_{j in S_i} f(k_j) v_j^T    b_i = sum f(k_j)
     f(x) = elu(x) + 1

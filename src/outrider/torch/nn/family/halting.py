@@ -40,7 +40,7 @@ from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.layer.heads import Source
 from outrider.torch.nn.layer.recurrent import BothWays, Gru
-from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.norm import Norm
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.position.coordinate import CoordinatePosition
 from outrider.torch.nn.stack.depth import SharedStack
@@ -150,12 +150,10 @@ class HaltingStack(Ponders, SharedStack):
         steps: int,
         halting: Halting,
         *,
-        width: int,
-        norm: str,
+        norm: Norm | None,
         coordinate: CoordinatePosition | None = None,
-        kind: NormKind | None = None,
     ) -> None:
-        super().__init__(block, steps, width=width, norm=norm, coordinate=coordinate, kind=kind)
+        super().__init__(block, steps, norm=norm, coordinate=coordinate)
         self.halting = halting
 
     def forward(

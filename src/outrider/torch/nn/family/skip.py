@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from outrider.config import Config
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.layer.heads import Source
-from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.norm import Norm
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.position.coordinate import CoordinatePosition
 from outrider.torch.nn.stack import Stack
@@ -66,12 +66,10 @@ class SkippingStack(Stack):
         blocks: Sequence[Block],
         layers: Sequence[int] | None,
         *,
-        width: int,
-        norm: str,
+        norm: Norm | None,
         coordinate: CoordinatePosition | None = None,
-        kind: NormKind | None = None,
     ) -> None:
-        super().__init__(blocks, width=width, norm=norm, coordinate=coordinate, kind=kind)
+        super().__init__(blocks, norm=norm, coordinate=coordinate)
         self.layers = frozenset(range(len(blocks)) if layers is None else layers)
 
     def forward(

@@ -13,8 +13,7 @@ from torch.utils.checkpoint import checkpoint
 from outrider.torch.nn.cache import SLACK, Cache, Step
 from outrider.torch.nn.layer.feedforward import FeedForward
 from outrider.torch.nn.layer.heads import CrossAttention, SelfAttention, Source
-from outrider.torch.nn.layer.residual import GATE_BIAS, Residual, build_residual
-from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.layer.residual import Residual
 from outrider.torch.nn.position import Positions
 
 __all__ = ["Block", "Sublayer", "Sublayers"]
@@ -39,32 +38,17 @@ class Block(nn.Module):
         attention: SelfAttention,
         feedforward: FeedForward,
         *,
-        width: int,
-        norm: str,
-        dropout: float,
+        residual: Callable[[], Residual],
         cross: CrossAttention | None = None,
-        residual: str = "add",
-        gate_bias: float = GATE_BIAS,
-        norm_kind: NormKind | None = None,
     ) -> None:
+        """Build a layer; `residual` creates the residual connection of each part."""
         super().__init__()
-
-        def join() -> Residual:
-            return build_residual(
-                residual,
-                width,
-                norm=norm,
-                dropout=dropout,
-                gate_bias=gate_bias,
-                norm_kind=norm_kind,
-            )
-
         self.attention = attention
-        self.attention_residual = join()
+        self.attention_residual = residual()
         self.cross = cross
-        self.cross_residual = join() if cross else None
+        self.cross_residual = residual() if cross else None
         self.feedforward = feedforward
-        self.feedforward_residual = join()
+        self.feedforward_residual = residual()
         self.recompute = False
         """Store only the input for the backward, and recompute the layer there."""
 

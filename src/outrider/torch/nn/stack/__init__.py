@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from outrider.torch.nn.cache import SLACK, Cache, Step
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.layer.heads import Source
-from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.norm import Norm
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.position.bucketed import BucketedBias
 from outrider.torch.nn.position.coordinate import CoordinatePosition
@@ -22,16 +22,15 @@ class Stack(nn.Module):
         self,
         blocks: Sequence[Block],
         *,
-        width: int,
-        norm: str,
+        norm: Norm | None,
         coordinate: CoordinatePosition | None = None,
-        kind: NormKind | None = None,
     ) -> None:
+        """Build a stack; `norm` follows the last layer."""
         super().__init__()
         self.coordinate = coordinate
         """Added before every layer except the first, whose input includes it."""
         self.blocks: Sequence[Block] = nn.ModuleList(blocks)  # type: ignore[assignment]
-        self.norm = (kind or NormKind()).build(width) if norm == "pre" else None
+        self.norm = norm
         self.bias: BucketedBias | None = None
         """Score bias shared by all layers."""
 

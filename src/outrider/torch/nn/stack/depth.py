@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.layer.heads import Source
-from outrider.torch.nn.norm import NormKind
+from outrider.torch.nn.norm import Norm
 from outrider.torch.nn.position.coordinate import CoordinatePosition
 from outrider.torch.nn.stack import Stack
 
@@ -25,12 +25,10 @@ class SharedStack(Stack):
         block: Block,
         steps: int,
         *,
-        width: int,
-        norm: str,
+        norm: Norm | None,
         coordinate: CoordinatePosition | None = None,
-        kind: NormKind | None = None,
     ) -> None:
-        super().__init__([block], width=width, norm=norm, coordinate=coordinate, kind=kind)
+        super().__init__([block], norm=norm, coordinate=coordinate)
         self.steps = steps
 
     @property
