@@ -38,7 +38,7 @@ def test_start_tokens() -> None:
 
 
 def test_a_token_outside_the_vocabulary_is_named() -> None:
-    """A config is checked when it is read; this one was changed since."""
+    """A config is checked when it is read; this one was changed later."""
     model = tiny.seq2seq()
     model.config.eos_token_id = 99
     with pytest.raises(ModelError, match=r"eos_token_id in config\.json is 99, not a token"):

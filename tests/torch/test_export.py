@@ -1,4 +1,4 @@
-"""An exported folder is a Marian model to everybody else, and the same model to us."""
+"""An exported folder is a Marian model for transformers, and the same model for Outrider."""
 
 from pathlib import Path
 

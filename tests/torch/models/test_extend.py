@@ -1,4 +1,4 @@
-"""Cached decoding equals teacher forcing, whatever the parts, batch, blocks and rollbacks."""
+"""Cached decoding equals teacher forcing for all parts, batches, blocks and rollbacks."""
 
 import pytest
 import torch
@@ -105,7 +105,7 @@ def test_a_row_in_a_batch_equals_the_row_alone(parts: dict[str, object]) -> None
 def test_ragged_blocks_and_rollbacks(
     data: st.DataObject, parts: dict[str, object], seed: int
 ) -> None:
-    """What draft-and-verify does: every row keeps its own part of each block."""
+    """As in draft-and-verify: every row keeps its own part of each block."""
     model = tiny.seq2seq(seed=seed, dtype=torch.float64, **parts)
     source, keep = sources([3, 5])
     target = torch.randint(4, tiny.VOCABULARY, (2, 30))
@@ -220,7 +220,7 @@ def test_a_full_state_says_so() -> None:
 
 @pytest.mark.parametrize("parts", PARTS, ids=str)
 def test_tensors_are_made_where_the_inputs_are(parts: dict[str, object]) -> None:
-    """A tensor without a device lands on `meta` here, as it would on the CPU beside a GPU."""
+    """A tensor without a device is on `meta` here, as it would be on the CPU next to a GPU."""
     model = tiny.seq2seq(dtype=torch.float64, **parts)
     source, keep = sources([5, 2, 7])
     target = torch.randint(4, tiny.VOCABULARY, (3, 9))

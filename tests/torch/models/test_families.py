@@ -108,7 +108,7 @@ def test_continuations_are_theirs_alone_and_in_mixed_batches(
 def test_languages_are_told_as_the_family_tells_them(
     name: str, before: str, after: str, start: int, tmp_path: Path
 ) -> None:
-    """A tokenizer says where the source's language stands; a decoder begins with the target's."""
+    """The tokenizer places the source language; the decoder starts with the target language."""
     model = families.make(name)
     model.config.decoder_start_token_id = start
     model.generation_config.decoder_start_token_id = start
@@ -157,7 +157,7 @@ def test_a_model_without_languages_takes_none(tmp_path: Path) -> None:
 
 
 def test_the_first_token_may_be_forced(tmp_path: Path) -> None:
-    """Summarisers of BART say their start token first."""
+    """Summarisers of BART generate their start token first."""
     model = families.make("bart")
     model.generation_config.forced_bos_token_id = 3
     loaded = outrider.load(
@@ -186,7 +186,7 @@ OURS = {
     *("attention_bias", "mlp_bias", "num_key_value_heads", "bos_token_id"),
     *("dense_act_fn", "is_gated_act", "layer_types"),
 }
-"""Keys that a config of transformers fills in by itself, or that only some of the family have."""
+"""Keys with defaults in transformers, or that only some of the family have."""
 
 
 @pytest.mark.parametrize(("ours", "theirs"), DEFAULTS)
@@ -308,7 +308,7 @@ def test_keys_that_agree_are_read_as_transformers_reads_them(
 
 @pytest.mark.parametrize("name", [one for one in FAMILIES if one != "mistral window"])
 def test_the_native_core_says_the_same(name: str, tmp_path: Path) -> None:
-    """In float32 what PyTorch says; in int8 the same to the bit alone and beside others."""
+    """In float32 equal to PyTorch; in int8 bit-identical alone and in batches."""
     dice = torch.Generator().manual_seed(1)
     folder = families.save(families.make(name), tmp_path, after="</s>")
     texts = [families.text(dice, length) for length in LENGTHS]

@@ -1,4 +1,4 @@
-"""Model folders: what goes in comes out, and what is wrong is named."""
+"""Model folders: saving, loading and error messages."""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,4 @@
-"""A GPT-2 in the place of an encoder: its tokenizer knows no end of a text.
+"""GPT-2 as an encoder: its tokenizer has no end token.
 
 That its features are those of transformers is tested beside the others, in `test_pretrained.py`.
 """
@@ -19,7 +19,7 @@ from tests.helpers.drafted import TEXT
 
 
 def test_a_gpt2_reads_what_its_own_tokenizer_wrote(tmp_path: Path) -> None:
-    """It puts nothing around a text; the token between texts is its end."""
+    """It adds no tokens to a text; the document separator is its end token."""
     pipeline = Tokenizer(models.BPE())
     pipeline.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
     pipeline.post_processor = processors.ByteLevel(trim_offsets=False)

@@ -1,4 +1,4 @@
-"""What a Hugging Face user expects of a model works on ours."""
+"""The interface of Hugging Face models."""
 
 from pathlib import Path
 

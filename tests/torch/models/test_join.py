@@ -1,4 +1,4 @@
-"""Rows that join a running state say what they say alone, whatever the attention."""
+"""Rows that join a running state give the same output as alone, with every attention."""
 
 from functools import partial
 from typing import Any
@@ -47,7 +47,7 @@ def ids(dice: torch.Generator, length: int) -> list[int]:
 @pytest.mark.parametrize("drafting", [False, True])
 @pytest.mark.parametrize("kind", MODELS)
 def test_joined_rows_score_as_alone(kind: str, drafting: bool) -> None:
-    """Four rows come one after the other, one in the place of another, each with its own room."""
+    """Four rows join one after the other, one replacing another, with different capacities."""
     model = MODELS[kind](seed=3, dtype=torch.float64)
     drafter = None
     if drafting:

@@ -1,4 +1,4 @@
-"""Models with fewer layers and more words: what is kept computes as before."""
+"""Models with fewer layers and more tokens: kept parts compute as before."""
 
 import pytest
 import torch

@@ -38,7 +38,7 @@ MODELS: dict[str, dict[str, Any]] = {
 
 
 def build(name: str, *, dtype: torch.dtype = torch.float64, seed: int = 0) -> LanguageModel:
-    """Build a model whose new parts are not at their start, where many do nothing."""
+    """Build a model whose new parts have non-initial weights."""
     model = tiny.language_model(dtype=dtype, seed=seed, **MODELS[name])
     new = ("scored", "correlation", "position_mlp", "gate")
     with torch.no_grad():

@@ -1,4 +1,4 @@
-"""A model folder that anybody may have written: it loads, or is refused in a sentence, at once."""
+"""Untrusted model folders: each loads or is refused promptly with one sentence."""
 
 import json
 import os
@@ -109,7 +109,7 @@ def test_a_dtype_is_one_of_a_list(folder: Path, part: str, dtype: Any) -> None:
 )
 @pytest.mark.parametrize("value", ["kernels-community/some-kernel", 7, {}, [None]])
 def test_what_transformers_keeps_to_itself_is_not_read(folder: Path, key: str, value: Any) -> None:
-    """An attention implementation may be the name of a repository whose code is run."""
+    """An attention implementation can name a repository whose code would run."""
     edit_config(folder / "config.json", **{key: value})
     edit_config(folder / "drafter/config.json", **{key: value})
     load(folder)

@@ -80,7 +80,7 @@ def inputs(rows: int = 6, *, seed: int = 1) -> dict[str, Tensor]:
 
 
 def train(drafter: Drafter, model: MarianMTModel) -> None:
-    """Let it learn a little of what the model itself says."""
+    """Train it briefly on the model's own output."""
     given = inputs(24, seed=5)
     text_BT = model.generate(**given, max_new_tokens=20)[:, 1:]
     after_BT = (text_BT == END).cumsum(1) - (text_BT == END).long() > 0
@@ -96,7 +96,7 @@ def train(drafter: Drafter, model: MarianMTModel) -> None:
 
 @pytest.fixture(scope="module")
 def model() -> MarianMTModel:
-    """A model whose greedy texts are of different lengths and not one token repeated."""
+    """A model whose greedy texts have different lengths and vary."""
     model = new_marian()
     learn_to_reverse(model)
     return model
@@ -200,7 +200,7 @@ def test_drafts_save_passes(
 
 
 def test_ties_are_decided_by_transformers(model: MarianMTModel, folder: Path) -> None:
-    """Half of the words are twins of the other half: every step is a tie."""
+    """Half of the tokens duplicate the other half: every step is a tie."""
     twins = new_marian()
     twins.load_state_dict(model.state_dict())
     half = WORDS // 2

@@ -1,4 +1,4 @@
-"""The tokens of a drafted block: numpy and torch choose the same, and both by the equation."""
+"""The tokens of a drafted block: numpy and torch agree, and both follow the equation."""
 
 import math
 

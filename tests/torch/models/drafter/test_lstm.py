@@ -1,4 +1,4 @@
-"""The drafter whose core is an LSTM over position queries, and the steps it is given."""
+"""The LSTM drafter and its step allocation."""
 
 import math
 from pathlib import Path
@@ -43,7 +43,7 @@ def fed(rows: int = 3) -> Tensor:
 
 
 def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, prefix: int) -> Any:
-    """A state that has taken in `prefix` tokens, after one rollback."""
+    """A state with `prefix` tokens, after one rollback."""
     backend = torch_calls(target, drafter=drafter)
     source = SOURCE if isinstance(target, Seq2Seq) else [[]] * 3
     state = backend.encode(source, capacity=24, drafting=True)
@@ -68,7 +68,7 @@ def seen_states(target: Seq2Seq | LanguageModel) -> tuple[list[Tensor], Any, Any
 def test_decoding_draws_what_training_computes(
     kind: str, prefix: int, options: dict[str, int]
 ) -> None:
-    """The block that is drafted lies between two others that are trained beside it."""
+    """The drafted block is between two others that are trained with it."""
     target = MAKERS[kind](dtype=torch.float64)
     drafter = build(target, **options)
     backend, state = opened(target, drafter, prefix)
@@ -178,7 +178,7 @@ def test_known_tokens_stand_and_the_text_ends_with_its_steps() -> None:
     drafter = build(target)
     assert drafter.allocation is not None
     with torch.no_grad():
-        drafter.bias[EOS] = -50.0  # no slot says it by itself
+        drafter.bias[EOS] = -50.0  # no slot predicts it
         drafter.allocation.length_D.zero_()
         drafter.allocation.vote_E.zero_()
     backend = torch_calls(target, drafter=drafter)

@@ -1,4 +1,4 @@
-"""The drafter against its equations, and its parts against each other."""
+"""The drafter against its equations; decoding against training."""
 
 import math
 from pathlib import Path
@@ -39,7 +39,7 @@ def build(target: Seq2Seq | LanguageModel, ahead: Ctc | None = None, **changes: 
 
 
 def opened(target: Seq2Seq | LanguageModel, drafter: Drafter, fed_BT: Tensor, prefix: int) -> Any:
-    """A state that has taken in `prefix` tokens, after one rollback."""
+    """A state with `prefix` tokens, after one rollback."""
     backend = torch_calls(target, drafter=drafter)
     source = SOURCE if isinstance(target, Seq2Seq) else [[]] * 3
     state = backend.encode(source, capacity=24, drafting=True)
@@ -371,7 +371,7 @@ def test_layers_may_begin_as_the_targets_last(norm: str) -> None:
 
 
 def test_a_copy_begins_with_the_keys_of_its_layer() -> None:
-    """With a norm before the layer they are the very same; after it, about as large."""
+    """Equal for pre-norm layers; of similar size for post-norm ones."""
     for norm in ("pre", "post"):
         target = tiny.seq2seq(norm=norm)
         with torch.no_grad():

@@ -19,7 +19,7 @@ from tests.helpers.attention_equation import assert_same_with_gradient, heads
 from tests.helpers.tiny import VOCABULARY, language_model
 
 SPANS = [0.3, 6.7, 2.2, 11.9]
-"""In tokens, one for each head; none where the clamp has a corner at a whole distance."""
+"""Spans in tokens, one per head, away from the corners of the clamp."""
 
 
 def build(*, kv_heads: int = 4, dynamic: bool = False, **options: float) -> Attention:
@@ -141,7 +141,7 @@ def test_a_block_scores_only_what_its_heads_reach(
 
 
 def test_memory_for_backward_is_linear() -> None:
-    """What autograd keeps must not grow with the window: the weights are computed again."""
+    """The tensors that autograd stores must not grow with the window: weights are recomputed."""
     attention = build(max_span=400)
     kept = 0
 

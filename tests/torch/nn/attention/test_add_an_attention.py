@@ -1,4 +1,4 @@
-"""`docs/add-an-attention.md`, followed: its file, put on the package path, obeys the contract."""
+"""The file of `docs/add-an-attention.md`, put on the package path, passes the contract tests."""
 
 import os
 import re
@@ -28,7 +28,7 @@ sys.exit(pytest.main(sys.argv[2:]))
 
 
 def example(repository: Path) -> str:
-    """The file that the page shows."""
+    """Return the file that the page shows."""
     page = (repository / "docs" / "add-an-attention.md").read_text(encoding="utf-8")
     assert f"`src/outrider/torch/nn/attention/{KIND}.py`" in page
     return re.findall(r"```python\n(.*?)```", page, flags=re.DOTALL)[0]
@@ -36,14 +36,14 @@ def example(repository: Path) -> str:
 
 @pytest.fixture
 def folder(repository: Path, tmp_path: Path) -> Path:
-    """A folder with the page's file, as it would lie in `nn/attention`."""
+    """A folder with the page's file, as in `nn/attention`."""
     (tmp_path / f"{KIND}.py").write_text(example(repository), encoding="utf-8")
     return tmp_path
 
 
 @pytest.fixture
 def installed(folder: Path) -> Iterator[None]:
-    """The same, found by this process."""
+    """The same folder, on the package path of this process."""
     attention.__path__.append(str(folder))
     yield
     attention.__path__.remove(str(folder))
@@ -53,7 +53,7 @@ def installed(folder: Path) -> Iterator[None]:
 
 
 def test_the_page_s_file_obeys_the_contract(repository: Path, folder: Path) -> None:
-    """The contract tests find it by its name, and it passes all of them."""
+    """The contract tests find it by its name and pass."""
     environment = os.environ | {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
     contract = repository / "tests" / "torch" / "nn" / "attention" / "test_contract.py"
     options = ["-q", "-k", KIND, "-p", "no:cacheprovider", f"--rootdir={repository}", "-m", ""]

@@ -36,7 +36,7 @@ WIDTH = 4
 
 @pytest.fixture(autouse=True, scope="module")
 def cut_up() -> Iterator[None]:
-    """Short sequences are cut into tiles as long ones are; one dense pass would test little."""
+    """Cut short sequences into tiles, like long ones."""
     with small_tiles():
         yield
 
@@ -137,7 +137,7 @@ def test_a_row_in_a_batch_equals_the_row_alone(kind: str, device: torch.device) 
 def test_ragged_extends_and_rollbacks_equal_the_whole_pass(
     data: st.DataObject, kind: str, device: torch.device, seed: int
 ) -> None:
-    """Rows grow by blocks, each keeps what it likes of a block; every output equals one pass."""
+    """Rows grow by blocks and keep a part of each; every output equals one pass."""
     total, rows = 40, 3
     q, k, v = (x.detach() for x in heads(rows, 3, total + 8, 4, seed=seed, device=device))
     attention = build(kind, device, causal=True)
@@ -164,7 +164,7 @@ def test_ragged_extends_and_rollbacks_equal_the_whole_pass(
 def test_a_long_ragged_prompt_then_single_tokens(
     kind: str, counts: list[int], device: torch.device
 ) -> None:
-    """The prompt is far longer than a ring cache; each row goes on from its own end."""
+    """The prompt is far longer than a ring cache; each row continues from its own end."""
     q, k, v = (x.detach() for x in heads(3, 3, 260, 4, device=device))
     attention = build(kind, device, causal=True)
     whole = attention(q, k, v)
@@ -308,18 +308,18 @@ def all_pairs(length: int, *, causal: bool) -> int:
 
 @pytest.mark.parametrize(("kind", "causal"), SIDES)
 def test_the_fast_path_really_runs(kind: str, causal: bool) -> None:
-    """Where a head sees little, little is multiplied: one dense pass in disguise does not count.
+    """A sparse pattern needs few products: one dense pass does not count.
 
     Watched on a CPU; on a GPU other kernels compute the same tiles.
     """
     attention = build(kind, torch.device("cpu"), causal=causal, heads=4)
     most = all_pairs(SHORT, causal=causal)
     if attention.cost(LONG).pairs >= 0.75 * all_pairs(LONG, causal=causal):
-        return  # sees nearly everything by nature, as full and causal do
+        return  # sees nearly everything, like full and causal
     if not attention.by_pairs:
-        return  # nothing to watch: a test of its own shows that it is not one dense pass
+        return  # cannot be observed here; covered by a separate test
     if type(attention).run is AttentionBase.run:
-        return  # says itself that it has no way of its own: `run` is the reference
+        return  # `run` is the reference
     assert attention.cost(SHORT).pairs < 0.75 * most, (
         f"{SHORT} tokens nearly all see each other: give {kind!r} smaller options in "
         "tests/helpers/tiny.py:SMALL, or its pattern is not tested"
@@ -340,7 +340,7 @@ def test_the_fast_path_really_runs(kind: str, causal: bool) -> None:
 
 @pytest.mark.parametrize(("kind", "causal"), SIDES)
 def test_tensors_are_made_where_the_inputs_are(kind: str, causal: bool) -> None:
-    """A tensor without a device lands on `meta` here, as it would on the CPU beside a GPU."""
+    """A tensor without a device is on `meta` here, as it would be on the CPU next to a GPU."""
     attention = build(kind, torch.device("cpu"), causal=causal)
     q, k, v = heads(2, 3, 40, 4)
     keep = None if causal else torch.arange(40) < torch.tensor([[40], [33]])
@@ -373,7 +373,7 @@ def test_sees_answers_for_whole_ranges_of_positions(kind: str, causal: bool) -> 
     if not attention.positional or not attention.heads_alike or not attention.by_pairs:
         return
     if attention.cost(LONG).pairs >= 0.75 * all_pairs(LONG, causal=causal):
-        return  # no block could be left out anyway
+        return  # no block can be skipped
     first = torch.arange(3) * flex.BLOCK
     queries, keys = (flex._Range(x, x + flex.BLOCK - 1) for x in (first[:, None], first[None]))
     try:
@@ -388,7 +388,7 @@ def test_sees_answers_for_whole_ranges_of_positions(kind: str, causal: bool) -> 
 
 @pytest.mark.parametrize("kind", kinds_with("halting_ok"))
 def test_queries_may_ask_alone_where_a_kind_says_so(kind: str, device: torch.device) -> None:
-    """`halting_ok`: `sees` is the whole pattern, and the cache holds all tokens in one line."""
+    """`halting_ok`: `sees` is the complete pattern, and the cache is a `LayerCache`."""
     causal = kind in CAUSAL
     attention = build(kind, device, causal=causal)
     assert attention.positional
@@ -403,7 +403,7 @@ def test_queries_may_ask_alone_where_a_kind_says_so(kind: str, device: torch.dev
 
 @pytest.mark.parametrize("kind", kinds_with("skipping_ok"))
 def test_tokens_may_be_left_out_where_a_kind_says_so(kind: str, device: torch.device) -> None:
-    """`skipping_ok`: tokens see each other alike wherever they are moved together."""
+    """`skipping_ok`: the pattern does not change when tokens are packed."""
     attention = build(kind, device, causal=False)
     at = torch.arange(40, device=device)
     some = at[torch.rand(40, generator=torch.Generator().manual_seed(0)) < 0.5]

@@ -65,7 +65,7 @@ def test_cost_counts_the_pairs_of_the_pattern(
 @settings(max_examples=25)
 @given(data=st.data(), use=st.sampled_from(["merge", "factor 2", "per_head"]))
 def test_summaries_survive_rollbacks_and_leaving_rows(data: st.DataObject, use: str) -> None:
-    """Far beyond the ring: rows grow, are taken back, reordered; all equals one whole pass."""
+    """Far beyond the ring: rows grow, are rolled back and reordered; all equals one whole pass."""
     total, rows, cpu = 260, 2, torch.device("cpu")
     spec = {"kind": "fixed", "stride": 7, "summary": 2, **USES.get(use, {"use": use})}
     attention = build_attention(spec, causal=True, shape=HeadShape(2, 2, 4)).eval()

@@ -20,7 +20,7 @@ def build(*, causal: bool, width: int = 3) -> linear.Attention:
 
 
 def equation(q: Tensor, k: Tensor, v: Tensor, seen: int | None) -> Tensor:
-    """Every token by itself, from the weights; `seen` keys, or its own past and itself."""
+    """Every token from the weights of the `seen` keys, or of itself and its past."""
 
     def feature(x: Tensor) -> Tensor:
         return torch.stack([one + 1 if one > 0 else one.exp() for one in x])
@@ -66,7 +66,7 @@ def test_work_grows_with_the_length_not_with_its_square(causal: bool) -> None:
 
 
 def test_memory_to_decode_does_not_grow() -> None:
-    """Nor with the prompt: of a long one the sum stays, and what may be taken back."""
+    """The cache does not grow with the prompt: it keeps the sum and one extend."""
     attention = build(causal=True, width=4)
     room = CacheSpec(1, 5000, 1, 4, torch.float64, torch.device("cpu"))
     held = []
@@ -87,7 +87,7 @@ def _parts(length: int) -> tuple[slice, slice]:
 
 
 def test_a_long_sum_in_half_precision_stays_exact_enough() -> None:
-    """Added up in bfloat16, the mean of thousands of alike values would drift far away."""
+    """Summed in bfloat16, the mean of thousands of equal values would drift."""
     q, k, _ = (x.detach().bfloat16() for x in heads(1, 1, 4000, 8))
     v = torch.full_like(q, 1.5)
     found = build(causal=True, width=8)(q, k, v)

@@ -74,7 +74,7 @@ def test_matches_equation_and_its_gradient(
 @pytest.mark.parametrize("length", [17, 96, 101])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
 def test_pixels_outside_the_image_leave_no_trace(length: int, dtype: torch.dtype) -> None:
-    """Blocks at the edges hold queries without a key; they must not poison the gradient."""
+    """Blocks at the edges contain queries without keys; the gradient must stay finite."""
     config = Config(columns=17, block_rows=3, block_columns=5, margin=0)
     inputs = [x.detach().to(dtype).requires_grad_() for x in heads(2, 3, length, 4)]
     fast = build(config, causal=True)._blocked(*inputs, None)

@@ -1,4 +1,4 @@
-"""Hashed attention against its equation, written as loops; what decoding walks; what it refuses."""
+"""Hashed attention against its equation in loops, cached decoding, and refused options."""
 
 import copy
 
@@ -49,7 +49,7 @@ def found_by_chunks(buckets: list[int], i: int, m: int) -> set[int]:
 
 
 def loops(attention: Attention, q: Tensor, v: Tensor, *, chunked: bool) -> Tensor:
-    """One head, one row, straight from the words: hash, find, drop oneself, attend."""
+    """One head, one row, by the definition: hash, find, drop the own key, attend."""
     k = torch.stack([x / x.square().sum().sqrt() for x in q])
     found = found_by_chunks if chunked else found_by_causal
     seen: list[set[int]] = [set() for _ in q]
@@ -154,7 +154,7 @@ def test_dropout_keeps_the_mean() -> None:
 
 
 def test_the_paper_s_chunks_are_not_causal() -> None:
-    """Why `chunked` is refused in decoders: one token more at the end, and a past one is lost."""
+    """Why `chunked` is refused in decoders: a later token changes which past keys are visible."""
 
     def seen_by_the_fourth(buckets: list[int]) -> list[int]:
         layout = chunked_layout(torch.tensor(buckets).view(1, 1, 1, -1), 2, 2)
@@ -176,7 +176,7 @@ def test_codes_of_any_options_are_exact(window: int) -> None:
 
 
 class Largest(TorchDispatchMode):
-    """Notes the largest tensor that is made, also inside operators of our own."""
+    """Records the largest tensor that is created, also inside custom operators."""
 
     nbytes = 0
 

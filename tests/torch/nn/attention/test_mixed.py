@@ -1,4 +1,4 @@
-"""Heads of one layer that attend differently."""
+"""Heads of one layer with different attentions."""
 
 import pickle
 

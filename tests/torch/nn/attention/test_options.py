@@ -1,4 +1,4 @@
-"""Options of an attention: what a config may say, and what it is told if it says something else."""
+"""Options of an attention: accepted values and error messages."""
 
 import sys
 from types import ModuleType
@@ -28,7 +28,7 @@ class Config(AttentionConfig):
 
 @pytest.fixture
 def config(monkeypatch: pytest.MonkeyPatch) -> type:
-    """The config of a variant whose module postpones its annotations, which are then text."""
+    """The config of a variant in a module with postponed annotations."""
     module = ModuleType("postponed")
     monkeypatch.setitem(sys.modules, "postponed", module)
     exec(compile(POSTPONED, "postponed.py", "exec"), module.__dict__)

@@ -1,4 +1,4 @@
-"""Step allocation against its equation; what a table of steps says of a text."""
+"""Step allocation against its equation; step tables."""
 
 import math
 
@@ -20,7 +20,7 @@ from outrider.torch.nn.family.allocation import (
 
 
 def woken(width: int, seed: int = 0) -> StepAllocation:
-    """A layer that has left its start."""
+    """A layer with non-initial weights."""
     torch.manual_seed(seed)
     layer = StepAllocation(width).double()
     with torch.no_grad():

@@ -36,7 +36,7 @@ def close(a: Any, b: Any, tolerance: float = 1e-10) -> None:
 
 
 def scatter_weights(model: Seq2Seq, seed: int) -> None:
-    """Make tokens differ in how long they think."""
+    """Make tokens differ in their number of steps."""
     dice = torch.Generator(model.device).manual_seed(seed)
     for name, weight in model.named_parameters():
         torch.nn.init.normal_(weight, std=0.3, generator=dice)
@@ -76,7 +76,7 @@ def equation(
     steps = [0] * length
     given, rest = [torch.zeros_like(row) for row in x_TD], list(total)
     for step in range(1, STEPS + 1):
-        # Those that moved in the step before are told where they stand; others were told already.
+        # Only tokens changed in the previous step get position encodings again.
         moved = [i for i in range(length) if steps[i] in (0, step - 1)]
         if step > 1:
             code = coordinates(length, width, step)
@@ -136,7 +136,7 @@ def test_equals_the_equations_and_their_gradient(norm: str, side: str) -> None:
 
 
 def masked(model: Seq2Seq) -> list[Any]:
-    """Listening to an attention makes its stack compute all tokens and throw halted ones away."""
+    """With a hook on an attention, its stack computes all tokens and discards halted ones."""
     hooks = []
     for stack in (model.encoder, model.decoder):
         attention = stack.blocks[0].attention.attention
@@ -232,7 +232,7 @@ def test_tandem_says_what_greedy_says(seed: int, rows: int, k: int) -> None:
 
 
 def test_only_tokens_that_think_are_computed() -> None:
-    """The feed-forward sees as many places as the row that thinks most, and no step for nothing."""
+    """The feed-forward runs on as many tokens as the longest row has, and on no extra step."""
     model = build(position="coordinate")
     rows: list[int] = []
     forward = model.encoder.blocks[0].feedforward
@@ -286,7 +286,7 @@ def test_padding_of_a_target_costs_nothing() -> None:
     model(input_ids=source, labels=labels)
     steps = model.decoder.pondered.steps_BT
     assert bool((steps[0] > 0).all())
-    # The first label predicts from the start token, the last is fed to nobody.
+    # The first label is predicted from the start token; the last is not an input.
     assert (steps[1] > 0).tolist() == [True, True, True, False, False, False]
 
 

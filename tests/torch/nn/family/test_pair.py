@@ -13,7 +13,7 @@ from tests.helpers import tiny
 
 
 def woken(width: int) -> PairAttention:
-    """A layer that has left its start."""
+    """A layer with non-initial weights."""
     layer = PairAttention(width).double()
     with torch.no_grad():
         for weight in layer.parameters():

@@ -1,4 +1,4 @@
-"""Recurrent cells that think about a token until they have thought enough."""
+"""Recurrent cells with adaptive computation time."""
 
 from pathlib import Path
 from typing import Any
@@ -220,7 +220,7 @@ def test_a_decoder_steps_as_it_was_taught_and_rows_are_alone(cores: dict[str, An
     source = torch.randint(4, tiny.VOCABULARY, (3, 7))
     keep = torch.arange(7) < torch.tensor([5, 2, 7])[:, None]
     target = torch.randint(4, tiny.VOCABULARY, (3, 9))
-    target[1, 4] = 0  # the word that others pad with
+    target[1, 4] = 0  # the token that others pad with
     whole = model(input_ids=source, attention_mask=keep.long(), decoder_input_ids=target).logits
     state = model.open(model.encode(source, keep), keep, capacity=9)
     steps = [model.extend(target[:, :4], state)]

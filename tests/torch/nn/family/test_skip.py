@@ -56,7 +56,7 @@ def read(rows: list[int]) -> tuple[Tensor, Tensor]:
 
 
 def watch(model: Seq2Seq) -> list[Any]:
-    """Listening to an attention makes its stack compute all tokens under a mask."""
+    """With a hook on an attention, its stack computes all tokens under a mask."""
     attentions = [block.attention.attention for block in model.encoder.blocks]
     return [one.register_forward_pre_hook(lambda *_: None) for one in attentions]
 
@@ -128,7 +128,7 @@ def test_a_row_alone_equals_the_row_in_a_batch() -> None:
     model = build(position="rotary")
     rows = [5, 2, 7]
     source, keep = read(rows)
-    source[1] = RARE + 1  # nothing of it takes part
+    source[1] = RARE + 1  # no active tokens
     together = model.encode(source, keep)
     for row, length in enumerate(rows):
         close(together[row, :length], model.encode(source[row : row + 1, :length])[0])

@@ -1,4 +1,4 @@
-"""The two forms of dense attention are one function."""
+"""The two implementations of dense attention are equal."""
 
 import pytest
 import torch

@@ -76,7 +76,7 @@ def test_ranges_err_on_the_safe_side(
     causal: bool,
     data: st.DataObject,
 ) -> None:
-    """No block that is needed is left out, and none is called full that is not."""
+    """No visible block is missing, and no partial block counts as full."""
     across = data.draw(st.integers(1, columns))
     options = {"columns": columns, "block_rows": rows, "block_columns": across, "margin": margin}
     for attention in (
@@ -137,7 +137,7 @@ def test_ranges_hold_every_result(
 
 
 def test_a_long_window_asks_for_few_pairs() -> None:
-    """At 64k tokens the dense mask would be four thousand million pairs."""
+    """At 64k tokens the dense mask would have 4 billion pairs."""
     attention = build("sliding", window=256)
     asked = 0
 

@@ -85,7 +85,7 @@ def dense_window(q: Tensor, k: Tensor, v: Tensor) -> Tensor:
 
 
 def test_plain_products_equal_the_kernel() -> None:
-    """The way of other devices, and of dropout."""
+    """The implementation for other devices and for dropout."""
     q, k, v = heads(2, 4, 30, 4)
     k, v = k[:, :2], v[:, :2]
     fast = attend_tiles(q, k, v, window)
@@ -122,7 +122,7 @@ SHAPE = HeadShape(2, 2, 4)
 
 
 def test_strided_inputs_are_taken_as_they_are() -> None:
-    """A projection gives heads whose tokens do not lie together."""
+    """Heads of a projection are not contiguous."""
     fused = torch.randn(2, 33, 3 * 2 * 4, dtype=torch.float64, requires_grad=True)
     q, k, v = fused.unflatten(2, (6, 4)).transpose(1, 2).chunk(3, dim=1)
     assert_same_with_gradient(attend_tiles(q, k, v, window), dense_window(q, k, v), (fused,))

@@ -1,4 +1,4 @@
-"""The decoder's look at the source under other scores and normalisers: the equation, decoding."""
+"""Cross-attention with other scores and normalisers: the equation, decoding."""
 
 import math
 from typing import Any

@@ -1,4 +1,4 @@
-"""Around the attention: gates, and neighbours that queries and keys hear of."""
+"""Gates and positional correlation around the attention."""
 
 import copy
 from typing import Any

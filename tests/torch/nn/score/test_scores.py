@@ -306,7 +306,7 @@ SMALL: dict[str, dict[str, Any]] = {
 @pytest.mark.usefixtures("small_tiles")
 @pytest.mark.parametrize("kind", sorted(SMALL))
 def test_what_is_out_of_reach_is_not_seen(kind: str) -> None:
-    """The bound taken from the size of the ring leaves out nothing that the pattern has."""
+    """The bound from the size of the ring includes the whole pattern."""
     q, k, v = (x.detach() for x in heads(1, 1, 150, WIDTH))
     shape = HeadShape(1, 1, WIDTH)
     attention = build(kind, "scaled_dot", "tanh_exp", shape=shape, **SMALL[kind])
@@ -326,7 +326,7 @@ def test_a_window_computes_only_its_tiles(monkeypatch) -> None:
 
 
 class Sizes(TorchDispatchMode):
-    """Notes how many numbers the largest tensor has that is ever made."""
+    """Records the size of the largest tensor that is created."""
 
     largest = 0
 
@@ -429,7 +429,7 @@ def test_every_kind_takes_scores_or_says_that_it_does_not(kind: str) -> None:
 
 
 def test_mixed_heads_may_score_differently() -> None:
-    """Each part computes what it would compute alone, also while decoding."""
+    """Each part computes the same as alone, also while decoding."""
     parts = [{"heads": 1, "kind": "causal", "score": "slow"}, {"kind": "sliding", "window": 3}]
     torch.manual_seed(0)
     shape = HeadShape(3, 3, WIDTH)

@@ -1,4 +1,4 @@
-"""Shared depth: one layer applied again and again is a stack whose layers have equal weights."""
+"""Shared depth: a repeated layer equals a stack of layers with equal weights."""
 
 from typing import Any
 

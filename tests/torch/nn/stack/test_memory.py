@@ -1,4 +1,4 @@
-"""Segment memory against one long pass, and what a row forgets."""
+"""Segment memory against one long pass, and document boundaries."""
 
 import pytest
 import torch

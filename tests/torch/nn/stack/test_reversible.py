@@ -74,7 +74,7 @@ def shaken(model: Any) -> Any:
 
 
 def train(run: Callable[[], Tensor], model: torch.nn.Module) -> dict[str, Tensor]:
-    """Return what a pass from a seed gives, its gradients, and the next random number."""
+    """Return the result of a pass from a seed, its gradients, and the next random number."""
     model.zero_grad()
     torch.manual_seed(3)
     loss = run()
@@ -290,7 +290,7 @@ def test_a_compiler_sees_plain_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.slow
 def test_peak_memory_is_flat_in_depth_and_lower_in_chunks(tmp_path: Path) -> None:
-    """Measured by the committed script, every point in a process of its own."""
+    """Measured by the committed script, every point in a separate process."""
     file = tmp_path / "reversible.json"
     script = ROOT / "lab/studies" / "reversible.py"
     line = [sys.executable, str(script), "--quick", "--threads", "1", "--json", str(file)]
