@@ -169,6 +169,6 @@ def test_what_is_not_there_is_named(spec: dict[str, Any], message: str) -> None:
 
 def test_tokens_that_halt_have_no_positions_to_count() -> None:
     halting = {"depth": "shared", "halting": {}}
-    with pytest.raises(ConfigError, match=r"cross_attention\.score: counts positions"):
+    with pytest.raises(ConfigError, match=r"cross_attention\.score: needs positions"):
         tiny.seq2seq(cross_attention={"score": "fast"}, **halting)
     tiny.seq2seq(cross_attention={"score": "additive"}, **halting)
