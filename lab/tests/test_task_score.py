@@ -1,4 +1,4 @@
-"""Scores of a task: what counts as right, and what a model cannot take."""
+"""Scores of a task: correct answers, and inputs a model does not support."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -65,7 +65,7 @@ def test_right_is_exactly_the_output_and_its_end(
 
 
 @pytest.mark.parametrize(("kind", "limit"), [(Reverser, 8), (Continuer, 12)])
-def test_what_does_not_fit_the_positions_is_not_judged(
+def test_inputs_beyond_the_positions_are_not_scored(
     monkeypatch: pytest.MonkeyPatch, kind: type[Reverser | Continuer], limit: int
 ) -> None:
     short, long = score(monkeypatch, kind(limit))
@@ -93,7 +93,7 @@ class Letters:
 
 @pytest.mark.parametrize(("bias", "steps"), [(20.0, 1.0), (-20.0, 3.0)])
 @pytest.mark.parametrize("kind", ["seq2seq", "language_model"])
-def test_steps_of_thought_are_those_of_the_reader(kind: str, bias: float, steps: float) -> None:
+def test_ponder_steps_are_those_of_the_encoder(kind: str, bias: float, steps: float) -> None:
     options: dict[str, Any] = {
         "depth": "shared",
         "position": "coordinate",

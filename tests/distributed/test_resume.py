@@ -153,7 +153,7 @@ def test_another_number_of_processes_goes_on(
     process.communicate(timeout=120)
     values["train"] |= {"shard": shard and processes > 1}
     output = Run(first.folder, values, processes=processes).finish()
-    assert f"begun on 2 process(es), going on with {processes}" in output
+    assert f"started on 2 process(es), resuming on {processes}" in output
     for mine, theirs in zip(first.updates(), undisturbed.updates(), strict=True):
         for key in ("step", "epoch", "tokens", "learning_rate"):
             assert mine[key] == theirs[key]

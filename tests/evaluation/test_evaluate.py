@@ -141,7 +141,7 @@ def test_each_task_refuses_the_other_kind_of_model(
         evaluate_translation(
             folders["writer"], source=files[0], reference=files[1], decode=DecodeConfig()
         )
-    with pytest.raises(ModelError, match="translates; test it with --source and --reference"):
+    with pytest.raises(ModelError, match="is a translation model; use --source and --reference"):
         evaluate_text(folders["translator"], text=files[1])
 
 

@@ -1,4 +1,4 @@
-"""One palette: pages take their colours from it, and no other module names the ink colour."""
+"""Pages use the colours of the palette, and no other module names the ink colour."""
 
 import re
 from pathlib import Path

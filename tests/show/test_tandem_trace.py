@@ -1,4 +1,4 @@
-"""Drafted tokens and what became of them, for rounds made by hand, and the pictures of it."""
+"""Traces of hand-made rounds, and their pictures."""
 
 from html.parser import HTMLParser
 from itertools import pairwise
@@ -38,7 +38,7 @@ STATION = (
 )
 
 
-def test_every_token_is_told_with_its_fate() -> None:
+def test_every_token_has_its_kind() -> None:
     first, second, third = traced(*STATION).rounds
     assert kinds(first) == [
         ("accepted", "Wo", 1),
@@ -57,7 +57,7 @@ def test_every_token_is_told_with_its_fate() -> None:
     assert third[0].label == "end"
 
 
-def test_what_stands_spells_the_text() -> None:
+def test_kept_tokens_spell_the_text() -> None:
     found = traced(*STATION)
     assert found.text == "Wo ist der Bahnhof?"
     assert "".join(s.text for spans in found.rounds for s in spans if s.kept) == found.text
@@ -87,12 +87,12 @@ def test_a_continuation_starts_with_a_space_after_its_prompt() -> None:
     assert [span.text for span in spans] == [" ist", " der"]
 
 
-def test_a_second_sentence_starts_afresh() -> None:
+def test_second_sentence_starts_a_new_prefix() -> None:
     *_, last = traced(*STATION, Round((WO,), 1, ZUG)).rounds
     assert [span.text for span in last] == ["Wo", " Zug"]
 
 
-def test_a_token_that_changes_what_was_before_is_shown_alone() -> None:
+def test_token_that_changes_earlier_text_is_decoded_alone() -> None:
     def swallowing(ids) -> str:
         return "x" if list(ids) == [WO, IST] else decode(ids)
 
@@ -169,7 +169,7 @@ def test_text_is_no_markup() -> None:
     assert "$5 &amp; &lt;b&gt;" in page
 
 
-def test_a_confidence_is_shown_where_it_is_known() -> None:
+def test_confidence_is_shown_if_known() -> None:
     span = Span("Wo", "accepted", WO, 1, False, 0.84)
     page = Page(tandem_page(Trace("", "Wo", ((span,),), traced(*STATION).statistics)))
     assert page.tips == [f"drafted and accepted: place 1 of the draft, confidence 84%, token {WO}"]

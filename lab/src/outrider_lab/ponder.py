@@ -1,4 +1,4 @@
-"""How long a model that halts by itself thinks about inputs, in steps a token."""
+"""Mean number of ponder steps of a model with adaptive computation time."""
 
 from collections.abc import Sequence
 
@@ -15,9 +15,9 @@ __all__ = ["mean_steps"]
 
 @torch.inference_mode()
 def mean_steps(loaded: Translator | Generator, texts: Sequence[str]) -> float | None:
-    """Return the steps of the part that reads the texts, which have one length; None without ACT.
+    """Return the mean steps per token on texts of equal length; None without ACT.
 
-    Of an encoder-decoder that is the encoder; of several layers that ponder the mean.
+    For an encoder-decoder those of the encoder; for several layers their mean.
     """
     backend = loaded.backend
     if not isinstance(backend, TorchBackend):
@@ -33,4 +33,4 @@ def mean_steps(loaded: Translator | Generator, texts: Sequence[str]) -> float | 
     else:
         model.hidden(torch.tensor([[backend.start, *row] for row in rows], device=backend.device))
     pondered = [part.pondered for part in parts if part.pondered is not None]
-    return float(torch.stack([one.steps_BT.mean() for one in pondered]).mean())
+    return float(torch.stack([record.steps_BT.mean() for record in pondered]).mean())

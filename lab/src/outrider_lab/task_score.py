@@ -1,10 +1,10 @@
-"""How well a finished model does a task, as one value for each length that is tested.
+"""Score of a finished model on a task, by test length.
 
     accuracy             share of test examples that greedy decoding gets exactly right
     bits_per_character   of a text, for a language model
     bleu                 of greedy translations
 
-A value is None where the model cannot take inputs that long.
+A value is None if the model does not support the input length.
 """
 
 import time
@@ -28,7 +28,7 @@ __all__ = ["score_task"]
 
 
 def score_task(task: TaskBase, folder: Path, model: Path) -> dict[str, Any]:
-    """Test the model folder on the task whose files lie in `folder`."""
+    """Test the model in folder `model` on the task whose files are in `folder`."""
     if isinstance(task, TextTask):
         scores = evaluate_text(model, text=task.test_file(folder))["scores"]
         value = scores["bits_per_character"]
@@ -55,9 +55,9 @@ def _score(task: SequenceTask, loaded: Translator | Generator, test: TestSet) ->
     targets = [example.target for example in test.examples]
     if not _fits(task, loaded, test):
         return point | {"value": None, "token_accuracy": None, "chance": _majority(targets)}
-    began = time.monotonic()
+    start = time.monotonic()
     answers = _answers(task, loaded, test)
-    seconds = time.monotonic() - began
+    seconds = time.monotonic() - start
     right = [answer == target for answer, target in zip(answers, targets, strict=True)]
     symbols = sum(map(_matching_symbols, answers, targets))
     point |= {
@@ -71,24 +71,24 @@ def _score(task: SequenceTask, loaded: Translator | Generator, test: TestSet) ->
 
 
 def _answers(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> list[str]:
-    """Decode greedily; an answer that goes on past the right length is wrong, and is cut there."""
-    room, asked = _max_new_tokens(test), _inputs(task, loaded, test)
+    """Decode greedily; answers longer than the right one are wrong, and are cut."""
+    limit, inputs = _max_new_tokens(test), _inputs(task, loaded, test)
     if isinstance(loaded, Translator):
-        return loaded.translate(asked, split=False, max_new_tokens=room)
-    lines = [text.partition("\n") for text in loaded.generate(asked, max_new_tokens=room)]
-    # A line without its end is not finished: it says more than the answer.
+        return loaded.translate(inputs, split=False, max_new_tokens=limit)
+    lines = [text.partition("\n") for text in loaded.generate(inputs, max_new_tokens=limit)]
+    # Without a line end the output is longer than the answer, and wrong.
     return [line if end else f"{line}\n" for line, end, _ in lines]
 
 
 def _fits(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> bool:
-    """Whether the model has positions for the input and the output."""
-    room, asked = _max_new_tokens(test), _inputs(task, loaded, test)
-    limit = loaded.backend.max_length
+    """Whether the model has positions for input and output."""
+    limit, inputs = _max_new_tokens(test), _inputs(task, loaded, test)
+    longest = loaded.backend.max_length
     if isinstance(loaded, Translator):
-        pieces = loaded.requests(asked, DecodeSettings(), split=False)
-        whole = all(len(found) == 1 for found in pieces)
-        return whole and (limit is None or room <= limit)
-    return limit is None or max(map(len, asked)) + room < limit
+        pieces = loaded.requests(inputs, DecodeSettings(), split=False)
+        whole = all(len(requests) == 1 for requests in pieces)
+        return whole and (longest is None or limit <= longest)
+    return longest is None or max(map(len, inputs)) + limit < longest
 
 
 def _inputs(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> list[str]:
@@ -103,10 +103,10 @@ def _max_new_tokens(test: TestSet) -> int:
 
 
 def _matching_symbols(answer: str, target: str) -> int:
-    """Symbols of the target that stand at their place in the answer."""
+    """Count the symbols of the target that match the answer at their position."""
     return sum(a == b for a, b in zip(answer, target, strict=False))
 
 
 def _majority(targets: Sequence[str]) -> float:
-    """Accuracy of always giving the most common answer."""
+    """Return the accuracy of always giving the most frequent answer."""
     return Counter(targets).most_common(1)[0][1] / len(targets)

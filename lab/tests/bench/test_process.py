@@ -1,4 +1,4 @@
-"""A job alone in its process: what it returns, how it fails, and that nothing of it is left."""
+"""Functions in separate processes: results, failures and cleanup."""
 
 import multiprocessing
 import os
@@ -42,7 +42,7 @@ def test_a_function_is_called_in_another_process(preload) -> None:
     assert process != os.getpid()
 
 
-def test_what_a_user_can_put_right_has_no_trace() -> None:
+def test_user_error_has_no_traceback() -> None:
     with pytest.raises(JobError, match=r"train.steps: got 0, expected 1 or more") as caught:
         run_alone(fail, "user")
     assert caught.value.trace == ""
@@ -52,14 +52,14 @@ def test_what_a_user_can_put_right_has_no_trace() -> None:
     ("kind", "reason"),
     [("end of file", "EOFError: the file is cut off"), ("result", "pickle")],
 )
-def test_a_bug_comes_with_its_trace(kind: str, reason: str) -> None:
+def test_unexpected_error_has_a_traceback(kind: str, reason: str) -> None:
     with pytest.raises(JobError, match=reason) as caught:
         run_alone(fail, kind)
     assert "Traceback" in caught.value.trace
     assert not isinstance(caught.value, OutriderError)
 
 
-def test_a_process_that_dies_is_a_matter_of_resources() -> None:
+def test_process_that_dies_is_a_resource_error() -> None:
     with pytest.raises(JobEndedError, match="its process ended with code 7") as caught:
         run_alone(fail, "die")
     assert isinstance(caught.value, OutriderError)
@@ -75,7 +75,7 @@ def test_a_job_answers_until_it_fails_or_is_stopped() -> None:
     assert not job._process.is_alive()
 
 
-def test_ctrl_c_is_heard_by_the_parent_alone() -> None:
+def test_ctrl_c_reaches_only_the_parent() -> None:
     with Job(echo) as job:
         assert job.ask(1) == 1
         assert job._process.pid is not None

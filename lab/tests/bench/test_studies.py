@@ -1,4 +1,4 @@
-"""The small studies of `lab/studies/` run, and measure what they say."""
+"""The small studies of `lab/studies/` run at toy size."""
 
 import importlib.util
 import json
@@ -99,7 +99,7 @@ def test_gamma_at_toy_size(tmp_path: Path) -> None:
     assert trusting["rounds_per_line"] < exact["rounds_per_line"]
 
 
-def test_the_share_that_is_skipped(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_share_of_skipped_tokens(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """All letters were seen a hundred times but `t`: it goes where more than one is asked for."""
     folder = save_translator(tmp_path / "model", drafter=False, skip={"below": 0.0005})
     model = load_model(folder)

@@ -28,7 +28,7 @@ SMALL = ("examples=40", "valid_examples=3", "test_examples=2", "train_length=4",
 def config(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     monkeypatch.setattr(
         compare_module,
-        "_train_alone",
+        "_train_in_process",
         lambda job, quiet: compare_module.run_trial(job, compare_module.Console(quiet=True)),
     )
     path = tmp_path / "tiny.yaml"
@@ -86,20 +86,20 @@ def test_a_failed_model_is_named_and_the_exit_code_says_so(
         (("--steps=2", "--data=x"), "--data: has no effect on copy"),
     ],
 )
-def test_a_mistake_is_one_line(command, config: Path, options, message: str) -> None:
+def test_user_error_is_one_line(command, config: Path, options, message: str) -> None:
     code, _, err = command("compare", config, "--task=copy", *options)
     assert code == 2
     assert f"outrider: {message}" in err
     assert err.count("\n") == 1
 
 
-def test_an_interrupt_says_how_to_go_on(
+def test_interrupt_explains_how_to_continue(
     command, config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(compare_module, "_train_alone", interrupted)
+    monkeypatch.setattr(compare_module, "_train_in_process", interrupted)
     code, _, err = command(
         *("compare", config, "--task=copy", "--steps=2", f"--folder={tmp_path}/runs"),
         *(f"--set=task.{setting}" for setting in SMALL),
@@ -108,7 +108,7 @@ def test_an_interrupt_says_how_to_go_on(
     assert err.splitlines()[-1] == "outrider: stopped; the same command continues"
 
 
-def test_the_settings_of_the_task_are_parted_from_the_others() -> None:
+def test_task_settings_are_separated_from_the_others() -> None:
     found = compare_command._divide(["task.test_lengths=[4, 5]", "train.clip=0"])
     assert found == ({"test_lengths": [4, 5]}, ("train.clip=0",))
 

@@ -1,4 +1,4 @@
-"""The built-in tasks: examples are right by another way of reckoning, and always the same."""
+"""Built-in tasks: examples are correct and reproducible."""
 
 import re
 from pathlib import Path
@@ -122,7 +122,7 @@ def test_too_many_test_examples_are_refused() -> None:
 
 @pytest.mark.parametrize("kind", ["seq2seq", "language_model"])
 @pytest.mark.parametrize("name", DRAWN)
-def test_the_ordinary_road_takes_the_files_one_token_a_symbol(
+def test_task_files_are_prepared_with_one_token_per_symbol(
     tmp_path: Path, name: str, kind: str
 ) -> None:
     task = small(name)

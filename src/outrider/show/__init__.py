@@ -1,1 +1,1 @@
-"""Traces, pages and pictures of a model at work."""
+"""Traces, HTML pages and pictures of a model at work."""

@@ -1,6 +1,6 @@
-"""Attention maps as one HTML page to hover over.
+"""Attention maps as an interactive HTML page.
 
-Weights travel as one byte each, 255 sqrt(w): fine where weights are small and many.
+Weights are stored in a byte each, as 255 sqrt(w), which keeps the resolution of small weights.
 """
 
 import base64
@@ -22,9 +22,9 @@ def write_attention_page(maps: AttentionMaps, path: Path) -> None:
 
 
 def attention_page(maps: AttentionMaps) -> str:
-    """Return where all heads look as a page."""
+    """Return the HTML page of a text's attention maps."""
     data = json.dumps({"parts": [_part(part) for part in maps.parts]}, ensure_ascii=False)
-    data = data.replace("<", "\\u003c")  # no word may end the script it stands in
+    data = data.replace("<", "\\u003c")  # no token may close the script element
     output = "" if maps.output is None else f'<p class="output">{escape(maps.output)}</p>'
     body = f"""<main>
 <p class="text">{escape(maps.text)}</p>

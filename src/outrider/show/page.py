@@ -1,7 +1,4 @@
-"""An HTML page that needs nothing else: no font, no network. Its CSS and JS lie in this folder.
-
-A tandem decoding as one HTML page, without any script.
-"""
+"""HTML pages without external resources, and the page of a tandem decoding."""
 
 from collections.abc import Sequence
 from html import escape
@@ -16,12 +13,12 @@ __all__ = ["html_page", "read_asset", "tandem_page", "write_page"]
 
 
 def read_asset(name: str) -> str:
-    """Return a CSS or JS file of this folder."""
+    """Return a CSS or JS file of this package."""
     return files("outrider.show").joinpath(name).read_text(encoding="utf-8")
 
 
 def html_page(title: str, body: str, *, style: str) -> str:
-    """Return a whole page; `style` names the CSS file it needs beside the common one."""
+    """Return a whole page; `style` names the CSS file to add to the common one."""
     css = "".join((css_variables(), read_asset("page.css"), read_asset(style)))
     return f"""<!DOCTYPE html>
 <html>
@@ -43,12 +40,12 @@ _ELEMENT: dict[Kind, str] = {"refused": "del", "dropped": "del", "correction": "
 
 
 def write_page(trace: Trace, path: Path) -> None:
-    """Write the page of a tandem decoding to a file."""
+    """Write the page of a tandem decoding."""
     write_text(path, tandem_page(trace))
 
 
 def tandem_page(trace: Trace) -> str:
-    """Return how a text came about as a page."""
+    """Return the page of a tandem decoding."""
     legend = "".join(f'<li><i class="{kind}"></i>{KINDS[kind]}</li>' for kind in trace.kinds)
     rounds = "".join(_round(number, spans) for number, spans in enumerate(trace.rounds, start=1))
     body = f"""<main>
@@ -62,7 +59,7 @@ def tandem_page(trace: Trace) -> str:
 
 
 def _text(trace: Trace) -> str:
-    """Underline the final text by where each part of it came from, if its tokens spell it out."""
+    """Underline the final text by the origin of its tokens, if they spell it exactly."""
     spans = [span for spans in trace.rounds for span in spans if span.kept and not span.ends]
     if "".join(span.text for span in spans).strip() != trace.text.strip():
         return escape(trace.text)
@@ -97,21 +94,21 @@ def _token(span: Span) -> str:
 
 def _tip(span: Span) -> str:
     place = f"place {span.place} of the draft" if span.place else "by the model itself"
-    sure = "" if span.confidence is None else f", confidence {span.confidence:.0%}"
-    return f"{KINDS[span.kind]}: {place}{sure}, token {span.token}"
+    confidence = "" if span.confidence is None else f", confidence {span.confidence:.0%}"
+    return f"{KINDS[span.kind]}: {place}{confidence}, token {span.token}"
 
 
 def _figures(trace: Trace) -> str:
-    done = trace.statistics
+    statistics = trace.statistics
     figures = (
-        (f"{done.tokens_per_round:.2f}", "tokens a round"),
-        (str(done.rounds), "rounds"),
-        (str(done.tokens), "tokens"),
+        (f"{statistics.tokens_per_round:.2f}", "tokens a round"),
+        (str(statistics.rounds), "rounds"),
+        (str(statistics.tokens), "tokens"),
     )
     cells = "".join(f"<div><strong>{value}</strong>{name}</div>" for value, name in figures)
     bars = "".join(
         f'<li>{share:.0%}<div><i style="height:{share:.1%}"></i></div>{place}</li>'
-        for place, share in enumerate(done.acceptance_by_position, start=1)
+        for place, share in enumerate(statistics.acceptance_by_position, start=1)
     )
     if not bars:
         return f'<div class="figures">{cells}</div>'

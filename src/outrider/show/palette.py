@@ -1,7 +1,4 @@
-"""The colours of every picture and page.
-
-Matplotlib for pictures in files; it never needs a screen.
-"""
+"""Colours of pictures and pages, and helpers for Matplotlib without a display."""
 
 from io import BytesIO
 from pathlib import Path
@@ -33,12 +30,12 @@ __all__ = [
 ]
 
 INK, QUIET, GRID, FAINT = "#1f2933", "#7b8794", "#e4e7eb", "#cbd2d9"
-"""Text, text that matters less, thin lines, and curves in the background."""
+"""Text, secondary text, thin lines, and curves in the background."""
 TEAL, ORANGE, INDIGO, OCHRE = "#0b8a7a", "#c65d21", "#4a5fc1", "#b08900"
 GREEN = "#2a9d8f"
-"""Bars and filled squares."""
+"""Bars and filled cells."""
 EMPTY = "#f3f6f7"
-"""A cell with nothing in it."""
+"""An empty cell."""
 SERIES = (
     *(TEAL, ORANGE, INDIGO, OCHRE, "#8a3b8f", "#2f7fb8", "#6a8f1f", "#c23b5a"),
     *("#5c6f7f", "#7a5230"),
@@ -47,7 +44,7 @@ SERIES = (
 HEAT = ("#f6f8f9", "#bfe5de", GREEN, "#0b5c52", "#04231f")
 """Attention weights, from 0 to 1."""
 SIMILARITY = ("#f6f8f9", "#c5cdf2", INDIGO, "#1f2c6e")
-"""How alike two heads are, from 0 to 1."""
+"""Similarity of heads, from 0 to 1."""
 TOKENS = {
     "accepted": ("#d3f0ea", "#0b5c52"),
     "refused": ("#fbe3dc", "#a63d1f"),
@@ -56,7 +53,7 @@ TOKENS = {
     "bonus": ("#dfe6fb", "#2c3e9e"),
     "plain": ("#eceff2", "#3e4c59"),
 }
-"""Ground and ink of a token of a tandem decoding, by what became of it."""
+"""Background and text colour of a token in tandem decoding, by its kind."""
 
 _DARK_TOKENS = {
     "accepted": ("#12413b", "#8be3d3"),
@@ -91,7 +88,7 @@ def rgb(colour: str) -> tuple[float, float, float]:
 
 
 def css_variables() -> str:
-    """Return the colours as CSS variables that follow the reader's light or dark theme."""
+    """Return the colours as CSS variables for the light and dark theme."""
     light = {name: pair[0] for name, pair in _PAGE.items()} | _flat(TOKENS)
     dark = {name: pair[1] for name, pair in _PAGE.items()} | _flat(_DARK_TOKENS)
     return (
@@ -110,7 +107,7 @@ def _declare(colours: dict[str, str]) -> str:
 
 
 def load_pyplot(purpose: str) -> Any:
-    """Return pyplot, or say which extra to install for `purpose`."""
+    """Return pyplot, or raise an error that names the extra for `purpose`."""
     try:
         import matplotlib
     except ImportError:
@@ -122,11 +119,11 @@ def load_pyplot(purpose: str) -> Any:
 
 
 def save_figure(figure: Any, path: Path, **options: Any) -> None:
-    """Write a figure, whole or not at all, in the format that the name ends with."""
-    kind, known = path.suffix.lower()[1:] or "png", figure.canvas.get_supported_filetypes()
-    if kind not in known:
-        expected = ", ".join(sorted(known))
-        raise ConfigError(str(path), f"unknown kind of picture{nearest(kind, known)}: {expected}")
+    """Write a figure atomically, in the format of the file extension."""
+    kind, supported = path.suffix.lower()[1:] or "png", figure.canvas.get_supported_filetypes()
+    if kind not in supported:
+        expected = ", ".join(sorted(supported))
+        raise ConfigError(str(path), f"unknown file format{nearest(kind, supported)}: {expected}")
     picture = BytesIO()
     figure.savefig(picture, format=kind, **options)
     write_bytes(path, picture.getvalue())

@@ -1,6 +1,6 @@
 """A tandem decoding round by round: which tokens were drafted, and which of them were kept.
 
-The text of a token is what it adds to the text before it, so that spaces stand where they will.
+The text of a token is what it adds to the text before it, so that white space is right.
 """
 
 from collections.abc import Callable, Collection, Mapping, Sequence
@@ -23,28 +23,28 @@ KINDS: dict[Kind, str] = {
     "bonus": "bonus",
     "plain": "not drafted",
 }
-"""What each kind of token is called in a legend."""
+"""Names in a legend."""
 
 Decode = Callable[[Sequence[int]], str]
 
 
 @dataclass(frozen=True)
 class Span:
-    """One token of one round."""
+    """A token of a round."""
 
     text: str
     kind: Kind
     token: int
     place: int
-    """Its place in the draft, from 1; 0 for a token of the model's own."""
+    """Its position in the draft, from 1; 0 for a token of the model itself."""
     ends: bool = False
     """Whether it is the end token, which has no text."""
     confidence: float | None = None
-    """The drafter's own estimate that it would be confirmed, where it was kept."""
+    """The drafter's estimate that it is accepted, if recorded."""
 
     @property
     def label(self) -> str:
-        """Its text without the space around it; a sign where there is nothing to see."""
+        """Its text without surrounding space; a symbol for white space."""
         if self.ends:
             return "end"
         return self.text.strip() or ("↵" if "\n" in self.text else "␣")
@@ -57,7 +57,7 @@ class Span:
 
 @dataclass(frozen=True)
 class Trace:
-    """How one text came about."""
+    """How one text was decoded."""
 
     source: str
     text: str
@@ -67,26 +67,26 @@ class Trace:
     @property
     def kinds(self) -> list[Kind]:
         """The kinds of token that occur, in the order of the legend."""
-        found = {span.kind for spans in self.rounds for span in spans}
-        return [kind for kind in KINDS if kind in found]
+        kinds = {span.kind for spans in self.rounds for span in spans}
+        return [kind for kind in KINDS if kind in kinds]
 
     @property
     def summary(self) -> str:
-        """One line of figures."""
-        done = self.statistics
+        """A line of figures."""
+        stats = self.statistics
         return (
-            f"{done.tokens} tokens in {done.rounds} round{'s' * (done.rounds != 1)}: "
-            f"{done.tokens_per_round:.2f} tokens a round"
+            f"{stats.tokens} tokens in {stats.rounds} round{'s' * (stats.rounds != 1)}: "
+            f"{stats.tokens_per_round:.2f} tokens a round"
         )
 
 
 def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, Any]) -> Trace:
-    """Decode one text in tandem and trace its rounds; drafts have a fixed length."""
+    """Decode one text in tandem with drafts of fixed length, and trace its rounds."""
     tokenizer, ends = loaded.tokenizer, loaded.backend.ends
-    chosen = dict(options)
-    if loaded.backend.drafts is not None and not chosen.get("draft_tokens"):
-        chosen["draft_tokens"] = min(DRAFT_TOKENS, loaded.backend.drafts.longest)
-    ((best, *_),) = loaded.results([text], **{k: v for k, v in chosen.items() if v})
+    settings = dict(options)
+    if loaded.backend.drafts is not None and not settings.get("draft_tokens"):
+        settings["draft_tokens"] = min(DRAFT_TOKENS, loaded.backend.drafts.longest)
+    ((best, *_),) = loaded.results([text], **{k: v for k, v in settings.items() if v})
     prompt: Sequence[int] = ()
     if isinstance(loaded, Generator):
         limit = DecodeSettings(max_new_tokens=options.get("max_new_tokens"))
@@ -106,61 +106,61 @@ def trace(
     """Trace the rounds of one text.
 
     Args:
-        source: What was translated or continued.
-        text: What came out.
-        rounds: As the decoding loop reports them.
-        decode: Turns tokens into text.
-        ends: The tokens that end a text.
-        prompt: Tokens that stood before the first round.
+        source: The input text.
+        text: The output text.
+        rounds: As reported by the decoding loop.
+        decode: Converts tokens to text.
+        ends: The end tokens.
+        prompt: Tokens before the first round.
     """
     statistics, traced = Statistics(), []
     prefix = list(prompt)
-    for one in rounds:
-        spans = round_spans(one, prefix, decode, ends)
+    for round_ in rounds:
+        spans = round_spans(round_, prefix, decode, ends)
         emitted = [span for span in spans if span.kept]
-        statistics.count(one, len(emitted))
+        statistics.count(round_, len(emitted))
         traced.append(spans)
         prefix += [span.token for span in emitted]
         if emitted and emitted[-1].ends:
-            prefix = []  # the text goes on with another sentence, decoded on its own
+            prefix = []  # the next sentence is decoded separately
     return Trace(source, text, tuple(traced), statistics)
 
 
 def round_spans(
-    one: Round, prefix: Sequence[int], decode: Decode, ends: Collection[int]
+    round_: Round, prefix: Sequence[int], decode: Decode, ends: Collection[int]
 ) -> tuple[Span, ...]:
-    """Return the tokens of a round, refused ones too, that follows some others."""
+    """Return the tokens of a round after `prefix`, including refused ones."""
 
     def span(kind: Kind, token: int, place: int, before: Sequence[int]) -> Span:
         text = added_text([*prefix, *before], token, decode, ends)
-        sure = one.confidence[place - 1] if 0 < place <= len(one.confidence) else None
-        return Span(text, kind, token, place, token in ends, sure)
+        confidence = round_.confidence[place - 1] if 0 < place <= len(round_.confidence) else None
+        return Span(text, kind, token, place, token in ends, confidence)
 
     spans = [
-        span(_draft_kind(one, place), token, place, one.drafted[: place - 1])
-        for place, token in enumerate(one.drafted, start=1)
+        span(_draft_kind(round_, place), token, place, round_.drafted[: place - 1])
+        for place, token in enumerate(round_.drafted, start=1)
     ]
-    if one.token is not None:
-        spans.append(span(_own_kind(one), one.token, 0, one.drafted[: one.accepted]))
+    if round_.token is not None:
+        spans.append(span(_own_kind(round_), round_.token, 0, round_.drafted[: round_.accepted]))
     return tuple(spans)
 
 
-def _draft_kind(one: Round, place: int) -> Kind:
-    if place <= one.accepted:
+def _draft_kind(round_: Round, place: int) -> Kind:
+    if place <= round_.accepted:
         return "accepted"
-    return "refused" if place == one.accepted + 1 and one.token is not None else "dropped"
+    return "refused" if place == round_.accepted + 1 and round_.token is not None else "dropped"
 
 
-def _own_kind(one: Round) -> Kind:
-    if not one.drafted:
+def _own_kind(round_: Round) -> Kind:
+    if not round_.drafted:
         return "plain"
-    return "correction" if one.accepted < len(one.drafted) else "bonus"
+    return "correction" if round_.accepted < len(round_.drafted) else "bonus"
 
 
 def added_text(before: Sequence[int], token: int, decode: Decode, ends: Collection[int]) -> str:
-    """What the token adds; a token that changes the text before it is shown on its own."""
+    """Return the text a token adds; a token that changes earlier text is decoded alone."""
     if token in ends:
         return ""
     head = [earlier for earlier in before if earlier not in ends]
-    start, whole = decode(head), decode([*head, token])
-    return whole[len(start) :] if whole.startswith(start) else decode([token])
+    prefix, whole = decode(head), decode([*head, token])
+    return whole[len(prefix) :] if whole.startswith(prefix) else decode([token])

@@ -1,4 +1,4 @@
-"""The learning curve draws whatever a log can hold."""
+"""The learning curve of any log."""
 
 import math
 import sys
@@ -37,7 +37,7 @@ def test_one_update_is_enough(tmp_path: Path) -> None:
 
 
 def test_an_empty_log_has_no_curve(tmp_path: Path) -> None:
-    with pytest.raises(InputError, match="holds no update yet"):
+    with pytest.raises(InputError, match="has no update yet"):
         draw_curve([], tmp_path / "curve.png", title="empty")
 
 

@@ -85,7 +85,7 @@ def test_an_empty_text_is_refused() -> None:
         score_text(Window(7, 1), [], start=0, characters=0, context=4, overlap=2)
 
 
-def test_segments_with_a_memory_foretell_each_token_once() -> None:
+def test_segments_with_a_memory_predict_each_token_once() -> None:
     """Against one long pass under the pattern a memory makes, by the sum of its nats."""
     model = tiny.language_model(
         position="relative", memory=8, max_positions=4, layers=1, dtype=torch.float64

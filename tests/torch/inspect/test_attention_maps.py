@@ -1,4 +1,4 @@
-"""Maps of heads: right weights, right labels, similarity and descriptions as they are defined."""
+"""Attention maps: weights, labels, similarity and descriptions."""
 
 import math
 from dataclasses import replace
@@ -76,7 +76,7 @@ def test_a_hook_is_gone_afterwards(generator) -> None:
 
 @pytest.mark.parametrize(
     ("text", "message"),
-    [("", "nothing to read"), ("a\nb", "cut into 2 pieces"), ("a" * 300, "pieces|too many")],
+    [("", "empty"), ("a\nb", "cut into 2 pieces"), ("a" * 300, "pieces|too many")],
 )
 def test_what_cannot_be_drawn_is_refused(translator, text, message) -> None:
     with pytest.raises(InputError, match=message):
@@ -103,7 +103,7 @@ def test_queries_without_a_choice_do_not_count() -> None:
     assert head_similarity(weights[:, :1])[0, 1] == 1
 
 
-def test_habits_are_named() -> None:
+def test_head_descriptions() -> None:
     assert describe_head(torch.eye(5), own=True) == "itself 100%"
     assert describe_head(torch.eye(5).roll(1, 0), own=True) == "token before 80%"
     assert describe_head(torch.tensor([[0.0, 1.0]] * 3), own=False) == "last token 100%"
@@ -119,7 +119,7 @@ def test_a_recurrent_decoder_only_looks_at_the_source(tmp_path) -> None:
     assert [part.name for part in maps.parts] == ["decoder", "cross"]
 
 
-def test_what_has_no_map_says_so(tmp_path) -> None:
+def test_models_without_maps_are_refused(tmp_path) -> None:
     loaded = load(save_language_model(tmp_path, drafter=False, core="gru"), device="cpu")
     with pytest.raises(InputError, match="recurrent"):
         read_maps(loaded, TEXT[0])
@@ -138,7 +138,7 @@ def test_a_picture_fits_a_page_at_any_number_of_heads(translator, tmp_path, head
     assert width < 1100
 
 
-def test_tokens_that_are_left_out_look_nowhere(tmp_path) -> None:
+def test_skipped_tokens_have_no_attention(tmp_path) -> None:
     skip = {"below": 0.02, "layers": [0]}
     loaded = load(save_translator(tmp_path, drafter=False, skip=skip), device="cpu")
     model, text = loaded.backend.model, TEXT[0]

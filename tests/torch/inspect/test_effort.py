@@ -1,4 +1,4 @@
-"""What tokens take and how far heads look, as the model itself says."""
+"""Steps and layers per token, and attention spans, equal those of the model."""
 
 from pathlib import Path
 
@@ -25,9 +25,7 @@ def test_a_token_takes_the_steps_until_it_halts(tmp_path: Path) -> None:
     assert ((encoder.taken_T >= 1) & (encoder.taken_T <= encoder.most)).all()
 
 
-def test_a_language_model_that_thinks_longer(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_language_model_with_halting(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     save_language_model(tmp_path / "m", drafter=False, **HALTING)
     model = load_model(tmp_path / "m")
     folder = tmp_path / "m"
@@ -42,7 +40,7 @@ def test_a_language_model_that_thinks_longer(
     assert picture.read_bytes().startswith(b"\x89PNG")
 
 
-def test_cells_that_think_about_a_token(tmp_path: Path) -> None:
+def test_pondering_cells(tmp_path: Path) -> None:
     pondering = {"bias": -1.0, "steps": 4}
     cores = {"encoder_core": "lstm", "decoder_core": "gru"}
     save_translator(tmp_path, drafter=False, pondering=pondering, **cores)
@@ -68,9 +66,9 @@ def test_layers_that_rare_tokens_take_no_part_in(tmp_path: Path) -> None:
     assert found.taken_T.tolist() == [float(one != ids[2]) for one in ids]
 
 
-def test_even_models_say_so(tmp_path: Path) -> None:
+def test_models_with_constant_effort_are_refused(tmp_path: Path) -> None:
     loaded = load(save_translator(tmp_path, drafter=False), device="cpu")
-    with pytest.raises(InputError, match="as much for every token"):
+    with pytest.raises(InputError, match="the same for every token"):
         read_effort(loaded, TEXT[0])
     with pytest.raises(InputError, match="no layer of this model has attention of kind adaptive"):
         read_spans(loaded.backend.model)

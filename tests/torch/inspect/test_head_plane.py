@@ -1,4 +1,4 @@
-"""Heads in a plane: distances that fit a plane are kept, and layers are told apart as defined."""
+"""The plane of heads keeps distances, and the similarity of layers follows its definition."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Patterns as pictures: what is seen is the predicate, what is computed is what kernels got."""
+"""Patterns: seen pairs equal the predicate, computed pairs those of the kernels."""
 
 from dataclasses import replace
 
@@ -52,7 +52,7 @@ def test_blocks_are_computed_whole() -> None:
     assert not runs_dense(attention, 12)
 
 
-def test_an_operator_of_our_own_is_looked_into() -> None:
+def test_custom_operators_are_traced() -> None:
     attention = build_attention({"kind": "sliding", "window": 8}, causal=True, shape=SHAPE)
     assert not runs_dense(attention, 600)
     share = float(computed_pairs(attention, 600).double().mean())
@@ -101,12 +101,12 @@ class Untraceable(Causal):
         return Cost(0, 0)
 
 
-def test_what_cannot_be_followed_is_not_told() -> None:
+def test_untraceable_pairs_are_none() -> None:
     attention = Untraceable(AttentionConfig(), causal=True, shape=HeadShape(2, 2, 8))
     assert computed_pairs(attention, 11) is None
 
 
-def test_a_length_is_chosen_at_which_the_pattern_shows() -> None:
+def test_default_length_shows_the_pattern() -> None:
     pattern = find_pattern("sliding", {"window": 5})
     assert pattern.heads[0].seen < 0.3
     assert pattern.heads[0].computed < 0.9
@@ -115,7 +115,7 @@ def test_a_length_is_chosen_at_which_the_pattern_shows() -> None:
     assert find_pattern("full").place == "in an encoder, 64 tokens"
 
 
-def test_a_dense_pass_for_a_sparse_pattern_says_why() -> None:
+def test_dense_pass_of_a_sparse_pattern_is_explained() -> None:
     short = find_pattern("lsh", length=64)
     assert short.heads[0].computed > 2 * short.heads[0].seen
     assert "one dense pass is faster here" in short.reason

@@ -1,4 +1,4 @@
-"""What is shown of positions is what they do to embeddings and scores."""
+"""Position maps equal the effect of positions on embeddings and scores."""
 
 import math
 from pathlib import Path
@@ -36,7 +36,7 @@ def scores(model: LanguageModel, query_HK: Tensor, key_HK: Tensor) -> Tensor:
 
 
 @pytest.mark.parametrize("kind", ["alibi", "relative"])
-def test_a_bias_is_what_is_added_to_a_score(kind: str) -> None:
+def test_bias_is_added_to_scores(kind: str) -> None:
     model = tiny.language_model(position=kind)
     for one in model.parameters():
         torch.nn.init.normal_(one.data)
@@ -78,8 +78,8 @@ def test_both_parts_of_a_translator() -> None:
     assert [one.kind for one in buckets] == ["bucketed"] * 2
 
 
-def test_what_cannot_be_shown_is_said() -> None:
-    with pytest.raises(ConfigError, match="'learned' is learned; name a model"):
+def test_unsupported_models_are_refused() -> None:
+    with pytest.raises(ConfigError, match="'learned' is learned; give a model"):
         calculated_positions("learned", LENGTH)
     with pytest.raises(ConfigError, match=r"no kind \(did you mean 'rotary'\?\)"):
         calculated_positions("rotari", LENGTH)

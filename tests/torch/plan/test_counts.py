@@ -1,4 +1,4 @@
-"""What a plan counts equals what a real model has, keeps and computes."""
+"""A plan's counts equal those of the real model."""
 
 from functools import partial
 from pathlib import Path
@@ -123,7 +123,7 @@ def test_activations_are_what_autograd_saves(model: dict[str, Any]) -> None:
     assert probe.kept(rows) - loss.nbytes == sum(saved.values())
 
 
-def test_what_an_attention_remembers_counts_once_and_not_with_the_rows() -> None:
+def test_constant_memory_of_an_attention_does_not_scale_with_rows() -> None:
     keys = {"type": "language_model", "attention": {"kind": "sliding", "window": 5}}
     shape = Shape(24, VOCABULARY, source=False)
     _, probe = probed(small(**keys), shape)

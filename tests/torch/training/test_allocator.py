@@ -1,4 +1,4 @@
-"""glibc takes the settings and gives memory back when asked; elsewhere nothing is touched."""
+"""`keep_memory` and `return_memory` with glibc, and no effect elsewhere."""
 
 import platform
 import subprocess

@@ -38,7 +38,7 @@ def test_integers_are_not_averaged(tmp_path: Path) -> None:
 def test_refuses_another_models_weights(tmp_path: Path) -> None:
     one = checkpoint(tmp_path / "one", w=torch.ones(2))
     other = checkpoint(tmp_path / "other", v=torch.ones(2))
-    with pytest.raises(ModelError, match=r"other: holds other tensors than .*one"):
+    with pytest.raises(ModelError, match=r"other: has other tensors than .*one"):
         average_weights([one, other])
 
 

@@ -1,4 +1,4 @@
-"""Batches: what comes out of the tensors is what went into the files."""
+"""Batches contain exactly the rows of the files."""
 
 from itertools import chain, islice
 from pathlib import Path
@@ -191,7 +191,7 @@ def test_a_model_may_read_sources_without_their_end(pairs: Prepared) -> None:
     assert torch.equal(shown["attention_mask"] - ends, hidden["attention_mask"])
 
 
-def test_a_model_that_writes_from_right_to_left_learns_labels_turned_round(pairs: Prepared) -> None:
+def test_right_to_left_model_learns_reversed_labels(pairs: Prepared) -> None:
     """Row for row the reverse, the end last; also where rows are cut, and in training too."""
 
     def rows(**options) -> list[dict[str, torch.Tensor]]:

@@ -1,4 +1,4 @@
-"""Mistakes that a run would meet after hours are said before its first minute."""
+"""Errors of a late stage are raised before a run starts."""
 
 import gzip
 from pathlib import Path
@@ -59,7 +59,7 @@ LM = {"type": "language_model", "layers": 1, **SIZES}
 
 
 @pytest.mark.parametrize("model", [{}, LM])
-def test_a_right_run_is_left_alone(place: Path, model: dict[str, Any]) -> None:
+def test_valid_run_passes_all_checks(place: Path, model: dict[str, Any]) -> None:
     checked(place, model=model)
     assert not (place / "run").exists()
     assert not (place / "data").exists()
@@ -82,7 +82,8 @@ def test_a_right_run_is_left_alone(place: Path, model: dict[str, Any]) -> None:
         ),
         (
             {"evaluate": {"text": "text"}},
-            "evaluate.text: is for a language model; name evaluate.source and evaluate.reference",
+            "evaluate.text: applies to language models only; set evaluate.source and "
+            "evaluate.reference",
         ),
         (
             {"model": LM, "train": {"stop_metric": "bleu"}},
@@ -212,7 +213,7 @@ def test_a_missing_package(
         checked(place, **changes)
 
 
-def test_commands_say_it_before_they_begin(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_commands_check_settings_first(place: Path, capsys: pytest.CaptureFixture[str]) -> None:
     right = build_config(RunConfig, values(place))
     (place / "run.yaml").write_text(as_yaml(right))
     for words in (["prepare"], ["train"]):

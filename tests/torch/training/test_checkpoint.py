@@ -1,4 +1,4 @@
-"""A checkpoint is whole or not there; the right ones are kept."""
+"""Checkpoints are atomic, and the right ones are kept."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -91,15 +91,15 @@ def test_a_damaged_checkpoint_is_named(tmp_path: Path) -> None:
 def test_patience_counts_evaluations_without_a_better_score() -> None:
     progress = Progress(step=1)
     for score, stale in [(5.0, 0), (6.0, 1), (4.0, 0), (4.0, 1)]:
-        progress = progress.judged(score, lower_is_better=True, patience=2)
+        progress = progress.after_evaluation(score, lower_is_better=True, patience=2)
         assert (progress.stale, progress.stopped) == (stale, False)
-    progress = progress.judged(9.0, lower_is_better=True, patience=2)
+    progress = progress.after_evaluation(9.0, lower_is_better=True, patience=2)
     assert progress.stopped
     assert progress.best == 4.0
 
 
 def test_bleu_is_better_when_higher_and_no_patience_never_stops() -> None:
     progress = replace(Progress(step=1), best=30.0, stale=100)
-    worse = progress.judged(29.0, lower_is_better=False, patience=0)
+    worse = progress.after_evaluation(29.0, lower_is_better=False, patience=0)
     assert (worse.best, worse.stopped) == (30.0, False)
-    assert worse.judged(31.0, lower_is_better=False, patience=0).best == 31.0
+    assert worse.after_evaluation(31.0, lower_is_better=False, patience=0).best == 31.0

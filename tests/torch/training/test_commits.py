@@ -1,4 +1,4 @@
-"""Checkpoints count once they are on the disk, and no update waits for that."""
+"""Checkpoints are committed in the background."""
 
 import errno
 import os
@@ -58,7 +58,7 @@ def test_training_goes_on_meanwhile(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert steps(tmp_path)[-1] == 7
 
 
-def test_one_is_on_its_way_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_commit_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     busy, most = list[int](), list[int]()
 
     def first(progress: Progress) -> None:
@@ -74,7 +74,7 @@ def test_one_is_on_its_way_at_a_time(tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.mark.parametrize("step", [2, 4])
-def test_what_goes_wrong_is_raised(
+def test_errors_of_a_commit_are_raised(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: int
 ) -> None:
     def fail(progress: Progress) -> None:

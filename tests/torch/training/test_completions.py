@@ -1,4 +1,4 @@
-"""A run that learns completions alone learns all of them, and nothing else."""
+"""Training on completions only."""
 
 import random
 from pathlib import Path
@@ -60,13 +60,13 @@ def losses(folder: Path) -> list[float]:
     return [one["loss"] for one in read_log(folder / "run" / "log.jsonl") if "perplexity" in one]
 
 
-def test_a_run_learns_answers_and_nothing_of_questions(tmp_path: Path) -> None:
+def test_run_learns_completions_only(tmp_path: Path) -> None:
     """Answers are certain soon; the loss of the whole text could not fall below 3 ln(7) / 8."""
     train_run(run_config(tmp_path))
     assert losses(tmp_path)[-1] < 0.1
 
 
-def test_with_a_memory_what_a_segment_cuts_is_learnt_too(tmp_path: Path) -> None:
+def test_completions_cut_by_a_segment_are_learnt_with_memory(tmp_path: Path) -> None:
     """Segments are shorter than an answer, so that most of what is learnt lies behind a cut."""
     model = {"position": "relative", "memory": 16, "max_positions": 2}
     folder = train_run(run_config(tmp_path, model, steps=120))

@@ -1,4 +1,4 @@
-"""A damaged checkpoint is seen, said and set aside; the run goes on from the one before it."""
+"""A damaged checkpoint is detected and renamed; the run resumes from the one before it."""
 
 import io
 import json
@@ -133,7 +133,7 @@ def test_a_damaged_cursor_is_seen(run: RunFolder, trained: Path, damage: Any) ->
     assert (run.model / "model.safetensors").read_bytes() == wanted.read_bytes()
 
 
-def test_nothing_is_touched_where_no_checkpoint_is_left(run: RunFolder) -> None:
+def test_nothing_is_renamed_if_no_checkpoint_would_remain(run: RunFolder) -> None:
     flip(checkpoint(run, 20) / "optimizer.pt")
     truncate(checkpoint(run, 30) / "rng_state.pth")
     message = r"step-00000030: rng_state\.pth changed .* no other checkpoint .*--restart"

@@ -1,4 +1,4 @@
-"""A disk that is full, whenever that is: one sentence with the file, and nothing half-written."""
+"""A full disk at any time gives one sentence with the file, and no partial files."""
 
 import random
 import shutil
@@ -119,7 +119,7 @@ def test_an_older_model_stays(home: Path, disk: Path) -> None:
     assert (disk / "run" / "model" / "model.safetensors").read_bytes() == before
 
 
-def test_what_is_written_as_a_run_begins(home: Path, disk: Path) -> None:
+def test_files_written_at_the_start_of_a_run(home: Path, disk: Path) -> None:
     fill(disk, leave=0)
     with pytest.raises(ResourceError, match="the disk is full"):
         train_run(config(home, disk / "run"))

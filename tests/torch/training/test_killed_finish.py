@@ -1,4 +1,4 @@
-"""Killed while the final model is written or takes its place: running again writes it, whole."""
+"""A run killed while it writes the final model writes it completely at the next start."""
 
 import json
 import signal

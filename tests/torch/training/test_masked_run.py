@@ -1,4 +1,4 @@
-"""Masked language models from text to a folder, and on to a translator that reads with one."""
+"""Masked language models: from text to a folder, and as the encoder of a translation model."""
 
 import json
 import random
@@ -73,7 +73,7 @@ def trained(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
     return train_run(masked(corpus, folder, **options, evaluate={"text": "test.txt"}))
 
 
-def test_it_learns_what_stands_on_both_sides(trained: Path, corpus: Path) -> None:
+def test_masked_run_learns_from_both_sides(trained: Path, corpus: Path) -> None:
     run = trained.parent
     log = read_log(run / "log.jsonl")
     losses = [one["loss"] for one in log if "learning_rate" in one]
@@ -111,7 +111,7 @@ def test_transformers_reads_the_folder(trained: Path) -> None:
     assert logits[0, 6].argmax() == ids[0, 6], "f comes after e and before a"
 
 
-def test_it_refuses_to_write(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_full_disk_raises_one_sentence(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     wanted = r"masked language model.*outrider evaluate --text.*model\.encoder\.pretrained"
     with pytest.raises(ModelError, match=wanted):
         outrider.load(trained)
@@ -122,7 +122,7 @@ def test_it_refuses_to_write(trained: Path, capsys: pytest.CaptureFixture[str]) 
         assert len(error.strip().splitlines()) == 1
 
 
-def test_a_killed_run_goes_on_with_the_same_masks(corpus: Path, tmp_path: Path) -> None:
+def test_killed_run_resumes_with_the_same_masks(corpus: Path, tmp_path: Path) -> None:
     whole = train_run(masked(corpus, tmp_path / "whole", model_dropout=0.1))
     train_run(masked(corpus, tmp_path / "parts", model_dropout=0.1, train_steps=2))
     parts = train_run(masked(corpus, tmp_path / "parts", model_dropout=0.1))
@@ -180,7 +180,7 @@ def test_a_translator_reads_with_it(
     assert own.weights_LHTS.shape[:2] == (2, 2)
 
 
-def test_where_its_heads_look(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
+def test_maps_of_a_masked_language_model(trained: Path, capsys: pytest.CaptureFixture[str]) -> None:
     model = load_masked_lm(trained)
     assert model is not None
     tokenizer = outrider.text.tokenizer.load_tokenizer(trained)
@@ -215,7 +215,7 @@ def test_settings_that_do_not_fit_are_refused(
         train_run(masked(corpus, tmp_path, **changes))
 
 
-def test_an_encoder_reads_no_more_than_it_learnt(
+def test_encoder_length_is_limited_to_its_positions(
     trained: Path, corpus: Path, tmp_path: Path
 ) -> None:
     config = translator(corpus, tmp_path, trained)

@@ -1,4 +1,4 @@
-"""What an attention asks of the loss is paid once per update, and only in training."""
+"""Penalties of attentions count once per update, and only in training."""
 
 from collections.abc import Callable
 

@@ -1,4 +1,4 @@
-"""`train.precision: auto`: measured once, agreed on, recorded, and kept by a resumed run."""
+"""`train.precision: auto` is measured once, recorded, and kept by a resumed run."""
 
 import json
 from pathlib import Path
@@ -13,7 +13,7 @@ from outrider.torch.training import precision
 from outrider.torch.training.folder import RunFolder
 from outrider.torch.training.log import read_log
 from outrider.torch.training.objectives import TranslationObjective
-from outrider.torch.training.precision import Choice, choose_precision
+from outrider.torch.training.precision import PrecisionChoice, choose_precision
 from outrider.torch.training.run import train_run
 from tests.helpers import tiny
 
@@ -36,11 +36,11 @@ def test_the_faster_one_is_taken_and_a_tie_goes_to_float32(
 
     monkeypatch.setattr(precision, "_pass", timed)
     choice = choose_precision(tiny.seq2seq(), TranslationObjective, inputs())
-    assert choice == Choice(wanted, {"float32": 1.0, "bfloat16": slowness})
+    assert choice == PrecisionChoice(wanted, {"float32": 1.0, "bfloat16": slowness})
     assert f"precision: {wanted}" in str(choice)
 
 
-def test_what_has_no_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_device_without_bfloat16_uses_float32(monkeypatch: pytest.MonkeyPatch) -> None:
     def timed(*args: Any) -> float:
         if args[3] == "bfloat16":
             raise NotImplementedError("no kernel")
@@ -50,7 +50,7 @@ def test_what_has_no_bfloat16_computes_in_float32(monkeypatch: pytest.MonkeyPatc
     assert choose_precision(tiny.seq2seq(), TranslationObjective, inputs()).precision == "float32"
 
 
-def test_measuring_leaves_no_trace() -> None:
+def test_measuring_leaves_the_model_unchanged() -> None:
     model = tiny.seq2seq(dropout=0.3)
     before = {name: value.clone() for name, value in model.state_dict().items()}
     torch.manual_seed(7)
@@ -69,9 +69,9 @@ def pretend(monkeypatch: pytest.MonkeyPatch, name: str) -> list[str]:
     """Let the measurement come to `name`; the list grows with every measurement."""
     measured: list[str] = []
 
-    def choose(*_: Any) -> Choice:
+    def choose(*_: Any) -> PrecisionChoice:
         measured.append(name)
-        return Choice(name, {"float32": 1.0, "bfloat16": 2.0})
+        return PrecisionChoice(name, {"float32": 1.0, "bfloat16": 2.0})
 
     monkeypatch.setattr("outrider.torch.training.run.choose_precision", choose)
     return measured

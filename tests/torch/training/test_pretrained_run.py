@@ -1,4 +1,4 @@
-"""Runs with a pretrained encoder, frozen or tuned, to a folder that needs nothing else."""
+"""Runs with a pretrained encoder, frozen or trained."""
 
 import json
 import random
@@ -131,7 +131,7 @@ def test_the_prepared_folder_holds_both_vocabularies(home: Path, tmp_path: Path)
     assert "A" not in tokenizer.target.pipeline.get_vocab(), "sources do not train the target's"
 
 
-def test_drafter_and_ctc_decoder_ride_on_it(home: Path, tmp_path: Path) -> None:
+def test_drafter_and_ctc_decoder_with_a_pretrained_encoder(home: Path, tmp_path: Path) -> None:
     """What a model with layers of its own can do, distillation included, this one can."""
     target = train_run(run(home, tmp_path, train_steps=6, train_save_every=6))
     data, out = tmp_path / "prepared", tmp_path / "distilled"
@@ -207,7 +207,7 @@ def test_prepared_data_of_the_other_kind_is_refused(home: Path, tmp_path: Path) 
         train_run(build_config(RunConfig, own))
     save_encoder(tmp_path / "small", vocab_size=20)
     other = {**values["model"], "encoder": {"pretrained": str(tmp_path / "small")}}
-    with pytest.raises(DataError, match="the pretrained encoder only 20; they do not belong"):
+    with pytest.raises(DataError, match="the pretrained encoder only 20; use the encoder's"):
         train_run(build_config(RunConfig, {**values, "model": other}))
     (tmp_path / "prepared" / SOURCE_FILE).unlink()
     with pytest.raises(DataError, match=r"source_ids holds the token 57, but the vocabulary ends"):

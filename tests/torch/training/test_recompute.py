@@ -1,4 +1,4 @@
-"""`train.gradient_checkpointing`: the same gradients to the bit, with less kept for them."""
+"""`train.gradient_checkpointing`: bit-identical gradients with less memory."""
 
 from pathlib import Path
 
@@ -60,7 +60,9 @@ def one_pass(config: RunConfig, length: int = 16) -> tuple[float, dict[str, Tens
 def test_gradients_are_the_same_to_the_bit_and_less_is_kept(name: str, tmp_path: Path) -> None:
     config = small(name, tmp_path)
     if is_reversible(config):
-        with pytest.raises(ConfigError, match=r"train\.gradient_checkpointing: reversible layers"):
+        with pytest.raises(
+            ConfigError, match=r"train\.gradient_checkpointing: has no effect on reversible layers"
+        ):
             check_settings(checkpointed(config))
         return
     loss, grads, held = one_pass(config)

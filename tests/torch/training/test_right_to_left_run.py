@@ -1,4 +1,4 @@
-"""Runs from right to left: the very weights of a run from left to right on reversed targets."""
+"""Runs from right to left equal runs from left to right on reversed targets."""
 
 import json
 import random
@@ -86,7 +86,7 @@ def targets(folder: Path) -> list[list[int]]:
     return [rows.flat[a:b].tolist() for a, b in pairwise(rows.offsets.tolist())]
 
 
-def test_it_learns_and_writes_the_mirror(home: Path) -> None:
+def test_right_to_left_run_equals_a_run_on_reversed_targets(home: Path) -> None:
     found = [home / f"run-{way}-seq2seq" / "model" for way in WAYS]
     assert len({(folder / "model.safetensors").read_bytes() for folder in found}) == 1
     for key in ("loss", "perplexity", "bleu"):
@@ -100,7 +100,7 @@ def test_it_learns_and_writes_the_mirror(home: Path) -> None:
     assert one.translate(texts) != other.translate(texts)
 
 
-def test_what_it_says_is_kept_as_it_is_read(home: Path) -> None:
+def test_answers_are_stored_as_they_are_read(home: Path) -> None:
     usual, turned = (targets(home / f"said-{way}") for way in WAYS)
     assert turned == [row[::-1] for row in usual]
     assert turned != usual
@@ -129,7 +129,7 @@ def test_students_are_measured_on_what_they_write(home: Path) -> None:
     ],
     ids=["drafter", "ctc"],
 )
-def test_decoders_beside_it_learn_the_same_way(
+def test_side_decoders_learn_the_same_direction(
     home: Path, model: dict[str, Any], mode: str
 ) -> None:
     """From the shards of what the model said, which are as they are read."""
@@ -150,7 +150,7 @@ def test_decoders_beside_it_learn_the_same_way(
     assert mode == "parallel" or written == other.translate(texts)
 
 
-def test_a_teacher_of_every_word_writes_the_same_way(home: Path, tmp_path: Path) -> None:
+def test_word_level_teacher_has_the_same_direction(home: Path, tmp_path: Path) -> None:
     teacher = str(home / "run-turned-seq2seq" / "model")
     values = {
         "name": "x",

@@ -1,4 +1,4 @@
-"""Whole runs, from text files to a model folder that loads, translates and explains itself."""
+"""Whole runs, from text files to a model folder that loads and translates."""
 
 import io
 import json
@@ -141,7 +141,7 @@ def test_a_finished_run_is_not_trained_again(corpus: Path) -> None:
     assert (folder.parent / "log.jsonl").read_text() == log
 
 
-def test_a_changed_config_is_refused_by_name_until_restarted(corpus: Path) -> None:
+def test_changed_config_key_is_refused_until_restart(corpus: Path) -> None:
     train_run(translation(corpus, train={"steps": 10}, evaluate=None))
     changed = translation(corpus, train={"steps": 10, "learning_rate": 0.02}, evaluate=None)
     with pytest.raises(ConfigError, match=r"train\.learning_rate: differs from the run in .*run"):
@@ -151,7 +151,7 @@ def test_a_changed_config_is_refused_by_name_until_restarted(corpus: Path) -> No
     assert [record["step"] for record in log if record["event"] == "update"] == [5, 10]
 
 
-def test_a_folder_belongs_to_one_process_at_a_time(corpus: Path) -> None:
+def test_run_folder_is_locked(corpus: Path) -> None:
     config = translation(corpus)
     with (
         RunFolder(Path(config.folder)).locked(),
@@ -180,7 +180,7 @@ def test_data_prepared_anew_is_refused(corpus: Path) -> None:
     train_run(translation(corpus, train={"steps": 10}, evaluate=None))
     manifest = corpus / "prepared" / "manifest.json"
     manifest.write_text(manifest.read_text() + "\n")
-    with pytest.raises(ConfigError, match=r"data\.folder: was prepared anew since"):
+    with pytest.raises(ConfigError, match=r"data\.folder: was prepared again since"):
         train_run(translation(corpus, train={"steps": 10}, evaluate=None))
 
 
@@ -189,11 +189,11 @@ def test_a_number_of_processes_that_cannot_share_an_update_is_refused(corpus: Pa
     train_run(config)
     folder = RunFolder(corpus / "run")
     found = {"prepared": corpus / "prepared", "bleu_tokenizer": None}
-    message = r"was begun on 1 .* 2 parts, which 3 cannot share equally; start as many as 1, 2"
+    message = r"was started on 1 .* 2 parts, which 3 cannot share equally; start 1, 2"
     with pytest.raises(ConfigError, match=message):
         folder.open(config, processes=3, **found)
     _, notes = folder.open(config, processes=2, **found)
-    assert "begun on 1 process(es), going on with 2" in notes[0]
+    assert "started on 1 process(es), resuming on 2" in notes[0]
     assert folder.processes == 1, "the batches stay those of the first start"
 
 

@@ -1,120 +1,133 @@
-"""Training with a memory: what is carried, and that a resumed run carries it on."""
+"""Segments continue those of the batch before, and contain every token."""
 
-import json
-import random
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
 
+import numpy as np
 import pytest
 import torch
 
-import outrider
-from outrider.config import build_config
-from outrider.errors import ModelError
-from outrider.run_config import RunConfig
-from outrider.torch.models import LanguageModel, load_model
-from outrider.torch.training.log import read_log
-from outrider.torch.training.objectives import SegmentObjective
-from outrider.torch.training.run import train_run
-from tests.helpers import tiny
+from outrider.data.config import PrepareConfig
+from outrider.data.labels import Completions
+from outrider.data.plan import Cursor
+from outrider.data.prepare import prepare
+from outrider.data.prepared import Prepared
+from outrider.errors import DataError
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.segments import SegmentStream
+
+SEGMENT = 7
 
 
-def run_config(folder: Path, *, steps: int, run: str, **changes: Any) -> RunConfig:
-    generator = random.Random(0)
-    words = ["".join(generator.choices("abcdefgh", k=generator.randint(1, 3))) for _ in range(9)]
-    text = "\n".join(" ".join(generator.choices(words, k=4)) for _ in range(120))
-    (folder / "text.txt").write_text(text + "\n")
-    values = {
-        "name": "remember",
-        "folder": str(folder / run),
-        "data": {
-            "folder": str(folder / "prepared"),
-            "root": str(folder),
-            "train": {"target": "text.txt"},
-            "valid_fraction": 0.1,
-            "sequence_length": 16,
-            "tokenizer": {"kind": "char", "vocab_size": 64},
-        },
-        "model": {
-            "type": "language_model",
-            "hidden_size": 16,
-            "intermediate_size": 32,
-            "num_attention_heads": 2,
-            "layers": 2,
-            "dropout": 0.1,
-            "position": "relative",
-            "memory": 12,
-            "max_positions": 16,
-        },
-        "train": {
-            "steps": steps,
-            "batch_tokens": 256,
-            "accumulate": 2,
-            "warmup": 2,
-            "schedule": "constant",
-            "save_every": 7,
-            "evaluate_every": 7,
-            "log_every": 1,
-            "device": "cpu",
-        },
-    }
-    return build_config(RunConfig, {**values, **changes})
+@pytest.fixture
+def text(tmp_path: Path) -> Prepared:
+    """Three documents of which two are short."""
+    for name, size in (("a", 150), ("b", 20), ("c", 91)):
+        letters = "".join(chr(97 + (ord(name) * n + n * n) % 26) for n in range(size))
+        (tmp_path / f"{name}.txt").write_text(letters)
+    config = PrepareConfig.model_validate(
+        {
+            "folder": str(tmp_path / "prepared"),
+            "root": str(tmp_path),
+            "train": {"target": ["a.txt", "b.txt", "c.txt"]},
+            "sequence_length": 12,
+            "tokenizer": {"kind": "char"},
+            "shard_rows": 10,
+        }
+    )
+    return prepare(config, task="language_model", progress=False)
 
 
-def log(folder: Path) -> list[dict[str, Any]]:
-    timed = ("seconds", "tokens_per_second")
-    records = read_log(folder / "log.jsonl")
-    return [{k: v for k, v in record.items() if k not in timed} for record in records]
+def whole(text: Prepared) -> np.ndarray:
+    reader = text.reader("train")
+    blocks = range(len(reader.block_rows))
+    return np.concatenate([reader.ids(block, "target_ids").flat for block in blocks])
 
 
-def test_a_resumed_run_remembers_exactly(tmp_path: Path) -> None:
-    """Fourteen updates over several epochs, at once and with a stop in the middle."""
-    at_once = train_run(run_config(tmp_path, steps=14, run="a"))
-    train_run(run_config(tmp_path, steps=7, run="b"))
-    stopped = train_run(run_config(tmp_path, steps=14, run="b"))
-    assert log(at_once.parent) == log(stopped.parent)
-    weights = [(one / "model.safetensors").read_bytes() for one in (at_once, stopped)]
-    assert weights[0] == weights[1]
-    assert read_log(at_once.parent / "log.jsonl")[-1]["step"] == 14
+def stream(text: Prepared, **changes: object) -> SegmentStream:
+    options = {"tokens": 30, "segment": SEGMENT, "seed": 5}
+    return SegmentStream(text, **{**options, **changes})
 
 
-def test_a_run_with_memory_is_tested_with_it(tmp_path: Path) -> None:
-    config = run_config(tmp_path, steps=7, run="a", evaluate={"text": "text.txt", "tail": 0.2})
-    folder = train_run(config)
-    result = json.loads((folder.parent / "results.json").read_text())
-    assert (result["context"], result["memory"]) == (16, 12)
-    assert result["scores"]["perplexity_per_word"] > result["scores"]["perplexity"]
-    assert isinstance(outrider.load(folder).generate("ab", max_new_tokens=40), str)
-    assert load_model(folder).config.memory == 12
+def lanes(text: Prepared, epoch: int = 0, **changes: object) -> tuple[torch.Tensor, torch.Tensor]:
+    """Inputs and the labels they foretell, batch after batch side by side."""
+    batches = list(stream(text, **changes).batches_of(epoch))
+    inputs = torch.cat([batch["input_ids"] for batch in batches], dim=1)
+    return inputs, torch.cat([batch["labels"][:, 1:] for batch in batches], dim=1)
 
 
-def objective_model() -> LanguageModel:
-    return tiny.language_model(position="relative", memory=6, max_positions=4)
+def test_every_token_is_predicted_once_an_epoch(text: Prepared) -> None:
+    tokens = whole(text)
+    for epoch in range(3):
+        _, labels = lanes(text, epoch)
+        found = labels[labels != IGNORED].numpy()
+        turned = [np.roll(tokens, -by) for by in range(len(tokens))]
+        assert any(np.array_equal(found, one) for one in turned)
+    assert not torch.equal(lanes(text, 0)[1], lanes(text, 1)[1])
+    assert np.array_equal(lanes(text, 4, seed=None)[1][lanes(text, seed=None)[1] >= 0], tokens)
 
 
-def batch(seed: int) -> dict[str, torch.Tensor]:
-    torch.manual_seed(seed)
-    labels = torch.randint(4, tiny.VOCABULARY, (2, 5))
-    return {"input_ids": labels[:, :-1], "labels": labels}
+def test_inputs_are_the_labels_before_and_documents_begin_anew(text: Prepared) -> None:
+    bos, eos = text.tokenizer.bos_id, text.tokenizer.eos_id
+    inputs, labels = lanes(text)
+    assert (inputs[:, 0] == bos).all()
+    real = labels[:, 1:] != IGNORED
+    before = torch.where(labels[:, :-1] == eos, bos, labels[:, :-1])
+    assert torch.equal(inputs[:, 1:][real], before[real])
+    assert (inputs == bos).sum() == len(inputs) + (labels[:, :-1][real] == eos).sum()
+    assert not (inputs == eos).any()
 
 
-def loss(objective: SegmentObjective, model: LanguageModel, seed: int) -> torch.Tensor:
-    return objective.loss(model, batch(seed), divisor=8.0, smoothing=0.0)
+@pytest.mark.parametrize("segment", [1, 2, SEGMENT])
+@pytest.mark.parametrize("marks", [(3, 4, 9, 10), (5, 6, 40, 43), (30, 33, 31, 32), (8, 9, 0, 0)])
+def test_completions_span_segments(
+    text: Prepared, segment: int, marks: tuple[int, int, int, int]
+) -> None:
+    """Labels are those of the lane read whole, wherever it is cut and however far a mark lies."""
+    tokens = whole(text).tolist()
+    completions = Completions(tuple(tokens[slice(*marks[:2])]), tuple(tokens[slice(*marks[2:])]))
+    for epoch in range(4):
+        _, all_labels = lanes(text, epoch, segment=segment, tokens=4 * segment)
+        _, labels = lanes(text, epoch, segment=segment, tokens=4 * segment, completions=completions)
+        assert np.array_equal(labels.numpy(), completions.labels(all_labels.numpy()))
+        assert (labels != IGNORED).any()
+    assert (labels == IGNORED).any()
 
 
-def test_a_segment_is_predicted_from_the_one_before() -> None:
-    model, objective = objective_model(), SegmentObjective()
-    assert objective.count(batch(0)) == 8
-    loss(objective, model, 0)
-    remembering = loss(objective, model, 1)
-    assert not torch.equal(remembering, loss(SegmentObjective(), model, 1))
+def test_ranks_share_the_lanes(text: Prepared) -> None:
+    both = [lanes(text, tokens=15, rank=rank, world_size=2) for rank in range(2)]
+    alone = lanes(text, tokens=30)
+    for part in range(2):
+        assert torch.equal(torch.stack([r[part] for r in both], 1).flatten(0, 1), alone[part])
 
 
-def test_what_is_carried_survives_on_disk(tmp_path: Path) -> None:
-    model, objective, again = objective_model(), SegmentObjective(), SegmentObjective()
-    loss(objective, model, 0)
-    objective.save(tmp_path, process=1)
-    again.load(tmp_path, process=1)
-    assert torch.equal(loss(again, model, 1), loss(objective, model, 1))
-    with pytest.raises(ModelError, match="the memory of the run cannot be read"):
-        again.load(tmp_path, process=0)
+def test_resuming_gives_the_same_tensors(text: Prepared) -> None:
+    batches = iter(stream(text))
+    seen = [next(batches) for _ in range(stream(text).steps + 4)]
+    for at in (0, 3, stream(text).steps - 1, stream(text).steps + 1):
+        again = next(iter(stream(text, cursor=seen[at].next_cursor)))
+        for name, tensor in again.tensors.items():
+            assert torch.equal(tensor, seen[at + 1].tensors[name])
+
+
+def test_a_cursor_of_another_plan_is_refused(text: Prepared) -> None:
+    with pytest.raises(DataError, match="is outside this text"):
+        next(iter(stream(text, cursor=Cursor(0, 0, 1000))))
+
+
+def test_too_many_processes_are_refused(text: Prepared) -> None:
+    with pytest.raises(DataError, match="too few segments of 7 for 500 processes"):
+        stream(text, world_size=500)
+
+
+def test_cached_ids_have_the_smallest_type(text: Prepared) -> None:
+    found = stream(text)
+    next(iter(found))
+    assert {block.dtype for block in found._text._blocks.values()} == {np.dtype(np.uint8)}
+
+
+def test_a_token_outside_the_vocabulary_is_refused(text: Prepared) -> None:
+    tokenizer = {**text.manifest.tokenizer, "vocab_size": 8}
+    manifest = text.manifest.model_copy(update={"tokenizer": tokenizer})
+    with pytest.raises(DataError, match=r"prepared: block . holds a token outside its vocabulary"):
+        next(iter(stream(replace(text, manifest=manifest), seed=None)))

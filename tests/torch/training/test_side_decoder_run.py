@@ -1,4 +1,4 @@
-"""Runs that train a drafter or a ctc decoder for a finished model: from its output to a folder."""
+"""Runs that train a drafter or a ctc decoder for a finished model."""
 
 import io
 import json
@@ -72,7 +72,7 @@ def side_decoder(
     return build_config(RunConfig, {**values, **changes})
 
 
-def test_a_drafter_run_leaves_everything_behind(home: Path, tmp_path: Path) -> None:
+def test_drafter_run_writes_all_files(home: Path, tmp_path: Path) -> None:
     config = side_decoder(
         home,
         tmp_path,
@@ -163,7 +163,7 @@ def test_a_drafter_of_a_language_model(tmp_path: Path) -> None:
     folder = train_run(
         side_decoder(tmp_path, tmp_path, data=data, train={"steps": 4}), console=console
     )
-    assert "holds what people wrote; a drafter learns more from" in console.export_text()
+    assert "holds original text; a drafter learns more from" in console.export_text()
     model = outrider.load(folder)
     options = {"max_new_tokens": 9}
     assert model.generate("ab", mode="tandem", **options) == model.generate("ab", **options)
@@ -195,7 +195,7 @@ def test_a_ctc_run_keeps_the_drafter_that_still_fits(
     assert ("train it again" in console.export_text()) is joint
     card = (folder / "README.md").read_text()
     assert "## Parallel decoder" in card
-    assert ("trained on with it" in card) is joint
+    assert ("trained jointly with the model" in card) is joint
     texts = ["ab", "dcb."]
     loaded = outrider.load(folder)
     assert len(loaded.translate(texts, mode="parallel")) == 2

@@ -1,4 +1,4 @@
-"""Runs that go on from a finished model: ours or a Marian folder, whole, cut, frozen or adapted."""
+"""Runs that start from a finished model: ours or a Marian folder, whole, cut, frozen or adapted."""
 
 import json
 import random
@@ -107,7 +107,7 @@ def weights_of(home: Path) -> dict[str, torch.Tensor]:
     return load_model(home / "marian").state_dict()
 
 
-def test_a_marian_folder_goes_on_with_its_own_tokenizer(home: Path, tmp_path: Path) -> None:
+def test_run_starts_from_a_marian_folder_with_its_tokenizer(home: Path, tmp_path: Path) -> None:
     folder = train_run(run(home, tmp_path, train_learning_rate=1e-4))
     before, after = weights_of(home), load_file(folder / WEIGHTS)
     assert moved(folder, before) >= {n for n in before if "norm" in n}
@@ -119,7 +119,7 @@ def test_a_marian_folder_goes_on_with_its_own_tokenizer(home: Path, tmp_path: Pa
     found = json.loads((folder / "provenance.json").read_text())["start"]
     assert found["model"] == str(home / "marian")
     assert len(found["weights"][WEIGHTS]) == 64
-    assert "Training went on from `marian`" in (folder / "README.md").read_text()
+    assert "Training started from `marian`" in (folder / "README.md").read_text()
 
 
 def test_it_gets_better_at_the_new_text(home: Path, tmp_path: Path) -> None:
@@ -178,7 +178,7 @@ def test_resuming_changes_nothing(home: Path, tmp_path: Path, changes: dict[str,
     assert (parts / WEIGHTS).read_bytes() == (whole / WEIGHTS).read_bytes()
 
 
-def test_a_word_that_may_not_be_said_does_not_drown_the_loss(home: Path, tmp_path: Path) -> None:
+def test_forbidden_token_does_not_dominate_the_loss(home: Path, tmp_path: Path) -> None:
     """Padding has a bias of -1e9 in some files, and smoothing counts every word."""
     shutil.copytree(home / "marian", tmp_path / "start")
     model = MarianMTModel.from_pretrained(tmp_path / "start")
@@ -266,7 +266,7 @@ def test_adapters_learn_and_are_merged(home: Path, tmp_path: Path) -> None:
     assert len(states) == sum("lora_" in found for found in load_file(steps[1]))
 
 
-def test_a_language_model_goes_on(home: Path, tmp_path: Path) -> None:
+def test_language_model_starts_from_a_model(home: Path, tmp_path: Path) -> None:
     size = {**letters.SIZE, "layers": 2, "dropout": 0.0}
     data = {
         "data_train": {"target": "train.de"},
@@ -301,26 +301,26 @@ def test_a_language_model_goes_on(home: Path, tmp_path: Path) -> None:
         ({"model_dropot": 0.1}, r"model\.dropot: .*did you mean 'dropout'"),
         ({"model_start": "/nowhere"}, r"model\.start: /nowhere: no such folder"),
         ({"model_type": "language_model"}, r"model\.type: got language_model, but .* is a seq2seq"),
-        ({"model_type": "drafter"}, r"model\.start: a drafter learns from fresh weights"),
+        ({"model_type": "drafter"}, r"model\.start: a drafter is trained from fresh weights"),
         ({"model_freeze": ["encoder.7"]}, r"model\.freeze: this model has no 'encoder\.7'"),
         (
             {"model_freeze": ["encoder", "decoder", "embeddings", "head"]},
-            r"model\.freeze: leaves nothing to learn",
+            r"model\.freeze: freezes all weights",
         ),
         ({"model_keep_layers": {"decoder": [2]}}, r"model\.keep_layers\.decoder: got \[2\]"),
         ({"model_keep_layers": {"middle": [2]}}, r"model\.keep_layers\.middle: unknown key"),
         ({"model_lora": {"rank": 0}}, r"model\.lora\.rank: got 0"),
         (
             {"model_lora": {}, "model_freeze": ["encoder"]},
-            r"model\.freeze: all but the adapters of model\.lora is frozen anyway",
+            r"model\.freeze: has no effect: model\.lora freezes all",
         ),
         (
             {"model_lora": {}, "data_tokenizer": {"new_tokens": ["<a>"]}},
-            r"model\.lora: leaves embeddings as they are, but data\.tokenizer\.new_tokens",
+            r"model\.lora: freezes embeddings, but data\.tokenizer\.new_tokens",
         ),
         (
             {"model_freeze": ["embeddings"], "data_tokenizer": {"new_tokens": ["<a>"]}},
-            r"model\.freeze: leaves embeddings as they are",
+            r"model\.freeze: freezes embeddings",
         ),
         ({"data_tokenizer": {"kind": "char"}}, r"data\.tokenizer: folder takes an existing"),
         ({"data_tokenizer": {"new_tokens": ["</s>"]}}, r"'</s>' is in the vocabulary already"),
@@ -347,21 +347,21 @@ def test_a_side_of_its_own_can_be_frozen() -> None:
 
 
 @pytest.mark.parametrize("key", ["keep_layers", "freeze", "lora"])
-def test_what_is_only_for_a_model_that_goes_on_says_so(
+def test_keys_that_need_a_start_are_refused_without_it(
     home: Path, tmp_path: Path, key: str
 ) -> None:
     value = ["encoder"] if key == "freeze" else {}
     values = run(home, tmp_path).model_dump(mode="json")
     values["data"]["tokenizer"] = {"kind": "char"}
-    with pytest.raises(ConfigError, match=rf"model\.{key}: is for a model that goes on"):
+    with pytest.raises(ConfigError, match=rf"model\.{key}: needs model\.start"):
         train_run(build_config(RunConfig, {**values, "model": {key: value}}))
 
 
-def test_a_model_that_is_told_a_language_is_refused(home: Path, tmp_path: Path) -> None:
+def test_model_with_language_tokens_is_refused(home: Path, tmp_path: Path) -> None:
     shutil.copytree(home / "ours", tmp_path / "start")
     path = tmp_path / "start" / "generation_config.json"
     path.write_text(json.dumps({"forced_bos_token_id": 7}))
-    with pytest.raises(ConfigError, match=r"model\.start: .*start has tokens of languages"):
+    with pytest.raises(ConfigError, match=r"model\.start: .*start adds language tokens"):
         train_run(run(home, tmp_path, model_start=str(tmp_path / "start")))
 
 

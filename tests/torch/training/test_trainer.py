@@ -1,4 +1,4 @@
-"""One update is one mean over all its targets; runs stop, save and log when they should."""
+"""Updates are means over their targets; runs stop, save and log at the right steps."""
 
 from pathlib import Path
 from typing import Any
@@ -60,7 +60,7 @@ def test_the_log_counts_steps_epochs_and_tokens(tmp_path: Path) -> None:
     assert [one.progress.step for one in run.checkpoints.all()] == [6, 12]
 
 
-def test_the_rate_falls_by_steps_also_after_a_resume(tmp_path: Path) -> None:
+def test_learning_rate_decays_by_steps_after_a_resume(tmp_path: Path) -> None:
     """Two updates of warmup, then half as much every three; killed between, it goes on there."""
     falls = {"schedule": "step", "warmup": 2, "decay": 0.5, "decay_every": 3, "learning_rate": 0.1}
     trainer(tmp_path / "whole", steps=10, **falls).run()
@@ -94,7 +94,7 @@ def test_a_stopped_run_stays_stopped(tmp_path: Path) -> None:
     assert again.run(first.checkpoints.latest()).step == 2
 
 
-def test_a_loss_that_is_no_number_ends_the_run_with_advice(tmp_path: Path) -> None:
+def test_non_finite_loss_ends_the_run_with_advice(tmp_path: Path) -> None:
     network = model()
     with torch.no_grad():
         network.tokens.weight.fill_(float("inf"))
@@ -102,7 +102,7 @@ def test_a_loss_that_is_no_number_ends_the_run_with_advice(tmp_path: Path) -> No
         trainer(tmp_path, network, steps=3).run()
 
 
-def test_a_full_disk_is_one_sentence_and_leaves_the_last_checkpoint(
+def test_full_disk_gives_one_sentence_and_keeps_the_last_checkpoint(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     run = trainer(tmp_path, steps=4, save_every=2)

@@ -1,1 +1,1 @@
-"""Benchmarks: how fast models decode and train, what attentions cost, models side by side."""
+"""Benchmarks: decoding, training, serving, attention; comparisons of models."""

@@ -1,8 +1,8 @@
-"""A job in a process of its own, so that its threads, its memory and its crash are its own too.
+"""Run functions in separate processes, with their own threads, memory and crashes.
 
-`run_alone` calls one function in a new process and returns what it returned. A `Job` is a process
-that is talked to over a pipe for as long as it is needed. Jobs do not hear Ctrl-C: the parent does,
-and ends them. Where the parent is killed, they end by themselves.
+`run_alone` calls one function in a new process and returns its result. A `Job` is a process that
+communicates over a pipe. Jobs ignore Ctrl-C; the parent stops them. They end when the parent is
+killed.
 """
 
 import multiprocessing
@@ -21,10 +21,10 @@ from outrider.errors import OutriderError, ResourceError
 __all__ = ["Failure", "Job", "JobEndedError", "JobError", "run_alone"]
 
 Returned = TypeVar("Returned")
-_PATIENCE = 10.0
-"""Seconds a process is given to end by itself."""
-_LONGEST = 300
-"""Characters of a reason."""
+_JOIN_TIMEOUT = 10.0
+"""Seconds to wait for a process to end."""
+_MAX_REASON = 300
+"""Characters of an error message."""
 
 
 class JobError(Exception):
@@ -33,16 +33,16 @@ class JobError(Exception):
     def __init__(self, reason: str, trace: str = "") -> None:
         super().__init__(reason)
         self.trace = trace
-        """Where it failed; empty if the user can put it right (an `OutriderError`)."""
+        """The traceback; empty for errors of the user (`OutriderError`)."""
 
 
 class JobEndedError(JobError, ResourceError):
-    """The process ended before it answered: most often the system killed it for its memory."""
+    """The process ended before it answered, most often killed for lack of memory."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """What a job sends in place of an answer."""
+    """Sent by a job instead of an answer."""
 
     reason: str
     trace: str = ""
@@ -53,7 +53,7 @@ class Failure:
         if isinstance(error, OutriderError):
             return cls(str(error))
         reason = " ".join(f"{type(error).__name__}: {error}".split())
-        return cls(reason[:_LONGEST], traceback.format_exc())
+        return cls(reason[:_MAX_REASON], traceback.format_exc())
 
 
 class Job:
@@ -65,16 +65,16 @@ class Job:
         """Start `body(pipe, *arguments)`.
 
         Args:
-            body: What the process does; a function of a module. What it raises, `receive` raises.
-            arguments: Handed on to it.
+            body: The function of the process, at module level. `receive` raises its exceptions.
+            arguments: Its arguments.
             preload: Modules that take long to import. The process is then forked from a server
-                that has imported them once; without any it starts from nothing.
+                that has imported them once; without any it is spawned.
         """
         context = _context(preload)
-        self._pipe, theirs = context.Pipe()
-        self._process = context.Process(target=_run, args=(body, theirs, arguments), daemon=True)
+        self._pipe, child_end = context.Pipe()
+        self._process = context.Process(target=_run, args=(body, child_end, arguments), daemon=True)
         self._process.start()
-        theirs.close()
+        child_end.close()
 
     def __enter__(self) -> Self:
         return self
@@ -83,14 +83,14 @@ class Job:
         self.stop()
 
     def send(self, message: Any) -> None:
-        """Send something to the process."""
+        """Send a message to the process."""
         try:
             self._pipe.send(message)
         except OSError:
             raise self._ended() from None
 
     def receive(self) -> Any:
-        """Wait for what the process sends; raise `JobError` if it failed."""
+        """Wait for a message of the process; raise `JobError` if it failed."""
         try:
             answer = self._pipe.recv()
         except (EOFError, OSError):
@@ -100,19 +100,19 @@ class Job:
         return answer
 
     def ask(self, message: Any) -> Any:
-        """Send something and wait for the answer."""
+        """Send a message and wait for the answer."""
         self.send(message)
         return self.receive()
 
     def wait(self) -> None:
-        """Let the process end by itself, for some seconds."""
-        self._process.join(timeout=_PATIENCE)
+        """Wait some seconds for the process to end."""
+        self._process.join(timeout=_JOIN_TIMEOUT)
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process."""
         self._pipe.close()
         self._process.kill()
-        self._process.join(timeout=_PATIENCE)
+        self._process.join(timeout=_JOIN_TIMEOUT)
 
     def _ended(self) -> JobEndedError:
         self.wait()
@@ -122,7 +122,7 @@ class Job:
 def run_alone(
     function: Callable[..., Returned], *arguments: Any, preload: Sequence[str] | None = None
 ) -> Returned:
-    """Call a function of a module in a process of its own; `preload` as for `Job`."""
+    """Call a module-level function in its own process; `preload` as for `Job`."""
     with Job(_call, function, arguments, preload=preload) as job:
         answer: Returned = job.receive()
         job.wait()
@@ -138,13 +138,13 @@ def _context(preload: Sequence[str] | None) -> Any:
 
 
 def _run(body: Callable[..., None], pipe: Connection, arguments: tuple[Any, ...]) -> None:
-    """Body of every process."""
+    """Entry point of every process."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
     try:
         body(pipe, *arguments)
     except Exception as error:
-        with suppress(OSError):  # nobody may be there to hear it
+        with suppress(OSError):  # the parent may have ended
             pipe.send(Failure.of(error))
 
 

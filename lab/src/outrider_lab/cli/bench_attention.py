@@ -14,9 +14,9 @@ __all__ = ["bench_attention"]
 def bench_attention(
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     kinds: Annotated[
-        str | None, typer.Option(help="Attentions, with commas; by default all of a decoder.")
+        str | None, typer.Option(help="Attentions, comma-separated; by default all decoder kinds.")
     ] = None,
-    plot: Annotated[Path | None, typer.Option(help="Sample time and memory here.")] = None,
+    plot: Annotated[Path | None, typer.Option(help="Draw time and memory here.")] = None,
     quick: Annotated[
         bool, typer.Option("--quick", help="Few lengths: a minute or two for two kinds.")
     ] = False,
@@ -24,13 +24,13 @@ def bench_attention(
         int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.")
     ] = None,
     keep: Annotated[
-        bool, typer.Option("--keep", help="Keep what FILE of --json holds of other kinds.")
+        bool, typer.Option("--keep", help="Keep other kinds of the earlier --json FILE.")
     ] = False,
 ) -> None:
-    """Measure how attentions grow with the length, from 256 to 64k tokens.
+    """Measure the scaling of attentions with the length, from 256 to 64k tokens.
 
-    Each is compared with full causal attention. A point is a kind at a length, and runs in a
-    process of its own; points that would take too long are left out.
+    Each is compared with full causal attention. Every point, a kind at a length, runs in its own
+    process; points that would take too long are left out.
     """
 
     from outrider.runtime.provenance import write_result
@@ -71,12 +71,12 @@ def _read(path: Path | None) -> dict[str, Any]:
     from outrider.errors import ConfigError
 
     try:
-        found: dict[str, Any] = loads(path.read_text(encoding="utf-8")) if path else {}
+        result: dict[str, Any] = loads(path.read_text(encoding="utf-8")) if path else {}
     except (OSError, ValueError) as error:
-        raise ConfigError("--keep", f"{path} cannot be read ({error}); leave it out") from None
-    if found.get("task") != "attention":
+        raise ConfigError("--keep", f"{path} cannot be read ({error}); leave it out") from error
+    if result.get("task") != "attention":
         raise ConfigError("--keep", "needs --json FILE with an earlier result of this command")
-    return found
+    return result
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -84,15 +84,15 @@ def _print(result: dict[str, Any]) -> None:
 
     heads = ("kind", "slope", "speedup 16k", "memory 16k", "cache 64k, MiB", "faster from")
     table = Table(*heads, title=f"against full {result['peer']} attention")
-    for kind, found in result["kinds"].items():
-        cache = found["cache_bytes_64k"]
+    for kind, figures in result["kinds"].items():
+        cache = figures["cache_bytes_64k"]
         table.add_row(
             kind,
-            _figure(found["slope"]),
-            _figure(found["speedup_16k"], "x"),
-            _figure(found["memory_ratio_16k"], "x"),
+            _figure(figures["slope"]),
+            _figure(figures["speedup_16k"], "x"),
+            _figure(figures["memory_ratio_16k"], "x"),
             "-" if cache is None else f"{cache / 2**20:.2f}",
-            "-" if found["faster_from"] is None else f"{found['faster_from']:,}",
+            "-" if figures["faster_from"] is None else f"{figures['faster_from']:,}",
         )
     new_console(highlight=False).print(table)
 

@@ -21,51 +21,50 @@ _QUICK = {"sentences": 64, "repeats": 3, "batches": "1,8", "one_pass": 0.7, "who
 def bench_decode(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")],
     source: Annotated[
-        Path | None, typer.Option(help="Sentences, one a line; by default 64 of our own.")
+        Path | None, typer.Option(help="Sentences, one per line; by default 64 built-in ones.")
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="Their translations by people, for BLEU and chrF.")
+        Path | None, typer.Option(help="Their reference translations, for BLEU and chrF.")
     ] = None,
     sentences: Annotated[
-        int | None, typer.Option(min=1, help="Translate at most so many; by default 1000.")
+        int | None, typer.Option(min=1, help="Maximum number of sentences; by default 1000.")
     ] = None,
-    threads: Annotated[str, typer.Option(help="Numbers of CPU threads, with commas.")] = "1,2",
+    threads: Annotated[str, typer.Option(help="Numbers of CPU threads, comma-separated.")] = "1,2",
     batches: Annotated[
-        str | None, typer.Option(help="Batch sizes, with commas; by default 1,8,32,128.")
+        str | None, typer.Option(help="Batch sizes, comma-separated; by default 1,8,32,128.")
     ] = None,
     orders: Annotated[
-        str, typer.Option(help="How batches are made: sorted by length, unsorted, or both.")
+        str, typer.Option(help="Order of batches: sorted by length, unsorted, or both.")
     ] = "sorted,unsorted",
     engines: Annotated[
-        str | None, typer.Option(help="Measure only these, with commas; a wrong name lists all.")
+        str | None,
+        typer.Option(help="Measure only these, comma-separated; a wrong name lists all."),
     ] = None,
     isa: Annotated[
         str | None,
-        typer.Option(help="Keep all engines to each of these instruction sets, as avx2,vnni."),
+        typer.Option(help="Restrict all engines to each of these instruction sets, as avx2,vnni."),
     ] = None,
     shallow: Annotated[
         Path | None, typer.Option(help="Folder of a model with a shallow decoder, as a peer.")
     ] = None,
-    repeats: Annotated[
-        int | None, typer.Option(min=1, help="Times everything is timed; by default 5.")
-    ] = None,
+    repeats: Annotated[int | None, typer.Option(min=1, help="Timed rounds; by default 5.")] = None,
     tokenize: Tokenize = "auto",
     quick: Annotated[
         bool, typer.Option("--quick", help="Under four minutes: batch 1 and 8, 3 repeats.")
     ] = False,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     markdown: Annotated[Path | None, typer.Option(help="Write the tables here.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Sample the speeds here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw the speeds here.")] = None,
 ) -> None:
     """Translate the same sentences with every engine, in turn, and compare speed and output."""
     if reference is not None and source is None:
         raise ConfigError("--reference", "has no effect without --source; give both")
     for option, path in (("--json", json), ("--markdown", markdown), ("--png", png)):
         check_output(option, path, source, reference)
-    usual: dict[str, Any] = _QUICK if quick else _FULL
+    defaults: dict[str, Any] = _QUICK if quick else _FULL
     numbers = read_numbers("--threads", threads, "1,2")
     counts = sorted({check_bound("threads", number) for number in numbers})
-    sizes = sorted({*read_numbers("--batches", batches or usual["batches"], "1,8,32,128")})
+    sizes = sorted({*read_numbers("--batches", batches or defaults["batches"], "1,8,32,128")})
     chosen = _engines(engines)
     chosen_orders = _orders(orders)
 
@@ -81,23 +80,25 @@ def bench_decode(
     from outrider_lab.bench.decode.speed import Limits
 
     logging.disable_progress_bar()
-    found = choose_sentences(model, source, reference, most=sentences or usual["sentences"])
+    chosen_sentences = choose_sentences(
+        model, source, reference, most=sentences or defaults["sentences"]
+    )
     results = [
         _measure(
             model,
-            found,
+            chosen_sentences,
             settings(sizes, chosen_orders, counts, all_threads=not quick),
             engines=chosen,
-            repeats=repeats or usual["repeats"],
+            repeats=repeats or defaults["repeats"],
             shallow=shallow,
             tokenize=tokenize,
             slow_once=quick,
-            isa=one,
-            limits=Limits(usual["one_pass"], usual.get("whole", math.inf)),
+            isa=name,
+            limits=Limits(defaults["one_pass"], defaults.get("whole", math.inf)),
         )
-        for one in sets
+        for name in sets
     ]
-    result = results[0] | {"rows": [row for one in results for row in one["rows"]]}
+    result = results[0] | {"rows": [row for part in results for row in part["rows"]]}
     result |= origin(model, source=source, reference=reference)
     if shallow is not None:
         result["shallow"] = origin(shallow)["weights_sha256"]
@@ -114,9 +115,9 @@ def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
     console = new_console(stderr=True)
     columns = (BarColumn(20), TimeElapsedColumn(), TextColumn("{task.description}", markup=False))
     hidden = not console.is_terminal
-    doing = ["nothing yet"]
+    status = ["nothing yet"]
     with (
-        report_interrupt(doing),
+        report_interrupt(status),
         Progress(*columns, console=console, transient=True, disable=hidden) as progress,
     ):
         task, counting = progress.add_task("starting", total=None), False
@@ -128,9 +129,9 @@ def _measure(*arguments: Any, **options: Any) -> dict[str, Any]:
 
         def report(text: str) -> None:
             stage = text.partition(":")[0]
-            if hidden and stage != doing[0].partition(":")[0]:
+            if hidden and stage != status[0].partition(":")[0]:
                 typer.echo(stage, err=True)
-            doing[0] = text
+            status[0] = text
             progress.update(task, description=text, advance=1 if counting else 0)
 
         return bench_model(*arguments, expect=expect, report=report, **options)
@@ -149,12 +150,12 @@ def _engines(text: str | None) -> list[str]:
 
 
 def _choose(option: str, text: str, choices: Sequence[str]) -> list[str]:
-    wanted = text.split(",")
-    for word in wanted:
+    names = text.split(",")
+    for word in names:
         if word not in choices:
             hint, expected = nearest(word, choices), ", ".join(choices)
             raise ConfigError(option, f"unknown {word!r}{hint}; expected some of {expected}")
-    return [word for word in choices if word in wanted]
+    return [word for word in choices if word in names]
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -172,8 +173,8 @@ def _print(result: dict[str, Any]) -> None:
         for row in rows:
             table.add_row(*shown_row(row, columns))
         console.print(table)
-    for one in result["missing"]:
-        console.print(f"not measured: {one['engine']}: {one['reason']}", markup=False)
+    for entry in result["missing"]:
+        console.print(f"not measured: {entry['engine']}: {entry['reason']}", markup=False)
 
 
 def _write(

@@ -1,4 +1,4 @@
-"""`outrider lab bench jobs`: what Ray costs a job, beside bare processes."""
+"""`outrider lab bench jobs`: jobs on Ray relative to bare processes."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,13 +15,13 @@ def bench_jobs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a model.")],
     data: Annotated[Path, typer.Option("--data", help="Prepared folder with its tokenizer.")],
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
-    rows: Annotated[int | None, typer.Option(min=1, help="Only this many rows.")] = None,
+    rows: Annotated[int | None, typer.Option(min=1, help="Maximum number of rows.")] = None,
     workers: Annotated[int, typer.Option(min=2, help="Processes of each way.")] = 2,
-    rounds: Annotated[int, typer.Option(min=1, help="Times each way is timed.")] = 5,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens held at once.")] = None,
+    rounds: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 5,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Maximum tokens at once.")] = None,
     dtype: Annotated[str, typer.Option(help="float32, or int8 on the native core.")] = "float32",
 ) -> None:
-    """Measure rows a second on Ray and in bare processes, one thread each, in turns."""
+    """Measure rows per second on Ray and in bare processes, with one thread each, in turns."""
     check_output("--json", json)
 
     from outrider.jobs.distill import DISTILL_TOKENS

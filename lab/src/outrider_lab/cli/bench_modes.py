@@ -27,12 +27,12 @@ _QUICK = {"lines": 200, "sentences": 32, "repeats": 3}
 def bench_modes(
     model: Folder,
     source: Source,
-    reference: Annotated[Path, typer.Option(help="Their translations by people, line by line.")],
+    reference: Annotated[Path, typer.Option(help="Reference translations, line by line.")],
     json: Json = None,
-    png: Annotated[Path | None, typer.Option(help="Sample quality against speed here.")] = None,
-    batch: Annotated[str, typer.Option(help="Batch sizes to time, with commas.")] = "1,8,32",
-    sentences: Annotated[int, typer.Option(min=1, help="Lines that speed is timed on.")] = 128,
-    repeats: Annotated[int, typer.Option(min=1, help="Times each mode is timed.")] = 5,
+    png: Annotated[Path | None, typer.Option(help="Draw quality against speed here.")] = None,
+    batch: Annotated[str, typer.Option(help="Batch sizes to time, comma-separated.")] = "1,8,32",
+    sentences: Annotated[int, typer.Option(min=1, help="Lines for the speed measurement.")] = 128,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed runs of each mode.")] = 5,
     tokenize: Tokenize = "auto",
     threads: Threads = None,
     quick: Annotated[bool, typer.Option("--quick", help="Few lines and repeats.")] = False,
@@ -81,15 +81,15 @@ def bench_exact(
     model: Folder,
     source: Source,
     json: Json = None,
-    batch: Annotated[int, typer.Option(min=1, help="Lines decoded together.")] = 1,
+    batch: Annotated[int, typer.Option(min=1, help="Lines per batch.")] = 1,
     draft_tokens: Annotated[
-        int | None, typer.Option(help="Tokens drafted at once; by default 8.")
+        int | None, typer.Option(help="Tokens per draft; by default 8.")
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Compute near-ties again, token by token.")
     ] = False,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens to write for each line.")
+        int | None, typer.Option(min=1, help="Maximum new tokens per line.")
     ] = None,
     lines: Limit = None,
     dtype: Annotated[
@@ -97,7 +97,7 @@ def bench_exact(
     ] = "float32",
     threads: Threads = None,
 ) -> None:
-    """Count the lines for which tandem writes the very tokens that greedy decoding writes."""
+    """Count the lines for which tandem decoding gives exactly the tokens of greedy decoding."""
     check_output("--json", json, source)
     texts = _read(source)[:lines]
 
@@ -108,9 +108,9 @@ def bench_exact(
     from outrider.runtime.provenance import origin
 
     loaded = load(model, dtype=dtype, threads=threads)
-    console, doing = new_console(stderr=True), ["nothing yet"]
+    console, status = new_console(stderr=True), ["nothing yet"]
     with (
-        report_interrupt(doing),
+        report_interrupt(status),
         Progress(console=console, transient=True, disable=not console.is_terminal) as progress,
     ):
         task = progress.add_task("decoding twice", total=len(texts))
@@ -118,7 +118,7 @@ def bench_exact(
         def advance(rows: int) -> None:
             progress.advance(task, rows)
             done = progress.tasks[task].completed
-            doing[0] = f"{done:.0f} of {len(texts)} lines were compared"
+            status[0] = f"{done:.0f} of {len(texts)} lines were compared"
 
         result = compare_with_greedy(
             loaded,
@@ -146,7 +146,7 @@ def _load_translator(model: Path, threads: int | None) -> "Translator":
 
     loaded: Translator | Generator = load(model, dtype="float32", threads=threads)
     if not isinstance(loaded, Translator):
-        raise ModelError(f"{model}: is a language model; bench modes takes an encoder-decoder")
+        raise ModelError(f"{model}: is a language model; bench modes needs a translation model")
     return loaded
 
 
@@ -195,7 +195,7 @@ def _print_exactness(result: dict[str, Any]) -> None:
         f"{statistics['tokens_per_round']:.2f} tokens a round, "
         f"{statistics['rechecked']} near-ties computed again"
     )
-    for one in result["differing"]:
-        console.print(f"line {one['line']}, token {one['first_differing_token']}", markup=False)
+    for line in result["differing"]:
+        console.print(f"line {line['line']}, token {line['first_differing_token']}", markup=False)
         for name in ("source", "greedy", "tandem"):
-            console.print(f"  {name}: {one[name]}", markup=False)
+            console.print(f"  {name}: {line[name]}", markup=False)

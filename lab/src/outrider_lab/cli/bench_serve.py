@@ -1,4 +1,4 @@
-"""`outrider lab bench serve`: a server under load, beside the library alone and other servers."""
+"""`outrider lab bench serve`: a server under load, relative to the library and other servers."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,25 +20,27 @@ def bench_serve(
         str, typer.Argument(metavar="MODEL", help="As for outrider serve: FOLDER or en-de=FOLDER.")
     ],
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
-    png: Annotated[Path | None, typer.Option(help="Sample speed and waiting times here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw throughput and latency here.")] = None,
     source: Annotated[
-        Path | None, typer.Option(help="Lines to ask for, plain or .gz; English ones if none.")
+        Path | None, typer.Option(help="Lines to translate, plain or .gz; by default English ones.")
     ] = None,
-    clients: Annotated[str, typer.Option(help="Clients at once.")] = "1,16,64,256",
+    clients: Annotated[
+        str, typer.Option(help="Concurrent clients, comma-separated.")
+    ] = "1,16,64,256",
     lines: Annotated[int, typer.Option(min=64, help="Use only the first lines.")] = 1024,
-    repeats: Annotated[int, typer.Option(min=1, help="Turns in which servers compete.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Turns of the comparison.")] = 5,
     threads: Annotated[
         int, typer.Option(min=1, max=MOST_THREADS, help="CPU threads of each engine.")
     ] = 1,
     libretranslate: Annotated[
-        str | None, typer.Option(help="Address of a LibreTranslate to measure as well.")
+        str | None, typer.Option(help="Address of a LibreTranslate server to measure too.")
     ] = None,
     quick: Annotated[bool, typer.Option("--quick", help="Fewer lines and turns.")] = False,
 ) -> None:
-    """Measure a server: sentences a second, waiting times, memory, at 1 to 256 clients.
+    """Measure a server: sentences per second, latencies and memory at 1 to 256 clients.
 
-    It starts itself and a plain FastAPI server around CTranslate2 (int8, dynamic batches) on this
-    machine, lets both answer the same lines in turns, and checks that our texts are the library's.
+    Starts the server and a FastAPI server around CTranslate2 (int8, dynamic batches) on this
+    machine, sends the same lines to both in turns, and checks that our texts equal the library's.
     """
     counts = read_numbers("--clients", clients, "1,16,64,256")
     for option, path in (("--json", json), ("--png", png)):
@@ -54,9 +56,7 @@ def bench_serve(
 
     if quick:
         lines, repeats = min(lines, QUICK_LINES), min(repeats, QUICK_REPEATS)
-    texts = (
-        list(SENTENCES) if source is None else [one for one in text_lines(source) if one.strip()]
-    )
+    texts = list(SENTENCES) if source is None else list(filter(str.strip, text_lines(source)))
     texts = (texts * (lines // max(1, len(texts)) + 1))[:lines]
     with measuring() as report:
         result = measure_serve(

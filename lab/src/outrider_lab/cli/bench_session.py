@@ -1,4 +1,4 @@
-"""`outrider lab bench session`: a session fed from a queue, against batches of a fixed size."""
+"""`outrider lab bench session`: continuous batching relative to fixed batches."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -20,24 +20,24 @@ def bench_session(
     source: Annotated[Path, typer.Option(help="Lines to decode, plain or .gz.")],
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     png: Annotated[
-        Path | None, typer.Option(help="Sample who holds which place in which round here.")
+        Path | None, typer.Option(help="Draw which text occupies which row in which round.")
     ] = None,
-    rows: Annotated[int, typer.Option(min=1, help="Places for rows, the same for both.")] = 32,
+    rows: Annotated[int, typer.Option(min=1, help="Rows, equal for both.")] = 32,
     mode: Annotated[str, typer.Option(help="ar, tandem, or both with a comma.")] = "ar,tandem",
     lines: Annotated[int, typer.Option(min=1, help="Use only the first lines.")] = 1000,
-    repeats: Annotated[int, typer.Option(min=1, help="Times each way is timed.")] = 5,
+    repeats: Annotated[int, typer.Option(min=1, help="Timed rounds.")] = 5,
     threads: Annotated[
         int | None, typer.Option(min=1, max=MOST_THREADS, help="CPU threads.")
     ] = None,
     backend: Annotated[str | None, typer.Option(help="native, torch or auto.")] = None,
 ) -> None:
-    """Measure what it brings to let waiting texts in as soon as others are done."""
+    """Measure the gain of replacing finished rows immediately."""
     modes = [name.strip() for name in mode.split(",")]
     if unknown := [name for name in modes if name not in _MODES]:
         raise ConfigError("--mode", f"got {unknown[0]!r}, expected {' or '.join(_MODES)}")
     for option, path in (("--json", json), ("--png", png)):
         check_output(option, path, source)
-    if not source.exists():  # before seconds go into imports
+    if not source.exists():  # before the slow imports
         raise DataError(f"{source}: no such file")
 
     from outrider.data.lines import text_lines
@@ -48,7 +48,7 @@ def bench_session(
     texts = text_lines(source)[:lines]
     translator = load(model, threads=threads, backend=backend)
     if not isinstance(translator, Translator):
-        raise ModelError(f"{model}: is a language model; bench session takes an encoder-decoder")
+        raise ModelError(f"{model}: is a language model; bench session needs a translation model")
     with measuring() as report:
         result = measure_session(
             translator, texts, rows=rows, modes=modes, repeats=repeats, report=report
@@ -64,15 +64,15 @@ def bench_session(
 
         few = texts[:_DRAWN]
         draw_session(
-            watch_batches(translator, few, rows=_PLACES),
-            watch_session(translator, few, rows=_PLACES),
+            watch_batches(translator, few, rows=_ROWS),
+            watch_session(translator, few, rows=_ROWS),
             png,
         )
         typer.echo(f"wrote {png}", err=True)
 
 
-_DRAWN, _PLACES = 24, 6
-"""Texts of the picture, and places for them."""
+_DRAWN, _ROWS = 24, 6
+"""Texts and rows of the picture."""
 
 
 def _print(result: dict[str, Any]) -> None:
@@ -82,12 +82,12 @@ def _print(result: dict[str, Any]) -> None:
         *("mode", "batches", "session", "times as fast"),
         title=f"sentences a second, {result['rows']} rows at once, {result['sentences']} lines",
     )
-    for found in result["modes"]:
-        speed = found["sentences_per_second"]
+    for mode in result["modes"]:
+        speed = mode["sentences_per_second"]
         table.add_row(
-            found["mode"],
+            mode["mode"],
             f"{speed['batches']:.0f}",
             f"{speed['session']:.0f}",
-            f"{found['ratio']:.2f}",
+            f"{mode['ratio']:.2f}",
         )
     new_console(highlight=False).print(table)

@@ -1,4 +1,4 @@
-"""`outrider lab bench start`: from nothing to the first translation, beside CTranslate2."""
+"""`outrider lab bench start`: time to the first translation, relative to CTranslate2."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,7 +15,7 @@ def bench_start(
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
     runs: Annotated[int, typer.Option(help="New processes of each engine.", min=1, max=1000)] = 10,
 ) -> None:
-    """Measure a new process that translates one sentence: its time, and its peak memory."""
+    """Measure time and peak memory of a new process that translates one sentence."""
     from outrider.runtime.provenance import write_result
     from outrider_lab.bench.start.measure import measure_start
 

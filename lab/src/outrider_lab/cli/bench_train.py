@@ -1,4 +1,4 @@
-"""`outrider lab bench train`: training speed beside a bare loop and transformers, tuned and not."""
+"""`outrider lab bench train`: training speed relative to a bare loop and to transformers."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -21,7 +21,7 @@ def bench_train(
         int | None, typer.Option(help="CPU threads of each engine.", min=1, max=MOST_THREADS)
     ] = None,
 ) -> None:
-    """Measure training speed: engines take turns, each in a process of its own."""
+    """Measure training speed: engines take turns in separate processes."""
 
     from outrider.runtime.provenance import write_result
     from outrider_lab.bench.train.speed import measure_training

@@ -12,33 +12,35 @@ from outrider.errors import ConfigError
 __all__ = ["compare"]
 
 WIDE = 160
-"""Columns of a table that goes to a file."""
+"""Columns of a table that is written to a file."""
 
 
 def compare(
     configs: Annotated[
         list[Path], typer.Argument(help="Run configs; their data and evaluate are not used.")
     ],
-    task: Annotated[str, typer.Option(help="What they learn; `copy`, for example.")],
+    task: Annotated[str, typer.Option(help="The task, for example `copy`.")],
     steps: Annotated[int | None, typer.Option(min=1, help="Updates of every model.")] = None,
     minutes: Annotated[
-        float | None, typer.Option(min=0.01, help="Minutes of every model, in place of updates.")
+        float | None, typer.Option(min=0.01, help="Minutes of every model, instead of updates.")
     ] = None,
-    seeds: Annotated[int, typer.Option(min=1, help="Times every model is trained.")] = 1,
+    seeds: Annotated[int, typer.Option(min=1, help="Seeds of every model.")] = 1,
     overrides: Annotated[
         list[str] | None,
         typer.Option("--set", help="key=value for all configs; task.key=value for the task."),
     ] = None,
     vary: Annotated[
         list[str] | None,
-        typer.Option(help="key=value,value: every config with each value; several are combined."),
+        typer.Option(
+            help="key=value,value: every config with each value; several options are combined."
+        ),
     ] = None,
     data: Annotated[
         Path | None, typer.Option(help="Corpus of the tasks text and translation.")
     ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
-    png: Annotated[Path | None, typer.Option("--png", help="Sample the result here.")] = None,
-    folder: Annotated[Path, typer.Option(help="Where runs are kept, to be resumed.")] = Path(
+    png: Annotated[Path | None, typer.Option("--png", help="Draw the result here.")] = None,
+    folder: Annotated[Path, typer.Option(help="Folder of the runs, which can be resumed.")] = Path(
         "runs/compare"
     ),
     threads: Annotated[
@@ -50,8 +52,8 @@ def compare(
 ) -> None:
     """Train models for an equal budget on a built-in task and compare them.
 
-    The same command goes on where it was interrupted, and repeats nothing that is finished. A model
-    that fails is named; the others go on.
+    The same command resumes an interrupted comparison and repeats no finished run. The result names
+    models that fail.
     """
     if (steps is None) == (minutes is None):
         raise ConfigError("--steps", "give either --steps or --minutes")
@@ -85,7 +87,7 @@ def compare(
 
 
 def _divide(overrides: list[str]) -> tuple[dict[str, Any], tuple[str, ...]]:
-    """Part the settings of the task from the keys of the run configs."""
+    """Separate the settings of the task from the keys of the run configs."""
     from outrider import yaml12
 
     settings: dict[str, Any] = {}
@@ -111,15 +113,15 @@ def _values(text: str) -> tuple[str, list[Any]]:
 
     key, equals, values = text.partition("=")
     try:
-        found = yaml12.parse(f"[{values}]") if equals and key else []
+        items = yaml12.parse(f"[{values}]") if equals and key else []
     except ValueError:
-        found = []
-    if not found or any(isinstance(value, dict | list) for value in found):
+        items = []
+    if not items or any(isinstance(value, dict | list) for value in items):
         message = "is written key=value,value with words or numbers, for example"
         raise ConfigError(f"--vary {text}", f"{message} model.position=rotary,alibi")
     if key.startswith("task."):
         raise ConfigError(f"--vary {text}", "a task is the same for all; use --set")
-    return key, list(dict.fromkeys(found))
+    return key, list(dict.fromkeys(items))
 
 
 def _print(result: dict[str, Any]) -> None:

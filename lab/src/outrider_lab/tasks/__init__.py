@@ -1,7 +1,7 @@
 """Built-in tasks. The file name is the task's name: `--task copy` is `copy.py`.
 
-A task writes its text files and says which `data` section reads them, so it is trained on by the
-same road as any corpus.
+A task writes text files and returns the `data` section that reads them, so it is trained like any
+corpus.
 """
 
 from collections.abc import Mapping
@@ -27,7 +27,7 @@ __all__ = [
 
 
 def task_names() -> list[str]:
-    """Names accepted by `--task`, read from the files in this folder."""
+    """Return the names accepted by `--task`, read from the files in this folder."""
     return sorted(module.name for module in iter_modules(__path__) if module.name != "base")
 
 

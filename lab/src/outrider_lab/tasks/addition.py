@@ -1,8 +1,8 @@
-"""Addition: two numbers with the units first, as Neural GPU and Universal Transformer were tested.
+"""Addition of two numbers, as in tests of Neural GPU and Universal Transformer.
 
     52+81 -> 34        25 + 18 = 43
 
-The units come first because a sum is then computed in the order in which it is written.
+The units come first, so a sum can be computed in the order in which it is written.
 """
 
 from random import Random

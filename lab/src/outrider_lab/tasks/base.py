@@ -1,11 +1,11 @@
-"""What every task can do, and what tasks of drawn examples share.
+"""The interface of tasks, and the base of tasks with random examples.
 
-A sequence task draws an example for a length:
+A sequence task draws an example of a given length:
 
     seq2seq           a file of inputs and one of outputs, line by line
     language_model    one text of lines `input=output`; rows are cut from it anywhere
 
-Both learn the outputs alone: inputs are random, and nobody can predict them.
+Models are trained on the outputs only, since the inputs are random.
 """
 
 from collections.abc import Iterator
@@ -22,9 +22,9 @@ from outrider.files import working_folder
 __all__ = ["Example", "SequenceConfig", "SequenceTask", "TaskBase", "TaskConfig", "TestSet"]
 
 HELD_OUT_FROM = 12
-"""Shorter test inputs may also be trained on: there are too few of them to keep some back."""
-PATIENCE = 20
-"""Draws for one example that is not a test example."""
+"""Shorter test inputs may occur in training, as there are too few different ones."""
+MAX_DRAWS = 20
+"""Draws per example that is not in the test set."""
 DIGITS = "0123456789"
 
 
@@ -32,11 +32,11 @@ class TaskConfig(Config):
     """Settings of a task, given as `--set task.key=value`."""
 
     seed: int = Field(default=0, ge=0)
-    """Of the examples; the seeds of a comparison are those of the models."""
+    """Seed of the examples; the seeds of a comparison are those of the models."""
 
 
 class Example(NamedTuple):
-    """An input and the only right output."""
+    """An input and its only correct output."""
 
     source: str
     target: str
@@ -54,56 +54,58 @@ class TaskBase:
 
     config_class: ClassVar[type[TaskConfig]] = TaskConfig
     model_types: ClassVar[tuple[str, ...]] = ()
-    """Types of models it can be given to."""
+    """Supported types of models."""
 
     def __init__(self, config: TaskConfig, data: Path | None = None) -> None:
         self.config = config
         self.corpus = data
         if data is not None:
-            raise ConfigError("--data", f"has no effect on {self.name}, which is drawn; remove it")
+            raise ConfigError(
+                "--data", f"has no effect on {self.name}, whose examples are random; remove it"
+            )
 
     @property
     def name(self) -> str:
-        """The name of the task: that of its file."""
+        """The name of the task's file."""
         return type(self).__module__.rpartition(".")[2]
 
     def write(self, folder: Path) -> None:
-        """Write what models learn from, unless it is there."""
+        """Write the training text, unless it exists."""
         raise NotImplementedError
 
     def section(self, folder: Path, model_type: str) -> dict[str, Any]:
-        """Return the `data` section of a run, apart from where the prepared shards go."""
+        """Return the `data` section of a run, without the folder of the shards."""
         raise NotImplementedError
 
     def completions(self) -> dict[str, str] | None:
-        """Return `train.completions` of a language model; null where it learns the whole text."""
+        """Return `train.completions` of a language model; None to train on the whole text."""
         return None
 
 
 class SequenceConfig(TaskConfig):
-    """Sizes of a task of drawn examples."""
+    """Sizes of a task with random examples."""
 
     examples: int = Field(default=50_000, ge=1)
-    """Examples to train on, of all lengths alike."""
+    """Training examples, evenly over all lengths."""
     valid_examples: int = Field(default=500, ge=1)
-    """Examples of the same lengths on which the loss is watched."""
+    """Validation examples of the same lengths."""
     test_examples: int = Field(default=100, ge=1)
-    """Examples of every test length."""
+    """Examples per test length."""
     train_length: int = Field(default=40, ge=1)
-    """Symbols of the longest input to train on."""
+    """Maximum symbols of a training input."""
     test_lengths: tuple[int, ...] = (40, 100, 200, 400)
-    """Symbols of the inputs to test on; longer ones than trained on show what generalises."""
+    """Symbols of the test inputs; longer ones than in training test generalisation."""
     sequence_length: int | None = Field(default=None, ge=2)
-    """Symbols a language model sees at once; null for three of the longest lines."""
+    """Context of a language model in symbols; null for three of the longest lines."""
 
 
 class SequenceTask(TaskBase):
-    """A task whose examples are drawn for a length."""
+    """A task with random examples of a given length."""
 
     config_class: ClassVar[type[TaskConfig]] = SequenceConfig
     model_types: ClassVar[tuple[str, ...]] = ("seq2seq", "language_model")
     separator: ClassVar[str] = "="
-    """Stands between input and output where both are on one line."""
+    """Between input and output on one line."""
     shortest: ClassVar[int] = 1
     config: SequenceConfig
 
@@ -119,7 +121,7 @@ class SequenceTask(TaskBase):
 
     @property
     def least(self) -> int:
-        """The shortest input there is."""
+        """The minimum length of an input."""
         return self.shortest
 
     def draw(self, random: Random, length: int) -> Example:
@@ -127,11 +129,11 @@ class SequenceTask(TaskBase):
         raise NotImplementedError
 
     def train_lengths(self) -> list[int]:
-        """Lengths of inputs to train on."""
+        """Return the lengths of training inputs."""
         return list(range(self.least, self.config.train_length + 1))
 
     def tests(self) -> list[TestSet]:
-        """Test examples by length."""
+        """Return test examples by length."""
         sets = []
         for length in self.config.test_lengths:
             random = self._random(f"test {length}")
@@ -140,11 +142,11 @@ class SequenceTask(TaskBase):
         return sets
 
     def examples(self, split: str) -> Iterator[Example]:
-        """Examples of `train` or `valid`; none of them is a test example, unless it is short."""
+        """Yield examples of `train` or `valid`; only short ones may be test examples too."""
         tested = {example.source for test in self.tests() for example in test.examples}
         random, lengths = self._random(split), self.train_lengths()
         count = self.config.examples if split == "train" else self.config.valid_examples
-        for _ in range(PATIENCE * count):
+        for _ in range(MAX_DRAWS * count):
             example = self.draw(random, pick(random, lengths))
             if len(example.source) < HELD_OUT_FROM or example.source not in tested:
                 yield example
@@ -154,15 +156,15 @@ class SequenceTask(TaskBase):
         raise ConfigError("task.test_examples", "leaves too few examples to train on; lower it")
 
     def line(self, example: Example) -> str:
-        """An example as a language model reads it."""
+        """Format an example for a language model."""
         return f"{example.source}{self.separator}{example.target}\n"
 
     def prompt(self, source: str) -> str:
-        """What a language model has to continue; a line begins after the end of another."""
+        """Return the prompt of a language model, which starts after a line end."""
         return f"\n{source}{self.separator}"
 
     def completions(self) -> dict[str, str]:
-        """From the separator to the end of a line."""
+        """Train on the text from the separator to the end of the line."""
         return {"after": self.separator, "until": "\n"}
 
     def write(self, folder: Path) -> None:
@@ -181,7 +183,7 @@ class SequenceTask(TaskBase):
                     (work / f"{split}.{suffix}").write_text("".join(lines), encoding="utf-8")
 
     def section(self, folder: Path, model_type: str) -> dict[str, Any]:
-        """One token a symbol; nothing is cleaned away."""
+        """Return the `data` section: a token per symbol, no cleaning."""
         section: dict[str, Any] = {
             "root": str(folder),
             "tokenizer": {"kind": "char", "vocab_size": 128, "normalization": "none"},
@@ -213,12 +215,12 @@ class SequenceTask(TaskBase):
 
 
 def below(random: Random, stop: int) -> int:
-    """Draw a number from 0 to stop - 1, the same in every version of Python."""
+    """Draw a number from 0 to stop - 1, identically in every version of Python."""
     return int(random.random() * stop)
 
 
 def pick(random: Random, choices: Any) -> Any:
-    """Draw one of some choices."""
+    """Draw one of the choices."""
     return choices[below(random, len(choices))]
 
 

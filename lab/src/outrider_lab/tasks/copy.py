@@ -1,4 +1,4 @@
-"""Copy: say the input again.
+"""Copy: repeat the input.
 
 70421 -> 70421
 """
@@ -11,7 +11,7 @@ __all__ = ["Task"]
 
 
 class Task(SequenceTask):
-    """Digits, the same digits."""
+    """Digits and the same digits."""
 
     def draw(self, random: Random, length: int) -> Example:
         """Draw a word and repeat it."""

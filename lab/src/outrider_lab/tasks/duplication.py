@@ -1,9 +1,9 @@
-"""Duplication: a word and the word again, on one line (Reformer, arXiv:2001.04451, section 5).
+"""Duplication: a word twice on one line (Reformer, arXiv:2001.04451, section 5).
 
     w # w
 
-All words have the same length, so what counts is to look back exactly that far. A language model
-sees the lines one after the other; what is judged is the second w.
+All words have the same length, so the model must attend to a fixed distance. A language model is
+trained on consecutive lines; only the second w is scored.
 """
 
 from random import Random
@@ -44,5 +44,5 @@ class Task(SequenceTask):
         return Example(drawn, drawn)
 
     def train_lengths(self) -> list[int]:
-        """Only one."""
+        """Return the only length."""
         return [self.config.train_length]

@@ -2,8 +2,8 @@
 
     (X29(N47)0) -> 9        the largest of 2, 9, the smallest of 4 and 7, and 0
 
-Operations: X largest, N smallest, D median (the lower one of two), S sum modulo 10. One symbol for
-each, so that the length of an input is its number of symbols.
+Operations: X largest, N smallest, D median (the lower of two), S sum modulo 10, a symbol each, so
+that the length of an input is its number of symbols.
 """
 
 from random import Random
@@ -26,20 +26,20 @@ __all__ = ["Config", "Task"]
 LEAST = 4
 """Symbols of the shortest list: brackets, operation, one member."""
 MEMBERS = 5
-"""Most members of a list that holds lists."""
+"""Maximum members of a list that contains lists."""
 
 
 class Config(SequenceConfig):
     """Sizes of the expressions."""
 
     test_lengths: tuple[int, ...] = (20, 40, 80, 160)
-    """Symbols of the expressions to test on."""
+    """Symbols of the test expressions."""
     test_examples: int = Field(default=200, ge=1)
     """Examples of every length."""
 
 
 class Task(SequenceTask):
-    """An expression and the digit it stands for."""
+    """An expression and its value."""
 
     config_class: ClassVar[type[TaskConfig]] = Config
     shortest = LEAST

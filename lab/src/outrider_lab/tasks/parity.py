@@ -1,8 +1,8 @@
-"""Parity: is the number of ones odd? (Graves, 2016, arXiv:1603.08983, section 3.1)
+"""Parity: whether the number of ones is odd (Graves, 2016, arXiv:1603.08983, section 3.1).
 
     1011 -> 1
 
-More bits are more difficult: a model that halts by itself should think longer about them.
+More bits are more difficult, so a model with adaptive computation should take more steps.
 """
 
 from random import Random

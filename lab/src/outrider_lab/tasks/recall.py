@@ -1,8 +1,8 @@
-"""Key recall: pairs of a key and a value, a long gap, one of the keys; what was its value?
+"""Key recall: pairs of key and value, a gap, and one of the keys; the answer is its value.
 
-c7f2a9k4----------f -> 2
+    c7f2a9k4----------f -> 2
 
-The gap has no information: the model has to carry the pairs across it.
+The gap carries no information, so the model must remember the pairs across it.
 """
 
 from random import Random
@@ -34,7 +34,7 @@ class Config(SequenceConfig):
     keys: int = Field(default=len(ascii_lowercase), ge=1, le=len(ascii_lowercase))
     """Letters that keys are drawn from."""
     train_length: int = Field(default=64, ge=1)
-    """Symbols of the longest input to train on, the pairs and the gap."""
+    """Maximum symbols of a training input, with pairs and gap."""
     test_lengths: tuple[int, ...] = (64, 128, 256)
     """Symbols of the inputs to test on."""
     test_examples: int = Field(default=200, ge=1)
@@ -55,17 +55,13 @@ class Task(SequenceTask):
 
     @property
     def least(self) -> int:
-        """The pairs, one symbol of a gap and the key."""
+        """The pairs, a gap of one symbol, and the key."""
         return 2 * self.config.pairs + 2
 
     def draw(self, random: Random, length: int) -> Example:
-        """Draw keys that differ and a value for each."""
-        keys = list(ascii_lowercase[: self.config.keys])
-        pairs = {keys.pop(below(random, len(keys))): pick(random, DIGITS) for _ in range(self._n)}
-        asked = pick(random, list(pairs))
-        shown = "".join(key + value for key, value in pairs.items())
-        return Example(f"{shown}{GAP * (length - len(shown) - 1)}{asked}", pairs[asked])
-
-    @property
-    def _n(self) -> int:
-        return self.config.pairs
+        """Draw distinct keys and a value for each."""
+        keys, count = list(ascii_lowercase[: self.config.keys]), self.config.pairs
+        pairs = {keys.pop(below(random, len(keys))): pick(random, DIGITS) for _ in range(count)}
+        key = pick(random, list(pairs))
+        prefix = "".join(k + value for k, value in pairs.items())
+        return Example(f"{prefix}{GAP * (length - len(prefix) - 1)}{key}", pairs[key])

@@ -1,4 +1,4 @@
-"""Reverse: say the input backwards.
+"""Reverse: the input backwards.
 
 70421 -> 12407
 """
@@ -11,9 +11,9 @@ __all__ = ["Task"]
 
 
 class Task(SequenceTask):
-    """Digits, the same digits from the end."""
+    """Digits and the same digits reversed."""
 
     def draw(self, random: Random, length: int) -> Example:
-        """Draw a word and turn it round."""
+        """Draw a word and reverse it."""
         drawn = word(random, DIGITS, length)
         return Example(drawn, drawn[::-1])

@@ -1,7 +1,7 @@
 """Text: the characters of a file, `--data FILE`.
 
-The last twentieth is the test, the twentieth before it is watched while training. The score is bits
-per character: the mean of -log2 p(character | what came before).
+The last twentieth is the test set, the twentieth before it the validation set. The score is bits
+per character: the mean of -log2 p(character | all characters before it).
 """
 
 from pathlib import Path
@@ -17,16 +17,16 @@ from outrider_lab.tasks.base import TaskBase, TaskConfig
 __all__ = ["Config", "Task"]
 
 SHARE = 20
-"""One part in so many is the test, another one is watched."""
+"""One part in this many is the test set, another one the validation set."""
 
 
 class Config(TaskConfig):
     """How the text is read."""
 
     sequence_length: int = Field(default=256, ge=2)
-    """Characters a model sees at once."""
+    """Context of a model in characters."""
     vocab_size: int = Field(default=256, ge=8)
-    """Most characters with a token of their own."""
+    """Maximum characters with their own token."""
 
 
 class Task(TaskBase):
@@ -43,19 +43,19 @@ class Task(TaskBase):
         self.corpus = data
 
     def write(self, folder: Path) -> None:
-        """Divide the file in three."""
+        """Split the file in three."""
         if folder.exists():
             return
         assert self.corpus is not None
         with open_file(self.corpus) as file:
             try:
                 text = file.read().decode("utf-8")
-            except UnicodeDecodeError:
+            except UnicodeDecodeError as error:
                 message = f"{self.corpus}: is not UTF-8 text; convert the file"
-                raise DataError(message) from None
+                raise DataError(message) from error
         part = len(text) // SHARE
         if not part:
-            raise DataError(f"{self.corpus}: {len(text)} characters are too few to test on some")
+            raise DataError(f"{self.corpus}: {len(text)} characters are too few to hold out some")
         first, second = len(text) - 2 * part, len(text) - part
         with working_folder(folder) as work:
             cuts = {"train": text[:first], "valid": text[first:second], "test": text[second:]}
@@ -63,7 +63,7 @@ class Task(TaskBase):
                 (work / f"{split}.txt").write_text(share, encoding="utf-8", newline="")
 
     def section(self, folder: Path, model_type: str) -> dict[str, Any]:
-        """One token a character."""
+        """Return the `data` section, with a token per character."""
         return {
             "root": str(folder),
             "train": {"target": "train.txt"},
@@ -73,5 +73,5 @@ class Task(TaskBase):
         }
 
     def test_file(self, folder: Path) -> Path:
-        """The text that nobody has seen."""
+        """Return the file of the test set."""
         return folder / "test.txt"

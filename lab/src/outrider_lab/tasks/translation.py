@@ -1,7 +1,7 @@
 """Translation: a parallel corpus, `--data FOLDER` or `--data RUN.yaml`.
 
-A folder holds `train`, `valid` and `test` with the endings of the two languages, plain or .gz:
-`train.en`, `train.de` and so on. Of a run config the sections `data` and `evaluate` are taken. The
+A folder contains `train`, `valid` and `test` with the suffixes of the two languages, plain or .gz:
+`train.en`, `train.de` and so on. From a run config the sections `data` and `evaluate` are used. The
 score is BLEU of greedy output.
 """
 
@@ -19,22 +19,22 @@ __all__ = ["Config", "HeldOut", "Task"]
 
 
 class Config(TaskConfig):
-    """How a folder is read; a run config says all that itself."""
+    """How a folder is read; does not apply to a run config."""
 
     source: str = "en"
-    """Ending of the files to translate from."""
+    """Suffix of the source files."""
     target: str = "de"
-    """Ending of the files to translate into."""
+    """Suffix of the target files."""
     vocab_size: int = Field(default=8000, ge=8)
-    """Tokens of the vocabulary that both languages share."""
+    """Size of the shared vocabulary."""
     max_tokens: int = Field(default=128, ge=1)
-    """Longest sentence to train on."""
+    """Maximum tokens of a training sentence."""
     root: str | None = None
-    """Folder that the paths of a run config start from, in place of its own `data.root`."""
+    """Base folder of the paths of a run config, instead of its `data.root`."""
 
 
 class HeldOut(NamedTuple):
-    """Sentences and their translations by people."""
+    """Test sentences and their reference translations."""
 
     source: Path
     reference: Path
@@ -42,7 +42,7 @@ class HeldOut(NamedTuple):
 
 
 class Task(TaskBase):
-    """Sentences of one language, the same in another."""
+    """Sentences and their translations."""
 
     config_class: ClassVar[type[TaskConfig]] = Config
     model_types = ("seq2seq",)
@@ -58,19 +58,19 @@ class Task(TaskBase):
         self._section, self._test = (self._from_folder if from_folder else self._from_run)(data)
 
     def write(self, folder: Path) -> None:
-        """Nothing: the corpus is read where it lies."""
+        """Nothing: the corpus is read in place."""
 
     def section(self, folder: Path, model_type: str) -> dict[str, Any]:
-        """Return the corpus as its owner describes it."""
+        """Return the `data` section of the corpus."""
         return self._section
 
     def test_pair(self) -> HeldOut:
-        """What no model was trained on."""
+        """Return the test set."""
         return self._test
 
     def _from_folder(self, folder: Path) -> tuple[dict[str, Any], HeldOut]:
         endings = (self.config.source, self.config.target)
-        found = {
+        files = {
             split: [_find(folder, split, ending) for ending in endings]
             for split in ("train", "valid", "test")
         }
@@ -80,10 +80,10 @@ class Task(TaskBase):
             "clean": {"max_tokens": self.config.max_tokens},
         }
         for split in ("train", "valid"):
-            source, target = found[split]
+            source, target = files[split]
             section[split] = {"source": source, "target": target}
-        tested, reference = (folder / name for name in found["test"])
-        return section, HeldOut(tested, reference, "auto")
+        test, reference = (folder / name for name in files["test"])
+        return section, HeldOut(test, reference, "auto")
 
     def _from_run(self, path: Path) -> tuple[dict[str, Any], HeldOut]:
         values = read_yaml(path)
@@ -102,7 +102,7 @@ class Task(TaskBase):
 
 
 def _find(folder: Path, split: str, ending: str) -> str:
-    """Name the file of a split: `test.en`, or the first of others such as `test_2016_flickr.en`."""
+    """Return a split's file: `test.en`, or the first of others such as `test_2016_flickr.en`."""
     exact = [f"{split}.{ending}", f"{split}.{ending}.gz"]
     others = sorted(path.name for path in folder.glob(f"{split}[._-]*"))
     for name in [*exact, *others]:

@@ -1,4 +1,4 @@
-"""The scaling benchmark: its figures are what they say, and memory gives a dense path away."""
+"""The scaling benchmark: figures follow their definitions, and memory reveals a dense path."""
 
 import json
 from dataclasses import replace
@@ -75,7 +75,7 @@ def point(length: int, seconds: float, *, peer: float, memory: int = 10, dense: 
     }
 
 
-def test_figures_are_what_they_are_called() -> None:
+def test_figures_follow_their_definitions() -> None:
     points = [
         point(1024, 0.10, peer=0.09, dense=True),
         point(2048, 0.40, peer=0.45, dense=True),
@@ -111,7 +111,7 @@ def test_kinds_are_checked() -> None:
         check_kinds(["slidin"])
 
 
-def test_memory_gives_a_quadratic_path_away() -> None:
+def test_memory_reveals_a_quadratic_path() -> None:
     one = setting("causal", 4096, heads=1, width=16)
     assert min(run_alone(measure_quadratic, one).values()) > 0.9 * quadratic_bytes(one)
     assert max(run_alone(measure_right, one).values()) < quadratic_bytes(one) / 4

@@ -10,7 +10,7 @@ from rich.console import Console
 
 from outrider.errors import ConfigError
 from outrider_lab.bench.compare import trial as trial_module
-from outrider_lab.bench.compare.picture import _named_apart, draw_comparison
+from outrider_lab.bench.compare.picture import _short_names, draw_comparison
 from outrider_lab.bench.compare.run import Budget, Comparison, compare
 from outrider_lab.bench.compare.summary import failures, summarise, table, title
 
@@ -115,7 +115,7 @@ def test_two_models_are_trained_and_the_others_are_named(
     assert "is done already" in heard.file.getvalue()  # type: ignore[attr-defined]
 
 
-def test_an_interrupted_comparison_goes_on(
+def test_interrupted_comparison_resumes(
     configs: dict[str, Path], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     score = trial_module.score_task
@@ -151,9 +151,7 @@ def test_an_interrupted_comparison_goes_on(
 
 
 @pytest.mark.slow
-def test_a_process_of_its_own_trains_and_a_crash_is_told(
-    configs: dict[str, Path], tmp_path: Path
-) -> None:
+def test_training_process_reports_a_crash(configs: dict[str, Path], tmp_path: Path) -> None:
     rates = ("train.learning_rate=1.0e+30", "train.clip=0", "train.warmup=0")
     settings = comparison(tmp_path, own_process=True, budget=Budget(steps=2), threads=1)
     result = compare([configs["pairs"]], settings)
@@ -240,10 +238,10 @@ def test_one_config_with_each_of_several_values(configs: dict[str, Path], tmp_pa
     }
     assert {model["status"] for model in result["models"]} == {"trained"}
     assert result["vary"] == vary
-    in_picture = {model["name"] for model in _named_apart(result["models"])}
+    in_picture = {model["name"] for model in _short_names(result["models"])}
     assert in_picture == {name.removeprefix("pairs ") for name in found}
     others = [*result["models"], {"name": "other"}]
-    assert _named_apart(others) == others
+    assert _short_names(others) == others
 
 
 def test_two_configs_of_one_name_are_refused(configs: dict[str, Path], tmp_path: Path) -> None:
@@ -270,7 +268,7 @@ def run(
     }
 
 
-def test_seeds_are_summed_up() -> None:
+def test_seeds_are_summarised() -> None:
     found = summarise([run(1.0, 0.5, ponder=2.0), run(0.5, None, ponder=3.0)], trained_length=19)
     assert [point["value"] for point in found["points"]] == [0.75, 0.5]
     assert (found["points"][0]["least"], found["points"][0]["most"]) == (0.5, 1.0)

@@ -76,7 +76,7 @@ def test_the_time_split_adds_up(folder: Path) -> None:
     assert set(parallel.core) == {"encode", "fill"}, "the time of a part is the core's"
 
 
-def test_what_a_model_cannot_do_is_said(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_unsupported_modes_are_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     folder = drafted.save_translator(tmp_path / "plain", drafter=False)
     plan = EnginePlan("outrider-torch", "torch", folder, modes=decode_engines.MODES)
     modes = build_engine(plan).modes

@@ -1,4 +1,4 @@
-"""The run_ of the decode benchmark: who has a turn when, who is left out, who fails."""
+"""The schedule of the decode benchmark: turns, limits and failures."""
 
 import os
 import time

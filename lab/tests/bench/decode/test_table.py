@@ -163,7 +163,7 @@ def test_markdown_holds_every_setting_and_what_is_missing(result: dict[str, Any]
         assert line.count("|") in (0, 9, 13), line
 
 
-def test_a_screen_shows_what_says_something(result: dict[str, Any]) -> None:
+def test_columns_without_values_are_hidden(result: dict[str, Any]) -> None:
     columns = shown_columns(result, NARROW)
     assert "bleu" not in columns
     assert shown_row(result["rows"][0], columns)[:4] == ["ctranslate2-int8", "ar", "1 *", "0.50"]

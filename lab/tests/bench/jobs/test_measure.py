@@ -1,4 +1,4 @@
-"""A job on Ray beside bare processes, small: what is compared, and that both write the same."""
+"""The jobs benchmark at toy size; both ways write the same."""
 
 import json
 from contextlib import nullcontext

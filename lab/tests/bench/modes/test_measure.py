@@ -1,4 +1,4 @@
-"""Decoding modes at toy size: what is reported, and that a wrong token would be noticed."""
+"""Decoding modes at toy size: the report, and detection of a wrong token."""
 
 import json
 from pathlib import Path

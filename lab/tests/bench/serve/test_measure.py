@@ -37,7 +37,7 @@ def test_clients_ask_and_count(model: Path) -> None:
 
 
 @pytest.mark.slow
-def test_the_command_writes_what_it_promises(model: Path, tmp_path: Path) -> None:
+def test_command_writes_its_output_files(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "serve.json"
     line = ["lab", "bench", "serve", f"en-de={model}", "--json", str(path)]
     line += ["--png", str(tmp_path / "serve.png")]

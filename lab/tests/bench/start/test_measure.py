@@ -1,4 +1,4 @@
-"""`outrider lab bench start`: what a new process takes, beside CTranslate2."""
+"""`outrider lab bench start`: time and memory of a new process."""
 
 import json
 from pathlib import Path
@@ -16,7 +16,7 @@ pytest.importorskip("ctranslate2", reason="ctranslate2 is not installed")
 
 
 @pytest.mark.slow
-def test_both_engines_are_started_and_say_the_same(tmp_path: Path) -> None:
+def test_both_engines_are_started_and_write_the_same(tmp_path: Path) -> None:
     path = tmp_path / "start.json"
     assert (
         run(["lab", "bench", "start", str(plain_folder.DEMO), "--runs", "2", "--json", str(path)])

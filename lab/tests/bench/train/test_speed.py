@@ -1,4 +1,4 @@
-"""The benchmark compares like with like."""
+"""The training benchmark compares equal work."""
 
 import threading
 from dataclasses import replace
@@ -51,7 +51,7 @@ def test_the_synthetic_corpus_has_the_lengths_of_captions(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize("name", sorted(ENGINES))
-def test_an_engine_works_only_when_it_is_its_turn(tmp_path: Path, name: str) -> None:
+def test_engine_runs_only_in_its_turn(tmp_path: Path, name: str) -> None:
     data = synthetic_corpus(tmp_path / "corpus", rows=200, vocab_size=50).folder
     setting = SpeedSetting(data=data, batch_tokens=256, width=8, layers=1, heads=2, feedforward=16)
     ours, theirs = Pipe()

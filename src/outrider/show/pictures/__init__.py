@@ -1,1 +1,1 @@
-"""Pictures of evaluations as PNG, all in one palette."""
+"""PNG pictures, with a common palette."""

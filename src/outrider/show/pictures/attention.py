@@ -1,7 +1,4 @@
-"""Attention maps as a picture: a small map for every head, layers from top to bottom.
-
-The heads of a model as points, coloured by layer, and how alike each layer's heads are.
-"""
+"""Attention maps as pictures: a map per head, and the heads of a model as points of a plane."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -23,28 +20,28 @@ from outrider.torch.inspect.attention_maps import AttentionMaps, HeadPlane, Maps
 __all__ = ["draw_head_plane", "draw_maps"]
 
 GAMMA = 0.6
-"""Small weights are lifted, or one strong weight would leave all others white."""
+"""Exponent of the colour scale, which makes small weights visible."""
 SIDE, LABELS = 1.5, 0.85
-"""Inches of a map, and of the words beside it."""
+"""Inches of a map, and of the labels beside it."""
 GAP, UNDER = 0.12, 0.36
-"""Inches between maps, and of the line under one."""
+"""Inches between maps, and of the caption below."""
 MOST_LABELS = 40
-"""Of longer texts only every few words are written."""
+"""Longer texts are labelled every few tokens."""
 LONGEST_LINE = 150
-"""Letters of the text that are written above the maps."""
+"""Characters of the text above the maps."""
 ABREAST = 4
-"""Heads that stand side by side; more go on below, so that a picture fits a page at any number."""
+"""Heads per line."""
 
 
 def draw_maps(maps: AttentionMaps, path: Path) -> None:
-    """Draw where all heads look to a PNG."""
+    """Draw the maps of all heads."""
     pyplot = load_pyplot("the picture of the heads")
     widths, heights = zip(*(_size(part) for part in maps.parts), strict=True)
     top = 0.8
     size = (max(widths), sum(heights) + top)
     figure = pyplot.figure(figsize=size, layout=None, facecolor="white")
     try:
-        _write_head(figure, maps)
+        _write_title(figure, maps)
         for part, high in zip(maps.parts, heights, strict=True):
             _draw_part(figure, part, top)
             top += high
@@ -54,13 +51,13 @@ def draw_maps(maps: AttentionMaps, path: Path) -> None:
 
 
 def _size(part: Maps) -> tuple[float, float]:
-    """Inches that a part takes: maps, the words beside them, titles and room around."""
+    """Return width and height of a part in inches."""
     layers, heads, *_ = part.weights_LHTS.shape
     wide = LABELS + 0.4 + min(heads, ABREAST) * (SIDE + GAP) + SIDE * 0.8 + 0.35
     return wide, 0.95 + LABELS + layers * -(-heads // ABREAST) * (SIDE + UNDER)
 
 
-def _write_head(figure: Any, maps: AttentionMaps) -> None:
+def _write_title(figure: Any, maps: AttentionMaps) -> None:
     lines = [maps.text] if maps.output is None else [maps.text, maps.output]
     for row, line in enumerate(lines):
         last = row == len(lines) - 1
@@ -90,25 +87,25 @@ def _draw_part(figure: Any, part: Maps, top: float) -> None:
 def _draw_head(
     figure: Any, part: Maps, which: tuple[int, int], corner: tuple[float, float]
 ) -> None:
-    """Draw one map, with words above the first layer and beside the first head of a line."""
+    """Draw one map, with labels above the first line and beside the first head of a line."""
     (layer, head), (x, y) = which, corner
     axes = _axes(figure, x, y, SIDE)
     _draw_map(axes, part.weights_LHTS[layer, head], HEAT, GAMMA)
-    _write_words(axes, part, rows=head % ABREAST == 0, columns=layer == 0 and head < ABREAST)
-    words = f"{head + 1}  {part.descriptions[layer][head]}"
-    _write(figure, x, y + SIDE + 0.12, words, size=9, color=QUIET)
+    _write_labels(axes, part, rows=head % ABREAST == 0, columns=layer == 0 and head < ABREAST)
+    caption = f"{head + 1}  {part.descriptions[layer][head]}"
+    _write(figure, x, y + SIDE + 0.12, caption, size=9, color=QUIET)
     if head == 0:
         axes.set_ylabel(f"layer {layer + 1}", color=INK, fontsize=10, labelpad=3)
 
 
 def _write(figure: Any, x: float, y: float, text: str, **style: Any) -> None:
-    """Write a line whose middle stands y inches from the top; a dollar sign is a dollar sign."""
+    """Write a line centred y inches from the top, without parsing math."""
     wide, high = figure.get_size_inches()
     figure.text(x / wide, 1 - y / high, text, va="center", parse_math=False, **style)
 
 
 def _axes(figure: Any, x: float, y: float, side: float) -> Any:
-    """Return a square whose top left corner stands at (x, y) inches from the top left."""
+    """Return square axes with the top left corner at (x, y) inches from the top left."""
     wide, high = figure.get_size_inches()
     return figure.add_axes((x / wide, 1 - (y + side) / high, side / wide, side / high))
 
@@ -131,36 +128,36 @@ def _draw_map(axes: Any, weights_TS: Any, colours: Sequence[str], gamma: float) 
     axes.set_yticks([])
 
 
-def _write_words(axes: Any, part: Maps, *, rows: bool, columns: bool) -> None:
+def _write_labels(axes: Any, part: Maps, *, rows: bool, columns: bool) -> None:
     if columns:
-        places = _places(part.keys)
+        places = _label_places(part.keys)
         axes.xaxis.tick_top()
         axes.set_xticks(places, [_short(part.keys[place]) for place in places])
-        axes.tick_params(axis="x", labelrotation=90, labelsize=_letter(part.keys), colors=INK)
+        axes.tick_params(axis="x", labelrotation=90, labelsize=_label_size(part.keys), colors=INK)
     if rows:
-        places = _places(part.queries)
+        places = _label_places(part.queries)
         axes.set_yticks(places, [_short(part.queries[place]) for place in places])
-        axes.tick_params(axis="y", labelsize=_letter(part.queries), colors=INK)
+        axes.tick_params(axis="y", labelsize=_label_size(part.queries), colors=INK)
     axes.tick_params(pad=2, length=0)
     for label in (*axes.get_xticklabels(), *axes.get_yticklabels()):
         label.set_parse_math(False)
 
 
-def _places(words: Sequence[str]) -> range:
-    return range(0, len(words), -(-len(words) // MOST_LABELS))
+def _label_places(labels: Sequence[str]) -> range:
+    return range(0, len(labels), -(-len(labels) // MOST_LABELS))
 
 
-def _letter(words: Sequence[str]) -> float:
-    """Size of a letter so that the words of one side do not touch."""
-    return max(3.0, min(9.0, 0.95 * 72 * SIDE / len(_places(words))))
+def _label_size(labels: Sequence[str]) -> float:
+    """Return the font size at which labels do not overlap."""
+    return max(3.0, min(9.0, 0.95 * 72 * SIDE / len(_label_places(labels))))
 
 
-def _short(word: str) -> str:
-    return word if len(word) <= 9 else f"{word[:8]}…"
+def _short(label: str) -> str:
+    return label if len(label) <= 9 else f"{label[:8]}…"
 
 
 def _draw_similarity(axes: Any, similarity_HH: Any, *, first: bool) -> None:
-    """Draw how alike the heads of a layer are, with figures while there is room for them."""
+    """Draw the similarity of a layer's heads, with values for few heads."""
     _draw_map(axes, similarity_HH, SIMILARITY, 1.0)
     heads = len(similarity_HH)
     axes.set_xticks(range(heads), range(1, heads + 1))
@@ -185,7 +182,7 @@ HEAD_PLANE_SIDE = 3.6
 
 
 def draw_head_plane(maps: AttentionMaps, path: Path) -> None:
-    """Draw a row for every part of the model: its plane, and its layers."""
+    """Draw a row per part of the model: the plane of its heads, and their similarity by layer."""
     pyplot = load_pyplot("the plane of heads")
     rows = len(maps.parts)
     figure, axes = pyplot.subplots(

@@ -1,4 +1,4 @@
-"""The learning curve of a run as one picture: loss, the validation metric, the learning rate."""
+"""The learning curve of a run: loss, the validation metric, the learning rate."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,11 +13,11 @@ _TRAIN, _VALID, _SCORE, _RATE = "#9fb3c8", "#0b69a3", ORANGE, QUIET
 
 
 def draw_curve(records: Sequence[dict[str, Any]], path: Path, *, title: str) -> None:
-    """Draw the records of a run's log to a PNG."""
+    """Draw the records of a run's log."""
     updates = [record for record in records if record["event"] == "update"]
     evaluations = [record for record in records if record["event"] == "evaluation"]
     if not updates:
-        raise InputError(f"{path}: the log holds no update yet; there is no curve to draw")
+        raise InputError(f"{path}: the log has no update yet, so there is no curve to draw")
     pyplot = load_pyplot("the learning curve")
     figure, (top, bottom) = pyplot.subplots(
         2,
@@ -55,7 +55,7 @@ def _draw_loss(axes: Any, updates: list[dict[str, Any]], evaluations: list[dict[
 
 
 def _limits(values: list[float]) -> tuple[float, float]:
-    """Leave the first updates out: they would squeeze all that matters into a thin band."""
+    """Return axis limits without the first updates, which would compress the rest."""
     low, high = min(values), sorted(values)[int(0.97 * (len(values) - 1))]
     span = high - low or 1.0
     return low - 0.12 * span, high + 0.15 * span
@@ -104,7 +104,7 @@ def _name_line(
     *,
     above: bool,
 ) -> None:
-    """Write a line's name beside its last point, which reads faster than a legend."""
+    """Write a line's name beside its last point."""
     axes.annotate(
         f"{name} {values[-1]:.2f}",
         (steps[-1], values[-1]),
@@ -117,5 +117,5 @@ def _name_line(
 
 
 def _column(records: list[dict[str, Any]], name: str) -> tuple[list[float], list[float]]:
-    found = [record for record in records if name in record]
-    return [record["step"] for record in found], [record[name] for record in found]
+    selected = [record for record in records if name in record]
+    return [record["step"] for record in selected], [record[name] for record in selected]

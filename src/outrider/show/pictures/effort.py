@@ -1,4 +1,4 @@
-"""What tokens take, and how far heads look, as pictures."""
+"""Pictures of the computation per token, and of attention spans."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -10,23 +10,25 @@ __all__ = ["draw_effort", "draw_spans"]
 
 
 def draw_effort(parts: Sequence[Effort], path: Path) -> None:
-    """Draw a bar for every token, a panel for every part."""
+    """Draw a bar per token, a panel per part."""
     pyplot = load_pyplot("the picture of the steps")
-    widest = max(len(one.labels) for one in parts)
+    widest = max(len(part.labels) for part in parts)
     size = (max(4.0, 0.32 * widest + 1.2), 2.3 * len(parts))
     figure, axes = pyplot.subplots(len(parts), 1, figsize=size, squeeze=False, layout="constrained")
     try:
-        for (panel,), one in zip(axes, parts, strict=True):
+        for (panel,), part in zip(axes, parts, strict=True):
             style_axes(panel, labelsize=8)
-            places = range(len(one.labels))
-            panel.bar(places, one.taken_T.numpy(), color=TEAL, width=0.7)
-            panel.set_xticks(list(places), one.labels, rotation=90)
+            places = range(len(part.labels))
+            panel.bar(places, part.taken_T.numpy(), color=TEAL, width=0.7)
+            panel.set_xticks(list(places), part.labels, rotation=90)
             for label in panel.get_xticklabels():
                 label.set_parse_math(False)
-            panel.set_xlim(-0.8, widest - 0.2)  # a token is as wide in every panel
-            panel.set_ylim(0, one.most)
+            panel.set_xlim(-0.8, widest - 0.2)  # equally wide bars in all panels
+            panel.set_ylim(0, part.most)
             panel.yaxis.get_major_locator().set_params(integer=True)
-            title = f"{one.part}: {one.unit} of {one.most}, mean {float(one.taken_T.mean()):.2f}"
+            title = (
+                f"{part.part}: {part.unit} of {part.most}, mean {float(part.taken_T.mean()):.2f}"
+            )
             panel.set_title(title, fontsize=10, color=INK, loc="left")
         save_figure(figure, path, dpi=120)
     finally:
@@ -34,7 +36,7 @@ def draw_effort(parts: Sequence[Effort], path: Path) -> None:
 
 
 def draw_spans(spans: Spans, path: Path) -> None:
-    """Draw the soft mask of every head over the distance, a panel for every layer."""
+    """Draw the soft mask of every head by distance, a panel per layer."""
     pyplot = load_pyplot("the picture of the spans")
     layers = len(spans.names)
     length = min(spans.longest + spans.ramp, int(spans.span_LH.max()) + 2 * spans.ramp)

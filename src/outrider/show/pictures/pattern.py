@@ -1,4 +1,4 @@
-"""A pattern as a picture: query rows, key columns; what is seen, and what is computed for it."""
+"""An attention pattern: query rows, key columns; the pairs seen, and the pairs computed."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,17 +17,17 @@ Pairs = NDArray[np.bool_]
 
 SEEN, OWN, WASTE = GREEN, HEAT[3], "#f2b591"
 CELLS = 128
-"""Squares on a side at most; a longer text shares them."""
+"""Maximum cells per side; longer texts are pooled."""
 FAINTEST = 0.3
-"""Colour of a square of which hardly anything is seen; nothing at all is empty."""
+"""Opacity of a cell of which hardly anything is seen."""
 LINE = 115
-"""Letters of the line under the title."""
+"""Characters of the line below the title."""
 PANEL = 3.5
 """Inches."""
 
 
 def draw_pattern(pattern: "Pattern", path: Path) -> None:
-    """Draw a pattern to a PNG: a line of two panels for every group of heads that share one."""
+    """Draw a pattern: a line of two panels for every group of heads that share one."""
     pyplot = load_pyplot("the picture of a pattern")
     rows = len(pattern.heads)
     size = (2 * PANEL + 0.5, rows * (PANEL + 0.3) + 0.9 + (0.25 if pattern.reason else 0))
@@ -43,8 +43,8 @@ def draw_pattern(pattern: "Pattern", path: Path) -> None:
         line = line if len(line) <= LINE else f"{line[: LINE - 1]}…"
         figure.text(0.02, 1 - 0.45 / size[1], line, fontsize=9, color=QUIET)
         if pattern.reason:
-            why = f"Computed: {pattern.reason}."
-            figure.text(0.02, 1 - 0.68 / size[1], why, fontsize=9, color=INK)
+            reason = f"Computed: {pattern.reason}."
+            figure.text(0.02, 1 - 0.68 / size[1], reason, fontsize=9, color=INK)
         _draw_legend(figure)
         save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
     finally:
@@ -52,7 +52,7 @@ def draw_pattern(pattern: "Pattern", path: Path) -> None:
 
 
 def pooled(pairs_TT: Pairs, cells: int) -> NDArray[np.float64]:
-    """Return shares of pairs in at most `cells` x `cells` squares of equal size."""
+    """Return the shares of pairs in at most `cells` x `cells` cells of equal size."""
     size = -(-len(pairs_TT) // cells)
     edges = np.arange(0, len(pairs_TT), size)
     sums = np.add.reduceat(np.add.reduceat(pairs_TT.astype(np.float64), edges, 0), edges, 1)
@@ -77,7 +77,7 @@ def _heads(heads: tuple[int, ...]) -> str:
 
 
 def _colours(seen_TT: Pairs, computed_TT: Pairs) -> Any:
-    """Blend what is seen, what is computed in vain, and the own token over an empty ground."""
+    """Blend seen pairs, pairs computed but masked, and the diagonal over the background."""
     own_TT = np.eye(len(seen_TT), dtype=bool)
     layers = ((computed_TT & ~seen_TT, WASTE), (seen_TT, SEEN), (seen_TT & own_TT, OWN))
     size = pooled(own_TT, CELLS).shape
@@ -92,7 +92,7 @@ def _colours(seen_TT: Pairs, computed_TT: Pairs) -> Any:
 def _draw(axes: Any, colours: Any, title: str, length: int) -> None:
     cells = len(colours)
     axes.imshow(colours, interpolation="nearest")
-    if cells == length:  # a square is a token: part them by thin lines
+    if cells == length:  # a cell per token: separate them by thin lines
         edges = np.arange(cells - 1) + 0.5
         width = 0.5 if cells <= 64 else 0.25
         axes.hlines(edges, -0.5, cells - 0.5, color="white", linewidth=width)

@@ -1,7 +1,7 @@
-"""A tandem decoding as a picture: a line of tokens for every round, coloured by what they became.
+"""A tandem decoding: a line of tokens per round, coloured by kind.
 
-Everything is laid out in points from the top left, so that a long text gives a tall picture and
-letters keep their size.
+Coordinates are points from the top left, so that a long text gives a taller picture with letters of
+the same size.
 """
 
 from collections.abc import Callable, Sequence
@@ -17,11 +17,11 @@ WIDTH, MARGIN, INDENT = 760.0, 28.0, 34.0
 LETTER, CHIP, LINE, GAP = 11.0, 19.0, 25.0, 4.0
 
 Measure = Callable[[str], float]
-"""The width of a text at the size of the tokens, in points."""
+"""Returns the width of a text in points, at the size of the tokens."""
 
 
 class Chip(NamedTuple):
-    """A token on its coloured ground, and where it goes."""
+    """A token on its coloured background, and its position."""
 
     label: str
     kind: Kind
@@ -31,7 +31,7 @@ class Chip(NamedTuple):
 
 
 def draw_tandem(trace: Trace, path: Path) -> None:
-    """Draw how a text came about to a PNG."""
+    """Draw a tandem decoding."""
     pyplot = load_pyplot("the picture of a tandem decoding")
     figure = pyplot.figure(dpi=150, facecolor="white")
     try:
@@ -48,7 +48,7 @@ def draw_tandem(trace: Trace, path: Path) -> None:
 
 
 class _Page:
-    """Draws downwards and remembers how far it has come."""
+    """Draws from top to bottom; `y` is the current height."""
 
     def __init__(self, figure: Any) -> None:
         self.figure = figure
@@ -58,7 +58,7 @@ class _Page:
         self._renderer = figure.canvas.get_renderer()
 
     def width(self, text: str, size: float = LETTER) -> float:
-        """Measure a text in points."""
+        """Return the width of a text in points."""
         from matplotlib.font_manager import FontProperties
 
         font = FontProperties(size=size)
@@ -66,12 +66,12 @@ class _Page:
         return float(pixels * 72 / self.figure.dpi)
 
     def write(self, x: float, y: float, text: str, **style: Any) -> None:
-        """Write a text whose middle is at height y; a dollar sign is a dollar sign."""
+        """Write a text centred at height y, without parsing math."""
         style = {"size": LETTER, "color": INK, "va": "center_baseline", **style}
         self.axes.text(x, y, text, parse_math=False, **style)
 
     def heading(self, name: str, text: str) -> None:
-        """Write a whole text in as many lines as it needs."""
+        """Write a text, wrapped to the page width."""
         left = MARGIN + 54
         lines = _wrap(text, self.width, WIDTH - MARGIN - left)
         self.write(MARGIN, self.y + LINE / 2, name, color=QUIET, size=9)
@@ -81,7 +81,7 @@ class _Page:
         self.y += 8
 
     def legend(self, kinds: Sequence[Kind]) -> None:
-        """Say what the colours mean."""
+        """Draw the legend."""
         self.y += 6
         x = MARGIN
         for kind in kinds:
@@ -101,7 +101,7 @@ class _Page:
             self.chip(chip)
 
     def chip(self, chip: Chip, *, height: float = CHIP) -> None:
-        """Draw a token on its ground; a refused one is struck through."""
+        """Draw a token; a refused one is struck through."""
         from matplotlib.patches import FancyBboxPatch
 
         ground, ink = TOKENS[chip.kind]
@@ -122,7 +122,7 @@ class _Page:
             self.axes.plot(ends, [centre, centre], color=ink, linewidth=1.1)
 
     def figures(self, trace: Trace) -> None:
-        """Write the sums, and a bar for each place of a draft."""
+        """Write the totals, and a bar for each position of a draft."""
         self.y += 10
         self.axes.plot([MARGIN, WIDTH - MARGIN], [self.y, self.y], color=GRID, linewidth=1)
         self.y += 10
@@ -153,7 +153,7 @@ class _Page:
         self.write(middle, self.y + high + 12, str(place), size=9, ha="center", color=QUIET)
 
     def save(self, path: Path) -> None:
-        """Give the picture the height it has come to need."""
+        """Set the height of the picture and write it."""
         height = self.y + MARGIN
         self.axes.set_xlim(0, WIDTH)
         self.axes.set_ylim(height, 0)
@@ -162,11 +162,11 @@ class _Page:
 
 
 def _place(spans: Sequence[Span], y: float, width: Measure) -> tuple[list[Chip], float]:
-    """Set chips side by side and break the line where it is full; return where the next starts."""
+    """Lay out chips with line breaks; return them and the height of the next line."""
     left = MARGIN + INDENT
     chips, x = [], left
     for span in spans:
-        # A word that starts with a space stands apart from the one before it.
+        # Separate a word that starts with a space from the word before it.
         if x > left:
             x += GAP + (3 if span.ends or span.text[:1].isspace() else 0)
         label = span.label
@@ -178,16 +178,16 @@ def _place(spans: Sequence[Span], y: float, width: Measure) -> tuple[list[Chip],
     return chips, y + LINE
 
 
-def _wrap(text: str, width: Measure, room: float) -> list[str]:
-    """Break a text into lines that fit; a word that does not fit alone is cut."""
+def _wrap(text: str, width: Measure, limit: float) -> list[str]:
+    """Break a text into lines of at most `limit` points; longer words are cut."""
     lines = [""]
     for word in " ".join(text.split()).split(" "):
         longer = f"{lines[-1]} {word}".strip()
-        if width(longer) <= room:
+        if width(longer) <= limit:
             lines[-1] = longer
             continue
         lines.append(word)
-        while width(lines[-1]) > room:
-            share = max(1, int(len(lines[-1]) * room / width(lines[-1])))
+        while width(lines[-1]) > limit:
+            share = max(1, int(len(lines[-1]) * limit / width(lines[-1])))
             lines[-1:] = [lines[-1][:share], lines[-1][share:]]
     return [line for line in lines if line] or [""]

@@ -38,27 +38,29 @@ class LikelihoodScore:
     tokens: int
     characters: int
     words: int = 0
-    """Words between white space, and line ends, as is the custom with WikiText."""
+    """Words separated by white space, plus line ends, as is usual for WikiText."""
     perplexity_per_word: float | None = None
-    """Comparable between tokenizers; None where no words were counted."""
+    """Comparable between tokenizers; None without words."""
 
 
 def evaluate_text(
     folder: Path, *, text: Path, tail: float = 1.0, counted: Path | None = None, order: int = 3
 ) -> dict[str, Any]:
-    """Predict the last `tail` share of a text, counted in characters.
+    """Score the last `tail` share of a text, measured in characters.
 
-    With `counted`, the text the model learnt from, so does a model that only counts n-grams of up
-    to `order` of the same tokens. A masked language model is asked for tokens that are hidden.
+    With `counted`, the training text, an n-gram model of up to `order` tokens is scored too. A
+    masked language model predicts hidden tokens.
     """
     masked = load_masked_lm(folder)
     if masked is not None:
         if counted is not None:
-            raise ConfigError("--ngram", f"{folder} reads from both sides; leave it out")
+            raise ConfigError(
+                "--ngram", f"does not apply to a masked language model ({folder}); leave it out"
+            )
         return _evaluate_masked(masked, folder, text, tail)
     model = load_model(folder)
     if not isinstance(model, LanguageModel):
-        raise ModelError(f"{folder}: translates; test it with --source and --reference")
+        raise ModelError(f"{folder}: is a translation model; use --source and --reference")
     model.eval()
     tokenizer, part = load_tokenizer(folder), _tail(text, tail)
     context, memory = model.config.max_positions, model.config.memory
@@ -67,18 +69,18 @@ def evaluate_text(
         "characters": len(part),
         "words": len(part.split()) + part.count("\n"),
     }
-    began = time.monotonic()
+    start_time = time.monotonic()
     tokens = tokenizer.encode(part)
     if memory:
-        likely = score_segments(model, tokens, segment=context, memory=memory, **sizes)
+        score = score_segments(model, tokens, segment=context, memory=memory, **sizes)
     else:
-        likely = score_text(model, tokens, context=context, overlap=context // 2, **sizes)
-    scores = asdict(likely)
+        score = score_text(model, tokens, context=context, overlap=context // 2, **sizes)
+    scores = asdict(score)
     if counted is not None:
-        words = NgramModel(
+        ngram = NgramModel(
             tokenizer.encode(read_text(counted)), order=order, vocab_size=tokenizer.vocab_size
         )
-        mean = words.nats(tokens, start=tokenizer.bos_id) / len(tokens)
+        mean = ngram.nats(tokens, start=tokenizer.bos_id) / len(tokens)
         bits = mean * len(tokens) / math.log(2) / len(part)
         scores |= {"ngram_perplexity": math.exp(mean), "ngram_bits_per_character": bits}
         scores["ngram_order"] = order
@@ -88,7 +90,7 @@ def evaluate_text(
         "tail": tail,
         "context": context,
         "memory": memory,
-        "seconds": round(time.monotonic() - began, 2),
+        "seconds": round(time.monotonic() - start_time, 2),
         **origin(folder, text=text, **({} if counted is None else {"counted": counted})),
     }
 
@@ -96,15 +98,15 @@ def evaluate_text(
 def _evaluate_masked(model: MaskedLm, folder: Path, text: Path, tail: float) -> dict[str, Any]:
     tokenizer = add_mask(load_tokenizer(folder))
     if tokenizer.mask_id != model.config.mask_token_id:
-        raise ModelError(f"{folder}: its tokenizer and its config.json do not belong together")
-    began = time.monotonic()
+        raise ModelError(f"{folder}: its tokenizer and its config.json do not match")
+    start_time = time.monotonic()
     tokens = tokenizer.encode(_tail(text, tail))
     return {
         "task": "masked_lm",
         "scores": asdict(score_masked(model, tokens, Masking.of(tokenizer))),
         "tail": tail,
         "context": model.config.max_positions,
-        "seconds": round(time.monotonic() - began, 2),
+        "seconds": round(time.monotonic() - start_time, 2),
         **origin(folder, text=text),
     }
 
@@ -127,8 +129,9 @@ def score_text(
 ) -> LikelihoodScore:
     """Predict every token once, each from at most `context` tokens before it.
 
-    The text is read in windows of `context` tokens; a window's first `overlap` ones were predicted
-    in the window before and only serve as context. The first token is predicted from `start`.
+    The text is read in windows of `context` tokens; a window's first `overlap` tokens were
+    predicted in the window before and serve as context only. The first token is predicted from
+    `start`.
     """
     if not tokens:
         raise InputError("the text holds no token; there is nothing to predict")
@@ -150,18 +153,18 @@ def score_segments(
     memory: int,
     words: int = 0,
 ) -> LikelihoodScore:
-    """Predict every token once, segment by segment, remembering `memory` tokens before each.
+    """Predict every token once, segment by segment, with a memory of `memory` tokens before each.
 
-    A token sees at least `memory` tokens before it, and nothing is computed twice.
+    A token attends to at least `memory` tokens before it, and nothing is computed twice.
     """
     if not tokens:
         raise InputError("the text holds no token; there is nothing to predict")
     ids = torch.tensor([[start, *tokens]], device=next(model.parameters()).device)
-    known, total = model.new_memory(1, memory), 0.0
+    state, total = model.new_memory(1, memory), 0.0
     for begin in range(0, len(tokens), segment):
         inputs_BT, targets_BT = ids[:, begin : begin + segment], ids[:, begin + 1 :][:, :segment]
-        output = model(input_ids=inputs_BT[:, : targets_BT.shape[1]], memory=known)
-        known = output.memory
+        output = model(input_ids=inputs_BT[:, : targets_BT.shape[1]], memory=state)
+        state = output.memory
         total += _nll(output.logits, targets_BT)
     return _score(total, tokens=len(tokens), characters=characters, words=words)
 
@@ -182,7 +185,7 @@ def _score(total: float, *, tokens: int, characters: int, words: int) -> Likelih
 def _windows(
     ids: Tensor, *, context: int, overlap: int, batch: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
-    """Yield batches of equally long windows: inputs, and targets, -1 where already scored."""
+    """Yield batches of equally long windows: inputs, and targets with -1 where already scored."""
     assert 0 <= overlap < context
     last = len(ids) - 1
     pending: list[tuple[Tensor, Tensor]] = []
@@ -206,7 +209,8 @@ def _windows(
 
 
 def _stack(windows: list[tuple[Tensor, Tensor]]) -> tuple[Tensor, Tensor]:
-    return torch.stack([one[0] for one in windows]), torch.stack([one[1] for one in windows])
+    inputs, targets = zip(*windows, strict=True)
+    return torch.stack(inputs), torch.stack(targets)
 
 
 @torch.inference_mode()
@@ -216,7 +220,7 @@ def _window_nll(model: nn.Module, inputs_BT: Tensor, targets_BT: Tensor) -> floa
 
 
 def _nll(logits_BTV: Tensor, targets_BT: Tensor) -> float:
-    """Negative log-likelihood of all targets in nats; a target of -1 does not count."""
+    """Return the negative log-likelihood of all targets in nats; targets of -1 are ignored."""
     log_p_BTV = torch.log_softmax(logits_BTV.float(), dim=-1)
     picked_BT = log_p_BTV.gather(2, targets_BT.clamp(min=0)[..., None]).squeeze(2)
     return -float((picked_BT * (targets_BT >= 0)).sum(dtype=torch.float64))

@@ -1,15 +1,13 @@
-"""Attention weights of every head while a model reads and writes one text.
+"""Attention weights of every head on one text, and their similarity.
 
     similarity of two heads = 1 - mean over queries of sqrt(JS(p, q))
 
 JS is the Jensen-Shannon divergence of their weights in bits: two heads that attend to the same
-tokens have similarity 1, two that share no token 0.
+tokens have similarity 1, two without a common token 0.
 
-All heads of a stack as points of a plane: near each other where they look at the same tokens.
-
-Classical multidimensional scaling (Torgerson, 1952): with D the distances of the heads, 1 less
-their similarity, and J taking means away, -J D^2 J / 2 holds the inner products of points that lie
-that far apart; its first two eigenvectors are the plane that keeps most of them.
+`head_plane` maps all heads of a stack to a plane by classical multidimensional scaling (Torgerson,
+1952): with D the distances (1 - similarity) and J the centring matrix, -J D^2 J / 2 holds the inner
+products of points at these distances; its first two eigenvectors span the plane.
 """
 
 import math
@@ -47,9 +45,9 @@ __all__ = [
 
 START, END, SPACE, BREAK = "▸", "■", "␣", "↵"
 LONGEST = 256
-"""Most tokens of a text: the maps of a longer one can neither be drawn nor read."""
+"""Maximum tokens of a text; maps of longer texts are unreadable."""
 FOCUSED = 0.4
-"""Share of its weight above which a head is described by one place."""
+"""Share of its weight above which a head is described by a single position."""
 
 
 @dataclass(frozen=True)
@@ -64,28 +62,28 @@ class Maps:
 
     @property
     def similarity_LHH(self) -> Tensor:
-        """How alike the heads of every layer are."""
+        """Similarity of the heads of every layer."""
         return torch.stack([head_similarity(layer_HTS) for layer_HTS in self.weights_LHTS])
 
     @property
     def descriptions(self) -> list[list[str]]:
-        """What each head of each layer attends to, in a few words."""
+        """A short description of what each head attends to."""
         own = self.queries == self.keys
         return [[describe_head(w_TS, own=own) for w_TS in heads] for heads in self.weights_LHTS]
 
 
 @dataclass(frozen=True)
 class AttentionMaps:
-    """Everything that is looked at, for one text."""
+    """The maps of a model on one text."""
 
     text: str
     output: str | None
-    """What the model wrote; None where it only read."""
+    """The model's output; None if it generates none."""
     parts: tuple[Maps, ...]
 
 
 def read_maps(loaded: Translator | Generator, text: str) -> AttentionMaps:
-    """Run one text through a model; an encoder-decoder also writes, greedily."""
+    """Run one text through a model; an encoder-decoder also generates, greedily."""
     assert isinstance(loaded.backend, TorchBackend)
     if isinstance(loaded, Generator):
         return _read(loaded, loaded.backend, text)
@@ -93,7 +91,7 @@ def read_maps(loaded: Translator | Generator, text: str) -> AttentionMaps:
 
 
 def head_similarity(weights_HTS: Tensor) -> Tensor:
-    """Return how alike heads are, [H, H]; queries with nothing to choose do not count."""
+    """Return the similarity of heads, [H, H]; queries with a single key are ignored."""
     p_HTS = weights_HTS.double().abs()
     p_HTS = p_HTS / p_HTS.sum(-1, keepdim=True).clamp(min=1e-30)
     chosen_T = (p_HTS > 0).any(0).sum(-1) > 1
@@ -110,7 +108,7 @@ def head_similarity(weights_HTS: Tensor) -> Tensor:
 def describe_head(weights_TS: Tensor, *, own: bool) -> str:
     """Describe where a head attends, or to how many tokens (exp of the entropy).
 
-    `own` says that queries and keys are the same tokens.
+    `own` means that queries and keys are the same tokens.
     """
     w_TS = weights_TS.double()
     total = max(float(w_TS.sum()), 1e-30)
@@ -128,50 +126,48 @@ def describe_head(weights_TS: Tensor, *, own: bool) -> str:
 
 def _check_drawable(model: Seq2Seq | LanguageModel | MaskedLm) -> None:
     if model.config.position in ("bucketed", "distance"):
-        raise InputError(
-            "this model's scores have a bias by distance, which no map is drawn of yet"
-        )
+        raise InputError("this model's scores have a bias by distance, which maps do not show yet")
 
 
 @torch.inference_mode()
 def _translate(loaded: Translator, backend: TorchBackend, text: str) -> AttentionMaps:
     pieces = loaded.requests([text], DecodeSettings(), split=False)[0]
     if len(pieces) != 1:
-        what = "nothing to read" if not pieces else f"cut into {len(pieces)} pieces"
-        raise InputError(f"this text is {what}; give one sentence")
+        problem = "empty" if not pieces else f"cut into {len(pieces)} pieces"
+        raise InputError(f"this text is {problem}; give one sentence")
     result = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0]
-    source, written = list(pieces[0].source), loaded.turned(result.tokens)
-    _check_length(source, written)
+    source, output = list(pieces[0].source), loaded.turned(result.tokens)
+    _check_length(source, output)
     model = backend.model
     assert not isinstance(model, LanguageModel)
     _check_drawable(model)
-    fed = [*pieces[0].opening(backend), *written]
+    fed = [*pieces[0].opening(backend), *output]
     source_1S = torch.tensor([source], device=backend.device)
-    reader = model.pretrained
-    ours = None if reader is None else reader.stack
-    stack = model.encoder if ours is None else ours
+    pretrained = model.pretrained
+    pretrained_stack = None if pretrained is None else pretrained.stack
+    stack = pretrained_stack or model.encoder
     with _record_weights(stack) as encoder, _record_weights(model.decoder) as decoder:
         memory_BSD = model.encode(source_1S)
         model.decode(torch.tensor([fed], device=backend.device), memory_BSD)
-    if reader is not None:
-        encoder.own = (
-            reader.attentions(source_1S) if ours is None else reader.read_from(encoder.own)
-        )
+    if pretrained is not None and pretrained_stack is None:
+        encoder.own = pretrained.attentions(source_1S)
+    elif pretrained is not None:
+        encoder.own = pretrained.read_from(encoder.own)
     if model.router is not None:
         assert isinstance(model.encoder, SkippingStack)
-        encoder.leave_out(model.router(source_1S, None)[0], model.encoder.layers)
-    read = token_labels(source, loaded.tokenizer, backend)
-    given = token_labels(fed, loaded.tokenizer, backend)
-    written_next = (*given[1:], END)
+        encoder.mask_skipped(model.router(source_1S, None)[0], model.encoder.layers)
+    source_labels = token_labels(source, loaded.tokenizer, backend)
+    target_labels = token_labels(fed, loaded.tokenizer, backend)
+    next_labels = (*target_labels[1:], END)
     parts = []
     if encoder.own:
         title = "the source looks at itself"
-        parts.append(Maps("encoder", title, read, read, encoder.own_LHTS()))
-    if decoder.own:  # a recurrent decoder does not look back
+        parts.append(Maps("encoder", title, source_labels, source_labels, encoder.own_LHTS()))
+    if decoder.own:  # a recurrent decoder has no self-attention
         title = "the output looks back at itself"
-        parts.append(Maps("decoder", title, given, given, decoder.own_LHTS()))
+        parts.append(Maps("decoder", title, target_labels, target_labels, decoder.own_LHTS()))
     title = "the next word looks at the source"
-    parts.append(Maps("cross", title, written_next, read, decoder.cross_LHTS()))
+    parts.append(Maps("cross", title, next_labels, source_labels, decoder.cross_LHTS()))
     return AttentionMaps(text, result.text, tuple(parts))
 
 
@@ -195,15 +191,15 @@ def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
 
 @torch.inference_mode()
 def read_masked_maps(model: MaskedLm, tokenizer: Tokenizer, text: str) -> AttentionMaps:
-    """Let a masked language model read one text, of which nothing is hidden."""
+    """Run one text through a masked language model, without hidden tokens."""
     config = model.config
-    read = [config.bos_token_id, *tokenizer.encode(text), config.end_tokens[0]]
-    _check_length(read)
+    ids = [config.bos_token_id, *tokenizer.encode(text), config.end_tokens[0]]
+
     _check_drawable(model)
     with _record_weights(model.encoder) as encoder:
-        model.hidden(torch.tensor([read], device=model.device))
+        model.hidden(torch.tensor([ids], device=model.device))
     special = {config.bos_token_id: START, **dict.fromkeys(config.end_tokens, END)}
-    labels = _labels(read, tokenizer, special)
+    labels = _labels(ids, tokenizer, special)
     title = "the text looks at itself"
     return AttentionMaps(text, None, (Maps("text", title, labels, labels, encoder.own_LHTS()),))
 
@@ -216,16 +212,16 @@ def _check_length(*rows: Sequence[int]) -> None:
 
 
 class _Recorder:
-    """Weights of every layer, filled in while a model runs."""
+    """Attention weights of every layer, recorded during a run."""
 
     def __init__(self) -> None:
         self.own: list[Tensor] = []
         self.cross: list[Tensor] = []
 
-    def leave_out(self, active_S: Tensor, layers: Collection[int]) -> None:
-        """In layers that skip, tokens that take no part look nowhere."""
+    def mask_skipped(self, active_S: Tensor, layers: Collection[int]) -> None:
+        """Set the weights of skipped tokens to zero in the layers that skip."""
         if not active_S.any():
-            raise InputError("this model's encoder leaves out every token of this text (skip)")
+            raise InputError("this model's encoder skips every token of this text")
         for layer in layers:
             self.own[layer] = self.own[layer] * active_S[:, None]
 
@@ -263,7 +259,7 @@ def _record_weights(stack: Stack) -> Iterator[_Recorder]:
 def token_labels(
     ids: Sequence[int], tokenizer: Tokenizer, backend: TorchBackend
 ) -> tuple[str, ...]:
-    """What each token adds to the text; a symbol for white space and special tokens."""
+    """Return the text that each token adds; a symbol for white space and special tokens."""
     return _labels(ids, tokenizer, {backend.start: START, **dict.fromkeys(backend.ends, END)})
 
 
@@ -277,25 +273,26 @@ def _labels(
 
 
 def _label(before: Sequence[int], token: int, decode: Callable[[Sequence[int]], str]) -> str:
-    start, whole = decode(before), decode([*before, token])
-    added = whole[len(start) :] if whole.startswith(start) else decode([token])
+    prefix, whole = decode(before), decode([*before, token])
+    added = whole[len(prefix) :] if whole.startswith(prefix) else decode([token])
     return added.strip() or (BREAK if "\n" in added else SPACE)
 
 
 class HeadPlane(NamedTuple):
-    """Where heads lie, and how alike those of one layer are."""
+    """Heads as points of a plane, and the similarity of each layer's heads."""
 
     points_LH2: Tensor
     kept: float
-    """Share of what tells heads apart that the plane shows."""
+    """Share of the variance that the plane shows."""
     alike_L: Tensor
-    """Mean similarity of two heads of a layer; 1 where it has only one."""
+    """Mean similarity of two heads of a layer; 1 for a single head."""
 
     @property
     def trend(self) -> float:
-        """Rank correlation of a layer's number with how alike its heads are, from -1 to 1.
+        """Rank correlation of layer number and similarity of its heads, from -1 to 1.
 
-        1 where every layer's heads are more alike than those of the layer below, 0 for one layer.
+        1 means that every layer's heads are more similar than those of the layer below; 0 for one
+        layer.
         """
         layers = len(self.alike_L)
         if layers < 2:
@@ -306,7 +303,7 @@ class HeadPlane(NamedTuple):
 
 
 def head_plane(part: Maps) -> HeadPlane:
-    """Place all heads of a stack."""
+    """Map all heads of a stack to a plane."""
     layers, heads = part.weights_LHTS.shape[:2]
     similarity = head_similarity(part.weights_LHTS.flatten(0, 1))
     points, kept = in_a_plane(1 - similarity)
@@ -318,7 +315,7 @@ def head_plane(part: Maps) -> HeadPlane:
 
 
 def in_a_plane(distance_NN: Tensor) -> tuple[Tensor, float]:
-    """Return points whose distances are as near these as a plane allows, and the share it keeps."""
+    """Return points of a plane that approximate these distances, and the share of variance kept."""
     count = len(distance_NN)
     centre = torch.eye(count, dtype=torch.float64) - 1 / count
     inner = -centre @ distance_NN.double().square() @ centre / 2
@@ -326,7 +323,7 @@ def in_a_plane(distance_NN: Tensor) -> tuple[Tensor, float]:
     values = values.clamp(min=0)
     top = values[-2:].flip(0)
     points = vectors[:, -2:].flip(1) * top.sqrt()
-    if points.shape[1] < 2:  # one head alone
+    if points.shape[1] < 2:  # a single head
         points = torch.nn.functional.pad(points, (0, 2 - points.shape[1]))
     total = float(values.sum())
     return points, float(top.sum()) / total if total else 1.0

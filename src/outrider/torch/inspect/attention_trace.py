@@ -1,17 +1,13 @@
-"""Which pairs of queries and keys an attention really multiplies, traced while it runs.
+"""Pairs of queries and keys that an attention computes, and the weights it gives.
 
-Four columns of every query and key encode where it comes from: `mark (1, x, x^2, h)` for position x
-and head h. However an attention slices, sorts, scales or pads them, the ratios of these columns
-survive, so the operands of every matrix product show which positions are multiplied. The marks are
-too small beside the other columns to change the result.
+`computed_pairs`: four columns of every query and key encode its origin, `mark (1, x, x^2, h)` for
+position x and head h. The ratios of these columns survive slicing, sorting, scaling and padding, so
+the operands of every matrix product show which positions are multiplied. The marks are too small to
+change the result.
 
-The weights an attention gives, read off its own reference.
-
-    y = W v,  so  v = the unit vectors gives  y = W
-
-Every attention is linear in its values, whatever its pattern, score or normaliser. So nothing has
-to be written a second time: unit vectors go in as values, a few columns at a time because an
-attention may count on values as wide as its queries, and the weights come out.
+`self_weights`: every attention is linear in its values, y = W v, so unit vectors as values give W.
+They are passed a few columns at a time, because an attention may require values as wide as its
+queries.
 """
 
 from typing import Any, NamedTuple
@@ -45,11 +41,11 @@ class Product(NamedTuple):
     query_NT: Tensor
     key_NS: Tensor
     causal: bool
-    """The kernel itself leaves out what lies ahead."""
+    """Whether the kernel masks later keys."""
 
 
-class _Dense(Exception):  # noqa: N818 - ends a run early, no error
-    """One product holds every query and every key."""
+class _Dense(Exception):  # noqa: N818 - control flow, not an error
+    """A single product holds every query and every key."""
 
 
 def marked_heads(attention: AttentionBase, length: int, *, seed: int = 0) -> tuple[Tensor, ...]:
@@ -72,21 +68,21 @@ def marked_heads(attention: AttentionBase, length: int, *, seed: int = 0) -> tup
 
 @torch.no_grad()
 def computed_pairs(attention: AttentionBase, length: int, *, seed: int = 0) -> Tensor | None:
-    """Return the pairs the fast path multiplies, [H, T, T]; None where none could be followed."""
+    """Return the pairs the fast path multiplies, [H, T, T]; None if no product was traced."""
     q, k, v = marked_heads(attention, length, seed=seed)
     with _Products(length) as products:
         attention(q, k, v)
-    if not products.found:
+    if not products.traced:
         return None
     pairs_HTT = torch.zeros(attention.shape.heads, length, length, dtype=torch.bool)
-    for product in products.found:
-        _note(pairs_HTT, product)
+    for product in products.traced:
+        _add_pairs(pairs_HTT, product)
     return pairs_HTT
 
 
 @torch.no_grad()
 def runs_dense(attention: AttentionBase, length: int) -> bool:
-    """Whether a whole pass of this length is one product of everything with everything."""
+    """Whether a pass of this length is a single product of all queries and keys."""
     q, k, v = marked_heads(attention, length)
     try:
         with _Products(length, stop_at_dense=True):
@@ -96,47 +92,46 @@ def runs_dense(attention: AttentionBase, length: int) -> bool:
     return False
 
 
-def _note(pairs_HTT: Tensor, product: Product) -> None:
-    """Mark what one product multiplied, block by block to bound the memory."""
+def _add_pairs(pairs_HTT: Tensor, product: Product) -> None:
+    """Add the pairs of one product, block by block to limit the memory."""
     blocks = zip(product.head_NT, product.query_NT, product.key_NS, strict=True)
     for head_T, query_T, key_S in blocks:
         real_T = query_T >= 0
         head_T, query_T, key_S = head_T[real_T], query_T[real_T], key_S[key_S >= 0]
-        met_TS = torch.ones(len(query_T), len(key_S), dtype=torch.bool)
+        multiplied_TS = torch.ones(len(query_T), len(key_S), dtype=torch.bool)
         if product.causal:
-            met_TS = met_TS.tril(len(key_S) - len(query_T))
+            multiplied_TS = multiplied_TS.tril(len(key_S) - len(query_T))
         at = (head_T[:, None], query_T[:, None], key_S[None])
-        pairs_HTT[at] = pairs_HTT[at] | met_TS
+        pairs_HTT[at] = pairs_HTT[at] | multiplied_TS
 
 
 class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Notes every product of marked queries with marked keys."""
+    """Traces every product of marked queries with marked keys."""
 
     def __init__(self, length: int, *, stop_at_dense: bool = False) -> None:
         super().__init__()  # type: ignore[no-untyped-call]
         self.length = length
         self.stop_at_dense = stop_at_dense
-        self.found: list[Product] = []
+        self.traced: list[Product] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: Any = None
     ) -> Any:
-        """Look at the operands of a product, then let it happen."""
         kwargs = kwargs or {}
         if func is aten._scaled_dot_product_flash_attention_for_cpu.default:
             causal = bool(args[4]) if len(args) > 4 else bool(kwargs.get("is_causal", False))
-            self._look(args[0], args[1], causal)
+            self._trace(args[0], args[1], causal)
         elif func in (aten.bmm.default, aten.mm.default):
-            self._look(args[0], args[1].transpose(-1, -2), False)
+            self._trace(args[0], args[1].transpose(-1, -2), False)
         elif func is aten.baddbmm.default:
-            self._look(args[1], args[2].transpose(-1, -2), False)
+            self._trace(args[1], args[2].transpose(-1, -2), False)
         elif func.namespace == "outrider":
-            # An operator of our own is made of others: run its kernel where they can be seen.
+            # Trace the operators inside the kernel of a custom operator.
             with self:
                 return func.redispatch(ON_CPU, *args, **kwargs)
         return func(*args, **kwargs)
 
-    def _look(self, q: Tensor, k: Tensor, causal: bool) -> None:
+    def _trace(self, q: Tensor, k: Tensor, causal: bool) -> None:
         q, k = (x.reshape(-1, *x.shape[-2:]) for x in (q, k))
         queries, keys = _read(q, self.length), _read(k, self.length)
         if queries is None or keys is None:
@@ -145,29 +140,29 @@ class _Products(TorchDispatchMode):  # type: ignore[no-untyped-call]
             raise _Dense
         if len(k) != len(q):  # key heads shared by several query heads
             keys = tuple(x.repeat_interleave(len(q) // len(k), dim=0) for x in keys)
-        self.found.append(Product(queries[0], queries[1], keys[1], causal))
+        self.traced.append(Product(queries[0], queries[1], keys[1], causal))
 
 
 def _read(x_NTK: Tensor, length: int) -> tuple[Tensor, ...] | None:
-    """Return the head and position of every row, [N, T] each; None where there are no marks."""
+    """Return the head and position of every row, [N, T] each; None without marks."""
     if x_NTK.shape[-1] < 4 or not x_NTK.is_floating_point():
         return None
-    one, x, square, head = x_NTK[..., :4].double().unbind(-1)
-    empty = one == 0
-    one = one.masked_fill(empty, 1.0)
-    x, square, head = x / one, square / one, head / one
+    mark, x, square, head = x_NTK[..., :4].double().unbind(-1)
+    unmarked = mark == 0
+    mark = mark.masked_fill(unmarked, 1.0)
+    x, square, head = x / mark, square / mark, head / mark
     place = x * length
-    wrong = (square - x**2).abs() + (place - place.round()).abs() + (head - head.round()).abs()
-    if empty.all() or (wrong > TOLERANCE * length).masked_fill(empty, False).any():
+    error = (square - x**2).abs() + (place - place.round()).abs() + (head - head.round()).abs()
+    if unmarked.all() or (error > TOLERANCE * length).masked_fill(unmarked, False).any():
         return None
-    return tuple((y.round().long() - 1).masked_fill(empty, -1) for y in (head, place))
+    return tuple((y.round().long() - 1).masked_fill(unmarked, -1) for y in (head, place))
 
 
 @torch.no_grad()
 def self_weights(
     attention: AttentionBase, q_BHTK: Tensor, k_BGTK: Tensor, *, keep_BT: Tensor | None = None
 ) -> Tensor:
-    """Return the weight of every key for every query and head, [B, H, T, T], of a whole pass."""
+    """Return the weights of every query and head over all keys, [B, H, T, T]."""
     batch, groups, length, width = k_BGTK.shape
     unit_TT = torch.eye(length, dtype=k_BGTK.dtype, device=k_BGTK.device)
     columns = []
@@ -181,7 +176,7 @@ def self_weights(
 
 @torch.no_grad()
 def cross_weights(cross: CrossAttention, x_BTD: Tensor, source: Source) -> Tensor:
-    """Return the weight of every source token for every target token and head, [B, H, T, S]."""
+    """Return the weights of every target token and head over the source, [B, H, T, S]."""
     q_BHTK = cross.q(x_BTD).unflatten(-1, (cross.heads, cross.head_width)).transpose(1, 2)
     k_BHSK = source.k_BHSK
     unit_SS = torch.eye(k_BHSK.shape[2], dtype=k_BHSK.dtype, device=k_BHSK.device)

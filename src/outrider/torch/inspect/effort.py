@@ -1,9 +1,7 @@
-"""How much is computed for every token of one text, where that differs from token to token.
+"""Computation per token, and learnt attention spans.
 
 steps    of a shared layer until a token halts (`halting`), or of recurrent cells (`pondering`)
-layers   of an encoder that a token takes part in (`skip`)
-
-How far every head of a model with adaptive spans has learnt to look.
+layers   of an encoder that process a token (`skip`)
 """
 
 from dataclasses import dataclass
@@ -24,24 +22,24 @@ from outrider.torch.nn.stack import Stack
 
 __all__ = ["Effort", "Spans", "read_effort", "read_spans"]
 
-EVEN = "this model computes as much for every token; it has neither halting nor pondering nor skip"
+EVEN = "this model computes the same for every token; it has no halting, pondering or skip"
 
 
 @dataclass(frozen=True)
 class Effort:
-    """What the tokens of one part of a model take."""
+    """Steps or layers of each token in one part of a model."""
 
     part: str
     unit: str
     labels: tuple[str, ...]
     taken_T: Tensor
     most: int
-    """What a token can take at most."""
+    """Maximum for a token."""
 
 
 @torch.inference_mode()
 def read_effort(loaded: Translator | Generator, text: str) -> list[Effort]:
-    """Run one text through a model; an encoder-decoder also writes, greedily."""
+    """Run one text through a model; an encoder-decoder also generates, greedily."""
     backend = loaded.backend
     assert isinstance(backend, TorchBackend)
     model = backend.model
@@ -50,40 +48,43 @@ def read_effort(loaded: Translator | Generator, text: str) -> list[Effort]:
         (request,) = loaded.requests([text], DecodeSettings(max_new_tokens=1))
         fed = request.opening(backend)
         model.hidden(torch.tensor([fed], device=backend.device))
-        found = [_read("text", model.decoder, token_labels(fed, loaded.tokenizer, backend))]
+        parts = [_read("text", model.decoder, token_labels(fed, loaded.tokenizer, backend))]
     else:
         assert isinstance(model, Seq2Seq)
         pieces = loaded.requests([text], DecodeSettings(), split=False)[0]
         if len(pieces) != 1:
             raise InputError("this text has no sentence, or several; give one")
-        written = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0].tokens
+        output = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0].tokens
         source = list(pieces[0].source)
-        fed = [*pieces[0].opening(backend), *loaded.turned(written)]
+        fed = [*pieces[0].opening(backend), *loaded.turned(output)]
         source_1S = torch.tensor([source], device=backend.device)
         memory = model.encode(source_1S)
         model.decode(torch.tensor([fed], device=backend.device), memory)
-        read, given = (token_labels(row, loaded.tokenizer, backend) for row in (source, fed))
+        source_labels, target_labels = (
+            token_labels(row, loaded.tokenizer, backend) for row in (source, fed)
+        )
         active = None if model.router is None else model.router(source_1S, None)[0]
-        found = [_read("encoder", model.encoder, read, active)]
-        found.append(_read("decoder", model.decoder, given))
-    if not (kept := [one for one in found if one is not None]):
+        parts = [_read("encoder", model.encoder, source_labels, active)]
+        parts.append(_read("decoder", model.decoder, target_labels))
+    uneven = [part for part in parts if part is not None]
+    if not uneven:
         raise InputError(EVEN)
-    return kept
+    return uneven
 
 
 def _read(
     part: str, stack: Stack, labels: tuple[str, ...], active_T: Tensor | None = None
 ) -> Effort | None:
-    """Return what a stack just did; None where it does as much for every token."""
+    """Return the effort of the last run of a stack; None if it is equal for all tokens."""
     if isinstance(stack, HaltingStack):
         assert stack.pondered is not None
         steps_T = stack.pondered.steps_BT[0].float().cpu()
         return Effort(part, "steps", labels, steps_T, stack.steps)
     if cells := [m for m in stack.modules() if isinstance(m, PonderingBothWays | PonderingGru)]:
-        found = [cell.pondered.steps_BT[0].float().cpu() for cell in cells if cell.pondered]
-        ways = 2 if isinstance(cells[0], PonderingBothWays) else 1
-        most = ways * len(cells) * cells[0].config.steps
-        return Effort(part, "steps", labels, torch.stack(found).sum(0), most)
+        steps = [cell.pondered.steps_BT[0].float().cpu() for cell in cells if cell.pondered]
+        directions = 2 if isinstance(cells[0], PonderingBothWays) else 1
+        most = directions * len(cells) * cells[0].config.steps
+        return Effort(part, "steps", labels, torch.stack(steps).sum(0), most)
     if isinstance(stack, SkippingStack) and active_T is not None:
         layers, skipping = len(stack.blocks), len(stack.layers)
         taken_T = (layers - skipping) + skipping * active_T.float().cpu()
@@ -109,16 +110,16 @@ class Spans:
 
 @torch.no_grad()
 def read_spans(model: Seq2Seq | LanguageModel) -> Spans:
-    """Read the spans off the weights."""
-    found = {n: m for n, m in model.named_modules() if isinstance(m, Attention)}
-    if not found:
+    """Read the learnt spans of all heads of a model with adaptive spans."""
+    attentions = {n: m for n, m in model.named_modules() if isinstance(m, Attention)}
+    if not attentions:
         raise InputError("no layer of this model has attention of kind adaptive_span")
-    if any(one.config.dynamic for one in found.values()):
+    if any(a.config.dynamic for a in attentions.values()):
         raise InputError("the spans of this model are dynamic: each token has its own")
-    configs = {(one.config.ramp, one.config.max_span) for one in found.values()}
-    if len(configs) > 1 or len({one.shape.heads for one in found.values()}) > 1:
+    configs = {(a.config.ramp, a.config.max_span) for a in attentions.values()}
+    if len(configs) > 1 or len({a.shape.heads for a in attentions.values()}) > 1:
         raise InputError("the layers of this model have spans of different kinds")
     ((ramp, longest),) = configs
-    names = tuple(name.split(".blocks.")[0] + f" {at + 1}" for at, name in enumerate(found))
-    spans = [one.spans()[0, :, 0, 0] for one in found.values()]
+    names = tuple(f"{name.split('.blocks.')[0]} {i + 1}" for i, name in enumerate(attentions))
+    spans = [attention.spans()[0, :, 0, 0] for attention in attentions.values()]
     return Spans(names, torch.stack(spans).float().cpu(), ramp, longest)

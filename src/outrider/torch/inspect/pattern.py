@@ -23,20 +23,20 @@ __all__ = ["HeadPattern", "Pattern", "find_pattern"]
 
 SHAPE = HeadShape(heads=4, kv_heads=4, width=16)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
-"""Lengths to choose from where none is given: the first at which the pattern can be seen."""
+"""Default lengths: the first at which the pattern is visible."""
 SPARSE = 0.3
-"""A pattern can be seen when a query sees at most this share of all tokens."""
+"""A pattern is visible if a query sees at most this share of all tokens."""
 
 
 @dataclass(frozen=True)
 class HeadPattern:
-    """The pattern of the heads that share it."""
+    """A pattern, and the heads that have it."""
 
     heads: tuple[int, ...]
     """Counted from 1."""
     seen_TT: NDArray[np.bool_]
     computed_TT: NDArray[np.bool_] | None
-    """None where the fast path cannot be followed."""
+    """None if the fast path cannot be traced."""
 
     @property
     def seen(self) -> float:
@@ -51,33 +51,33 @@ class HeadPattern:
 
 @dataclass(frozen=True)
 class Pattern:
-    """What `outrider show pattern` shows."""
+    """The result of `outrider show pattern`."""
 
     kind: str
     options: dict[str, Any]
     causal: bool
     length: int
     example: bool
-    """Whether the pattern depends on the tokens; this is then one random example."""
+    """Whether the pattern depends on the tokens; this is then a random example."""
     dense: bool
-    """Whether all pairs are computed in one pass, although the pattern sees fewer."""
+    """Whether all pairs are computed in one pass, although the pattern is sparse."""
     heads: tuple[HeadPattern, ...]
 
     @property
     def settings(self) -> str:
-        """Its options as they are written on the command line."""
+        """The options as on the command line."""
         return "  ".join(f"{name}={show_value(value)}" for name, value in self.options.items())
 
     @property
     def place(self) -> str:
-        """Where it stands and how long it is."""
+        """Encoder or decoder, and the length."""
         place = "in a decoder" if self.causal else "in an encoder"
         example = ", a random example" if self.example else ""
         return f"{place}, {self.length:,} tokens{example}"
 
     @property
     def reason(self) -> str:
-        """Why more is computed than seen, where that needs a word."""
+        """Why more pairs are computed than seen, or ""."""
         if not self.dense:
             return ""
         return (
@@ -92,13 +92,13 @@ def find_pattern(
     causal: bool | None = None,
     length: int | None = None,
 ) -> Pattern:
-    """Build an attention of four heads and look at its pattern.
+    """Build an attention of four heads and return its pattern.
 
     Args:
         kind: Name of the attention.
         options: Its options.
-        causal: Whether it stands in a decoder; by default if it can.
-        length: Tokens; by default so many that the pattern can be seen.
+        causal: Whether it is in a decoder; by default if it supports that.
+        length: Tokens; by default enough to make the pattern visible.
     """
     options = dict(options or {})
     if causal is None:
@@ -114,7 +114,7 @@ def find_pattern(
     computed_HTT = computed_pairs(attention, length)
     heads = tuple(_group_heads(seen_HTT, computed_HTT))
     if not attention.positional:
-        heads = heads[:1]  # every head is another example
+        heads = heads[:1]  # heads differ by chance only
     pairs = length * (length + 1) // 2 if causal else length**2
     sparse = int(seen_HTT.sum()) < len(seen_HTT) * pairs
     return Pattern(

@@ -1,11 +1,11 @@
-"""What a model knows of where tokens stand: codes that are added, or scores that tell distances.
+"""How a model represents positions: added codes, or scores that depend on the distance.
 
     codes     x_p + c_p              cos(c_i, c_j), mean over all i - j = d
-    rotary    q, k turned by p f     score of equal tokens d apart, over that at 0: mean cos(d f)
+    rotary    q, k rotated by p f    score of equal tokens at distance d over 0: mean cos(d f)
     vectors   q . (k + a_(i - j))    cos(a_d, a_0)
-    biases    s(i, j) + b_h(i - j)   b_h(d), a line a head, for a query that asks nothing
+    biases    s(i, j) + b_h(i - j)   b_h(d), a line per head, for a zero query
 
-The first layer is looked at; in our models all layers are told alike, but for what they learned.
+Only the first layer is read; the others differ by their learnt weights at most.
 """
 
 from dataclasses import dataclass
@@ -22,7 +22,7 @@ from outrider.torch.nn.stack import Stack
 __all__ = ["CALCULATED", "PositionMap", "calculated_positions", "read_positions"]
 
 CALCULATED = ("sinusoidal", "coordinate", "rotary", "alibi")
-"""Kinds in which nothing is learned, so that they can be shown without a model."""
+"""Kinds without weights, which can be shown without a model."""
 LEARNED = ("learned", "relative", "distance", "bucketed")
 LIKENESS, NEAR, TURNED, BIAS = (
     "how alike two codes are (cosine)",
@@ -35,26 +35,26 @@ WIDTH, HEADS = 128, 8
 
 @dataclass(frozen=True)
 class PositionMap:
-    """How one part of a model is told where tokens stand."""
+    """How one part of a model represents positions."""
 
     part: str
     kind: str
     meaning: str
-    """What the numbers by distance are."""
+    """Meaning of the values by distance."""
     by_distance_HT: Tensor
-    """A row for every head, or one for all; a column for every distance back, from 0."""
+    """A row per head, or one for all; a column per distance back, from 0."""
     codes_TD: Tensor | None = None
-    """What is added to the embedding at every position, if anything is."""
+    """The codes added to the embeddings, if any."""
 
 
 def calculated_positions(kind: str, length: int) -> list[PositionMap]:
-    """Look at positions that have no weights, as a model 128 wide with 8 heads has them."""
+    """Return the positions of a kind without weights, for a model of width 128 with 8 heads."""
     if kind in LEARNED:
-        raise ConfigError("positions", f"{kind!r} is learned; name a model that has learned it")
+        raise ConfigError("positions", f"{kind!r} is learned; give a model folder")
     if kind not in CALCULATED:
         kinds = [*CALCULATED, *LEARNED]
         hint = nearest(kind, kinds)
-        message = f"{kind!r} is no model folder and no kind{hint}; kinds are {', '.join(kinds)}"
+        message = f"{kind!r} is not a model folder or a kind{hint}; kinds are {', '.join(kinds)}"
         raise ConfigError("positions", message)
     config = LanguageModelConfig(
         vocab_size=4,  # the special tokens
@@ -69,20 +69,19 @@ def calculated_positions(kind: str, length: int) -> list[PositionMap]:
 
 @torch.no_grad()
 def read_positions(model: Seq2Seq | LanguageModel, length: int) -> list[PositionMap]:
-    """Look at the encoder and the decoder of a model, as far as they know positions at all."""
+    """Return the positions of a model's encoder and decoder."""
     parts: list[tuple[str, nn.Module | None, Stack]] = []
     if isinstance(model, Seq2Seq) and model.pretrained is None:
         parts.append(("encoder", model.encoder_position, model.encoder))
     parts.append(("decoder", model.decoder_position, model.decoder))
-    found = [_look(name, model, code, stack, length) for name, code, stack in parts]
-    known = [one for one in found if one is not None]
-    if not known:
+    maps = [_map(name, model, code, stack, length) for name, code, stack in parts]
+    if not (maps_with_positions := [m for m in maps if m is not None]):
         kind = model.config.position
-        raise ConfigError("position", f"this model has {kind!r}: it knows no positions to show")
-    return known
+        raise ConfigError("position", f"this model has {kind!r}: it has no positions to show")
+    return maps_with_positions
 
 
-def _look(
+def _map(
     name: str, model: Seq2Seq | LanguageModel, code: nn.Module | None, stack: Stack, length: int
 ) -> PositionMap | None:
     positions = Positions.upto(length, model.tokens.weight.device)
@@ -90,15 +89,15 @@ def _look(
     if code is not None:
         width = model.config.hidden_size
         codes_TD = code(model.tokens.weight.new_zeros(1, length, width), positions)[0].float().cpu()
-        kind = "sinusoidal" if kind == "alibi" else kind  # an encoder beside a decoder of biases
+        kind = "sinusoidal" if kind == "alibi" else kind  # of an encoder whose decoder has biases
         return PositionMap(name, kind, LIKENESS, _likeness(codes_TD), codes_TD)
     attention: nn.Module = stack.blocks[0].attention
     if stack.bias is not None:
-        nothing = model.tokens.weight.new_zeros(1, 1, length, model.config.head_width)
-        bias_HTT = stack.bias.whole(nothing)[0]
+        zeros_BHTK = model.tokens.weight.new_zeros(1, 1, length, model.config.head_width)
+        bias_HTT = stack.bias.whole(zeros_BHTK)[0]
         return PositionMap(name, kind, BIAS, bias_HTT[:, -1].flip(-1).float().cpu())
     if not isinstance(attention, SelfAttention):
-        return None  # a recurrent core knows the order by itself
+        return None  # recurrent layers need no positions
     if attention.rotary is not None:
         return PositionMap(name, kind, TURNED, _turned(attention.rotary, length))
     if attention.distances is not None:

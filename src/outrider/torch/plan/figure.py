@@ -1,7 +1,4 @@
-"""One number of a plan, and where it comes from.
-
-Time and money: arithmetic over what one device does.
-"""
+"""Figures of a plan, and those for the time and cost of training, distillation and serving."""
 
 import math
 from collections.abc import Iterator
@@ -19,20 +16,21 @@ How = Literal["counted", "measured", "computed", "given"]
 
 @dataclass(frozen=True)
 class Figure:
-    """A line of the table; `key` is its name in the JSON file."""
+    """A row of the table; `key` is its name in the JSON output."""
 
     key: str
     value: float | str
     unit: str
     how: How
-    """Counted on the model itself, measured on this machine, computed from the other figures, or
-    given by the user."""
+    """Counted on the model, measured on this machine, computed from other figures, or given by the
+    user.
+    """
     note: str = ""
-    """What it assumes."""
+    """Assumptions."""
 
 
 def show(figure: Figure) -> str:
-    """Write the value as people read it."""
+    """Format the value."""
     value, unit = figure.value, figure.unit
     if isinstance(value, str):
         return value
@@ -60,7 +58,7 @@ def _duration(seconds: float) -> str:
 
 
 def training(subject: Subject, options: PlanOptions, speed: Speed | None) -> Iterator[Figure]:
-    """Yield what training takes: all tokens shared out, and every update on every device."""
+    """Yield the time and cost of training."""
     train, devices = subject.config.train, options.devices
     update = subject.rows(devices) * subject.shape.length * devices * train.accumulate
     tokens = options.tokens or train.steps * update
@@ -68,41 +66,43 @@ def training(subject: Subject, options: PlanOptions, speed: Speed | None) -> Ite
     source = "--tokens" if options.tokens else "those of train.steps"
     how: How = "given" if options.tokens else "computed"
     yield Figure("training.tokens", tokens, "tokens", how, f"{source}; a row's longer side")
-    note = f"of {update:,} tokens: as many rows as train.batch_tokens holds"
+    note = f"of {update:,} tokens: the rows that fit into train.batch_tokens"
     yield Figure("training.steps", steps, "updates", "computed", note)
     if speed is None:
         return
     seconds = tokens * speed.token_seconds / options.devices + steps * speed.update_seconds
-    shared = "" if options.devices == 1 else "; sending gradients around is not counted"
+    shared = "" if options.devices == 1 else "; without communication of gradients"
     note = f"without evaluations, on {_devices(options)}{shared}"
     yield from _priced("training", seconds, options.devices, options, note)
 
 
-def distillation(options: PlanOptions, speed: Speed) -> Iterator[Figure]:
-    """Yield what translating a corpus takes."""
-    if options.distill is None or speed.sentences_per_second is None:
+def distillation(options: PlanOptions, speed: Speed | None) -> Iterator[Figure]:
+    """Yield the time and cost of translating a corpus."""
+    if options.distill is None or speed is None or speed.sentences_per_second is None:
         return
     seconds = options.distill / speed.sentences_per_second / options.devices
     yield Figure("distillation.sentences", options.distill, "sentences", "given")
-    note = f"greedy, the sentences shared out to {_devices(options)}"
+    note = f"greedy, the sentences divided among {_devices(options)}"
     yield from _priced("distillation", seconds, options.devices, options, note)
 
 
 def serving(
-    options: PlanOptions, speed: Speed, weights: Weights, state_bytes: int
+    options: PlanOptions, speed: Speed | None, weights: Weights, state_bytes: int
 ) -> Iterator[Figure]:
-    """Yield what it takes to serve so many sentences a second."""
-    if options.serve is None or speed.sentences_per_second is None:
+    """Yield the devices and cost to serve a rate of sentences."""
+    if options.serve is None or speed is None or speed.sentences_per_second is None:
         return
     devices = math.ceil(options.serve / (speed.sentences_per_second * options.busy))
     yield Figure("serving.rate", options.serve, "sentences/s", "given")
     note = f"busy for {options.busy:.0%} of the time (--busy), {options.rows} rows each (--rows)"
     yield Figure("serving.devices", devices, "devices", "computed", note)
     memory = weights.weight_bytes + options.rows * state_bytes
-    yield Figure("serving.memory", memory, "B", "computed", "of a device: weights and states")
+    yield Figure("serving.memory", memory, "B", "computed", "per device: weights and states")
     if options.price is not None:
         cost = devices * options.price
-        yield Figure("serving.cost_per_hour", cost, "", "computed", f"{options.price:g} an hour")
+        yield Figure(
+            "serving.cost_per_hour", cost, "", "computed", f"{options.price:g} per device-hour"
+        )
 
 
 def _devices(options: PlanOptions) -> str:
@@ -116,5 +116,5 @@ def _priced(
     yield Figure(f"{name}.time", seconds, "s", "computed", note)
     yield Figure(f"{name}.device_hours", hours, "hours", "computed", "time x devices")
     if options.price is not None:
-        said = f"{options.price:g} for an hour of a device (--price)"
-        yield Figure(f"{name}.cost", hours * options.price, "", "computed", said)
+        note = f"{options.price:g} per device-hour (--price)"
+        yield Figure(f"{name}.cost", hours * options.price, "", "computed", note)

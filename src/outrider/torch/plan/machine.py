@@ -1,4 +1,4 @@
-"""How fast a device is: a few real steps of this very model on this machine, or numbers by hand."""
+"""Speed of a device: measured by a few steps of the model, or from numbers of the user."""
 
 import statistics
 import time
@@ -19,42 +19,42 @@ from outrider.torch.training.objectives import Objective
 __all__ = ["GivenMachine", "Speed", "given_speed", "measure_decoding", "measure_training"]
 
 PASSES = 3
-"""Passes that are timed after one that warms up; their median counts."""
+"""Timed passes after a warm-up; their median counts."""
 MOST_TOKENS = 4096
-"""Of a pass that is timed; longer ones take as long a token."""
+"""Maximum tokens of a timed pass."""
 DECODED = 32
-"""Tokens that are decoded; further ones take as long."""
+"""Tokens decoded in a timed pass; later ones are assumed to take as long."""
 
 
 @dataclass(frozen=True)
 class GivenMachine:
-    """What somebody says of a device."""
+    """The user's numbers about a device."""
 
     flops: float
-    """A second, at best, in the precision that is trained in."""
+    """Peak FLOP/s in the precision of training."""
     utilisation: float = 0.4
-    """Share of them that training reaches, everything included."""
+    """Share of the peak in training, overall."""
     decode_utilisation: float = 0.05
-    """Share of them that decoding reaches, which waits for weights to be read."""
+    """Share of the peak in decoding, which is limited by reading weights."""
 
 
 @dataclass(frozen=True)
 class Speed:
-    """What one device does of this model."""
+    """The speed of one device with this model."""
 
     token_seconds: float
-    """Of training, for each token of a batch."""
+    """Training time per token of a batch."""
     update_seconds: float
-    """Of each update, whatever the batch."""
+    """Time per update, independent of the batch."""
     sentences_per_second: float | None
-    """Decoded greedily; None where the model does not decode by itself."""
+    """In greedy decoding; None if the model does not decode alone."""
 
 
 def given_speed(machine: GivenMachine, probe: Probe, shape: Shape, *, decodes: bool) -> Speed:
-    """Divide the FLOPs of this model by those of the device."""
-    reached = machine.flops * machine.utilisation
+    """Compute the speed from the FLOPs of the model and of the device."""
+    training = machine.flops * machine.utilisation
     decoding = machine.flops * machine.decode_utilisation / probe.forward_flops
-    token = probe.training_flops / shape.length / reached
+    token = probe.training_flops / shape.length / training
     return Speed(token, 0.0, decoding if decodes else None)
 
 
@@ -66,46 +66,46 @@ def measure_training(
     *,
     rows: int,
 ) -> tuple[float, float]:
-    """Time a few training steps: the seconds of a token, and those of an update."""
+    """Time a few training steps; return the seconds per token, and per update."""
     keep_memory()
     model.train()
-    learns = [one for one in model.parameters() if one.requires_grad]
-    device = learns[0].device
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    device = trainable[0].device
     rows = max(1, min(rows, MOST_TOKENS // shape.length))
-    optimizer = torch.optim.AdamW(learns, lr=1e-6, fused=True)
+    optimizer = torch.optim.AdamW(trainable, lr=1e-6, fused=True)
     passes, updates = [], []
     for _ in range(PASSES + 1):
         batch = make_batch(shape, rows, device)
-        began = _now(device)
+        start = _now(device)
         run_loss(model, objective(), batch, train.precision).backward()  # type: ignore[no-untyped-call]
         computed = _now(device)
-        torch.nn.utils.clip_grad_norm_(learns, train.clip or 1.0)
+        torch.nn.utils.clip_grad_norm_(trainable, train.clip or 1.0)
         optimizer.step()
         optimizer.zero_grad()
-        passes.append((computed - began) / (rows * shape.length))
+        passes.append((computed - start) / (rows * shape.length))
         updates.append(_now(device) - computed)
     return statistics.median(passes[1:]), statistics.median(updates[1:])
 
 
 def measure_decoding(model: Seq2Seq | LanguageModel, shape: Shape, *, rows: int) -> float:
-    """Decode a batch greedily with PyTorch and return its sentences a second.
+    """Decode a batch greedily with PyTorch; return sentences per second.
 
-    Some tokens are decoded; the rest of a longer sentence is taken to be as fast.
+    Only DECODED tokens are decoded; the rest of a sentence is assumed to take as long per token.
     """
-    backend, ask = TorchBackend(model, frozen=True), Argmax()
+    backend, query = TorchBackend(model, frozen=True), Argmax()
     source = [[1] * shape.length if shape.source else []] * rows
     tokens = min(shape.length, DECODED)
-    found = []
+    speeds = []
     for _ in range(PASSES):
-        began = _now(backend.device)
+        start = _now(backend.device)
         state = backend.encode(source, capacity=tokens)
         encoded = _now(backend.device)
-        newest = [[1]] * rows
+        last = [[1]] * rows
         for _ in range(tokens):
-            newest = backend.extend(newest, state, ask).tokens
+            last = backend.extend(last, state, query).tokens
         step = (_now(backend.device) - encoded) / tokens
-        found.append(rows / (encoded - began + step * shape.length))
-    return statistics.median(found[1:])
+        speeds.append(rows / (encoded - start + step * shape.length))
+    return statistics.median(speeds[1:])
 
 
 def _now(device: torch.device) -> float:

@@ -1,20 +1,20 @@
 """The memory of one device, part by part.
 
-Training holds weights, AdamW's two moments and, in turn, what the forward pass keeps and the
-gradients: while the backward makes these it lets go of the others, so the peak is
+Training holds weights, AdamW's two moments and, in turn, activations and gradients: the backward
+pass frees the former while it makes the latter, so the peak is
 
-    accumulate = 1     weights + optimiser + max(step + first gradient, gradients)
-    accumulate > 1     weights + optimiser + gradients + step
+    accumulate = 1     weights + optimizer + max(step + first gradient, gradients)
+    accumulate > 1     weights + optimizer + gradients + step
 
-`step` is the most that one pass holds beside weights and gradients (`probe.Probe.peak`), the first
-gradient that of the head, which comes while everything is still kept. Several devices (DDP) hold
-all of it each, and the gradients a second time, in buckets that are sent around. In shares
-(`train.shard`, FSDP2) each holds its part of weights, gradients and optimiser, and for a while
+`step` is the peak of one pass besides weights and gradients (`probe.Probe.peak`); the first
+gradient is that of the head, when all activations still exist. With DDP every device holds all of
+it, and a second copy of the gradients in communication buckets. With `train.shard` (FSDP2) each
+holds its share of weights, gradients and optimizer, and temporarily
 
-    gathered = what is in no layer + two layers (the next is fetched early) + a layer's gradients
+    gathered = weights outside layers + two layers (the next is prefetched) + a layer's gradients
 
-This is what tensors need. An allocator that keeps freed blocks holds more, as new tensors do not
-fit all holes: `lab/studies/plan_accuracy.py` says how much more the heap of a CPU holds.
+This is the memory of tensors. An allocator that caches freed blocks needs more;
+`lab/studies/plan_accuracy.py` measures how much on a CPU.
 """
 
 from collections.abc import Callable
@@ -31,24 +31,24 @@ from outrider.torch.training.memory import gathered_parts
 __all__ = ["Weights", "count_weights", "least_accumulate", "state_bytes", "training_peak"]
 
 MOMENTS, STEP = 2, 4
-"""Numbers of AdamW for each weight; bytes of the counter that it keeps for each tensor."""
+"""Values of AdamW per weight, and bytes of its counter per tensor."""
 
 
 @dataclass(frozen=True)
 class Weights:
-    """What a model holds whatever the batch."""
+    """Memory of a model that does not depend on the batch."""
 
     parameters: dict[str, int]
-    """By part; shared ones count once."""
+    """By part; shared weights count once."""
     beside: int
-    """Of a target that is held too."""
+    """Parameters of a frozen target."""
     weight_bytes: int
-    """With buffers and the target's."""
+    """With buffers and the target."""
     gradient_bytes: int
     optimiser_bytes: int
     largest_gradient: int
     gathered_bytes: int
-    """The most that is there whole where each device has a share."""
+    """Peak of gathered weights if each device has a share."""
 
     @property
     def total(self) -> int:
@@ -57,42 +57,42 @@ class Weights:
 
 
 def count_weights(model: nn.Module) -> Weights:
-    """Count a model that may lie on the meta device."""
+    """Count the weights of a model, which may be on the meta device."""
     paths, parameters = part_paths(model), dict[str, int]()
     for path, weight in model.named_parameters():
         name = part_of(path, paths) if "." in path else path
         parameters[name] = parameters.get(name, 0) + weight.numel()
     beside = weights_beside(model)
-    learns = [one for one in model.parameters() if one.requires_grad]
-    gradients = sum(one.nbytes for one in learns)
+    trainable = [weight for weight in model.parameters() if weight.requires_grad]
+    gradients = sum(weight.nbytes for weight in trainable)
     return Weights(
         parameters,
-        sum(one.numel() for one in beside),
-        sum(one.nbytes for one in [*model.parameters(), *model.buffers(), *beside]),
+        sum(weight.numel() for weight in beside),
+        sum(x.nbytes for x in [*model.parameters(), *model.buffers(), *beside]),
         gradients,
-        MOMENTS * gradients + STEP * len(learns),
-        max(one.nbytes for one in learns),
+        MOMENTS * gradients + STEP * len(trainable),
+        max(weight.nbytes for weight in trainable),
         _gathered(model),
     )
 
 
 def _gathered(model: nn.Module) -> int:
-    """Count what FSDP2 holds whole at once at most: the outermost part, and layers in turn."""
-    known, parts = set[nn.Parameter](), list[int]()
+    """Return the peak of gathered bytes with FSDP2: the outermost part, and layers in turn."""
+    counted, parts = set[nn.Parameter](), list[int]()
     for part, _ in gathered_parts(model):  # inner parts first
-        own = {one for one in part.parameters() if one not in known}
-        known |= own
-        parts.append(sum(one.nbytes for one in own))
-    outer = sum(one.nbytes for one in model.parameters() if one not in known)
+        own = set(part.parameters()) - counted
+        counted |= own
+        parts.append(sum(weight.nbytes for weight in own))
+    outer = sum(weight.nbytes for weight in set(model.parameters()) - counted)
     return outer + 3 * max(parts) if parts else 2 * outer
 
 
 def training_peak(
     weights: Weights, probe: Probe, rows: float, *, accumulate: int, ddp: bool, shares: int = 1
 ) -> int:
-    """Return the most bytes that training holds on a device, one of `shares` if several."""
+    """Return the peak memory of training on one of `shares` devices."""
     if shares > 1:
-        beside = weights.beside * 4  # a target is there whole
+        beside = weights.beside * 4  # a target is not sharded
         shared = weights.weight_bytes - beside + weights.optimiser_bytes + weights.gradient_bytes
         return int(shared / shares + beside + weights.gathered_bytes + probe.peak(rows))
     held = weights.weight_bytes + weights.optimiser_bytes + ddp * weights.gradient_bytes
@@ -111,9 +111,9 @@ def least_accumulate(
     ddp: bool,
     shares: int = 1,
 ) -> int | None:
-    """Return how often to halve an update's batch until it fits; None if a single row does not.
+    """Return the accumulation (a power of two) at which an update fits; None if no single row fits.
 
-    `rows` are those of a pass, by what is accumulated.
+    `rows` maps the accumulation to the rows of a pass.
     """
     accumulate = 1
     peak = partial(training_peak, weights, probe, ddp=ddp, shares=shares)
@@ -126,11 +126,11 @@ def least_accumulate(
 
 @torch.inference_mode()
 def state_bytes(model: Seq2Seq | LanguageModel, length: int) -> int:
-    """Return what one sequence of so many tokens holds while it is decoded: caches and source."""
+    """Return the bytes of one decoded sequence of `length` tokens: caches and source."""
     if isinstance(model, LanguageModel):
         return model.open(1, capacity=length).nbytes
     weight = model.tokens.weight
     memory_BSD = weight.new_zeros(1, length, weight.shape[1])
     state = model.open(memory_BSD, None, capacity=length)
     sources = [source for source in state.sources if source is not None]
-    return state.nbytes + sum(one.k_BHSK.nbytes + one.v_BHSK.nbytes for one in sources)
+    return state.nbytes + sum(source.k_BHSK.nbytes + source.v_BHSK.nbytes for source in sources)

@@ -1,4 +1,4 @@
-"""A config and some options become the figures of a plan."""
+"""Compute the figures of a plan from a config and options."""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -29,11 +29,11 @@ __all__ = ["plan_run"]
 
 
 PRECISION_TOKENS = 1024
-"""Of a batch by which `train.precision: auto` is chosen."""
+"""Batch size for choosing `train.precision: auto`."""
 
 
 def plan_run(config: RunConfig, options: PlanOptions) -> list[Figure]:
-    """Count, measure and compute what a run takes."""
+    """Return the figures of a run: memory, time and cost."""
     subject = find_subject(config, options)
     if not subject.decodes and (options.distill or options.serve):
         option = "--distill" if options.distill else "--serve"
@@ -41,36 +41,32 @@ def plan_run(config: RunConfig, options: PlanOptions) -> list[Figure]:
         raise ConfigError(option, f"a {config.model.type} does not decode alone; {fix}")
     with torch.device("meta"):
         weights = count_weights(subject.build())
-    fix = "a plan holds the weights once; use a machine with more, or fewer layers"
+    fix = "a plan needs memory for the weights; use a larger machine, or fewer layers"
     with within_memory("plan: one small step of the model", fix):
-        found = _look(subject, options)
+        measured = _measure(subject, options)
     return [
         *_parameters(subject, weights),
-        *_memory(subject, options, weights, found),
-        *_flops(subject, found.probe),
-        *_speed(subject, options, found),
-        *cost.training(subject, options, found.speed),
-        *(() if found.speed is None else cost.distillation(options, found.speed)),
-        *(
-            ()
-            if found.speed is None
-            else cost.serving(options, found.speed, weights, found.state_bytes)
-        ),
+        *_memory(subject, options, weights, measured),
+        *_flops(subject, measured.probe),
+        *_speed(subject, options, measured),
+        *cost.training(subject, options, measured.speed),
+        *cost.distillation(options, measured.speed),
+        *cost.serving(options, measured.speed, weights, measured.state_bytes),
     ]
 
 
 @dataclass(frozen=True)
-class _Found:
-    """What was seen of the real model."""
+class _Measured:
+    """Measurements of the real model."""
 
     probe: Probe
     precision: str
     speed: Speed | None
     state_bytes: int
-    """Of a sequence that is decoded; 0 where none is."""
+    """Of a decoded sequence; 0 if the model does not decode."""
 
 
-def _look(subject: Subject, options: PlanOptions) -> _Found:
+def _measure(subject: Subject, options: PlanOptions) -> _Measured:
     train, shape = subject.config.train, subject.shape
     cpu = train.device == "cpu" or not torch.accelerator.is_available()
     device = torch.device("cpu") if cpu else torch.accelerator.current_accelerator()
@@ -85,16 +81,16 @@ def _look(subject: Subject, options: PlanOptions) -> _Found:
             precision = choose_precision(model, subject.objective, batch).precision
     probe = probe_step(model, subject.objective, shape, precision)
     decoder = model if isinstance(model, Seq2Seq | LanguageModel) else None
-    held = 0 if decoder is None else state_bytes(decoder.eval(), shape.length)
+    state = 0 if decoder is None else state_bytes(decoder.eval(), shape.length)
     speed = None
     if options.given is not None:
         speed = given_speed(options.given, probe, shape, decodes=subject.decodes)
     elif options.measure:
-        speed = _measure(subject, options, model, precision)
-    return _Found(probe, precision, speed, held)
+        speed = _time(subject, options, model, precision)
+    return _Measured(probe, precision, speed, state)
 
 
-def _measure(subject: Subject, options: PlanOptions, model: Trained, precision: str) -> Speed:
+def _time(subject: Subject, options: PlanOptions, model: Trained, precision: str) -> Speed:
     rows = subject.rows(options.devices)
     train = subject.config.train.model_copy(update={"precision": precision})
     token, update = measure_training(model, subject.objective, subject.shape, train, rows=rows)
@@ -105,7 +101,9 @@ def _measure(subject: Subject, options: PlanOptions, model: Trained, precision: 
 
 
 def _parameters(subject: Subject, weights: Weights) -> Iterator[Figure]:
-    note = f"vocabulary of {subject.shape.vocab_size:,}, {subject.words}; shared ones count once"
+    note = (
+        f"vocabulary of {subject.shape.vocab_size:,}, {subject.vocabulary}; shared ones count once"
+    )
     yield Figure("parameters.total", weights.total, "", "counted", note)
     for name, count in weights.parameters.items():
         yield Figure(f"parameters.{name}", count, "", "counted")
@@ -114,52 +112,52 @@ def _parameters(subject: Subject, weights: Weights) -> Iterator[Figure]:
 
 
 def _memory(
-    subject: Subject, options: PlanOptions, weights: Weights, found: _Found
+    subject: Subject, options: PlanOptions, weights: Weights, measured: _Measured
 ) -> Iterator[Figure]:
-    train, probe = subject.config.train, found.probe
+    train, probe = subject.config.train, measured.probe
     rows, ddp = subject.rows(options.devices), options.devices > 1
     yield Figure("memory.weights", weights.weight_bytes, "B", "counted", "float32, with buffers")
     yield Figure("memory.gradients", weights.gradient_bytes, "B", "counted", "float32")
-    note = "AdamW: two moments a weight"
+    note = "AdamW: two moments per weight"
     yield Figure("memory.optimiser", weights.optimiser_bytes, "B", "counted", note)
     shares = _shares(subject, options)
     if shares > 1:
-        note = "what is in no layer, two layers and the gradients of one (FSDP2)"
+        note = "weights outside layers, two layers and the gradients of one (FSDP2)"
         yield Figure("memory.gathered", weights.gathered_bytes, "B", "computed", note)
     elif ddp:
-        note = "DDP sends copies of the gradients"
+        note = "DDP's copies of the gradients"
         yield Figure("memory.buckets", weights.gradient_bytes, "B", "computed", note)
     note = (
-        f"{found.precision}, {rows:,} rows of {subject.shape.length} tokens in one pass; "
+        f"{measured.precision}, {rows:,} rows of {subject.shape.length} tokens in one pass; "
         f"length: {subject.lengths}"
     )
     yield Figure("memory.activations", int(probe.kept(rows)), "B", "counted", note)
     for name, line in probe.activations.items():
         yield Figure(f"memory.activations.{name}", max(0, int(line.at(rows))), "B", "counted")
-    note = "most at once, activations and what computing takes"
+    note = "peak of activations and temporary tensors"
     yield Figure("memory.step", int(probe.peak(rows)), "B", "counted", note)
     peak = training_peak(weights, probe, rows, accumulate=train.accumulate, ddp=ddp, shares=shares)
-    apart = "gradients come as activations go" if train.accumulate == 1 else "gradients are kept"
-    held = f"weights, optimiser, step; {apart}"
+    when = "replace activations" if train.accumulate == 1 else "are kept"
+    contents = f"weights, optimiser, step; gradients {when}"
     if shares > 1:
-        held = f"a share of weights, gradients and optimiser (1/{shares}), what is gathered, step"
-    note = f"of a device: {held}; without holes in a heap"
+        contents = f"1/{shares} of weights, gradients and optimiser, gathered weights, step"
+    note = f"per device: {contents}; without fragmentation"
     yield Figure("memory.training", peak, "B", "computed", note)
-    yield from _fit(subject, options, weights, found, peak)
-    if found.state_bytes:
-        note = f"of a sequence of {subject.shape.length} tokens, float32: caches and source"
-        yield Figure("memory.decoding_state", found.state_bytes, "B", "counted", note)
+    yield from _fit(subject, options, weights, measured, peak)
+    if measured.state_bytes:
+        note = f"per sequence of {subject.shape.length} tokens, float32: caches and source"
+        yield Figure("memory.decoding_state", measured.state_bytes, "B", "counted", note)
 
 
 def _fit(
-    subject: Subject, options: PlanOptions, weights: Weights, found: _Found, peak: int
+    subject: Subject, options: PlanOptions, weights: Weights, measured: _Measured, peak: int
 ) -> Iterator[Figure]:
-    """Say whether training fits a device, and what would make it fit."""
+    """Report whether training fits a device, and otherwise the accumulation that makes it fit."""
     how: How = "measured" if options.device_memory is None else "given"
     note = "of this machine" if options.device_memory is None else "--device-memory"
     memory = (options.device_memory or 0) * 1e9 or (machine()["memory_gib"] or 0) * 2**30
     if not memory:
-        message = "is unknown: this system does not tell; give it, such as --device-memory 16"
+        message = "is required on this system, such as --device-memory 16"
         raise ConfigError("--device-memory", message)
     yield Figure("memory.device", memory, "B", how, note)
     if peak <= memory:
@@ -167,37 +165,37 @@ def _fit(
         return
     rows, ddp = partial(subject.rows, options.devices), options.devices > 1
     shares = _shares(subject, options)
-    fewest = least_accumulate(weights, found.probe, rows, memory, ddp=ddp, shares=shares)
+    fewest = least_accumulate(weights, measured.probe, rows, memory, ddp=ddp, shares=shares)
     fix = "no accumulation makes it fit" if fewest is None else f"train.accumulate={fewest} does"
     yield Figure("memory.fits", "no", "", "computed", f"{peak / memory:.0%} of a device; {fix}")
 
 
 def _shares(subject: Subject, options: PlanOptions) -> int:
-    """Among how many devices the weights are divided."""
+    """Return the number of devices the weights are divided among."""
     return options.devices if subject.config.train.shard else 1
 
 
 def _flops(subject: Subject, probe: Probe) -> Iterator[Figure]:
     length = subject.shape.length
-    note = "of matrix products and attention, all pairs of tokens; both sides of a pair"
+    note = "of matrix products and attention; both sides of a pair"
     forward, training = probe.forward_flops / length, probe.training_flops / length
-    yield Figure("flops.forward", forward, "FLOP", "counted", f"a token, {note}")
-    again = f"{training / forward:.2f} x forward: backward, and what is computed again"
-    yield Figure("flops.training", training, "FLOP", "counted", f"a token, {again}")
+    yield Figure("flops.forward", forward, "FLOP", "counted", f"per token, {note}")
+    note = f"{training / forward:.2f} x forward: backward and recomputation"
+    yield Figure("flops.training", training, "FLOP", "counted", f"per token, {note}")
 
 
-def _speed(subject: Subject, options: PlanOptions, found: _Found) -> Iterator[Figure]:
-    speed, given = found.speed, options.given
+def _speed(subject: Subject, options: PlanOptions, measured: _Measured) -> Iterator[Figure]:
+    speed, given = measured.speed, options.given
     if speed is None:
         return
     if given is not None:
-        yield Figure("speed.flops", given.flops, "FLOP/s", "given", "of a device at best (--flops)")
+        yield Figure("speed.flops", given.flops, "FLOP/s", "given", "peak of a device (--flops)")
         train = f"{given.utilisation:.0%} of --flops (--utilisation)"
         decode = f"{given.decode_utilisation:.0%} of --flops (--decode-utilisation)"
     else:
-        train = f"{found.precision}, a few steps of this model on this machine"
+        train = f"{measured.precision}, a few steps of this model on this machine"
         decode = f"PyTorch, float32, greedy, {options.rows} rows (--rows), no drafter"
-        reached = found.probe.training_flops / (speed.token_seconds * subject.shape.length)
+        reached = measured.probe.training_flops / (speed.token_seconds * subject.shape.length)
         yield Figure("speed.flops", reached, "FLOP/s", "measured", "reached by training")
     how: How = "computed" if given is not None else "measured"
     yield Figure("speed.training", 1 / speed.token_seconds, "tokens/s", how, train)

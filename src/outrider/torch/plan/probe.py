@@ -1,26 +1,20 @@
-"""One training step of the real model, small, and what it says of any other number of rows.
+"""Small training steps of the real model, from which memory and FLOPs of any batch follow.
 
-Rows of a batch do not know each other, so at a fixed length every tensor is either a row's own or
-of one size whatever the batch: bytes and FLOPs are `fixed + rows * per_row`, for every attention,
-for recomputation in chunks and for reversible layers alike. Two small batches give both numbers.
-Nothing is scaled in the length, where kinds differ: it is that of the plan. Two things are not
-known beforehand and may differ: tokens that halt or are skipped, and padding.
+Rows of a batch are independent, so at a fixed length every tensor either has a row dimension or a
+constant size: bytes and FLOPs are `fixed + rows * per_row`, for every attention, for chunked
+recomputation and for reversible layers. Two small batches give both numbers. The length is that of
+the plan and is not extrapolated. Halting, skipped tokens and padding may differ in training.
 
-Weights count as held once, at their real size, on this machine; a plan cannot be larger than that.
+Weights are allocated once at their real size, so a plan must fit into this machine.
 
-Counts what PyTorch computes and holds while it does: FLOPs, and the bytes of living tensors.
+`Live` counts FLOPs and the bytes of live tensors. It sees every operation below autograd. A storage
+is recorded when it is created and dropped when it is freed, so the rest after a forward pass is
+exactly what the backward pass needs. `torch.autograd.graph.saved_tensors_hooks` would miss inputs
+kept for recomputation (`feedforward_chunks`) and count tensors that a reversible layer has freed.
 
-Every operation passes through here, below autograd. A tensor's storage is noted when it is made and
-forgotten when nobody holds it any more, so after a forward pass what is left is exactly what the
-backward will need, whoever keeps it. `torch.autograd.graph.saved_tensors_hooks` would see less and
-more: not what a checkpoint keeps to compute again (`feedforward_chunks`), but what a reversible
-layer has let go already.
-
-Which part of a model a weight or an activation belongs to, by name.
-
-A layer's parts are told apart, and attentions by their kind: `decoder.attention.sliding`,
-`decoder.cross`, `decoder.feedforward`. Everything else goes under the model's own child, such as
-`tokens` or `encoder`, whose norms and residuals stand beside its layers.
+Weights and activations are assigned to parts by module path: `decoder.attention.sliding`,
+`decoder.cross`, `decoder.feedforward`; everything else to the model's child, such as `tokens` or
+`encoder`.
 """
 
 from collections import Counter
@@ -77,41 +71,41 @@ _CPU: dict[Any, Callable[..., int]] = {
     _ATEN._scaled_dot_product_flash_attention_for_cpu: _attention_flops,
     _ATEN._scaled_dot_product_flash_attention_for_cpu_backward: _attention_backward_flops,
 }
-"""Attention as a CPU computes it, which PyTorch's own counter leaves out."""
+"""CPU attention operators, which PyTorch's counter does not cover."""
 
 
 def _tensors(values: Any) -> list[Tensor]:
     leaves = tree_leaves(values)
-    return [one for one in leaves if isinstance(one, Tensor) and one.layout is torch.strided]
+    return [x for x in leaves if isinstance(x, Tensor) and x.layout is torch.strided]
 
 
 class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """While it is entered, counts FLOPs and notes the tensors that are made."""
+    """Counts FLOPs and tracks the tensors created inside its context."""
 
     def __init__(self, part: Callable[[], str]) -> None:
-        """Start with nothing; `part` says whose tensors are made now."""
+        """`part` returns the part of the model that is running."""
         super().__init__()  # type: ignore[no-untyped-call]
         self.flops = 0
         self.peak = 0
-        """Most bytes held at once."""
+        """Peak of live bytes."""
         self.left_out: set[torch.Size] = set()
-        """Shapes of tensors that are not counted, such as gradients of weights."""
+        """Shapes that are not counted, such as those of weight gradients."""
         self._part = part
         self._made: dict[int, tuple[Any, int, str]] = {}
         """Weak references to storages, their bytes and parts."""
 
     def held(self) -> Counter[str]:
-        """Return the bytes that are held now, by part."""
-        self._made = {key: one for key, one in self._made.items() if not one[0].expired()}
-        found: Counter[str] = Counter()
+        """Return the live bytes by part."""
+        self._made = {key: made for key, made in self._made.items() if not made[0].expired()}
+        counter: Counter[str] = Counter()
         for _, nbytes, part in self._made.values():
-            found[part] += nbytes
-        return found
+            counter[part] += nbytes
+        return counter
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operation and note what came out."""
+        """Run an operation and track its outputs."""
         out = func(*args, **(kwargs or {}))
         packet = func._overloadpacket
         if packet in _CPU:
@@ -119,13 +113,13 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
         elif packet in flop_registry:
             count: Any = flop_registry[packet]
             self.flops += count(*args, **(kwargs or {}), out_val=out)
-        given = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
+        inputs = {tensor.untyped_storage()._cdata for tensor in _tensors((args, kwargs))}
         for tensor in _tensors(out):
-            if tensor.untyped_storage()._cdata not in given:  # else it is a view, or was changed
-                self._note(tensor)
+            if tensor.untyped_storage()._cdata not in inputs:  # not a view or in-place
+                self._track(tensor)
         return out
 
-    def _note(self, tensor: Tensor) -> None:
+    def _track(self, tensor: Tensor) -> None:
         storage = tensor.untyped_storage()
         key = storage._cdata
         if key in self._made or tensor.shape in self.left_out:
@@ -136,90 +130,89 @@ class Live(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 HEAD = "head"
-"""What the model itself computes: the scores of all words and the loss."""
+"""The model's own operations: logits and loss."""
 
 
 def part_paths(model: nn.Module) -> dict[str, str]:
-    """Return the part of every module that begins one, by its path."""
-    found = {name: name for name, _ in model.named_children()}
+    """Map module paths to the parts that start there."""
+    parts = {name: name for name, _ in model.named_children()}
     for path, module in model.named_modules():
         if isinstance(module, Block):
             side = path.partition(".")[0]
             kind = getattr(module.attention, "attention", module.attention)
             name = getattr(kind, "kind", type(kind).__name__.lower())
-            found[f"{path}.attention"] = f"{side}.attention.{name}"
-            found[f"{path}.cross"] = f"{side}.cross"
-            found[f"{path}.feedforward"] = f"{side}.feedforward"
-    return found
+            parts[f"{path}.attention"] = f"{side}.attention.{name}"
+            parts[f"{path}.cross"] = f"{side}.cross"
+            parts[f"{path}.feedforward"] = f"{side}.feedforward"
+    return parts
 
 
 def part_of(path: str, paths: dict[str, str]) -> str:
-    """Return the innermost part that a module or a weight stands in."""
+    """Return the innermost part that contains a module or weight."""
     while path and path not in paths:
         path = path.rpartition(".")[0]
     return paths.get(path, HEAD)
 
 
 ROWS = (2, 4)
-"""The last row is padded, as in nearly every batch: a mask is a tensor too."""
+"""Rows of the two batches. The last row is padded, so that masks are counted."""
 
 
 @dataclass(frozen=True)
 class Affine:
-    """A number that grows with the rows of a batch."""
+    """An affine function of the number of rows."""
 
     fixed: float
     per_row: float
 
     @classmethod
     def through(cls, few: float, more: float) -> "Affine":
-        """Draw the line through what was found at both `ROWS`."""
+        """Return the line through the values at both `ROWS`."""
         slope = (more - few) / (ROWS[1] - ROWS[0])
         return cls(few - ROWS[0] * slope, slope)
 
     def at(self, rows: float) -> float:
-        """Return the number of so many rows."""
+        """Return the value for a number of rows."""
         return self.fixed + rows * self.per_row
 
 
 @dataclass(frozen=True)
 class Shape:
-    """What a batch of this run is made of."""
+    """The shape of a run's batches."""
 
     length: int
-    """Positions of a row: of its longer side, with padding."""
+    """Positions of a row's longer side, with padding."""
     vocab_size: int
     source: bool
-    """Rows are pairs."""
+    """Whether rows are pairs."""
     segment: int | None = None
     """Tokens of a segment, for a model with memory."""
 
 
 @dataclass(frozen=True)
 class Probe:
-    """What one step holds and computes."""
+    """Memory and FLOPs of one step."""
 
     activations: dict[str, Affine]
-    """Bytes that the forward pass keeps for the backward, by part."""
+    """Bytes kept for the backward pass, by part."""
     peaks: tuple[Affine, Affine]
-    """Most bytes at once in the forward and in the backward pass, without weights and their
-    gradients."""
+    """Peak bytes in the forward and in the backward pass, without weights and their gradients."""
     forward_flops: float
-    """Of one row."""
+    """Per row."""
     training_flops: float
-    """Of one row, forward and backward."""
+    """Per row, forward and backward."""
 
     def kept(self, rows: float) -> float:
-        """Return the bytes of all parts together."""
-        return sum(one.at(rows) for one in self.activations.values())
+        """Return the bytes of all activations."""
+        return sum(line.at(rows) for line in self.activations.values())
 
     def peak(self, rows: float) -> float:
-        """Return the most bytes of a step of so many rows."""
-        return max(one.at(rows) for one in self.peaks)
+        """Return the peak bytes of a step."""
+        return max(line.at(rows) for line in self.peaks)
 
 
 def make_batch(shape: Shape, rows: int, device: torch.device) -> dict[str, Tensor]:
-    """Return random tokens as a batch holds them."""
+    """Return a batch of random tokens."""
     draw = partial(torch.randint, min(4, shape.vocab_size - 1), shape.vocab_size)
     ids_BT = draw((rows, shape.length), device=device)
     if not shape.source:
@@ -234,7 +227,7 @@ def make_batch(shape: Shape, rows: int, device: torch.device) -> dict[str, Tenso
 def run_loss(
     model: nn.Module, objective: Objective, batch: dict[str, Tensor], precision: str
 ) -> Tensor:
-    """Run one forward pass as training does."""
+    """Run one forward pass as in training."""
     if isinstance(objective, ScheduledObjective):
         objective.set_progress(0.0)  # when most layers predict
     with autocast(precision, next(model.parameters()).device):
@@ -245,11 +238,10 @@ def run_loss(
 def probe_step(
     model: nn.Module, objective: Callable[[], Objective], shape: Shape, precision: str
 ) -> Probe:
-    """Run two small steps; the model has no gradients after it."""
+    """Run two small steps; the model has no gradients afterwards."""
     model.train()
-    with _naming(model) as part:
-        # The first pass is not counted: it makes what parts remember, such as tables of sines,
-        # which all models of a process share.
+    with _running_part(model) as part:
+        # The first pass is not counted: it fills caches, such as tables of sines.
         _run(model, objective(), shape, precision, ROWS[0], Live(part))
         live = Live(part)
         few, more = (_run(model, objective(), shape, precision, rows, live) for rows in ROWS)
@@ -266,11 +258,11 @@ def probe_step(
 
 
 def weights_beside(model: nn.Module) -> list[Tensor]:
-    """Return the weights of a target that are held too and do not learn."""
+    """Return the frozen weights of a target that are not the model's parameters."""
     if not isinstance(model, Drafter | Ctc):
         return []
-    own = {id(one) for one in model.parameters()}
-    return [one for one in model.target.parameters() if id(one) not in own]
+    own = set(model.parameters())
+    return [weight for weight in model.target.parameters() if weight not in own]
 
 
 @dataclass(frozen=True)
@@ -291,19 +283,19 @@ def _run(
     with live:
         loss = run_loss(model, objective, batch, precision)
     kept, peak, forward = live.held(), live.peak, live.flops
-    live.peak, live.left_out = kept.total(), {one.shape for one in weights}
+    live.peak, live.left_out = kept.total(), {weight.shape for weight in weights}
     with live, _without_gradients(weights):
         loss.backward()  # type: ignore[no-untyped-call]
     return _Pass(kept, peak, live.peak, forward, live.flops)
 
 
 @contextmanager
-def _naming(model: nn.Module) -> Iterator[Callable[[], str]]:
-    """Tell, while it is entered, which part of the model is running."""
+def _running_part(model: nn.Module) -> Iterator[Callable[[], str]]:
+    """Yield a function that returns the part of the model that is running."""
     paths, running = part_paths(model), [HEAD]
     hooks = []
     for path, module in model.named_modules():
-        # Attentions change their ways when someone listens to them; their layer tells as much.
+        # Hooks on an attention would change its path; those of its layer suffice.
         if path and not isinstance(module, AttentionBase):
             name = part_of(path, paths)
             enter = partial(lambda name, *_: running.append(name), name)
@@ -318,7 +310,7 @@ def _naming(model: nn.Module) -> Iterator[Callable[[], str]]:
 
 @contextmanager
 def _without_gradients(weights: Sequence[Tensor]) -> Iterator[None]:
-    """Let go of every gradient as soon as it is there."""
+    """Drop every gradient as soon as it is computed."""
 
     def drop(weight: Tensor) -> None:
         weight.grad = None

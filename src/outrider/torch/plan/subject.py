@@ -1,7 +1,4 @@
-"""What is planned: the model of a config, and the batches it will see, as far as both are known.
-
-What is asked of a plan, beside its config.
-"""
+"""The input of a plan: options, the model of a config, and the shape of its batches."""
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
@@ -27,33 +24,33 @@ __all__ = ["PlanOptions", "Subject", "find_subject"]
 
 @dataclass(frozen=True)
 class PlanOptions:
-    """Names are those of the command's options; sizes are of one device."""
+    """Options of the command; sizes are per device."""
 
     tokens: float | None = None
-    """To train on, as `train.batch_tokens` counts them; None for the steps of the config."""
+    """Training tokens, as `train.batch_tokens` counts them; None for the steps of the config."""
     devices: int = 1
     device_memory: float | None = None
     """In GB of 10^9 bytes; None for this machine's."""
     length: int | None = None
-    """Tokens of a sentence, of its longer side and with its end."""
+    """Tokens of a sentence's longer side, including the end token."""
     vocab_size: int | None = None
     distill: float | None = None
     """Sentences to translate."""
     serve: float | None = None
-    """Sentences a second."""
+    """Sentences per second."""
     rows: int = 32
-    """Sentences decoded together."""
+    """Sentences per decoding batch."""
     busy: float = 0.7
-    """Share of the time that servers may be busy, so that queues stay short."""
+    """Target utilisation of servers; less than 1 keeps queues short."""
     price: float | None = None
-    """Of an hour of a device."""
+    """Per device-hour."""
     measure: bool = False
     """Time this machine."""
     given: GivenMachine | None = None
-    """Or take a machine from what is said of it."""
+    """Or use the user's numbers."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be planned."""
+        """Check the options."""
         for field in fields(self):
             value, name = getattr(self, field.name), _option(field.name)
             number = isinstance(value, int | float) and not isinstance(value, bool)
@@ -69,11 +66,11 @@ class PlanOptions:
                     message = "needs a machine: add --measure to time this one, or --flops"
                     raise ConfigError(_option(field_name), message)
         if self.device_memory is None and (self.devices > 1 or self.given is not None):
-            message = "is unknown: say how many GB each device has, such as --device-memory 80"
+            message = "is required: the GB of each device, such as --device-memory 80"
             raise ConfigError("--device-memory", message)
 
 
-_FIX = " for the default, where it has one"
+_FIX = " for the default, if there is one"
 
 
 def _option(name: str) -> str:
@@ -81,51 +78,53 @@ def _option(name: str) -> str:
 
 
 LENGTH = 32
-"""Tokens of a sentence where nothing is known of the data."""
+"""Assumed tokens of a sentence without data."""
 
 
 @dataclass(frozen=True)
 class Subject:
-    """A run, and what is assumed of its data."""
+    """A run and the assumptions about its data."""
 
     config: RunConfig
     shape: Shape
-    words: str
-    """Where the size of the vocabulary comes from."""
+    vocabulary: str
+    """Source of the vocabulary size."""
     lengths: str
-    """Where the length comes from."""
+    """Source of the length."""
 
     def build(self) -> Trained:
-        """Build the model, on whatever device is PyTorch's own now."""
+        """Build the model on PyTorch's default device."""
         return blank_model(self.config, self.shape.vocab_size)
 
     @property
     def objective(self) -> Callable[[], Objective]:
-        """Makes what the run minimises."""
+        """A factory of the run's objective."""
         return partial(training_objective, self.config, self.shape.segment, None)
 
     def rows(self, devices: int, accumulate: int | None = None) -> int:
-        """Return the rows of one pass on one device, as the batch plan counts them."""
+        """Return the rows of one pass on one device."""
         train, length = self.config.train, self.shape.length
         share = train.batch_tokens // (devices * (accumulate or train.accumulate))
         return max(1, share // length if self.shape.segment else rows_that_fit(share, length))
 
     @property
     def decodes(self) -> bool:
-        """Whether it is a model that decodes by itself."""
+        """Whether the model decodes alone."""
         return self.config.model.type in ("seq2seq", "language_model")
 
 
 def find_subject(config: RunConfig, options: PlanOptions) -> Subject:
-    """Check the config, and find out what the plan needs to know of its data."""
+    """Check the config and determine the shape of its batches."""
     check_model(config)
     if config.train.teacher is not None:
-        message = "is not planned for; pass train.teacher=null, and plan the teacher by itself"
+        message = (
+            "is not supported by plans; pass train.teacher=null, and plan the teacher separately"
+        )
         raise ConfigError("train.teacher", message)
     manifest = _manifest(config)
-    words, said = _vocabulary(config, options, manifest)
+    vocab_size, vocabulary = _vocabulary(config, options, manifest)
     with torch.device("meta"):
-        model = blank_model(config, words)
+        model = blank_model(config, vocab_size)
     segment = segment_length(model)
     pairs = run_task(config) == "translation"
     if pairs:
@@ -136,7 +135,7 @@ def find_subject(config: RunConfig, options: PlanOptions) -> Subject:
     else:
         length, lengths = segment or config.data.sequence_length + 1, "rows of running text"
     shape = Shape(length, model.config.vocab_size, pairs, segment)
-    return Subject(config, shape, said, lengths)
+    return Subject(config, shape, vocabulary, lengths)
 
 
 def _manifest(config: RunConfig) -> Manifest | None:
@@ -159,20 +158,20 @@ def _vocabulary(
     if manifest is not None:
         return int(manifest.tokenizer["vocab_size"]), f"of {data.folder}"
     if data.train is None:
-        message = f"is unknown, as {data.folder} is not there yet; give it, such as 8000"
+        message = f"is required, as {data.folder} does not exist yet, such as --vocab-size 8000"
         raise ConfigError("--vocab-size", message)
     if data.tokenizer.folder is not None:
-        known = load_tokenizer(model_folder(data.tokenizer.folder)).vocab_size
-        return known + len(data.tokenizer.new_tokens), f"of {data.tokenizer.folder}"
-    return data.tokenizer.vocab_size, "of data.tokenizer; a small corpus may yield fewer"
+        size = load_tokenizer(model_folder(data.tokenizer.folder)).vocab_size
+        return size + len(data.tokenizer.new_tokens), f"of {data.tokenizer.folder}"
+    return data.tokenizer.vocab_size, "of data.tokenizer; fewer for a small corpus"
 
 
 def _sentence(options: PlanOptions, manifest: Manifest | None) -> tuple[int, str]:
-    """Return the positions of a pair's longer side, with its end."""
+    """Return the length of a pair's longer side with its end token, and the source of that."""
     if options.length is not None:
         return options.length, "given by --length"
     train = manifest.splits.get("train") if manifest is not None else None
     if train is None or not train.rows or not train.target_tokens:
-        return LENGTH, "assumed, as no data is there yet; --length says another"
+        return LENGTH, "assumed without data; set --length for another"
     longer = max(train.target_tokens, train.tokens - train.target_tokens)
     return -(-longer // train.rows) + 1, "mean of data.folder"

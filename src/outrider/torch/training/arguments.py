@@ -1,4 +1,4 @@
-"""Our `train` section in the words of transformers."""
+"""Translate the `train` section of a run to transformers' `TrainingArguments`."""
 
 import os
 from pathlib import Path
@@ -15,23 +15,23 @@ _SCHEDULES = {
     "inverse_sqrt": "inverse_sqrt",
     "linear": "linear",
     "cosine": "cosine",
-    "step": "constant_with_warmup",  # which the Trainer of ours then lets fall
+    "step": "constant_with_warmup",  # our Trainer adds the decay
     "constant": "constant_with_warmup",
 }
 
 
 def training_arguments(config: TrainConfig, *, folder: Path, seed: int) -> TrainingArguments:
-    """Everything the Trainer's own loop needs to know; precision and data are not its business."""
+    """Return the arguments of the Trainer's loop; precision and data are set elsewhere."""
     evaluates = config.evaluate_every > 0
-    alone = int(os.environ.get("WORLD_SIZE", "1")) == 1
+    distributed = int(os.environ.get("WORLD_SIZE", "1")) > 1
     cpu = config.device == "cpu" or not torch.accelerator.is_available()
-    _meet_again(cpu=cpu)
+    _rejoin_process_group(cpu=cpu)
     arguments = TrainingArguments(
         output_dir=str(folder),
         use_cpu=cpu,
-        ddp_backend="gloo" if cpu and not alone else None,
-        # Without it DDP regroups its buckets after the first update, so that with more than two
-        # processes the order of the sums, and with it the rounding, would change at a resume.
+        ddp_backend="gloo" if cpu and distributed else None,
+        # Without it DDP rebuilds its buckets after the first update. With more than two processes
+        # this changes the order of summation, so a resumed run would round differently.
         ddp_find_unused_parameters=True,
         max_steps=config.steps,
         gradient_accumulation_steps=config.accumulate,
@@ -63,10 +63,11 @@ def training_arguments(config: TrainConfig, *, folder: Path, seed: int) -> Train
     return arguments
 
 
-def _meet_again(*, cpu: bool) -> None:
-    """After a restart by torchrun, find the other processes under a name of their own.
+def _rejoin_process_group(*, cpu: bool) -> None:
+    """Initialise the process group under a new key prefix after a restart by torchrun.
 
-    It keeps one store for all attempts, in which PyTorch would find addresses of dead processes.
+    torchrun keeps one store for all attempts; without a prefix, PyTorch finds addresses of
+    processes that have ended.
     """
     attempt = os.environ.get("TORCHELASTIC_RESTART_COUNT", "0")
     shared = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -1,12 +1,10 @@
-"""Batches as tensors: the plan says which rows, the shards hold them, padding makes them square.
+"""Batches as tensors: rows of a batch plan, read from shards and padded.
 
 The ids of one group are held as flat arrays; a batch is cut from them with a few array operations.
-Rows are padded on the right, labels with -100, and every sequence ends with `</s>`, which a model
-that reads sources without it is not shown. A language model's rows begin with `<s>` instead, which
-is not counted as a label; those of a masked one stand between both, and labels are what it has to
-guess (`masking.py`). One that learns completions alone has no other labels (`completions.py`).
-Shards hold texts as they are read; of a model that writes from right to left the labels are turned
-round here, and `</s>` is the last of them still.
+Rows are padded on the right, labels with -100, and every sequence ends with `</s>`;
+`source_end=False` masks that of the source. Rows of a language model begin with `<s>`, which is not
+a label. Rows of a masked language model have both, and their labels are the hidden tokens. Shards
+hold text in reading order; `right_to_left` reverses the labels, before the final `</s>`.
 """
 
 from collections.abc import Iterator, Sequence
@@ -26,10 +24,10 @@ from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
 from outrider.torch.nn.loss import IGNORED
 
-__all__ = ["BatchStream", "Deal", "PlannedBatch", "valid_batches"]
+__all__ = ["BatchStream", "Deal", "PlannedBatch", "count_tokens", "valid_batches"]
 
 WINDOW_TOKENS = 16_000_000
-ROTATION = 3  # key of the random numbers that rotate a language model's text
+ROTATION = 3  # key of the random numbers that rotate the text of a language model
 
 IntArray = NDArray[np.int64]
 Tensors = dict[str, Tensor]
@@ -37,7 +35,7 @@ Tensors = dict[str, Tensor]
 
 @dataclass(frozen=True)
 class PlannedBatch:
-    """One rank's share of a batch, and where the stream goes on after it."""
+    """One rank's share of a batch, and the cursor of the batch after it."""
 
     tensors: Tensors
     next_cursor: Cursor
@@ -45,10 +43,11 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class Deal:
-    """How parts that were planned for some processes are dealt to another number of them.
+    """How the parts of an update are distributed over another number of processes.
 
-    An update has `batches` batches of as many parts as processes were planned; all of these in a
-    row, every process takes every `world_size`-th. So an update has the same rows on any number.
+    An update has `batches` batches with one part per planned process. Process `rank` takes every
+    `world_size`-th part of this sequence, so an update has the same rows on any number of
+    processes.
     """
 
     batches: int
@@ -57,7 +56,7 @@ class Deal:
 
 
 class BatchStream:
-    """Endless training batches of one rank, from a cursor on."""
+    """Endless training batches of one rank, starting at a cursor."""
 
     def __init__(
         self,
@@ -77,7 +76,7 @@ class BatchStream:
         window_tokens: int = WINDOW_TOKENS,
         deal: Deal | None = None,
     ) -> None:
-        """Plan for `world_size` processes and take the parts of `rank`, or those it is dealt."""
+        """Plan for `world_size` processes and take the parts of `rank`, or those of `deal`."""
         self.cursor = cursor or Cursor()
         self._seed, self._masking = seed, masking
         self._deal = deal or Deal(1, rank, world_size)
@@ -120,7 +119,7 @@ class BatchStream:
         if self._augmented is not None:
             return self._augmented.lengths(blocks, epoch)
         source, target = self._reader.lengths(blocks)
-        return source, target + (self._masking is not None)  # both ends of a row are shown
+        return source, target + (self._masking is not None)  # a masked row has <s> and </s>
 
     def _load(self, blocks: IntArray, epoch: int) -> "_Rows":
         if self._augmented is not None:
@@ -128,7 +127,7 @@ class BatchStream:
             source, target = (_concatenate(side) for side in zip(*parts, strict=True))
             return _Rows(source, target)
         rows = _load(self._reader, blocks, self._collator.paired)
-        # Half of a distilled row answers the other half: it must be cut where the model was asked.
+        # A distilled row is a prompt and its continuation: its boundaries must stay.
         if not self._collator.paired and not self._distilled:
             rows = _Rows(None, self._rotate(rows.target, blocks, epoch))
         if self._masking is None:
@@ -136,12 +135,12 @@ class BatchStream:
         return _mask(rows, self._masking, blocks, self._reader.block_rows[blocks], epoch)
 
     def _rotate(self, text: Ragged, blocks: IntArray, epoch: int) -> Ragged:
-        """Turn the text of each block like a wheel, so that every epoch cuts its rows elsewhere."""
+        """Rotate the text of each block by a random offset, another one each epoch."""
         flat = text.flat.copy()
         ends = text.offsets[np.cumsum(self._reader.block_rows[blocks])]
         for block, start, end in zip(blocks, [0, *ends[:-1]], ends, strict=True):
-            by = random_below(int(end - start), self._seed, epoch, ROTATION, int(block))
-            flat[start:end] = np.roll(flat[start:end], -by)
+            shift = random_below(int(end - start), self._seed, epoch, ROTATION, int(block))
+            flat[start:end] = np.roll(flat[start:end], -shift)
         return Ragged(flat, text.offsets)
 
 
@@ -156,11 +155,11 @@ def valid_batches(
     masking: Masking | None = None,
     completions: Completions | None = None,
 ) -> Iterator[Tensors]:
-    """Every row of a split once, block by block, alike lengths together."""
+    """Yield every row of a split once, block by block, with rows of similar length together."""
     collator = _Collator(prepared, max_length, source_end, right_to_left, completions)
     reader = prepared.reader(split)
     for block in range(len(reader.block_rows)):
-        # A plan over a single block: its seed moves rows about, but never changes a mean loss.
+        # The seed changes the order of rows only, so it does not change the mean loss.
         plan = BatchPlan(
             reader.block_rows[block : block + 1],
             lambda _, __, block=block: reader.lengths(np.array([block])),  # type: ignore[misc]
@@ -176,29 +175,37 @@ def valid_batches(
             yield collator(rows, group.rows(index, 0))
 
 
+def count_tokens(prepared: Prepared, column: str) -> IntArray:
+    """Count every token in a column of the training data, without end tokens."""
+    reader, count_V = prepared.reader("train"), np.zeros(prepared.tokenizer.vocab_size, np.int64)
+    for block in range(len(reader.block_rows)):
+        count_V += np.bincount(reader.ids(block, column).flat, minlength=len(count_V))
+    return count_V
+
+
 @dataclass(frozen=True)
 class _Rows:
     source: Ragged | None
     target: Ragged
-    """Of a masked text: what is shown."""
-    asked: Ragged | None = None
-    """Of a masked text: what is to be guessed."""
+    """Of masked text: the input."""
+    labels: Ragged | None = None
+    """Of masked text: the labels."""
 
 
 def _mask(
     rows: _Rows, masking: Masking, blocks: IntArray, block_rows: IntArray, epoch: int = 0
 ) -> _Rows:
-    """Hide tokens, in every block as if it were alone."""
-    text, shown, asked = rows.target, [], []
+    """Hide tokens of every block independently."""
+    text, inputs, labels = rows.target, [], []
     edges = [0, *np.cumsum(block_rows).tolist()]
     for block, first, last in zip(blocks.tolist(), edges[:-1], edges[1:], strict=True):
         offsets = text.offsets[first : last + 1]
         part = Ragged(text.flat[offsets[0] : offsets[-1]], offsets - offsets[0])
-        hidden, wanted = masking(part, block, epoch)
-        shown.append(hidden)
-        asked.append(wanted)
-    shown_text = Ragged(np.concatenate(shown), text.offsets)
-    return _Rows(None, shown_text, Ragged(np.concatenate(asked), text.offsets))
+        block_input, block_labels = masking(part, block, epoch)
+        inputs.append(block_input)
+        labels.append(block_labels)
+    input_text = Ragged(np.concatenate(inputs), text.offsets)
+    return _Rows(None, input_text, Ragged(np.concatenate(labels), text.offsets))
 
 
 def _load(reader: BlockReader, blocks: IntArray, paired: bool) -> _Rows:
@@ -215,7 +222,7 @@ def _concatenate(parts: Sequence[Ragged]) -> Ragged:
 
 
 class _Collator:
-    """Turns rows of ids into padded tensors."""
+    """Pads rows of ids to tensors."""
 
     def __init__(
         self,
@@ -228,17 +235,19 @@ class _Collator:
         tokenizer: Any = prepared.manifest.tokenizer
         self.paired = prepared.manifest.task == "translation"
         self._pad, self._eos, self._bos = (tokenizer[f"{n}_id"] for n in ("pad", "eos", "bos"))
-        self._room = max_length - 1  # one place is for </s> or <s>
+        self._longest = max_length - 1  # without </s> or <s>
         self._source_end, self._right_to_left = source_end, right_to_left
         self._completions = completions
 
     def __call__(self, rows: _Rows, chosen: IntArray) -> Tensors:
-        if rows.asked is not None:
-            return self._masked_text(rows.target, rows.asked, chosen)
+        if rows.labels is not None:
+            return self._masked_text(rows.target, rows.labels, chosen)
         if rows.source is None:
             return self._running_text(rows.target, chosen)
         source_BS, source_B = self._gather(rows.source, chosen, self._pad)
-        labels_BT, target_B = self._gather(rows.target, chosen, IGNORED, turned=self._right_to_left)
+        labels_BT, target_B = self._gather(
+            rows.target, chosen, IGNORED, reverse=self._right_to_left
+        )
         row_B = np.arange(len(chosen))
         source_BS[row_B, source_B] = self._eos
         labels_BT[row_B, target_B] = self._eos
@@ -257,13 +266,13 @@ class _Collator:
         input_BT[:, 0] = self._bos
         if self._completions is not None:
             labels_BT = self._completions.labels(labels_BT)
-        # No mask: padding stands on the right, where causal attention never looks.
+        # No mask: padding is on the right, which causal attention does not read.
         return {"input_ids": torch.from_numpy(input_BT), "labels": torch.from_numpy(labels_BT)}
 
-    def _masked_text(self, shown: Ragged, asked: Ragged, chosen: IntArray) -> Tensors:
-        """Rows between `<s>` and `</s>`."""
-        input_BT, length_B = self._gather(shown, chosen, self._pad, ends=2)
-        labels_BT, _ = self._gather(asked, chosen, IGNORED, ends=2)
+    def _masked_text(self, text: Ragged, labels: Ragged, chosen: IntArray) -> Tensors:
+        """Add `<s>` and `</s>` to rows of masked text."""
+        input_BT, length_B = self._gather(text, chosen, self._pad, ends=2)
+        labels_BT, _ = self._gather(labels, chosen, IGNORED, ends=2)
         input_BT, labels_BT = np.roll(input_BT, 1, axis=1), np.roll(labels_BT, 1, axis=1)
         input_BT[:, 0] = self._bos
         input_BT[np.arange(len(chosen)), length_B + 1] = self._eos
@@ -275,17 +284,18 @@ class _Collator:
         }
 
     def _gather(
-        self, ids: Ragged, chosen: IntArray, fill: int, ends: int = 1, *, turned: bool = False
+        self, ids: Ragged, chosen: IntArray, fill: int, ends: int = 1, *, reverse: bool = False
     ) -> tuple[IntArray, IntArray]:
-        """Rows as an array with at least `ends` free places behind each, and their lengths.
+        """Return rows as an array with at least `ends` free positions behind each, and their
+        lengths.
 
-        A row that is too long is cut at its end, `turned` round or not.
+        A row that is too long is cut at its end, before it is reversed.
         """
         start_B = ids.offsets[chosen]
-        length_B = np.minimum(ids.offsets[chosen + 1] - start_B, self._room + 1 - ends)
-        column_T = np.arange(padded_length(length_B + ends, self._room + 1).max())
+        length_B = np.minimum(ids.offsets[chosen + 1] - start_B, self._longest + 1 - ends)
+        column_T = np.arange(padded_length(length_B + ends, self._longest + 1).max())
         inside_BT = column_T < length_B[:, None]
         out_BT = np.full(inside_BT.shape, fill, np.int64)
-        place_BT = length_B[:, None] - 1 - column_T if turned else column_T[None]
+        place_BT = length_B[:, None] - 1 - column_T if reverse else column_T[None]
         out_BT[inside_BT] = ids.flat[(start_B[:, None] + place_BT)[inside_BT]]
         return out_BT, length_B

@@ -1,7 +1,4 @@
-"""From the `model` section of a run to a model with fresh weights, or those it goes on from.
-
-From `model.encoder` of a run to a pretrained encoder, and whether the data suits it.
-"""
+"""Build the model of a run from its `model` section, including a pretrained encoder or target."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -9,12 +6,11 @@ from typing import Any
 
 import numpy as np
 import torch
-from numpy.typing import NDArray
 from torch import nn
 
 from outrider.data.config import Task
 from outrider.data.prepared import Prepared
-from outrider.errors import ConfigError, DataError, OutriderError
+from outrider.errors import ConfigError, DataError
 from outrider.files.hub import model_folder
 from outrider.formats.spec import check_keys
 from outrider.run_config import RunConfig
@@ -37,13 +33,16 @@ from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.models.folder import load_ctc, load_encoder, read_encoder
 from outrider.torch.models.pretrained import longest_row
+from outrider.torch.training.batches import count_tokens
 from outrider.torch.training.memory import recompute_layers
 from outrider.torch.training.start import (
     NEVER,
     blank_started,
     build_started,
     check_start,
-    keys_as_typed,
+    config_key,
+    model_keys,
+    new_model,
     started_config,
 )
 
@@ -70,33 +69,33 @@ _DEFAULTS = {"freeze": True, "layer": -1}
 
 
 def encoder_folder(config: RunConfig) -> Path | None:
-    """Where the pretrained encoder of a run lies; None if it has none."""
-    asked = config.model.values.get("encoder")
-    if config.model.has_target or asked is None:
+    """Return the folder of the run's pretrained encoder, or None."""
+    section = config.model.values.get("encoder")
+    if config.model.has_target or section is None:
         return None
-    if not isinstance(asked, Mapping) or not isinstance(asked.get("pretrained"), str):
-        message = f"got {asked!r}, expected {{pretrained: FOLDER}}, with freeze and layer if needed"
+    if not isinstance(section, Mapping) or not isinstance(section.get("pretrained"), str):
+        message = f"got {section!r}, expected {{pretrained: FOLDER}}, optionally freeze and layer"
         raise ConfigError("model.encoder", message)
-    return model_folder(asked["pretrained"])
+    return model_folder(section["pretrained"])
 
 
 def describe_encoder(config: RunConfig, end: int) -> dict[str, Any] | None:
-    """Return what a model's config says of its encoder: no place, but all that it is.
+    """Return the `encoder` value of a model's config: the encoder's own config, without its path.
 
-    `end` is the encoder's end token, which only its tokenizer knows.
+    `end` is the encoder's end token, which only its tokenizer defines.
     """
     folder = encoder_folder(config)
     if folder is None:
         return None
-    asked = dict(config.model.values["encoder"])
-    del asked["pretrained"]
-    for key in asked.keys() & {"config", "end"}:
+    section = dict(config.model.values["encoder"])
+    del section["pretrained"]
+    for key in section.keys() & {"config", "end"}:
         raise ConfigError(f"model.encoder.{key}", "comes from the pretrained encoder; leave it out")
-    return {**_DEFAULTS, **asked, "config": read_encoder(folder), "end": end}
+    return {**_DEFAULTS, **section, "config": read_encoder(folder), "end": end}
 
 
 def check_encoder_settings(config: RunConfig, encoder: Mapping[str, Any] | None) -> None:
-    """Refuse a `data` section that does not suit the encoder, before anything is prepared."""
+    """Check that the `data` section suits the encoder, before data is prepared."""
     data = config.data
     if encoder is None:
         if data.source_tokenizer is not None:
@@ -107,13 +106,13 @@ def check_encoder_settings(config: RunConfig, encoder: Mapping[str, Any] | None)
         return
     if data.source_tokenizer is None and data.tokenizer.folder is None:
         name = config.model.values["encoder"]["pretrained"]
-        message = "is required: the encoder reads only what its own tokenizer wrote"
+        message = "is required: the encoder needs tokens of its own tokenizer"
         raise ConfigError("data.source_tokenizer", f"{message}; use {{folder: {name}}}")
     _check_length(data.clean.max_tokens, encoder)
 
 
 def check_encoder_data(config: Seq2SeqConfig, prepared: Prepared) -> None:
-    """Refuse prepared data whose sources the encoder cannot read."""
+    """Check that the encoder can read the prepared sources."""
     tokenizer, encoder = prepared.tokenizer, config.encoder
     if encoder is None:
         if isinstance(tokenizer, PairTokenizer):
@@ -123,11 +122,11 @@ def check_encoder_data(config: Seq2SeqConfig, prepared: Prepared) -> None:
     if not isinstance(tokenizer, PairTokenizer):
         message = "its sources are not tokens of the pretrained encoder"
         raise DataError(f"{prepared.folder}: {message}; prepare it with data.source_tokenizer")
-    words = encoder["config"]["vocab_size"]
-    if tokenizer.source.vocab_size > words:
+    encoder_vocab = encoder["config"]["vocab_size"]
+    if tokenizer.source.vocab_size > encoder_vocab:
         raise DataError(
             f"{prepared.folder}: the tokenizer of its sources has {tokenizer.source.vocab_size} "
-            f"tokens, the pretrained encoder only {words}; they do not belong together"
+            f"tokens, the pretrained encoder only {encoder_vocab}; use the encoder's own one"
         )
     _check_length(int(prepared.manifest.config["clean"]["max_tokens"]), encoder)
 
@@ -148,19 +147,16 @@ _CLASSES = {
     "masked_lm": MaskedLmConfig,
 }
 OwnConfig = Seq2SeqConfig | LanguageModelConfig | MaskedLmConfig
-"""Of a model that belongs to no other."""
+"""Config of a model without a target."""
 
 SideDecoder = Drafter | Ctc
-"""A parallel decoder that belongs to a target."""
+"""A parallel decoder of a target model."""
 Trained = Seq2Seq | LanguageModel | MaskedLm | SideDecoder
 
 
 def build_model(config: RunConfig, prepared: Prepared) -> Trained:
-    """Build the model; its weights come from the global random state."""
-    return _recomputing(config, _build_model(config, prepared))
-
-
-def _recomputing(config: RunConfig, model: Trained) -> Trained:
+    """Build the model; fresh weights are drawn from the global random state."""
+    model = _build_model(config, prepared)
     if config.train.gradient_checkpointing:
         recompute_layers(model)
     return model
@@ -182,23 +178,27 @@ def _build_model(config: RunConfig, prepared: Prepared) -> Trained:
     if model.pretrained is not None and folder is not None:
         load_encoder(model.pretrained, folder)
     if model.router is not None:
-        model.router.set_counts(torch.from_numpy(_count(prepared, "source_ids")))
+        count_V = count_tokens(prepared, "source_ids")
+        count_V[prepared.tokenizer.eos_id] += prepared.manifest.splits["train"].rows
+        model.router.set_counts(torch.from_numpy(count_V))
     return model
 
 
 def blank_model(config: RunConfig, vocab_size: int) -> Trained:
-    """Build a run's model of fresh weights and without its data: what it costs, not what it knows.
+    """Build a run's model with fresh weights and without its data, for cost estimates.
 
-    `vocab_size` is the tokenizer's; a model that goes on, or rides, has that of the other model.
+    `vocab_size` is the tokenizer's; a run with `start` or `target` uses that of the other model.
     """
-    return _recomputing(config, _blank_model(config, vocab_size))
+    model = _blank_model(config, vocab_size)
+    if config.train.gradient_checkpointing:
+        recompute_layers(model)
+    return model
 
 
 def _blank_model(config: RunConfig, vocab_size: int) -> Trained:
     if config.model.has_target:
         folder = target_folder(config)
-        found = load_config(folder)
-        target = Seq2Seq(found) if isinstance(found, Seq2SeqConfig) else LanguageModel(found)
+        target = new_model(load_config(folder))
         return _bind(_build_side_decoder_config(config), target, folder)
     if config.model.start is not None:
         return blank_started(config)
@@ -206,13 +206,11 @@ def _blank_model(config: RunConfig, vocab_size: int) -> Trained:
 
 
 def _blank(built: OwnConfig) -> Seq2Seq | LanguageModel | MaskedLm:
-    if isinstance(built, MaskedLmConfig):
-        return MaskedLm(built)
-    return Seq2Seq(built) if isinstance(built, Seq2SeqConfig) else LanguageModel(built)
+    return MaskedLm(built) if isinstance(built, MaskedLmConfig) else new_model(built)
 
 
 def load_teacher(config: RunConfig, prepared: Prepared) -> Seq2Seq | None:
-    """Load `train.teacher`, which must have the words of the data."""
+    """Load `train.teacher`, which must have the data's vocabulary."""
     if config.train.teacher is None:
         return None
     folder = _teacher_folder(config.train.teacher)
@@ -226,34 +224,32 @@ def load_teacher(config: RunConfig, prepared: Prepared) -> Seq2Seq | None:
 
 
 def _check_teacher(name: str, student: Seq2SeqConfig) -> None:
-    """Refuse a teacher that speaks of other words: it is asked what comes next."""
+    """Require teacher and student to generate in the same direction."""
     folder = _teacher_folder(name)
     teacher = load_config(folder)
     assert isinstance(teacher, Seq2SeqConfig)
     if teacher.right_to_left != student.right_to_left:
-        ways = ["left to right", "right to left"]
+        directions = ["left to right", "right to left"]
         message = (
-            f"{folder} writes from {ways[teacher.right_to_left]} and the model from "
-            f"{ways[student.right_to_left]}; let both write one way (right_to_left), or learn "
-            "from its texts (outrider distill)"
+            f"{folder} writes from {directions[teacher.right_to_left]} and the model from "
+            f"{directions[student.right_to_left]}; set right_to_left to the same value, or train "
+            "on its texts (outrider distill)"
         )
         raise ConfigError("train.teacher", message)
 
 
 def _teacher_folder(name: str) -> Path:
-    key = "train.teacher"
-    try:
+    with config_key("train.teacher"):
         folder = model_folder(name)
-        found = load_config(folder)
-    except OutriderError as error:
-        raise ConfigError(key, str(error)) from None
-    if not isinstance(found, Seq2SeqConfig):
-        raise ConfigError(key, f"{folder} is a language model, which teaches no seq2seq")
+        loaded = load_config(folder)
+    if not isinstance(loaded, Seq2SeqConfig):
+        message = f"{folder} is a language model; a teacher must be a seq2seq"
+        raise ConfigError("train.teacher", message)
     return folder
 
 
 def check_model(config: RunConfig) -> None:
-    """Refuse a wrong `model` section before hours are spent on preparing the data."""
+    """Check the `model` section before data is prepared."""
     check_start(config)
     if config.model.has_target:
         _build_side_decoder_config(config)
@@ -268,14 +264,14 @@ def check_model(config: RunConfig) -> None:
 
 
 def _describe(config: RunConfig, vocab_size: int) -> OwnConfig:
-    """Check every key of the section with a tokenizer that has only a size."""
-    words = vocab_size + (config.model.type == "masked_lm")  # the mask is one more
-    given = {**dict.fromkeys(_given_keys(config), 1), "vocab_size": words}
+    """Build the config from the section and a vocabulary size, before the tokenizer exists."""
+    vocab_size += config.model.type == "masked_lm"  # the mask token
+    given = {**dict.fromkeys(_given_keys(config), 1), "vocab_size": vocab_size}
     return _build_config(config, given, config.data.sequence_length + 1)
 
 
 def run_task(config: RunConfig) -> Task:
-    """Which data a run needs; a target's is that of its drafter."""
+    """Return the task of a run's data; a drafter has that of its target."""
     if config.model.has_target:
         translates = isinstance(load_config(target_folder(config)), Seq2SeqConfig)
     else:
@@ -284,7 +280,7 @@ def run_task(config: RunConfig) -> Task:
 
 
 def target_folder(config: RunConfig) -> Path:
-    """Where the target of a drafter or a ctc decoder lies."""
+    """Return the folder of the target of a drafter or a ctc decoder."""
     if config.model.target is None:
         message = f"is required: the folder of the model that the {config.model.type} is for"
         raise ConfigError("model.target", message)
@@ -292,7 +288,7 @@ def target_folder(config: RunConfig) -> Path:
 
 
 def build_model_config(config: RunConfig, prepared: Prepared) -> OwnConfig:
-    """Check every key of the section, and take from the data what the data decides."""
+    """Build the model's config from the section and the prepared data."""
     masked = config.model.type == "masked_lm"
     tokenizer = add_mask(prepared.tokenizer) if masked else prepared.tokenizer
     given = {key: getattr(tokenizer, name) for key, name in _given_keys(config).items()}
@@ -304,7 +300,7 @@ def build_model_config(config: RunConfig, prepared: Prepared) -> OwnConfig:
 
 
 def context_length(prepared: Prepared) -> int:
-    """Positions of the longest training row, with its end or start token."""
+    """Return the length of the longest training row, with its end or start token."""
     settings = prepared.manifest.config
     if prepared.manifest.task == "language_model":
         return int(settings["sequence_length"]) + 1
@@ -312,17 +308,16 @@ def context_length(prepared: Prepared) -> int:
 
 
 def reads_source_end(model: nn.Module) -> bool:
-    """Whether a model, or the target of one, reads sources with their end token."""
-    return bool(getattr(_own(model).config, "source_end", True))
+    """Whether a model, or its target, reads sources with their end token."""
+    return bool(getattr(_base_model(model).config, "source_end", True))
 
 
 def writes_right_to_left(model: nn.Module) -> bool:
-    """Whether a model, or the target of one, writes the last token first."""
-    return bool(getattr(_own(model).config, "right_to_left", False))
+    """Whether a model, or its target, writes the last token first."""
+    return bool(getattr(_base_model(model).config, "right_to_left", False))
 
 
-def _own(model: nn.Module) -> nn.Module:
-    """Return the model whose texts these are."""
+def _base_model(model: nn.Module) -> nn.Module:
     return model.target if isinstance(model, Drafter | Ctc) else model
 
 
@@ -338,12 +333,12 @@ def _build_config(
         values = {"max_positions": longest, **values}
     elif "encoder" in values:
         values["encoder"] = describe_encoder(config, source_end)
-    with keys_as_typed():
+    with model_keys():
         return config_class(**given, **values)
 
 
 def _given_keys(config: RunConfig) -> dict[str, str]:
-    """Keys of the model that the tokenizer decides, and where it holds them."""
+    """Map the config keys that the tokenizer sets to the tokenizer's attributes."""
     given = {"vocab_size": "vocab_size", "pad_token_id": "pad_id", "eos_token_id": "eos_id"}
     if config.model.type == "language_model":
         return {**given, "bos_token_id": "bos_id"}
@@ -353,7 +348,7 @@ def _given_keys(config: RunConfig) -> dict[str, str]:
 
 
 def _build_side_decoder(config: RunConfig, prepared: Prepared) -> SideDecoder:
-    """Build a parallel decoder and bind it to its target, which learns only in a joint run."""
+    """Build a parallel decoder and bind it to its target."""
     folder = target_folder(config)
     check_same_tokenizer(
         prepared.tokenizer, load_tokenizer(folder), data=prepared.folder, model=folder
@@ -364,7 +359,7 @@ def _build_side_decoder(config: RunConfig, prepared: Prepared) -> SideDecoder:
         if built.copy_layers:
             model.start_as_copies()
         if built.shortlist:
-            model.set_shortlist(_commonest(prepared, built.shortlist))
+            model.set_shortlist(_most_frequent(prepared, built.shortlist))
     return model
 
 
@@ -380,28 +375,14 @@ def _bind(
 
 def _build_side_decoder_config(config: RunConfig) -> DrafterConfig | CtcConfig:
     values, target = config.model.values, load_config(target_folder(config))
-    if config.model.type == "ctc":
-        check_keys(CtcConfig, values, prefix="model.")
-        with keys_as_typed():
-            return CtcConfig.for_target(target, **values)
-    check_keys(DrafterConfig, values, prefix="model.")
-    with keys_as_typed():
-        return DrafterConfig.for_target(target, **values)
+    config_class = CtcConfig if config.model.type == "ctc" else DrafterConfig
+    check_keys(config_class, values, prefix="model.")
+    with model_keys():
+        return config_class.for_target(target, **values)
 
 
-def _commonest(prepared: Prepared, tokens: int) -> torch.Tensor:
-    """The end token and the likeliest others, counted over all training targets."""
-    count_V = _count(prepared, "target_ids")
+def _most_frequent(prepared: Prepared, tokens: int) -> torch.Tensor:
+    """Return the end token and the most frequent tokens of the training targets."""
+    count_V = count_tokens(prepared, "target_ids")
     count_V[prepared.tokenizer.eos_id] = count_V.max() + 1
     return torch.from_numpy(np.argsort(-count_V, kind="stable")[:tokens])
-
-
-def _count(prepared: Prepared, column: str) -> NDArray[np.int64]:
-    """How often the training data holds every token; each row ends with the end token."""
-    tokenizer, reader = prepared.tokenizer, prepared.reader("train")
-    count_V = np.zeros(tokenizer.vocab_size, np.int64)
-    for block in range(len(reader.block_rows)):
-        ids = reader.ids(block, column).flat
-        count_V += np.bincount(ids, minlength=len(count_V))
-    count_V[tokenizer.eos_id] += int(reader.block_rows.sum())
-    return count_V

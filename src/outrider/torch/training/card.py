@@ -1,4 +1,4 @@
-"""The model card: what a model is, what it was trained on, how, and how good it is."""
+"""The model card: what a model is, its data, training and scores."""
 
 import re
 from pathlib import Path
@@ -122,11 +122,13 @@ def add_side_decoder_section(
     provenance: dict[str, Any],
     scores: dict[str, Any] | None = None,
 ) -> None:
-    """Write into the card of a target what belongs to its drafter or its parallel decoder."""
+    """Add the section of a drafter or a parallel decoder to the card of its target."""
     title, about = _SIDE_DECODERS[config.model.type]
     parts = [f"## {title}", about.format(parameters=parameters)]
     if config.model.values.get("joint"):
-        parts.append("The model was trained on with it: what is said of it above was before that.")
+        parts.append(
+            "It was trained jointly with the model; sections above describe the model before."
+        )
     parts += [_text_origin(provenance), _data(config, provenance), _training(config, provenance)]
     validation = provenance["validation"]
     if validation:
@@ -136,7 +138,7 @@ def add_side_decoder_section(
         parts.append(_scores(scores))
     path = folder / "README.md"
     card = path.read_text(encoding="utf-8") if path.is_file() else f"# {config.name}\n"
-    # An older section of this kind goes: up to the next heading, or to the end.
+    # Remove an older section of this kind, up to the next heading or the end.
     card = re.sub(rf"\n## {title}\n.*?(?=\n## |\Z)", "", card, flags=re.DOTALL)
     write_text(path, f"{card.rstrip()}\n\n" + "\n\n".join(parts) + "\n")
 
@@ -144,7 +146,7 @@ def add_side_decoder_section(
 def _text_origin(provenance: dict[str, Any]) -> str:
     origin = provenance["distilled"]
     if origin is None:
-        return "It was trained on text that people wrote."
+        return "It was trained on original text."
     same = origin["weights"] == provenance["target"]["weights"]
     text = "the model's own output" if same else f"the output of `{origin['model']}`"
     return f"It was trained on {text} (`outrider distill`, {origin['decode']['strategy']})."
@@ -153,18 +155,18 @@ def _text_origin(provenance: dict[str, Any]) -> str:
 def _data(config: RunConfig, provenance: dict[str, Any]) -> str:
     rows = provenance["corpus"]["rows"]
     counts = ", ".join(f"{count:,} {split}" for split, count in rows.items())
-    files = ", ".join(f"`{Path(one['name']).name}`" for one in provenance["corpus"]["files"])
+    files = ", ".join(f"`{Path(file['name']).name}`" for file in provenance["corpus"]["files"])
     lines = [f"Rows after cleaning: {counts}. Files: {files or 'none'}."]
     if config.attribution:
         lines.append(config.attribution)
     if config.model.start is not None:
         name = Path(config.model.start).name
-        lines.append(f"Training went on from `{name}`, whose licence stays with the weights.")
+        lines.append(f"Training started from `{name}`, whose licence applies to the weights.")
     return "\n\n".join(lines)
 
 
 def _training(config: RunConfig, provenance: dict[str, Any]) -> str:
-    done = provenance["training"]
+    training = provenance["training"]
     recipe = yaml.safe_dump(
         {
             "model": config.model.model_dump(mode="json"),
@@ -173,9 +175,9 @@ def _training(config: RunConfig, provenance: dict[str, Any]) -> str:
         sort_keys=False,
     )
     summary = (
-        f"{done['steps']:,} updates, {done['tokens']:,} target tokens, "
-        f"{done['seconds'] / 60:.0f} minutes; the weights are the mean of "
-        f"{len(done['averaged'])} checkpoint(s), trained in {done['precision']}. "
+        f"{training['steps']:,} updates, {training['tokens']:,} target tokens, "
+        f"{training['seconds'] / 60:.0f} minutes; the weights are the mean of "
+        f"{len(training['averaged'])} checkpoint(s), trained in {training['precision']}. "
         f"Seed {config.seed}."
     )
     return f"{summary}\n\n```yaml\n{recipe}```"

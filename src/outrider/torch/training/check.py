@@ -1,13 +1,10 @@
-"""What would stop a run later is said before its first minute.
+"""Check a run before it starts, so that its last step does not fail after hours.
 
-A run reads corpora, trains a tokenizer and then the model, and at the end scores it: a mistake that
-only the last step meets costs hours. Here all of them are looked for, with nothing read but configs
-and the test set.
+Only configs and the test set are read.
 """
 
 import os
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Iterable, Mapping
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
@@ -16,20 +13,20 @@ from outrider.data.corpus import corpus_files
 from outrider.data.lines import open_file, text_lines
 from outrider.data.manifest import read_manifest
 from outrider.data.prepare import find_source_tokenizer, find_tokenizer
-from outrider.errors import ConfigError, MissingExtraError, OutriderError, ResourceError
+from outrider.errors import ConfigError, MissingExtraError, ResourceError
 from outrider.evaluation.metrics import check_installed
 from outrider.run_config import RunConfig
 from outrider.torch.training.build import check_model, run_task
 from outrider.torch.training.folder import RunFolder
-from outrider.torch.training.start import started_config
+from outrider.torch.training.start import config_key, started_config
 
 __all__ = ["check_run", "check_settings"]
 
 
 def check_run(config: RunConfig, *, processes: int | None = None) -> None:
-    """Refuse a run that cannot come to its end, in one sentence; reads no corpus.
+    """Refuse a run that cannot finish, without reading a corpus.
 
-    `processes` are those it will have, where it has not begun; by default torchrun's.
+    `processes` is the number of processes the run will have; by default torchrun's.
     """
     check_settings(config)
     if config.train.shard and (processes or int(os.environ.get("WORLD_SIZE", "1"))) == 1:
@@ -48,7 +45,7 @@ def check_run(config: RunConfig, *, processes: int | None = None) -> None:
 
 
 def check_settings(config: RunConfig) -> None:
-    """Refuse settings that contradict each other; looks at no file."""
+    """Refuse settings that contradict each other, without reading a file."""
     data, train, kind = config.data, config.train, config.model.type
     held_out = (data.valid, data.valid_rows, data.valid_fraction)
     if train.evaluate_every and data.train is not None and held_out == (None, None, None):
@@ -64,9 +61,9 @@ def check_settings(config: RunConfig) -> None:
     if train.stop_metric == "tokens_per_round" and kind != "drafter":
         raise ConfigError("train.stop_metric", f"only a drafter has tokens_per_round, not a {kind}")
     if train.shard and config.model.lora is not None:
-        raise ConfigError("train.shard", "does not go with model.lora, whose adapters are small")
+        raise ConfigError("train.shard", "does not combine with model.lora")
     if train.gradient_checkpointing and config.model.values.get("residual") == "reversible":
-        message = "reversible layers keep nothing as it is; leave it out"
+        message = "has no effect on reversible layers, which store no activations; leave it out"
         raise ConfigError("train.gradient_checkpointing", message)
     if config.evaluate is not None and not config.model.has_target:
         _check_test_kind(config, translates=kind == "seq2seq")
@@ -81,11 +78,11 @@ def _check_test(config: RunConfig) -> None:
 
 
 def _check_test_kind(config: RunConfig, *, translates: bool) -> None:
-    """Whether the test suits what the model does, and the model can decode as the test asks."""
+    """Check that the test suits the model's task and decoding modes."""
     test = config.evaluate
     assert test is not None
     if translates and test.text is not None:
-        message = "is for a language model; name evaluate.source and evaluate.reference"
+        message = "applies to language models only; set evaluate.source and evaluate.reference"
         raise ConfigError("evaluate.text", message)
     if not translates and test.source is not None:
         raise ConfigError("evaluate.source", "a language model is tested on evaluate.text instead")
@@ -100,20 +97,20 @@ def _check_test_kind(config: RunConfig, *, translates: bool) -> None:
 def _check_extras(config: RunConfig) -> None:
     if config.train.tensorboard and find_spec("tensorboard") is None:
         raise MissingExtraError("tensorboard", "plot", "train.tensorboard")
-    if any(one.hub for one in config.data.corpora.values()) and find_spec("datasets") is None:
+    if any(corpus.hub for corpus in config.data.corpora.values()) and find_spec("datasets") is None:
         raise MissingExtraError("datasets", "hub", "reading a dataset of the Hub")
 
 
 def _check_folder(key: str, name: str) -> None:
-    """Refuse a folder that cannot be written, by the nearest folder above it that is there."""
+    """Check that a folder can be created and written."""
     if not name.strip() or "\0" in name:
         raise ConfigError(key, f"got {name!r}, expected the name of a folder")
     path = Path(name).expanduser().absolute()
-    place = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
-    if not place.is_dir():
-        raise ConfigError(key, f"got {name!r}, but {place} is not a folder; choose another")
-    if not os.access(place, os.W_OK | os.X_OK):
-        raise ResourceError(f"{key}: {name}: no permission to write in {place}")
+    existing = next(folder for folder in (path, *path.parents) if os.path.lexists(folder))
+    if not existing.is_dir():
+        raise ConfigError(key, f"got {name!r}, but {existing} is not a folder; choose another")
+    if not os.access(existing, os.W_OK | os.X_OK):
+        raise ResourceError(f"{key}: {name}: no permission to write in {existing}")
 
 
 def _is_prepared(config: RunConfig) -> bool:
@@ -121,10 +118,10 @@ def _is_prepared(config: RunConfig) -> bool:
 
 
 def _check_corpora(config: RunConfig) -> None:
-    """Every file of every corpus can be opened, and every tokenizer that is named be read."""
+    """Check that the files of every corpus and every named tokenizer can be read."""
     data = config.data
     for key, corpus in data.corpora.items():
-        with _named(key):
+        with config_key(key):
             paths = corpus_files(corpus, data.path).values()
         _check_files(key, paths)
     if data.train is None:
@@ -136,7 +133,7 @@ def _check_corpora(config: RunConfig) -> None:
 
 
 def _check_lengths(config: RunConfig) -> None:
-    """Learned positions must reach to the end of the longest row that training may meet."""
+    """Check that learned positions cover the longest training row."""
     values: Mapping[str, Any] = config.model.values
     if config.model.start is not None:
         values = vars(started_config(config))
@@ -147,7 +144,7 @@ def _check_lengths(config: RunConfig) -> None:
         settings = read_manifest(Path(config.data.folder)).config
     if config.model.type in ("language_model", "masked_lm"):
         key, longest = "sequence_length", int(settings["sequence_length"])
-        longest += config.model.type == "masked_lm"  # both ends of a row are shown
+        longest += config.model.type == "masked_lm"  # a row has <s> and </s>
         positions = values.get("max_positions", longest)
     else:
         key, longest = "clean.max_tokens", int(settings["clean"]["max_tokens"]) + 1
@@ -181,19 +178,10 @@ def _check_test_files(config: RunConfig) -> None:
 
 def _check_files(key: str, paths: Iterable[Path]) -> None:
     for path in paths:
-        with _named(key), open_file(path) as file:
+        with config_key(key), open_file(path) as file:
             file.read(1)
 
 
 def _read(key: str, path: Path) -> list[str]:
-    with _named(key):
+    with config_key(key):
         return text_lines(path)
-
-
-@contextmanager
-def _named(key: str) -> Iterator[None]:
-    """Say under which key a file stands that cannot be read."""
-    try:
-        yield
-    except OutriderError as error:
-        raise ConfigError(key, str(error)) from None

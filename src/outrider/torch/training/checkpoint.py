@@ -1,17 +1,14 @@
-"""Checkpoints that are either whole or not there, whatever kills the process.
+"""Atomic checkpoints of a run.
 
 A checkpoint is written under a hidden name, flushed to disk and renamed: a folder called `step-...`
-is complete. What a killed process left behind is removed at the next start. Checkpoints that are
-too old to resume from keep their weights while averaging still wants them, and nothing else.
+is complete. The next start removes what a killed process left behind. A checkpoint that is too old
+to resume from keeps only its weights, and only while averaging needs them.
 
-`progress.json` holds the checksum of every other file, and its own. A checkpoint that is not what
-was written is renamed to `damaged-step-...`, and the one before it is taken instead.
+`progress.json` holds the checksum of every other file, and its own. A damaged checkpoint is renamed
+to `damaged-step-...`, and the run resumes from the one before it.
 
-Checkpoints are made to count while training goes on.
-
-A checkpoint is written into the memory that the system keeps for files, which is quick. Checksums,
-the wait for the disk and the renaming are left to a thread, so that no update waits for a disk.
-There is one checkpoint on its way at a time; what goes wrong with it is raised when the next is
+Checkpoints are committed in the background: checksums, flushing and renaming run in a thread while
+training goes on. One checkpoint is pending at a time; its error is raised when the next one is
 written, or at the end of the run.
 """
 
@@ -37,23 +34,23 @@ _HIDDEN = ".unfinished-"
 _PROGRESS = "progress.json"
 _OPTIMIZER = "optimizer.pt"
 SHARES = "optimizer"
-"""Folder of an optimizer that several processes keep in shares, in the place of the file."""
+"""Folder of a sharded optimizer, in place of the file."""
 _WEIGHTS = "model.safetensors"
 
 
 @dataclass(frozen=True)
 class Progress:
-    """Where a run stands beyond weights and optimizer: all else that resuming needs to know."""
+    """The state of a run besides weights and optimizer."""
 
     step: int = 0
     cursor: dict[str, Any] = field(default_factory=dict)
-    """The first batch no update has seen yet."""
+    """Position of the next batch."""
     tokens: int = 0
     """Target tokens trained on so far."""
     seconds: float = 0.0
     """Wall time spent so far, over all starts."""
     score: float | None = None
-    """The stop metric at this very step, if it was evaluated."""
+    """The stop metric at this step, if it was evaluated."""
     best: float | None = None
     """The best stop metric so far."""
     stale: int = 0
@@ -61,8 +58,8 @@ class Progress:
     stopped: bool = False
     """True once early stopping has ended the run."""
 
-    def judged(self, score: float, *, lower_is_better: bool, patience: int) -> "Progress":
-        """Take in a new score: a better one restarts the patience, a worse one uses it up."""
+    def after_evaluation(self, score: float, *, lower_is_better: bool, patience: int) -> "Progress":
+        """Return the progress after an evaluation with `score`."""
         sign = -1 if lower_is_better else 1
         if self.best is None or sign * score > sign * self.best:
             return replace(self, score=score, best=score, stale=0)
@@ -80,17 +77,17 @@ class Checkpoint:
     folder: Path
     progress: Progress
     files: Mapping[str, str] | None = None
-    """Checksums of its files; None where it was written by a version that took none."""
+    """Checksums of its files; None if an old version wrote it without."""
 
     @property
     def resumable(self) -> bool:
-        """Whether the optimizer is still there, or only the weights."""
+        """Whether it has an optimizer, or only weights."""
         if self.files is None:
             return (self.folder / _OPTIMIZER).exists()
         return any(map(_is_optimizer, self.files))
 
     def fault(self, *names: str) -> str:
-        """Say in which file it is not what was written, or ""; looks at all, or at some files."""
+        """Describe the first missing or changed file, of all or of `names`; "" if there is none."""
         for name, checksum in (self.files or {}).items():
             path = self.folder / name
             if names and name not in names:
@@ -106,19 +103,19 @@ class Checkpoints:
     """The checkpoints of one run."""
 
     def __init__(self, folder: Path, *, state: Path | None = None) -> None:
-        """Open those in `folder`; each gets a copy of `state`, which says how the run began."""
+        """Use the checkpoints in `folder`; each gets a copy of the file `state`."""
         self.folder, self.state = folder, state
 
     def all(self) -> list[Checkpoint]:
-        """Every complete checkpoint, oldest first."""
+        """Return every complete checkpoint, oldest first."""
         return [_read(folder) for folder in self._folders()]
 
     def latest(self) -> Checkpoint | None:
-        """The newest checkpoint a run can resume from."""
-        return next((found for found in reversed(self.all()) if found.resumable), None)
+        """Return the newest checkpoint a run can resume from."""
+        return next((c for c in reversed(self.all()) if c.resumable), None)
 
     def clean(self) -> None:
-        """Remove what a killed process left half-written or half-deleted."""
+        """Remove what a killed process wrote or deleted halfway."""
         with explained(self.folder):
             for old in self.folder.glob(f"{_HIDDEN}{_NAME.format(0)[:-8]}*-old"):
                 name = old.name.removeprefix(_HIDDEN).removesuffix("-old")
@@ -128,13 +125,13 @@ class Checkpoints:
                 shutil.rmtree(leftover)
 
     def set_aside_damaged(self) -> list[str]:
-        """Rename every checkpoint that is not what was written, and say why, a sentence each.
+        """Rename every damaged checkpoint and return a message about each.
 
-        Nothing is touched if none would be left to resume from.
+        Raises an error and renames nothing if no other checkpoint can be resumed from.
         """
         faults = {folder: fault for folder in self._folders() if (fault := _fault(folder))}
         sound = [_read(folder) for folder in self._folders() if folder not in faults]
-        if faults and not any(found.resumable for found in sound):
+        if faults and not any(checkpoint.resumable for checkpoint in sound):
             folder, fault = list(faults.items())[-1]
             raise ModelError(
                 f"{folder}: {fault}, and there is no other checkpoint to resume from; put back a "
@@ -145,28 +142,28 @@ class Checkpoints:
     def choose(
         self, count: int, by: Literal["last", "lowest", "highest"]
     ) -> tuple[list[Checkpoint], list[str]]:
-        """Choose the checkpoints to average among those whose weights are what was written.
+        """Choose the undamaged checkpoints to average.
 
-        Also returns a sentence about each that was left out and renamed.
+        Also returns a message about each damaged one, which is renamed.
         """
-        found = self.all()
-        faults = {one.folder: fault for one in found if (fault := one.fault(_WEIGHTS))}
-        sound = [one for one in found if one.folder not in faults]
+        checkpoints = self.all()
+        faults = {c.folder: fault for c in checkpoints if (fault := c.fault(_WEIGHTS))}
+        sound = [c for c in checkpoints if c.folder not in faults]
         if not sound:
-            said = "; ".join(f"{folder}: {fault}" for folder, fault in faults.items())
-            raise ModelError(said or f"{self.folder}: holds no checkpoint to average")
+            message = "; ".join(f"{folder}: {fault}" for folder, fault in faults.items())
+            raise ModelError(message or f"{self.folder}: holds no checkpoint to average")
         notes = [self._set_aside(folder, fault) for folder, fault in faults.items()]
         return select(sound, count, by), notes
 
     def stage(self, step: int) -> Path:
-        """Return a folder to write into; it counts for nothing before `commit`."""
+        """Return a folder to write into; `commit` makes it a checkpoint."""
         staging = self.folder / (_HIDDEN + _NAME.format(step))
         with explained(staging):
             staging.mkdir(parents=True, exist_ok=True)
         return staging
 
     def commit(self, staging: Path, progress: Progress) -> Checkpoint:
-        """Take the checksums of a staged checkpoint, flush it to disk and give it its name."""
+        """Checksum a staged checkpoint, flush it to disk and rename it."""
         if self.state is not None:
             shutil.copyfile(self.state, staging / self.state.name)
         written = sorted(path for path in staging.rglob("*") if path.is_file())
@@ -178,10 +175,10 @@ class Checkpoints:
 
     def prune(self, *, keep: int, average: int, by: Literal["last", "lowest", "highest"]) -> None:
         """Keep `keep` checkpoints to resume from, and the weights of those that get averaged."""
-        found = self.all()
-        wanted = {one.folder for one in select(found, average, by)}
-        for old in found[:-keep]:
-            if old.folder not in wanted:
+        checkpoints = self.all()
+        averaged = {checkpoint.folder for checkpoint in select(checkpoints, average, by)}
+        for old in checkpoints[:-keep]:
+            if old.folder not in averaged:
                 _discard(old.folder)
             elif old.resumable:
                 if old.files is not None:
@@ -203,15 +200,15 @@ class Checkpoints:
 
 
 def select(
-    found: Sequence[Checkpoint], count: int, by: Literal["last", "lowest", "highest"]
+    checkpoints: Sequence[Checkpoint], count: int, by: Literal["last", "lowest", "highest"]
 ) -> list[Checkpoint]:
     """Choose the `count` checkpoints to average: the last, or those with the best scores."""
     if by == "last":
-        return list(found[-count:])
+        return list(checkpoints[-count:])
     sign = 1 if by == "lowest" else -1
-    scored = [one for one in found if one.progress.score is not None]
-    scored.sort(key=lambda one: (sign * (one.progress.score or 0.0), one.progress.step))
-    return sorted(scored[:count], key=lambda one: one.progress.step) or list(found[-1:])
+    scored = [c for c in checkpoints if c.progress.score is not None]
+    scored.sort(key=lambda c: (sign * (c.progress.score or 0.0), c.progress.step))
+    return sorted(scored[:count], key=lambda c: c.progress.step) or list(checkpoints[-1:])
 
 
 def _is_optimizer(name: str) -> bool:
@@ -244,7 +241,7 @@ def _read(folder: Path) -> Checkpoint:
         progress = _TYPES.validate_python(asdict(Progress(**values)))
         return Checkpoint(folder, progress, files)
     except (TypeError, ValidationError) as error:
-        raise ModelError(f"{path}: is not of this version ({error})") from None
+        raise ModelError(f"{path}: was written by another version ({error})") from error
 
 
 def _write_progress(folder: Path, progress: Progress, files: Mapping[str, str]) -> None:
@@ -258,11 +255,11 @@ def _checksum(values: Mapping[str, Any], files: Mapping[str, str]) -> str:
 
 
 KEPT = "the checkpoints before it are kept"
-"""What to say where one cannot be written."""
+"""Added to the error when a checkpoint cannot be written."""
 
 
 class Commits:
-    """Commits staged checkpoints of one run, and removes those that are too old."""
+    """Commits staged checkpoints of one run in a thread, and removes old ones."""
 
     def __init__(self, checkpoints: Checkpoints, config: TrainConfig) -> None:
         self.checkpoints, self.config = checkpoints, config
@@ -270,12 +267,12 @@ class Commits:
         self._pending: Future[None] | None = None
 
     def begin(self, staging: Path, progress: Progress) -> None:
-        """Let a checkpoint count as soon as it is on the disk."""
+        """Start committing a checkpoint, after the previous one."""
         self.wait()
         self._pending = self._thread.submit(self._commit, staging, progress)
 
     def wait(self) -> None:
-        """Return when nothing is on its way; raise what went wrong, once."""
+        """Wait for the pending commit and raise its error."""
         pending, self._pending = self._pending, None
         if pending is not None:
             pending.result()

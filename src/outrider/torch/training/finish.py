@@ -1,15 +1,14 @@
-"""The end of a run: averaged weights, a model folder that explains itself, scores, a picture.
+"""Finish a run: average checkpoints, write the model folder, score it, draw the learning curve.
 
-Checkpoint averaging: the mean of the weights a run passed through at its end.
+Checkpoint averaging takes the mean of the weights of n checkpoints, which removes noise of the last
+updates at no cost of inference:
 
     w = (w_1 + ... + w_n) / n
 
-It costs nothing at inference and takes the noise of the last updates out of the model.
+The model folder of a drafter or a ctc decoder holds the target's files and a subfolder:
 
-The model folder of a drafter or a ctc decoder: its target's files, and a subfolder of its own.
-
-config.json, model.safetensors, tokenizer ...   the target, as it was (new weights if joint)
-drafter/ or ctc/                                what this run trained, its config and origin
+    config.json, model.safetensors, tokenizer ...   the target, unchanged (new weights if joint)
+    drafter/ or ctc/                                the trained decoder, its config and provenance
 """
 
 import shutil
@@ -51,12 +50,12 @@ __all__ = ["average_weights", "finish_run", "write_side_decoder"]
 
 
 def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
-    """Average the `model.safetensors` of the folders, one tensor at a time, in float64."""
+    """Average the `model.safetensors` of the folders in float64."""
     files = [_open(folder / "model.safetensors") for folder in folders]
     names = list(files[0].keys())
     for file, folder in zip(files, folders, strict=True):
         if set(file.keys()) != set(names):
-            raise ModelError(f"{folder}: holds other tensors than {folders[0]}; average one run")
+            raise ModelError(f"{folder}: has other tensors than {folders[0]}; average one run")
     return {name: _mean([file.get_tensor(name) for file in files]) for name in names}
 
 
@@ -72,11 +71,11 @@ def _mean(tensors: list[Tensor]) -> Tensor:
 
 def _open(path: Path) -> Any:
     if not path.is_file():
-        raise ModelError(f"{path}: no such file; a checkpoint to average holds its weights there")
+        raise ModelError(f"{path}: no such file; averaging reads weights from it")
     try:
         return safe_open(str(path), framework="pt")
     except SafetensorError as error:
-        raise ModelError(f"{path}: damaged or not safetensors ({error})") from None
+        raise ModelError(f"{path}: damaged or not safetensors ({error})") from error
 
 
 ARGOS = "model"
@@ -86,10 +85,10 @@ _FILES = (*SAFE_FILES, "run.yaml")
 
 
 def write_side_decoder(decoder: Drafter | Ctc, target: Path, folder: Path) -> str:
-    """Fill `folder` with the target and its side decoder; return what people should know, or ""."""
+    """Write the target and its side decoder into `folder`; return a note for the user, or ""."""
     kind = "drafter" if isinstance(decoder, Drafter) else "ctc"
     joint = isinstance(decoder, Ctc) and decoder.config.joint
-    if joint and model_files(target) != weight_files(target):  # of another format: written as ours
+    if joint and model_files(target) != weight_files(target):  # of another format: write ours
         load_tokenizer(target).save(folder)
     else:
         _copy(target, folder, leave_out="*.safetensors*" if joint else "")
@@ -98,23 +97,23 @@ def write_side_decoder(decoder: Drafter | Ctc, target: Path, folder: Path) -> st
     other = target / _OTHERS[kind]
     note = ""
     if joint and other.is_dir():
-        note = f"left out {other}: the weights it was trained for have changed; train it again"
+        note = f"left out {other}: its target's weights have changed; train it again"
     elif other.is_dir():
         _copy(other, folder / other.name)
     own = decoder.state_dict()
     if isinstance(decoder, Ctc) and joint:
-        own, theirs = split_weights(own)
-        decoder.target.save_pretrained(folder, state_dict=theirs)
+        own, target_weights = split_weights(own)
+        decoder.target.save_pretrained(folder, state_dict=target_weights)
     decoder.save_pretrained(folder / kind, state_dict=own)
     return note
 
 
 def _copy(source: Path, folder: Path, *, leave_out: str = "") -> None:
-    """Copy what belongs to a model, and nothing that only happens to lie there."""
+    """Copy the files that belong to a model."""
     folder.mkdir(parents=True, exist_ok=True)
     for path in sorted(source.iterdir()):
-        wanted = path.is_file() and any(path.match(pattern) for pattern in _FILES)
-        if wanted and not (leave_out and path.match(leave_out)):
+        known = path.is_file() and any(path.match(pattern) for pattern in _FILES)
+        if known and not (leave_out and path.match(leave_out)):
             shutil.copyfile(path, folder / path.name)
 
 
@@ -126,16 +125,16 @@ def finish_run(
     progress: Progress,
     console: Console,
 ) -> None:
-    """Write the finished model and everything that is known about it."""
-    averaged, notes = folder.checkpoints.choose(config.train.average, config.train.averaged_by)
-    for left_out in notes:
-        console.print(left_out, highlight=False, soft_wrap=True)
-    folders = [one.folder for one in averaged]
+    """Write the finished model with its provenance, card, scores and learning curve."""
+    checkpoints, notes = folder.checkpoints.choose(config.train.average, config.train.averaged_by)
+    for note in notes:
+        console.print(note, highlight=False, soft_wrap=True)
+    folders = [checkpoint.folder for checkpoint in checkpoints]
     if config.model.lora is None:
         model.load_state_dict(average_weights(folders))
     else:
         merge_adapters(model, folders)
-    steps = [one.progress.step for one in averaged]
+    steps = [checkpoint.progress.step for checkpoint in checkpoints]
     provenance = _provenance(config, prepared, progress, steps)
     provenance["training"] |= {name: value for name, value in folder.chosen.items() if value}
     encoder = encoder_folder(config)
@@ -163,7 +162,7 @@ def _write_model(
     model: Trained,
     provenance: dict[str, Any],
 ) -> str:
-    """Write the model folder; return what people should know about it, or ""."""
+    """Write the model folder; return a note for the user, or ""."""
     final = folder.model
     note = ""
     with working_folder(final) as work:
@@ -172,18 +171,18 @@ def _write_model(
             masked = isinstance(model, MaskedLm)
             (add_mask(prepared.tokenizer) if masked else prepared.tokenizer).save(work)
             if config.evaluate is not None and not config.evaluate.split:
-                _remember_whole(work)
+                _store_no_split(work)
         else:
             note = write_side_decoder(model, target_folder(config), work)
-        beside = work / folder.written(config).relative_to(final)
-        write_text(beside / "run.yaml", as_yaml(config))
-        write_result(beside / "provenance.json", provenance)
+        metadata = work / folder.metadata(config).relative_to(final)
+        write_text(metadata / "run.yaml", as_yaml(config))
+        write_result(metadata / "provenance.json", provenance)
         _write_card(work, config, model, provenance)
     return note
 
 
-def _remember_whole(model_folder: Path) -> None:
-    """Let whoever loads the model show it whole lines."""
+def _store_no_split(model_folder: Path) -> None:
+    """Store that the model decodes whole lines."""
     path = model_folder / "generation_config.json"
     values = read_json(path) if path.is_file() else {}
     write_json(path, {**values, "split": False})
@@ -196,7 +195,7 @@ def _write_card(
     provenance: dict[str, Any],
     scores: dict[str, Any] | None = None,
 ) -> None:
-    """A card of its own for a model; a drafter's is a part of its target's."""
+    """Write a model's card, or a drafter's section of its target's card."""
     write = write_card if isinstance(model, TokenModel) else add_side_decoder_section
     weights = dict(model.named_parameters()).items()
     parameters = sum(w.numel() for name, w in weights if not name.startswith("target."))
@@ -254,7 +253,7 @@ def _provenance(
             "averaged": averaged,
         },
         "corpus": {
-            "files": [one.model_dump(mode="json") for one in manifest.inputs],
+            "files": [file.model_dump(mode="json") for file in manifest.inputs],
             "rows": {name: split.rows for name, split in manifest.splits.items()},
         },
         "versions": versions(),
@@ -264,7 +263,7 @@ def _provenance(
 def _side_decoder_provenance(
     config: RunConfig, folder: RunFolder, prepared: Prepared
 ) -> dict[str, Any]:
-    evaluations = [one for one in read_log(folder.log.path) if one["event"] == "evaluation"]
+    evaluations = [r for r in read_log(folder.log.path) if r["event"] == "evaluation"]
     return {
         "target": {"model": config.model.target, "weights": weights_of(target_folder(config))},
         "distilled": prepared.manifest.origin,

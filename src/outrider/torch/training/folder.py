@@ -1,9 +1,9 @@
-"""The folder of a run, and whether what lies in it may be continued.
+"""The folder of a run, and whether the run in it can be resumed.
 
 run.yaml        the resolved config          checkpoints/    to resume from and to average
-state.json      what it was started with     model/          the finished model
+state.json      config and data at start     model/          the finished model
 log.jsonl       one line per log step        curve.png       the learning curve
-results.json    scores on the test set       tensorboard/    events, if asked for
+results.json    scores on the test set       tensorboard/    events, if `train.tensorboard` is set
 """
 
 import shutil
@@ -33,23 +33,23 @@ from outrider.torch.training.start import start_folder
 __all__ = ["RunFolder"]
 
 _STATE = {"config", "processes", "data"}
-"""Keys of `state.json` without which nothing can be resumed."""
+"""Keys that `state.json` needs for a resume."""
 
 
 @dataclass(frozen=True)
 class RunFolder:
-    """Names every file of a run."""
+    """The files of a run."""
 
     path: Path
 
     @property
     def checkpoints(self) -> Checkpoints:
-        """Where the run can be resumed from."""
+        """Checkpoints to resume from."""
         return Checkpoints(self.path / "checkpoints", state=self._state)
 
     @property
     def log(self) -> Log:
-        """What happened so far."""
+        """The JSONL log."""
         return Log(self.path / "log.jsonl")
 
     @property
@@ -69,30 +69,30 @@ class RunFolder:
 
     @property
     def tensorboard(self) -> Path:
-        """Events, if asked for."""
+        """TensorBoard events."""
         return self.path / "tensorboard"
 
     @contextmanager
     def locked(self) -> Iterator[None]:
-        """Keep a second process from training in this folder while the block runs."""
+        """Prevent a second process from training in this folder."""
         self.path.mkdir(parents=True, exist_ok=True)
         message = f"another process is training in {self.path}; wait for it or stop it"
         with locked(self.path / ".lock", ConfigError("folder", message)):
             yield
 
     def is_finished(self, config: RunConfig) -> bool:
-        """Whether the model of exactly this config is there, and its scores if it asks for any."""
-        written = self.written(config) / "run.yaml"
-        if not written.exists() or written.read_text(encoding="utf-8") != as_yaml(config):
+        """Whether it holds a model of exactly this config, with scores if the config evaluates."""
+        path = self.metadata(config) / "run.yaml"
+        if not path.exists() or path.read_text(encoding="utf-8") != as_yaml(config):
             return False
         return config.evaluate is None or self.results.exists()
 
-    def written(self, config: RunConfig) -> Path:
-        """Where the files about this run lie: with a drafter, its target keeps its own."""
+    def metadata(self, config: RunConfig) -> Path:
+        """Return the folder of the run's config and provenance; a drafter has its own subfolder."""
         return self.model / config.model.type if config.model.has_target else self.model
 
     def clear(self) -> None:
-        """Forget everything this run wrote, and nothing else that may lie here."""
+        """Delete the files of this run, and no others."""
         for folder in (self.checkpoints.folder, self.model, self.tensorboard):
             shutil.rmtree(folder, ignore_errors=True)
         for file in (self.log.path, self.curve, self.results, self._state, self.path / "run.yaml"):
@@ -101,13 +101,13 @@ class RunFolder:
     def open(
         self, config: RunConfig, *, prepared: Path, processes: int, bleu_tokenizer: str | None
     ) -> tuple[Checkpoint | None, list[str]]:
-        """Get ready to train: return the checkpoint to resume from, or None to start.
+        """Prepare the folder to train; return the checkpoint to resume from, or None to start.
 
-        Also returns what people should know about checkpoints that are damaged.
+        Also returns messages about damaged checkpoints.
         """
         self.checkpoints.clean()
         remove_leftovers(self.model)
-        # What is trained already reads its checkpoints no more.
+        # A finished run does not read its checkpoints again.
         notes = [] if self.is_finished(config) else self.checkpoints.set_aside_damaged()
         resume = self.checkpoints.latest()
         state = _state(config, prepared, processes)
@@ -125,17 +125,17 @@ class RunFolder:
 
     @property
     def processes(self) -> int:
-        """How many processes the batches of this run were planned for, when it was started."""
+        """The number of processes the batches of this run were planned for."""
         return int(read_json(self._state)["processes"])
 
     @property
     def chosen(self) -> dict[str, Any]:
-        """What each `auto` of the config came to; a resumed run keeps it."""
+        """The values chosen for `auto`; a resumed run keeps them."""
         chosen: dict[str, Any] = read_json(self._state)["chosen"]
         return chosen
 
     def choose(self, **chosen: str) -> None:
-        """Record what an `auto` came to."""
+        """Record the value chosen for `auto`."""
         state = read_json(self._state)
         write_json(self._state, {**state, "chosen": {**state["chosen"], **chosen}})
 
@@ -144,7 +144,7 @@ class RunFolder:
         return self.path / "state.json"
 
     def _read_state(self, resume: Checkpoint) -> dict[str, Any]:
-        """Read what the run was started with; each checkpoint holds a copy."""
+        """Read the state at the start of the run; each checkpoint has a copy."""
         fix = f"put back a copy of it, or choose another folder: {self.path} cannot be resumed"
         try:
             state = read_json(self._state, fix=fix)
@@ -155,27 +155,27 @@ class RunFolder:
         return state
 
     def _keep_processes(self, before: dict[str, Any], state: dict[str, Any]) -> list[str]:
-        """Keep the plan of the first start, if it can be dealt to as many processes as now."""
+        """Keep the number of planned processes if the plan can be shared by the current number."""
         planned, now = before["processes"], state["processes"]
         if planned == now:
             return []
         parts = planned * before["config"]["train"]["accumulate"]
         if parts % now:
-            able = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
+            divisors = ", ".join(str(n) for n in range(1, parts + 1) if parts % n == 0)
             raise ConfigError(
                 "processes",
-                f"{self.path} was begun on {planned} process(es), so an update has {parts} parts, "
-                f"which {now} cannot share equally; start as many as {able}, or --restart",
+                f"{self.path} was started on {planned} process(es), so an update has {parts} "
+                f"parts, which {now} cannot share equally; start {divisors}, or pass --restart",
             )
         state["processes"] = planned
         return [
-            f"begun on {planned} process(es), going on with {now}: the same batches in the same "
-            "order, but not to the bit"
+            f"started on {planned} process(es), resuming on {now}: the same batches in the same "
+            "order, but not bit-identical results"
         ]
 
     def _check_unchanged(self, before: dict[str, Any], state: dict[str, Any]) -> None:
         remedy = "change it back, choose another folder, or pass --restart to start over"
-        key = changed_key(_settled(before), _settled(state))
+        key = changed_key(_resolved(before), _resolved(state))
         if key is not None:
             raise ConfigError(
                 key, f"differs from the run in {self.path} that this resumes; {remedy}"
@@ -186,25 +186,25 @@ class RunFolder:
                 raise ConfigError(f"model.{name}", message)
         if before["data"] != state["data"]:
             raise ConfigError(
-                "data.folder", f"was prepared anew since {self.path} was started; {remedy}"
+                "data.folder", f"was prepared again since {self.path} was started; {remedy}"
             )
 
 
 def _keep_chosen(before: dict[str, Any], state: dict[str, Any]) -> None:
-    """Go on with what `auto` came to before, whatever it would come to today."""
+    """Keep the values that `auto` had at the start of the run."""
     train = before["config"]["train"]
     chosen = before.setdefault("chosen", {"precision": train["precision"]})
-    asked = {
+    configured = {
         "precision": state["config"]["train"]["precision"],
         "bleu_tokenizer": (state["config"]["evaluate"] or {"tokenize": "auto"})["tokenize"],
     }
-    for name, value in asked.items():
+    for name, value in configured.items():
         if value in ("auto", None):
             state["chosen"][name] = chosen.get(name) or state["chosen"][name]
 
 
-def _settled(state: dict[str, Any]) -> dict[str, Any]:
-    """The config of a run, with the precision that `auto` came to."""
+def _resolved(state: dict[str, Any]) -> dict[str, Any]:
+    """Return the config of a run with the precision chosen for `auto`."""
     config: dict[str, Any] = state["config"]
     precision = state["chosen"]["precision"]
     return {**config, "train": {**config["train"], "precision": precision}}

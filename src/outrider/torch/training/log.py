@@ -1,4 +1,4 @@
-"""The log of a run: one JSON object per line, each step once, also after a crash and a resume."""
+"""The log of a run: one JSON object per line, each step once, also after a resume."""
 
 import json
 from pathlib import Path
@@ -11,18 +11,18 @@ __all__ = ["Log", "read_log"]
 
 
 class Log:
-    """Appends records to `log.jsonl`; a reader never sees a half-written one kept."""
+    """Appends records to `log.jsonl`."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
 
     def rewind(self, step: int) -> None:
-        """Drop every record past `step` and a last line cut short: training writes them again."""
+        """Drop records after `step` and an incomplete last line."""
         kept = [record for record in read_log(self.path) if record["step"] <= step]
         write_text(self.path, "".join(json.dumps(record) + "\n" for record in kept))
 
     def write(self, record: dict[str, Any]) -> None:
-        """Append one record; it must name its step."""
+        """Append a record, which must have the keys `event` and `step`."""
         with (
             explained(self.path, "the checkpoints are kept"),
             self.path.open("a", encoding="utf-8") as file,
@@ -31,7 +31,7 @@ class Log:
 
 
 def read_log(path: Path) -> list[dict[str, Any]]:
-    """All whole records of a log; empty if there is none yet."""
+    """Return all complete records of a log; empty if there is no file."""
     if not path.exists():
         return []
     records = []

@@ -1,9 +1,9 @@
-"""Low-rank adapters: a narrow product learns beside each weight, which itself stays as it is.
+"""Low-rank adapters (LoRA): a trained low-rank product beside each frozen weight.
 
     y = W x + (alpha / rank) B A x
 
-`peft` puts them into a model. At the end of a run the mean of what the averaged checkpoints add,
-(alpha / rank) B A, is added to W, and the model has its own shape again.
+`peft` adds them to a model. At the end of a run, the mean of (alpha / rank) B A over the averaged
+checkpoints is added to W, and the adapters are removed.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ NAME = "default"
 
 
 def add_adapters(model: nn.Module, config: LoraConfig) -> None:
-    """Put adapters beside the weights of all layers, and freeze everything else."""
+    """Add adapters to the weights of all layers, and freeze all other weights."""
     try:
         import peft
     except ModuleNotFoundError:
@@ -49,20 +49,20 @@ def add_adapters(model: nn.Module, config: LoraConfig) -> None:
 
 
 def merge_adapters(model: nn.Module, folders: Sequence[Path]) -> None:
-    """Add the mean of what these checkpoints learnt to the weights, and take the adapters out."""
+    """Add the mean adapter of these checkpoints to the weights, and remove the adapters."""
     adapted = {name: layer for name, layer in model.named_modules() if hasattr(layer, "lora_A")}
-    added: dict[str, Tensor] = {}
+    mean: dict[str, Tensor] = {}
     for folder in folders:
         model.load_state_dict(load_file(folder / "model.safetensors"))
         for name, layer in adapted.items():
-            # The mean of A times the mean of B would be another product than the mean of both.
+            # The mean of the products B A differs from the product of the means.
             delta = _delta(layer).double() / len(folders)
-            added[name] = added[name] + delta if name in added else delta
+            mean[name] = mean[name] + delta if name in mean else delta
     with torch.no_grad():
         for name, layer in adapted.items():
-            own: Any = layer.base_layer
-            own.weight.copy_(own.weight.double() + added[name])
-            model.set_submodule(name, own)
+            base: Any = layer.base_layer
+            base.weight.copy_(base.weight.double() + mean[name])
+            model.set_submodule(name, base)
 
 
 def _delta(layer: Any) -> Tensor:
@@ -71,6 +71,6 @@ def _delta(layer: Any) -> Tensor:
 
 
 def _part(name: str) -> str:
-    """Name the part of a layer that a module stands in: `decoder.blocks.0.cross.q` is in cross."""
-    words = name.split(".")
-    return words[3] if words[1:2] == ["blocks"] and len(words) > 4 else ""
+    """Name the part of a layer that holds a module: `cross` for `decoder.blocks.0.cross.q`."""
+    path = name.split(".")
+    return path[3] if path[1:2] == ["blocks"] and len(path) > 4 else ""

@@ -1,27 +1,19 @@
-"""Training in shares: every process holds its part of weights, gradients and optimizer (FSDP2).
+"""Memory of training: sharding (FSDP2), recomputation of activations, and the allocator.
 
-The weights of a layer are gathered when it runs and let go after it; its gradients are summed
-straight into the share that each process keeps. So a model may be larger than one device, by as
-much as there are processes. Layers that do not run one after another, each by itself, are gathered
-together: a reversible stack in the backward undoes all its layers in one step of autograd, one
-layer in the place of many is never let go, and what asks for a penalty is read after the pass.
+Sharding: every process keeps its share of weights, gradients and optimizer. The weights of a layer
+are gathered when it runs and released after it; its gradients are reduced into the shares. Parts
+that do not run as separate consecutive layers are gathered together: a reversible stack recomputes
+all its layers in one autograd step, a shared layer is always in use, and penalties are read after
+the pass. Weights are saved whole, the optimizer in shares (`torch.distributed.checkpoint`).
 
-Weights are saved whole, in the form that everything else reads; the optimizer is saved in shares
-(`torch.distributed.checkpoint`).
+Recomputation (Chen et al., 2016, arXiv:1604.06174): layers keep only their input and compute again
+in the backward pass. Random states are restored, so results are identical, with the memory of one
+layer and about a third more time.
 
-Layers that keep their input alone, and compute again in the backward what lies between.
-
-Chen et al., 2016, arXiv:1604.06174. Random numbers are drawn as they were, so a run is the same to
-the bit, with the memory of one layer in the place of all and about a third more time.
-
-Keep glibc from giving memory back to the kernel between training steps.
-
-A step allocates and frees the same large tensors over and over. By default glibc maps each of them
-anew and trims its heap after, so the kernel zeroes the same pages thousands of times: a quarter of
-the step on a CPU. Told to keep memory, it hands the same warm pages out again.
-
-Steps of other shapes leave holes in such a heap. `return_memory` gives them back now and then, at
-moments that are slow anyway.
+Allocator: a step allocates and frees the same large tensors. By default glibc maps each of them
+again and trims its heap, so the kernel zeroes the same pages repeatedly: a quarter of the step on a
+CPU. `keep_memory` makes glibc reuse the pages; `return_memory` releases the holes that other shapes
+leave.
 """
 
 import ctypes
@@ -69,16 +61,16 @@ _KEY = "optimizer"
 
 
 def shard(model: nn.Module, device: torch.device) -> None:
-    """Keep of every weight only the share of this process."""
-    # PyTorch warns of changing such a view in place, which nothing here does.
+    """Keep only this process's share of every weight."""
+    # PyTorch warns about in-place changes of such views; there are none here.
     warnings.filterwarnings("ignore", "FSDP2-wrapped module .* returned a view tensor")
     mesh = init_device_mesh(device.type, (dist.get_world_size(),))
     single = {weight for weight in model.parameters() if weight.ndim == 0}
-    for weight in single:  # cannot be shared out: every process has it, and the mean gradient
+    for weight in single:  # not divisible: replicated, with the mean gradient
         weight.register_post_accumulate_grad_hook(_average)  # type: ignore[no-untyped-call]
-    for part, also in gathered_parts(model):
+    for part, methods in gathered_parts(model):
         fully_shard(part, mesh=mesh, ignored_params=single)
-        for method in also:
+        for method in methods:
             register_fsdp_forward_method(part, method)
     fully_shard(model, mesh=mesh, ignored_params=single)
 
@@ -90,12 +82,12 @@ def _average(weight: Tensor) -> None:
 
 
 def gathered_parts(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
-    """List what is gathered apart, inner parts first, and what else they are called by."""
+    """List the parts that are gathered separately, inner ones first, with their extra methods."""
     if not isinstance(model, TokenModel) or model.penalty() is not None:
         return []
     if isinstance(model, LanguageModel) and model.config.memory:
         return []
-    if model.config.pondering is not None:  # what its layers ask for leaves them another way
+    if model.config.pondering is not None:  # its layers' penalties are read after the pass
         return []
     parts: list[tuple[nn.Module, tuple[str, ...]]] = []
     for stack in model.modules():
@@ -112,7 +104,7 @@ def gathered_parts(model: nn.Module) -> list[tuple[nn.Module, tuple[str, ...]]]:
 
 @contextmanager
 def gathered(model: nn.Module) -> Iterator[None]:
-    """Hold all weights, so that processes may do different things with them."""
+    """Keep all weights gathered, so that processes may run different code on them."""
     parts = [part for part in model.modules() if isinstance(part, FSDPModule)]
     for part in parts:
         part.set_reshard_after_forward(False, recurse=False)
@@ -126,15 +118,15 @@ def gathered(model: nn.Module) -> Iterator[None]:
 
 
 def whole_weights(model: nn.Module) -> dict[str, Tensor]:
-    """Return all weights, in the memory of the CPU; every process must ask."""
-    known: dict[int, Tensor] = {}
-    found: dict[str, Tensor] = {}
+    """Return all weights on the CPU; every process must call it."""
+    whole_by_id: dict[int, Tensor] = {}
+    weights: dict[str, Tensor] = {}
     for name, weight in model.state_dict(keep_vars=True).items():
-        if id(weight) not in known:
+        if id(weight) not in whole_by_id:
             whole = weight.full_tensor() if isinstance(weight, DTensor) else weight
-            known[id(weight)] = whole.detach().cpu()
-        found[name] = known[id(weight)]
-    return found
+            whole_by_id[id(weight)] = whole.detach().cpu()
+        weights[name] = whole_by_id[id(weight)]
+    return weights
 
 
 def save_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path) -> None:
@@ -151,7 +143,7 @@ def load_optimizer(model: nn.Module, optimizer: Optimizer, folder: Path) -> None
 
 
 def recompute_layers(model: nn.Module) -> None:
-    """Let all layers of a model do so, also those of an encoder of another library."""
+    """Enable recomputation in all layers, including those of a pretrained encoder."""
     for part in model.modules():
         if isinstance(part, Block):
             part.recompute = True
@@ -164,7 +156,7 @@ _MIB = 2**20
 
 
 def keep_memory() -> bool:
-    """Tell glibc to serve blocks up to 1 GiB from a heap it never trims; True if it agreed."""
+    """Make glibc reuse blocks up to 1 GiB from a heap it never trims; return whether it agreed."""
     if not _has_glibc():
         return False
     mallopt = ctypes.CDLL(None).mallopt
@@ -177,7 +169,7 @@ def keep_memory() -> bool:
 
 
 def return_memory() -> None:
-    """Give the kernel back every page of the heap that holds nothing."""
+    """Return unused pages of the heap to the kernel."""
     if _has_glibc():
         ctypes.CDLL(None).malloc_trim(0)
 

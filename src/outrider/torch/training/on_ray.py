@@ -1,7 +1,7 @@
-"""A run whose processes Ray Train places: on this machine, or on the cluster of `RAY_ADDRESS`.
+"""Train a run on Ray: on this machine, or on the cluster of `RAY_ADDRESS`.
 
-Every process does what it would do under torchrun. When one of them dies, Ray starts all again, and
-the run goes on from its last checkpoint. The folders of the run must be the same for all.
+Every process runs as under torchrun. If one of them dies, Ray restarts all, and the run resumes
+from its last checkpoint. All processes must see the same folders.
 """
 
 import os
@@ -24,68 +24,68 @@ from outrider.torch.training.run import train_run
 __all__ = ["train_on_ray"]
 
 RESTARTS = 3
-"""How often all processes are started again because one of them died."""
+"""How often all processes are restarted after one has died."""
 
 
 def train_on_ray(config: RunConfig, processes: int, *, restart: bool = False) -> Path:
-    """Train a run on so many processes and return its model folder; it reports on stderr."""
+    """Train a run on this many processes and return its model folder; reports on stderr."""
     folder = RunFolder(Path(config.folder).resolve())
-    if restart:  # not by the processes, which may be started several times
+    if restart:  # once, not at every restart of the processes
         with folder.locked():
             folder.clear()
-    # What is wrong with config or data is said here, and not by processes that are started again.
+    # Errors of config or data are raised here, not by processes that Ray would restart.
     check_run(config, processes=processes)
     prepare(config.data, task=run_task(config), progress=sys.stderr.isatty())
-    asked = {"config": config.model_dump(mode="json"), "cwd": str(Path.cwd())}
-    notes = folder.path / "ray"  # what Ray Train keeps for itself
+    arguments = {"config": config.model_dump(mode="json"), "cwd": str(Path.cwd())}
+    ray_folder = folder.path / "ray"  # Ray Train's own files
     with running_ray("--ray", log_to_driver=True, num_cpus=processes) as ray:
         from ray.train import FailureConfig, ScalingConfig
         from ray.train import RunConfig as RayRun
         from ray.train.torch import TorchTrainer
 
-        shutil.rmtree(notes, ignore_errors=True)
+        shutil.rmtree(ray_folder, ignore_errors=True)
         gpu = config.train.device != "cpu" and _enough_gpus(ray, processes)
         trainer = TorchTrainer(
             _train,
-            train_loop_config=asked,
+            train_loop_config=arguments,
             scaling_config=ScalingConfig(num_workers=processes, use_gpu=gpu),
             run_config=RayRun(
                 name="train",
-                storage_path=str(notes),
+                storage_path=str(ray_folder),
                 failure_config=FailureConfig(max_failures=RESTARTS),
             ),
         )
         try:
             trainer.fit()
         except Exception as error:
-            raise _explained(error) from None
+            raise _find_cause(error) from error
         finally:
-            shutil.rmtree(notes, ignore_errors=True)
+            shutil.rmtree(ray_folder, ignore_errors=True)
     return folder.model
 
 
-def _train(asked: dict[str, Any]) -> None:
-    """Train in one of the processes, which torch.distributed joins already."""
-    os.chdir(asked["cwd"])
+def _train(arguments: dict[str, Any]) -> None:
+    """Train in one process of Ray Train."""
+    os.chdir(arguments["cwd"])
     main = os.environ["RANK"] == "0"
-    config = RunConfig.model_validate(asked["config"])
+    config = RunConfig.model_validate(arguments["config"])
     train_run(config, console=Console(stderr=True, quiet=not main))
 
 
 def _enough_gpus(ray: Any, processes: int) -> bool:
-    found = int(ray.cluster_resources().get("GPU", 0))
-    if 0 < found < processes:
-        raise ConfigError("--ray", f"got {processes} processes, but Ray has {found} GPUs")
-    return found > 0
+    gpus = int(ray.cluster_resources().get("GPU", 0))
+    if 0 < gpus < processes:
+        raise ConfigError("--ray", f"got {processes} processes, but Ray has {gpus} GPUs")
+    return gpus > 0
 
 
-def _explained(error: BaseException) -> BaseException:
-    """Find what one of our processes raised in what Ray makes of it."""
+def _find_cause(error: BaseException) -> BaseException:
+    """Return our error among the causes of Ray's error."""
     causes = [error, *getattr(error, "worker_failures", {}).values()]
     while causes:
         cause = causes.pop()
         if isinstance(cause, OutriderError):
             return cause
         inner = (getattr(cause, name, None) for name in ("cause", "__cause__", "_base_exc"))
-        causes += [one for one in inner if isinstance(one, BaseException)]
+        causes += [error for error in inner if isinstance(error, BaseException)]
     return ResourceError(f"a process of Ray Train ended {RESTARTS + 1} times: {error}")

@@ -1,8 +1,8 @@
-"""What a run computes in. `train.precision: auto` takes whichever is faster on this machine.
+"""Precision of training. `train.precision: auto` measures which is faster on this machine.
 
-bfloat16 halves the time of matrix products where the hardware has them (GPUs, CPUs with AMX or
-AVX512-BF16), and more than doubles it on CPUs that only imitate it. A processor's name does not
-say how a model will fare, so a few updates of the run itself are timed, without an update.
+bfloat16 halves the time of matrix products where the hardware supports it (GPUs, CPUs with AMX or
+AVX512-BF16), and more than doubles it on CPUs that emulate it. A few passes over the run's own
+batch are timed, without an update.
 """
 
 import time
@@ -16,31 +16,30 @@ from torch import Tensor, nn
 from outrider.torch.training.objectives import Objective
 from outrider.torch.training.objectives.auxiliary import ScheduledObjective
 
-__all__ = ["Choice", "autocast", "choose_precision"]
+__all__ = ["PrecisionChoice", "autocast", "choose_precision"]
 
 ROUNDS = 3
-"""Passes that are timed, in turn, after one that only warms up; the best of them counts."""
+"""Timed passes of each precision, after one to warm up; the fastest counts."""
 CLEAR = 1.5
-"""Where one takes so many times as long as the other, nothing more is timed."""
+"""Timing stops once one precision is this many times slower."""
 GAIN = 0.95
-"""bfloat16 rounds more: it must take less than this share of the time of float32."""
+"""bfloat16 is chosen if it takes less than this share of the time of float32."""
 
 
 @dataclass(frozen=True)
-class Choice:
+class PrecisionChoice:
     """A precision, and the seconds of a pass over one batch in each."""
 
     precision: str
     seconds: dict[str, float]
 
     def __str__(self) -> str:
-        """One line for people."""
         times = ", ".join(f"{name} {1000 * t:,.0f} ms" for name, t in self.seconds.items())
         return f"precision: {self.precision}, measured on this machine ({times} a batch)"
 
 
 def autocast(precision: str, device: torch.device) -> AbstractContextManager[None]:
-    """Compute matrix products in `precision`; weights and what is summed stay float32."""
+    """Compute matrix products in `precision`; weights and sums stay float32."""
     if precision == "float32":
         return nullcontext()
     return torch.autocast(device.type, dtype=torch.bfloat16)
@@ -48,27 +47,27 @@ def autocast(precision: str, device: torch.device) -> AbstractContextManager[Non
 
 def choose_precision(
     model: nn.Module, objective: Callable[[], Objective], inputs: dict[str, Tensor]
-) -> Choice:
-    """Time forward and backward passes over a batch; the model is left as it was."""
+) -> PrecisionChoice:
+    """Time forward and backward passes over a batch; the model is unchanged."""
     device = next(model.parameters()).device
     inputs = {name: tensor.to(device) for name, tensor in inputs.items()}
     seconds = {"float32": float("inf"), "bfloat16": float("inf")}
-    with _unchanged(model):
-        for lap in range(ROUNDS + 1):
+    with _preserved(model):
+        for round_ in range(ROUNDS + 1):
             for precision in seconds:
                 try:
-                    taken = _pass(model, objective(), inputs, precision, device)
-                except RuntimeError:  # a device, or one of its operators, has no bfloat16
+                    elapsed = _pass(model, objective(), inputs, precision, device)
+                except RuntimeError:  # no bfloat16 on this device
                     if precision == "float32":
                         raise
                     continue
-                if lap:
-                    seconds[precision] = min(seconds[precision], taken)
-            if lap and max(seconds.values()) > CLEAR * min(seconds.values()):
+                if round_:
+                    seconds[precision] = min(seconds[precision], elapsed)
+            if round_ and max(seconds.values()) > CLEAR * min(seconds.values()):
                 break
     faster = seconds["bfloat16"] < GAIN * seconds["float32"]
-    timed = {name: taken for name, taken in seconds.items() if taken < float("inf")}
-    return Choice("bfloat16" if faster else "float32", timed)
+    timed = {name: elapsed for name, elapsed in seconds.items() if elapsed < float("inf")}
+    return PrecisionChoice("bfloat16" if faster else "float32", timed)
 
 
 def _pass(
@@ -81,19 +80,19 @@ def _pass(
     if isinstance(objective, ScheduledObjective):
         objective.set_progress(0.0)
     _wait(device)
-    began = time.perf_counter()
+    start = time.perf_counter()
     with autocast(precision, device):
         loss = objective.loss(model, inputs, divisor=objective.count(inputs), smoothing=0.1)
     torch.autograd.backward(loss)
     _wait(device)
-    taken = time.perf_counter() - began
+    elapsed = time.perf_counter() - start
     model.zero_grad(set_to_none=True)
-    return taken
+    return elapsed
 
 
 @contextmanager
-def _unchanged(model: nn.Module) -> Iterator[None]:
-    """Let a model train for a while without a trace: buffers, gradients, random numbers, mode."""
+def _preserved(model: nn.Module) -> Iterator[None]:
+    """Restore buffers, gradients, random state and mode at the end."""
     training = model.training
     buffers = {name: buffer.clone() for name, buffer in model.named_buffers()}
     try:

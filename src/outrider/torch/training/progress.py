@@ -1,7 +1,4 @@
-"""What a person sees while a run trains: one bar on a terminal, one line per record elsewhere.
-
-What watches a training run: when it logs, its JSONL log, its TensorBoard events.
-"""
+"""Callbacks of training: progress bar, log file and TensorBoard."""
 
 import math
 from pathlib import Path
@@ -17,7 +14,7 @@ from rich.progress import (
     TimeElapsedColumn,
     TimeRemainingColumn,
 )
-from transformers import TrainerCallback, TrainerControl, TrainerState, TrainingArguments
+from transformers import TrainerCallback, TrainerState
 
 from outrider.errors import MissingExtraError
 from outrider.torch.training.log import Log
@@ -26,17 +23,14 @@ __all__ = ["Cadence", "LogFile", "ProgressBar", "TensorBoard"]
 
 
 class ProgressBar(TrainerCallback):
-    """Steps, epoch, loss, speed and time left, on the main process only."""
+    """Shows step, epoch, loss, speed and time left: a bar on a terminal, else lines."""
 
     def __init__(self, console: Console) -> None:
         self.console = console
         self.bar: Progress | None = None
         self.task = TaskID(0)
 
-    def on_train_begin(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Draw the bar where there is a terminal to draw it on."""
+    def on_train_begin(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if not state.is_world_process_zero or not self.console.is_terminal:
             return
         self.bar = Progress(
@@ -54,22 +48,12 @@ class ProgressBar(TrainerCallback):
         )
         self.bar.start()
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """One update further."""
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if self.bar:
             self.bar.update(self.task, completed=state.global_step)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any],
-        **kwargs: Any,
-    ) -> None:
-        """Show the newest loss and speed."""
+    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        logs = kwargs["logs"]
         note = (
             f"epoch {logs['epoch'] + 1} · loss {logs['loss']:.3f} · "
             f"{logs['tokens_per_second']:,.0f} tokens/s"
@@ -79,30 +63,19 @@ class ProgressBar(TrainerCallback):
         elif state.is_world_process_zero:
             self._print(f"step {state.global_step}/{state.max_steps} · {note}")
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, Any],
-        **kwargs: Any,
-    ) -> None:
-        """Validation results stay on the screen, above the bar."""
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
             shown = " · ".join(
                 f"{name} {value:.3f}" if math.isfinite(value) else f"{name} {value}"
-                for name, value in metrics.items()
+                for name, value in kwargs["metrics"].items()
             )
             self._print(f"step {state.global_step} · {shown}")
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Leave the finished bar where it is."""
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.close()
 
     def close(self) -> None:
-        """Give the terminal back, also when training failed."""
+        """Stop the bar, also after an error."""
         if self.bar:
             self.bar.stop()
             self.bar = None
@@ -113,15 +86,13 @@ class ProgressBar(TrainerCallback):
 
 
 class Cadence(TrainerCallback):
-    """Closes a log line at every checkpoint and evaluation.
+    """Logs at every checkpoint and evaluation.
 
-    The mean loss of a line then never spans a checkpoint, so a resumed run logs the same numbers.
+    The mean loss of a record then never spans a checkpoint, so a resumed run logs the same numbers.
     """
 
-    def on_step_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Runs after the Trainer's own flow callback has decided what this step needs."""
+    def on_step_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        """Called after the Trainer's own flow callback has set `control`."""
         if control.should_save or control.should_evaluate:
             control.should_log = True
 
@@ -132,33 +103,18 @@ class LogFile(TrainerCallback):
     def __init__(self, log: Log) -> None:
         self.log = log
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any],
-        **kwargs: Any,
-    ) -> None:
-        """A line of training loss."""
+    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            self.log.write({"event": "update", **logs})
+            self.log.write({"event": "update", **kwargs["logs"]})
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, Any],
-        **kwargs: Any,
-    ) -> None:
-        """A line of validation metrics."""
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         if state.is_world_process_zero:
-            self.log.write({"event": "evaluation", "step": state.global_step, **metrics})
+            record = {"event": "evaluation", "step": state.global_step, **kwargs["metrics"]}
+            self.log.write(record)
 
 
 class TensorBoard(TrainerCallback):
-    """Mirrors the log as TensorBoard events; a resumed run replaces what lies past its start."""
+    """Writes the log as TensorBoard events; a resumed run replaces later ones."""
 
     def __init__(self, folder: Path, *, step: int) -> None:
         try:
@@ -167,33 +123,14 @@ class TensorBoard(TrainerCallback):
             raise MissingExtraError("tensorboard", "plot", "train.tensorboard") from None
         self.writer = SummaryWriter(str(folder), purge_step=step + 1)
 
-    def on_log(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        logs: dict[str, Any],
-        **kwargs: Any,
-    ) -> None:
-        """Training curves."""
-        self._write("train", logs, state.global_step)
+    def on_log(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._write("train", kwargs["logs"], state.global_step)
 
-    def on_evaluate(
-        self,
-        args: TrainingArguments,
-        state: TrainerState,
-        control: TrainerControl,
-        metrics: dict[str, Any],
-        **kwargs: Any,
-    ) -> None:
-        """Validation curves."""
-        self._write("valid", metrics, state.global_step)
+    def on_evaluate(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
+        self._write("valid", kwargs["metrics"], state.global_step)
         self.writer.flush()
 
-    def on_train_end(
-        self, args: TrainingArguments, state: TrainerState, control: TrainerControl, **kwargs: Any
-    ) -> None:
-        """Nothing is written after the last update."""
+    def on_train_end(self, args: Any, state: TrainerState, control: Any, **kwargs: Any) -> None:
         self.writer.close()
 
     def _write(self, group: str, values: dict[str, Any], step: int) -> None:

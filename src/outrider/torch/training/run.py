@@ -1,4 +1,4 @@
-"""One run on one page: from a config to a model folder, resumed wherever it was interrupted."""
+"""Train a run from its config to its model folder, resuming an interrupted one."""
 
 from collections.abc import Callable, Iterable
 from contextlib import closing, nullcontext
@@ -64,7 +64,7 @@ def train_run(config: RunConfig, *, restart: bool = False, console: Console | No
 
     Args:
         config: The run; `outrider.config.load_config(RunConfig, path)` reads one.
-        restart: Discard what an earlier start of this run left behind.
+        restart: Discard the results of an earlier start of this run.
         console: Where to report; by default nowhere.
     """
     console = console or Console(quiet=True)
@@ -98,7 +98,7 @@ def train_run(config: RunConfig, *, restart: bool = False, console: Console | No
 def _open(
     config: RunConfig, folder: RunFolder, processes: int, restart: bool, console: Console
 ) -> Prepared:
-    """Prepare the data and the run folder, and say what is about to happen."""
+    """Prepare the data and the run folder, and report how the run starts."""
     if restart:
         folder.clear()
     prepared = prepare(config.data, task=run_task(config), progress=console.is_terminal)
@@ -125,9 +125,7 @@ def _open(
 
 def _check_targets(config: RunConfig, prepared: Prepared) -> None:
     if not prepared.manifest.splits["train"].target_tokens:
-        fix = (
-            f"let a model write them: outrider distill MODEL --data {prepared.folder} --out FOLDER"
-        )
+        fix = f"generate them with outrider distill MODEL --data {prepared.folder} --out FOLDER"
         raise ConfigError("data.folder", f"{prepared.folder} holds sources without targets; {fix}")
 
 
@@ -141,7 +139,7 @@ def _check_validation(config: RunConfig, prepared: Prepared) -> None:
 
 
 def _bleu_tokenizer(config: RunConfig, prepared: Prepared) -> str | None:
-    """Name the tokenizer that validation counts BLEU with; None where it counts none."""
+    """Return the tokenizer of the validation's BLEU; None without BLEU."""
     if config.train.stop_metric != "bleu" or not config.train.evaluate_every:
         return None
     tokenize = config.evaluate.tokenize if config.evaluate else "auto"
@@ -149,17 +147,17 @@ def _bleu_tokenizer(config: RunConfig, prepared: Prepared) -> str | None:
 
 
 def _note_text_origin(config: RunConfig, prepared: Prepared, console: Console) -> None:
-    """Say so where the text is not the target's own output, from which a drafter learns best."""
+    """Print a note if the data is not the target's own output, which a drafter learns best from."""
     origin, target = prepared.manifest.origin, target_folder(config)
     if origin is None:
-        said = "holds what people wrote"
+        content = "holds original text"
     elif origin["weights"] != weights_of(target):
-        said = f"holds the output of {origin['model']}, which has other weights"
+        content = f"holds the output of {origin['model']}, which has other weights"
     else:
         return
     console.print(
-        f"note: {prepared.folder} {said}; a {config.model.type} learns more from the target's own "
-        f"output: outrider distill {target} --data {prepared.folder} --out FOLDER",
+        f"note: {prepared.folder} {content}; a {config.model.type} learns more from the target's "
+        f"own output: outrider distill {target} --data {prepared.folder} --out FOLDER",
         highlight=False,
         soft_wrap=True,
     )
@@ -177,7 +175,7 @@ def _build_trainer(
     set_seed(config.seed)
     model = build_model(config, prepared)
     if isinstance(model, Drafter | Ctc):
-        model.target.to(arguments.device)  # it may not be a part of the model that is moved
+        model.target.to(arguments.device)  # it may not be a submodule
     rank, world_size = arguments.process_index, arguments.world_size
     share = config.train.batch_tokens // (config.train.accumulate * world_size)
     segment = segment_length(model)
@@ -185,7 +183,7 @@ def _build_trainer(
     if teacher is not None:
         teacher.to(arguments.device)
     objective = partial(training_objective, config, segment, teacher)
-    precision = _settle_precision(config, arguments, folder, prepared, model, objective, console)
+    precision = _resolve_precision(config, arguments, folder, prepared, model, objective, console)
     masked = isinstance(model, MaskedLm)
     validation = Validation(
         prepared,
@@ -202,6 +200,10 @@ def _build_trainer(
         rank=rank,
         world_size=world_size,
     )
+    callbacks: list[TrainerCallback] = [LogFile(folder.log), bar] if rank == 0 else []
+    if config.train.tensorboard and rank == 0:
+        step = resume.progress.step if resume else 0
+        callbacks.append(TensorBoard(folder.tensorboard, step=step))
     return Trainer(
         model,
         config.train.model_copy(update={"precision": precision}),
@@ -210,11 +212,11 @@ def _build_trainer(
         checkpoints=folder.checkpoints,
         arguments=arguments,
         validate=validation,
-        callbacks=_callbacks(config, folder, resume, bar) if rank == 0 else (),
+        callbacks=callbacks,
     )
 
 
-def _settle_precision(
+def _resolve_precision(
     config: RunConfig,
     arguments: TrainingArguments,
     folder: RunFolder,
@@ -223,7 +225,7 @@ def _settle_precision(
     objective: Callable[[], Objective],
     console: Console,
 ) -> str:
-    """Return what the run computes in; `auto` is measured once, and all processes agree."""
+    """Return the run's precision; `auto` is measured once and shared with all processes."""
     precision = str(folder.chosen["precision"])
     if precision != "auto":
         return precision
@@ -241,13 +243,13 @@ def _settle_precision(
 
 
 def completions_of(config: RunConfig, prepared: Prepared) -> Completions | None:
-    """Return what alone is learnt, if it is not the whole text."""
+    """Return the markers of completions, if only completions are trained on."""
     marks = config.train.completions
     return None if marks is None else Completions.of(marks, prepared)
 
 
 def segment_length(model: nn.Module) -> int | None:
-    """Tokens of a segment, for a model that remembers from one to the next."""
+    """Return the tokens of a segment for a model with memory, else None."""
     if isinstance(model, LanguageModel) and model.config.memory:
         return model.config.max_positions
     return None
@@ -268,7 +270,7 @@ def _stream(
     cursor = Cursor(**resume.progress.cursor) if resume else None
     if segment is not None:
         if planned != world_size:
-            message = f"a model with memory goes on with the {planned} it was begun on"
+            message = f"a model with memory must resume on the {planned} it was started on"
             raise ConfigError("processes", f"got {world_size}; {message}")
         return SegmentStream(
             prepared,
@@ -300,34 +302,25 @@ def _stream(
 
 
 def _objective(config: RunConfig, segment: int | None) -> Objective:
-    """A new one for training and one for validation: each carries its own memory."""
-    if segment is not None:
-        return SegmentObjective()
-    if config.model.type == "seq2seq":
-        return TranslationObjective()
-    if config.model.type == "masked_lm":
-        return MaskedLmObjective()
-    if config.model.type == "drafter":
-        return DrafterObjective()
-    return CtcObjective() if config.model.type == "ctc" else LanguageModelObjective()
+    """Build an objective; training and validation need one each, as each has its own memory."""
+    return SegmentObjective() if segment is not None else _OBJECTIVES[config.model.type]()
+
+
+_OBJECTIVES: dict[str, type[Objective]] = {
+    "seq2seq": TranslationObjective,
+    "language_model": LanguageModelObjective,
+    "masked_lm": MaskedLmObjective,
+    "drafter": DrafterObjective,
+    "ctc": CtcObjective,
+}
 
 
 def training_objective(
     config: RunConfig, segment: int | None, teacher: Seq2Seq | None
 ) -> Objective:
-    """Return what is validated, or the same with predictions that only training makes."""
+    """Return the validation's objective, or one with predictions made in training only."""
     if config.train.intermediate_loss:
         return IntermediateObjective()
     if teacher is not None:
         return WordLevelObjective(teacher, share=config.train.teacher_share)
     return _objective(config, segment)
-
-
-def _callbacks(
-    config: RunConfig, folder: RunFolder, resume: Checkpoint | None, bar: ProgressBar
-) -> list[TrainerCallback]:
-    callbacks: list[TrainerCallback] = [LogFile(folder.log), bar]
-    if config.train.tensorboard:
-        step = resume.progress.step if resume else 0
-        callbacks.append(TensorBoard(folder.tensorboard, step=step))
-    return callbacks

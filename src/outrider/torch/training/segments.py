@@ -1,15 +1,15 @@
-"""Consecutive segments: each row of a batch goes on where the same row of the batch before ended.
+"""Consecutive segments: each row of a batch continues the same row of the batch before.
 
 A text of N tokens is cut into as many equal lanes as a batch has rows, and a batch takes the next
-`segment` tokens of every lane. So every token is predicted once an epoch, and a model may carry
-what it remembers of a row from batch to batch. Each epoch turns the text like a wheel first, so
-that its lanes and segments are cut elsewhere.
+`segment` tokens of every lane. So every token is predicted once an epoch, and a model may carry a
+memory of each row from batch to batch. Each epoch rotates the text first, so that lanes and
+segments are cut elsewhere.
 
     lane 0    <s> a b | c d e | f g h |  ...
     lane 1    <s> p q | r s <s> | t u v |  ...        a document ended with s
 
-A lane begins with `<s>`, and `<s>` stands in the place of the `</s>` that ended a document: this
-is how a model knows that a row begins anew. Lanes are dealt to the ranks in turn.
+A lane begins with `<s>`, and `<s>` replaces the `</s>` at the end of a document, which marks a new
+document for the model. Ranks take lanes in turn.
 """
 
 from collections import OrderedDict
@@ -33,7 +33,7 @@ IntArray = NDArray[np.int64]
 
 
 class SegmentStream:
-    """Endless segments of one rank, from a cursor on; `batches_of` gives a single epoch."""
+    """Endless segments of one rank, starting at a cursor; `batches_of` yields a single epoch."""
 
     def __init__(
         self,
@@ -48,13 +48,13 @@ class SegmentStream:
         split: str = "train",
         completions: Completions | None = None,
     ) -> None:
-        """Open a split; without a seed no epoch turns the text."""
+        """Open a split; without a seed the text is not rotated."""
         tokenizer = prepared.manifest.tokenizer
         self._pad, self._eos, self._bos = (int(tokenizer[f"{n}_id"]) for n in ("pad", "eos", "bos"))
         self.cursor = cursor or Cursor()
         self._segment, self._seed, self._completions = segment, seed, completions
         rows = max(1, min(tokens, prepared.manifest.splits[split].tokens) // segment)
-        self._text = _Text(prepared, split, held=rows + 1)
+        self._text = _Text(prepared, split, cached=rows + 1)
         lanes = max(1, min(rows * world_size, self._text.tokens // segment))
         if lanes < world_size:
             raise DataError(
@@ -70,7 +70,7 @@ class SegmentStream:
         epoch, step = self.cursor.epoch, self.cursor.batch
         if self.cursor.group or step >= self.steps:
             raise DataError(
-                f"{self.cursor} lies outside this text; the data, the token budget, the segment "
+                f"{self.cursor} is outside this text; the data, the token budget, the segment "
                 "or the number of processes changed since it was saved"
             )
         while True:
@@ -81,13 +81,13 @@ class SegmentStream:
             epoch, step = epoch + 1, 0
 
     def batches_of(self, epoch: int) -> Iterator[Tensors]:
-        """Every token of one epoch once."""
+        """Yield every token of one epoch once."""
         return (self._batch(epoch, step) for step in range(self.steps))
 
     def _batch(self, epoch: int, step: int) -> Tensors:
-        """Inputs [B, T], and labels [B, T + 1], which stand where their tokens stand."""
+        """Return inputs [B, T] and labels [B, T + 1], which are aligned with the inputs."""
         seed, total = self._seed, self._text.tokens
-        turn = 0 if seed is None else random_below(total, seed, epoch, ROTATION)
+        shift = 0 if seed is None else random_below(total, seed, epoch, ROTATION)
         input_BT = np.full((len(self._lanes), self._segment), self._pad, np.int64)
         labels_BT = np.full((len(self._lanes), self._segment + 1), IGNORED, np.int64)
         for row, lane in enumerate(self._lanes):
@@ -96,16 +96,16 @@ class SegmentStream:
             stop = min(start + self._segment, first + self._lane_tokens, total)
             if start >= stop:
                 continue
-            ids = self._text.read(turn + start - 1, stop - start + 1)
+            ids = self._text.read(shift + start - 1, stop - start + 1)
             before = np.where(ids[:-1] == self._eos, self._bos, ids[:-1])
             before[0] = self._bos if step == 0 else before[0]
             input_BT[row, : stop - start] = before
-            learnt = self._learnt(turn + first, turn + start, turn + stop)
-            labels_BT[row, 1 : stop - start + 1] = learnt
+            labels = self._labels(shift + first, shift + start, shift + stop)
+            labels_BT[row, 1 : stop - start + 1] = labels
         return {"input_ids": torch.from_numpy(input_BT), "labels": torch.from_numpy(labels_BT)}
 
-    def _learnt(self, first: int, start: int, stop: int) -> IntArray:
-        """Labels of a segment; its lane, read back far enough, says if it begins within one."""
+    def _labels(self, first: int, start: int, stop: int) -> IntArray:
+        """Return the labels of a segment; completions may need tokens of the lane before it."""
         if self._completions is None:
             return self._text.read(start, stop - start)
         back = self._segment
@@ -118,27 +118,27 @@ class SegmentStream:
 
 
 class _Text:
-    """The tokens of a split as one wheel; holds the blocks read last."""
+    """The tokens of a split as a ring; caches the blocks read last."""
 
-    def __init__(self, prepared: Prepared, split: str, *, held: int) -> None:
+    def __init__(self, prepared: Prepared, split: str, *, cached: int) -> None:
         self._reader = prepared.reader(split)
-        self._folder, self._held = prepared.folder, held
+        self._folder, self._cached = prepared.folder, cached
         self._blocks: OrderedDict[int, NDArray[np.integer[Any]]] = OrderedDict()
-        # Every lane reads in a block of its own: what is held is as narrow as the vocabulary.
-        self._words = int(prepared.manifest.tokenizer["vocab_size"])
-        self._type = np.min_scalar_type(max(self._words - 1, 0))
+        # Every lane reads its own block, so cached ids have the smallest type that fits.
+        self._vocab_size = int(prepared.manifest.tokenizer["vocab_size"])
+        self._type = np.min_scalar_type(max(self._vocab_size - 1, 0))
         self.tokens = int(prepared.manifest.splits[split].tokens)
-        # All rows are of one length, but for the very last.
+        # All rows but the last have the same length.
         length = int(self._reader.ids(0, "target_ids").lengths[0])
         self._starts = np.concatenate([[0], np.cumsum(self._reader.block_rows)]) * length
         if not 0 <= self._starts[-1] - self.tokens < length:
             raise DataError(
-                f"{prepared.folder}: is no running text, its rows differ in length; a model with "
-                "memory learns from text as `outrider prepare` cuts it"
+                f"{prepared.folder}: rows differ in length; a model with memory needs running text "
+                "as `outrider prepare` cuts it"
             )
 
     def read(self, start: int, count: int) -> IntArray:
-        """Read `count` tokens from `start` on, round and round, into an array of its own."""
+        """Copy `count` tokens from `start` on, wrapping around."""
         parts = []
         while count:
             start %= self.tokens
@@ -151,13 +151,13 @@ class _Text:
     def _block(self, block: int) -> NDArray[np.integer[Any]]:
         if block not in self._blocks:
             flat = self._reader.ids(block, "target_ids").flat
-            if flat.min(initial=0) < 0 or flat.max(initial=0) >= self._words:
+            if flat.min(initial=0) < 0 or flat.max(initial=0) >= self._vocab_size:
                 raise DataError(
                     f"{self._folder}: block {block} holds a token outside its vocabulary of "
-                    f"{self._words}; run outrider prepare --force"
+                    f"{self._vocab_size}; run outrider prepare --force"
                 )
             self._blocks[block] = flat.astype(self._type)
-            if len(self._blocks) > self._held:
+            if len(self._blocks) > self._cached:
                 self._blocks.popitem(last=False)
         self._blocks.move_to_end(block)
         return self._blocks[block]

@@ -1,7 +1,4 @@
-"""`model.start`: a run that goes on from a finished model, with its architecture and tokenizer.
-
-Errors about a model name its keys as they stand in a run config.
-"""
+"""`model.start`: a run that starts from a finished model, with its architecture and tokenizer."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -31,30 +28,43 @@ __all__ = [
     "blank_started",
     "build_started",
     "check_start",
+    "config_key",
     "freeze",
-    "keys_as_typed",
+    "model_keys",
     "start_folder",
     "started_config",
 ]
 
 
 @contextmanager
-def keys_as_typed() -> Iterator[None]:
-    """Put `model.` before the key of an error."""
+def config_key(key: str) -> Iterator[None]:
+    """Prefix an error with a config key."""
+    try:
+        yield
+    except OutriderError as error:
+        raise ConfigError(key, str(error)) from error
+
+
+@contextmanager
+def model_keys() -> Iterator[None]:
+    """Prefix an error with its key in the `model` section."""
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(f"model.{error.key}", str(error).removeprefix(f"{error.key}: ")) from None
+        raise ConfigError(
+            f"model.{error.key}", str(error).removeprefix(f"{error.key}: ")
+        ) from error
     except StrictDataclassError as error:
         message = " ".join(str(error.__cause__ or error).split())
-        raise ConfigError("model", f"a value has the wrong type: {message}") from None
+        raise ConfigError("model", f"a value has the wrong type: {message}") from error
 
 
 _FREE = ("dropout", "attention_dropout", "activation_dropout", "feedforward_chunks")
-"""Keys that change how a model is trained, but not what it computes."""
+"""Keys that change training, but not the trained function."""
 NEVER = -100.0
-"""Bias of a word that may not be said. Some files have a much lower one, which says no more, but
-label smoothing, which gives every word its share, would count it."""
+"""Lower limit of a token's bias. Some files have a much lower one for tokens that must not be
+generated; label smoothing would turn it into a huge loss.
+"""
 _ONLY_STARTED = ("keep_layers", "freeze", "lora")
 _PARTS = {
     "embeddings": (
@@ -66,92 +76,95 @@ _PARTS = {
     "decoder": ("decoder",),
     "head": ("head", "logits_bias"),
 }
-"""What can be frozen, and where a model holds it."""
+"""Names of parts that can be frozen, and the attributes that hold them."""
 
 
 def start_folder(config: RunConfig) -> Path:
-    """Where the model lies that a run goes on from."""
+    """Return the folder of the model that a run starts from."""
     assert config.model.start is not None
-    with _under_start():
+    with config_key("model.start"):
         return model_folder(config.model.start)
 
 
 def started_config(config: RunConfig) -> Seq2SeqConfig | LanguageModelConfig:
-    """Read what the model is that a run goes on from, before any layer is left out."""
+    """Read the config of the model that a run starts from, with all its layers."""
     folder = start_folder(config)
-    with _under_start():
-        found = load_config(folder)
-    kind = "seq2seq" if isinstance(found, Seq2SeqConfig) else "language_model"
+    with config_key("model.start"):
+        loaded = load_config(folder)
+    kind = "seq2seq" if isinstance(loaded, Seq2SeqConfig) else "language_model"
     if config.model.type != kind:
         message = f"got {config.model.type}, but {config.model.start} is a {kind}; write {kind}"
         raise ConfigError("model.type", message)
-    return found
+    return loaded
 
 
 def check_start(config: RunConfig) -> None:
-    """Refuse keys that do not go with `model.start`, or without it."""
+    """Check keys that need `model.start` or do not combine with it."""
     section = config.model
     if section.start is None:
         for key in _ONLY_STARTED:
             if getattr(section, key) is not None:
-                raise ConfigError(f"model.{key}", "is for a model that goes on; add model.start")
+                raise ConfigError(f"model.{key}", "needs model.start")
         return
     if section.type == "masked_lm":
-        message = "a masked_lm learns from fresh weights; leave it out"
+        message = "a masked_lm is trained from fresh weights; leave it out"
         raise ConfigError("model.start", message)
     if section.has_target:
-        message = f"a {section.type} learns from fresh weights beside model.target; leave it out"
+        message = f"a {section.type} is trained from fresh weights for model.target; leave it out"
         raise ConfigError("model.start", message)
     _check_keys(section.values)
     if config.data.source_tokenizer is not None:
         raise ConfigError("data.source_tokenizer", "comes with model.start; leave it out")
     new = config.data.tokenizer.new_tokens
     if section.lora is not None and section.freeze is not None:
-        raise ConfigError("model.freeze", "all but the adapters of model.lora is frozen anyway")
+        raise ConfigError("model.freeze", "has no effect: model.lora freezes all but its adapters")
     if new and (section.lora is not None or "embeddings" in (section.freeze or ())):
         key = "lora" if section.lora is not None else "freeze"
-        message = "leaves embeddings as they are, but data.tokenizer.new_tokens adds to them"
+        message = "freezes embeddings, but data.tokenizer.new_tokens adds to them"
         raise ConfigError(f"model.{key}", f"{message}; use one of the two")
-    found = started_config(config)
-    if isinstance(found, Seq2SeqConfig):
-        _check_frame(start_folder(config), found)
+    start_config = started_config(config)
+    if isinstance(start_config, Seq2SeqConfig):
+        _check_frame(start_folder(config), start_config)
     with torch.device("meta"):
-        model = Seq2Seq(found) if isinstance(found, Seq2SeqConfig) else LanguageModel(found)
+        model = new_model(start_config)
     freeze(_fitted(model, config), section.freeze or ())
 
 
+def new_model(config: Seq2SeqConfig | LanguageModelConfig) -> Seq2Seq | LanguageModel:
+    """Build a model with fresh weights."""
+    return Seq2Seq(config) if isinstance(config, Seq2SeqConfig) else LanguageModel(config)
+
+
 def blank_started(config: RunConfig) -> Seq2Seq | LanguageModel:
-    """Build what `build_started` builds, of fresh weights and without any data."""
-    found, new = started_config(config), len(config.data.tokenizer.new_tokens)
-    model: Seq2Seq | LanguageModel = (
-        Seq2Seq(found) if isinstance(found, Seq2SeqConfig) else LanguageModel(found)
-    )
-    return _adapted(_fitted(model, config), config, found.vocab_size, found.vocab_size + new)
+    """Build the model of `build_started` with fresh weights and without data."""
+    start_config, new = started_config(config), len(config.data.tokenizer.new_tokens)
+    model = _fitted(new_model(start_config), config)
+    return _adapted(model, config, start_config.vocab_size, start_config.vocab_size + new)
 
 
 def build_started(config: RunConfig, prepared: Prepared) -> Seq2Seq | LanguageModel:
-    """Load the model, fit it to the run and to the data's tokenizer, freeze what is to stay."""
+    """Load the model, fit it to the run and to the data's tokenizer, and freeze parts of it."""
     started_config(config)
     folder, tokenizer = start_folder(config), prepared.tokenizer
-    with _under_start():
+    with config_key("model.start"):
         own = load_tokenizer(folder)
     check_same_tokenizer(tokenizer, own, data=prepared.folder, model=folder, grown=True)
     model = load_model(folder)
     if own.vocab_size > model.config.vocab_size or own.eos_id != model.config.end_tokens[0]:
-        raise ModelError(f"{folder}: its tokenizer and its config.json do not belong together")
+        raise ModelError(f"{folder}: its tokenizer and its config.json do not match")
     if model.logits_bias is not None:
         model.logits_bias.data.clamp_(min=NEVER)
     return _adapted(_fitted(model, config), config, own.vocab_size, tokenizer.vocab_size)
 
 
 def _adapted(
-    model: Seq2Seq | LanguageModel, config: RunConfig, known: int, words: int
+    model: Seq2Seq | LanguageModel, config: RunConfig, old_size: int, new_size: int
 ) -> Seq2Seq | LanguageModel:
-    """Add words that are new, and adapters; freeze what is to stay."""
+    """Add new tokens and adapters, and freeze parts."""
     section = config.model
-    if words > known:
-        with keys_as_typed():
-            model = add_tokens(model, words, range(known, words))
+    if new_size > old_size:
+        with model_keys():
+            model = add_tokens(model, new_size, range(old_size, new_size))
     if section.lora is not None:
         add_adapters(model, section.lora)
     else:
@@ -160,9 +173,9 @@ def _adapted(
 
 
 def _fitted(model: Seq2Seq | LanguageModel, config: RunConfig) -> Seq2Seq | LanguageModel:
-    """Leave out layers, and set how it is trained."""
+    """Set training options and leave out layers."""
     section = config.model
-    with keys_as_typed():
+    with model_keys():
         if section.values:
             model = rebuild(model, model.state_dict(), **section.values)
         if section.keep_layers is not None:
@@ -171,16 +184,16 @@ def _fitted(model: Seq2Seq | LanguageModel, config: RunConfig) -> Seq2Seq | Lang
 
 
 def _check_frame(folder: Path, config: Seq2SeqConfig) -> None:
-    """Refuse a model whose texts stand between tokens that training does not put there."""
-    with _under_start():
+    """Refuse a model whose prompt template has tokens that training does not add."""
+    with config_key("model.start"):
         tokenizer = load_tokenizer(folder)
     end = config.end_tokens[0] if config.source_end else None
     forced = forced_first(folder, config.vocab_size)
     frame = source_frame(tokenizer, start=config.decoder_start_token_id, end=end, forced=forced)
     plain = () if end is None else (end,)
     if frame.before or frame.prompt or frame.start is not None or frame.after != plain:
-        message = f"{folder} has tokens of languages or others around its texts"
-        raise ConfigError("model.start", f"{message}, which training does not put there yet")
+        message = f"{folder} adds language tokens or others around its texts"
+        raise ConfigError("model.start", f"{message}, which training does not support yet")
 
 
 def _check_keys(values: Mapping[str, Any]) -> None:
@@ -191,7 +204,7 @@ def _check_keys(values: Mapping[str, Any]) -> None:
 
 
 def freeze(model: nn.Module, names: tuple[str, ...]) -> None:
-    """Let some parts of a model stay as they are."""
+    """Freeze the named parts of a model."""
     parts = _parts(model)
     for name in names:
         if name not in parts:
@@ -202,27 +215,18 @@ def freeze(model: nn.Module, names: tuple[str, ...]) -> None:
         for part in parts[name]:
             part.requires_grad_(False)
     if not any(weight.requires_grad for weight in model.parameters()):
-        raise ConfigError("model.freeze", "leaves nothing to learn; name fewer parts")
+        raise ConfigError("model.freeze", "freezes all weights; name fewer parts")
 
 
 def _parts(model: nn.Module) -> dict[str, list[nn.Module | nn.Parameter]]:
-    """What of this model can be frozen, by name."""
-    found: dict[str, list[nn.Module | nn.Parameter]] = {}
-    for name, places in _PARTS.items():
+    """Return the parts of this model that can be frozen, by name."""
+    parts: dict[str, list[nn.Module | nn.Parameter]] = {}
+    for name, attributes in _PARTS.items():
         if name == "source_embeddings" and getattr(model, "source_tokens", None) is None:
-            continue  # both sides have the same
-        parts = [getattr(model, place, None) for place in places]
-        found[name] = [part for part in parts if part is not None]
+            continue  # both sides share one table
+        modules = [getattr(model, attribute, None) for attribute in attributes]
+        parts[name] = [module for module in modules if module is not None]
         stack = getattr(model, name, None)
         if isinstance(stack, Stack):
-            found |= {f"{name}.{layer}": [one] for layer, one in enumerate(stack.blocks)}
-    return {name: parts for name, parts in found.items() if parts}
-
-
-@contextmanager
-def _under_start() -> Iterator[None]:
-    """Say under which key a model stands that cannot be read."""
-    try:
-        yield
-    except OutriderError as error:
-        raise ConfigError("model.start", str(error)) from None
+            parts |= {f"{name}.{layer}": [block] for layer, block in enumerate(stack.blocks)}
+    return {name: modules for name, modules in parts.items() if modules}

@@ -1,8 +1,7 @@
-"""The Trainer of transformers with our data, our loss and checkpoints that resume exactly.
+"""The Trainer of transformers with our data, loss and checkpoints, so that a resume is exact.
 
-Devices, processes, the optimizer, its schedule and the loop itself stay theirs. The data is ours
-because resuming must be exact: transformers sees one endless epoch, and a cursor, saved with every
-checkpoint, says which batch comes next.
+Devices, processes, the optimizer, its schedule and the loop are those of transformers. It sees one
+endless epoch; a cursor in every checkpoint gives the next batch.
 """
 
 import math
@@ -50,7 +49,7 @@ from outrider.torch.training.progress import Cadence
 __all__ = ["Trainer", "Validate"]
 
 Validate = Callable[[nn.Module], dict[str, float]]
-"""Measures a model on the validation set; must hold the stop metric under its name."""
+"""Measures a model on the validation set; the result must contain the stop metric."""
 
 
 class Trainer(transformers.Trainer):
@@ -73,7 +72,7 @@ class Trainer(transformers.Trainer):
         validate: Validate | None = None,
         callbacks: Sequence[TrainerCallback] = (),
     ) -> None:
-        assert config.precision != "auto", "measured before"
+        assert config.precision != "auto"
         self.config = config
         self.stream = stream
         self.objective = objective
@@ -90,14 +89,14 @@ class Trainer(transformers.Trainer):
             callbacks=[Cadence(), *callbacks],
         )
         self.remove_callback(PrinterCallback)
-        vars(self.model.config).pop("use_cache", None)  # theirs to set, not ours to save
+        vars(self.model.config).pop("use_cache", None)  # set by transformers; not a key of ours
 
     def run(self, resume: Checkpoint | None = None) -> Progress:
         """Train to the end, from the start or from a checkpoint."""
-        # Processes must not share dropout masks. A resume takes up the random state again, unless
-        # it is on another number of processes, which then must not repeat the first updates'.
-        again = resume.progress.step << 16 if resume else 0
-        set_seed((self.args.seed + self.args.process_index + again) % 2**32)
+        # Processes must not share dropout masks. A resume restores the random state, unless the
+        # number of processes differs: then the seed must differ from that of the first start.
+        offset = resume.progress.step << 16 if resume else 0
+        set_seed((self.args.seed + self.args.process_index + offset) % 2**32)
         if resume:
             self.progress = resume.progress
             if isinstance(self.objective, StatefulObjective):
@@ -111,17 +110,17 @@ class Trainer(transformers.Trainer):
                 self.train(resume_from_checkpoint=str(resume.folder) if resume else None)
             finally:
                 self.commits.wait()
-            self.accelerator.wait_for_everyone()  # all may read what the main process has written
+            self.accelerator.wait_for_everyone()  # until the main process has written
             self.progress = replace(self.progress, seconds=time.monotonic() - self.started)
         return self.progress
 
     @property
     def finished(self) -> bool:
-        """Whether no update is left to do."""
+        """Whether all updates are done."""
         return self.progress.stopped or self.progress.step >= self.config.steps
 
     def get_train_dataloader(self) -> Iterable[PlannedBatch]:
-        """Our stream; it already holds only what this process trains on."""
+        """Return our stream, which yields only this process's batches."""
         return self.stream
 
     def get_batch_samples(
@@ -132,7 +131,7 @@ class Trainer(transformers.Trainer):
             self.objective.set_progress(self.progress.step / self.config.steps)
         batches = [next(epoch_iterator) for _ in range(num_batches)]
         inputs = [batch.tensors for batch in batches]
-        count = sum(self.objective.count(one) for one in inputs)
+        count = sum(self.objective.count(batch) for batch in inputs)
         total = self._sum_over_processes(count, device)
         self._epoch = int(self.progress.cursor.get("epoch", 0))
         self.progress = replace(
@@ -151,9 +150,9 @@ class Trainer(transformers.Trainer):
         return_outputs: bool = False,
         num_items_in_batch: int | None = None,
     ) -> Tensor:
-        """The share of these targets in the mean over the whole update.
+        """Return the share of these targets in the mean loss of the update.
 
-        DDP averages gradients over the processes, hence the factor.
+        DDP averages gradients over the processes, hence the factor `world_size`.
         """
         assert num_items_in_batch is not None
         return self.objective.loss(
@@ -164,30 +163,30 @@ class Trainer(transformers.Trainer):
         )
 
     def compute_loss_context_manager(self) -> AbstractContextManager[None]:
-        """Autocast of our own: accelerate's would copy all logits to float32."""
+        """Use our autocast; that of accelerate would copy all logits to float32."""
         return autocast(self.config.precision, self.args.device)
 
     def create_optimizer(self, model: nn.Module | None = None) -> torch.optim.Optimizer:
-        """Share out the weights first, once they are loaded, if that is asked for."""
+        """Shard the loaded weights first if `train.shard` is set."""
         if self.config.shard and not self.is_distributed_loading_by_transformers:
             shard(self.model, self.args.device)
-            self.is_distributed_loading_by_transformers = True  # it is not to be wrapped by DDP
+            self.is_distributed_loading_by_transformers = True  # prevents wrapping by DDP
         return super().create_optimizer(model)
 
     def create_scheduler(
         self, num_training_steps: int, optimizer: torch.optim.Optimizer | None = None
     ) -> torch.optim.lr_scheduler.LRScheduler:
-        """Let the rate fall by steps, which transformers does not have; leave the others to it."""
+        """Add the `step` schedule, which transformers does not have."""
         if self.config.schedule == "step" and self.lr_scheduler is None:
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, partial(_steps, self.config))
         return super().create_scheduler(num_training_steps, optimizer)
 
     def floating_point_ops(self, inputs: dict[str, Any]) -> int:
-        """Not counted: walking all modules at every step is not free."""
+        """Return 0: counting walks all modules at every step."""
         return 0
 
     def log(self, logs: dict[str, float], start_time: float | None = None) -> None:
-        """Say where the run stands; called with the mean loss since the last time."""
+        """Write a log record; called with the mean loss since the last record."""
         if "loss" not in logs:
             return
         if not math.isfinite(logs["loss"]):
@@ -212,12 +211,12 @@ class Trainer(transformers.Trainer):
         self.control = self.callback_handler.on_log(self.args, self.state, self.control, record)
 
     def evaluate(self, *args: Any, **kwargs: Any) -> dict[str, float]:
-        """Measure on the validation set, and end the run if it has stopped getting better."""
+        """Measure on the validation set, and stop the run when its patience is used up."""
         assert self.validate is not None
         self.model.eval()
         with gathered(self.model):
             metrics = self.validate(self.model)
-        self.progress = self.progress.judged(
+        self.progress = self.progress.after_evaluation(
             metrics[self.config.stop_metric],
             lower_is_better=self.config.lower_is_better,
             patience=self.config.patience,
@@ -227,7 +226,7 @@ class Trainer(transformers.Trainer):
         )
         if self.progress.stopped:
             self.control.should_save = self.control.should_training_stop = True
-        # Decoding is not training: its time must not slow the next line's tokens per second.
+        # Exclude the time of validation from the next record's tokens per second.
         self._logged = (self.progress.tokens, time.monotonic())
         return metrics
 
@@ -238,7 +237,7 @@ class Trainer(transformers.Trainer):
 
     def _init_training_state(self, max_steps: int, *args: Any) -> tuple[int, int]:
         position: tuple[int, int] = super()._init_training_state(max_steps, *args)
-        self.state.compute_steps(self.args, max_steps)  # the config rules, not the checkpoint
+        self.state.compute_steps(self.args, max_steps)  # from the config, not the checkpoint
         return position
 
     def _save(self, output_dir: str, state_dict: dict[str, Tensor] | None = None) -> None:
@@ -262,10 +261,10 @@ class Trainer(transformers.Trainer):
         self.lr_scheduler.load_state_dict(torch.load(folder / SCHEDULER_NAME, weights_only=True))
 
     def _sync_replicated_trainable_parameters(self, model: nn.Module) -> None:
-        """Nothing to do: `shard` sees to what it does not share out."""
+        """Nothing to do: `shard` averages the replicated weights."""
 
     def _defer_fsdp_gradient_reduction(self) -> AbstractContextManager[None]:
-        """Sum at every batch, not at every update: nobody has to hold whole gradients between."""
+        """Reduce at every batch, so that no process holds whole gradients."""
         return nullcontext()
 
     def _get_grad_norm(self, model: nn.Module, grad_norm: Tensor | None = None) -> Tensor:
@@ -281,7 +280,7 @@ class Trainer(transformers.Trainer):
         self._logged = (self.progress.tokens, time.monotonic())
 
     def _write_checkpoint(self, staging: Path) -> None:
-        """Every process writes its part; the main one makes it count once all parts are there."""
+        """Write this process's part; the main process commits once all parts are written."""
         if self.config.shard:
             weights = whole_weights(self.model)
             if self.args.should_save:
@@ -301,7 +300,7 @@ class Trainer(transformers.Trainer):
 
 
 def _check_origin(resume: Checkpoint) -> None:
-    """Optimizer and random state are pickles: only our own are read, and those have checksums."""
+    """Refuse pickles (optimizer, random state) of checkpoints without checksums."""
     if resume.files is None:
         raise ModelError(
             f"{resume.folder}: was written by a version of Outrider that kept no checksums, so its "
@@ -310,7 +309,7 @@ def _check_origin(resume: Checkpoint) -> None:
 
 
 def _steps(config: TrainConfig, update: int) -> float:
-    """Return the share of the highest learning rate after so many updates."""
+    """Return the share of the highest learning rate after `update` updates."""
     assert config.decay_every is not None
     if update < config.warmup:
         return update / config.warmup

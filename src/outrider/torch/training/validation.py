@@ -1,14 +1,13 @@
-"""What a run measures on its validation set while it trains: loss, perplexity, BLEU and others.
+"""Measurements on the validation set during training: loss, perplexity, BLEU and others.
 
-How far a drafter's blocks would hold: tokens per round, without decoding anything.
+`count_rounds` estimates the tokens per round of tandem decoding without decoding. A round at
+position a drafts the tokens a .. a + k - 1. The correct prefix is accepted and the target adds a
+token, so the next round starts at
 
-A round at position a drafts the tokens a .. a + k - 1. Those up to the first wrong one stand, and
-the target adds one of its own, so the next round begins at
+    a' = a + (longest correct prefix) + 1
 
-    a' = a + (longest right prefix) + 1
-
-Along a right prefix the drafted tokens are the labels themselves, so the state that runs along the
-draft can be fed the labels: one pass over all rows gives a whole round of tandem decoding.
+Along a correct prefix the drafted tokens equal the labels, so the state along the draft can be fed
+with labels: one pass over all rows gives a whole round.
 """
 
 import math
@@ -42,13 +41,15 @@ __all__ = ["Validation", "count_rounds", "valid_texts"]
 
 @torch.inference_mode()
 def count_rounds(drafter: Drafter, inputs: Inputs) -> tuple[int, int]:
-    """Tokens of the batch, end tokens counted, and rounds of blocks of `train_block` they take."""
+    """Return the tokens of the batch, including end tokens, and the rounds of `train_block` they
+    take.
+    """
     target = run_target(drafter, inputs)
     fed_BT, label_BT = target.fed_BT, target.label_BT
     count_B1 = (label_BT != IGNORED).sum(1, keepdim=True)
     index_K = torch.arange(drafter.config.train_block, device=label_BT.device)
     anchor_B1, rounds = torch.zeros_like(count_B1), 0
-    while bool((open_B1 := anchor_B1 < count_B1).any()):
+    while bool((active_B1 := anchor_B1 < count_B1).any()):
         slots = TrainingSlots(
             anchor_B1.expand(-1, len(index_K)),
             index_K,
@@ -59,60 +60,63 @@ def count_rounds(drafter: Drafter, inputs: Inputs) -> tuple[int, int]:
         guess_BK = _guess(drafter, hidden_BKD, tokens_at(fed_BT, slots, 0))
         right_BK = guess_BK == tokens_at(label_BT, slots, IGNORED)
         prefix_B1 = right_BK.long().cumprod(1).sum(1, keepdim=True)
-        rounds += int(open_B1.sum())
-        anchor_B1 = torch.where(open_B1, anchor_B1 + prefix_B1 + 1, anchor_B1)
+        rounds += int(active_B1.sum())
+        anchor_B1 = torch.where(active_B1, anchor_B1 + prefix_B1 + 1, anchor_B1)
     return int(count_B1.sum()), rounds
 
 
 def _guess(drafter: Drafter, hidden_BKD: Tensor, before_BK: Tensor) -> Tensor:
-    """What every slot would draft if all before it were right."""
+    """Return the draft of every slot, given that all slots before it are right."""
     slots_BKV = drafter.logits(hidden_BKD)
     if not drafter.config.rank:
-        return _words(drafter, slots_BKV.argmax(-1))
+        return _token_ids(drafter, slots_BKV.argmax(-1))
     place_BKC = slots_BKV.topk(min(drafter.config.candidates, slots_BKV.shape[-1])).indices
     state_BKR = drafter.run_state(hidden_BKD, before_BK)
     score_BKC = drafter.logits(hidden_BKD, state_BKR).gather(-1, place_BKC)
-    return _words(drafter, place_BKC.gather(-1, score_BKC.argmax(-1, keepdim=True))[..., 0])
+    return _token_ids(drafter, place_BKC.gather(-1, score_BKC.argmax(-1, keepdim=True))[..., 0])
 
 
-def _words(drafter: Drafter, place_BK: Tensor) -> Tensor:
+def _token_ids(drafter: Drafter, place_BK: Tensor) -> Tensor:
     return place_BK if drafter.kept_V is None else drafter.kept_V[place_BK]
 
 
 ROUND_BATCHES = 8
-"""Batches of the validation set whose rounds are counted."""
+"""Batches of the validation set on which rounds are counted."""
 
 
 @dataclass(frozen=True)
 class Validation:
-    """Measures a model on the `valid` split; processes share the work and agree on the result."""
+    """Measures a model on the `valid` split; processes share the batches and return the same
+    result.
+    """
 
     prepared: Prepared
     objective: Objective
     batch_tokens: int
     max_length: int
     bleu: str | None
-    """SacreBLEU's tokenizer; None where BLEU is not asked for."""
+    """SacreBLEU's tokenizer; None without BLEU."""
     split: bool = True
-    """Whether BLEU is that of lines translated sentence by sentence."""
+    """Whether BLEU translates lines sentence by sentence."""
     source_end: bool = True
     """Whether the model reads sources with their end token."""
     right_to_left: bool = False
-    """Whether it writes the last token first."""
+    """Whether the model writes the last token first."""
     segment: int | None = None
-    """Tokens of a segment, where the model remembers from one to the next."""
+    """Tokens of a segment, for a model with memory."""
     masking: Masking | None = None
-    """What is hidden from a masked language model: the same every time."""
+    """Masking of a masked language model: the same at every validation."""
     completions: Completions | None = None
-    """What alone a language model learns."""
+    """Completions, if a language model is trained on those only."""
     rank: int = 0
     world_size: int = 1
 
     def __call__(self, model: nn.Module) -> dict[str, float]:
-        """Mean loss per target token without smoothing, its exponential, and what is asked for.
+        """Return the mean loss per target token without smoothing, the perplexity and other
+        metrics.
 
-        That is BLEU, and always the tokens of one round of a drafter and the share of hidden tokens
-        that a masked language model names.
+        These are BLEU if configured, a drafter's tokens per round, and a masked language model's
+        accuracy.
         """
         nats, tokens = self._sum_loss(model)
         shared = self._gather((nats, tokens))
@@ -123,14 +127,14 @@ class Validation:
         if isinstance(model, Drafter):
             metrics["tokens_per_round"] = self._tokens_per_round(model)
         if isinstance(model, MaskedLm):
-            right = self._gather(sum(model.count_right(**one) for one in self._batches(model)))
+            right = self._gather(sum(model.count_right(**batch) for batch in self._batches(model)))
             metrics["accuracy"] = sum(right) / max(1, sum(part[1] for part in shared))
         return metrics
 
     @torch.inference_mode()
     def _sum_loss(self, model: nn.Module) -> tuple[float, int]:
         nats, tokens = 0.0, 0
-        # Some losses draw numbers: the same ones every time, and none of those that train.
+        # Random losses use the same seed every time, and leave the training's random state.
         with torch.random.fork_rng():
             torch.manual_seed(0)
             for inputs in self._batches(model):
@@ -145,14 +149,14 @@ class Validation:
         return tokens / max(1, rounds)
 
     def _batches(self, model: nn.Module, count: int | None = None) -> Iterator[dict[str, Tensor]]:
-        """This process's share of the first `count` batches, on the model's device."""
+        """Yield this process's share of the first `count` batches, on the model's device."""
         device = next(model.parameters()).device
         for batch in self._share(count):
             yield {name: tensor.to(device) for name, tensor in batch.items()}
 
     def _share(self, count: int | None) -> Iterator[dict[str, Tensor]]:
         if self.segment is not None:
-            # Rows go on from batch to batch, so processes share rows and not batches.
+            # Rows continue from batch to batch, so processes share rows instead of batches.
             stream = SegmentStream(
                 self.prepared,
                 tokens=self.batch_tokens,
@@ -191,14 +195,14 @@ class Validation:
             right_to_left=self.right_to_left,
         )
         sources, references = valid_texts(self.prepared)
-        mine = slice(self.rank, None, self.world_size)
+        own = slice(self.rank, None, self.world_size)
         translations = translator.translate(
-            sources[mine], split=self.split, suppress=(config.pad_token_id,), **options
+            sources[own], split=self.split, suppress=(config.pad_token_id,), **options
         )
-        shared = self._gather((translations, references[mine]))
+        shared = self._gather((translations, references[own]))
         hypotheses = [text for part in shared for text in part[0]]
-        wanted = [text for part in shared for text in part[1]]
-        return score_translations(hypotheses, wanted, tokenize=tokenize).bleu
+        expected = [text for part in shared for text in part[1]]
+        return score_translations(hypotheses, expected, tokenize=tokenize).bleu
 
     def _gather(self, part: Any) -> list[Any]:
         if self.world_size == 1:
@@ -209,7 +213,7 @@ class Validation:
 
 
 def valid_texts(prepared: Prepared) -> tuple[list[str], list[str]]:
-    """Sources of the validation set and their translations."""
+    """Return the sources of the validation set and their translations."""
     tables = [
         pyarrow.parquet.read_table(prepared.folder / shard.name, columns=["source", "target"])
         for shard in prepared.manifest.splits["valid"].shards

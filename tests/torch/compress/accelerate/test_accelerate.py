@@ -1,4 +1,4 @@
-"""From a model and text in its source language to a faster folder, whatever interrupts it."""
+"""`outrider accelerate` end to end, with interruptions."""
 
 import gzip
 import json
@@ -116,19 +116,19 @@ accelerate({str(model)!r}, [Path({str(text)!r})], Path(sys.argv[1]), minutes=9, 
     assert (broken / name).read_bytes() == (whole / name).read_bytes()
 
 
-def test_a_resumed_one_is_for_the_same(model: Path, text: Path, tmp_path: Path) -> None:
+def test_resumed_plan_requires_the_same_arguments(model: Path, text: Path, tmp_path: Path) -> None:
     work = tmp_path / "work"
-    first = planning.settle_plan(model, [text], work, minutes=5, threads=1)
-    assert planning.settle_plan(model, [text], work, minutes=5, threads=1) == first
-    with pytest.raises(DataError, match="was begun with another minutes; remove"):
-        planning.settle_plan(model, [text], work, minutes=6, threads=1)
+    first = planning.load_or_make_plan(model, [text], work, minutes=5, threads=1)
+    assert planning.load_or_make_plan(model, [text], work, minutes=5, threads=1) == first
+    with pytest.raises(DataError, match="was started with another minutes; remove"):
+        planning.load_or_make_plan(model, [text], work, minutes=6, threads=1)
 
 
 def test_text_is_cut_to_the_time_there_is(
     model: Path, text: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(planning, "probe", lambda *_: (4.0, "int8"))
-    plan = planning.settle_plan(model, [text], tmp_path / "work", minutes=4, threads=1)
+    plan = planning.load_or_make_plan(model, [text], tmp_path / "work", minutes=4, threads=1)
     assert plan.sentences == int(0.15 * 4 * 60 * 4)
     assert plan.translating_minutes + plan.training_minutes == pytest.approx(4)
 
@@ -137,7 +137,7 @@ def test_too_little_text_is_refused(model: Path, tmp_path: Path) -> None:
     path = tmp_path / "short.txt"
     path.write_text("one sentence.\n")
     with pytest.raises(DataError, match="1 sentences are too few, give at least 100"):
-        planning.settle_plan(model, [path], tmp_path / "work", minutes=5, threads=1)
+        planning.load_or_make_plan(model, [path], tmp_path / "work", minutes=5, threads=1)
 
 
 def test_a_language_model_is_refused(text: Path, tmp_path: Path) -> None:
@@ -145,8 +145,8 @@ def test_a_language_model_is_refused(text: Path, tmp_path: Path) -> None:
     folder = tmp_path / "lm"
     tiny.language_model(vocab_size=tokenizer.vocab_size).save_pretrained(folder)
     tokenizer.save(folder)
-    with pytest.raises(ModelError, match="is a language model; accelerate takes one that"):
-        planning.settle_plan(folder, [text], tmp_path / "work", minutes=5, threads=1)
+    with pytest.raises(ModelError, match="is a language model; accelerate needs a translation"):
+        planning.load_or_make_plan(folder, [text], tmp_path / "work", minutes=5, threads=1)
 
 
 def test_sentences_are_taken_evenly(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""A teacher behind an address: what it is asked, what is kept, and what goes wrong."""
+"""A remote teacher: requests, stored answers and errors."""
 
 import json
 from collections.abc import Callable, Iterator
@@ -9,7 +9,7 @@ import pytest
 
 from outrider.errors import ConfigError, ResourceError
 from outrider.torch.compress.student import endpoint
-from outrider.torch.compress.student.endpoint import EndpointConfig, ask_all
+from outrider.torch.compress.student.endpoint import EndpointConfig, translate_remotely
 from tests.helpers.chat_server import Answer, Server, said
 
 
@@ -19,7 +19,7 @@ def upper(body: dict[str, Any], _: int) -> tuple[int, Any]:
 
 @pytest.fixture
 def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], Server]]:
-    monkeypatch.setattr(endpoint, "PATIENCE", 0.01)
+    monkeypatch.setattr(endpoint, "MAX_WAIT", 0.01)
     servers: list[Server] = []
 
     def start(answer: Answer) -> Server:
@@ -35,12 +35,12 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[Answer], Server
 def ask(server: Server, tmp_path: Path, lines: list[str]) -> list[tuple[str, str]]:
     (tmp_path / "in.txt").write_text("".join(f"{line}\n" for line in lines))
     config = EndpointConfig(url=server.url, model="big", at_once=3)
-    files = ask_all(config, tmp_path / "in.txt", tmp_path / "out", progress=False)
+    files = translate_remotely(config, tmp_path / "in.txt", tmp_path / "out", progress=False)
     records = [json.loads(line) for path in files for line in path.read_text().splitlines()]
     return [(record["source"], record["target"]) for record in records]
 
 
-def test_every_line_is_asked_for_once(
+def test_every_line_is_requested_once(
     serve: Callable[[Answer], Server], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setenv("OPENAI_API_KEY", "sesame")
@@ -56,14 +56,14 @@ def test_every_line_is_asked_for_once(
     assert not any("sesame" in path.read_text() for path in (tmp_path / "out").iterdir())
 
 
-def test_busy_servers_are_asked_again(serve: Callable[[Answer], Server], tmp_path: Path) -> None:
+def test_busy_servers_are_retried(serve: Callable[[Answer], Server], tmp_path: Path) -> None:
     def answer(body: dict[str, Any], number: int) -> tuple[int, Any]:
         return (503, b"later") if number < 4 else upper(body, number)
 
     assert ask(serve(answer), tmp_path, ["a"]) == [("a", "A")]
 
 
-def test_cut_and_empty_answers_are_left_out(
+def test_cut_and_empty_answers_are_dropped(
     serve: Callable[[Answer], Server], tmp_path: Path
 ) -> None:
     def answer(body: dict[str, Any], number: int) -> tuple[int, Any]:
@@ -80,12 +80,12 @@ def test_cut_and_empty_answers_are_left_out(
     [
         ((401, b"no such key"), ResourceError, "answered 401: no such key"),
         ((503, b"always"), ResourceError, "answered 503: always"),
-        ((200, b"[" * 100_000), ConfigError, r"teacher\.url: .* answers otherwise"),
-        ((200, {"choices": []}), ConfigError, r"teacher\.url: .* answers otherwise"),
-        ((200, {"choices": [{"message": {"content": 3}}]}), ConfigError, "answers otherwise"),
+        ((200, b"[" * 100_000), ConfigError, r"teacher\.url: .* unknown response"),
+        ((200, {"choices": []}), ConfigError, r"teacher\.url: .* unknown response"),
+        ((200, {"choices": [{"message": {"content": 3}}]}), ConfigError, "unknown response"),
     ],
 )
-def test_what_is_wrong_is_said(
+def test_wrong_settings_are_reported(
     serve: Callable[[Answer], Server],
     tmp_path: Path,
     reply: tuple[int, Any],
@@ -97,7 +97,7 @@ def test_what_is_wrong_is_said(
     assert not list((tmp_path / "out").iterdir())
 
 
-def test_after_an_error_nothing_more_is_asked(
+def test_no_request_is_sent_after_an_error(
     serve: Callable[[Answer], Server], tmp_path: Path
 ) -> None:
     server = serve(lambda *_: (401, b"no"))
@@ -107,11 +107,11 @@ def test_after_an_error_nothing_more_is_asked(
 
 
 def test_without_a_server(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(endpoint, "PATIENCE", 0.01)
+    monkeypatch.setattr(endpoint, "MAX_WAIT", 0.01)
     server = Server(upper)
     server.http.shutdown()
     server.http.server_close()
-    with pytest.raises(ResourceError, match="is the server there"):
+    with pytest.raises(ResourceError, match="is the server running"):
         ask(server, tmp_path, ["a"])
 
 

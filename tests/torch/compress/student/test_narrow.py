@@ -1,4 +1,4 @@
-"""Units of a feed-forward that others can stand in for go first, and the others do so."""
+"""Pruning removes redundant units first and adjusts the others."""
 
 from itertools import combinations
 
@@ -11,7 +11,7 @@ from torch import Tensor
 from outrider.errors import ConfigError
 from outrider.torch.compress.student import narrow as moments
 from outrider.torch.compress.student import narrow as narrowing
-from outrider.torch.compress.student.narrow import input_moments, narrow, spared_units
+from outrider.torch.compress.student.narrow import input_moments, kept_units, narrow
 from tests.helpers import tiny
 
 UNITS, OUT, TOKENS = 6, 4, 200
@@ -41,7 +41,7 @@ def test_one_unit_less_is_the_best_choice_and_the_best_fit(seed: int) -> None:
     h_NU, down = feedforward(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moments, "DAMPING", 0.0)
-        kept, columns = spared_units(down, h_NU.T @ h_NU, UNITS - 1)
+        kept, columns = kept_units(down, h_NU.T @ h_NU, UNITS - 1)
     tried = {rest: fitted(h_NU, down, [*rest]) for rest in combinations(range(UNITS), UNITS - 1)}
     best = min(tried, key=lambda rest: tried[rest][1])
     assert tuple(kept.tolist()) == best
@@ -50,18 +50,18 @@ def test_one_unit_less_is_the_best_choice_and_the_best_fit(seed: int) -> None:
 
 @settings(max_examples=30)
 @given(seed=st.integers(0, 10_000), width=st.integers(1, UNITS), step=st.integers(1, 3))
-def test_whatever_is_left_is_fitted(seed: int, width: int, step: int) -> None:
+def test_remaining_units_are_fitted(seed: int, width: int, step: int) -> None:
     h_NU, down = feedforward(seed)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(moments, "DAMPING", 0.0)
         patch.setattr(narrowing, "STEP", step)
-        kept, columns = spared_units(down, h_NU.T @ h_NU, width)
+        kept, columns = kept_units(down, h_NU.T @ h_NU, width)
     assert len(kept) == width
     torch.testing.assert_close(columns, fitted(h_NU, down, kept.tolist())[0], rtol=1e-5, atol=1e-6)
 
 
 @pytest.mark.parametrize("gated", [False, True], ids=["plain", "gated"])
-def test_what_is_said_twice_can_be_said_once(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redundant_units_are_removed_exactly(gated: bool, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of 24 units 12 only repeat others."""
     monkeypatch.setattr(moments, "DAMPING", 1e-9)
     model = tiny.seq2seq(gated=gated, dtype=torch.float64)
@@ -85,7 +85,7 @@ def test_what_is_said_twice_can_be_said_once(gated: bool, monkeypatch: pytest.Mo
     assert (tiny.seq2seq(gated=gated, dtype=torch.float64)(**batch).logits - before).abs().max() > 1
 
 
-def test_padding_says_nothing() -> None:
+def test_padding_has_no_effect() -> None:
     model = tiny.seq2seq(dtype=torch.float64)
     ids, labels = torch.tensor([[5, 6, 7]]), torch.tensor([[8, 9]])
     alone = {"input_ids": ids, "attention_mask": torch.ones_like(ids), "labels": labels}

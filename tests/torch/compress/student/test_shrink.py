@@ -1,4 +1,4 @@
-"""A smaller model of a larger one: what is kept computes what it did, and all can be written."""
+"""Smaller models: kept parts compute the same, and every result can be saved."""
 
 from pathlib import Path
 from typing import Any
@@ -80,7 +80,7 @@ def least(model: Path) -> int:
     return 4 + sum(len(name.removeprefix("▁")) <= 1 or name.startswith("<0x") for name in names)
 
 
-def test_what_is_kept_computes_what_it_did(model: Path, data: Path, tmp_path: Path) -> None:
+def test_kept_parts_compute_the_same(model: Path, data: Path, tmp_path: Path) -> None:
     words = least(model) + 8
     shrink(model, tmp_path / "small", words=words, data=data)
     large, small = load_model(model), load_model(tmp_path / "small")
@@ -124,7 +124,7 @@ def test_common_words_stay_whole_on_their_side(model: Path, tmp_path: Path) -> N
     assert again.encode_target_batch(["the dog"]) == cut.encode_target_batch(["the dog"])
 
 
-def test_the_words_of_another_model(
+def test_vocabulary_of_another_model(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """However its words were chosen: rows are then those of a model cut by count."""
@@ -138,7 +138,7 @@ def test_the_words_of_another_model(
     assert names[0] == names[1]
     assert run(["shrink", str(counted), "--like", str(model), "--out", str(tmp_path / "x")]) == 2
     assert "which is no word here" in capsys.readouterr().err
-    with pytest.raises(ConfigError, match="leave out words or like"):
+    with pytest.raises(ConfigError, match="words: has no effect with like"):
         shrink(model, tmp_path / "x", words=50, like=counted, data=data)
 
 
@@ -157,7 +157,7 @@ def test_layers_and_words_through_the_command_line(
     assert load(tmp_path / "small").translate(["the cat sees a dog"], max_new_tokens=4)
 
 
-def test_the_layer_missed_least_goes_first(
+def test_least_important_layer_is_removed_first(
     model: Path, data: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Of three layers one adds nothing, and one is what makes the pairs likely."""
@@ -239,15 +239,15 @@ def test_fewer_positions(model: Path, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("values", "message"),
     [
-        ({"words": 100}, "data: is missing: a number alone does not say which words"),
-        ({"layers": {"decoder": 2}}, "data: is missing: a number alone does not say which layers"),
-        ({"feedforward": 8}, "data: is missing: a number alone does not say which units"),
+        ({"words": 100}, "data: is required to choose which words"),
+        ({"layers": {"decoder": 2}}, "data: is required to choose which layers"),
+        ({"feedforward": 8}, "data: is required to choose which units"),
         ({"positions": 0}, "positions: got 0, expected 1 to 1024, which are all"),
         ({"data": "."}, "words: is missing"),
         ({"layers": {"decoder": [7]}}, "keep_layers.decoder: got"),
     ],
 )
-def test_what_does_not_say_enough_is_refused(
+def test_incomplete_arguments_are_refused(
     model: Path, tmp_path: Path, values: dict[str, Any], message: str
 ) -> None:
     with pytest.raises(ConfigError, match=message):
@@ -267,9 +267,9 @@ def test_too_few_words_and_another_tokenizer_are_refused(model: Path, tmp_path: 
         shrink(model, tmp_path, layers={"decoder": [0]})
 
 
-def test_4_bits_need_to_know_what_is_said(model: Path, data: Path, tmp_path: Path) -> None:
+def test_int4_feedforward_requires_data(model: Path, data: Path, tmp_path: Path) -> None:
     for options, said in (
-        ({"int4": ["feedforward"]}, "data: is missing: it says what rounding"),
+        ({"int4": ["feedforward"]}, "data: is required to round"),
         ({"int4": ["feedforward"], "words": 99, "data": data}, "int4: feedforward is rounded on"),
         ({"int4": ["heads"]}, "int4: got 'heads', expected embeddings or feedforward"),
     ):

@@ -1,4 +1,4 @@
-"""From a teacher and text in its language to a smaller model, whatever interrupts it."""
+"""`outrider student` end to end, with interruptions."""
 
 import json
 import os
@@ -89,14 +89,15 @@ def test_a_teacher_and_text_become_a_student(
     assert isinstance(loaded, Translator)
     assert len(loaded.translate(texts(3))) == 3
     assert run(["student", str(config), "sentences=100"]) == 2
-    assert "was begun with another sentences; remove" in capsys.readouterr().err
+    assert "was started with another sentences; remove" in capsys.readouterr().err
     assert run(["student", str(config), "shape.words=364"]) == 2
     assert (
-        "shape.json: was begun with another shape; choose another folder" in capsys.readouterr().err
+        "shape.json: was started with another shape; choose another folder"
+        in capsys.readouterr().err
     )
 
 
-def test_what_is_shipped_is_small_and_what_was_learnt(config: Path, tmp_path: Path) -> None:
+def test_export_is_small_and_equals_the_trained_student(config: Path, tmp_path: Path) -> None:
     line = ["shape.int4=[embeddings,feedforward]", "tests={}", "train.steps=4"]
     assert run(["student", str(config), *line, "-q"]) == 0
     folder = tmp_path / "little"
@@ -165,7 +166,7 @@ def test_the_best_of_several_drawn_texts(config: Path, tmp_path: Path) -> None:
     assert manifest["origin"]["decode"]["choose"] == "consensus"
 
 
-def test_a_server_teaches_what_starts_as_another_model(
+def test_remote_teacher_with_another_start_model(
     config: Path, teacher: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     def answer(body: dict[str, Any], _: int) -> tuple[int, Any]:
@@ -176,9 +177,9 @@ def test_a_server_teaches_what_starts_as_another_model(
         address = f"teacher={{url: '{server.url}', model: big}}"
         line = ["student", str(config), address, "word_level=0"]
         assert run(line) == 2
-        assert "start: is required: a teacher behind an address" in capsys.readouterr().err
+        assert "start: is required: a remote teacher" in capsys.readouterr().err
         assert run([*line, f"start={teacher}"]) == 2
-        assert "tests: a teacher behind an address is not measured" in capsys.readouterr().err
+        assert "tests: a remote teacher is not measured" in capsys.readouterr().err
         line.append("tests={}")
         assert run([*line, f"start={teacher}", "-q"]) == 0
         asked = len(server.asked)
@@ -209,7 +210,7 @@ def test_a_student_begins_as_an_earlier_one(config: Path, tmp_path: Path) -> Non
     assert names[0] == names[1] == names[2]
 
 
-def test_a_start_with_words_of_its_own_is_refused(
+def test_start_with_another_vocabulary_is_refused(
     config: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     lines = [line.upper() for line in texts(200)]
@@ -236,12 +237,12 @@ def test_without_ctranslate2_the_student_is_compared_all_the_same(
 
 def test_the_teacher_is_named_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["student", str(config), "train.teacher=other"]) == 2
-    assert "train.teacher: is the teacher of the student; set word_level" in capsys.readouterr().err
+    assert "train.teacher: is set by word_level" in capsys.readouterr().err
 
 
 def test_too_little_text_is_refused(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert run(["student", str(config), "sentences=20"]) == 2
-    assert "text: 20 sentences are too few to hold 16" in capsys.readouterr().err
+    assert "text: 20 sentences are too few to hold out 16" in capsys.readouterr().err
 
 
 def test_the_example_is_one(repository: Path) -> None:

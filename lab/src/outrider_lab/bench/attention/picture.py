@@ -1,4 +1,4 @@
-"""Time and memory of every attention against the length, as a picture."""
+"""Time and memory of every attention by length, as a picture."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -15,14 +15,14 @@ MEASURES = (
 
 
 def draw_scaling(result: dict[str, Any], path: Path) -> None:
-    """Draw what `measure_scaling` found to a PNG."""
+    """Draw the result of `measure_scaling`."""
     pyplot = load_pyplot("the picture of the scaling")
     figure = pyplot.figure(figsize=(12, 5.4), layout="constrained", facecolor="white")
     try:
         colours = _colours(result)
         for axes, (name, label, unit) in zip(figure.subplots(1, 2), MEASURES, strict=True):
-            for kind, found in result["kinds"].items():
-                _draw_kind(axes, found["points"], name, unit, kind, colours[kind])
+            for kind, figures in result["kinds"].items():
+                _draw_kind(axes, figures["points"], name, unit, kind, colours[kind])
             _style(axes, label, result)
         setting = result["setting"]
         title = f"One attention of {setting['heads']} heads of {setting['width']}, by length"
@@ -49,7 +49,7 @@ def _colours(result: dict[str, Any]) -> dict[str, str]:
 def _draw_kind(
     axes: Any, points: Sequence[dict[str, Any]], name: str, unit: float, kind: str, colour: str
 ) -> None:
-    """Draw one line; a point that was computed densely is hollow."""
+    """Draw one line; points computed densely are hollow."""
     known = [point for point in points if point[name] > 0]
     at = [point["length"] for point in known], [point[name] / unit for point in known]
     axes.plot(*at, color=colour, linewidth=1.8, label=kind)

@@ -1,7 +1,7 @@
-"""One attention at one length: its time beside its peer's, and its peak memory.
+"""Time and memory of one attention at one length, and the time of its peer.
 
-Runs in a process of its own (see `scaling`), because memory that an earlier point has freed would
-hide what a later one needs. Memory is measured first, before the peer has run.
+Runs in its own process (see `scaling`), because memory freed by an earlier point would hide the
+need of a later one. Memory is measured first, before the peer runs.
 """
 
 import time
@@ -27,7 +27,7 @@ TRACED = HeadShape(heads=4, kv_heads=4, width=16)
 
 @dataclass(frozen=True)
 class PointSetting:
-    """One point: a kind at a length, and how it is measured."""
+    """A kind at a length, and how to measure it."""
 
     kind: str
     options: Mapping[str, Any]
@@ -36,10 +36,10 @@ class PointSetting:
     heads: int = 4
     width: int = 64
     peer: bool = True
-    """Whether the peer takes turns with it."""
+    """Whether to time the peer too."""
     repeats: int = 5
     seconds: float = 60.0
-    """Start no further repeat after this long."""
+    """Start no further repeat after this time."""
     threads: int | None = None
 
     def build(self) -> AttentionBase:
@@ -50,7 +50,7 @@ class PointSetting:
 
 
 def measure_point(setting: PointSetting) -> dict[str, Any]:
-    """Return times in seconds and memory in bytes of a forward pass and of one with backward."""
+    """Return the seconds and bytes of a forward pass and of a pass with backward."""
     if setting.threads is not None:
         torch.set_num_threads(setting.threads)
     torch.manual_seed(0)
@@ -63,38 +63,40 @@ def measure_point(setting: PointSetting) -> dict[str, Any]:
 
 
 def measure_memory(attention: AttentionBase, setting: PointSetting) -> dict[str, Any]:
-    """Return how far one pass raises the peak memory of this process."""
+    """Return by how much one pass raises the peak memory of this process."""
     _warm_up(setting)
     inputs = _inputs(setting, setting.length)
     before = resident_bytes()
-    found = {}
+    peaks = {}
     for name, run in _PASSES.items():
         reset_peak()
         outputs = run(attention, inputs)
         if not all(bool(x.isfinite().all()) for x in outputs):
-            raise FloatingPointError(f"{setting.kind} gave numbers that are not finite")
+            raise FloatingPointError(f"{setting.kind} returned values that are not finite")
         del outputs
-        found[f"{name}_peak_bytes"] = max(0, peak_bytes() - before)
-    return found
+        peaks[f"{name}_peak_bytes"] = max(0, peak_bytes() - before)
+    return peaks
 
 
 def _times(attention: AttentionBase, setting: PointSetting) -> dict[str, Any]:
-    """Time the attention and its peer in turn; the least time of each counts."""
+    """Time the attention and its peer alternately; return the minimum of each."""
     modules = {"": attention}
     if setting.peer:
         shape = attention.shape
         modules["peer_"] = build_attention({"kind": PEER}, causal=True, shape=shape).train()
     inputs = _inputs(setting, setting.length)
-    times: dict[str, list[float]] = {f"{who}{name}": [] for who in modules for name in _PASSES}
-    began = time.perf_counter()
+    times: dict[str, list[float]] = {
+        f"{prefix}{name}": [] for prefix in modules for name in _PASSES
+    }
+    start = time.perf_counter()
     for turn in range(setting.repeats):
-        if turn and time.perf_counter() - began > setting.seconds:
+        if turn and time.perf_counter() - start > setting.seconds:
             break
         for name, run in _PASSES.items():
-            for who, module in modules.items():
-                times[f"{who}{name}"].append(_seconds(run, module, inputs))
-    found: dict[str, Any] = {f"{name}_seconds": min(taken) for name, taken in times.items()}
-    return {**found, "turns": len(times["forward"])}
+            for prefix, module in modules.items():
+                times[f"{prefix}{name}"].append(_seconds(run, module, inputs))
+    best: dict[str, Any] = {f"{name}_seconds": min(values) for name, values in times.items()}
+    return {**best, "turns": len(times["forward"])}
 
 
 def _forward(attention: AttentionBase, inputs: tuple[Tensor, ...]) -> list[Tensor]:
@@ -103,9 +105,9 @@ def _forward(attention: AttentionBase, inputs: tuple[Tensor, ...]) -> list[Tenso
 
 
 def _training(attention: AttentionBase, inputs: tuple[Tensor, ...]) -> list[Tensor]:
-    wanted = [*inputs, *attention.parameters()]
+    leaves = [*inputs, *attention.parameters()]
     loss = attention(*inputs).sum()
-    grads: tuple[Tensor | None, ...] = torch.autograd.grad(loss, wanted, allow_unused=True)
+    grads: tuple[Tensor | None, ...] = torch.autograd.grad(loss, leaves, allow_unused=True)
     return [grad for grad in grads if grad is not None]
 
 
@@ -133,7 +135,7 @@ def _warm_up(setting: PointSetting) -> None:
 
 
 def _narrow(setting: PointSetting) -> AttentionBase:
-    """Return the same attention with narrow heads: enough to see which path runs."""
+    """Return the same attention with narrow heads, to determine which path runs."""
     spec = {"kind": setting.kind, **setting.options}
     shape = TRACED._replace(heads=setting.heads, kv_heads=setting.heads)
     return build_attention(spec, causal=setting.causal, shape=shape).double().eval()

@@ -1,13 +1,12 @@
-"""How time and memory of every attention grow with the length, beside full causal attention.
+"""Scaling of time and memory of every attention with the length, relative to full causal attention.
 
     slope            of log(time) over log(n), where the sparse path runs
     speedup_16k      time of the peer / time of the kind, forward and backward, at 16k tokens
     memory_ratio_16k peak memory of the kind / peak memory of the peer, the same
-    cache_bytes_64k  what one layer holds to decode 65,536 tokens of one row
+    cache_bytes_64k  cache of one layer to decode 65,536 tokens of one row
 
-Every point (a kind at a length) is measured in a process of its own. There the kind and its peer
-take turns, so that other load on the machine hits both alike. A point that would take too long is
-left out, never extrapolated.
+Every point (a kind at a length) is measured in its own process, alternating with the peer, so that
+other load affects both. Points that would take too long are left out, not extrapolated.
 """
 
 import math
@@ -35,7 +34,7 @@ __all__ = [
 ]
 
 QUOTED, CACHED = 1 << 14, 1 << 16
-"""Lengths at which speed and memory, and the KV cache, are quoted."""
+"""Lengths for the reported speed and memory, and for the KV cache."""
 
 
 @dataclass(frozen=True)
@@ -46,18 +45,18 @@ class Sweep:
     short: tuple[int, ...] = (256, 512)
     """Short lengths, at which a kind must not be slower than its peer."""
     peer_up_to: int = QUOTED
-    """Longest text that the peer takes turns on."""
+    """Maximum length of the peer."""
     repeats: int = 5
     seconds: float = 45.0
-    """Time limit of one point; it always gets one repeat."""
+    """Time limit of one point, after at least one repeat."""
     longest: float = 90.0
-    """Seconds of the longest pass that is begun."""
+    """Maximum expected seconds of a pass."""
     heads: int = 4
     width: int = 64
 
     @classmethod
     def quick(cls) -> "Sweep":
-        """Few points, a minute for two kinds."""
+        """Fewer points: a minute for two kinds."""
         return cls(lengths=(1024, 4096, QUOTED), short=(512,), repeats=3, seconds=8.0)
 
 
@@ -71,12 +70,12 @@ def measure_scaling(
     threads: int | None = None,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure every kind at every length and summarise it.
+    """Measure and summarise every kind at every length.
 
     Args:
-        kinds: Names of attentions; the peer is measured besides.
+        kinds: Names of attentions, besides the peer.
         sweep: Lengths and repeats.
-        threads: CPU threads; by default as PyTorch chooses.
+        threads: CPU threads; by default PyTorch's choice.
         report: Called with a line on every point.
     """
     if threads is not None:
@@ -95,15 +94,15 @@ def measure_scaling(
 
 
 def keep_others(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the kinds of an earlier result that were not measured now.
+    """Add the kinds of an earlier result that were not measured again.
 
-    Every point was timed beside its peer, so kinds of two runs compare if the machine is the same;
-    `earlier` says which are of before.
+    Every point was timed alternately with its peer, so kinds of two runs are comparable on the same
+    machine; `earlier` lists those of the earlier run.
     """
     for key in ("setting", "machine"):
         if before.get(key) != now[key]:
             raise ConfigError("--keep", f"the file was measured with another {key}; leave it out")
-    kept = {kind: one for kind, one in before["kinds"].items() if kind not in now["kinds"]}
+    kept = {kind: v for kind, v in before["kinds"].items() if kind not in now["kinds"]}
     then = {"commit": before["versions"].get("commit"), "date": before.get("date")}
     earlier = {kind: before.get("earlier", {}).get(kind, then) for kind in kept}
     kinds = {**now["kinds"], **kept}
@@ -112,7 +111,7 @@ def keep_others(before: Mapping[str, Any], now: Mapping[str, Any]) -> dict[str, 
 
 
 def check_kinds(names: Sequence[str]) -> list[str]:
-    """Return the kinds asked for; all that can stand in a decoder where none is named."""
+    """Return the named kinds; by default all that support decoders."""
     known = attention_kinds()
     for name in names:
         if name not in known:
@@ -122,7 +121,7 @@ def check_kinds(names: Sequence[str]) -> list[str]:
 
 
 def scaling_options(kind: str, length: int) -> dict[str, Any]:
-    """Return the options a kind is measured with, as it says itself."""
+    """Return the options of a kind in this benchmark."""
     options: dict[str, Any] = load_attention(kind).Config.options_for(length)
     return options
 
@@ -133,9 +132,9 @@ def summarise(
     peer: Sequence[dict[str, Any]],
     sweep: Sweep,
 ) -> dict[str, Any]:
-    """Return the figures of one kind; None where a length was not reached."""
+    """Return the figures of one kind; None for lengths that were not measured."""
     long = [point for point in points if point["length"] not in sweep.short]
-    # A kind that is always dense has a slope too.
+    # Kinds that are always dense have a slope too.
     fast = [point for point in long if not point["dense"]] or long
     at, peer_at = _at(points, QUOTED), _at(peer, QUOTED)
     return {
@@ -189,27 +188,27 @@ def _measure_kind(
             seconds=sweep.seconds,
             threads=threads,
         )
-        points.append(_measure_alone(setting))
+        points.append(_measure_in_process(setting))
         report(_describe(kind, points[-1]))
     return points
 
 
 def _forecast(last: Mapping[str, Any], length: int) -> float:
-    """Estimate the seconds of one pass at the next length: dense time grows with its square."""
+    """Estimate the seconds of a pass at the next length; dense time is quadratic."""
     power = 2.0 if last["dense"] else 1.5
     return float(last["training_seconds"]) * float(length / last["length"]) ** power
 
 
-def _measure_alone(setting: PointSetting) -> dict[str, Any]:
-    """Measure one point in a process of its own."""
+def _measure_in_process(setting: PointSetting) -> dict[str, Any]:
+    """Measure one point in its own process."""
     point = f"{setting.kind} at {setting.length} tokens"
     try:
         return run_alone(measure_point, setting, preload=[measure_point.__module__])
     except JobEndedError as error:
         message = f"{point}: {error}; it may have run out of memory, try --quick"
-        raise ResourceError(message) from None
+        raise ResourceError(message) from error
     except JobError as error:
-        raise RuntimeError(f"{point} failed: {error}\n{error.trace}") from None
+        raise RuntimeError(f"{point} failed: {error}\n{error.trace}") from error
 
 
 def _at(points: Sequence[Mapping[str, Any]], length: int) -> Mapping[str, Any]:
@@ -225,14 +224,14 @@ def _ratio(
 
 
 def _faster_from(points: Sequence[Mapping[str, Any]]) -> int | None:
-    """Return the length from which on the kind beats its peer at all lengths measured."""
-    found = None
+    """Return the length from which the kind is faster than its peer at all measured lengths."""
+    first = None
     for point in points:
         if "peer_training_seconds" not in point:
             break
         faster = point["training_seconds"] < point["peer_training_seconds"]
-        found = (found or point["length"]) if faster else None
-    return found
+        first = (first or point["length"]) if faster else None
+    return first
 
 
 def _cache_bytes(kind: str, sweep: Sweep) -> int | None:
@@ -242,13 +241,13 @@ def _cache_bytes(kind: str, sweep: Sweep) -> int | None:
     shape = HeadShape(sweep.heads, sweep.heads, sweep.width)
     spec = {"kind": kind, **scaling_options(kind, CACHED)}
     attention = build_attention(spec, causal=True, shape=shape)
-    room = CacheSpec(1, CACHED, sweep.heads, sweep.width, torch.float32, torch.device("cpu"))
-    return attention.new_cache(room).nbytes
+    cache = CacheSpec(1, CACHED, sweep.heads, sweep.width, torch.float32, torch.device("cpu"))
+    return attention.new_cache(cache).nbytes
 
 
 def _describe(kind: str, point: Mapping[str, Any]) -> str:
-    words = [f"{kind} at {point['length']:,}:", f"{1000 * point['training_seconds']:,.0f} ms"]
+    parts = [f"{kind} at {point['length']:,}:", f"{1000 * point['training_seconds']:,.0f} ms"]
     if speedup := _ratio(point, "peer_training_seconds", point, "training_seconds"):
-        words.append(f"({speedup:.2f}x)")
-    words.append(f"{point['training_peak_bytes'] / 2**20:,.0f} MiB")
-    return " ".join([*words, "dense" if point["dense"] else "sparse"])
+        parts.append(f"({speedup:.2f}x)")
+    parts.append(f"{point['training_peak_bytes'] / 2**20:,.0f} MiB")
+    return " ".join([*parts, "dense" if point["dense"] else "sparse"])

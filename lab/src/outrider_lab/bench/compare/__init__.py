@@ -1,1 +1,1 @@
-"""`outrider lab compare`: models trained for an equal budget on one task."""
+"""`outrider lab compare`: train models with equal budgets on one task."""

@@ -1,7 +1,4 @@
-"""A comparison as one picture: every model's loss, below it what it reached, below that its cost.
-
-As wide as a page, so that the figures can be read where the picture is shown.
-"""
+"""A comparison as one picture: losses, scores, and costs of every model, a page wide."""
 
 from collections.abc import Callable, Sequence
 from itertools import compress
@@ -33,10 +30,10 @@ Model = dict[str, Any]
 
 
 def draw_comparison(result: dict[str, Any], path: Path) -> None:
-    """Draw what `compare` found to a PNG."""
-    models = _named_apart([model for model in result["models"] if model["status"] == "trained"])
+    """Draw the result of `compare`."""
+    models = _short_names([model for model in result["models"] if model["status"] == "trained"])
     if not models:
-        raise InputError(f"{path}: no model was trained; there is nothing to draw")
+        raise InputError(f"{path}: no model was trained, so there is nothing to draw")
     pyplot = load_pyplot("the picture of a comparison")
     columns = min(COLUMNS, len(models))
     rows = -(-len(models) // columns)
@@ -55,8 +52,8 @@ def draw_comparison(result: dict[str, Any], path: Path) -> None:
         pyplot.close(figure)
 
 
-def _named_apart(models: Sequence[Model]) -> list[Model]:
-    """Name models by what is varied alone, where all are of one config."""
+def _short_names(models: Sequence[Model]) -> list[Model]:
+    """Name models by their varied keys only, if all have the same config."""
     parts = [str(model["name"]).split(" ", 1) for model in models]
     if any(part[1:] == [] or part[0] != parts[0][0] for part in parts):
         return list(models)
@@ -66,7 +63,7 @@ def _named_apart(models: Sequence[Model]) -> list[Model]:
 def _draw_losses(
     figure: Any, models: Sequence[Model], shape: tuple[int, int], *, clock: bool
 ) -> None:
-    """Draw a panel for each model: its own seeds in colour, others of its type faint behind."""
+    """Draw a panel per model: its own seeds in colour, other models of its type faintly."""
     grid = figure.subplots(*shape, sharex=True, sharey=True, squeeze=False)
     panels = [axes for row in grid for axes in row]
     label = "minutes" if clock else "updates"
@@ -76,7 +73,9 @@ def _draw_losses(
             axes.set_visible(False)
             continue
         style_axes(axes, labelsize=8)
-        alike = [m["type"] == models[place]["type"] for m in models]  # losses differ in kind
+        alike = [
+            m["type"] == models[place]["type"] for m in models
+        ]  # losses of types are not comparable
         for curve in (curve for others in compress(curves, alike) for curve in others):
             axes.plot(*curve, color=FAINT, linewidth=0.8)
         for curve in curves[place]:
@@ -95,7 +94,7 @@ def _curve(run: dict[str, Any], *, clock: bool) -> tuple[list[float], list[float
 
 
 def _draw_quality(figure: Any, models: Sequence[Model], trained_length: int | None) -> None:
-    """Draw a line for each model: what is right at each length, or its one score."""
+    """Draw a row per model: accuracy by length, or its score."""
     axes = figure.subplots()
     if models[0]["summary"]["metric"] == "accuracy":
         _draw_accuracy(axes, models, trained_length)
@@ -107,13 +106,13 @@ def _draw_quality(figure: Any, models: Sequence[Model], trained_length: int | No
 
 
 def _draw_costs(figure: Any, models: Sequence[Model]) -> None:
-    """Draw time, memory and parameters, all in the same order."""
+    """Draw time, memory and parameters in the same order."""
     pondered = any("ponder" in point for model in models for point in model["summary"]["points"])
     panels = figure.subplots(1, 4 if pondered else 3)
-    spent = time_key(models)
-    label = "minutes of CPU" if spent == "cpu_seconds" else "minutes of training"
-    _draw_bars(panels[0], models, label, lambda m: m["summary"][spent] / 60)
-    memory = lambda m: (m["summary"]["peak_bytes"] or 0) / 2**20  # noqa: E731 - short as the others
+    time = time_key(models)
+    label = "minutes of CPU" if time == "cpu_seconds" else "minutes of training"
+    _draw_bars(panels[0], models, label, lambda m: m["summary"][time] / 60)
+    memory = lambda m: (m["summary"]["peak_bytes"] or 0) / 2**20  # noqa: E731 - like the others
     _draw_bars(panels[1], models, "peak memory, MiB", memory)
     _draw_bars(panels[2], models, "parameters, k", lambda m: m["parameters"] / 1000)
     _name_rows(panels[0], models)
@@ -126,7 +125,7 @@ def _value(model: Model) -> float:
 
 
 def _draw_accuracy(axes: Any, models: Sequence[Model], trained_length: int | None) -> None:
-    """Draw a cell for each length, the darker the more is right."""
+    """Draw a cell per length, darker for higher accuracy."""
     lengths = [point["length"] for point in models[0]["summary"]["points"]]
     for row, model in enumerate(models):
         for column, point in enumerate(model["summary"]["points"]):
@@ -143,7 +142,7 @@ def _draw_accuracy(axes: Any, models: Sequence[Model], trained_length: int | Non
 
 
 def _draw_cell(axes: Any, row: int, column: int, point: dict[str, Any]) -> None:
-    """Write what is exactly right, and small below it what else is known."""
+    """Write the accuracy and smaller notes below it."""
     value, notes = point["value"], _notes(point)
     cell = _shade(0.0 if value is None else value)
     axes.barh(row, 0.96, left=column - 0.48, height=0.86, color=cell, edgecolor=GRID)
@@ -157,7 +156,7 @@ def _draw_cell(axes: Any, row: int, column: int, point: dict[str, Any]) -> None:
 
 
 def _notes(point: dict[str, Any]) -> list[str]:
-    """What the seeds reached where they differ, and how many symbols are right if that differs."""
+    """Return the range over seeds, and the token accuracy if it differs."""
     value, symbols = point["value"], point.get("token_accuracy")
     if value is None:
         return []
@@ -170,7 +169,7 @@ def _notes(point: dict[str, Any]) -> list[str]:
 
 
 def _shade(value: float) -> tuple[float, ...]:
-    """From white, where nothing is right, to teal."""
+    """Interpolate between white (0) and teal (1)."""
     return tuple(1 - value * (1 - part) for part in rgb(TEAL))
 
 
@@ -205,11 +204,11 @@ def _draw_ponder(axes: Any, models: Sequence[Model]) -> None:
     axes.set_xlabel("length of the input", color=QUIET, fontsize=9)
     axes.margins(y=0.2)
     low, high = axes.get_ylim()
-    axes.set_ylim(min(low, 0.9), max(high, 2.1))  # less than one step is no difference
+    axes.set_ylim(min(low, 0.9), max(high, 2.1))  # show at least about one step
 
 
 def _name_rows(axes: Any, models: Sequence[Model]) -> None:
-    """Write the names, and how many seeds have learned where there are several."""
+    """Write the names, and the number of seeds that learn."""
     names = []
     for model in models:
         learned, seeds = model["summary"]["learned"], len(model["runs"])

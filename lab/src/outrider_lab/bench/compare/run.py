@@ -1,13 +1,13 @@
-"""Train models for an equal budget on one task and compare them.
+"""Train models with equal budgets on one task and compare them.
 
-Every trial (a model with a seed) is trained in a process of its own: its peak memory is its own,
-and if it crashes the others go on. All is kept below one folder,
+Every trial (a model with a seed) is trained in its own process, for its own peak memory and so that
+a crash does not affect others. Everything is kept below one folder,
 
-    FOLDER/TASK-DIGEST/task            the examples           the digest is that of the settings
+    FOLDER/TASK-DIGEST/task            the examples           DIGEST is that of the settings
                       /data-TYPE       prepared for a type    BUDGET is steps-500 or minutes-5
                       /BUDGET/MODEL/seed-1                    an ordinary run
 
-so the same command goes on where it was interrupted.
+so the same command resumes an interrupted comparison.
 """
 
 import hashlib
@@ -35,14 +35,14 @@ from outrider_lab.tasks import SequenceTask, TaskBase, build_task
 __all__ = ["Budget", "Comparison", "compare"]
 
 EVALUATIONS, LOGS = 10, 50
-"""Points of a loss curve, and lines of a log, if the number of updates is known."""
+"""Points of a loss curve, and records of a log, if the number of updates is known."""
 EVERY = 50
-"""Updates between two checkpoints if only the time is known."""
+"""Updates between checkpoints if only the time is known."""
 
 
 @dataclass(frozen=True)
 class Budget:
-    """What every model may use: a number of updates, or of minutes."""
+    """The budget of every model: a number of updates, or of minutes."""
 
     steps: int | None = None
     minutes: float | None = None
@@ -53,14 +53,14 @@ class Budget:
         return f"steps-{self.steps}" if self.minutes is None else f"minutes-{self.minutes:g}"
 
     def overrides(self) -> list[str]:
-        """Overrides of a run config that set it; nothing may end a run early."""
+        """Return overrides of a run config that set the budget and disable early stopping."""
         steps = self.steps or EVERY
-        every = -(-steps // EVALUATIONS) if self.minutes is None else EVERY
+        interval = -(-steps // EVALUATIONS) if self.minutes is None else EVERY
         logs = max(1, steps // LOGS) if self.minutes is None else EVERY // 5
         return [
             f"train.steps={steps}",
-            f"train.save_every={every}",
-            f"train.evaluate_every={every}",
+            f"train.save_every={interval}",
+            f"train.evaluate_every={interval}",
             f"train.log_every={logs}",
             "train.patience=0",
             "train.stop_metric=loss",
@@ -69,7 +69,7 @@ class Budget:
 
 @dataclass(frozen=True)
 class Comparison:
-    """What is compared, and where it is kept."""
+    """What is compared, and where it is stored."""
 
     task: str
     budget: Budget
@@ -78,31 +78,31 @@ class Comparison:
     overrides: tuple[str, ...] = ()
     """`key=value` for the run config of every model."""
     vary: Mapping[str, Sequence[Any]] = field(default_factory=dict)
-    """Values of keys; every config is a model with each of them, and each set of them."""
+    """Values of keys; every config is trained with each combination."""
     data: Path | None = None
     seeds: int = 1
     folder: Path = Path("runs/compare")
     threads: int | None = None
     restart: bool = False
     own_process: bool = True
-    """Train every model in its own process; in this one, peak memory is shared."""
+    """Train every model in its own process; otherwise peak memory is shared."""
 
 
 def compare(
     configs: Sequence[Path], comparison: Comparison, *, console: Console | None = None
 ) -> dict[str, Any]:
-    """Train and test every config with every seed; a model that fails is named in the result."""
+    """Train and test every config with every seed; the result names models that fail."""
     console = console or Console(quiet=True)
     task = build_task(comparison.task, comparison.settings, data=comparison.data)
-    place = comparison.folder / f"{task.name}-{_digest(task)}"
+    folder = comparison.folder / f"{task.name}-{_digest(task)}"
     models = [
         _Model(path, dict(zip(comparison.vary, values, strict=True)))
         for path in _distinct(configs)
         for values in product(*comparison.vary.values())
     ]
-    task.write(place / "task")
+    task.write(folder / "task")
     for model in models:
-        model.prepare(task, comparison, place, console)
+        model.prepare(task, comparison, folder, console)
     trials = [
         (model, model.trials[seed])
         for seed in range(comparison.seeds)
@@ -110,7 +110,7 @@ def compare(
         if model.trials
     ]
     for number, (model, trial) in enumerate(trials, start=1):
-        _say(console, f"{number} of {len(trials)}: {model.name}, seed {trial.config.seed}")
+        _print(console, f"{number} of {len(trials)}: {model.name}, seed {trial.config.seed}")
         model.run(trial, comparison, console)
     return {
         "task": _describe(task),
@@ -125,11 +125,13 @@ def compare(
 
 
 class _Model:
-    """One config of the comparison, with what is varied of it, its trials and results."""
+    """One config with varied keys, its trials and results."""
 
     def __init__(self, path: Path, varied: Mapping[str, Any]) -> None:
         self.path, self.varied = path, varied
-        shown = (f"{key.rpartition('.')[2]}={_word(value)}" for key, value in varied.items())
+        shown = (
+            f"{key.rpartition('.')[2]}={_as_folder_name(value)}" for key, value in varied.items()
+        )
         self.name = " ".join([path.stem, *shown])
         self.type = str((read_yaml(path).get("model") or {}).get("type", "seq2seq"))
         self.status = "failed"
@@ -140,7 +142,7 @@ class _Model:
     def prepare(
         self, task: TaskBase, comparison: Comparison, place: Path, console: Console
     ) -> None:
-        """Check the config and prepare its data, or note why that cannot be."""
+        """Check the config and prepare its data, or record the error."""
         if self.type not in task.model_types:
             expected = " or ".join(task.model_types)
             self.status = "left out"
@@ -161,15 +163,15 @@ class _Model:
         self.trials = trials
 
     def run(self, trial: Trial, comparison: Comparison, console: Console) -> None:
-        """Train and test one seed, unless that is done already."""
+        """Train and test one seed, unless that is done."""
         if comparison.restart:
             shutil.rmtree(trial.config.folder, ignore_errors=True)
         try:
             run = finished_result(trial)
             if run is not None:
-                _say(console, f"{trial.config.folder} is done already")
+                _print(console, f"{trial.config.folder} is done already")
             elif comparison.own_process:
-                run = _train_alone(trial, quiet=console.quiet)
+                run = _train_in_process(trial, quiet=console.quiet)
             else:
                 run = run_trial(trial, console)
         except _FAILURES as error:
@@ -179,8 +181,8 @@ class _Model:
         self.status = "trained"
 
     def result(self, task: TaskBase) -> dict[str, Any]:
-        """Return what was found."""
-        found: dict[str, Any] = {
+        """Return the model's part of the result."""
+        result: dict[str, Any] = {
             "name": self.name,
             "config": self.path.name,
             "type": self.type,
@@ -188,9 +190,9 @@ class _Model:
             "messages": self.messages,
         }
         if self.status != "trained":
-            return found
+            return result
         length = task.config.train_length if isinstance(task, SequenceTask) else None
-        return found | {
+        return result | {
             "parameters": self.runs[0]["parameters"],
             "summary": summarise(self.runs, trained_length=length),
             "settings": self.runs[0]["made_with"]["config"],
@@ -230,14 +232,14 @@ class _Model:
 
     def _fail(self, message: str, console: Console) -> None:
         self.messages.append(message)
-        _say(console, f"{self.name} failed: {message}")
+        _print(console, f"{self.name} failed: {message}")
 
 
 _FAILURES = (OutriderError, JobError, OSError, RuntimeError, ValueError, MemoryError)
 
 
-def _train_alone(trial: Trial, *, quiet: bool) -> dict[str, Any]:
-    """Train and test in a process of its own, which writes to this terminal."""
+def _train_in_process(trial: Trial, *, quiet: bool) -> dict[str, Any]:
+    """Train and test in a separate process that writes to this terminal."""
     try:
         return run_alone(_train_and_test, trial, quiet, preload=[run_trial.__module__])
     except JobError as error:
@@ -246,21 +248,21 @@ def _train_alone(trial: Trial, *, quiet: bool) -> dict[str, Any]:
         log = Path(trial.config.folder) / "failure.txt"
         log.parent.mkdir(parents=True, exist_ok=True)
         log.write_text(error.trace, encoding="utf-8")
-        raise JobError(f"{error} (see {log})") from None
+        raise JobError(f"{error} (see {log})") from error
 
 
 def _train_and_test(trial: Trial, quiet: bool) -> dict[str, Any]:
     return run_trial(trial, Console(stderr=True, quiet=quiet, markup=False))
 
 
-def _word(value: Any) -> str:
-    """Return a value as YAML has it, as a part of a folder's name."""
+def _as_folder_name(value: Any) -> str:
+    """Return a value as YAML, for the name of a folder."""
     text = value if isinstance(value, str) else json.dumps(value)
     return text.replace("/", "-")
 
 
 def _distinct(configs: Sequence[Path]) -> Iterable[Path]:
-    """Return the configs; a model is named after its file, so names must differ."""
+    """Return the configs, whose file names must differ."""
     names: dict[str, Path] = {}
     for path in configs:
         if path.stem in names:
@@ -271,14 +273,14 @@ def _distinct(configs: Sequence[Path]) -> Iterable[Path]:
 
 
 def _digest(task: TaskBase) -> str:
-    """Return a digest that differs for other settings or another corpus."""
+    """Return a digest of the settings and the corpus."""
     corpus = str(task.corpus.resolve()) if task.corpus else ""
     text = json.dumps([corpus, task.config.model_dump(mode="json")], sort_keys=True)
     return hashlib.sha256(text.encode()).hexdigest()[:8]
 
 
 def _describe(task: TaskBase) -> dict[str, Any]:
-    """Name the task, its corpus and its settings, without paths of this machine."""
+    """Return the task's name, corpus and settings, without paths."""
     corpus = {} if task.corpus is None else {"corpus": task.corpus.stem}
     settings = task.config.model_dump(mode="json", exclude={"root"})
     return {"name": task.name, **corpus, **settings}
@@ -288,5 +290,5 @@ def _without(run: Mapping[str, Any], *keys: str) -> dict[str, Any]:
     return {key: value for key, value in run.items() if key not in keys}
 
 
-def _say(console: Console, text: str) -> None:
+def _print(console: Console, text: str) -> None:
     console.print(text, highlight=False, markup=False, soft_wrap=True)

@@ -1,7 +1,7 @@
-"""Summarise the trials of a comparison over seeds, and lay them out as a table.
+"""Summarise the trials of a comparison over seeds, and format them as a table.
 
-value      mean over the seeds of what the task measures, at every length
-learned    share of the seeds that reach LEARNED at the longest length they were trained on
+value      mean over the seeds of the task's metric, by length
+learned    share of the seeds that reach LEARNED at the longest length of training
 """
 
 from collections.abc import Mapping, Sequence
@@ -11,7 +11,7 @@ from typing import Any
 __all__ = ["LEARNED", "failures", "summarise", "table", "time_key", "title"]
 
 LEARNED = 0.9
-"""Share of test examples from which on a task counts as learned."""
+"""Accuracy from which a task counts as learned."""
 
 Run = Mapping[str, Any]
 Model = Mapping[str, Any]
@@ -40,7 +40,7 @@ def summarise(runs: Sequence[Run], *, trained_length: int | None) -> dict[str, A
 
 
 def table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
-    """Return the headers and rows of the table, a row for each model that was trained."""
+    """Return the headers and rows of the table, a row per trained model."""
     trained = [model for model in result["models"] if model["status"] == "trained"]
     points = trained[0]["summary"]["points"] if trained else []
     metric = trained[0]["summary"]["metric"] if trained else "accuracy"
@@ -64,7 +64,7 @@ def table(result: Mapping[str, Any]) -> tuple[tuple[str, ...], list[tuple[str, .
 
 
 def title(result: Mapping[str, Any]) -> str:
-    """Name the task, the budget and the number of seeds."""
+    """Return the task, the budget and the number of seeds."""
     seeds = f"{result['seeds']} seeds" if result["seeds"] > 1 else "one seed"
     task, budget = result["task"], result["budget"]
     name = f"{task['name']} of {task['corpus']}" if "corpus" in task else task["name"]
@@ -74,7 +74,7 @@ def title(result: Mapping[str, Any]) -> str:
 
 
 def failures(result: Mapping[str, Any]) -> list[str]:
-    """Return a line for every model that is missing from the table or has a seed less."""
+    """Return a line per message about models or seeds that failed."""
     return [
         f"{model['name']}: {model['status']}, {message}"
         if model["status"] != "trained"
@@ -85,9 +85,9 @@ def failures(result: Mapping[str, Any]) -> list[str]:
 
 
 def time_key(models: Sequence[Model]) -> str:
-    """Choose the time to show: CPU time, which other programs do not stretch, if known.
+    """Return the key of CPU time if it is known for all models, else of wall time.
 
-    It is not known of a run that was interrupted.
+    CPU time is not affected by other programs; it is unknown for runs that were interrupted.
     """
     known = all(model["summary"].get("cpu_seconds") is not None for model in models)
     return "cpu_seconds" if known else "seconds"
@@ -141,7 +141,7 @@ def _summarise_point(points: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def _learned(runs: Sequence[Run], trained_length: int | None) -> float:
-    """Test every seed at the longest test length that it was trained on, or the shortest."""
+    """Return the share of seeds that learned, at the longest test length within training."""
     lengths = [point["length"] for point in runs[0]["scores"]["points"]]
     within = [length for length in lengths if trained_length and length <= trained_length]
     place = lengths.index(max(within) if within else min(lengths))

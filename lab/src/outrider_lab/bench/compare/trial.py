@@ -1,10 +1,10 @@
 """One trial of a comparison, a model with a seed: an ordinary run, its peak memory, its scores.
 
-The run lies in a folder of its own and resumes like any other. Its result is written beside it as
-`comparison.json`, and a run that has one is not repeated.
+The run has its own folder and can be resumed. Its result is written beside it as `comparison.json`,
+and a run that has one is not repeated.
 
-With a budget of minutes the run is trained to a number of updates that grows until the time is used
-up; with a schedule that does not depend on the last update that is the same as one run.
+With a budget of minutes the number of updates is increased until the time is used up; with a
+schedule that does not depend on the last update this is identical to one run.
 """
 
 import json
@@ -36,7 +36,7 @@ NEED_LAST_STEP = ("linear", "cosine")
 
 @dataclass(frozen=True)
 class Trial:
-    """One model with one seed, to be trained and tested."""
+    """One model with one seed."""
 
     name: str
     config: RunConfig
@@ -49,11 +49,11 @@ class Trial:
 
     @property
     def outcome(self) -> Path:
-        """Where the result is written."""
+        """The file of the result."""
         return Path(self.config.folder) / "comparison.json"
 
     def build_spec(self) -> dict[str, Any]:
-        """Return the settings that an earlier result must share to be reused."""
+        """Return the settings that an earlier result must have to be reused."""
         config = self.config.model_dump(
             mode="json", exclude={"folder": True, "data": {"folder": True, "root": True}}
         )
@@ -64,21 +64,21 @@ def check_schedule(config: RunConfig, name: str) -> None:
     """Refuse a schedule that depends on the last update if the budget is in minutes."""
     train = config.train
     if train.schedule in NEED_LAST_STEP:
-        found, fix = f"train.schedule {train.schedule}", "train.schedule=inverse_sqrt"
+        setting, fix = f"train.schedule {train.schedule}", "train.schedule=inverse_sqrt"
     elif train.intermediate_loss:
-        found, fix = "train.intermediate_loss", "train.intermediate_loss=false"
+        setting, fix = "train.intermediate_loss", "train.intermediate_loss=false"
     else:
         return
     raise ConfigError(
         "--minutes",
-        f"{name} has {found}, which must know its last update; add --set {fix}, or give --steps",
+        f"{name} has {setting}, which depends on the last update; add --set {fix}, or give --steps",
     )
 
 
 def finished_result(trial: Trial) -> dict[str, Any] | None:
     """Return the result of an earlier comparison with the same settings."""
-    found = _read(trial)
-    return found if "scores" in found else None
+    result = _read(trial)
+    return result if "scores" in result else None
 
 
 def run_trial(trial: Trial, console: Console) -> dict[str, Any]:
@@ -86,19 +86,19 @@ def run_trial(trial: Trial, console: Console) -> dict[str, Any]:
     if trial.threads is not None:
         torch.set_num_threads(trial.threads)
     earlier = _read(trial)
-    before, began = _peak_bytes(), time.process_time()
+    before, start = _peak_bytes(), time.process_time()
     checkpoints = RunFolder(Path(trial.config.folder)).checkpoints
-    found = checkpoints.latest()
+    resumed = checkpoints.latest()
     model = _train(trial, console)
-    unknown = found is not None or torch.cuda.is_available()  # CPU time is then only a part
-    spent = None if unknown else time.process_time() - began
-    trained = checkpoints.latest() != found
+    unknown = resumed is not None or torch.cuda.is_available()  # CPU time is incomplete
+    cpu_seconds = None if unknown else time.process_time() - start
+    trained = checkpoints.latest() != resumed
     peak = _peak_bytes() - before if trained else None
     result = {
         "made_with": trial.build_spec(),
         "seed": trial.config.seed,
         "peak_bytes": earlier.get("peak_bytes", peak),
-        "cpu_seconds": earlier.get("cpu_seconds", spent),
+        "cpu_seconds": earlier.get("cpu_seconds", cpu_seconds),
         **_facts(trial, model),
     }
     write_result(trial.outcome, result)
@@ -110,12 +110,12 @@ def run_trial(trial: Trial, console: Console) -> dict[str, Any]:
 
 
 def _read(trial: Trial) -> dict[str, Any]:
-    """Return the result so far if it has the same settings; empty if there is none."""
+    """Return the result so far if it has the same settings, else an empty one."""
     try:
-        found: dict[str, Any] = json.loads(trial.outcome.read_text(encoding="utf-8"))
+        result: dict[str, Any] = json.loads(trial.outcome.read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return {}
-    return found if found.get("made_with") == trial.build_spec() else {}
+    return result if result.get("made_with") == trial.build_spec() else {}
 
 
 def _train(trial: Trial, console: Console) -> Path:
@@ -123,9 +123,9 @@ def _train(trial: Trial, console: Console) -> Path:
     if trial.minutes is None:
         return train_run(config, console=console)
     checkpoints = RunFolder(Path(config.folder)).checkpoints
-    every, limit = config.train.save_every, 60 * trial.minutes
+    interval, limit = config.train.save_every, 60 * trial.minutes
     latest = checkpoints.latest()
-    steps = latest.progress.step if latest else every
+    steps = latest.progress.step if latest else interval
     while True:
         train = config.train.model_copy(update={"steps": steps})
         model = train_run(config.model_copy(update={"train": train}), console=console)
@@ -135,7 +135,7 @@ def _train(trial: Trial, console: Console) -> Path:
         if seconds >= limit:
             return model
         further = int((limit - seconds) * latest.progress.step / seconds)
-        steps = latest.progress.step + max(1, further // every) * every
+        steps = latest.progress.step + max(1, further // interval) * interval
 
 
 def _facts(trial: Trial, model: Path) -> dict[str, Any]:
@@ -150,17 +150,17 @@ def _facts(trial: Trial, model: Path) -> dict[str, Any]:
         "steps": provenance["training"]["steps"],
         "tokens": provenance["training"]["tokens"],
         "seconds": provenance["training"]["seconds"],
-        "tokens_per_second": statistics.median(one["tokens_per_second"] for one in updates),
+        "tokens_per_second": statistics.median(update["tokens_per_second"] for update in updates),
         "training_loss": updates[-1]["loss"],
         "curve": [
-            {"step": one["step"], "seconds": seconds.get(one["step"]), "loss": one["loss"]}
-            for one in evaluations
+            {"step": e["step"], "seconds": seconds.get(e["step"]), "loss": e["loss"]}
+            for e in evaluations
         ],
     }
 
 
 def _peak_bytes() -> int:
-    """Peak memory so far: of the GPU if there is one, else of this process."""
+    """Return the peak memory of the GPU if there is one, else of this process."""
     if torch.cuda.is_available():
         return torch.cuda.max_memory_allocated()
     return peak_bytes()

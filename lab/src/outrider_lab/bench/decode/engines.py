@@ -1,8 +1,8 @@
 """The engines of `bench decode`, each at its best setting.
 
-Engines take texts and return texts, so tokenizing and detokenizing are part of the time. All decode
-greedily, from the same weights, with the same length limit and suppressed tokens. Nothing heavy is
-imported before an engine is built: each runs in a process of its own, whose memory is measured.
+Engines take and return texts, so tokenization is part of the time. All decode greedily, from the
+same weights, with the same length limit and suppressed tokens. Heavy modules are imported when an
+engine is built: each runs in its own process, whose memory is measured.
 """
 
 import json
@@ -34,41 +34,41 @@ Library = Literal["torch", "native", "ctranslate2", "transformers"]
 
 MODES = ("ar", "tandem", "parallel")
 _ONE_BATCH = 1 << 20
-"""Token limit of a batch: so large that a batch is never split."""
+"""Token limit of a batch that is never exceeded."""
 
 
 @dataclass(frozen=True)
 class EnginePlan:
-    """Which library computes what, with how many threads."""
+    """A library, what it loads, and its threads."""
 
     name: str
-    """What `--engines` calls it."""
+    """Its name in `--engines`."""
     library: Library
     folder: Path
-    """What it loads: a model folder of ours, or an exported one."""
+    """A model folder of ours, or an exported one."""
     dtype: str = "float32"
     threads: int = 1
     modes: tuple[str, ...] = ("ar",)
     """Decoding modes to measure."""
     shallow: bool = False
-    """Whether the model is the one with a shallow decoder."""
+    """Whether the model is that of `--shallow`."""
     assistant: Path | None = None
-    """An exported model that drafts for transformers' assisted generation."""
+    """An exported model for transformers' assisted generation."""
     environment: Mapping[str, str] = field(default_factory=dict)
-    """Variables of its process."""
+    """Environment variables of its process."""
 
 
 class Translated(NamedTuple):
-    """What an engine made of a batch."""
+    """The output of a batch."""
 
     texts: list[str]
     tokens: int
-    """Target tokens written, without end tokens."""
+    """Target tokens without end tokens."""
 
 
 @dataclass
 class TimeSplit:
-    """Where the time of some batches went, in seconds."""
+    """The time of some batches by component, in seconds."""
 
     wall: float = 0.0
     text: float = 0.0
@@ -80,29 +80,29 @@ class TimeSplit:
 
     @property
     def ratio_to_bare_engine(self) -> float:
-        """Time of decoding over the part of it that was spent inside the core."""
+        """Time without tokenization over the time inside the backend."""
         return (self.wall - self.text) / sum(self.core.values())
 
 
 class Engine(Protocol):
-    """What the worker of an engine asks of it."""
+    """The interface used by the worker process."""
 
     modes: dict[str, str | None]
-    """Decoding modes asked for, each with the reason why it is not supported, or None."""
+    """Requested decoding modes, each with the reason why it is not supported, or None."""
     largest_batch: dict[str, int]
-    """Largest batch size of the modes that have a limit."""
+    """Maximum batch size of the modes that have one."""
 
     def translate(self, texts: Sequence[str], mode: str) -> Translated:
         """Translate one batch."""
         ...
 
     def split_time(self, batches: Sequence[Sequence[str]], mode: str) -> TimeSplit | None:
-        """Translate batches again and return where the time goes; None where that is not known."""
+        """Translate batches again and return the time by component; None if unknown."""
         ...
 
 
 def build_engine(plan: EnginePlan) -> Engine:
-    """Load the engine; raises an `OutriderError` where that cannot be done."""
+    """Load the engine; raises an `OutriderError` if that is not possible."""
     builders: dict[Library, Callable[[EnginePlan], Engine]] = {
         "torch": OutriderEngine,
         "native": OutriderEngine,
@@ -113,38 +113,38 @@ def build_engine(plan: EnginePlan) -> Engine:
 
 
 _PARTS = ("drafts", "slots")
-"""Parts of a backend that compute as well."""
+"""Parts of a backend that are timed too."""
 
 
 class _Timed:
-    """A proxy that adds up the time spent in the methods of an object and of its parts."""
+    """A proxy that measures the time in the methods of an object and of its parts."""
 
     def __init__(self, target: Any, seconds: dict[str, float] | None = None) -> None:
         self._target = target
         self.seconds: dict[str, float] = defaultdict(float) if seconds is None else seconds
 
     def __getattr__(self, name: str) -> Any:
-        found = getattr(self._target, name)
-        if name in _PARTS and found is not None:
-            part = _Timed(found, self.seconds)
+        value = getattr(self._target, name)
+        if name in _PARTS and value is not None:
+            part = _Timed(value, self.seconds)
             setattr(self, name, part)
             return part
-        if not callable(found):
-            return found
+        if not callable(value):
+            return value
 
         def timed(*arguments: Any, **options: Any) -> Any:
-            began = time.perf_counter()
+            start = time.perf_counter()
             try:
-                return found(*arguments, **options)
+                return value(*arguments, **options)
             finally:
-                self.seconds[name] += time.perf_counter() - began
+                self.seconds[name] += time.perf_counter() - start
 
-        setattr(self, name, timed)  # built once, so that the proxy costs little
+        setattr(self, name, timed)  # built once, for low overhead
         return timed
 
 
 class OutriderEngine:
-    """Ours, on PyTorch or on the native core."""
+    """Outrider on PyTorch or on the native core."""
 
     def __init__(self, plan: EnginePlan) -> None:
         from outrider.runtime import Translator, load
@@ -157,7 +157,9 @@ class OutriderEngine:
             threads=plan.threads,
         )
         if not isinstance(loaded, Translator):
-            raise ModelError(f"{plan.folder}: is a language model; it translates nothing")
+            raise ModelError(
+                f"{plan.folder}: is a language model; bench decode needs a translation model"
+            )
         self.translator: Translator = loaded
         self.modes = {mode: self._unsupported(mode) for mode in plan.modes}
         self.largest_batch: dict[str, int] = {}
@@ -173,36 +175,38 @@ class OutriderEngine:
 
     def translate(self, texts: Sequence[str], mode: str) -> Translated:
         """Translate one batch."""
-        # Lines whole: the other engines split nothing.
-        found = self.translator.results(texts, split=False, batch_tokens=_ONE_BATCH, mode=mode)
-        best = [results[0] for results in found]
-        return Translated([one.text for one in best], sum(len(one.tokens) for one in best))
+        # Without sentence splitting, like the other engines.
+        results = self.translator.results(texts, split=False, batch_tokens=_ONE_BATCH, mode=mode)
+        best = [candidates[0] for candidates in results]
+        return Translated([b.text for b in best], sum(len(b.tokens) for b in best))
 
     def split_time(self, batches: Sequence[Sequence[str]], mode: str) -> TimeSplit:
-        """Translate batches again with timers around the backend and the tokenizer."""
+        """Translate batches again with timers around backend and tokenizer."""
         from outrider.decoding.statistics import Statistics
 
         backend, tokenizer = _Timed(self.translator.backend), _Timed(self.translator.tokenizer)
         timed = self._like(backend, tokenizer)
         if mode == "tandem":
             timed.controller = self.translator.controller  # with what it has learned
-        seen, statistics = TimeSplit(), Statistics()
+        split, statistics = TimeSplit(), Statistics()
         for texts in batches:
-            began = time.perf_counter()
+            start = time.perf_counter()
             timed.results(texts, split=False, batch_tokens=_ONE_BATCH, stats=statistics, mode=mode)
-            seen.wall += time.perf_counter() - began
-            seen.sentences += len(texts)
-        seen.core, seen.text = dict(backend.seconds), sum(tokenizer.seconds.values())
-        seen.statistics = statistics.as_dict()
-        return seen
+            split.wall += time.perf_counter() - start
+            split.sentences += len(texts)
+        split.core, split.text = dict(backend.seconds), sum(tokenizer.seconds.values())
+        split.statistics = statistics.as_dict()
+        return split
 
     def _like(self, backend: Any, tokenizer: Any) -> "Translator":
-        ours = self.translator
-        return type(ours)(backend, tokenizer, longest=ours.longest, defaults=ours.defaults)
+        translator = self.translator
+        return type(translator)(
+            backend, tokenizer, longest=translator.longest, defaults=translator.defaults
+        )
 
 
 class CTranslate2Engine:
-    """CTranslate2 on the exported weights."""
+    """CTranslate2 with exported weights."""
 
     def __init__(self, plan: EnginePlan) -> None:
         import ctranslate2
@@ -225,24 +229,24 @@ class CTranslate2Engine:
     def translate(self, texts: Sequence[str], mode: str) -> Translated:
         """Translate one batch."""
         rows = self.tokenizer.encode_batch(texts)
-        found = self.translator.translate_batch(
+        results = self.translator.translate_batch(
             [[self.source[index] for index in row] for row in rows],
             beam_size=1,
             max_batch_size=len(rows),
-            max_decoding_length=max(map(_most_tokens, rows)),
+            max_decoding_length=max(map(_max_tokens, rows)),
         )
         return _join(
             self.tokenizer,
-            [[self.target[name] for name in one.hypotheses[0]] for one in found],
+            [[self.target[name] for name in result.hypotheses[0]] for result in results],
             rows,
         )
 
     def split_time(self, batches: Sequence[Sequence[str]], mode: str) -> None:
-        """Return None: this engine does not report it."""
+        """Return None: not supported."""
 
 
 class TransformersEngine:
-    """`generate` of transformers on the same weights, alone or assisted by a smaller model."""
+    """`generate` of transformers, optionally assisted by a smaller model."""
 
     def __init__(self, plan: EnginePlan) -> None:
         import torch
@@ -259,7 +263,7 @@ class TransformersEngine:
         if plan.assistant is not None:
             self.assistant = MarianMTModel.from_pretrained(plan.assistant).eval()
         elif "assisted" in self.modes:
-            self.modes["assisted"] = "it needs a smaller model to assist; give one with --shallow"
+            self.modes["assisted"] = "it needs a smaller model; give one with --shallow"
 
     def translate(self, texts: Sequence[str], mode: str) -> Translated:
         """Translate one batch."""
@@ -268,28 +272,28 @@ class TransformersEngine:
         eos, pad = self.tokenizer.eos_id, self.tokenizer.pad_id
         rows = self.tokenizer.encode_batch(texts)
         longest = max(map(len, rows))
-        helper = {"assistant_model": self.assistant} if mode == "assisted" else {}
+        assistance = {"assistant_model": self.assistant} if mode == "assisted" else {}
         with torch.inference_mode():
-            written = self.model.generate(
+            output = self.model.generate(
                 input_ids=torch.tensor([[*r, eos, *[pad] * (longest - len(r))] for r in rows]),
                 attention_mask=torch.tensor(
                     [[1] * (len(row) + 1) + [0] * (longest - len(row)) for row in rows]
                 ),
-                max_new_tokens=max(map(_most_tokens, rows)),
+                max_new_tokens=max(map(_max_tokens, rows)),
                 num_beams=1,
                 do_sample=False,
                 use_cache=True,
-                **helper,
+                **assistance,
             )
-        ids = [_until(row[1:], eos) for row in written.tolist()]  # without the start token
+        ids = [_until(row[1:], eos) for row in output.tolist()]  # without the start token
         return _join(self.tokenizer, ids, rows)
 
     def split_time(self, batches: Sequence[Sequence[str]], mode: str) -> None:
-        """Return None: this engine does not report it."""
+        """Return None: not supported."""
 
 
-def _most_tokens(row: Sequence[int]) -> int:
-    """Allow what our `Translator` allows: 3 tokens for each of the source and 30 more."""
+def _max_tokens(row: Sequence[int]) -> int:
+    """Return the limit of our `Translator`: 3 tokens per source token and 30 more."""
     return 3 * len(row) + 30
 
 
@@ -301,13 +305,13 @@ def _join(
     tokenizer: "Tokenizer", rows: Sequence[list[int]], sources: Sequence[list[int]]
 ) -> Translated:
     """Detokenize; a row without an end token is cut at its own limit, not that of its batch."""
-    ids = [row[: _most_tokens(source)] for row, source in zip(rows, sources, strict=True)]
+    ids = [row[: _max_tokens(source)] for row, source in zip(rows, sources, strict=True)]
     texts = [text.strip() for text in tokenizer.decode_batch(ids)]
     return Translated(texts, sum(map(len, ids)))
 
 
 def _names(folder: Path, side: str) -> list[str]:
-    """Read the names of the tokens of an exported model."""
+    """Read the token strings of an exported model."""
     paths = (folder / f"{name}_vocabulary.json" for name in (side, "shared"))
     path = next(path for path in paths if path.is_file())
     names: list[str] = json.loads(path.read_text(encoding="utf-8"))

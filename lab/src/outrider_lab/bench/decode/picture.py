@@ -1,7 +1,4 @@
-"""The result of `bench decode` as a picture: sentences a second, a panel for each batch size.
-
-As wide as a page: panels stand in lines of two.
-"""
+"""The result of `bench decode` as a picture: sentences per second, a panel per batch size."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -28,11 +25,11 @@ _COLOURS = {
     "ctranslate2": ORANGE,
     "transformers": QUIET,
 }
-"""By how the name of an engine begins."""
+"""By prefix of the engine's name."""
 
 
 def draw_decode_speed(result: dict[str, Any], path: Path) -> None:
-    """Draw every engine at its best number of threads to a PNG."""
+    """Draw every engine at its best number of threads."""
     pyplot = load_pyplot("the picture of decoding speeds")
     batches = list(dict.fromkeys(row["batch"] for row in result["rows"]))
     names = list(dict.fromkeys(_name(row) for row in result["rows"]))
@@ -55,7 +52,7 @@ def draw_decode_speed(result: dict[str, Any], path: Path) -> None:
         style = {"x": 0.01, "ha": "left", "fontweight": "bold", "color": INK}
         figure.suptitle(title, fontsize=13, **style)
         figure.supxlabel(
-            "x: against CTranslate2 int8, both at the number of threads that suits them best",
+            "x: relative to CTranslate2 int8, both at their best number of threads",
             **{"x": 0.01, "ha": "left", "fontsize": 8.5, "color": QUIET},
         )
         save_figure(figure, path, dpi=150, facecolor="white", pil_kwargs={"optimize": True})
@@ -64,7 +61,7 @@ def draw_decode_speed(result: dict[str, Any], path: Path) -> None:
 
 
 def _draw_panel(axes: Any, rows: Sequence[dict[str, Any]], names: Sequence[str]) -> None:
-    """Bars for the first order; a line across a bar where the other order ends."""
+    """Draw bars for the first order, and a line across a bar for the other order."""
     best = [row for row in rows if row["best_threads"]]
     orders = list(dict.fromkeys(row["order"] for row in best))
     fastest = max((row["sentences_per_second"] for row in best), default=1.0)
@@ -93,7 +90,7 @@ _TEXT: dict[str, Any] = {"fontsize": 8.5, "color": INK}
 
 
 def _machine(machine: dict[str, Any]) -> str:
-    """The processor, and the set that our products use on it."""
+    """Return the processor, and the instruction set that our products use on it."""
     name = machine["processor"].replace("(R)", "").replace(" Processor", "")
     sets = {"amx_int8": "AMX", "avx512_vnni": "AVX-512 VNNI", "avx2": "AVX2"}
     best = next((word for key, word in sets.items() if key in machine["instructions"]), None)
@@ -106,7 +103,7 @@ def _name(row: dict[str, Any]) -> str:
 
 
 def _label(row: dict[str, Any]) -> str:
-    """The speed, how it compares with CTranslate2 int8, and at how many threads."""
+    """Return the speed, the ratio to CTranslate2 int8, and the number of threads."""
     ratio = row["best_ratio_to_ctranslate2_int8"]
     compared = "" if ratio is None else f"  {ratio:.2f}x"
     return f"{row['sentences_per_second']:,.0f}{compared}  ({row['threads']} thr.)"

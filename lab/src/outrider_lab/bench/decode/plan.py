@@ -30,12 +30,12 @@ ENGINES = (
     "shallow-native-int8",
     "shallow-ctranslate2-int8",
 )
-"""What `--engines` accepts. The last two run the model given with `--shallow`."""
+"""Values of `--engines`. The last two run the model of `--shallow`."""
 ORDERS = ("sorted", "unsorted")
 
 
 class Setting(NamedTuple):
-    """How sentences are batched, and the numbers of threads that is measured at."""
+    """How sentences are batched, and the numbers of threads to measure."""
 
     batch: int
     order: str
@@ -47,7 +47,7 @@ class Setting(NamedTuple):
         return f"batch {self.batch}, {self.order}" if self.batch > 1 else "batch 1"
 
     def batches(self, lengths: Sequence[int]) -> list[list[int]]:
-        """Cut sentences of these lengths into batches; returns their numbers."""
+        """Split sentences of these lengths into batches of indices."""
         numbers = list(range(len(lengths)))
         if self.order == "sorted":
             numbers.sort(key=lambda number: lengths[number])
@@ -55,7 +55,7 @@ class Setting(NamedTuple):
 
 
 class Missing(NamedTuple):
-    """What was not measured, and why."""
+    """An engine that was not measured, and the reason."""
 
     engine: str
     reason: str
@@ -68,17 +68,17 @@ def settings(
 
     Args:
         batches: Batch sizes.
-        orders: sorted (by length) or unsorted (as they come); one sentence at a time has no order.
+        orders: sorted (by length) or unsorted; batch size 1 has no order.
         threads: Numbers of threads.
-        all_threads: Whether larger batches are measured at every number of threads, or only at the
-            first.
+        all_threads: Whether larger batches are measured at every number of threads, or only at
+            the first.
     """
-    found = []
+    result = []
     for batch in batches:
         counts = threads if all_threads or batch == 1 else threads[:1]
         chosen = orders if batch > 1 else ("unsorted",)
-        found += [Setting(batch, order, tuple(counts)) for order in chosen]
-    return found
+        result += [Setting(batch, order, tuple(counts)) for order in chosen]
+    return result
 
 
 @contextmanager
@@ -91,15 +91,15 @@ def plan_engines(
     slow_once: bool = False,
     environment: Mapping[str, str] | None = None,
 ) -> Iterator[tuple[list[EnginePlan], list[Missing]]]:
-    """List the engines to start; models exported for CTranslate2 live as long as the context.
+    """List the engines to start; exported models exist as long as the context.
 
     Args:
         model: Folder of the model.
-        names: Of engines, as in `ENGINES`.
-        threads: Numbers of threads; each gets a process of its own.
+        names: Names of engines, as in `ENGINES`.
+        threads: Numbers of threads; each has its own process.
         shallow: Folder of a model with a shallow decoder.
         slow_once: Whether slow engines are started at the first number of threads only.
-        environment: Variables of all their processes.
+        environment: Environment variables of all processes.
     """
     plans, missing = [], []
     with tempfile.TemporaryDirectory() as working:
@@ -140,7 +140,7 @@ def _plan(name: str, model: Path, shallow: Path | None, working: Path) -> Engine
 
 
 def export_for_transformers(model: Path, folder: Path) -> Path:
-    """Write what transformers loads; suppressed tokens are a bias, as in CTranslate2."""
+    """Export the model for transformers; suppressed tokens become a bias, as in CTranslate2."""
     import torch
 
     from outrider.runtime.options import model_defaults

@@ -1,7 +1,7 @@
-"""Measurements as rows: speeds, ratios, quality, and whether outputs are identical.
+"""Rows of `bench decode`: speeds, ratios, quality, and whether outputs are identical.
 
-A ratio is taken within a repeat, on the batches that both engines decoded, and the median over the
-repeats counts: load that comes and goes then hits both.
+A ratio is computed per repeat, on the batches that both engines decoded; the median over the
+repeats cancels varying load.
 """
 
 from collections import defaultdict
@@ -16,13 +16,13 @@ __all__ = ["decode_rows"]
 
 PEER, GENERATE, REFERENCE = "ctranslate2-int8", "transformers", "outrider-torch"
 _STEPS = {"tandem": "verify"}
-"""What `extend` is called in a mode, where it is not a step."""
+"""Names of `extend` by mode; otherwise a step."""
 
 
 def decode_rows(
     speeds: Speeds, references: Sequence[str] | None = None, *, tokenize: str = "auto"
 ) -> list[dict[str, Any]]:
-    """One row for each engine, mode, number of threads, batch size and order."""
+    """Return a row per engine, mode, number of threads, batch size and order."""
     quality = _Quality(references, tokenize)
     expected = _reference_texts(speeds.measured)
     return [_row(one, speeds.measured, expected, quality) for one in speeds.measured]
@@ -71,7 +71,7 @@ def _sentences(one: Measured) -> int:
 
 
 def _speed(one: Measured) -> float:
-    """Sentences a second in the repeat in the middle."""
+    """Return the sentences per second of the median repeat."""
     return _sentences(one) / median(sum(repeat.values()) for repeat in one.seconds)
 
 
@@ -80,7 +80,7 @@ def _percentile(ordered: Sequence[float], share: float) -> float:
 
 
 def _best(one: Measured | None, others: Sequence[Measured]) -> Measured | None:
-    """Return the same engine and mode at the number of threads that suits it best."""
+    """Return the measurement of the same engine and mode at its best number of threads."""
     if one is None:
         return None
     same = [r for r in others if (r.plan.name, r.mode) == (one.plan.name, one.mode)]
@@ -88,7 +88,7 @@ def _best(one: Measured | None, others: Sequence[Measured]) -> Measured | None:
 
 
 def _find(others: Sequence[Measured], engine: str, threads: int | None = None) -> Measured | None:
-    """Return this engine in autoregressive mode; at any number of threads if none is given."""
+    """Return this engine in autoregressive mode; at any number of threads if None."""
     for baseline in others:
         if (baseline.plan.name, baseline.mode) == (engine, "ar") and threads in (
             None,
@@ -99,7 +99,7 @@ def _find(others: Sequence[Measured], engine: str, threads: int | None = None) -
 
 
 def _ratio(one: Measured, baseline: Measured | None) -> float | None:
-    """How many times as fast it is, on what both decoded."""
+    """Return the speed relative to the baseline, on the batches that both decoded."""
     shared = set() if baseline is None else one.batches.keys() & baseline.batches.keys()
     if baseline is None or not shared:
         return None
@@ -111,14 +111,14 @@ def _ratio(one: Measured, baseline: Measured | None) -> float | None:
 
 
 def _split(one: Measured) -> dict[str, Any]:
-    """Where the time goes, in milliseconds a sentence; only our own engines report it."""
+    """Return the time by component in milliseconds per sentence; our engines only."""
     seen = one.time_split
     if seen is None:
         return {"ratio_to_bare_engine": None, "time_split_ms": None, "tokens_per_round": None}
     per_sentence = 1000 / seen.sentences
     named: dict[str, float] = defaultdict(float)
     for name, spent in sorted(seen.core.items()):
-        named[_called(name, one.mode)] += spent
+        named[_component(name, one.mode)] += spent
     if (both := named.pop("draft_and_verify", None)) is not None:
         drafting = seen.statistics["seconds"]["draft"]
         named["draft"] += drafting
@@ -133,15 +133,15 @@ def _split(one: Measured) -> dict[str, Any]:
     }
 
 
-def _called(method: str, mode: str) -> str:
-    """What the time in a method of the backend is called in a result."""
+def _component(method: str, mode: str) -> str:
+    """Name the component of a backend method in a result."""
     if method == "extend":
         return _STEPS.get(mode, "step")
     return {"greedy": "step", "fill": "ctc"}.get(method, method)
 
 
 def _identical_to_own_greedy(one: Measured, others: Sequence[Measured]) -> float | None:
-    """Share of texts that the same engine also writes token by token; None for that itself."""
+    """Return the share of texts equal to the engine's own greedy output; None for greedy."""
     if one.mode == "ar":
         return None
     greedy = next((r for r in others if r.plan == one.plan and r.mode == "ar"), None)
@@ -149,7 +149,7 @@ def _identical_to_own_greedy(one: Measured, others: Sequence[Measured]) -> float
 
 
 def _reference_texts(everyone: Sequence[Measured]) -> dict[int, str]:
-    """What PyTorch writes token by token in float32, in whatever batches."""
+    """Return the greedy texts of PyTorch in float32, from any batches."""
     texts: dict[int, str] = {}
     for one in everyone:
         if (one.plan.name, one.mode) == (REFERENCE, "ar"):
@@ -158,7 +158,7 @@ def _reference_texts(everyone: Sequence[Measured]) -> dict[int, str]:
 
 
 def _share(one: Measured, texts: dict[int, str], unstable: Set[int] = frozenset()) -> float | None:
-    """Share of the sentences that both translated which came out the same, in every repeat."""
+    """Return the share of common sentences with equal translations in every repeat."""
     both = one.texts.keys() & texts.keys()
     if not both:
         return None
@@ -167,19 +167,19 @@ def _share(one: Measured, texts: dict[int, str], unstable: Set[int] = frozenset(
 
 
 class _Quality:
-    """BLEU and chrF; engines that wrote the same are scored once."""
+    """BLEU and chrF; equal outputs are scored once."""
 
     def __init__(self, references: Sequence[str] | None, tokenize: str) -> None:
         self.references = references
         self.tokenize = tokenize
-        self.known: dict[tuple[str, ...], dict[str, float]] = {}
+        self.scores: dict[tuple[str, ...], dict[str, float]] = {}
 
     def score(self, one: Measured) -> dict[str, float | None]:
-        """Score one row; None where there are no references, or only some texts."""
+        """Score one row; None without references, or with incomplete texts."""
         if self.references is None or len(one.texts) < len(self.references):
             return {"bleu": None, "chrf": None}
         texts = tuple(one.texts[number] for number in range(len(self.references)))
-        if texts not in self.known:
+        if texts not in self.scores:
             score = score_translations(texts, self.references, tokenize=self.tokenize)
-            self.known[texts] = {"bleu": round(score.bleu, 3), "chrf": round(score.chrf, 3)}
-        return dict(self.known[texts])
+            self.scores[texts] = {"bleu": round(score.bleu, 3), "chrf": round(score.chrf, 3)}
+        return dict(self.scores[texts])

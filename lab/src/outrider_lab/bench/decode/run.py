@@ -1,4 +1,4 @@
-"""`bench decode` from a model folder to a result that can be written down."""
+"""Run `bench decode` on a model folder and return its result."""
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -18,11 +18,11 @@ from outrider_lab.bench.decode.speed import UNLIMITED, Limits, measure_speeds
 __all__ = ["Sentences", "bench_model", "choose_sentences"]
 
 LONGEST = 128
-"""Tokens of the longest line that is translated; few models have seen longer ones."""
+"""Maximum tokens of a line; few models are trained on longer ones."""
 
 
 class Sentences(NamedTuple):
-    """What is translated."""
+    """The sentences to translate."""
 
     sources: list[str]
     references: list[str] | None
@@ -33,9 +33,9 @@ class Sentences(NamedTuple):
 def choose_sentences(
     model: Path, source: Path | None, reference: Path | None, *, most: int
 ) -> Sentences:
-    """Read sentences, or take the built-in ones, and keep at most `most`, spread over the file.
+    """Read sentences, or take the built-in ones, and keep at most `most`, evenly spaced.
 
-    Very long lines are left out; all others are translated as they stand, by every engine.
+    Very long lines are left out; all others are translated without splitting, by every engine.
     """
     sources = list(SENTENCES) if source is None else text_lines(source)
     references = None if reference is None else text_lines(reference)
@@ -75,21 +75,21 @@ def bench_model(
 
     Args:
         model: Folder of an encoder-decoder.
-        sentences: What to translate.
+        sentences: The sentences to translate.
         settings: Batch sizes, orders and threads.
-        engines: Names, as in `decode_plan.ENGINES`.
+        engines: Names, as in `plan.ENGINES`.
         repeats: Timed rounds.
-        shallow: Folder of a model with a shallow decoder, to be measured beside it.
-        tokenize: SacreBLEU's tokenizer; `auto` takes the one for the script of the references.
+        shallow: Folder of a model with a shallow decoder, to be measured too.
+        tokenize: SacreBLEU's tokenizer; `auto` takes that of the references' script.
         slow_once: Whether slow engines are measured at the first number of threads only.
-        isa: The instruction set that all engines are kept to; by default each takes its best.
-        limits: On the time this may take.
-        expect: Called once with the number of turns there will be.
-        report: Called before every turn with what is measured.
+        isa: The instruction set of all engines; by default each uses its best.
+        limits: Time limits.
+        expect: Called once with the number of turns.
+        report: Called before every turn with a description.
     """
     for folder in (model, shallow):
         _check(folder)
-    threads = sorted({count for one in settings for count in one.threads})
+    threads = sorted({count for setting in settings for count in setting.threads})
     report("exporting")
     planned = plan_engines(
         *(model, engines, threads),
@@ -117,10 +117,10 @@ def bench_model(
             {"isa": isa, **row}
             for row in decode_rows(speeds, sentences.references, tokenize=tokenize)
         ],
-        "missing": [one._asdict() for one in [*missing, *speeds.missing]],
+        "missing": [entry._asdict() for entry in [*missing, *speeds.missing]],
     }
 
 
 def _check(folder: Path | None) -> None:
     if folder is not None and not isinstance(load_model(model_folder(folder)), Seq2Seq):
-        raise ModelError(f"{folder}: is a language model; bench decode takes an encoder-decoder")
+        raise ModelError(f"{folder}: is a language model; bench decode needs a translation model")

@@ -1,4 +1,4 @@
-"""Everyday English, written for this purpose: what is decoded when no source file is given."""
+"""The default sentences of `bench decode`: everyday English, written for this purpose."""
 
 __all__ = ["SENTENCES"]
 

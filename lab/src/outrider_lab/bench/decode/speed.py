@@ -1,8 +1,8 @@
-"""How fast engines translate, in the spirit of Helcl et al. (2022, arXiv:2205.01966).
+"""Decoding speed of engines, similar to Helcl et al. (2022, arXiv:2205.01966).
 
-One process per engine and number of threads. They take turns on the same batches, one at a time,
-so that other load on the machine hits all of them alike. The first round is a warm-up. Outputs are
-kept beside the times: a speed means nothing without a look at the output.
+Each engine and number of threads has its own process. They take turns on the same batches, one at a
+time, so that other load affects all equally. The first round is a warm-up. Outputs are recorded
+with the times.
 """
 
 import math
@@ -28,30 +28,30 @@ __all__ = ["UNLIMITED", "Limits", "Measured", "Speeds", "measure_speeds"]
 
 Answered = TypeVar("Answered")
 _TURN = 128
-"""Sentences an engine translates before it is another one's turn."""
+"""Sentences per turn of an engine."""
 _FEWEST = 8
-"""Sentences that even the slowest engine translates."""
+"""Minimum sentences of the slowest engine."""
 
 
 @dataclass
 class Measured:
-    """One engine in one mode on one setting."""
+    """One engine in one mode at one setting."""
 
     plan: EnginePlan
     mode: str
     setting: Setting
     load_seconds: float
     batches: dict[int, list[int]]
-    """Batches of the setting that it decodes, by number: the numbers of their sentences."""
+    """Batches of the setting that it decodes: indices of their sentences, by number."""
     seconds: list[dict[int, float]] = field(default_factory=list)
-    """For every repeat the time of each batch."""
+    """The time of each batch, by repeat."""
     texts: dict[int, str] = field(default_factory=dict)
-    """Translations by number of the sentence."""
+    """Translations by index of the sentence."""
     tokens: int = 0
     """Target tokens of all repeats."""
     peak_mib: float = 0.0
     unstable: set[int] = field(default_factory=set)
-    """Sentences whose translation was not the same in all repeats."""
+    """Sentences whose translation differed between repeats."""
     time_split: TimeSplit | None = None
 
     @property
@@ -75,13 +75,13 @@ class Measured:
 
 @dataclass
 class Speeds:
-    """Everything that was measured, and what could not be."""
+    """All measurements, and the engines that failed."""
 
     measured: list[Measured] = field(default_factory=list)
     missing: list[Missing] = field(default_factory=list)
 
     def add_missing(self, engine: str, reason: str) -> None:
-        """Note what cannot be measured, each thing once."""
+        """Record an engine that was not measured, once per reason."""
         if Missing(engine, reason) not in self.missing:
             self.missing.append(Missing(engine, reason))
 
@@ -92,7 +92,7 @@ class Limits(NamedTuple):
     one_pass: float = math.inf
     """An engine that needs longer for all sentences decodes only some of the batches."""
     whole: float = math.inf
-    """After so long no setting is measured a second time."""
+    """No further repeats after this time."""
 
 
 UNLIMITED = Limits()
@@ -114,32 +114,32 @@ def measure_speeds(
     expect: Callable[[int], None] = lambda _: None,
     report: Callable[[str], None] = lambda _: None,
 ) -> Speeds:
-    """Let the engines take turns.
+    """Measure the engines in turns.
 
     Args:
         plans: The engines.
         sources: Sentences.
-        lengths: Of the sentences in tokens, to sort by.
+        lengths: Their lengths in tokens, to sort by.
         settings: Batch sizes, orders and threads.
-        repeats: Timed rounds, after one to warm up.
-        limits: On the time this may take.
-        expect: Called once with the number of turns there will be.
-        report: Called before every turn with what is measured.
+        repeats: Timed rounds, after a warm-up.
+        limits: Time limits.
+        expect: Called once with the number of turns.
+        report: Called before stride turn with a description.
     """
-    speeds, began = Speeds(), time.monotonic()
+    speeds, start = Speeds(), time.monotonic()
     with start_workers(plans) as workers:
         ready = _load(workers, speeds, report)
-        runs = [_SettingRun(one, ready, sources, lengths, speeds, report) for one in settings]
-        expect(sum(one.turns(repeats) for one in runs))
-        for one in runs:
-            one.run(repeats, deadline=began + limits.whole, one_pass=limits.one_pass)
+        runs = [_SettingRun(s, ready, sources, lengths, speeds, report) for s in settings]
+        expect(sum(run.turns(repeats) for run in runs))
+        for run in runs:
+            run.run(repeats, deadline=start + limits.whole, one_pass=limits.one_pass)
     return speeds
 
 
 def _load(
     workers: Sequence[Worker], speeds: Speeds, report: Callable[[str], None]
 ) -> list[tuple[Worker, Ready]]:
-    """Let all import together, then load one after another, so that loading is timed alone."""
+    """Import in parallel, then load one after another, so that load times are comparable."""
     report("starting one process per engine")
     ready: list[tuple[Worker, Ready]] = []
     started = [worker for worker in workers if _try(worker.wait, worker, speeds) is not None]
@@ -184,7 +184,7 @@ class _SettingRun:
         ]
 
     def _modes(self, plan: EnginePlan, ready: Ready) -> list[str]:
-        """Return the modes that this engine supports here, and note why it does not the others."""
+        """Return the modes that this engine supports; record the reason for the others."""
         possible = []
         for mode, reason in ready.modes.items():
             bound = ready.largest_batch.get(mode)
@@ -206,7 +206,7 @@ class _SettingRun:
         return [range(at, at + step) for at in range(0, len(self.batches), step)]
 
     def turns(self, repeats: int) -> int:
-        """Count the turns there will be if nothing fails."""
+        """Return the number of turns if no engine fails."""
         return len(self.entries) * (len(self.blocks) * repeats + 2)
 
     def run(self, repeats: int, *, deadline: float, one_pass: float) -> None:
@@ -225,26 +225,26 @@ class _SettingRun:
         self.speeds.measured += [entry.measured for entry in self.entries]
 
     def _order(self, repeat: int) -> list[_Entry]:
-        """Let another engine go first each time, so that none always follows the same one."""
+        """Rotate the engines, so that none always follows the same one."""
         shift = repeat % max(1, len(self.entries))
         return [*self.entries[shift:], *self.entries[:shift]]
 
     def _warm_up(self, entry: _Entry, one_pass: float) -> None:
-        """Translate everything once; leave batches out where that takes too long.
+        """Translate everything once; leave out batches if that takes too long.
 
-        One of 2, 4, 8, ... is kept, always with the one in the middle, so that of two engines one
-        decodes everything that the other does.
+        Every 2nd, 4th, 8th, ... batch is kept, always including the middle one, so that of two
+        engines one decodes all batches of the other.
         """
         measured, middle = entry.measured, len(self.batches) // 2
         first = Turn(measured.mode, self._texts(measured, [middle]))
-        entry.worker.translate(first)  # one-time work, such as choosing the draft length
+        entry.worker.translate(first)  # one-time work
         texts = self._texts(measured, range(len(self.batches)))
         answer = entry.worker.translate(Turn(measured.mode, texts, seconds=one_pass))
-        needed, every = median(answer.seconds) * len(texts), 1
-        while needed > one_pass * every and len(self.sources) >= 2 * every * _FEWEST:
-            every *= 2
+        needed, stride = median(answer.seconds) * len(texts), 1
+        while needed > one_pass * stride and len(self.sources) >= 2 * stride * _FEWEST:
+            stride *= 2
         measured.batches = {
-            at: numbers for at, numbers in measured.batches.items() if (at - middle) % every == 0
+            at: numbers for at, numbers in measured.batches.items() if (at - middle) % stride == 0
         }
 
     def _attempt(self, entry: _Entry, what: str, act: Callable[[], None]) -> None:

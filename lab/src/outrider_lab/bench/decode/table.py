@@ -1,4 +1,4 @@
-"""The result of `bench decode` as people read it: columns, headings and a page of Markdown."""
+"""The result of `bench decode` as tables: columns, headings and a Markdown page."""
 
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
@@ -33,7 +33,7 @@ COLUMNS = {
     "peak_rss_mib": "MiB",
     "load_seconds": "load s",
 }
-"""Columns, each with its heading."""
+"""Columns and their headings."""
 NARROW = {
     "engine": "engine",
     "mode": "mode",
@@ -44,11 +44,11 @@ NARROW = {
     "bleu": "BLEU",
     "identical_to_own_greedy": "greedy",
 }
-"""Those that fit on a screen."""
+"""Columns that fit on a screen."""
 
 
 def shown_columns(result: dict[str, Any], columns: dict[str, str] = COLUMNS) -> dict[str, str]:
-    """Keys and headings of the columns that say something in this result."""
+    """Return keys and headings of the columns with values."""
     return {
         key: name
         for key, name in columns.items()
@@ -57,7 +57,7 @@ def shown_columns(result: dict[str, Any], columns: dict[str, str] = COLUMNS) -> 
 
 
 def shown_row(row: dict[str, Any], columns: dict[str, str]) -> list[str]:
-    """A row as people read it; a star marks the better number of threads."""
+    """Format a row; a star marks the better number of threads."""
     shown = [_shown(key, row[key]) for key in columns]
     if row["best_threads"]:
         shown[list(columns).index("threads")] += " *"
@@ -75,7 +75,7 @@ def _shown(key: str, value: Any) -> str:
 
 
 def groups(result: dict[str, Any]) -> Iterator[tuple[str, list[dict[str, Any]]]]:
-    """Rows that belong together, with a title."""
+    """Yield groups of rows with a title."""
     for isa, batch, order in dict.fromkeys(map(_group, result["rows"])):
         title = f"batch {batch}" + (f", {order}" if batch > 1 else "")
         title = title if isa is None else f"{isa}, {title}"
@@ -87,20 +87,20 @@ def _group(row: dict[str, Any]) -> tuple[str | None, int, str]:
 
 
 def heading(result: dict[str, Any]) -> str:
-    """What was measured, and on which machine, in a sentence."""
-    where, versions = result["machine"], result["versions"]
+    """Describe the measurement and the machine in a sentence."""
+    machine, versions = result["machine"], result["versions"]
     libraries = ("python", "torch", "transformers", "ctranslate2", "outrider-native")
     named = ", ".join(f"{name} {versions[name]}" for name in libraries if name in versions)
     return (
-        f"{result['model']} on {where['processor']} ({', '.join(where['instructions'])}; "
-        f"{where['cores']} cores): {result['sentences']} sentences, "
+        f"{result['model']} on {machine['processor']} ({', '.join(machine['instructions'])}; "
+        f"{machine['cores']} cores): {result['sentences']} sentences, "
         f"{result['repeats']} repeat{'s' if result['repeats'] > 1 else ''}; "
         f"{named}."
     )
 
 
 def decode_markdown(result: dict[str, Any]) -> str:
-    """The whole result as a page of Markdown."""
+    """Return the result as a Markdown page."""
     columns = shown_columns(result)
     lines = [f"# Decoding speed of {result['model']}", "", heading(result), ""]
     for title, rows in groups(result):
@@ -109,12 +109,12 @@ def decode_markdown(result: dict[str, Any]) -> str:
         lines += split_table(rows)
     if result["missing"]:
         lines += ["## Not measured", ""]
-        lines += [f"- {one['engine']}: {one['reason']}" for one in result["missing"]]
+        lines += [f"- {entry['engine']}: {entry['reason']}" for entry in result["missing"]]
     return "\n".join(lines).rstrip() + "\n"
 
 
 def split_table(rows: Sequence[dict[str, Any]]) -> list[str]:
-    """Where the time of our own engines goes, at the threads that suit them best."""
+    """Return the time by component of our engines, at their best number of threads."""
     rows = [row for row in rows if row["time_split_ms"] is not None and row["best_threads"]]
     parts = list(dict.fromkeys(part for row in rows for part in row["time_split_ms"]))
     parts.sort(key=lambda part: (part in ("loop", "text"), part))

@@ -1,8 +1,8 @@
-"""An engine in a process of its own, and the parent's end of it.
+"""A process that runs an engine, and the parent's handle of it.
 
-Libraries in one process compete for threads and memory, so each has its own. Before a worker
-answers, it waits until the threads of its library have stopped spinning, so that they do not slow
-down the next engine's turn.
+Libraries in one process compete for threads and memory, so each has its own. A worker waits until
+the threads of its library have stopped spinning before it answers, so that they do not slow down
+the next engine.
 """
 
 import math
@@ -23,9 +23,9 @@ from outrider_lab.bench.process import Failure, Job
 __all__ = ["Answer", "Ready", "Turn", "Worker", "start_workers"]
 
 _PRELOAD = (__name__, "outrider.runtime", "transformers.models.marian.modeling_marian")
-"""Importing PyTorch and transformers takes seconds."""
+"""Modules that take seconds to import."""
 _SETTLE = 0.5
-"""Seconds after which a worker answers though its threads still spin."""
+"""Maximum seconds to wait for spinning threads."""
 
 
 @dataclass(frozen=True)
@@ -35,14 +35,14 @@ class Turn:
     mode: str
     batches: Sequence[Sequence[str]]
     split_time: bool = False
-    """Return a `TimeSplit` in place of an `Answer`."""
+    """Return a `TimeSplit` instead of an `Answer`."""
     seconds: float = math.inf
-    """Start no further batch after this long."""
+    """Start no further batch after this time."""
 
 
 @dataclass(frozen=True)
 class Ready:
-    """Sent by a worker once its model is loaded."""
+    """Sent by a worker after its model is loaded."""
 
     load_seconds: float
     modes: dict[str, str | None]
@@ -51,7 +51,7 @@ class Ready:
 
 @dataclass(frozen=True)
 class Answer:
-    """Translations of a turn, and how long they took."""
+    """Translations of a turn, and their times."""
 
     seconds: list[float]
     """Of every batch that was started."""
@@ -61,12 +61,12 @@ class Answer:
 
 
 class Worker:
-    """The parent's end of an engine."""
+    """The parent's handle of an engine's process."""
 
     def __init__(self, plan: EnginePlan) -> None:
-        """Start the process; it imports its libraries and then waits for `load`."""
+        """Start the process; it imports its libraries and waits for `load`."""
         self.plan = plan
-        # CTranslate2 needs no PyTorch: its process starts from nothing and stays small.
+        # CTranslate2 needs no PyTorch: its process is spawned and stays small.
         preload = None if plan.library == "ctranslate2" else _PRELOAD
         self._job = Job(_work, plan, preload=preload)
 
@@ -83,17 +83,17 @@ class Worker:
         return self._job.ask(turn)
 
     def split_time(self, turn: Turn) -> TimeSplit | None:
-        """Translate the batches again and return where the time goes."""
+        """Translate the batches again and return the time by component."""
         return self._job.ask(turn)
 
     def stop(self) -> None:
-        """End the process, whatever it is doing."""
+        """Kill the process."""
         self._job.stop()
 
 
 @contextmanager
 def start_workers(plans: Sequence[EnginePlan]) -> Iterator[list[Worker]]:
-    """Start one process per plan, all at once, and stop them all at the end."""
+    """Start one process per plan, all at once, and stop them at the end."""
     workers: list[Worker] = []
     try:
         workers.extend(Worker(plan) for plan in plans)
@@ -104,18 +104,18 @@ def start_workers(plans: Sequence[EnginePlan]) -> Iterator[list[Worker]]:
 
 
 def _work(pipe: Connection, plan: EnginePlan) -> None:
-    """Body of the process."""
+    """Entry point of the process."""
     os.environ["RAYON_NUM_THREADS"] = str(plan.threads)  # of the tokenizer
     os.environ |= plan.environment
     warnings.simplefilter("ignore")
     _import_libraries(plan)
     pipe.send(True)
     pipe.recv()
-    began = time.perf_counter()
+    start = time.perf_counter()
     engine = build_engine(plan)
-    spent = time.perf_counter() - began
+    load_seconds = time.perf_counter() - start
     _settle()
-    pipe.send(Ready(spent, engine.modes, engine.largest_batch))
+    pipe.send(Ready(load_seconds, engine.modes, engine.largest_batch))
     while True:
         turn = pipe.recv()
         try:
@@ -126,7 +126,7 @@ def _work(pipe: Connection, plan: EnginePlan) -> None:
 
 
 def _import_libraries(plan: EnginePlan) -> None:
-    """Import what the engine needs, so that loading is only that."""
+    """Import the engine's modules, so that loading is timed without imports."""
     if plan.library == "ctranslate2":
         import ctranslate2  # noqa: F401
     else:
@@ -150,17 +150,17 @@ def _take_turn(engine: Engine, turn: Turn) -> Answer | TimeSplit | None:
     for batch in turn.batches:
         if sum(seconds) > turn.seconds:
             break
-        began = time.perf_counter()
-        found = engine.translate(batch, turn.mode)
-        seconds.append(time.perf_counter() - began)
-        texts.append(found.texts)
-        tokens += found.tokens
+        start = time.perf_counter()
+        output = engine.translate(batch, turn.mode)
+        seconds.append(time.perf_counter() - start)
+        texts.append(output.texts)
+        tokens += output.tokens
     _settle()
     return Answer(seconds, texts, tokens, _peak_mib())
 
 
 def _settle() -> None:
-    """Wait until no thread of this process is busy."""
+    """Wait until the threads of this process are idle."""
     deadline, step = time.perf_counter() + _SETTLE, 0.004
     while time.perf_counter() < deadline:
         before = time.process_time()
@@ -170,7 +170,7 @@ def _settle() -> None:
 
 
 def _peak_mib() -> float:
-    """The most memory this process has held in its turn; zero where the system does not tell."""
+    """Return the peak memory of this process in its turn; 0 if unknown."""
     try:
         return peak_bytes() / 2**20
     except UnsupportedError:

@@ -1,1 +1,1 @@
-"""What Ray costs a job, beside bare processes."""
+"""`outrider lab bench jobs`: jobs on Ray relative to bare processes."""

@@ -1,9 +1,8 @@
-"""Rows a second of a job on Ray, against bare processes that do the same shards.
+"""Rows per second of a job on Ray, relative to bare processes with the same shards.
 
-Both have as many workers, with one thread each and a model each, and hand a shard to whoever is
-free. All are started and loaded before anything is timed; then the two ways take turns, so that
-other load on the machine hits both alike. The first round is a warm-up. What they write must be
-the same.
+Both have the same number of workers, with one thread and one model each, and give the next shard to
+the first idle worker. All are started and loaded before timing; then both take turns, so that other
+load affects both. The first round is a warm-up. Their outputs must be equal.
 """
 
 import shutil
@@ -42,19 +41,19 @@ def measure_jobs(
     dtype: str = "float32",
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Let a model answer the rows of `train` in both ways.
+    """Translate the rows of `train` in both ways.
 
     Args:
         model: A model folder or the id of a Hub model.
         data: A prepared folder with its tokenizer; each of its blocks is a shard.
-        rows: Take only this many rows.
+        rows: Maximum number of rows.
         workers: Processes of each way.
-        rounds: Times that each way is timed.
-        batch_tokens: Bound on the tokens that a worker holds at once.
+        rounds: Timed rounds.
+        batch_tokens: Maximum tokens in a worker at once.
         dtype: As in `load`.
-        report: Called with what is being done.
+        report: Called with a line on every step.
     """
-    asked = Distillation(
+    job = Distillation(
         model_folder(model).resolve(),
         Path(data).resolve(),
         batch_tokens=batch_tokens,
@@ -62,8 +61,8 @@ def measure_jobs(
         dtype=dtype,
         threads=1,
     )
-    origin = asked.origin(asked.load()[1], rows)
-    units = blocks(asked.prepared, "train", rows)
+    origin = job.origin(job.load()[1], rows)
+    units = blocks(job.prepared, "train", rows)
     if len(units) < workers:
         raise DataError(f"{data}: has {len(units)} blocks in train, fewer than {workers} workers")
     ways: dict[str, Callable[..., AbstractContextManager[Run]]] = {
@@ -77,26 +76,26 @@ def measure_jobs(
         runs: dict[str, Run] = {}
         for name, way in ways.items():
             report(f"starting {workers} workers: {name}")
-            began = perf_counter()
-            load = partial(start_worker, replace(asked), folders[name])
+            started = perf_counter()
+            load = partial(start_worker, replace(job), folders[name])
             runs[name] = stack.enter_context(way(load))
-            start[name] = perf_counter() - began
+            start[name] = perf_counter() - started
         for turn in range(rounds + 1):
             for name in list(ways)[:: 1 if turn % 2 else -1]:
                 report(f"{name}, {turn} of {rounds}" if turn else f"{name}, a warm-up")
-                took = _time(runs[name], units, folders[name].path)
-                seconds[name] += [took] * bool(turn)
+                elapsed = _time(runs[name], units, folders[name].path)
+                seconds[name] += [elapsed] * bool(turn)
             _check_same(folders, units)
     return {
         "ratio_to_bare_processes": round(
             median(b / a for a, b in zip(seconds["ray"], seconds["processes"], strict=True)), 4
         ),
         "rows_per_second": {
-            name: round(sum(unit.rows for unit in units) / median(some), 2)
-            for name, some in seconds.items()
+            name: round(sum(unit.rows for unit in units) / median(times), 2)
+            for name, times in seconds.items()
         },
-        "start_seconds": {name: round(some, 2) for name, some in start.items()},
-        "seconds": {name: [round(one, 4) for one in some] for name, some in seconds.items()},
+        "start_seconds": {name: round(value, 2) for name, value in start.items()},
+        "seconds": {name: [round(value, 4) for value in times] for name, times in seconds.items()},
         "workers": workers,
         "threads": 1,
         "shards": len(units),
@@ -108,14 +107,14 @@ def measure_jobs(
 
 
 def _time(run: Run, units: list[Block], folder: Path) -> float:
-    """Do all units into an empty folder; return how many seconds that took."""
+    """Process all units into an empty folder; return the seconds."""
     shutil.rmtree(folder, ignore_errors=True)
     folder.mkdir()
-    began = perf_counter()
+    started = perf_counter()
     for outcome in run(units, lambda _: None):
         if outcome.fault:
             raise DataError(outcome.fault)
-    return perf_counter() - began
+    return perf_counter() - started
 
 
 def _check_same(folders: dict[str, JobFolder], units: list[Block]) -> None:
@@ -126,7 +125,7 @@ def _check_same(folders: dict[str, JobFolder], units: list[Block]) -> None:
 
 @contextmanager
 def processes(start: Callable[[], Work], *, workers: int) -> Iterator[Run]:
-    """Have bare processes ready that pull units, as the actors of Ray do."""
+    """Start bare processes that pull units, like Ray's actors."""
     with ExitStack() as stack:
         jobs = [stack.enter_context(Job(_serve, start)) for _ in range(workers)]
         for job in jobs:
@@ -143,12 +142,12 @@ def _serve(pipe: Connection, start: Callable[[], Work]) -> None:
 
 
 def _share(jobs: list[Job], units: Iterable[Unit], advance: Advance) -> Iterator[Outcome]:
-    waiting, turn = iter(units), Lock()
+    waiting, lock = iter(units), Lock()
 
     def pull(job: Job) -> list[Outcome]:
         outcomes: list[Outcome] = []
         while True:
-            with turn:
+            with lock:
                 unit = next(waiting, None)
             if unit is None:
                 return outcomes

@@ -1,9 +1,8 @@
-"""Quality and speed of every decoding mode of one model, on one test set and one machine.
+"""Quality and speed of every decoding mode of one model, on one test set and machine.
 
 Quality is measured on all lines. Speed is measured on a sample, from token ids to token ids: all
-modes decode each batch in turn, so that other load on the machine hits them alike, and a mode is
-compared with greedy in the same repeat. A mode that promises greedy's exact tokens gets no speed
-if any token differed in the timed runs.
+modes decode each batch in turn, so that other load affects all, and a mode is compared with greedy
+in the same repeat. An exact mode gets no speed if any token differed in the timed runs.
 """
 
 import time
@@ -31,19 +30,19 @@ Family = Literal["ar", "tandem", "ctc", "drafter"]
 
 @dataclass(frozen=True)
 class DecodeMode:
-    """A mode with its settings: one point of the picture."""
+    """A mode with its settings: a point of the picture."""
 
     family: Family
     label: str
-    """Its name among those of its family."""
+    """Its name within its family."""
     options: dict[str, Any] = field(default_factory=dict)
-    """Settings of `DecodeConfig`."""
+    """Values of `DecodeConfig`."""
     exact: bool = False
-    """Whether it promises the tokens of greedy decoding."""
+    """Whether it guarantees the tokens of greedy decoding."""
 
     @property
     def name(self) -> str:
-        """What it is called in a table."""
+        """Its name in a table."""
         return self.label if self.family == "ar" else f"{_FAMILIES[self.family]} {self.label}"
 
 
@@ -56,22 +55,22 @@ _FAMILIES: dict[Family, str] = {
 
 
 def decode_modes(backend: Backend) -> list[DecodeMode]:
-    """List what this model can do, greedy first."""
-    found = [DecodeMode("ar", "greedy", exact=True)]
+    """List the modes of this model, greedy first."""
+    modes = [DecodeMode("ar", "greedy", exact=True)]
     if backend.drafts is not None:
         tandem = {"mode": "tandem"}
-        found += [
+        modes += [
             DecodeMode("tandem", f"γ {gamma:g}", {**tandem, "gamma": gamma}, exact=gamma == 0)
             for gamma in GAMMAS
         ]
     if backend.slots is not None:
         ctc = {"mode": "parallel", "decoder": "ctc"}
-        found += [DecodeMode("ctc", _passes(n), {**ctc, "iterations": n}) for n in (0, 1, 2, 4)]
-        found.append(DecodeMode("ctc", "best of 4", {**ctc, "candidates": 4}))
+        modes += [DecodeMode("ctc", _passes(n), {**ctc, "iterations": n}) for n in (0, 1, 2, 4)]
+        modes.append(DecodeMode("ctc", "best of 4", {**ctc, "candidates": 4}))
     if backend.drafts is not None:
         masked = {"mode": "parallel", "decoder": "drafter"}
-        found += [DecodeMode("drafter", _passes(n), {**masked, "iterations": n}) for n in (0, 2, 4)]
-    return found
+        modes += [DecodeMode("drafter", _passes(n), {**masked, "iterations": n}) for n in (0, 2, 4)]
+    return modes
 
 
 def _passes(iterations: int) -> str:
@@ -94,18 +93,18 @@ def measure_modes(
     Args:
         translator: The model.
         sources: Lines to translate.
-        references: Their translations by people.
-        batches: Batch sizes at which speed is measured.
-        sentences: Lines that speed is measured on, spread evenly over the sources.
-        repeats: Times each mode decodes them, after one run to warm up; the median counts.
-        tokenize: SacreBLEU's tokenizer; `auto` takes the one for the script of the references.
-        report: Called with a line on what is being done.
+        references: Their reference translations.
+        batches: Batch sizes of the speed measurement.
+        sentences: Lines of the speed measurement, evenly spaced over the sources.
+        repeats: Timed runs of each mode after a warm-up; the median counts.
+        tokenize: SacreBLEU's tokenizer; `auto` takes that of the references' script.
+        report: Called with a line on every step.
     """
-    chosen = decode_modes(translator.backend)
-    rows = _measure_quality(translator, chosen, sources, references, tokenize, report)
+    modes = decode_modes(translator.backend)
+    rows = _measure_quality(translator, modes, sources, references, tokenize, report)
     sample = _sample(translator, sources, sentences)
     for batch in batches:
-        timed = _measure_speed(translator, chosen, _chunks(sample, batch), repeats, report)
+        timed = _measure_speed(translator, modes, _chunks(sample, batch), repeats, report)
         for row, speed in zip(rows, timed, strict=True):
             row["speed"].append({"batch": batch, **speed})
     return {"task": "modes", "lines": len(sources), "timed": len(sample), "modes": rows}
@@ -113,7 +112,7 @@ def measure_modes(
 
 def _measure_quality(
     translator: Translator,
-    chosen: Sequence[DecodeMode],
+    modes: Sequence[DecodeMode],
     sources: Sequence[str],
     references: Sequence[str],
     tokenize: str,
@@ -121,12 +120,12 @@ def _measure_quality(
 ) -> list[dict[str, Any]]:
     rows: list[dict[str, Any]] = []
     greedy: list[tuple[int, ...]] = []
-    for number, mode in enumerate(chosen, start=1):
-        place = f"quality of {mode.name}, mode {number} of {len(chosen)}"
+    for number, mode in enumerate(modes, start=1):
+        place = f"quality of {mode.name}, mode {number} of {len(modes)}"
         texts, tokens, stats = _translate(translator, mode, sources, place, report)
         greedy = greedy or tokens
         score = score_translations(texts, references, tokenize=tokenize)
-        same = sum(ours == theirs for ours, theirs in zip(tokens, greedy, strict=True))
+        same = sum(a == b for a, b in zip(tokens, greedy, strict=True))
         rows.append(
             {
                 "name": mode.name,
@@ -155,7 +154,7 @@ def _translate(
     place: str,
     report: Callable[[str], None],
 ) -> tuple[list[str], list[tuple[int, ...]], Statistics]:
-    """Translate everything, with drafts of a fixed length so that acceptance compares."""
+    """Translate all lines, with drafts of a fixed length so that acceptance is comparable."""
     options = dict(mode.options)
     drafts = translator.backend.drafts
     if mode.family == "tandem" and drafts is not None:
@@ -171,16 +170,16 @@ def _translate(
 
 
 def _sample(translator: Translator, sources: Sequence[str], sentences: int) -> list[Request]:
-    """Take lines spread over the test set, without those of several pieces, shortest first."""
+    """Take lines evenly from the test set, without those of several pieces, shortest first."""
     config = decode_settings(translator.defaults, {})
     pieces = translator.requests(sources, config, split=False)
-    whole = [found[0] for found in pieces if len(found) == 1]
+    whole = [requests[0] for requests in pieces if len(requests) == 1]
     step = max(1, len(whole) // sentences)
     return sorted(whole[::step][:sentences], key=lambda request: len(request.source))
 
 
 def _chunks(sample: list[Request], size: int) -> list[list[Request]]:
-    """Cut the sample into full batches of like lengths, repeating it if it is too small."""
+    """Split the sample into full batches of similar lengths, repeating it if it is too small."""
     enough = sample * -(-size // max(1, len(sample)))
     whole = len(enough) - len(enough) % size
     return [enough[start : start + size] for start in range(0, whole, size)]
@@ -188,7 +187,7 @@ def _chunks(sample: list[Request], size: int) -> list[list[Request]]:
 
 @dataclass
 class _Timing:
-    """What one mode did in the timed runs."""
+    """The timed runs of one mode."""
 
     config: DecodeSettings
     seconds: list[float] = field(default_factory=list)
@@ -200,13 +199,13 @@ class _Timing:
 
 def _measure_speed(
     translator: Translator,
-    chosen: Sequence[DecodeMode],
+    modes: Sequence[DecodeMode],
     chunks: Sequence[Sequence[Request]],
     repeats: int,
     report: Callable[[str], None],
 ) -> list[dict[str, Any]]:
     size = len(chunks[0])
-    timings = [_Timing(decode_settings(translator.defaults, mode.options)) for mode in chosen]
+    timings = [_Timing(decode_settings(translator.defaults, mode.options)) for mode in modes]
     for repeat in range(repeats + 1):
         for timing in timings:
             timing.seconds.append(0.0)
@@ -219,41 +218,41 @@ def _measure_speed(
         del timing.seconds[0]  # the warm-up
     sentences = size * len(chunks)
     greedy = timings[0].seconds
-    pairs = zip(chosen, timings, strict=True)
+    pairs = zip(modes, timings, strict=True)
     return [_speed(mode, timing, greedy, sentences) for mode, timing in pairs]
 
 
 def _take_turns(
     translator: Translator, timings: Sequence[_Timing], chunk: Sequence[Request], *, first: int
 ) -> None:
-    """Decode one batch in every mode; each time another mode goes first."""
+    """Decode one batch in every mode; the first mode rotates."""
     tokens: list[list[tuple[int, ...]]] = [[] for _ in timings]
     for turn in range(len(timings)):
         place = (first + turn) % len(timings)
         timing = timings[place]
-        began = time.perf_counter()
-        found = decode(
+        start = time.perf_counter()
+        outputs = decode(
             translator.backend,
             chunk,
             timing.config,
             controller=translator.controller,
             stats=timing.stats,
         )
-        timing.seconds[-1] += time.perf_counter() - began
-        tokens[place] = [best.tokens for best, *_ in found]
-    for timing, ours in zip(timings, tokens, strict=True):
-        timing.identical &= ours == tokens[0]
+        timing.seconds[-1] += time.perf_counter() - start
+        tokens[place] = [best.tokens for best, *_ in outputs]
+    for timing, mode_tokens in zip(timings, tokens, strict=True):
+        timing.identical &= mode_tokens == tokens[0]
 
 
 def _speed(
     mode: DecodeMode, timing: _Timing, greedy: list[float], sentences: int
 ) -> dict[str, Any]:
-    ratios = [theirs / ours for ours, theirs in zip(timing.seconds, greedy, strict=True)]
-    trusted = timing.identical or not mode.exact
+    ratios = [base / own for own, base in zip(timing.seconds, greedy, strict=True)]
+    valid = timing.identical or not mode.exact
     return {
-        "sentences_per_second": sentences / median(timing.seconds) if trusted else None,
-        "ratio_to_greedy": median(ratios) if trusted else None,
-        "ratio_range": [min(ratios), max(ratios)] if trusted else None,
+        "sentences_per_second": sentences / median(timing.seconds) if valid else None,
+        "ratio_to_greedy": median(ratios) if valid else None,
+        "ratio_range": [min(ratios), max(ratios)] if valid else None,
         "identical": timing.identical,
         "statistics": timing.stats.as_dict(),
     }

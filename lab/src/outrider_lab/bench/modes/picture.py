@@ -29,11 +29,11 @@ _MARKERS = {"ar": "*", "tandem": "o", "ctc": "s", "drafter": "D"}
 _SIZES = {"ar": 15, "tandem": 7, "ctc": 6, "drafter": 5.5}
 _SIDES = ((0, 1), (1, 0), (0, -1), (-1, 0), (0.7, 0.8), (0.7, -0.8), (-0.7, 0.8), (-0.7, -0.8))
 _OFFSETS = [(x * reach, y * reach) for reach in (8, 14, 22) for x, y in _SIDES]
-"""Where the name of a point may stand, in points; nearest first."""
+"""Candidate positions of a point's label, in points; nearest first."""
 
 
 def draw_modes(result: dict[str, Any], path: Path, *, title: str) -> None:
-    """Draw what `measure_modes` found to a PNG."""
+    """Draw the result of `measure_modes`."""
     pyplot = load_pyplot("the picture of the modes")
     figure = pyplot.figure(figsize=(12, 6), layout="constrained")
     try:
@@ -73,7 +73,7 @@ def _point(mode: dict[str, Any]) -> tuple[float, float]:
 
 
 def _line(modes: Sequence[dict[str, Any]], family: str) -> list[tuple[float, float]]:
-    """Join what differs by one setting; rescored candidates are another idea than more passes."""
+    """Return the points that differ by one setting; rescored candidates are not on the line."""
     same = [mode for mode in modes if mode["family"] == family]
     return [_point(mode) for mode in same if "candidates" not in mode["options"]]
 
@@ -88,17 +88,17 @@ def _label_speeds(axes: Any, ratios: Sequence[float]) -> None:
 
 
 def _name_points(figure: Any, axes: Any, modes: Sequence[dict[str, Any]]) -> None:
-    """Write each name where it covers no other name and no point, as near as that can be."""
+    """Place each label so that it overlaps no other label or point, if possible."""
     figure.canvas.draw()
     renderer = figure.canvas.get_renderer()
-    taken = [_around(point, 8) for point in axes.transData.transform([*map(_point, modes)])]
+    occupied = [_around(point, 8) for point in axes.transData.transform([*map(_point, modes)])]
     for family in _COLOURS:
         line = _line(modes, family)
         for (x0, y0), (x1, y1) in pairwise(axes.transData.transform(line) if line else []):
             steps = [step / 40 for step in range(41)]
-            taken += [_around((x0 + s * (x1 - x0), y0 + s * (y1 - y0)), 1) for s in steps]
+            occupied += [_around((x0 + s * (x1 - x0), y0 + s * (y1 - y0)), 1) for s in steps]
     legend = axes.get_legend()
-    taken += [legend.get_window_extent(renderer)] if legend is not None else []
+    occupied += [legend.get_window_extent(renderer)] if legend is not None else []
     for mode in modes:
         candidates = []
         for rank, offset in enumerate(_OFFSETS):
@@ -107,11 +107,11 @@ def _name_points(figure: Any, axes: Any, modes: Sequence[dict[str, Any]]) -> Non
             label.remove()
             inside = axes.get_window_extent(renderer)
             outside = box.x0 < inside.x0 or box.x1 > inside.x1 or box.y1 > inside.y1
-            clashes = sum(box.overlaps(other) for other in taken)
+            clashes = sum(box.overlaps(other) for other in occupied)
             candidates.append((clashes + outside, rank, offset, box))
         _, _, offset, box = min(candidates, key=lambda candidate: candidate[:2])
         _annotate(axes, mode, offset)
-        taken.append(box)
+        occupied.append(box)
 
 
 def _around(point: Sequence[float], reach: float) -> Any:
@@ -159,7 +159,7 @@ def _draw_acceptance(axes: Any, modes: Sequence[dict[str, Any]]) -> None:
 
 
 def _draw_batches(axes: Any, modes: Sequence[dict[str, Any]]) -> None:
-    """Show how the gain shrinks as a batch fills the machine; one line for each family."""
+    """Draw the speed-up by batch size, a line per family."""
     style_axes(axes)
     axes.set_title("speed by batch size, relative to greedy", loc="left", fontsize=10, color=INK)
     axes.axhline(1, color=_COLOURS["ar"], linewidth=1)

@@ -1,1 +1,1 @@
-"""A server under load: `outrider lab bench serve`."""
+"""`outrider lab bench serve`: a server under load."""

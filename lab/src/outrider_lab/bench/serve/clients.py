@@ -1,7 +1,7 @@
-"""Clients that ask a server as fast as it answers, with no more HTTP than they need.
+"""Load generator: HTTP clients with minimal overhead.
 
-A client of a few lines: what asks shares the machine with what answers, and a library would take as
-much of it as a small model does.
+Clients share the machine with the server, and an HTTP library would need as much time as a small
+model.
 """
 
 import asyncio
@@ -17,13 +17,13 @@ from outrider.errors import ResourceError
 
 __all__ = ["Load", "ask_all", "first_tokens"]
 
-PATIENCE = 300.0
-"""Seconds for one answer."""
+TIMEOUT = 300.0
+"""Seconds per answer."""
 
 
 @dataclass
 class Load:
-    """What became of some requests."""
+    """Results of a sequence of requests."""
 
     seconds: float = 0.0
     """From the first request to the last answer."""
@@ -33,53 +33,53 @@ class Load:
 
     @property
     def speed(self) -> float:
-        """Answers a second."""
+        """Answers per second."""
         return len(self.latencies) / self.seconds
 
 
 def ask_all(url: str, bodies: Sequence[dict[str, Any]], *, clients: int) -> Load:
-    """Let so many clients ask for everything, each one request after the other."""
+    """Send all requests from this many concurrent clients."""
     return asyncio.run(_ask_all(url, bodies, clients))
 
 
 def first_tokens(url: str, bodies: Sequence[dict[str, Any]], *, clients: int) -> list[float]:
-    """Return the seconds until the first word of each streamed answer."""
+    """Return the seconds until the first token of each streamed answer."""
     return asyncio.run(_first_tokens(url, bodies, clients))
 
 
 async def _ask_all(url: str, bodies: Sequence[dict[str, Any]], clients: int) -> Load:
     load = Load(texts=[""] * len(bodies))
-    left = iter(enumerate(bodies))
+    remaining = iter(enumerate(bodies))
 
-    async def one() -> None:
+    async def client() -> None:
         async with _connect(url) as connection:
-            for number, body in left:
-                began = perf_counter()
+            for number, body in remaining:
+                start = perf_counter()
                 answer = await connection.post("/translate", body)
-                load.latencies.append(perf_counter() - began)
+                load.latencies.append(perf_counter() - start)
                 load.texts[number] = json.loads(answer)["translatedText"]
 
-    began = perf_counter()
-    await asyncio.gather(*(one() for _ in range(clients)))
-    load.seconds = perf_counter() - began
+    start = perf_counter()
+    await asyncio.gather(*(client() for _ in range(clients)))
+    load.seconds = perf_counter() - start
     return load
 
 
 async def _first_tokens(url: str, bodies: Sequence[dict[str, Any]], clients: int) -> list[float]:
-    waited: list[float] = []
-    left: Iterator[dict[str, Any]] = iter(bodies)
+    latencies: list[float] = []
+    remaining: Iterator[dict[str, Any]] = iter(bodies)
 
-    async def one() -> None:
-        for body in left:
+    async def client() -> None:
+        for body in remaining:
             async with _connect(url) as connection:
-                began = perf_counter()
+                start = perf_counter()
                 await connection.send("/v1/completions", body)
                 await connection.until(b"data: ")
-                waited.append(perf_counter() - began)
+                latencies.append(perf_counter() - start)
                 await connection.until(b"[DONE]")
 
-    await asyncio.gather(*(one() for _ in range(clients)))
-    return waited
+    await asyncio.gather(*(client() for _ in range(clients)))
+    return latencies
 
 
 @asynccontextmanager
@@ -105,7 +105,7 @@ class _Connection:
         await self._writer.drain()
 
     async def until(self, mark: bytes) -> bytes:
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             return await self._reader.readuntil(mark)
 
     async def post(self, path: str, body: dict[str, Any]) -> bytes:
@@ -113,7 +113,7 @@ class _Connection:
         head = await self.until(b"\r\n\r\n")
         status, *lines = head.decode("latin-1").lower().split("\r\n")
         sizes = [line.partition(":")[2] for line in lines if line.startswith("content-length:")]
-        async with asyncio.timeout(PATIENCE):
+        async with asyncio.timeout(TIMEOUT):
             answer = await self._reader.readexactly(int(sizes[0]) if sizes else 0)
         if " 200 " not in f"{status} ":
             raise ResourceError(f"{path} answered {status!r}: {answer[:200]!r}")

@@ -1,8 +1,8 @@
-"""A server under load beside the library alone, and beside CTranslate2 behind FastAPI.
+"""A server under load, relative to the library alone and to CTranslate2 behind FastAPI.
 
-All three decode the same lines with the same weights in int8 on as many threads. They take turns,
-so that other load on the machine hits all alike; a ratio is the median over the turns. Every answer
-of ours must be the text that the library writes.
+All decode the same lines with the same weights in int8 on the same number of threads. They take
+turns, so that other load affects all; a ratio is the median over the turns. Every answer of our
+server must equal the library's text.
 """
 
 import subprocess
@@ -25,9 +25,9 @@ __all__ = ["CLIENTS", "measure_serve"]
 
 CLIENTS = (1, 16, 64, 256)
 MATCHED = 64
-"""Clients, and the batch of the library alone, at which servers are compared."""
+"""Clients, and batch size of the library, at which servers are compared."""
 FEW, SOME = 32, 64
-"""Lines that a single client asks for, and that LibreTranslate is: both take their time."""
+"""Lines for a single client, and for LibreTranslate, which are slow."""
 _EXPORT = (
     "import sys; from outrider.torch.export import export_ctranslate2;"
     "export_ctranslate2(sys.argv[1], sys.argv[2], quantization='int8')"
@@ -46,24 +46,24 @@ def measure_serve(
     libretranslate: str | None = None,
     report: Report = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure a model that translates.
+    """Measure a translation model.
 
     Args:
-        model: As `outrider serve` takes it: `FOLDER` or `en-de=FOLDER`.
-        lines: What clients ask for, one line a request.
-        clients: How many ask at once.
-        repeats: Turns in which servers are compared, at 64 clients.
+        model: As for `outrider serve`: `FOLDER` or `en-de=FOLDER`.
+        lines: Texts, one per request.
+        clients: Numbers of concurrent clients.
+        repeats: Turns of the comparison at 64 clients.
         threads: CPU threads of each engine.
-        libretranslate: Address of a LibreTranslate that serves the same languages, if one runs.
-        report: Told what is being done.
+        libretranslate: Address of a running LibreTranslate with the same languages.
+        report: Called with a line on every step.
     """
     spec = read_spec(model)
     if spec.pair is None:
-        raise ModelError(f"{model}: bench serve takes one pair of languages; write en-de={model}")
-    alone = load(spec.folder, backend="native", threads=threads)
-    assert isinstance(alone, Translator)
+        raise ModelError(f"{model}: bench serve needs a language pair; write en-de={model}")
+    library = load(spec.folder, backend="native", threads=threads)
+    assert isinstance(library, Translator)
     options: dict[str, Any] = {}
-    if alone.backend.drafts is not None:
+    if library.backend.drafts is not None:
         options["mode"] = "tandem"
     with ExitStack() as stack:
         place = Path(stack.enter_context(TemporaryDirectory(prefix="outrider-serve-")))
@@ -78,10 +78,10 @@ def measure_serve(
         }
         if libretranslate is not None:
             servers["libretranslate"] = Server(libretranslate, None)
-        wanted = alone.translate(list(lines), split=False, **options)
-        turns = _turns(alone, servers, spec, lines, wanted, options, repeats, report)
-        rows = _rows(servers, spec, lines, wanted, clients, report)
-    speeds = {name: [one[name] for one in turns] for name in turns[0]}
+        expected = library.translate(list(lines), split=False, **options)
+        turns = _turns(library, servers, spec, lines, expected, options, repeats, report)
+        rows = _rows(servers, spec, lines, expected, clients, report)
+    speeds = {name: [turn[name] for turn in turns] for name in turns[0]}
     served = speeds["outrider"]
     ratios: dict[str, float | None] = {
         f"ratio_to_{key}": median(a / b for a, b in zip(served, speeds[name], strict=True))
@@ -99,7 +99,7 @@ def measure_serve(
         "repeats": repeats,
         "engine_threads": threads,
         "mode": options.get("mode", "ar"),
-        "sentences_per_second": {name: median(found) for name, found in speeds.items()},
+        "sentences_per_second": {name: median(values) for name, values in speeds.items()},
         "turns": turns,
         "rows": rows,
     }
@@ -118,30 +118,30 @@ def _bodies(spec: Spec, lines: Sequence[str]) -> list[dict[str, Any]]:
 
 
 def _turns(
-    alone: Translator,
+    library: Translator,
     servers: dict[str, Server],
     spec: Spec,
     lines: Sequence[str],
-    wanted: Sequence[str],
+    expected: Sequence[str],
     options: dict[str, Any],
     repeats: int,
     report: Report,
 ) -> list[dict[str, float]]:
-    """Return the sentences a second of everybody in each turn; the first is a warm-up."""
+    """Return the sentences per second of library and servers in each turn, after a warm-up."""
     turns = []
     bodies = _bodies(spec, lines)
     for turn in range(repeats + 1):
         speeds: dict[str, float] = {}
         report(f"turn {turn} of {repeats}: the library alone")
-        began = perf_counter()
+        start_time = perf_counter()
         for start in range(0, len(lines), MATCHED):
-            alone.translate(list(lines[start : start + MATCHED]), split=False, **options)
-        speeds["offline"] = len(lines) / (perf_counter() - began)
+            library.translate(list(lines[start : start + MATCHED]), split=False, **options)
+        speeds["offline"] = len(lines) / (perf_counter() - start_time)
         for name, server in servers.items():
             report(f"turn {turn} of {repeats}: {name}, {MATCHED} clients")
-            some = _spread(bodies, SOME) if name == "libretranslate" else bodies
-            load = ask_all(server.url, some, clients=MATCHED)
-            _check(name, load, wanted)
+            requests = _spread(bodies, SOME) if name == "libretranslate" else bodies
+            load = ask_all(server.url, requests, clients=MATCHED)
+            _check(name, load, expected)
             speeds[name] = load.speed
         turns += [speeds] * bool(turn)
     return turns
@@ -151,11 +151,11 @@ def _rows(
     servers: dict[str, Server],
     spec: Spec,
     lines: Sequence[str],
-    wanted: Sequence[str],
+    expected: Sequence[str],
     clients: Sequence[int],
     report: Report,
 ) -> list[dict[str, Any]]:
-    """Return what clients of each number meet: speed, waiting times, memory."""
+    """Return speed, latencies and memory for each number of clients."""
     rows = []
     for count in clients:
         for name, server in servers.items():
@@ -164,7 +164,7 @@ def _rows(
                 few = _spread(few, SOME)
             report(f"{name}: {count} clients")
             load = ask_all(server.url, _bodies(spec, few), clients=count)
-            _check(name, load, wanted[: len(few)])
+            _check(name, load, expected[: len(few)])
             cuts = quantiles(load.latencies, n=100, method="inclusive")
             row = {
                 "server": name,
@@ -175,22 +175,22 @@ def _rows(
                 "memory_mib": server.memory(),
             }
             if name == "outrider":
-                asked = [{"model": spec.name, "prompt": one, "stream": True} for one in few]
-                waited = first_tokens(server.url, asked, clients=count)
-                row["first_token_ms"] = round(1000 * median(waited), 1)
+                bodies = [{"model": spec.name, "prompt": line, "stream": True} for line in few]
+                latencies = first_tokens(server.url, bodies, clients=count)
+                row["first_token_ms"] = round(1000 * median(latencies), 1)
             rows.append(row)
     return rows
 
 
-def _spread(all_of_them: Sequence[Any], most: int) -> Sequence[Any]:
-    """Take some, from all over."""
-    return all_of_them[:: max(1, len(all_of_them) // most)][:most]
+def _spread(items: Sequence[Any], most: int) -> Sequence[Any]:
+    """Take at most `most` items, evenly spaced."""
+    return items[:: max(1, len(items) // most)][:most]
 
 
-def _check(name: str, load: Load, wanted: Sequence[str]) -> None:
-    """Refuse a figure for texts that are not those of the library."""
+def _check(name: str, load: Load, expected: Sequence[str]) -> None:
+    """Require that our answers equal the library's texts."""
     if name != "outrider":
         return
-    different = sum(a != b for a, b in zip(load.texts, wanted, strict=True))
+    different = sum(a != b for a, b in zip(load.texts, expected, strict=True))
     if different:
-        raise ResourceError(f"{different} of {len(wanted)} answers differ from the library's")
+        raise ResourceError(f"{different} of {len(expected)} answers differ from the library's")

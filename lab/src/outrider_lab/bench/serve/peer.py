@@ -1,9 +1,9 @@
-"""What a user of CTranslate2 writes to serve a model: FastAPI and dynamic batches. Run as a script.
+"""A typical CTranslate2 server: FastAPI with dynamic batches. Run as a script.
 
     python peer.py FOLDER THREADS
 
-Requests that come while a batch is decoded wait for the next one, of at most 64; an idle server
-waits two milliseconds for company. One batch at a time, greedy, int8: the same work as ours.
+Requests that arrive during decoding wait for the next batch, of at most 64; an idle server waits
+two milliseconds for further requests. One batch at a time, greedy, int8, as in our server.
 """
 
 import asyncio
@@ -37,13 +37,13 @@ def main() -> None:
 
     def translate_batch(texts: list[str]) -> list[str]:
         rows = tokenizer.encode_batch([normalise(text) for text in texts])
-        found = translator.translate_batch(
+        results = translator.translate_batch(
             [[source[index] for index in row] for row in rows],
             beam_size=1,
             max_batch_size=len(rows),
             max_decoding_length=3 * max(map(len, rows)) + 30,
         )
-        ids = [[target[name] for name in one.hypotheses[0]] for one in found]
+        ids = [[target[name] for name in result.hypotheses[0]] for result in results]
         return [text.strip() for text in tokenizer.decode_batch(ids)]
 
     class Body(BaseModel):
@@ -85,7 +85,7 @@ def main() -> None:
 
 
 def _names(folder: str, side: str) -> list[str]:
-    """Read what the tokens of one side are called."""
+    """Read the token strings of one side."""
     paths = [Path(folder) / f"{name}_vocabulary.json" for name in (side, "shared")]
     path = next(path for path in paths if path.is_file())
     names: list[str] = json.loads(path.read_text(encoding="utf-8"))

@@ -1,4 +1,4 @@
-"""The result of `bench serve` as a picture: how much a server answers, and how long that takes."""
+"""The result of `bench serve` as a picture: throughput and latency."""
 
 from pathlib import Path
 from typing import Any
@@ -9,7 +9,7 @@ __all__ = ["draw_serve"]
 
 
 def draw_serve(result: dict[str, Any], path: Path) -> None:
-    """Draw sentences a second and waiting times over the number of clients to a PNG."""
+    """Draw throughput and latency over the number of clients."""
     pyplot = load_pyplot("the picture of a server under load")
     figure, (speed, waiting) = pyplot.subplots(1, 2, figsize=(9.0, 3.6), layout="constrained")
     servers = list(dict.fromkeys(row["server"] for row in result["rows"]))

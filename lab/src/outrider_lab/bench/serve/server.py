@@ -1,4 +1,4 @@
-"""A server in a process of its own, until what is measured is measured."""
+"""A server in its own process, for the time of a measurement."""
 
 import re
 import subprocess
@@ -13,20 +13,20 @@ from outrider.errors import ResourceError
 __all__ = ["Server", "serve_line", "serving"]
 
 START = 120.0
-"""Seconds that a server may take to start."""
+"""Maximum seconds to start."""
 STOP = 90.0
-"""Seconds that it may take to end."""
+"""Maximum seconds to stop."""
 
 
 class Server:
-    """Where it listens, and what it takes."""
+    """A running server."""
 
     def __init__(self, url: str, process: "subprocess.Popen[bytes] | None" = None) -> None:
-        """Know a server; one that somebody else has started has no process here."""
+        """`process` is None for a server that was started elsewhere."""
         self.url, self.process = url, process
 
     def memory(self) -> float | None:
-        """Return the MiB that it holds now, where the system tells."""
+        """Return its current memory in MiB, or None if unknown."""
         if self.process is None:
             return None
         path = Path(f"/proc/{self.process.pid}/status")
@@ -38,23 +38,23 @@ class Server:
 
 
 def serve_line(model: str, *options: object) -> list[str]:
-    """Return the command that serves a model on the native core, at any port that is free."""
+    """Return the command that serves a model on the native core, on a free port."""
     line = [sys.executable, "-m", "outrider", "serve", model, "--port", "0", "--backend", "native"]
     return [*line, *map(str, options)]
 
 
 @contextmanager
 def serving(log: Path, line: Sequence[str]) -> Iterator[Server]:
-    """Start a server, wait until it is up, and end it; what it says goes to a file."""
-    with log.open("wb") as file:  # a pipe that nobody reads would stop it
+    """Start a server, wait until it is ready, and stop it; its output goes to a file."""
+    with log.open("wb") as file:  # an unread pipe would block it
         process = subprocess.Popen(line, stderr=file, stdout=file)  # noqa: S603 - our own commands
     try:
-        began = time.monotonic()
-        while "startup complete" not in (told := log.read_text(encoding="utf-8")):
-            if process.poll() is not None or time.monotonic() - began > START:
-                raise ResourceError(f"the server did not start: {told[-500:]}")
+        start = time.monotonic()
+        while "startup complete" not in (output := log.read_text(encoding="utf-8")):
+            if process.poll() is not None or time.monotonic() - start > START:
+                raise ResourceError(f"the server did not start: {output[-500:]}")
             time.sleep(0.05)
-        yield Server(re.findall(r"listening at (\S+)", told)[0], process)
+        yield Server(re.findall(r"listening at (\S+)", output)[0], process)
     finally:
         process.terminate()
         try:

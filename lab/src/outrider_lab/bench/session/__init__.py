@@ -1,1 +1,1 @@
-"""`outrider lab bench session`: rows that are replaced at once, against batches that wait."""
+"""`outrider lab bench session`: continuous batching relative to fixed batches."""

@@ -1,9 +1,8 @@
-"""Sentences a second of a session that is fed from a queue, against batches of a fixed size.
+"""Sentences per second with continuous batching, relative to batches of a fixed size.
 
-Both have the same places for rows, and the texts come in the order they are in. A fixed batch goes
-on until its longest text is done; in a session whoever waits takes a place as soon as it is left.
-The two take turns, so that other load on the machine hits both alike, and their texts must be the
-same.
+Both have the same number of rows, and take texts in their order. A fixed batch runs until its
+longest text is finished; a session replaces finished rows immediately. Both take turns, so that
+other load affects both, and their texts must be equal.
 """
 
 from collections.abc import Callable, Sequence
@@ -22,7 +21,7 @@ __all__ = ["Stay", "measure_session", "watch_batches", "watch_session"]
 
 
 class Stay(NamedTuple):
-    """Which text held a place, from one round to another."""
+    """A text, its row, and its first and last round."""
 
     place: int
     text: int
@@ -39,8 +38,8 @@ def measure_session(
     repeats: int,
     report: Callable[[str], None] = lambda line: None,
 ) -> dict[str, Any]:
-    """Time both ways for each mode; the first round of each is a warm-up."""
-    found = []
+    """Time both ways for each mode, after a warm-up."""
+    results = []
     for mode in modes:
         config = call_settings(translator.backend, translator.defaults, {"mode": mode})
         requests = _requests(translator, lines, config)
@@ -55,9 +54,9 @@ def measure_session(
                 if turn:
                     seconds[name].append(perf_counter() - started)
             if texts["batches"] != texts["session"]:
-                raise OutriderError(f"mode {mode}: a session wrote other texts than batches did")
+                raise OutriderError(f"mode {mode}: session and batches wrote different texts")
         pairs = zip(seconds["batches"], seconds["session"], strict=True)
-        found.append(
+        results.append(
             {
                 "mode": mode,
                 "ratio": median(before / after for before, after in pairs),
@@ -73,7 +72,7 @@ def measure_session(
         "rows": rows,
         "sentences": len(lines),
         "repeats": repeats,
-        "modes": found,
+        "modes": results,
         "machine": machine(),
         "versions": versions(),
     }
@@ -89,7 +88,7 @@ def _requests(
 def _batches(
     translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
 ) -> list[tuple[int, ...]]:
-    """Decode so many requests after the other."""
+    """Decode in consecutive batches of `rows` requests."""
     found = []
     for start in range(0, len(requests), rows):
         some = requests[start : start + rows]
@@ -100,7 +99,7 @@ def _batches(
 def _session(
     translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
 ) -> list[tuple[int, ...]]:
-    """Feed a session as a server does that streams nothing: with news of rows as they are done."""
+    """Decode in a session, without streaming."""
     session = Session(
         translator.backend, config, rows=rows, controller=translator.controller, ahead=AHEAD
     )
@@ -116,7 +115,7 @@ def _session(
 def watch_session(
     translator: Translator, lines: Sequence[str], *, rows: int, **options: Any
 ) -> list[Stay]:
-    """Return who held which place in which rounds."""
+    """Return which text occupied which row in which rounds."""
     config = call_settings(translator.backend, translator.defaults, options)
     session = Session(translator.backend, config, rows=rows)
     for request in _requests(translator, lines, config):
@@ -135,24 +134,24 @@ def watch_batches(
         session = Session(translator.backend, config, rows=rows)
         for request in requests[start : start + rows]:
             session.add(request)
-        begun = max((stay.last for stay in stays), default=0)
-        stays += [stay._replace(text=stay.text + start) for stay in _watch(session, rows, begun)]
+        round_ = max((stay.last for stay in stays), default=0)
+        stays += [stay._replace(text=stay.text + start) for stay in _watch(session, rows, round_)]
     return stays
 
 
-def _watch(session: Session, rows: int, begun: int) -> list[Stay]:
-    """Drain a session; a row that comes takes the first place that is free."""
-    held: dict[int, tuple[int, int]] = {}
+def _watch(session: Session, rows: int, round_: int) -> list[Stay]:
+    """Run a session to its end; a new text takes the first free row."""
+    occupied: dict[int, tuple[int, int]] = {}
     stays: list[Stay] = []
     while session.busy:
-        news = session.step()
-        for number in sorted({update.id for update in news} - set(held)):
-            taken = {place for place, _ in held.values()}
-            place = next(place for place in range(rows) if place not in taken)
-            held[number] = place, begun
-        begun += 1
-        for update in news:
+        updates = session.step()
+        for number in sorted({update.id for update in updates} - set(occupied)):
+            used = {place for place, _ in occupied.values()}
+            place = next(place for place in range(rows) if place not in used)
+            occupied[number] = place, round_
+        round_ += 1
+        for update in updates:
             if update.hypotheses is not None:
-                place, first = held.pop(update.id)
-                stays.append(Stay(place, update.id, first, begun))
+                place, first = occupied.pop(update.id)
+                stays.append(Stay(place, update.id, first, round_))
     return stays

@@ -11,7 +11,7 @@ __all__ = ["draw_session"]
 
 
 def draw_session(batches: Sequence[Stay], session: Sequence[Stay], path: Path) -> None:
-    """Draw which text holds which place in which round, for both ways, to a PNG."""
+    """Draw which text occupied which row in which round, for both ways."""
     pyplot = load_pyplot("the picture of a session")
     rounds = max(stay.last for stay in (*batches, *session))
     places = 1 + max(stay.place for stay in (*batches, *session))

@@ -1,1 +1,1 @@
-"""How long a new process takes to its first translation, and what it takes in memory."""
+"""`outrider lab bench start`: time and memory of a new process up to its first translation."""

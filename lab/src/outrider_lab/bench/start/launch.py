@@ -1,7 +1,7 @@
-"""Start commands one after another and print what each took: a list of lists of words, as JSON.
+"""Run commands one after another and print the time, memory and output of each, as JSON lines.
 
-Run as a script, in a process of its own: the system counts the memory of whoever starts a process
-as that process's own peak, so this one imports next to nothing.
+Run as a script in its own process: the peak memory of a child includes that of its parent at the
+fork, so this script imports very little.
 """
 
 import json
@@ -16,16 +16,16 @@ __all__ = ["main"]
 def main() -> None:
     """Run the commands of the first argument."""
     for command in json.loads(sys.argv[1]):
-        began = time.perf_counter()
+        start = time.perf_counter()
         process = subprocess.Popen(command, stdout=subprocess.PIPE)  # noqa: S603 - our own commands
         assert process.stdout is not None
         text = process.stdout.read().decode()
         _, status, used = os.wait4(process.pid, 0)
-        seconds = time.perf_counter() - began
+        seconds = time.perf_counter() - start
         if status:
             sys.exit(f"{command} failed")
-        found = {"seconds": seconds, "kib": used.ru_maxrss, "text": text.strip()}
-        print(json.dumps(found), flush=True)
+        result = {"seconds": seconds, "kib": used.ru_maxrss, "text": text.strip()}
+        print(json.dumps(result), flush=True)
 
 
 if __name__ == "__main__":

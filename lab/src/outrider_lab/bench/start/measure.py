@@ -1,9 +1,9 @@
-"""Time to the first translation and peak memory of `outrider translate`, beside CTranslate2.
+"""Time to the first translation and peak memory of `outrider translate`, relative to CTranslate2.
 
-Every run is a new process: the interpreter starts, the model is loaded, one sentence is translated,
-the process ends. Both engines take turns, on one thread each, with the same weights in int8 and the
-same tokenizer. A first round that does not count fills the caches: byte code, file pages, and our
-packed weights. `packing` is a start without the last.
+Every run is a new process that loads the model and translates one sentence. Both engines take
+turns, on one thread each, with the same int8 weights and the same tokenizer. The first round is not
+counted and fills the caches: byte code, file pages, and our packed weights. `packing` is a start
+without packed weights.
 """
 
 import json
@@ -26,7 +26,7 @@ __all__ = ["TEXT", "measure_start"]
 
 TEXT = "Where is the station?"
 _LEFT_OUT = ("PYTHONDONTWRITEBYTECODE", "OUTRIDER_BACKEND", "OUTRIDER_ISA")
-"""Environment variables that would change what is measured."""
+"""Environment variables that would change the measurement."""
 _HERE = Path(__file__).parent
 _OURS = "from outrider.cli.main import main; main()"
 _EXPORT = (
@@ -42,13 +42,13 @@ def measure_start(
     runs: int = 10,
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Measure a model folder; medians of `runs` processes of each engine.
+    """Measure a model folder; return medians of `runs` processes of each engine.
 
     Args:
         model: A model folder or Hub id that can be exported for CTranslate2.
-        text: What is translated.
-        runs: Processes of each engine that are counted.
-        report: Called with a line on what is being done.
+        text: The text to translate.
+        runs: Counted processes of each engine.
+        report: Called with a line on every step.
     """
     folder = model_folder(model)
     with TemporaryDirectory(prefix="outrider-start-") as temporary:
@@ -64,13 +64,13 @@ def measure_start(
             "packing": ["env", f"{VARIABLE}=off", *ours, text],
             "ctranslate2": [sys.executable, str(_HERE / "peer.py"), str(place / "peer"), text],
         }
-        found: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
+        results: dict[str, list[dict[str, Any]]] = {name: [] for name in commands}
         for run in range(runs + 1):
             report(f"round {run} of {runs}" if run else "a first round, to fill caches")
             lines = _run(_launch(list(commands.values())), environment).splitlines()
             for name, line in zip(commands, lines, strict=True):
-                found[name] += [json.loads(line)] * bool(run)
-    return _result(folder, text, runs, found)
+                results[name] += [json.loads(line)] * bool(run)
+    return _result(folder, text, runs, results)
 
 
 def _launch(commands: list[list[str]]) -> list[str]:
@@ -82,17 +82,17 @@ def _run(command: list[str], environment: dict[str, str]) -> str:
         command, env=environment, capture_output=True, text=True, check=False
     )
     if done.returncode:
-        last = (done.stderr.strip().splitlines() or ["it says nothing"])[-1]
-        raise ResourceError(f"a process that was to be measured failed: {last}")
+        last = (done.stderr.strip().splitlines() or ["no output"])[-1]
+        raise ResourceError(f"a measured process failed: {last}")
     return done.stdout
 
 
 def _result(
-    folder: Path, text: str, runs: int, found: dict[str, list[dict[str, Any]]]
+    folder: Path, text: str, runs: int, results: dict[str, list[dict[str, Any]]]
 ) -> dict[str, Any]:
-    seconds = {name: median(one["seconds"] for one in rows) for name, rows in found.items()}
-    mib = {name: median(one["kib"] for one in rows) / 1024 for name, rows in found.items()}
-    texts = {name: rows[0]["text"] for name, rows in found.items()}
+    seconds = {name: median(row["seconds"] for row in rows) for name, rows in results.items()}
+    mib = {name: median(row["kib"] for row in rows) / 1024 for name, rows in results.items()}
+    texts = {name: rows[0]["text"] for name, rows in results.items()}
     return {
         "model": str(folder),
         "text": text,
@@ -109,7 +109,7 @@ def _result(
         "texts": texts,
         "same_text": len(set(texts.values())) == 1,
         "all_seconds": {
-            name: [round(one["seconds"], 4) for one in rows] for name, rows in found.items()
+            name: [round(row["seconds"], 4) for row in rows] for name, rows in results.items()
         },
         "instruction_set": native.choose_instruction_set(),
         "machine": machine(),

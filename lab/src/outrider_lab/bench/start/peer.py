@@ -1,4 +1,4 @@
-"""What a user of CTranslate2 writes to translate one text: FOLDER TEXT. Run as a script."""
+"""A typical CTranslate2 script that translates one text: FOLDER TEXT. Run as a script."""
 
 import sys
 

@@ -1,1 +1,1 @@
-"""`outrider lab bench train`: training speed beside a bare loop and transformers."""
+"""`outrider lab bench train`: training speed relative to a bare loop and to transformers."""

@@ -1,4 +1,4 @@
-"""A synthetic corpus: lengths as those of captions, words as in Zipf's law."""
+"""A synthetic corpus with lengths of captions and Zipf-distributed tokens."""
 
 from pathlib import Path
 
@@ -17,14 +17,14 @@ _SPECIAL = 4  # pad, eos, unk, bos
 def synthetic_corpus(folder: Path, *, rows: int = 20_000, vocab_size: int = 8000) -> Prepared:
     """Write a prepared folder of random token ids; a target is about as long as its source.
 
-    Lengths are log-normal with a median of 15 tokens, as in Multi30k, and a tail up to 100.
+    Lengths are log-normal with a median of 15 tokens, as in Multi30k, and at most 100.
     """
     random = np.random.default_rng(0)
     source_length = np.exp(random.normal(np.log(15), 0.35, rows))
     target_length = source_length * np.exp(random.normal(0.05, 0.15, rows))
     columns = {}
     for side, lengths in (("source", source_length), ("target", target_length)):
-        ids = [_words(random, int(n), vocab_size) for n in np.clip(lengths, 3, 100)]
+        ids = [_zipf_ids(random, int(n), vocab_size) for n in np.clip(lengths, 3, 100)]
         columns[f"{side}_ids"] = ragged_column(ids)
         columns[f"{side}_length"] = pa.array([len(row) for row in ids], pa.int32())
     folder.mkdir(parents=True)
@@ -42,7 +42,7 @@ def synthetic_corpus(folder: Path, *, rows: int = 20_000, vocab_size: int = 8000
     return open_prepared(folder)
 
 
-def _words(random: np.random.Generator, count: int, vocab_size: int) -> list[int]:
-    """Draw ids whose frequency falls with their rank, as words do."""
+def _zipf_ids(random: np.random.Generator, count: int, vocab_size: int) -> list[int]:
+    """Draw ids whose frequency is inversely proportional to their rank."""
     rank = (vocab_size - _SPECIAL + 1) ** random.random(count)
-    return [_SPECIAL + int(one) - 1 for one in rank]
+    return [_SPECIAL + int(r) - 1 for r in rank]

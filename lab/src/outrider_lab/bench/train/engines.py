@@ -1,4 +1,4 @@
-"""The training loops of `bench train`, each in a process of its own: bare, ours and the peer's."""
+"""The training loops of `bench train`, each in its own process: bare, ours and the peer's."""
 
 import tempfile
 from collections.abc import Callable
@@ -25,13 +25,13 @@ __all__ = ["ENGINES", "choose_precisions", "run_engine"]
 
 
 def run_engine(pipe: Connection, name: str, setting: SpeedSetting) -> None:
-    """Body of an engine's process."""
+    """Entry point of an engine's process."""
     _prepare_torch(setting)
     ENGINES[name](setting, open_prepared(setting.data), Gate(pipe))
 
 
 def choose_precisions(setting: SpeedSetting) -> SpeedSetting:
-    """Return the setting with what is faster on this machine: for us, and for the tuned peer."""
+    """Return the setting with the faster precision here, for ours and for the tuned peer."""
     _prepare_torch(setting)
     prepared = open_prepared(setting.data)
     batch = next(iter(setting.stream(prepared)))
@@ -50,7 +50,7 @@ def _prepare_torch(setting: SpeedSetting) -> None:
 
 
 def _train_bare(setting: SpeedSetting, prepared: Prepared, gate: Gate) -> None:
-    """The shortest loop that does the same arithmetic."""
+    """The shortest loop with the same arithmetic."""
     keep_memory()
     config, model = setting.train_config(), _build_model(setting, prepared)
     optimizer = torch.optim.AdamW(
@@ -90,11 +90,11 @@ def _train_ours(setting: SpeedSetting, prepared: Prepared, gate: Gate) -> None:
 
         def tokens(step: int) -> int:
             nonlocal seen
-            fresh, seen = trainer.progress.tokens - seen, trainer.progress.tokens
-            return fresh
+            new, seen = trainer.progress.tokens - seen, trainer.progress.tokens
+            return new
 
         trainer.add_callback(GateCallback(gate, tokens))
-        # A run that is stopped saves itself, which is not what is measured.
+        # Do not measure the checkpoint that a stopped run writes.
         trainer._save_checkpoint = lambda model, trial: None  # type: ignore[method-assign]
         trainer.run()
 
@@ -119,4 +119,4 @@ ENGINES: dict[str, Callable[[SpeedSetting, Prepared, Gate], None]] = {
     "transformers": train_defaults,
     "transformers-tuned": train_tuned,
 }
-"""By the names the result uses."""
+"""By name in the result."""

@@ -1,4 +1,4 @@
-"""Start and stop a training loop from outside, an update at a time."""
+"""Pause and resume a training loop from another process."""
 
 import time
 from collections.abc import Callable
@@ -11,30 +11,30 @@ __all__ = ["Gate", "GateCallback"]
 
 
 class Gate:
-    """Lets a loop do a number of updates on request, and reports how long they took."""
+    """Runs a number of updates on request, and reports their time."""
 
     def __init__(self, pipe: Connection) -> None:
         self.pipe = pipe
-        self.left = 0
+        self.remaining = 0
         self.tokens = 0
-        self.began = 0.0
+        self.start = 0.0
 
     def wait(self) -> bool:
-        """Report, then block until more updates are wanted; False ends the loop."""
-        self.pipe.send((time.perf_counter() - self.began, self.tokens))
-        self.left = self.pipe.recv()
-        self.tokens, self.began = 0, time.perf_counter()
-        return self.left > 0
+        """Report, then wait for the next request; False ends the loop."""
+        self.pipe.send((time.perf_counter() - self.start, self.tokens))
+        self.remaining = self.pipe.recv()
+        self.tokens, self.start = 0, time.perf_counter()
+        return self.remaining > 0
 
     def step(self, tokens: int) -> bool:
-        """Count one update of so many target tokens; False ends the loop."""
+        """Count an update with this many target tokens; False ends the loop."""
         self.tokens += tokens
-        self.left -= 1
-        return self.left > 0 or self.wait()
+        self.remaining -= 1
+        return self.remaining > 0 or self.wait()
 
 
 class GateCallback(TrainerCallback):
-    """Puts a gate behind every update of a transformers Trainer."""
+    """Adds a gate after every update of a transformers Trainer."""
 
     def __init__(self, gate: Gate, tokens: Callable[[int], int]) -> None:
         self.gate = gate
@@ -46,6 +46,6 @@ class GateCallback(TrainerCallback):
         self.gate.wait()
 
     def on_step_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
-        """Runs last of all callbacks."""
+        """Called after all other callbacks."""
         if not self.gate.step(self.tokens(state.global_step)):
             control.should_training_stop = True

@@ -1,7 +1,7 @@
 """The peer of `bench train`: transformers' Seq2SeqTrainer with MarianMTModel.
 
-At its defaults it computes in float32 and draws batches at random. Tuned, it groups sentences by
-length and computes in bfloat16 where that is faster: both are arguments of the Trainer.
+With its defaults it computes in float32 on random batches. Tuned, it groups sentences by length and
+computes in bfloat16 where that is faster; both are arguments of the Trainer.
 """
 
 import tempfile
@@ -43,7 +43,7 @@ def train_tuned(setting: SpeedSetting, prepared: Prepared, gate: Gate) -> None:
 
 
 def choose_peer_precision(setting: SpeedSetting, prepared: Prepared) -> str:
-    """Time this model in float32 and in bfloat16, as we do ours, and return the faster."""
+    """Time this model in float32 and in bfloat16, and return the faster."""
     model, rows = _build_model(setting, prepared), list(_rows(prepared))
     rows.sort(key=lambda row: len(row["input_ids"]))
     size = _batch_size(setting, rows)
@@ -53,7 +53,7 @@ def choose_peer_precision(setting: SpeedSetting, prepared: Prepared) -> str:
 
 
 class _Loss:
-    """The loss as the model itself computes it."""
+    """The model's own loss."""
 
     def count(self, inputs: Inputs) -> int:
         return int((inputs["labels"] != IGNORED).sum())
@@ -113,13 +113,13 @@ def _build_model(setting: SpeedSetting, prepared: Prepared) -> MarianMTModel:
 
 
 def _batch_size(setting: SpeedSetting, rows: list[dict[str, list[int]]]) -> int:
-    """Sentences of a batch that has about as many target tokens as ours."""
+    """Return the sentences per batch with about as many target tokens as ours."""
     mean = sum(len(row["labels"]) for row in rows) / len(rows)
     return max(1, round(setting.batch_tokens / mean))
 
 
 def _rows(prepared: Prepared) -> Iterator[dict[str, list[int]]]:
-    """All sentences of the corpus, with their end tokens."""
+    """Yield all sentences of the corpus, with end tokens."""
     reader = prepared.reader("train")
     for block in range(len(reader.block_rows)):
         source, target = reader.ids(block, "source_ids"), reader.ids(block, "target_ids")
@@ -134,7 +134,7 @@ def _rows(prepared: Prepared) -> Iterator[dict[str, list[int]]]:
 def _collate(
     batch: list[dict[str, list[int]]], counts: list[int], model: MarianMTModel
 ) -> dict[str, Tensor]:
-    """What DataCollatorForSeq2Seq does; notes how many targets the batch holds."""
+    """Same as DataCollatorForSeq2Seq; records the number of targets."""
     counts.append(sum(len(row["labels"]) for row in batch))
     labels_BT = _pad([row["labels"] for row in batch], IGNORED)
     source_BS = _pad([row["input_ids"] for row in batch], 0)

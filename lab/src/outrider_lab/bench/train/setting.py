@@ -1,4 +1,4 @@
-"""What every engine of `bench train` trains."""
+"""Model and data of `bench train`."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,12 +10,12 @@ from outrider.torch.training.batches import BatchStream
 __all__ = ["FOREVER", "SpeedSetting"]
 
 FOREVER = 1_000_000
-"""Updates of a run that is ended from outside."""
+"""Updates of a run that is stopped from outside."""
 
 
 @dataclass(frozen=True)
 class SpeedSetting:
-    """4+4 layers of width 256 on the same sentences, by default."""
+    """By default 4+4 layers of width 256."""
 
     data: Path
     batch_tokens: int = 4096
@@ -27,12 +27,12 @@ class SpeedSetting:
     precision: str = "float32"
     """Of the bare loop and of our Trainer."""
     tuned_precision: str = "float32"
-    """Of the tuned transformers Trainer; at its defaults it is float32."""
+    """Of the tuned transformers Trainer; with defaults it is float32."""
     threads: int | None = None
     seed: int = 0
 
     def train_config(self) -> TrainConfig:
-        """The settings of our Trainer; it must neither save nor evaluate while it is timed."""
+        """Return the config of our Trainer, without checkpoints or evaluations."""
         return TrainConfig.model_validate(
             {
                 "steps": FOREVER,
@@ -45,5 +45,5 @@ class SpeedSetting:
         )
 
     def stream(self, prepared: Prepared) -> BatchStream:
-        """The batches of the bare loop and of our Trainer."""
+        """Return the batches of the bare loop and of our Trainer."""
         return BatchStream(prepared, tokens=self.batch_tokens, seed=self.seed)

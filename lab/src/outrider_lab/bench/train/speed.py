@@ -1,9 +1,8 @@
-"""How fast we train, against a bare PyTorch loop and against transformers' own Seq2SeqTrainer.
+"""Training speed relative to a bare PyTorch loop and to transformers' Seq2SeqTrainer.
 
-The peer is measured twice: at its defaults, and tuned with arguments it has. Each engine runs in a
-process of its own, one at a time: they take turns, a few updates each, so that other load on the
-machine hits all of them alike. Ratios are taken within a round, and the median over the rounds is
-reported.
+The peer is measured with its defaults, and tuned. Engines run in separate processes and take turns
+of a few updates each, so that other load affects all. Ratios are computed per round, and the median
+over the rounds is reported.
 """
 
 import statistics
@@ -29,7 +28,7 @@ _PEERS = ("transformers", "transformers-tuned")
 
 @dataclass(frozen=True)
 class Turn:
-    """What one engine did in one round."""
+    """One engine in one round."""
 
     seconds: float
     tokens: int
@@ -51,12 +50,12 @@ def measure_training(
     threads: int | None = None,
     report: Callable[[str], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Let the engines take turns and return ratios, speeds, machine and versions.
+    """Measure the engines in turns and return ratios, speeds, machine and versions.
 
     Args:
         data: A prepared folder of pairs; by default a synthetic corpus of realistic lengths.
-        quick: Take turns for 20 seconds instead of five minutes; ratios are then rougher.
-        threads: CPU threads of each engine; by default as PyTorch chooses.
+        quick: Measure for 20 seconds instead of five minutes; ratios are less precise.
+        threads: CPU threads of each engine; by default PyTorch's choice.
         report: Called with a line on every round.
     """
     steps, most, budget = (1, 24, 20.0) if quick else (2, 100, 300.0)
@@ -68,8 +67,8 @@ def measure_training(
         rounds: list[Round] = []
         with _engines(setting) as jobs:
             _take_turns(jobs, ENGINES, 1)  # first updates allocate memory and warm caches
-            began = time.monotonic()
-            while len(rounds) < most and (not rounds or time.monotonic() - began < budget):
+            start = time.monotonic()
+            while len(rounds) < most and (not rounds or time.monotonic() - start < budget):
                 rounds.append(_take_turns(jobs, _order(len(rounds)), steps))
                 report(_describe(len(rounds), rounds[-1]))
     recorded = replace(setting, data=Path(data.name))
@@ -84,7 +83,7 @@ def measure_training(
 
 
 def summarise(rounds: Sequence[Round]) -> dict[str, float]:
-    """Medians over the rounds: ours over a bare loop (time), over transformers (speed)."""
+    """Return medians over the rounds: time over the bare loop, speed over transformers."""
     to_bare = [one["outrider"].seconds / one["bare"].seconds for one in rounds]
     defaults, tuned = (_speedup(rounds, name) for name in _PEERS)
     return {
@@ -96,7 +95,7 @@ def summarise(rounds: Sequence[Round]) -> dict[str, float]:
 
 
 def _speedup(rounds: Sequence[Round], name: str) -> float:
-    """Our target tokens a second over those of another engine, in the rounds it took part in."""
+    """Return our target tokens per second over those of another engine."""
     both = [one for one in rounds if name in one]
     return round(statistics.median(one["outrider"].speed / one[name].speed for one in both), 3)
 
@@ -106,7 +105,7 @@ def _speed(rounds: Sequence[Round], name: str) -> float:
 
 
 def _rows(setting: SpeedSetting, rounds: Sequence[Round]) -> list[dict[str, Any]]:
-    """One row for each engine."""
+    """Return a row per engine."""
     how = {
         "bare": (setting.precision, "by length"),
         "outrider": (setting.precision, "by length"),
@@ -126,14 +125,14 @@ def _rows(setting: SpeedSetting, rounds: Sequence[Round]) -> list[dict[str, Any]
 
 
 def _order(number: int) -> tuple[str, ...]:
-    """Who takes turns in a round: the two close ones swap places, the slow peers come seldom."""
+    """Return the engines of a round: the fast ones alternate, the slow peers run seldom."""
     close = ("bare", "outrider") if number % 2 == 0 else ("outrider", "bare")
     return (*close, *_PEERS) if number % 3 == 0 else close
 
 
 @contextmanager
 def _engines(setting: SpeedSetting) -> Iterator[dict[str, Job]]:
-    """Start one process per engine and end them all."""
+    """Start a process per engine and end them."""
     with ExitStack() as stack:
         jobs = {name: stack.enter_context(Job(run_engine, name, setting)) for name in ENGINES}
         for job in jobs.values():
@@ -151,7 +150,7 @@ def _take_turns(jobs: dict[str, Job], names: Iterable[str], steps: int) -> Round
         try:
             turns[name] = Turn(*jobs[name].ask(1 if name in _PEERS else steps))
         except JobEndedError as error:
-            raise ResourceError(f"{name}: {error}; it may have run out of memory") from None
+            raise ResourceError(f"{name}: {error}; it may have run out of memory") from error
     return turns
 
 

@@ -1,12 +1,12 @@
-"""`outrider accelerate`: a model that exists, made faster, from text in its source language alone.
+"""`outrider accelerate`: train a drafter for an existing model from source-language text.
 
-    text       sentences of the files, as many as there is time for
-    translate  the model translates them: what it would say is what a drafter has to guess
-    train      a drafter beside the model, whose weights stay as they are
-    measure    on sentences that were held out: the same text, and how much sooner
+    plan       measure the model's speed; choose how many sentences and updates fit the time
+    translate  generate the drafter's training data with the model itself
+    train      train a drafter; the model's weights do not change
+    measure    compare decoding with and without drafts on held-out sentences
 
-Every stage resumes where it was interrupted. What depends on the machine (how many sentences, how
-many updates) is settled once, when a stage first begins, and kept in the folder of the work.
+Every stage resumes after an interruption. Choices that depend on the machine are made once and kept
+in the working folder.
 """
 
 from outrider.torch.compress.accelerate.run import accelerate

@@ -1,42 +1,45 @@
-"""What an acceleration will do, and how long that takes on this machine.
-
-Sentences of text files: counted, and some of them taken, spread evenly.
-"""
+"""The plan of an acceleration: a sample of the text, and the time each stage takes here."""
 
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from outrider.backends.native import NativeBackend
+from outrider.config import build_config
+from outrider.data.config import PrepareConfig
 from outrider.data.lines import decode, open_file, read_lines
+from outrider.data.prepare import prepare
+from outrider.data.prepared import Prepared
 from outrider.errors import DataError, ModelError
 from outrider.files import file_sha256, read_json, replacing, write_json
 from outrider.files.hub import model_folder
 from outrider.formats.folder import weights_of
+from outrider.jobs.distill import distill
 from outrider.runtime import Translator, load
 from outrider.text.sentences import split
 
 __all__ = [
     "HELD_OUT",
     "Plan",
-    "count_sentences",
+    "distill_sentences",
+    "load_or_make_plan",
     "probe",
+    "read_plan",
     "read_sentences",
     "sample",
-    "settle_plan",
     "write_sample",
 ]
 
 LONGEST_LINE = 1 << 16
-"""Bytes; a longer line is no text."""
+"""Bytes; longer lines are skipped."""
 SHORTEST, LONGEST = 2, 400
-"""Letters of a sentence that is worth translating."""
+"""Characters of a sentence that is used."""
 
 
 def read_sentences(files: Iterable[Path]) -> Iterator[str]:
-    """Yield the sentences of files, plain or .gz; what cannot be read is left out."""
+    """Yield the sentences of files, plain or .gz; undecodable lines are skipped."""
     for path in files:
         with open_file(path) as file:
             for raw in read_lines(file, path, LONGEST_LINE):
@@ -48,18 +51,13 @@ def read_sentences(files: Iterable[Path]) -> Iterator[str]:
                         yield sentence
 
 
-def count_sentences(path: Path) -> int:
-    """Count the sentences of a file."""
-    return sum(1 for _ in read_sentences([path]))
-
-
 def sample(sentences: Iterable[str], wanted: int, *, of: int) -> list[str]:
-    """Take `wanted` of `of` sentences, spread evenly."""
+    """Take `wanted` of `of` sentences, evenly spaced."""
     return list(_spread(sentences, wanted, of))
 
 
 def write_sample(sentences: Iterable[str], path: Path, wanted: int, *, of: int) -> None:
-    """Write so many of the sentences to a file, one a line."""
+    """Write `wanted` of `of` sentences to a file, one per line."""
     with replacing(path) as out:
         for sentence in _spread(sentences, wanted, of):
             out.write(" ".join(sentence.split()) + "\n")
@@ -73,52 +71,53 @@ def _spread(sentences: Iterable[str], wanted: int, of: int) -> Iterator[str]:
 
 FILE = "plan.json"
 HELD_OUT = 400
-"""Sentences that are not trained on, and everything is measured with."""
+"""Sentences held out of training, for validation and timing."""
 FEWEST = 4 * HELD_OUT
 TRANSLATING = 0.15
-"""Share of the time for which the model translates. It translates four to twelve times as many
-sentences a second as training reads, so this is a pass over the text or two."""
+"""Share of the time spent on translating. Translation processes four to twelve times as many
+sentences per second as training, so this gives one or two epochs.
+"""
 PROBE = 48
-"""Sentences that are translated to see how fast that is."""
+"""Sentences translated to measure the speed."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """Settled when an acceleration begins; a resumed one goes on with it."""
+    """Fixed at the first start; a resumed acceleration keeps it."""
 
     model: str
     weights: dict[str, str]
     """Checksums of the model's files."""
     text: dict[str, str]
-    """Files of text, and their checksums."""
+    """Text files and their checksums."""
     minutes: float
     sentences: int
-    """How many of the text are translated."""
+    """Number of sentences to translate."""
     found: int
-    """How many the text has."""
+    """Number of sentences in the text."""
     per_second: float
-    """Sentences the model translates in a second here."""
+    """Sentences per second that the model translates on this machine."""
     dtype: str
-    """What it computes in: int8 on the native core, float32 on PyTorch."""
+    """int8 on the native core, float32 on PyTorch."""
     threads: int | None
 
     @property
     def translating_minutes(self) -> float:
-        """About how long translating takes."""
+        """Estimated time of translation."""
         return self.sentences / self.per_second / 60
 
     @property
     def training_minutes(self) -> float:
-        """How long training may take."""
+        """Time left for training."""
         return self.minutes - self.translating_minutes
 
 
-def settle_plan(
+def load_or_make_plan(
     model: str | Path, text: Sequence[Path], work: Path, *, minutes: float, threads: int | None
 ) -> Plan:
-    """Return the plan that was settled before, if it is for the same, or settle one."""
+    """Return the plan of an earlier start with the same arguments, or make a new one."""
     folder = model_folder(model)
-    asked: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "model": str(model),
         "weights": weights_of(folder),
         "text": {str(path): file_sha256(path) for path in text},
@@ -127,15 +126,18 @@ def settle_plan(
     }
     path = work / FILE
     if path.is_file():
-        return _resume(path, asked)
-    found = sum(count_sentences(one) for one in text)
+        try:
+            return Plan(**read_plan(path, arguments))
+        except TypeError as error:
+            raise DataError(f"{path}: damaged; remove {work} to start over") from error
+    found = sum(1 for _ in read_sentences(text))
     if found < FEWEST:
-        files = ", ".join(str(one) for one in text)
+        files = ", ".join(map(str, text))
         raise DataError(f"{files}: {found} sentences are too few, give at least {FEWEST}")
     per_second, dtype = probe(folder, sample(read_sentences(text), PROBE, of=found), threads)
     affordable = int(TRANSLATING * minutes * 60 * per_second)
     plan = Plan(
-        **asked,
+        **arguments,
         sentences=max(FEWEST, min(found, affordable)),
         found=found,
         per_second=round(per_second, 2),
@@ -146,26 +148,51 @@ def settle_plan(
     return plan
 
 
-def _resume(path: Path, asked: dict[str, Any]) -> Plan:
-    before = read_json(path, error=DataError)
-    for key, value in asked.items():
-        if before.get(key) != value:
-            fix = f"remove {path.parent} to begin anew"
-            raise DataError(f"{path}: was begun with another {key}; {fix}")
-    try:
-        return Plan(**before)
-    except TypeError:
-        raise DataError(f"{path}: damaged; remove {path.parent} to begin anew") from None
+def read_plan(path: Path, arguments: Mapping[str, Any]) -> dict[str, Any]:
+    """Read the plan of an earlier start, which must have the same arguments."""
+    plan: dict[str, Any] = read_json(path, error=DataError)
+    for key, value in arguments.items():
+        if plan.get(key) != value:
+            fix = f"remove {path.parent} to start over"
+            raise DataError(f"{path}: was started with another {key}; {fix}")
+    return plan
+
+
+def distill_sentences(
+    model: str,
+    work: Path,
+    *,
+    valid_rows: int,
+    max_tokens: int,
+    dtype: str,
+    threads: int | None,
+    progress: bool,
+    **options: Any,
+) -> Prepared:
+    """Translate `sentences.txt` of a working folder with the model."""
+    values = {
+        "folder": str(work / "sentences"),
+        "train": {"source": [str(work / "sentences.txt")]},
+        "valid_rows": valid_rows,
+        "tokenizer": {"folder": str(model_folder(model))},
+        "clean": {"max_tokens": max_tokens, "on_bad_text": "drop"},
+    }
+    config = build_config(PrepareConfig, values, prefix="data.")
+    prepared = prepare(config, task="translation", progress=progress)
+    out = work / "translated"
+    return distill(
+        model, prepared.folder, out, dtype=dtype, threads=threads, progress=progress, **options
+    )
 
 
 def probe(folder: Path, sentences: Sequence[str], threads: int | None) -> tuple[float, str]:
-    """Return how many sentences are translated in a second, and in what."""
+    """Return the sentences per second that a model translates here, and the dtype used."""
     translator = load(folder, threads=threads)
     if not isinstance(translator, Translator):
-        raise ModelError(f"{folder}: is a language model; accelerate takes one that translates")
+        raise ModelError(f"{folder}: is a language model; accelerate needs a translation model")
     translator.translate(sentences[:2])  # the first call warms up
-    began = time.perf_counter()
+    start = time.perf_counter()
     translator.translate(sentences, split=False)
-    spent = time.perf_counter() - began
+    elapsed = time.perf_counter() - start
     dtype = "int8" if isinstance(translator.backend, NativeBackend) else "float32"
-    return len(sentences) / spent, dtype
+    return len(sentences) / elapsed, dtype

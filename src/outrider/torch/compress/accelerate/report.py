@@ -1,7 +1,4 @@
-"""What an acceleration found, as JSON, as a section of the model's card, and as a picture.
-
-Decoding speed of a model with and without its drafter, on sentences that were held out.
-"""
+"""Measure an acceleration on held-out sentences, and write it as JSON, Markdown and a picture."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict
@@ -33,7 +30,7 @@ def write_report(
     """Write `accelerate.json`, `accelerate.png`, and a section of `README.md`."""
     curve, values = _curve(run), run.model_dump(mode="json")
     report = {
-        # Names of files and not their places, which mean nothing where the folder goes.
+        # File names without their folders, so that the report can be moved.
         "plan": asdict(plan)
         | {
             "model": Path(plan.model).name,
@@ -41,7 +38,7 @@ def write_report(
         },
         "drafter": values["model"] | {"target": Path(plan.model).name},
         "train": values["train"],
-        "minutes": {name: round(spent / 60, 2) for name, spent in seconds.items()},
+        "minutes": {name: round(elapsed / 60, 2) for name, elapsed in seconds.items()},
         "curve": curve,
         **measured,
     }
@@ -51,23 +48,23 @@ def write_report(
     write_text(path, f"{card.rstrip()}\n\n{_section(plan, report)}")
     try:
         _draw(curve, measured["rows"], folder / "accelerate.png")
-    except MissingExtraError:  # without matplotlib there is no picture
+    except MissingExtraError:  # no matplotlib
         return
 
 
 def gain(rows: Sequence[Mapping[str, Any]]) -> str:
-    """Say in a line what drafting brings, one sentence at a time on one thread."""
+    """Return a line about the speed-up by drafts, for single sentences on one thread."""
     first = [row for row in rows if (row["batch"], row["threads"]) == (1, 1)]
     speeds = {row["mode"]: row["sentences_per_second"] for row in first}
     if not {"ar", "tandem"} <= speeds.keys():
-        return "drafting could not be measured here; accelerate.json says why"
+        return "drafting could not be measured here; see accelerate.json"
     times = speeds["tandem"] / speeds["ar"]
-    more = "" if times > 1 else "; it does not pay yet, more --minutes may help"
+    more = "" if times > 1 else "; no gain yet, more --minutes may help"
     return f"one sentence at a time, with drafts: {times:.2f} times as fast as without{more}"
 
 
 def _curve(run: RunConfig) -> list[dict[str, float]]:
-    """Tokens of a round against the minutes of training."""
+    """Return tokens per round by minutes of training."""
     points, minutes = [], 0.0
     for record in read_log(Path(run.folder) / "log.jsonl"):
         minutes = record.get("seconds", 60 * minutes) / 60
@@ -80,12 +77,12 @@ def _curve(run: RunConfig) -> list[dict[str, float]]:
 
 
 def _section(plan: Plan, report: dict[str, Any]) -> str:
-    spent = ", ".join(f"{name} {took:,.1f}" for name, took in report["minutes"].items())
+    elapsed = ", ".join(f"{name} {took:,.1f}" for name, took in report["minutes"].items())
     lines = [
         TITLE,
         "",
         f"`outrider accelerate` trained the drafter on the model's own translations of "
-        f"{plan.sentences:,} sentences. Minutes: {spent}.",
+        f"{plan.sentences:,} sentences. Minutes: {elapsed}.",
         "",
         "| batch | threads | engine | sentences a second | tokens a round | same text as greedy |",
         "|---:|---:|---|---:|---:|---:|",
@@ -123,9 +120,9 @@ def _draw(curve: list[dict[str, float]], rows: list[dict[str, Any]], path: Path)
             speeds = {
                 row["batch"]: row["sentences_per_second"] for row in single if row["mode"] == mode
             }
-            beside = 0.8 * (number - len(names) / 2 + 0.5) / len(names)
+            offset = 0.8 * (number - len(names) / 2 + 0.5) / len(names)
             right.bar(
-                [place + beside for place in range(len(batches))],
+                [place + offset for place in range(len(batches))],
                 [speeds.get(batch, 0.0) for batch in batches],
                 width=0.8 / len(names),
                 color=colours.get(mode, INK),
@@ -147,10 +144,10 @@ SENTENCES = 128
 def measure(
     folder: Path, target: Path, prepared: Prepared, threads: int | None, console: Console
 ) -> dict[str, Any]:
-    """Decode held-out sentences in batches of several sizes, with one thread and with all."""
+    """Decode held-out sentences at several batch sizes, on one thread and on all."""
     held_out = prepared.folder.parent / "held-out.txt"
     write_text(held_out, "".join(f"{line}\n" for line in valid_texts(prepared)[0]))
-    console.print("measuring on sentences that were held out", highlight=False)
+    console.print("measuring on held-out sentences", highlight=False)
     result = bench(
         {folder.name: folder},
         choose_lines(held_out, SENTENCES),

@@ -1,4 +1,4 @@
-"""The stages of an acceleration, one after another."""
+"""The stages of an acceleration."""
 
 import shutil
 import time
@@ -9,23 +9,20 @@ from pathlib import Path
 import torch
 from rich.console import Console
 
-from outrider.config import build_config
-from outrider.data.config import PrepareConfig
-from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import DataError, ModelError
 from outrider.files import locked, read_json, working_folder, write_json
 from outrider.files.hub import model_folder
-from outrider.jobs.distill import distill
 from outrider.torch.compress.accelerate.plan import (
     HELD_OUT,
     Plan,
+    distill_sentences,
+    load_or_make_plan,
     read_sentences,
-    settle_plan,
     write_sample,
 )
 from outrider.torch.compress.accelerate.report import gain, measure, write_report
-from outrider.torch.compress.accelerate.train import settle_run
+from outrider.torch.compress.accelerate.train import load_or_make_run
 from outrider.torch.training.run import train_run
 
 __all__ = ["accelerate"]
@@ -47,8 +44,8 @@ def accelerate(
     Args:
         model: A model folder, an `.argosmodel` file or a Hub name.
         text: Files of text in its source language, plain or .gz.
-        out: The folder to write; `out` with `.work` behind its name holds what is not finished.
-        minutes: About how long it may take. Text and training are cut to fit.
+        out: The folder to write; the folder `out` + `.work` holds unfinished stages.
+        minutes: Approximate time limit. Text and training are shortened to fit.
         threads: CPU threads.
         console: Where to report; by default nowhere.
     """
@@ -57,11 +54,11 @@ def accelerate(
         raise ModelError(f"{out}: exists already; name a new folder")
     work = out.with_name(f"{out.name}.work")
     work.mkdir(parents=True, exist_ok=True)
-    busy = DataError(f"{work}: another process is at work there; wait for it")
+    busy = DataError(f"{work}: another process is using it; wait for it")
     with locked(work / ".lock", busy):
         clock = _Clock(work / "seconds.json")
         with clock.stage("plan"):
-            plan = settle_plan(model, text, work, minutes=minutes, threads=threads)
+            plan = load_or_make_plan(model, text, work, minutes=minutes, threads=threads)
         _announce(plan, console)
         with clock.stage("translate"):
             prepared = _translate(plan, text, work, console)
@@ -69,7 +66,7 @@ def accelerate(
         if threads is not None:
             torch.set_num_threads(threads)
         with clock.stage("train"):
-            run = settle_run(plan, target, prepared, work, console)
+            run = load_or_make_run(plan, target, prepared, work, console)
             folder = train_run(run, console=console)
         with clock.stage("measure"):
             measured = measure(folder, target, prepared, threads, console)
@@ -82,7 +79,7 @@ def accelerate(
 
 
 class _Clock:
-    """Seconds that each stage took, over all starts."""
+    """Seconds of each stage, summed over all starts."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
@@ -90,13 +87,13 @@ class _Clock:
 
     @contextmanager
     def stage(self, name: str) -> Iterator[None]:
-        """Count the time of what happens inside, also where it is interrupted."""
-        began = time.perf_counter()
+        """Add the time of the block, also if it is interrupted."""
+        start = time.perf_counter()
         try:
             yield
         finally:
-            spent = time.perf_counter() - began
-            self.seconds[name] = self.seconds.get(name, 0.0) + spent
+            elapsed = time.perf_counter() - start
+            self.seconds[name] = self.seconds.get(name, 0.0) + elapsed
             write_json(self.path, self.seconds)
 
 
@@ -118,22 +115,11 @@ def _translate(plan: Plan, text: Sequence[Path], work: Path, console: Console) -
     sentences = work / "sentences.txt"
     if not sentences.is_file():
         write_sample(read_sentences(text), sentences, plan.sentences, of=plan.found)
-    config = build_config(
-        PrepareConfig,
-        {
-            "folder": str(work / "sentences"),
-            "train": {"source": [str(sentences)]},
-            "valid_rows": HELD_OUT,
-            "tokenizer": {"folder": str(model_folder(plan.model))},
-            "clean": {"max_tokens": MAX_TOKENS, "on_bad_text": "drop"},
-        },
-        prefix="data.",
-    )
-    prepared = prepare(config, task="translation", progress=console.is_terminal)
-    return distill(
+    return distill_sentences(
         plan.model,
-        prepared.folder,
-        out,
+        work,
+        valid_rows=HELD_OUT,
+        max_tokens=MAX_TOKENS,
         dtype=plan.dtype,
         threads=plan.threads,
         progress=console.is_terminal,

@@ -1,4 +1,4 @@
-"""Small fast models made of good slow ones."""
+"""Train small, fast students of large models."""
 
 from outrider.torch.compress.student.config import StudentConfig
 from outrider.torch.compress.student.run import train_student

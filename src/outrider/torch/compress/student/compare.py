@@ -1,4 +1,4 @@
-"""Teacher and student side by side: how well each translates, how large it is, how fast."""
+"""Compare teacher and student: translation scores, size and speed."""
 
 import random
 import tempfile
@@ -24,12 +24,12 @@ RESULT = "student.json"
 TITLE = "## Beside its teacher"
 BATCHES, SENTENCES = (1, 32), 64
 SHOWN = 50
-"""Sentences of the card, of all tests together."""
+"""Sentences in the card, over all tests."""
 SIDES = ("teacher", "student")
 
 
 class Test(NamedTuple):
-    """Sentences, and how people translated them."""
+    """A test set."""
 
     source: Path
     reference: Path
@@ -47,37 +47,39 @@ def compare(
     seed: int = 0,
     console: Console | None = None,
 ) -> dict[str, Any]:
-    """Score and time both, and write that beside the student (`student.json`) and into its card.
+    """Score and time both models; write the results to `student.json` and to the student's card.
 
-    Both are decoded greedily, in int8 where the native core is installed; time is taken on one
+    Both are decoded greedily, in int8 if the native core is installed; speed is measured on one
     thread.
 
     Args:
         teacher: The large model.
-        student: The small one, as it is shipped.
-        tests: By name; time is taken on sentences of the first.
-        seed: Chooses the sentences that the card shows.
-        console: Where to say what is going on.
+        student: The small model, as exported.
+        tests: Test sets by name; speed is measured on the first.
+        seed: Seed of the sentences in the card.
+        console: Where to report; by default nowhere.
     """
     files = {f"{name}_{side}": getattr(test, side) for name, test in tests.items()
              for side in ("source", "reference")}  # fmt: skip
-    path, about = student / RESULT, origin(student, **files)
+    path, source_info = student / RESULT, origin(student, **files)
     if path.is_file():
         before: dict[str, Any] = read_json(path, error=DataError)
-        if all(before.get(key) == about[key] for key in ("weights_sha256", "data")):
+        if all(before.get(key) == source_info[key] for key in ("weights_sha256", "data")):
             return before
     if console is not None:
         console.print("comparing the student with its teacher", highlight=False)
     dtype = choose_engine(None, None).dtype
     scores: dict[str, Any] = {}
     samples: list[tuple[str, ...]] = []
-    dice = random.Random(seed)
+    rng = random.Random(seed)
     for name, test in tests.items():
-        found, texts = _translate(dict(zip(SIDES, (teacher, student), strict=True)), test, dtype)
+        test_scores, texts = _translate(
+            dict(zip(SIDES, (teacher, student), strict=True)), test, dtype
+        )
         for side, prefix in (("student", ""), ("teacher", "teacher_")):
-            scores |= {f"{prefix}{name}_{key}": found[side][key] for key in ("bleu", "chrf")}
+            scores |= {f"{prefix}{name}_{key}": test_scores[side][key] for key in ("bleu", "chrf")}
         rows = list(zip(text_lines(test.source), texts["teacher"], texts["student"], strict=True))
-        samples += dice.sample(rows, min(len(rows), SHOWN // len(tests)))
+        samples += rng.sample(rows, min(len(rows), SHOWN // len(tests)))
     result = {
         "task": "student",
         **scores,
@@ -85,7 +87,7 @@ def compare(
         "teacher_megabytes": megabytes(teacher),
         "dtype": dtype,
         "speed": measure_speed(teacher, student, next(iter(tests.values()))),
-        **about,
+        **source_info,
     }
     write_json(path, result)
     _describe(student / "README.md", result, tests, samples)
@@ -95,12 +97,12 @@ def compare(
 def _translate(
     models: Mapping[str, Path], test: Test, dtype: str
 ) -> tuple[dict[str, dict[str, float]], dict[str, list[str]]]:
-    """Return what each scores, and what it said."""
+    """Return the scores and translations of each model."""
     scores, texts = {}, {}
     with tempfile.TemporaryDirectory() as working:
         for side, folder in models.items():
             output = Path(working, side)
-            found = evaluate_translation(
+            result = evaluate_translation(
                 folder,
                 source=test.source,
                 reference=test.reference,
@@ -110,19 +112,19 @@ def _translate(
                 dtype=dtype,
                 output=output,
             )
-            scores[side] = {key: round(found["scores"][key], 2) for key in ("bleu", "chrf")}
+            scores[side] = {key: round(result["scores"][key], 2) for key in ("bleu", "chrf")}
             texts[side] = output.read_text("utf-8").split("\n")[:-1]
     return scores, texts
 
 
 def megabytes(model: Path) -> float:
-    """Measure a folder, all files together."""
-    files = [one for one in model.rglob("*") if one.is_file()]
-    return round(sum(one.stat().st_size for one in files) / 1e6, 2)
+    """Return the size of a folder."""
+    files = [path for path in model.rglob("*") if path.is_file()]
+    return round(sum(path.stat().st_size for path in files) / 1e6, 2)
 
 
 def measure_speed(teacher: Path, student: Path, test: Test) -> list[dict[str, Any]]:
-    """Time both in turns: greedy, one thread."""
+    """Time both models alternately: greedy, one thread."""
     result = bench(
         {"teacher": teacher, "student": student},
         choose_lines(test.source, SENTENCES),
@@ -150,7 +152,7 @@ def _describe(
     tests: Mapping[str, Test],
     samples: list[tuple[str, ...]],
 ) -> None:
-    """Write a section of the card, in the place of an earlier one."""
+    """Write the comparison into the card, replacing an earlier one."""
     before = card.read_text(encoding="utf-8").split(TITLE)[0].rstrip() if card.is_file() else ""
     before = before.replace(UNSCORED, "See [Beside its teacher](#beside-its-teacher).")
     lines = [TITLE, "", *_score_lines(result, tests), "", *_speed_lines(result), ""]

@@ -1,4 +1,4 @@
-"""One YAML file describes one student: its teacher, the text, its shape, how it learns."""
+"""The YAML config of a student: teacher, text, shape and training."""
 
 from typing import Annotated, Any, Literal, Self
 
@@ -15,7 +15,7 @@ __all__ = ["CleanTranslations", "ShapeConfig", "StudentConfig", "TestConfig", "T
 
 
 def _as_mapping(value: Any) -> Any:
-    """Read one name, or a list of them, as files that are taken whole."""
+    """Convert a file name, or a list of them, to a mapping without limits."""
     if isinstance(value, str):
         value = [value]
     return dict.fromkeys(value) if isinstance(value, list | tuple) else value
@@ -31,25 +31,28 @@ class TranslateConfig(Config):
     """How the teacher translates the text."""
 
     strategy: Literal["greedy", "beam", "sample"] = "greedy"
-    """greedy is fastest and easiest to learn from; beam is a little better and far slower; sample
-    draws several and so needs consensus."""
+    """greedy is the fastest and easiest to learn from; beam is slightly better and much slower;
+    sample draws several texts and requires consensus.
+    """
     beams: int = Field(default=4, ge=1)
-    """With beam: sequences in flight for each sentence."""
+    """Beam width, with strategy beam."""
     temperature: float = Field(default=0.5, gt=0)
-    """With sample: how far the draws may stray."""
+    """Temperature, with strategy sample."""
     consensus: int | None = Field(default=None, ge=2)
-    """Of so many beams, or drawn texts, take the one that the others are most like (by chrF), and
-    not the likeliest."""
+    """Number of beams or samples from which to take the text most similar to the others (by chrF)
+    instead of the most probable.
+    """
     min_score: float | None = Field(default=None, le=0)
-    """Leave out translations whose tokens have a lower mean log-probability: what the teacher was
-    not sure of itself. -1.5 is about one chance in four and a half for each token."""
+    """Drop translations with a lower mean log-probability per token, of which the teacher is
+    unsure. -1.5 is a probability of about 0.22 per token.
+    """
     dtype: str = "auto"
-    """int8 on the native core, float32, bfloat16 or float16; auto takes the fastest there is."""
+    """int8 on the native core, float32, bfloat16 or float16; auto takes the fastest available."""
 
     @model_validator(mode="after")
     def _several(self) -> Self:
         if self.strategy == "sample" and self.consensus is None:
-            raise ConfigError("translate.consensus", "is required to choose one of several draws")
+            raise ConfigError("translate.consensus", "is required to choose one of several samples")
         if self.strategy == "greedy" and self.consensus is not None:
             raise ConfigError("translate.consensus", "greedy finds one text; use beam or sample")
         if self.strategy == "beam" and (self.consensus or 0) > self.beams:
@@ -59,126 +62,138 @@ class TranslateConfig(Config):
 
     @property
     def options(self) -> dict[str, Any]:
-        """What `distill` is told."""
-        found: dict[str, Any] = {"strategy": self.strategy}
+        """Decode options for `distill`."""
+        options: dict[str, Any] = {"strategy": self.strategy}
         if self.strategy == "beam":
-            found |= {"beams": self.beams}
+            options |= {"beams": self.beams}
         if self.strategy == "sample":
-            found |= {"temperature": self.temperature, "candidates": self.consensus}
+            options |= {"temperature": self.temperature, "candidates": self.consensus}
         if self.consensus is not None:
-            found |= {"n_best": self.consensus, "consensus": True}
+            options |= {"n_best": self.consensus, "consensus": True}
         if self.min_score is not None:
-            found |= {"min_score": self.min_score}
-        return found
+            options |= {"min_score": self.min_score}
+        return options
 
 
 class CleanTranslations(CleanConfig):
-    """Which translations are left out: those that are too long, say too little, say it over and
-    over, or are no more than the source again."""
+    """Which translations are dropped: too long, too short, repetitive, or equal to the source."""
 
     on_bad_text: Literal["error", "drop"] = "drop"
-    """What the teacher says that is no text, such as a NUL byte: drop it, or stop."""
+    """Translations with invalid characters, such as a NUL byte: drop them, or stop."""
     max_tokens: int = Field(default=128, ge=1)
     """Longest side kept, in tokens."""
     drop_equal: bool = True
-    """Drop sentences that the teacher only repeats."""
+    """Drop translations equal to their source."""
     max_repeats: int | None = Field(default=4, ge=1)
-    """Most times that a translation may say the same few words in a row, unless the source does."""
+    """Maximum consecutive repetitions of a phrase in a translation, unless the source repeats more.
+    """
 
 
 class ShapeConfig(Config):
-    """What the student keeps of its teacher."""
+    """Size of the student relative to its teacher."""
 
     encoder: LayerCount | Numbers | None = None
-    """Layers of the encoder, counted from 0, in this order; or how many, those missed least on the
-    validation pairs; null for all."""
+    """Layers of the encoder, counted from 0, in this order; or their number, keeping those whose
+    removal increases the validation loss most; null for all.
+    """
     decoder: LayerCount | Numbers | None = None
     """Layers of the decoder, likewise."""
     feedforward: int | None = Field(default=None, ge=1)
-    """Inner units of every feed-forward, those that others cannot stand in for; null for all."""
+    """Inner units of every feed-forward, keeping those that the others cannot replace; null for
+    all.
+    """
     words: int | None = Field(default=None, ge=8)
-    """Words of each side, the commonest of the text and all letters of the source; null for all."""
+    """Tokens of each side: the most frequent of the text, and all characters of the source; null
+    for all.
+    """
     int4: tuple[Literal["embeddings", "feedforward"], ...] = ()
-    """Parts that are 4 bits on disk, where the others are int8: the tables of words are rounded
-    before the student learns and then let be, feed-forwards afterwards."""
+    """Parts stored in 4 bits instead of int8: embeddings are rounded and frozen before training,
+    feed-forwards are rounded after it.
+    """
     positions: int | None = Field(default=None, ge=1)
-    """Most tokens of a text; null for as many as the teacher's."""
+    """Maximum tokens of a text; null for the teacher's."""
     freeze: tuple[str, ...] | None = None
-    """Parts that do not learn: embeddings, source_embeddings, encoder, decoder, head, or one layer
-    (encoder.0)."""
+    """Frozen parts: embeddings, source_embeddings, encoder, decoder, head, or one layer
+    (encoder.0).
+    """
 
 
 class TestConfig(Config):
-    """Sentences, and how people translated them."""
+    """A test set."""
 
     source: str
-    """One sentence a line, plain or .gz."""
+    """One sentence per line, plain or .gz."""
     reference: str
-    """Their translations, line by line."""
+    """Its translations, line by line."""
     tokenize: Annotated[str, AfterValidator(check_tokenizer)] = "auto"
-    """SacreBLEU's tokenizer; auto takes the one for the script of the references."""
+    """SacreBLEU's tokenizer; auto takes that of the references' script."""
     split: bool | None = None
-    """Translate a line sentence by sentence; null for as the model asks."""
+    """Translate a line sentence by sentence; null for the model's default."""
 
 
 class StudentConfig(Config):
-    """A small model that learns from what a large one says."""
+    """A small model that is trained on translations of a large one."""
 
     name: str
-    """What the student is called, for example in its card."""
+    """Name of the student, for example in its card."""
     folder: str
-    """Where everything is written; the student lies in `model` inside it."""
+    """Output folder; the trained student is in its `model`."""
     work: str | None = None
-    """Where the teacher's translations are kept, which several students may share; by default
-    `work` in the folder."""
+    """Folder of the teacher's translations, which students may share; by default `work` in the
+    folder.
+    """
     teacher: str | EndpointConfig
-    """Model folder, `.argosmodel` file or Hub name: any that translates and that Outrider reads. Or
-    the address of a server, `{url: ..., model: ...}`; the student then needs a `start`."""
+    """Model folder, `.argosmodel` file or Hub name of any translation model Outrider reads. Or the
+    address of a server, `{url: ..., model: ...}`; the student then needs a `start`.
+    """
     start: str | None = None
-    """What the student begins as, if not as its teacher: a model folder, `.argosmodel` file or Hub
-    name; for example an earlier student, to go on with."""
+    """Model the student starts from, if not its teacher: a model folder, `.argosmodel` file or Hub
+    name, for example an earlier student.
+    """
     text: Text
     """Files in the source language, plain or .gz, whose lines are split into sentences: a list, or
-    for each file how many of its first sentences are taken, null for all."""
+    a mapping from file to the number of its first sentences to use, null for all.
+    """
     root: str | None = None
-    """Folder that relative files start from; `$NAME` is read from the environment."""
+    """Base folder of relative files; `$NAME` is read from the environment."""
     sentences: int | None = Field(default=None, ge=1)
-    """Take so many of all these, spread evenly; null for all."""
+    """Number of sentences to use, evenly spaced over the text; null for all."""
     valid_rows: int = Field(default=500, ge=1)
-    """Sentences that are held out, to see how it learns."""
+    """Held-out sentences, for validation."""
     seed: int = Field(default=0, ge=0, lt=1 << 32)
-    """Of the order of the data and dropout."""
+    """Seed of the data order and dropout."""
     attribution: str | None = None
     """Origin and licence of teacher and text, for the model card."""
     translate: TranslateConfig = TranslateConfig()
     """How the teacher translates."""
     clean: CleanTranslations = CleanTranslations()
-    """Which of its translations are left out."""
+    """Which translations are dropped."""
     shape: ShapeConfig = ShapeConfig()
-    """What the student keeps of its teacher."""
+    """Size of the student relative to its teacher."""
     word_level: float = Field(default=0.0, ge=0, le=1)
-    """Share of the teacher's probability of every word in what is learnt; the rest is the text it
-    wrote. The teacher then runs along, which takes about half the time again."""
+    """Weight of the teacher's token probabilities in the loss; the rest is the text it wrote. The
+    teacher runs in every update, which takes about half as long again.
+    """
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """While it learns. A student that sees a sentence once or twice learns none by heart."""
+    """Dropout in training. A student that sees a sentence once or twice does not overfit."""
     train: TrainConfig = TrainConfig()
-    """How it learns."""
+    """Training."""
     tests: dict[Annotated[str, Field(pattern="^[a-z][a-z0-9_]*$")], TestConfig] = Field(
         default_factory=dict
     )
-    """Test sets by name, on which teacher and student are compared in the end; sentences of the
-    first are timed."""
+    """Test sets by name, on which teacher and student are compared; speed is measured on the first.
+    """
 
     @model_validator(mode="after")
     def _one_teacher(self) -> Self:
         if self.start is None and isinstance(self.teacher, EndpointConfig):
-            raise ConfigError("start", "is required: a teacher behind an address has no layers")
+            raise ConfigError("start", "is required: a remote teacher has no layers to start from")
         if self.tests and isinstance(self.teacher, EndpointConfig):
-            message = "a teacher behind an address is not measured; use outrider evaluate instead"
+            message = "a remote teacher is not measured; use outrider evaluate instead"
             raise ConfigError("tests", message)
         if self.word_level and isinstance(self.teacher, EndpointConfig):
-            message = "needs a teacher that runs here; one behind an address says only its text"
+            message = "needs a local teacher; a remote one returns only its text"
             raise ConfigError("word_level", message)
         if self.train.teacher is not None:
-            raise ConfigError("train.teacher", "is the teacher of the student; set word_level")
+            raise ConfigError("train.teacher", "is set by word_level; set that instead")
         return self

@@ -1,7 +1,7 @@
-"""A teacher behind an OpenAI-shaped address: any server that answers `/chat/completions`.
+"""A remote teacher: any server with OpenAI's `/chat/completions`.
 
-Sentences are asked for side by side, and their answers kept in files of some hundred, each whole or
-not there: a run that was killed asks again only for what is missing.
+Sentences are sent in parallel. Answers are written in files of some hundred, each atomically, so a
+resumed run requests only the missing ones.
 """
 
 import http.client
@@ -23,34 +23,33 @@ from outrider.data.progress import show_stages
 from outrider.errors import ConfigError, ResourceError
 from outrider.files import write_text
 
-__all__ = ["EndpointConfig", "ask_all"]
+__all__ = ["EndpointConfig", "translate_remotely"]
 
 BLOCK = 256
-"""Answers of one file."""
-TRIES, PATIENCE = 6, 60.0
-"""How often a question is asked, and the most seconds waited in between."""
+"""Answers per file."""
+TRIES, MAX_WAIT = 6, 60.0
+"""Attempts per request, and the maximum seconds to wait in between."""
 BUSY = (408, 409, 429, 500, 502, 503, 504)
 LONGEST_ANSWER = 1 << 20
 
 
 class EndpointConfig(Config):
-    """A teacher that is asked over HTTP."""
+    """A teacher behind an HTTP API."""
 
     url: str
     """Address up to `/v1`, such as `http://teacher.example/v1`."""
     model: str
-    """What the server calls the model."""
+    """Name of the model on the server."""
     prompt: str = "Translate into English. Answer with the translation alone.\n\n{text}"
-    """What it is told; `{text}` stands for the sentence."""
+    """Prompt; `{text}` is replaced by the sentence."""
     key: str = "OPENAI_API_KEY"
-    """Environment variable that holds the key, if one is needed; the key itself is never written
-    down."""
+    """Environment variable of the API key, if the server needs one; the key is never stored."""
     at_once: int = Field(default=8, ge=1, le=1024)
-    """Questions on their way at the same time."""
+    """Concurrent requests."""
     max_tokens: int = Field(default=512, ge=1)
-    """Most tokens of an answer."""
+    """Maximum tokens of an answer."""
     timeout: float = Field(default=120.0, gt=0)
-    """Seconds to wait for one."""
+    """Seconds to wait for an answer."""
 
     @field_validator("url")
     @classmethod
@@ -64,26 +63,28 @@ class EndpointConfig(Config):
     @classmethod
     def _has_text(cls, prompt: str) -> str:
         if "{text}" not in prompt:
-            raise ValueError("{text} is missing, which stands for the sentence")
+            raise ValueError("{text} is missing, which is replaced by the sentence")
         return prompt
 
 
-def ask_all(config: EndpointConfig, sentences: Path, out: Path, *, progress: bool) -> list[Path]:
-    """Let the teacher translate a file line by line; return files of pairs (.jsonl)."""
+def translate_remotely(
+    config: EndpointConfig, sentences: Path, out: Path, *, progress: bool
+) -> list[Path]:
+    """Translate a file line by line with the server; return files of pairs (.jsonl)."""
     out.mkdir(parents=True, exist_ok=True)
     written = []
     with sentences.open(encoding="utf-8") as lines:
         count = sum(1 for _ in lines)
     with (
         sentences.open(encoding="utf-8") as lines,
-        _asking(config.at_once) as pool,
+        _worker_pool(config.at_once) as pool,
         show_stages(progress) as stages,
     ):
         advance = stages.start("ask the teacher", count)
         for number, block in enumerate(_blocks(lines)):
             path = out / f"{number:06d}.jsonl"
             if not path.is_file():
-                answers = list(pool.map(lambda text: _ask(config, text), block))
+                answers = list(pool.map(lambda text: _translate(config, text), block))
                 records = (
                     json.dumps({"source": source, "target": target}, ensure_ascii=False)
                     for source, target in zip(block, answers, strict=True)
@@ -96,8 +97,8 @@ def ask_all(config: EndpointConfig, sentences: Path, out: Path, *, progress: boo
 
 
 @contextmanager
-def _asking(at_once: int) -> Iterator[ThreadPoolExecutor]:
-    """Ask side by side; after an error, or Ctrl-C, nothing more is asked."""
+def _worker_pool(at_once: int) -> Iterator[ThreadPoolExecutor]:
+    """A thread pool that drops pending requests after an error or Ctrl-C."""
     pool = ThreadPoolExecutor(at_once)
     try:
         yield pool
@@ -111,62 +112,63 @@ def _blocks(lines: Iterator[str]) -> Iterator[list[str]]:
         yield block
 
 
-def _ask(config: EndpointConfig, text: str) -> str:
-    """Return the answer, on one line; ask again where the server is busy."""
+def _translate(config: EndpointConfig, text: str) -> str:
+    """Return the answer on one line; retries while the server is busy."""
     for attempt in range(1, TRIES + 1):
-        wait = min(PATIENCE, 2.0**attempt / 2)
+        wait = min(MAX_WAIT, 2.0**attempt / 2)
         try:
-            status, reply, asked = _post(config, text)
+            status, reply, retry_after = _post(config, text)
         except (OSError, http.client.HTTPException) as error:
             if attempt == TRIES:
-                raise ResourceError(f"{config.url}: {error}; is the server there?") from None
+                raise ResourceError(f"{config.url}: {error}; is the server running?") from error
         else:
             if status == 200:
                 return " ".join(_content(config, reply).split())
             if status not in BUSY or attempt == TRIES:
-                said = " ".join(reply.decode("utf-8", "replace").split())[:300]
-                raise ResourceError(f"{config.url}: answered {status}: {said}")
-            wait = min(PATIENCE, asked or wait)
+                body = " ".join(reply.decode("utf-8", "replace").split())[:300]
+                raise ResourceError(f"{config.url}: answered {status}: {body}")
+            wait = min(MAX_WAIT, retry_after or wait)
         time.sleep(wait)
     raise AssertionError
 
 
 def _post(config: EndpointConfig, text: str) -> tuple[int, bytes, float | None]:
-    """Ask once; return the status, the answer, and how long the server asks to be left alone."""
+    """Send one request; return the status, the body and the Retry-After seconds."""
     parts = urlsplit(config.url)
     assert parts.hostname is not None
-    kind = http.client.HTTPSConnection if parts.scheme == "https" else http.client.HTTPConnection
-    connection = kind(parts.hostname, parts.port, timeout=config.timeout)
+    https = parts.scheme == "https"
+    connect = http.client.HTTPSConnection if https else http.client.HTTPConnection
+    connection = connect(parts.hostname, parts.port, timeout=config.timeout)
     headers = {"Content-Type": "application/json"}
     if key := os.environ.get(config.key):
         headers["Authorization"] = f"Bearer {key}"
-    question = {
+    request = {
         "model": config.model,
         "messages": [{"role": "user", "content": config.prompt.replace("{text}", text)}],
         "temperature": 0,
         "max_tokens": config.max_tokens,
     }
     try:
-        connection.request("POST", f"{parts.path}/chat/completions", json.dumps(question), headers)
+        connection.request("POST", f"{parts.path}/chat/completions", json.dumps(request), headers)
         answer = connection.getresponse()
-        later = answer.getheader("Retry-After", "")
+        retry_after = answer.getheader("Retry-After", "")
         return (
             answer.status,
             answer.read(LONGEST_ANSWER),
-            float(later) if later.isdigit() else None,
+            float(retry_after) if retry_after.isdigit() else None,
         )
     finally:
         connection.close()
 
 
 def _content(config: EndpointConfig, reply: bytes) -> str:
-    """Read the text of an answer; none where the model did not come to its end."""
+    """Return the text of an answer; "" if it was cut at the token limit."""
     try:
         (choice, *_) = json.loads(reply)["choices"]
         content: Any = choice["message"]["content"]
         if not isinstance(content, str):
             raise TypeError
-    except (ValueError, KeyError, TypeError, RecursionError):
-        message = "expected choices[0].message.content, as OpenAI's servers answer"
-        raise ConfigError("teacher.url", f"{config.url} answers otherwise; {message}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        message = "expected choices[0].message.content, as in OpenAI's API"
+        raise ConfigError("teacher.url", f"{config.url}: unknown response; {message}") from error
     return "" if choice.get("finish_reason") == "length" else content

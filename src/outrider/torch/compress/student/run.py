@@ -1,7 +1,4 @@
-"""From a teacher and text to a student: translate, shrink, train; each stage is kept once done.
-
-The student as it is shipped: int8, some of it int4, with card and tokenizer.
-"""
+"""Train a student in stages: translate, shrink, train, export to int8; finished stages are kept."""
 
 import shutil
 from collections.abc import Collection, Iterator
@@ -34,30 +31,30 @@ __all__ = ["train_student", "write_small"]
 def write_small(
     model: Path, out: Path, int4: Collection[str], pairs: Path, console: Console
 ) -> Path:
-    """Write a model in few bits, unless that was done.
+    """Export a model in int8 and int4, unless that was done.
 
     Args:
         model: The trained student, in float32.
         out: The folder to write.
         int4: Which parts are int4.
-        pairs: Prepared pairs in its words, for feed-forwards to be rounded on.
-        console: Where to say what that costs.
+        pairs: Prepared pairs in its vocabulary, for rounding feed-forwards.
+        console: Where to report the rounding errors.
     """
-    record = out.with_suffix(".json")
-    made = {"weights": weights_of(model), "int4": sorted(int4)}
-    if out.is_dir() and record.is_file() and read_json(record, error=DataError) == made:
+    path = out.with_suffix(".json")
+    record = {"weights": weights_of(model), "int4": sorted(int4)}
+    if out.is_dir() and path.is_file() and read_json(path, error=DataError) == record:
         return out
     rounded = out.with_name("rounded")
     for old in (out, rounded):
         shutil.rmtree(old, ignore_errors=True)
     if FEEDFORWARD in int4:
         shrink(model, rounded, int4=[FEEDFORWARD], data=pairs, console=console)
-        for path in model.iterdir():
-            if path.is_file() and not (rounded / path.name).exists():
-                shutil.copyfile(path, rounded / path.name)
+        for file in model.iterdir():
+            if file.is_file() and not (rounded / file.name).exists():
+                shutil.copyfile(file, rounded / file.name)
     export_copy(rounded if rounded.is_dir() else model, out, dtype="int8", int4=int4)
     shutil.rmtree(rounded, ignore_errors=True)
-    write_json(record, made)
+    write_json(path, record)
     return out
 
 
@@ -67,7 +64,7 @@ START, TEACHER, PAIRS = "start", "teacher", "pairs"
 def train_student(
     config: StudentConfig, *, threads: int | None = None, console: Console | None = None
 ) -> Path:
-    """Train a student to its end and return its folder in int8, which is what is used and shipped.
+    """Train a student and return its folder in int8.
 
     Args:
         config: The student; `outrider.config.load_config(StudentConfig, path)` reads one.
@@ -78,24 +75,24 @@ def train_student(
     folder = Path(config.folder)
     work = folder / "work" if config.work is None else Path(config.work)
     tests = _tests(config)
-    with _alone(work):
+    with _locked(work):
         translated = translate(config, work, threads=threads, console=console)
-    with _alone(folder):
+    with _locked(folder):
         _shrink(config, folder, translated, console)
     model = train_run(_run(config, folder, translated), console=console)
-    with _alone(folder):
+    with _locked(folder):
         small = write_small(model, folder / "small", config.shape.int4, folder / PAIRS, console)
     if tests:
-        assert isinstance(config.teacher, str), "others have no tests"
+        assert isinstance(config.teacher, str), "a remote teacher has no tests"
         compare(model_folder(config.teacher), small, tests, seed=config.seed, console=console)
     return small
 
 
 @contextmanager
-def _alone(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Iterator[None]:
     """Keep other processes out of a folder."""
     folder.mkdir(parents=True, exist_ok=True)
-    busy = DataError(f"{folder}: another process is at work there; wait for it")
+    busy = DataError(f"{folder}: another process is using it; wait for it")
     with locked(folder / ".student.lock", busy):
         yield
 
@@ -103,22 +100,22 @@ def _alone(folder: Path) -> Iterator[None]:
 def _shrink(
     config: StudentConfig, folder: Path, translated: Translations, console: Console
 ) -> None:
-    """Write what the student starts from and, if it is asked for every word, its teacher."""
+    """Write the model the student starts from and, for word-level distillation, its teacher."""
     shape, words = config.shape, config.shape.words
-    asked, path = shape.model_dump(mode="json"), folder / "shape.json"
-    if path.is_file() and read_json(path, error=DataError) != asked:
+    values, path = shape.model_dump(mode="json"), folder / "shape.json"
+    if path.is_file() and read_json(path, error=DataError) != values:
         work = translated.train[0].parent.parent
         fix = f"choose another folder (work: {work} keeps the translations)"
-        raise DataError(f"{path}: was begun with another shape; {fix}")
+        raise DataError(f"{path}: was started with another shape; {fix}")
     if (folder / START).is_dir() and (not config.word_level or (folder / TEACHER).is_dir()):
         return
     sides = {"encoder": shape.encoder, "decoder": shape.decoder}
     layers = {side: kept for side, kept in sides.items() if kept is not None}
     numbers = (words, shape.feedforward, *layers.values())
-    counted = any(isinstance(number, int) for number in numbers)
-    data = _counted(config, folder, translated).folder if counted else None
+    needs_data = any(isinstance(number, int) for number in numbers)
+    data = _prepare(config, folder, translated).folder if needs_data else None
     if not (folder / START).is_dir():
-        with _under_shape():
+        with _shape_keys():
             shrink(
                 _start(config),
                 folder / START,
@@ -130,27 +127,27 @@ def _shrink(
                 data=data,
                 console=console,
             )
-    write_json(path, asked)
+    write_json(path, values)
     if config.word_level and not (folder / TEACHER).is_dir():
-        assert isinstance(config.teacher, str), "others say no probabilities"
+        assert isinstance(config.teacher, str), "a remote teacher gives no probabilities"
         cut = words is not None or config.start is not None
         like = folder / START if cut else None
         try:
             shrink(config.teacher, folder / TEACHER, like=like, positions=shape.positions)
         except ConfigError as error:
-            message = f"the teacher and what the student begins as do not go together: {error}"
-            raise ConfigError("word_level", message) from None
+            message = f"the teacher and the student's start do not match: {error}"
+            raise ConfigError("word_level", message) from error
 
 
 def _start(config: StudentConfig) -> str:
-    """Name what the student begins as."""
+    """Return the model the student starts from."""
     start = config.start or config.teacher
     assert isinstance(start, str)
     return start
 
 
-def _counted(config: StudentConfig, folder: Path, translated: Translations) -> Prepared:
-    """Return the translations in words of what the student begins as."""
+def _prepare(config: StudentConfig, folder: Path, translated: Translations) -> Prepared:
+    """Prepare the translations with the tokenizer of the student's start."""
     if config.start is None and translated.prepared is not None:
         return translated.prepared
     values = {
@@ -163,17 +160,17 @@ def _counted(config: StudentConfig, folder: Path, translated: Translations) -> P
 
 
 @contextmanager
-def _under_shape() -> Iterator[None]:
-    """Say under which key of `shape` stands what cannot be."""
+def _shape_keys() -> Iterator[None]:
+    """Prefix an error with its key in `shape`."""
     try:
         yield
     except ConfigError as error:
         key = error.key.removeprefix("keep_layers.")
-        raise ConfigError(f"shape.{key}", str(error).removeprefix(f"{error.key}: ")) from None
+        raise ConfigError(f"shape.{key}", str(error).removeprefix(f"{error.key}: ")) from error
 
 
 def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunConfig:
-    """Describe the training: the teacher's text, cut by the student's own tokenizer."""
+    """Return the training run: the teacher's text, encoded by the student's tokenizer."""
     rounded = [part for part in config.shape.int4 if part == EMBEDDINGS]
     freeze = {*(config.shape.freeze or ()), *rounded}
     train = config.train.model_dump(mode="json")
@@ -204,13 +201,13 @@ def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunCo
 
 
 def _tests(config: StudentConfig) -> dict[str, Test]:
-    """Find the test sets, before hours are spent."""
-    root, found = corpus_root(config), {}
+    """Check and return the test sets, before the first stage."""
+    root, tests = corpus_root(config), {}
     for name, test in config.tests.items():
         source, reference = root.path(test.source), root.path(test.reference)
         counts = [len(text_lines(path)) for path in (source, reference)]
         if counts[0] != counts[1]:
             message = f"{source} has {counts[0]} lines and {reference} {counts[1]}"
             raise ConfigError(f"tests.{name}.reference", f"{message}; line n translates line n")
-        found[name] = Test(source, reference, test.tokenize, test.split)
-    return found
+        tests[name] = Test(source, reference, test.tokenize, test.split)
+    return tests

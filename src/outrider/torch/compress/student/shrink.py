@@ -1,20 +1,16 @@
-"""A smaller model of a larger one: some of its layers and units, and the words its texts need;
-the same in the other direction, if that is asked for.
+"""Make a model smaller: fewer layers, units, tokens or positions, int4, or reversed.
 
-Nothing is learnt here. What is left out is missed until the model is trained again, which
-`model.start` does; what is kept computes what it did.
+Nothing is trained. Kept parts compute what they did; `model.start` trains the model further.
 
-Which layers a model can do without: the one missed least is left out, then the next.
-
-What a layer is worth depends on those beside it and on the language, so it is not guessed but
-tried: on pairs that the model should find likely, and without any training.
+Layers are removed greedily: the one whose removal increases the loss on validation pairs least,
+then the next. Each removal is measured, as the importance of a layer depends on the other layers
+and on the language.
 """
 
 from collections.abc import Collection, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 
-import numpy as np
 import torch
 from rich.console import Console
 from transformers.utils import logging as transformers_logging
@@ -40,14 +36,14 @@ from outrider.torch.compress.student.narrow import draw, input_moments, narrow, 
 from outrider.torch.models import Seq2Seq, load_model
 from outrider.torch.models.reshape import Layers, keep_layers, keep_positions, keep_tokens, rebuild
 from outrider.torch.models.reshape import reverse as reverse_model
-from outrider.torch.training.batches import valid_batches
+from outrider.torch.training.batches import count_tokens, valid_batches
 from outrider.torch.training.objectives.base import Inputs
 from outrider.torch.training.objectives.translation import TranslationObjective
 
 __all__ = ["choose_layers", "shrink"]
 
 BATCHES, TOKENS = 4, 1024
-"""What a choice is tried on: validation pairs, in batches of so many tokens."""
+"""Batches of validation pairs, and tokens per batch, on which removals are measured."""
 
 
 def choose_layers(
@@ -57,13 +53,13 @@ def choose_layers(
     *,
     console: Console | None = None,
 ) -> Layers:
-    """Return for each side that is named which of its layers stay, so many.
+    """Return the layers to keep of each side in `counts`.
 
     Args:
         model: The whole model.
-        prepared: Pairs in its words, with validation pairs.
-        counts: Layers of `encoder` and `decoder` that stay.
-        console: Where to say what goes, and what it costs; by default nowhere.
+        prepared: Pairs in its vocabulary, with a validation set.
+        counts: Number of layers of `encoder` and `decoder` to keep.
+        console: Where to report each removal; by default nowhere.
     """
     console = console or Console(quiet=True)
     config = model.config
@@ -83,27 +79,27 @@ def choose_layers(
     for side, count in counts.items():
         while len(kept[side]) > count:
             tries = {
-                layer: {**kept, side: [one for one in kept[side] if one != layer]}
+                layer: {**kept, side: [other for other in kept[side] if other != layer]}
                 for layer in kept[side]
             }
             losses = {
                 layer: _loss(keep_layers(model, tried), batches) for layer, tried in tries.items()
             }
-            spared = min(losses, key=losses.__getitem__)
-            kept = tries[spared]
-            console.print(f"without layer {spared} of the {side}: loss {losses[spared]:.3f}")
+            removed = min(losses, key=losses.__getitem__)
+            kept = tries[removed]
+            console.print(f"without layer {removed} of the {side}: loss {losses[removed]:.3f}")
     return kept
 
 
 @torch.inference_mode()
 def _loss(model: Seq2Seq, batches: Sequence[Inputs]) -> float:
-    """Return the mean loss of a token of the pairs."""
+    """Return the mean loss per token of the pairs."""
     objective, was_training = TranslationObjective(), model.training
     model.eval()
-    losses = (objective.loss(model, one, divisor=1.0, smoothing=0.0) for one in batches)
+    losses = (objective.loss(model, batch, divisor=1.0, smoothing=0.0) for batch in batches)
     nats = sum(float(loss) for loss in losses)
     model.train(was_training)
-    return nats / sum(objective.count(one) for one in batches)
+    return nats / sum(objective.count(batch) for batch in batches)
 
 
 def shrink(
@@ -120,24 +116,23 @@ def shrink(
     data: str | Path | None = None,
     console: Console | None = None,
 ) -> Path:
-    """Write a model folder with less in it.
+    """Write a smaller model folder.
 
     Args:
         model: A model folder, an `.argosmodel` file or a Hub name; an encoder-decoder.
         out: The folder to write.
-        layers: Which layers of `encoder` and `decoder` stay, or how many: then those without which
-            the model would find validation pairs of `data` least likely. All of a side that is not
-            named.
-        feedforward: How many inner units of each feed-forward stay; what was made of the others is
-            made of these as well as can be.
-        words: How many words of each side stay.
-        like: A model folder whose words stay instead, with its numbers for them.
-        int4: Parts that are rounded to 4 bits: `embeddings`, the tables of words; `feedforward`,
-            whose rounding is made up for as well as can be.
-        positions: How many tokens a text may have.
-        reverse: Whether it is to read what it wrote, and write what it read; it has to learn that.
-        data: A prepared folder of this model's tokenizer whose texts say which layers, units and
-            words those are, and what rounding changes; what `outrider distill` writes.
+        layers: Layers of `encoder` and `decoder` to keep, or their number: then those whose
+            removal increases the loss on validation pairs of `data` most. By default all.
+        feedforward: Inner units of each feed-forward to keep; their weights are adjusted to
+            replace the others.
+        words: Number of tokens of each side to keep.
+        like: A model folder whose vocabulary to use instead.
+        int4: Parts to round to 4 bits: `embeddings`; `feedforward`, whose weights are adjusted
+            to compensate the rounding.
+        positions: Maximum tokens of a text.
+        reverse: Swap source and target side; the model has to be trained for that.
+        data: A prepared folder with this model's tokenizer (as written by `outrider distill`),
+            from which layers, units and tokens are chosen and rounding is compensated.
         console: Where to report; by default nowhere.
     """
     out = Path(out)
@@ -150,20 +145,20 @@ def shrink(
     which = [name for name, number in numbers.items() if number is not None]
     check_parts(int4)
     if data is None and which:
-        raise ConfigError("data", f"is missing: a number alone does not say which {which[0]} stay")
+        raise ConfigError("data", f"is required to choose which {which[0]} to keep")
     if data is None and FEEDFORWARD in int4:
-        raise ConfigError("data", "is missing: it says what rounding feed-forwards changes")
+        raise ConfigError("data", "is required to round feed-forwards")
     if data is not None and not which and FEEDFORWARD not in int4:
-        raise ConfigError("words", "is missing: without it, data changes nothing")
+        raise ConfigError("words", "is missing: without it, data has no effect")
     if words is not None and FEEDFORWARD in int4:
-        message = "feedforward is rounded on texts in the words that are left: shrink twice"
+        message = "feedforward is rounded after words are removed: run shrink twice"
         raise ConfigError("int4", message)
     if like is not None and words is not None:
-        raise ConfigError("words", "is those of the other model; leave out words or like")
+        raise ConfigError("words", "has no effect with like; leave out one of them")
     folder = model_folder(model)
     loaded, tokenizer = load_model(folder), load_tokenizer(folder)
     if not isinstance(loaded, Seq2Seq):
-        raise ModelError(f"{folder}: is a language model; shrink takes one that translates")
+        raise ModelError(f"{folder}: is a language model; shrink needs a translation model")
     if named:
         loaded = keep_layers(loaded, named)
     if positions is not None:
@@ -181,7 +176,9 @@ def shrink(
             moments = input_moments(loaded, draw(loaded, prepared))
             loaded = round_feedforwards(loaded, moments, console=console)
         if words is not None:
-            sides = [_count(prepared, side, tokenizer.vocab_size) for side in ("source", "target")]
+            sides = [
+                count_tokens(prepared, f"{side}_ids").tolist() for side in ("source", "target")
+            ]
             cut = cut_tokenizer(tokenizer, *sides, words=words)
             loaded, tokenizer = _keep_words(loaded, tokenizer, cut), cut.tokenizer
     if like is not None:
@@ -199,13 +196,13 @@ def shrink(
 
 
 def _keep_words(model: Seq2Seq, tokenizer: Tokenizer, cut: Cut) -> Seq2Seq:
-    """Leave out all rows of words but those of `cut`."""
-    extra = range(tokenizer.vocab_size, model.config.vocab_size)  # rows that are no words
+    """Remove all embedding rows except those of `cut`."""
+    extra = range(tokenizer.vocab_size, model.config.vocab_size)  # rows without a token
     return keep_tokens(model, [*cut.source, *extra], [*cut.target, *extra])
 
 
 def _round_tables(model: Seq2Seq) -> Seq2Seq:
-    """Round the tables of words to what a file of 4 bits holds."""
+    """Round the embedding tables to 4 bits."""
     weights = dict(model.state_dict())
     for name in TABLES:
         if name in weights:
@@ -213,12 +210,3 @@ def _round_tables(model: Seq2Seq) -> Seq2Seq:
             check_width(name, array.shape[1])
             weights[name] = torch.from_numpy(Weight(INT4, *int4_groups(array)).as_float32())
     return rebuild(model, weights)
-
-
-def _count(prepared: Prepared, side: str, words: int) -> Sequence[int]:
-    """Count how often each word occurs in the training text."""
-    reader, count_V = prepared.reader("train"), np.zeros(words, np.int64)
-    for block in range(len(reader.block_rows)):
-        count_V += np.bincount(reader.ids(block, f"{side}_ids").flat, minlength=words)
-    counted: list[int] = count_V.tolist()
-    return counted

@@ -1,4 +1,4 @@
-"""What a teacher says to text: planned, asked for, kept."""
+"""The teacher's translations of the text."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -8,40 +8,44 @@ from typing import Any, Self
 
 from rich.console import Console
 
-from outrider.config import build_config
 from outrider.data.config import PrepareConfig
-from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import DataError
-from outrider.files import read_json, write_json
+from outrider.files import write_json
 from outrider.files.hub import model_folder
 from outrider.formats.folder import weights_of
-from outrider.jobs.distill import distill
-from outrider.torch.compress.accelerate.plan import probe, read_sentences, sample, write_sample
+from outrider.torch.compress.accelerate.plan import (
+    distill_sentences,
+    probe,
+    read_plan,
+    read_sentences,
+    sample,
+    write_sample,
+)
 from outrider.torch.compress.student.config import StudentConfig
-from outrider.torch.compress.student.endpoint import EndpointConfig, ask_all
+from outrider.torch.compress.student.endpoint import EndpointConfig, translate_remotely
 
 __all__ = ["Translations", "corpus_root", "translate"]
 
 PLAN = "plan.json"
 PROBED = 48
-"""Sentences that are translated to see how fast that is."""
+"""Sentences translated to measure the speed."""
 
 
 @dataclass(frozen=True)
 class Translations:
-    """What the teacher said."""
+    """Files of the teacher's translations."""
 
     train: list[Path]
     """Files of pairs."""
     valid: list[Path]
-    """Those that are held out; none where some of `train` are yet to be."""
+    """Held-out pairs; empty if they are to be split off `train`."""
     prepared: Prepared | None = None
-    """The same in tokens of the teacher, where it has any."""
+    """The same pairs as tokens of the teacher, if the teacher is local."""
 
     @classmethod
     def open(cls, folder: Path) -> Self:
-        """Open what `distill` wrote."""
+        """Open the output of `distill`."""
         prepared = open_prepared(folder)
         splits = prepared.manifest.splits
         train, valid = (
@@ -51,7 +55,7 @@ class Translations:
 
     def corpora(self, valid_rows: int) -> dict[str, Any]:
         """Describe the pairs for `PrepareConfig`."""
-        found = {
+        corpora = {
             name: {
                 "pairs": [str(path) for path in paths],
                 "source_column": "source",
@@ -60,23 +64,23 @@ class Translations:
             for name, paths in (("train", self.train), ("valid", self.valid))
             if paths
         }
-        return found if self.valid else {**found, "valid_rows": valid_rows}
+        return corpora if self.valid else {**corpora, "valid_rows": valid_rows}
 
 
 def translate(
     config: StudentConfig, work: Path, *, threads: int | None, console: Console
 ) -> Translations:
-    """Let the teacher translate the text, or what is left of it."""
-    plan = _settle(config, work, threads, console)
+    """Translate the text, resuming an earlier start."""
+    plan = _plan(config, work, threads, console)
     return _translate(config, work, plan, threads, console)
 
 
-def _settle(
+def _plan(
     config: StudentConfig, work: Path, threads: int | None, console: Console
 ) -> dict[str, Any]:
-    """Return what was settled when this student was begun, or settle it, and say how long."""
+    """Return the plan of an earlier start with the same config, or make and report a new one."""
     text = _text(config)
-    asked = {
+    arguments = {
         "weights": _identity(config.teacher),
         "text": {str(path): most for path, most in text.items()},
         "sentences": config.sentences,
@@ -85,35 +89,32 @@ def _settle(
     }
     path = work / PLAN
     if path.is_file():
-        before: dict[str, Any] = read_json(path, error=DataError)
-        for key, value in asked.items():
-            if before.get(key) != value:
-                fix = f"remove {work} to begin anew"
-                raise DataError(f"{path}: was begun with another {key}; {fix}")
-        return before
+        return read_plan(path, arguments)
     found = sum(1 for _ in _sentences(text))
     wanted = min(found, config.sentences or found)
     if wanted < 2 * config.valid_rows:
         raise DataError(
-            f"text: {wanted} sentences are too few to hold {config.valid_rows} of them out; give "
+            f"text: {wanted} sentences are too few to hold out {config.valid_rows} of them; give "
             "more, or lower valid_rows"
         )
-    plan = {**asked, "found": found, "wanted": wanted, "dtype": config.translate.dtype}
-    how = f"translating {wanted:,} of {found:,} sentences"
+    plan = {**arguments, "found": found, "wanted": wanted, "dtype": config.translate.dtype}
+    message = f"translating {wanted:,} of {found:,} sentences"
     if isinstance(config.teacher, str):
         folder = model_folder(config.teacher)
         speed, dtype = probe(folder, sample(_sentences(text), PROBED, of=found), threads)
         plan |= {"per_second": speed, "dtype": dtype if plan["dtype"] == "auto" else plan["dtype"]}
-        how += f", {speed:,.0f} a second: about {wanted / speed / 60:,.0f} minutes"
+        message += f", {speed:,.0f} a second: about {wanted / speed / 60:,.0f} minutes"
         if config.translate.strategy != "greedy":
-            how += f", and with {config.translate.strategy} a few times that"
+            message += f", and with {config.translate.strategy} a few times that"
     write_json(path, plan)
-    console.print(f"{how}; then {config.train.steps:,} updates", highlight=False, soft_wrap=True)
+    console.print(
+        f"{message}; then {config.train.steps:,} updates", highlight=False, soft_wrap=True
+    )
     return plan
 
 
 def _identity(teacher: str | EndpointConfig) -> dict[str, str]:
-    """Say exactly which teacher it is."""
+    """Return values that identify the teacher."""
     if isinstance(teacher, str):
         return weights_of(model_folder(teacher))
     return {key: getattr(teacher, key) for key in ("url", "model", "prompt")}
@@ -131,23 +132,15 @@ def _translate(
     if not sentences.is_file() and not out.is_dir():
         write_sample(_sentences(_text(config)), sentences, plan["wanted"], of=plan["found"])
     if isinstance(config.teacher, EndpointConfig):
-        answers = ask_all(config.teacher, sentences, out, progress=console.is_terminal)
+        answers = translate_remotely(config.teacher, sentences, out, progress=console.is_terminal)
         return Translations(answers, [])
     if out.is_dir():
         return Translations.open(out)
-    values = {
-        "folder": str(work / "sentences"),
-        "train": {"source": [str(sentences)]},
-        "valid_rows": config.valid_rows,
-        "tokenizer": {"folder": str(model_folder(config.teacher))},
-        "clean": {"max_tokens": config.clean.max_tokens, "on_bad_text": "drop"},
-    }
-    data = build_config(PrepareConfig, values, prefix="data.")
-    prepared = prepare(data, task="translation", progress=console.is_terminal)
-    distill(
+    distill_sentences(
         config.teacher,
-        prepared.folder,
-        out,
+        work,
+        valid_rows=config.valid_rows,
+        max_tokens=config.clean.max_tokens,
         dtype=plan["dtype"],
         threads=threads,
         progress=console.is_terminal,
@@ -157,12 +150,12 @@ def _translate(
 
 
 def _text(config: StudentConfig) -> dict[Path, int | None]:
-    """Find the files of text, and how much of each is taken."""
+    """Return the text files and the number of sentences to use of each."""
     return {corpus_root(config).path(name): most for name, most in config.text.items()}
 
 
 def corpus_root(config: StudentConfig) -> PrepareConfig:
-    """Return what knows where a file lies that is named in the config."""
+    """Return a config that resolves relative files."""
     return PrepareConfig(folder=config.folder, root=config.root)
 
 

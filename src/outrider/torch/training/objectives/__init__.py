@@ -1,4 +1,4 @@
-"""Objectives: what a model learns to predict from a batch, one file each."""
+"""Objectives: the targets of a batch and the loss of predicting them, one file each."""
 
 from outrider.torch.training.objectives.base import IGNORED, Inputs, Objective, StatefulObjective
 from outrider.torch.training.objectives.ctc import CtcObjective

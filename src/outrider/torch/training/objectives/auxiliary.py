@@ -1,6 +1,6 @@
-"""Next-token prediction by all layers, the lower ones for a while (`nn.next_tokens`).
+"""Next-token prediction by all layers, the lower ones only at first (`nn.next_tokens`).
 
-loss = sum_l w_l(s) sum_t -log p(x_t | h_l,<t)        s: how much of the training is over
+loss = sum_l w_l(s) sum_t -log p(x_t | h_l,<t)        s: share of the updates that are done
 """
 
 from typing import Protocol, runtime_checkable
@@ -15,25 +15,23 @@ __all__ = ["IntermediateObjective", "ScheduledObjective"]
 
 @runtime_checkable
 class ScheduledObjective(Protocol):
-    """An objective that changes as the training goes on."""
+    """An objective that changes during training."""
 
     def set_progress(self, progress: float) -> None:
-        """Take in, before every update, which share of all updates is done."""
+        """Set the share of all updates that are done; called before every update."""
         ...
 
 
 class IntermediateObjective(LanguageModelObjective):
-    """Layers below the last predict too; what they count follows from how far the training is."""
+    """Lower layers predict too, with weights that depend on the progress of training."""
 
     def __init__(self) -> None:
         self.progress = 0.0
 
     def set_progress(self, progress: float) -> None:
-        """Set how far the training is."""
         self.progress = progress
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
-        """One pass over all positions at once; outside training that of the last layer alone."""
         output = model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs.get("attention_mask"),

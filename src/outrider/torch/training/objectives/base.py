@@ -1,4 +1,4 @@
-"""What an objective is: which targets a batch holds, and the loss of predicting them."""
+"""The interface of objectives."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -15,37 +15,37 @@ Inputs = Mapping[str, Tensor]
 
 
 class Objective(Protocol):
-    """A pure function of model and batch, stateless unless it is a `StatefulObjective`."""
+    """Loss and target count of a batch; stateless unless it is a `StatefulObjective`."""
 
     def count(self, inputs: Inputs) -> int:
-        """How many targets the batch holds."""
+        """Return the number of targets of the batch."""
         ...
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
-        """The summed loss of all targets, divided by `divisor`."""
+        """Return the summed loss of all targets, divided by `divisor`."""
         ...
 
 
 @runtime_checkable
 class StatefulObjective(Protocol):
-    """An objective that carries something from batch to batch, which a resume must find again."""
+    """An objective with state that a checkpoint must save."""
 
     def save(self, folder: Path, *, process: int) -> None:
-        """Write what this process carries into a checkpoint."""
+        """Write the state of this process into a checkpoint."""
         ...
 
     def load(self, folder: Path, *, process: int) -> None:
-        """Read it again."""
+        """Read the state of this process from a checkpoint."""
         ...
 
 
 def add_penalty(loss: Tensor, model: nn.Module, share: float) -> Tensor:
-    """Add to a training loss what attentions ask for.
+    """Add the penalties of attentions to a training loss.
 
-    `share` is the batch's part of the update's targets. These sum to one, so the penalty counts
-    once however many batches and processes an update has.
+    `share` is the batch's part of the update's targets. The shares sum to one, so the penalty
+    counts once for any number of batches and processes.
     """
-    inner = getattr(model, "module", model)  # several processes wrap the model
+    inner = getattr(model, "module", model)  # unwrap DDP
     if not (model.training and isinstance(inner, TokenModel)):
         return loss
     penalty = inner.penalty()

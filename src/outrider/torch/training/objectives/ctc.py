@@ -1,11 +1,11 @@
 """CTC with glancing (GLAT, Qian et al., 2021, arXiv:2008.07905): all tokens in one pass.
 
-    path = viterbi(z(x), y)                         z: a first pass, which learns nothing
+    path = viterbi(z(x), y)                         z: a first pass without gradients
     known = a random share of path                   share = ratio * (slots where argmax z != path)
     loss = -log p(y | x, known)                     CTC over all slots of a second pass
 
-The more the model gets wrong, the more tokens it is given: it learns to complete a text before it
-learns to write one. A joint model adds the target's own loss (teacher forcing).
+The more tokens are wrong, the more are revealed. A joint model adds the target's own loss (teacher
+forcing).
 """
 
 import torch
@@ -20,15 +20,13 @@ __all__ = ["CtcObjective", "glance"]
 
 
 class CtcObjective:
-    """A parallel decoder predicts `labels`; outside training no slot is given a token."""
+    """Trains a parallel decoder on `labels`; tokens are revealed in training only."""
 
     def count(self, inputs: Inputs) -> int:
-        """All labels."""
         return int((inputs["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
-        """One pass to see what is wrong, one to learn."""
-        ctc = getattr(model, "module", model)  # several processes wrap the model
+        ctc = getattr(model, "module", model)  # unwrap DDP
         assert isinstance(ctc, Ctc)
         keep_BS = right_padding(inputs["attention_mask"])
         memory_BSD = ctc.encode(inputs["input_ids"], keep_BS)
@@ -50,7 +48,7 @@ class CtcObjective:
 
 @torch.no_grad()
 def glance(ctc: Ctc, memory_BSD: Tensor, keep_BS: Tensor | None, labels_BT: Tensor) -> Tensor:
-    """Choose what is known: the tokens of some slots on the best path, -1 elsewhere."""
+    """Choose the revealed tokens: some slots of the best path, -1 elsewhere."""
     ctc.eval()
     logits_BUV = ctc.slots(memory_BSD, keep_BS)
     ctc.train()
@@ -61,8 +59,8 @@ def glance(ctc: Ctc, memory_BSD: Tensor, keep_BS: Tensor | None, labels_BT: Tens
         ctc.count(memory_BSD, keep_BS),
         blank=ctc.config.blank,
     )
-    said_BU = logits_BUV.gather(2, path_BU.clamp(min=0)[..., None])[..., 0]
-    wrong_BU = (said_BU < logits_BUV.amax(-1)) & (path_BU >= 0)
+    path_logit_BU = logits_BUV.gather(2, path_BU.clamp(min=0)[..., None])[..., 0]
+    wrong_BU = (path_logit_BU < logits_BUV.amax(-1)) & (path_BU >= 0)
     share_B1 = (wrong_BU.sum(1, keepdim=True) * ctc.reveal).round()
     chance_BU = torch.rand(path_BU.shape, device=path_BU.device).masked_fill(path_BU < 0, 2.0)
     return path_BU.masked_fill(chance_BU.argsort(1).argsort(1) >= share_B1, -1)

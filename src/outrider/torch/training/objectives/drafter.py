@@ -1,19 +1,18 @@
-"""Block drafting: from a random place in the target's own text, guess the next tokens at once.
+"""Block drafting: predict the next tokens at once, from random positions of the target's own text.
 
     loss = sum_blocks sum_i decay^i (-log q_i(y_{a+i} | y_<=a, x, y_{a..a+i-1}))  /  sum of weights
 
-With `soft_labels` what a slot learns is not the token y that the target chose but all of its
-probabilities p, of the words that may be drafted (what it hesitated between, too):
+With `soft_labels` a slot learns the target's probabilities p over the shortlist instead of the
+chosen token y:
 
     -log q_i(y)  becomes  - sum_v p(v) log q_i(v)
 
-A frozen target runs over the whole text once; its states stand in for everything before a block's
-anchor a. Some blocks run without the state along the drafted tokens, so that the slots alone learn
-to name good candidates. One more block covers the whole target, with random tokens known: that is
-mask-predict.
+The frozen target runs over the whole text once; its states represent everything before a block's
+anchor a. Some rows run without the state along the drafted tokens, so that the slots alone learn to
+rank candidates. One more block covers the whole text with random tokens known (mask-predict).
 
-A drafter that allocates steps predicts the length L of the text too: (log L - log of the labels)^2
-is added, a mean over the rows.
+A drafter with step allocation also predicts the text length L: (log L - log of the labels)^2 is
+added, averaged over the rows.
 """
 
 from typing import NamedTuple
@@ -31,7 +30,7 @@ from outrider.torch.training.objectives.base import IGNORED, Inputs
 __all__ = ["DrafterObjective", "run_target", "tokens_at"]
 
 WITHOUT_STATE = 0.2
-"""Share of the rows that are trained without the state along the drafted tokens."""
+"""Share of the rows trained without the state along the drafted tokens."""
 SHAPE_STEP = 512
 """The number of slots that are scored is a multiple of this."""
 
@@ -40,11 +39,9 @@ class DrafterObjective:
     """Labels are the tokens the target itself generated (see `outrider distill`)."""
 
     def count(self, inputs: Inputs) -> int:
-        """All labels."""
         return int((inputs["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
-        """Mean over the slots, weighted; times the batch's share of the update."""
         share = self.count(inputs) / divisor
         loss: Tensor = model(lambda drafter: _loss(drafter, inputs, share, smoothing))
         return loss
@@ -64,7 +61,7 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
             state_BNR = state_BNR * (chance_B11 >= WITHOUT_STATE)
     label_BN = drafter.listed(tokens_at(label_BT, slots, IGNORED))
     weight_BN = (label_BN != IGNORED) * config.decay ** slots.index_N.float()
-    # Half of the slots lie past the end of their text; scoring words is most of the work.
+    # Half of the slots are past the end of their text, and logits are most of the work.
     counted_M = counted_places(label_BN, SHAPE_STEP)
     hidden_MD, label_M = hidden_BND.flatten(0, 1)[counted_M], label_BN.flatten()[counted_M]
     state_MR = None if state_BNR is None else state_BNR.flatten(0, 1)[counted_M]
@@ -74,52 +71,52 @@ def _loss(drafter: Drafter, inputs: Inputs, share: float, smoothing: float) -> T
     if not drafter.training:
         return smoothed_cross_entropy(logits_MV, label_M, smoothing, scale, weight_M)
     if config.soft_labels:
-        likely_MV = _likely(drafter, target.hidden_BTD, slots, counted_M)
-        loss_M = F.cross_entropy(logits_MV.float(), likely_MV, reduction="none")
+        target_MV = _target_probabilities(drafter, target.hidden_BTD, slots, counted_M)
+        loss_M = F.cross_entropy(logits_MV.float(), target_MV, reduction="none")
         loss = scale * (loss_M * weight_M).sum()
     else:
         loss = smoothed_cross_entropy(logits_MV, label_M, smoothing, scale, weight_M)
     right_M = _right(logits_MV.detach(), label_M)
-    sure_M = drafter.confidence_logit(hidden_MD, state_MR).float()
-    doubt_M = F.binary_cross_entropy_with_logits(sure_M, right_M, reduction="none")
-    loss = loss + scale * (doubt_M * weight_M).sum()
+    confidence_M = drafter.confidence_logit(hidden_MD, state_MR).float()
+    confidence_loss_M = F.binary_cross_entropy_with_logits(confidence_M, right_M, reduction="none")
+    loss = loss + scale * (confidence_loss_M * weight_M).sum()
     if drafter.allocation is None or memory_BSD is None:
         return loss
-    wrong_B = drafter.allocation.log_length(memory_BSD, keep_BS) - _log_count(label_BT)
-    return loss + share * wrong_B.square().mean()
+    length_error_B = drafter.allocation.log_length(memory_BSD, keep_BS) - _log_length(label_BT)
+    return loss + share * length_error_B.square().mean()
 
 
 @torch.no_grad()
-def _likely(
+def _target_probabilities(
     drafter: Drafter, hidden_BTD: Tensor, slots: TrainingSlots, counted_M: Tensor
 ) -> Tensor:
-    """Return the target's probabilities at these slots, of the words that may be drafted."""
+    """Return the target's probabilities at these slots over the shortlist."""
     width, last = hidden_BTD.shape[2], hidden_BTD.shape[1] - 1
     place_BN1 = (slots.anchor_BN + slots.index_N).clamp(max=last)[..., None]
     hidden_MD = hidden_BTD.gather(1, place_BN1.expand(-1, -1, width)).flatten(0, 1)[counted_M]
     return drafter.target_logits(hidden_MD).float().softmax(-1)
 
 
-def _log_count(label_BT: Tensor) -> Tensor:
-    """Log of the number of labels of every row, the end token counted."""
+def _log_length(label_BT: Tensor) -> Tensor:
+    """Return the log of the number of labels of every row, including the end token."""
     return (label_BT != IGNORED).sum(1).clamp(min=1).float().log()
 
 
 def _right(logits_NV: Tensor, label_N: Tensor) -> Tensor:
-    """1 where the label is the likeliest; a maximum is far faster to find than its place."""
+    """Return 1 where the label has the highest logit; amax is much faster than argmax."""
     label_N1 = label_N[:, None].clamp(min=0)
     return (logits_NV.gather(1, label_N1)[:, 0] == logits_NV.amax(1)).float()
 
 
 class TargetPass(NamedTuple):
-    """What the frozen target makes of a batch."""
+    """Outputs of the frozen target on a batch."""
 
     hidden_BTD: Tensor
-    """What its head reads."""
+    """Input of its output head."""
     seen: list[Tensor]
     """States of all its layers."""
     source: tuple[Tensor | None, Tensor | None]
-    """What is read of the source, and which of it is real."""
+    """Encoded source and its mask."""
     fed_BT: Tensor
     label_BT: Tensor
 
@@ -143,7 +140,7 @@ def run_target(drafter: Drafter, inputs: Inputs) -> TargetPass:
 
 
 def _cut(drafter: Drafter, label_BT: Tensor) -> TrainingSlots:
-    """Choose the blocks: random anchors in training, evenly spread ones otherwise."""
+    """Choose the blocks: random anchors in training, evenly spaced ones in evaluation."""
     config, device = drafter.config, label_BT.device
     rows, length = label_BT.shape
     count_B1 = (label_BT != IGNORED).sum(1, keepdim=True).clamp(min=1)
@@ -169,15 +166,15 @@ def _cut(drafter: Drafter, label_BT: Tensor) -> TrainingSlots:
 
 
 def tokens_at(tokens_BT: Tensor, slots: TrainingSlots, outside: int) -> Tensor:
-    """The token at each slot's place; `outside` beyond the end."""
+    """Return the token at each slot's position, `outside` beyond the end."""
     place_BN = slots.anchor_BN + slots.index_N
     last = tokens_BT.shape[1] - 1
-    found_BN = tokens_BT.gather(1, place_BN.clamp(max=last))
-    return found_BN.masked_fill(place_BN > last, outside)
+    token_BN = tokens_BT.gather(1, place_BN.clamp(max=last))
+    return token_BN.masked_fill(place_BN > last, outside)
 
 
 def _run_states(drafter: Drafter, hidden_BND: Tensor, fed_BN: Tensor) -> Tensor:
-    """Run the state along every block: first those of equal length together, then the whole one."""
+    """Run the state along every block: equally long blocks in one batch, then the whole text."""
     config, rows = drafter.config, hidden_BND.shape[0]
     short = config.anchors * config.train_block
     shape = (rows * config.anchors, config.train_block)

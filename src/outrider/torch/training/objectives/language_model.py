@@ -11,14 +11,13 @@ __all__ = ["LanguageModelObjective"]
 
 
 class LanguageModelObjective:
-    """Labels stand where their tokens stand; position t predicts the label at t + 1."""
+    """Predicts `labels`, aligned with the inputs: position t predicts the label at t + 1."""
 
     def count(self, inputs: Inputs) -> int:
-        """All labels but the first, which nothing comes before."""
+        """All labels but the first, which has no context."""
         return int((inputs["labels"][:, 1:] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
-        """One pass over all positions at once."""
         output = model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs.get("attention_mask"),

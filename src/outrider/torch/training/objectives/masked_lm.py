@@ -1,6 +1,6 @@
 """Masked prediction: hidden tokens from the tokens on both sides.
 
-loss = sum_t -log p(x_t | x')        over the places t that were chosen (`data.masking`)
+loss = sum_t -log p(x_t | x')        over the chosen positions t (`data.labels`)
 """
 
 from outrider.torch.training.objectives.base import IGNORED, Inputs
@@ -10,8 +10,8 @@ __all__ = ["MaskedLmObjective"]
 
 
 class MaskedLmObjective(LanguageModelObjective):
-    """Labels stand at the places that are asked for; a place predicts its own label."""
+    """Predicts `labels` at their own positions."""
 
     def count(self, inputs: Inputs) -> int:
-        """All labels; a batch without any counts as one, whose loss is zero."""
+        """All labels; 1 for a batch without any, whose loss is zero."""
         return max(1, int((inputs["labels"] != IGNORED).sum()))

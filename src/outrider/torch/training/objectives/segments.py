@@ -1,9 +1,9 @@
 """Next-token prediction over consecutive segments, with a memory carried between them.
 
-loss = sum_t -log p(x_t | x_<t of this segment, memory of the segments before)
+    loss = sum_t -log p(x_t | x_<t of this segment, memory of the segments before)
 
-The memory was made by the weights of earlier updates, so it cannot be computed anew: checkpoints
-keep it, and a resumed run goes on exactly.
+The memory depends on the weights of earlier updates and cannot be recomputed, so checkpoints save
+it.
 """
 
 from pathlib import Path
@@ -24,17 +24,16 @@ _FILE = "memory-{}.safetensors"
 
 
 class SegmentObjective:
-    """Row i of a batch goes on where row i of the batch before ended."""
+    """Row i of a batch continues row i of the batch before."""
 
     def __init__(self) -> None:
         self.memory: Memory | None = None
 
     def count(self, inputs: Inputs) -> int:
-        """Labels stand one column behind the inputs that predict them; the first is of none."""
+        """All labels but the first column, which is not predicted."""
         return int((inputs["labels"][:, 1:] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
-        """One segment of every row; remembers it for the next."""
         input_BT = inputs["input_ids"]
         output = model(
             input_ids=input_BT,
@@ -48,13 +47,11 @@ class SegmentObjective:
         return loss
 
     def save(self, folder: Path, *, process: int) -> None:
-        """Write the memory of this process's rows."""
         if self.memory is not None:
             tensors = {name: x.contiguous() for name, x in self.memory._asdict().items()}
             save_file(tensors, folder / _FILE.format(process))
 
     def load(self, folder: Path, *, process: int) -> None:
-        """Read the memory of this process's rows."""
         path = folder / _FILE.format(process)
         try:
             self.memory = Memory(**load_file(path))
@@ -62,7 +59,7 @@ class SegmentObjective:
             raise ModelError(
                 f"{path}: the memory of the run cannot be read ({error}); delete the folder to "
                 "resume from the checkpoint before it"
-            ) from None
+            ) from error
 
     def _recall(self, model: nn.Module, input_BT: Tensor) -> Memory:
         if self.memory is None:

@@ -11,14 +11,12 @@ __all__ = ["TranslationObjective"]
 
 
 class TranslationObjective:
-    """An encoder-decoder predicts `labels`; its decoder reads them one position later."""
+    """Predicts `labels` with an encoder-decoder, whose decoder input is `labels` shifted right."""
 
     def count(self, inputs: Inputs) -> int:
-        """All labels."""
         return int((inputs["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
-        """One pass over all positions at once."""
         output = model(
             input_ids=inputs["input_ids"],
             attention_mask=inputs["attention_mask"],

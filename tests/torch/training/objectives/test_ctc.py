@@ -1,4 +1,4 @@
-"""Glancing tells what it should; the objective learns a small task to write in one pass."""
+"""Glancing, and learning a small task with the CTC objective."""
 
 from typing import Any
 
@@ -68,7 +68,7 @@ def test_learns_to_write_in_one_pass() -> None:
 
 @settings(max_examples=15)
 @given(seed=st.integers(0, 2**16), ratio=st.sampled_from([0.0, 0.3, 0.5]))
-def test_tells_a_share_of_what_is_wrong_and_nothing_else(seed: int, ratio: float) -> None:
+def test_glancing_reveals_a_share_of_the_wrong_slots(seed: int, ratio: float) -> None:
     ctc = build(reveal_start=ratio, reveal_end=ratio)
     inputs = batch(5, seed)
     inputs["labels"][4] = 5  # eight labels and their twins do not fit the slots of a short row
@@ -85,7 +85,7 @@ def test_tells_a_share_of_what_is_wrong_and_nothing_else(seed: int, ratio: float
     assert (known >= 0).sum(1).tolist() == (wrong * ratio).round().long().tolist()
 
 
-def test_what_is_known_is_random_but_comes_back_with_the_seed() -> None:
+def test_revealed_tokens_depend_on_the_seed() -> None:
     ctc, inputs = build(), batch(8, seed=1)
     memory = ctc.encode(inputs["input_ids"], inputs["attention_mask"].bool())
     draws = []

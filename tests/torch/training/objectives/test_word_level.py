@@ -1,4 +1,4 @@
-"""Word-level distillation: the equation, its limits, and that a run takes it."""
+"""Word-level distillation: the equation, its limits, and a run."""
 
 from pathlib import Path
 
@@ -64,13 +64,13 @@ def test_the_loss_is_the_equation(share: float, smoothing: float) -> None:
         torch.testing.assert_close(found, right, rtol=1e-4, atol=1e-7)
 
 
-def test_without_a_say_of_the_teacher_it_is_the_text() -> None:
+def test_zero_share_is_the_plain_loss() -> None:
     model, teacher = tiny.seq2seq(), tiny.seq2seq(seed=5)
     found = loss_of(WordLevelObjective(teacher, share=0.0), model, smoothing=0.1)
     torch.testing.assert_close(found, loss_of(TranslationObjective(), model, smoothing=0.1))
 
 
-def test_who_agrees_with_the_teacher_learns_nothing() -> None:
+def test_student_equal_to_the_teacher_has_zero_gradient() -> None:
     model, same = tiny.seq2seq(), tiny.seq2seq()
     _, slopes = loss_of(WordLevelObjective(same, share=1.0), model)
     assert max(float(slope.abs().max()) for slope in slopes if slope is not None) < 1e-6

@@ -1,4 +1,4 @@
-"""Auxiliary losses: the equation, the schedule, and that nothing but training notices them."""
+"""Auxiliary losses: the equation, the schedule, and no effect outside training."""
 
 import math
 import multiprocessing
@@ -125,7 +125,7 @@ def test_layers_of_every_build_predict(parts: dict[str, str]) -> None:
     )
 
 
-def test_lower_layers_fade_first_and_all_by_half_time() -> None:
+def test_lower_layers_fade_first_and_all_by_half() -> None:
     assert layer_weights(4, 0.0) == [1.0, 1.0, 1.0]
     assert layer_weights(4, 1 / 8) == pytest.approx([0.0, 1 / 2, 2 / 3])
     for layer in (1, 2, 3):
@@ -136,7 +136,7 @@ def test_lower_layers_fade_first_and_all_by_half_time() -> None:
     assert layer_weights(1, 0.0) == layer_weights(0, 0.0) == []
 
 
-def test_from_half_time_on_the_loss_is_the_plain_one() -> None:
+def test_loss_is_plain_in_the_second_half() -> None:
     model, inputs = tiny.language_model(layers=3).train(), batch()
     divisor = float(IntermediateObjective().count(inputs))
     plain = LanguageModelObjective().loss(model, inputs, divisor=divisor, smoothing=0.1)
@@ -182,7 +182,7 @@ def test_more_tokens_ahead_than_a_row_has() -> None:
     assert near.any()
 
 
-def test_segments_foretell_further_tokens_too() -> None:
+def test_segments_predict_further_tokens_too() -> None:
     """Their labels have one column more than their inputs."""
     tokens = torch.randint(4, tiny.VOCABULARY, (2, 6), generator=torch.manual_seed(0))
     inputs = {"input_ids": tokens[:, :-1], "labels": tokens}
@@ -259,7 +259,7 @@ def log(folder: Path) -> list[dict[str, Any]]:
     return [{k: v for k, v in record.items() if k not in timed} for record in records]
 
 
-def test_a_resumed_run_knows_how_far_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_resume_continues_the_schedule(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Stopped after a quarter, where the second layer still counts."""
     heard: list[float] = []
 
@@ -306,7 +306,7 @@ def test_a_run_from_before_the_key_existed_can_be_resumed(tmp_path: Path) -> Non
         ({"type": "language_model", "layers": 1}, "has no effect on a single layer"),
     ],
 )
-def test_what_cannot_be_done_is_refused(model: dict[str, Any], message: str) -> None:
+def test_impossible_plans_are_refused(model: dict[str, Any], message: str) -> None:
     values = {
         "name": "n",
         "folder": "f",

@@ -1,4 +1,4 @@
-"""Who is faster, a session or batches; and that they write the same."""
+"""Session and batches are compared, and write the same."""
 
 import json
 
@@ -33,7 +33,7 @@ def check_stays(stays, rows: int) -> None:
     assert {stay.place for stay in stays} <= set(range(rows))
 
 
-def test_a_session_leaves_no_place_empty_while_somebody_waits(translator) -> None:
+def test_session_leaves_no_row_empty_while_texts_wait(translator) -> None:
     batches = watch_batches(translator, LINES, rows=2)
     session = watch_session(translator, LINES, rows=2)
     for stays in (batches, session):

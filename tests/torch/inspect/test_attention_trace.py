@@ -1,4 +1,4 @@
-"""Weights read off an attention give its outputs back, for every kind there is."""
+"""Traced weights reproduce the outputs of every kind of attention."""
 
 import pytest
 import torch
@@ -28,7 +28,7 @@ def test_weights_times_values_are_the_outputs(kind: str) -> None:
 
 
 @pytest.mark.parametrize("kind", attention_kinds())
-def test_nobody_looks_ahead_or_at_padding(kind: str) -> None:
+def test_no_attention_to_later_tokens_or_padding(kind: str) -> None:
     q, k, _ = (x.detach() for x in heads(2, 3, 12, 8))
     variant = load_attention(kind).Attention
     if variant.causal_ok:

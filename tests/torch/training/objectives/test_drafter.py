@@ -1,4 +1,4 @@
-"""The drafter's loss: against its definition, and what it may move."""
+"""The drafter's loss against its definition, and the weights it changes."""
 
 import math
 from typing import Any
@@ -104,7 +104,7 @@ def test_a_mean_over_slots_weighted_by_their_place(kind: str, rank: int, shortli
 
 @pytest.mark.parametrize("kind", MAKERS)
 @pytest.mark.parametrize("shortlist", [0, 12])
-def test_soft_labels_are_what_the_target_thinks_of_every_word(
+def test_soft_labels_are_the_target_probabilities(
     kind: str, shortlist: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What differs from hard labels: -log q(y) is - sum p log q. Value and gradient, in loops."""
@@ -284,7 +284,7 @@ def _greedy_output(backend: Any, kind: str) -> tuple[dict[str, Tensor], list[Req
     return {"input_ids": source, "attention_mask": torch.ones_like(source), "labels": labels}, rows
 
 
-def test_a_drafter_learns_to_foretell() -> None:
+def test_drafter_learns_to_predict() -> None:
     drafter = build(tiny.seq2seq()).train()
     inputs = batch("seq2seq")
     optimizer = torch.optim.Adam(drafter.parameters(), lr=0.01)
