@@ -107,7 +107,7 @@ def test_the_first_start_is_the_one_measured() -> None:
 def test_parts_that_do_not_combine_are_refused_by_their_key() -> None:
     parts = {"memory": 4, "max_positions": 4, "position": "relative"}
     LanguageModelConfig(vocab_size=8, **parts)
-    with pytest.raises(ConfigError, match=r"separable_conv looks at neighbours.* leave memory out"):
+    with pytest.raises(ConfigError, match=r"separable_conv needs neighbours.* leave memory out"):
         LanguageModelConfig(vocab_size=8, transition="separable_conv", **parts)
 
 

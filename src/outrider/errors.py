@@ -1,15 +1,15 @@
-"""Every error a user can cause, as one tree.
+"""All errors that a user can cause.
 
 OutriderError
 ├── ConfigError          a key or value in a config, an override or an option is wrong
-├── DataError            a corpus, shard or prepared folder is not what it should be
-├── ModelError           a model folder is missing, foreign or damaged
-├── InputError           a text or request handed to a loaded model cannot be processed
-├── UnsupportedError     the chosen parts cannot do this (declared by the part itself)
-├── ResourceError        the machine ran out of something: disk, memory, permission
+├── DataError            a corpus, shard or prepared folder is missing or damaged
+├── ModelError           a model folder is missing, damaged or of an unknown kind
+├── InputError           a text or request cannot be processed
+├── UnsupportedError     the chosen parts do not support this
+├── ResourceError        no disk space, memory or permission
 └── MissingExtraError    an optional dependency is not installed
 
-A message names the key as the user typed it, the value received, what is accepted, and the fix.
+A message names the key as typed, the value, the accepted values, and the fix.
 """
 
 from collections.abc import Iterable, Iterator
@@ -41,14 +41,13 @@ _NO_MEMORY = (
     "bad_alloc",
     "storage size calculation overflowed",
 )
-"""How PyTorch and others say it in a RuntimeError, in small letters."""
+"""Messages of RuntimeErrors for memory, in lower case."""
 SMALLER = (
     "give smaller batches (batch_tokens), shorter texts or fewer beams, or use a smaller model"
 )
 
 LONGEST_KEY = 200
 """Characters of a key that a message repeats."""
-
 
 EXTRAS = {
     **dict.fromkeys(("torch", "transformers", "accelerate"), ("PyTorch", "train")),
@@ -63,48 +62,47 @@ EXTRAS = {
     "prometheus_client": ("prometheus-client", "serve"),
     **{name: (name, "serve") for name in ("fastapi", "starlette", "uvicorn", "jinja2")},
 }
-"""Modules that `pip install outrider` does not bring: their name, and the extra that has them."""
+"""Optional modules: the name of their package, and the extra that installs it."""
 
 
 class OutriderError(Exception):
-    """Base of all errors caused by a user's input; the command line prints it and exits with 2."""
+    """Base of all errors that a user can cause; the command line prints it and exits with 2."""
 
     def __init__(self, message: str) -> None:
-        # One line, also where it quotes a library that writes several.
-        super().__init__(" ".join(message.split()))
+        super().__init__(" ".join(message.split()))  # messages of libraries may have several lines
 
 
 class ConfigError(OutriderError):
-    """A wrong key or value; `key` is spelled as the user typed it."""
+    """A wrong key or value; `key` is spelled as typed."""
 
     def __init__(self, key: str, message: str) -> None:
         shown = key if len(key) <= LONGEST_KEY else f"{key[:LONGEST_KEY]}..."
         super().__init__(f"{shown}: {message}")
-        self.key = key
+        self.key, self.message = key, message
 
 
 class DataError(OutriderError):
-    """A corpus or prepared folder is not what it should be."""
+    """A corpus or prepared folder is missing or damaged."""
 
 
 class ModelError(OutriderError):
-    """A model folder is missing, of a foreign kind, or damaged."""
+    """A model folder is missing, damaged or of an unknown kind."""
 
 
 class InputError(OutriderError):
-    """A text handed to a loaded model cannot be processed."""
+    """A text or request cannot be processed."""
 
 
 class UnsupportedError(OutriderError):
-    """The chosen parts cannot do what was asked of them."""
+    """The chosen parts do not support this."""
 
 
 class ResourceError(OutriderError):
-    """The machine ran out of disk, memory or permission."""
+    """The machine has no disk space, memory or permission left."""
 
 
 class MissingExtraError(OutriderError):
-    """An optional dependency is missing; the message says how to install it."""
+    """An optional dependency is not installed."""
 
     def __init__(self, package: str, extra: str, purpose: str) -> None:
         super().__init__(
@@ -113,7 +111,7 @@ class MissingExtraError(OutriderError):
 
 
 class MissingLabError(OutriderError):
-    """The package with the commands of `outrider lab` is missing."""
+    """The package with the commands of `outrider lab` is not installed."""
 
     def __init__(self) -> None:
         super().__init__(
@@ -123,7 +121,7 @@ class MissingLabError(OutriderError):
 
 
 def missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:
-    """Say which extra brings what could not be imported; `error` itself where none does."""
+    """Return an error that names the extra of a missing module; `error` if no extra has it."""
     name = (error.name or "").partition(".")[0]
     if name not in EXTRAS:
         return error
@@ -132,11 +130,11 @@ def missing_extra(error: ModuleNotFoundError, purpose: str) -> Exception:
 
 
 class FallbackWarning(UserWarning):
-    """Something was asked for that another part does instead, as well but not as fast."""
+    """A slower part with the same result is used."""
 
 
 class ScriptWarning(UserWarning):
-    """A text is in a script that the language of the model does not use."""
+    """A text is in a script that the model's language does not use."""
 
 
 class SettingsWarning(UserWarning):
@@ -150,18 +148,19 @@ def nearest(word: str, choices: Iterable[str]) -> str:
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether Python, PyTorch (which has several ways to say it) or the core found no memory."""
+    """Whether Python, PyTorch or the native core failed to allocate memory."""
     text = str(error).lower()
-    found = isinstance(error, RuntimeError) and any(one in text for one in _NO_MEMORY)
-    return found or isinstance(error, MemoryError)
+    return isinstance(error, MemoryError) or (
+        isinstance(error, RuntimeError) and any(phrase in text for phrase in _NO_MEMORY)
+    )
 
 
 @contextmanager
 def within_memory(doing: str, fix: str = SMALLER) -> Iterator[None]:
-    """Say in one sentence what could not be done for lack of memory, and what to do about it."""
+    """Turn failed allocations into a `ResourceError` that names the action and the fix."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
         if not is_out_of_memory(error):
             raise
-        raise ResourceError(f"{doing}: the machine ran out of memory; {fix}") from None
+        raise ResourceError(f"{doing}: the machine ran out of memory; {fix}") from error

@@ -14,7 +14,7 @@ WRONG: list[tuple[str, Any, str]] = [
     ("vocab_size", 9.0, "vocab_size: got 9.0, expected a whole number"),
     ("gated", 1, "gated: got 1, expected true or false"),
     ("norm", None, "norm: got None, expected text"),
-    ("dropout", "x", "dropout: got 'x', expected a number or a whole number"),
+    ("dropout", "x", "dropout: got 'x', expected a number"),
     ("eos_token_id", [1, "x"], "eos_token_id: got .*, expected a whole number or a list"),
     ("encoder_attention", 7, "encoder_attention: got 7, expected a section of keys or a list"),
     ("encoder_attention", [{}, 7], "encoder_attention: got"),

@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 from torch import nn
 
-from outrider.formats import spec as choices
+from outrider.formats import spec
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
 from outrider.formats.weights import Expected
 from outrider.torch.models.folder import _expected
@@ -54,5 +54,5 @@ def test_ctc_decoders_are_made_of_what_the_layout_says(values: dict[str, Any]) -
 
 
 def test_the_words_of_a_description_are_those_that_nn_has_parts_for() -> None:
-    assert tuple(ACTIVATIONS) == choices.ACTIVATIONS
-    assert RESIDUALS == choices.RESIDUALS
+    assert tuple(ACTIVATIONS) == spec.ACTIVATIONS
+    assert RESIDUALS == spec.RESIDUALS

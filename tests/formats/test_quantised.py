@@ -62,14 +62,14 @@ def test_zeros_stay_zeros() -> None:
 @pytest.mark.parametrize(
     ("data", "scale", "said"),
     [
-        (torch.zeros(4, 8, dtype=torch.int8), torch.ones(5), "do not go together"),
-        (torch.zeros(4, 8, dtype=torch.int8), torch.ones(4, 1), "do not go together"),
-        (torch.zeros(4, dtype=torch.int8), torch.ones(4), "do not go together"),
-        (torch.zeros(4, 16, dtype=torch.uint8), torch.ones(4, 1), "do not go together"),
-        (torch.zeros(4, 16, dtype=torch.uint8), torch.ones(4, 2).half(), "do not go together"),
-        (torch.zeros(4, 15, dtype=torch.uint8), torch.ones(4, 0).half(), "do not go together"),
-        (torch.zeros(4, 8), torch.ones(4), "do not go together"),
-        (torch.zeros(4, 8, dtype=torch.int8), torch.full((4,), torch.inf), "no finite number"),
+        (torch.zeros(4, 8, dtype=torch.int8), torch.ones(5), "do not match"),
+        (torch.zeros(4, 8, dtype=torch.int8), torch.ones(4, 1), "do not match"),
+        (torch.zeros(4, dtype=torch.int8), torch.ones(4), "do not match"),
+        (torch.zeros(4, 16, dtype=torch.uint8), torch.ones(4, 1), "do not match"),
+        (torch.zeros(4, 16, dtype=torch.uint8), torch.ones(4, 2).half(), "do not match"),
+        (torch.zeros(4, 15, dtype=torch.uint8), torch.ones(4, 0).half(), "do not match"),
+        (torch.zeros(4, 8), torch.ones(4), "do not match"),
+        (torch.zeros(4, 8, dtype=torch.int8), torch.full((4,), torch.inf), "not finite"),
     ],
 )
 def test_scales_that_do_not_fit_are_refused(

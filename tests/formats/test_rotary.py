@@ -62,7 +62,7 @@ def test_llama3_by_hand() -> None:
 WRONG: list[tuple[dict[str, Any], str]] = [
     ({"rope_theta": 0}, "rope_theta: got 0, expected above 1"),
     ({"rope_theta": 1e30}, "rope_theta: got 1e[+]30"),
-    ({"position": "none", "rope_theta": 5.0}, "rope_theta: has no effect on 'none' positions"),
+    ({"position": "none", "rope_theta": 5.0}, "rope_theta: has no effect with position: none"),
     ({"rope_scale": {"rope_type": "yarn"}}, "rope_type: unknown 'yarn'; expected one of default"),
     ({"rope_scale": {"rope_type": ["x"]}}, "rope_type: unknown"),
     ({"rope_scale": {"rope_type": "linear"}}, "rope_scale.factor: got None, expected a number"),
@@ -79,13 +79,13 @@ def test_what_gives_no_frequencies_is_named(values: dict[str, Any], message: str
 
 
 FURTHER: list[tuple[dict[str, Any], str]] = [
-    ({"head_dim": 0}, "head_dim: got 0, and 8 heads of it are not 1 to 65536 wide"),
+    ({"head_dim": 0}, "head_dim: got 0, but 8 heads must be 1 to 65536 wide"),
     ({"head_dim": 1 << 14}, "head_dim: got 16384"),
     ({"head_dim": 64, "num_attention_heads": 0}, "num_attention_heads: got 0"),
     ({"head_dim": 7}, "position: 'sinusoidal' needs an even head width, not 7"),
     ({"head_dim": 8, "hidden_size": 65}, "position: 'sinusoidal' needs an even model width"),
     ({"norm_eps": 0.0}, "norm_eps: got 0.0, expected above 0"),
-    ({"relative_buckets": 8}, "relative_buckets: has no effect on 'sinusoidal' positions"),
+    ({"relative_buckets": 8}, "relative_buckets: has no effect with position: sinusoidal"),
     ({"position": "bucketed", "relative_buckets": 6}, "relative_buckets: got 6, expected a multi"),
     ({"position": "bucketed", "relative_distance": 16}, "relative_distance: got 16, expected abo"),
     ({"position": "bucketed", "residual": "reversible"}, "position: 'bucketed' does not go with"),

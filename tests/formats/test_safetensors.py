@@ -72,7 +72,7 @@ def one(**changes: Any) -> dict[str, Any]:
 
 
 WRONG = {
-    "a gap at first": (lay({"a": one(data_offsets=[4, 8])}, bytes(8)), "where the one before"),
+    "a gap at first": (lay({"a": one(data_offsets=[4, 8])}, bytes(8)), "where the previous"),
     "a gap": (
         lay({"a": one(), "b": one(data_offsets=[8, 12])}, bytes(12)),
         "'b' does not begin where",
@@ -80,12 +80,12 @@ WRONG = {
     "an overlap": (lay({"a": one(), "b": one()}, bytes(4)), "does not begin where"),
     "a tail": (lay({"a": one()}, bytes(5)), "does not end with its last array"),
     "cut short": (lay({"a": one()}, bytes(3)), "does not end within the file"),
-    "backwards": (lay({"a": one(data_offsets=[4, 0])}, bytes(4)), "not as long as its shape"),
+    "backwards": (lay({"a": one(data_offsets=[4, 0])}, bytes(4)), "differs from shape"),
     "a truth value": (lay({"a": one(shape=[True])}, bytes(4)), "in whole numbers"),
     "three offsets": (lay({"a": one(data_offsets=[0, 4, 4])}, bytes(4)), "in whole numbers"),
     "no offsets": (lay({"a": one(data_offsets=None)}, bytes(4)), "in whole numbers"),
-    "no entry": (lay({"a": 7}), "has no description"),
-    "no type": (lay({"a": one(dtype=None)}, bytes(4)), "has no description"),
+    "no entry": (lay({"a": 7}), "has no dtype"),
+    "no type": (lay({"a": one(dtype=None)}, bytes(4)), "has no dtype"),
     "a long name": (lay({"x" * 5000: one(dtype="Q")}, bytes(4)), "unknown type 'Q'"),
 }
 

@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.formats.folder import Part, Parts
-from outrider.formats.layout import core_of, first_unsupported
+from outrider.formats.layout import decoder_mixer, first_unsupported
 from outrider.formats.safetensors import Weight
 from outrider.formats.side_spec import CtcSpec, DrafterSpec
 from outrider.formats.spec import (
@@ -25,7 +25,7 @@ __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 
 Array = NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]
 """Numbers, or int8 and the scale of each row."""
-CORES = ("attention", "ssru")
+MIXERS = ("attention", "ssru")
 POSITIONS = ("none", "sinusoidal", "learned", "rotary", "bucketed")
 SCREENED_BYTES = 6 << 20
 """From this size on a head in int8 is read in four bits first: `native/src/screen.h`."""
@@ -39,7 +39,7 @@ def missing(
     ctc: CtcSpec | None = None,
 ) -> str | None:
     """Return what of a model the core cannot compute, as `key: value`; None where it can all."""
-    beyond = first_unsupported(model, plain=False, cores=CORES)
+    beyond = first_unsupported(model, plain=False, mixers=MIXERS)
     if beyond is not None:
         return f"{beyond.key}: {beyond.value}"
     if model.hidden_size % 2:
@@ -47,8 +47,8 @@ def missing(
     if model.position not in POSITIONS:
         return f"position: {model.position}"
     whole = model.head_width * model.num_attention_heads == model.hidden_size
-    if not whole and core_of(model) != "attention":
-        return f"head_dim: {model.head_dim} (of an {core_of(model)})"
+    if not whole and decoder_mixer(model) != "attention":
+        return f"head_dim: {model.head_dim} (of an {decoder_mixer(model)})"
     if drafter is not None:
         for key, usual in (("core", "transformer"), ("reads", "encoder")):
             if getattr(drafter, key) != usual:
@@ -72,7 +72,7 @@ def model_shape(config: ModelSpec, dtype: str) -> dict[str, Any]:
         "max_positions": config.max_positions,
         "embedding_scale": config.embedding_scale,
         "shared_embeddings": seq2seq.share_embeddings if seq2seq else True,
-        "core": core_of(config),
+        "core": decoder_mixer(config),
         "position": config.position,
         "dtype": dtype,
         "head_width": config.head_width,

@@ -1,15 +1,9 @@
-"""The keys of a model's config with type, default and meaning, for docs and `config --explain`.
-
-What `config.json` says of a model: plain dataclasses, checked as the untrusted input they are.
-
-`outrider.torch.models.configs` makes Hugging Face configs of them, which also check the options of
-every attention.
-"""
+"""The keys of model configs with type, default and meaning, for `config --explain` and docs."""
 
 import ast
 import inspect
 from collections.abc import Iterator
-from dataclasses import MISSING, fields
+from dataclasses import fields
 
 from outrider.config import ExplainedKey, show_type, show_value
 from outrider.formats.side_spec import CtcSpec, DrafterSpec, SideDecoderSpec
@@ -22,7 +16,7 @@ from outrider.formats.spec import (
 
 __all__ = ["TYPES", "explain_models"]
 
-Description = type[ModelSpec | SideDecoderSpec]
+Spec = type[ModelSpec | SideDecoderSpec]
 MODELS: dict[str, type[ModelSpec]] = {
     "seq2seq": Seq2SeqSpec,
     "language_model": LanguageModelSpec,
@@ -32,49 +26,46 @@ SIDE_DECODERS: dict[str, type[SideDecoderSpec]] = {
     "drafter": DrafterSpec,
     "ctc": CtcSpec,
 }
-TYPES: dict[str, Description] = {**MODELS, **SIDE_DECODERS}
+TYPES: dict[str, Spec] = {**MODELS, **SIDE_DECODERS}
 DERIVED = {
     *("vocab_size", "is_encoder_decoder", "is_decoder"),
     *("pad_token_id", "eos_token_id", "bos_token_id", "decoder_start_token_id", "mask_token_id"),
 }
-"""Keys a run fills in from its tokenizer or from `type`."""
+"""Keys that a run derives from its tokenizer or from `type`."""
 
 
 def explain_models(prefix: str = "") -> Iterator[ExplainedKey]:
-    """Yield the keys of all model types; those of one type say which."""
-    found = {name: list(_explain(description, prefix)) for name, description in MODELS.items()}
-    shared = set.intersection(*({field.key for field in fields} for fields in found.values()))
-    yield from (field for field in found["seq2seq"] if field.key in shared)
-    of_some: dict[ExplainedKey, list[str]] = {}
-    for name, own in found.items():
-        for field in own:
-            if field.key not in shared:
-                of_some.setdefault(field, []).append(name)
-    for field, names in of_some.items():
-        yield field._replace(text=f"{field.text} Only for {' and '.join(names)}.".strip())
-    for name, description in SIDE_DECODERS.items():
-        for field in _explain(description, prefix):
-            if field.key.removeprefix(prefix) not in description.given:
-                yield field._replace(text=f"{field.text} Of {name}.".strip())
+    """Yield the keys of all model types; keys of some types name them."""
+    types: dict[ExplainedKey, list[str]] = {}
+    for name, spec in MODELS.items():
+        for key in _explain(spec, prefix):
+            types.setdefault(key, []).append(name)
+    yield from (key for key, names in types.items() if len(names) == len(MODELS))
+    for key, names in types.items():
+        if len(names) < len(MODELS):
+            yield key._replace(text=f"{key.text} Only for {' and '.join(names)}.".strip())
+    for name, side in SIDE_DECODERS.items():
+        for key in _explain(side, prefix):
+            if key.key.removeprefix(prefix) not in side.given:
+                yield key._replace(text=f"{key.text} Only for {name}.".strip())
 
 
-def _explain(description: Description, prefix: str) -> Iterator[ExplainedKey]:
-    texts = _attribute_docstrings(description)
-    for field in fields(description):
+def _explain(spec: Spec, prefix: str) -> Iterator[ExplainedKey]:
+    texts = _attribute_docstrings(spec)
+    for field in fields(spec):
         if field.name in texts and field.name not in DERIVED:
-            default = None if field.default is MISSING else field.default
             yield ExplainedKey(
                 prefix + field.name,
-                show_type(field.type).replace("float | int", "float"),  # a whole number will do
-                show_value(default),
+                show_type(field.type).replace("float | int", "float"),
+                show_value(field.default),
                 texts[field.name],
             )
 
 
-def _attribute_docstrings(description: Description) -> dict[str, str]:
-    """Map each annotated attribute to the string under it, base classes first."""
+def _attribute_docstrings(spec: Spec) -> dict[str, str]:
+    """Return the string below each annotated attribute; subclasses take precedence."""
     texts: dict[str, str] = {}
-    for cls in reversed(description.__mro__):
+    for cls in reversed(spec.__mro__):
         if not cls.__module__.startswith("outrider."):
             continue
         (definition,) = ast.parse(inspect.getsource(cls)).body

@@ -1,9 +1,7 @@
-"""Model folders: `config.json` and safetensors, from us or from a family we know a map for.
+"""Model folders: ours, those of other families with a reader, and CTranslate2's and Marian's files.
 
-A folder is untrusted input. Nothing in it is executed: weights are read from safetensors only,
-`config.json` can name no code, and every name and shape must be exactly what the config implies.
-
-Which weights a folder holds.
+A folder is untrusted input and nothing in it is executed: weights are never unpickled,
+`config.json` cannot name code, and names and shapes of weights must match the config.
 """
 
 from collections.abc import Iterator, Mapping
@@ -11,7 +9,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from importlib import import_module
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Generic, Protocol, TypeVar, cast
 
 from outrider.errors import ConfigError, ModelError, OutriderError
 from outrider.files import file_sha256, read_json
@@ -49,9 +47,9 @@ __all__ = [
 ]
 
 DRAFTER = "drafter"
-"""Subfolder of a model that holds its drafter."""
+"""Subfolder of a model's drafter."""
 CTC = "ctc"
-"""Subfolder of a model that holds its parallel decoder."""
+"""Subfolder of a model's parallel decoder."""
 OWN: dict[str, type[ModelSpec]] = {
     Seq2SeqSpec.model_type: Seq2SeqSpec,
     LanguageModelSpec.model_type: LanguageModelSpec,
@@ -59,28 +57,28 @@ OWN: dict[str, type[ModelSpec]] = {
 
 
 class Reader(Protocol):
-    """A module of `readers`: how a model of another family becomes one of ours."""
+    """A module of `readers` for a family of Hugging Face models."""
 
     def import_config(self, values: Mapping[str, Any], /) -> ModelSpec:
-        """Read its `config.json`."""
+        """Convert the values of a `config.json`."""
         ...
 
     def import_weights(
         self, theirs: Stored, config: Any, values: Mapping[str, Any], /
     ) -> dict[str, Weight]:
-        """Give all its weights our names; `values` are those of its `config.json`."""
+        """Convert the weights; `values` are those of the `config.json`."""
         ...
 
 
 class FileReader(Protocol):
-    """A module of `readers` for models that are no Hugging Face folder."""
+    """A module of `readers` for models in other files."""
 
     def find(self, folder: Path, /) -> Path | None:
-        """Return the file that holds the weights; None where the folder is no such model."""
+        """Return the file of the weights; None if the folder has none."""
         ...
 
     def read(self, path: Path, /) -> tuple[ModelSpec, dict[str, Weight]]:
-        """Say what model such a file holds, and give its weights our names."""
+        """Read the config and the weights of a file."""
         ...
 
 
@@ -99,43 +97,43 @@ READERS = (
 """Every `model_type` of other families that has a module in `readers`."""
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 REFUSED = {
-    "auto_map": "asks for code of its own to be run, which is never done",
-    "per_layer_config": "says that layers differ, which is not supported",
-    "quantization_config": "says that the weights are quantised, which is not supported",
-    "use_bidirectional_attention": "is true, not supported: a text is read from left to right",
+    "auto_map": "names remote code, which is never run",
+    "per_layer_config": "gives layers different configs, which is not supported",
+    "quantization_config": "is set, but quantised weights are not supported",
+    "use_bidirectional_attention": "is true, but only causal attention is supported",
 }
-"""Keys of other families' configs that change what the weights mean."""
+"""Keys of other families' configs that change how a model computes."""
 ADAPTER = "adapter_config.json"
 ONLY_READS = (
-    "is a masked language model, which reads and does not write: test it with outrider evaluate "
-    "--text, or let a seq2seq read with it (model.encoder.pretrained)"
+    "is a masked language model, which cannot generate: test it with outrider evaluate --text, or "
+    "use it as the encoder of a seq2seq (model.encoder.pretrained)"
 )
 FILE_READERS: tuple[FileReader, ...] = (ctranslate2, bergamot)
-"""Readers of models that are known by their files."""
-WORDS = 400
-"""Letters of a value or a foreign message that an error repeats."""
+MESSAGE_LENGTH = 400
+"""Characters of a value or of another library's message that an error repeats."""
 
 ConfigT = TypeVar("ConfigT", bound=ModelSpec | SideDecoderSpec, covariant=True)
+AnyT = TypeVar("AnyT", bound=ModelSpec | SideDecoderSpec)
 SideT = TypeVar("SideT", bound=SideDecoderSpec)
 
 
 @dataclass(frozen=True)
 class Part(Generic[ConfigT]):
-    """A model, or a decoder beside one: what it is made of, and its weights by name."""
+    """A model or a side decoder: its config, and its weights by name."""
 
     folder: Path
     config: ConfigT
     weights: Mapping[str, Weight]
     stored: Stored | None = None
-    """Weights of another family as its files name them."""
+    """The weights of another family under their own names."""
 
     def check_values(self) -> None:
-        """Refuse NaN and Inf, and copies of a tied table that differ from it; reads all weights."""
+        """Refuse NaN and Inf, and tied tables that differ; reads all weights."""
         if (name := _first_infinite(self.weights)) is not None:
             name = (self.stored and _first_infinite(self.stored.read)) or name
             message = f"{name[:200]!r} holds NaN or infinite numbers"
-            file = _file_of(self.folder, name)
-            raise ModelError(f"{file}: {message}; use a checkpoint without them")
+            path = _file_of(self.folder, name)
+            raise ModelError(f"{path}: {message}; use a checkpoint without them")
         for table, copy, name, copy_name in [] if self.stored is None else self.stored.copies:
             if not table.equals(copy):
                 raise ModelError(
@@ -144,7 +142,7 @@ class Part(Generic[ConfigT]):
                 )
 
     def check(self, expected: Mapping[str, Expected] | None = None) -> None:
-        """Refuse weights that are not those expected: by default, those of a portable model."""
+        """Refuse weights that differ from those expected, by default those of a portable model."""
         config = self.config
         check_weights(self.folder, self.weights, _layout(config) if expected is None else expected)
         if isinstance(config, DrafterSpec) and config.shortlist:
@@ -156,20 +154,20 @@ class Part(Generic[ConfigT]):
 
 @dataclass(frozen=True)
 class Parts:
-    """A model and the decoders that lie with it."""
+    """A model and its side decoders."""
 
     model: Part[ModelSpec]
     drafter: Part[DrafterSpec] | None = None
     ctc: Part[CtcSpec] | None = None
 
     def check_values(self) -> None:
-        """Refuse NaN and Inf, and copies of tied tables that differ; reads all weights."""
+        """Check the values of all parts."""
         for part in (self.model, self.ctc, self.drafter):
             if part is not None:
                 part.check_values()
 
     def check(self) -> None:
-        """Refuse weights that are not those of portable models, and parts of another model."""
+        """Refuse weights that are not portable, and side decoders of another model."""
         self.model.check()
         for side in (self.ctc, self.drafter):
             if side is not None:
@@ -178,21 +176,22 @@ class Parts:
 
 
 def read_parts(folder: str | Path) -> Parts:
-    """Read a model and what lies with it."""
+    """Read a model and its side decoders."""
     model = read_model(folder)
     ctc = read_ctc(folder, model.config)
     return Parts(model, read_drafter(folder, model.config), ctc)
 
 
 def read_model(folder: str | Path) -> Part[ModelSpec]:
-    """Read a model of ours or of a family that a reader knows; nothing is downloaded."""
+    """Read a model of ours or of a family with a reader; nothing is downloaded."""
     folder = Path(folder)
-    if (found := _find_file(folder)) is not None:
-        with naming(found.file):
-            return Part(folder, *found.reader.read(found.file))
+    reader, file = _find_file(folder)
+    if reader is not None and file is not None:
+        with naming(file):
+            return Part(folder, *reader.read(file))
     path = folder / "config.json"
     values = read_values(path)
-    config = _describe_model(path, values)
+    config = _read_spec(path, values)
     weights = read_weights(folder)
     _check_depth(path, config, weights)
     if values["model_type"] not in READERS:
@@ -207,38 +206,41 @@ def read_masked_lm(folder: str | Path) -> Part[MaskedLmSpec] | None:
     """Read a masked language model; None if the folder holds another model."""
     folder = Path(folder)
     path = folder / "config.json"
-    if not path.exists() or read_values(path).get("model_type") != MaskedLmSpec.model_type:
+    values = read_values(path) if path.exists() else {}
+    if values.get("model_type") != MaskedLmSpec.model_type:
         return None
-    values = read_values(path)
-    with naming(path):
-        _check_dtype(values)
-        config = build_spec(MaskedLmSpec, values)
+    config = _build(path, MaskedLmSpec, values)
     weights = read_weights(folder)
     _check_depth(path, config, weights)
     return Part(folder, config, weights)
 
 
 def read_config(folder: str | Path) -> ModelSpec:
-    """Read and check what a folder says of its model."""
-    if _find_file(Path(folder)) is not None:
+    """Read and check the config of a model."""
+    if _find_file(Path(folder)) != (None, None):
         return read_model(folder).config
     path = Path(folder) / "config.json"
-    return _describe_model(path, read_values(path))
+    return _read_spec(path, read_values(path))
 
 
 def model_files(folder: Path) -> list[Path]:
-    """Name the files that hold the weights of a model."""
-    found = _find_file(folder)
-    return weight_files(folder) if found is None else [found.file]
+    """Return the files of a model's weights."""
+    _, file = _find_file(folder)
+    return weight_files(folder) if file is None else [file]
+
+
+def weights_of(folder: Path) -> dict[str, str]:
+    """Return the checksums of a model's weights, which identify the model."""
+    return {path.name: file_sha256(path) for path in model_files(folder) if path.is_file()}
 
 
 def _first_infinite(weights: Mapping[str, Weight]) -> str | None:
-    """Return the name of a weight that holds NaN or infinite numbers."""
+    """Return the name of a weight with NaN or infinite numbers."""
     return next((name for name, weight in weights.items() if not weight.is_finite()), None)
 
 
 def _file_of(folder: Path, name: str) -> Path:
-    """Return the file that holds a weight."""
+    """Return the file of a weight."""
     files = [path for path in model_files(folder) if path.exists()]
     if len(files) > 1:
         files = [path for path in files if name in read_safetensors(path)]
@@ -246,24 +248,19 @@ def _file_of(folder: Path, name: str) -> Path:
 
 
 def reader_of(model_type: str) -> Reader:
-    """Return the reader of a family; the others are not imported, which takes time at the start."""
+    """Import and return the reader of a family."""
     return cast(Reader, import_module(f"{readers.__name__}.{model_type}"))
 
 
-class _Found(NamedTuple):
-    reader: FileReader
-    file: Path
-
-
-def _find_file(folder: Path) -> _Found | None:
+def _find_file(folder: Path) -> tuple[FileReader, Path] | tuple[None, None]:
     for reader in FILE_READERS:
         if (file := reader.find(folder)) is not None:
-            return _Found(reader, file)
-    return None
+            return reader, file
+    return None, None
 
 
 def read_drafter(folder: str | Path, target: ModelSpec) -> Part[DrafterSpec] | None:
-    """Read the drafter that lies with a model; None if there is none."""
+    """Read the drafter of a model; None if it has none."""
     folder = Path(folder) / DRAFTER
     if not folder.is_dir():
         return None
@@ -274,12 +271,12 @@ def read_drafter(folder: str | Path, target: ModelSpec) -> Part[DrafterSpec] | N
 
 
 def read_ctc(folder: str | Path, target: ModelSpec) -> Part[CtcSpec] | None:
-    """Read the parallel decoder that lies with a model; None if there is none."""
+    """Read the parallel decoder of a model; None if it has none."""
     folder = Path(folder) / CTC
     if not folder.is_dir():
         return None
     if not isinstance(target, Seq2SeqSpec):
-        raise ModelError(f"{folder}: a language model has no source for a CTC decoder to read")
+        raise ModelError(f"{folder}: a CTC decoder needs a source, a language model has none")
     part = _read_side_decoder(folder, CtcSpec)
     part.config.check_target(target)
     return part
@@ -289,16 +286,13 @@ def _read_side_decoder(folder: Path, cls: type[SideT]) -> Part[SideT]:
     path = folder / "config.json"
     values = read_values(path)
     if values.get("model_type") != cls.model_type:
-        kind = repr(values.get("model_type"))[:WORDS]
+        kind = repr(values.get("model_type"))[:MESSAGE_LENGTH]
         raise ModelError(f"{path}: model_type is {kind}, expected {cls.model_type!r}")
-    with naming(path):
-        _check_dtype(values)
-        config = build_spec(cls, values)
-    return Part(folder, config, read_weights(folder))
+    return Part(folder, _build(path, cls, values), read_weights(folder))
 
 
 def read_values(path: Path) -> dict[str, Any]:
-    """Read a `config.json`, of whatever model."""
+    """Read a `config.json`, with special tokens that other families keep in another file."""
     if path.with_name(ADAPTER).exists():
         raise ModelError(
             f"{path.with_name(ADAPTER)}: belongs to a PEFT adapter, which is not supported: merge "
@@ -307,30 +301,26 @@ def read_values(path: Path) -> dict[str, Any]:
     if not path.exists():
         raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}")
     values = read_json(path)
-    return values if values.get("model_type") not in READERS else _completed(path, values)
+    generation = path.with_name("generation_config.json")
+    if values.get("model_type") in READERS and generation.exists():
+        further = read_json(generation)
+        tokens = {key: further.get(key) for key in TOKENS if values.get(key) is None}
+        tokens["decoder_start_token_id"] = further.get("decoder_start_token_id")
+        values |= {key: token for key, token in tokens.items() if token is not None}
+    return values
 
 
-def _completed(path: Path, values: Mapping[str, Any]) -> dict[str, Any]:
-    """Add the special tokens that models of other families may name in another file."""
-    beside = path.with_name("generation_config.json")
-    further = read_json(beside) if beside.exists() else {}
-    told = {key: further.get(key) for key in TOKENS if values.get(key) is None}
-    if (start := further.get("decoder_start_token_id")) is not None:
-        told["decoder_start_token_id"] = start
-    return {**values, **{key: token for key, token in told.items() if token is not None}}
-
-
-def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelSpec:
+def _read_spec(path: Path, values: Mapping[str, Any]) -> ModelSpec:
     kind = values.get("model_type")
     if kind == MaskedLmSpec.model_type:
         raise ModelError(f"{path.parent}: {ONLY_READS}")
     if not isinstance(kind, str) or kind not in {*OWN, *READERS}:
-        known = ", ".join([*OWN, *READERS])
-        raise ModelError(f"{path}: model_type is {repr(kind)[:WORDS]}; Outrider can load: {known}")
+        kind, known = repr(kind)[:MESSAGE_LENGTH], ", ".join([*OWN, *READERS])
+        raise ModelError(f"{path}: model_type is {kind}; Outrider can load: {known}")
+    if kind in OWN:
+        return _build(path, OWN[kind], values)
     with naming(path):
         _check_dtype(values)
-        if kind in OWN:
-            return build_spec(OWN[kind], values)
         for key, why in REFUSED.items():
             if values.get(key):
                 raise ConfigError(key, why)
@@ -339,16 +329,22 @@ def _describe_model(path: Path, values: Mapping[str, Any]) -> ModelSpec:
         return config
 
 
+def _build(path: Path, cls: type[AnyT], values: Mapping[str, Any]) -> AnyT:
+    with naming(path):
+        _check_dtype(values)
+        return build_spec(cls, values)
+
+
 def _check_masks(config: ModelSpec, values: Mapping[str, Any]) -> None:
-    """Refuse keys that any config of transformers may have and that change the attention masks."""
-    translates = isinstance(config, Seq2SeqSpec)
+    """Refuse keys of transformers that change attention masks."""
+    seq2seq = isinstance(config, Seq2SeqSpec)
     # In transformers, true masks the encoder as well, and every other value unmasks the decoder.
-    if "is_causal" in values and (translates or values["is_causal"] is not True):
+    if "is_causal" in values and (seq2seq or values["is_causal"] is not True):
         message = f"is {values['is_causal']!r}, which changes the attention: not supported"
         raise ConfigError("is_causal", message)
-    if values.get("is_encoder_decoder", translates) is not translates:
-        what = "an encoder-decoder" if translates else "a language model"
-        message = f"is {values['is_encoder_decoder']!r}, but {values['model_type']} is {what}"
+    if values.get("is_encoder_decoder", seq2seq) is not seq2seq:
+        kind = "an encoder-decoder" if seq2seq else "a language model"
+        message = f"is {values['is_encoder_decoder']!r}, but {values['model_type']} is {kind}"
         raise ConfigError("is_encoder_decoder", message)
 
 
@@ -359,7 +355,7 @@ def _check_dtype(values: Mapping[str, Any]) -> None:
 
 
 def _check_depth(path: Path, config: ModelSpec, weights: Mapping[str, Weight]) -> None:
-    """Refuse more layers than there are weights for, before any layer is built."""
+    """Refuse more layers than there are weights, before any layer is built."""
     if config.depth == "shared":
         return
     layers = {key: getattr(config, key) for key in config.layer_keys}
@@ -374,7 +370,7 @@ def _check_depth(path: Path, config: ModelSpec, weights: Mapping[str, Weight]) -
 
 
 def _inner_layers(inner: Mapping[str, Any]) -> Any:
-    """Layers of a pretrained encoder, as its family or ours names them."""
+    """Return the number of layers of a pretrained encoder, under either name."""
     if inner.get("model_type") != MaskedLmSpec.model_type:
         return inner.get("num_hidden_layers", 0)
     return 0 if inner.get("depth") == "shared" else inner.get("layers", 0)
@@ -391,21 +387,12 @@ def _layout(config: ModelSpec | SideDecoderSpec) -> dict[str, Expected]:
 
 @contextmanager
 def naming(path: Path) -> Iterator[None]:
-    """Say which file it is that is wrong."""
+    """Prefix errors with the path of the damaged file."""
     try:
         yield
-    except (OutriderError, ArithmeticError, LookupError) as error:
-        raise ModelError(_name(path, error)) from None
-    except (AttributeError, RuntimeError, TypeError, ValueError) as error:
-        raise ModelError(_name(path, error)) from None
-
-
-def _name(path: Path, error: Exception) -> str:
-    text = " ".join(str(error).split())
-    text = text if len(text) <= WORDS else f"{text[:WORDS]}..."
-    return text if text.startswith(str(path.parent)) else f"{path}: {text}"
-
-
-def weights_of(folder: Path) -> dict[str, str]:
-    """Checksums of the weights of a model, which say exactly which model it is."""
-    return {path.name: file_sha256(path) for path in model_files(folder) if path.is_file()}
+    except (OutriderError, IndexError, OverflowError, ValueError) as error:
+        # numpy raises the last three for shapes and sizes that do not fit.
+        text = " ".join(str(error).split())
+        text = text if len(text) <= MESSAGE_LENGTH else f"{text[:MESSAGE_LENGTH]}..."
+        named = text.startswith(str(path.parent))
+        raise ModelError(text if named else f"{path}: {text}") from error

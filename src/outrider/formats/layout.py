@@ -1,14 +1,9 @@
-"""The names and shapes of the weights that a portable model and its side decoders have.
+"""Names and shapes of the weights of portable models and their side decoders.
 
-    D width    F feed-forward width    V words    R rank of a drafter    W its taps' widths together
-
-PyTorch names the same weights when `models` builds the modules; a test compares the two.
-
-Portable models: the Transformer that every engine knows.
-
-Whoever takes a model somewhere else (Marian, CTranslate2, the native core) supports these layers:
-full or causal attention with the usual score, sums and norms, a stack of different layers. A new
-part of the family is listed here, and all of them refuse it by name.
+A portable model is a Transformer that every export (Marian, CTranslate2, the native core) supports:
+full or causal attention with scaled dot products, residual sums, norms, a stack of layers. New
+parts of the model family are listed in `PORTABLE`, so that exports refuse them by name. A test
+compares the names with those of the PyTorch modules.
 """
 
 from collections.abc import Iterator, Sequence
@@ -20,8 +15,8 @@ from outrider.formats.weights import Expected
 
 __all__ = [
     "Unsupported",
-    "core_of",
     "ctc_layout",
+    "decoder_mixer",
     "drafter_layout",
     "first_unsupported",
     "model_layout",
@@ -45,31 +40,33 @@ PLAIN: dict[str, Any] = {
     "embedding_norm": False,
     "right_to_left": False,
 }
-"""What the exports have beside it; engines of ours know other values too."""
+"""Values that exports to other programs need as well; the native core supports others."""
 
 
 class Unsupported(NamedTuple):
-    """A key of a config that asks for more than a portable model has."""
+    """A key whose value is not portable."""
 
     key: str
     value: Any
     portable: Any
-    """What a portable model has there."""
+    """The portable value."""
 
 
-def core_of(config: ModelSpec) -> str:
-    """Return what decoder layers know the tokens before by."""
+def decoder_mixer(config: ModelSpec) -> str:
+    """Return the mixer of decoder layers."""
     key = next(key for key, (_, causal) in config.attention_keys.items() if causal)
-    return config.core_of(key)
+    return config.mixer_of(key)
 
 
 def first_unsupported(
-    config: ModelSpec, *, plain: bool = True, cores: Sequence[str] = ("attention",)
+    config: ModelSpec, *, plain: bool = True, mixers: Sequence[str] = ("attention",)
 ) -> Unsupported | None:
-    """Return the first part of a model that is not portable; None where all are.
+    """Return the first key of a model that is not portable.
 
-    Without `plain` norms and widths of other families may be there too, and `cores` may stand where
-    self-attention does.
+    Args:
+        config: The model.
+        plain: Refuse norms and head widths of other families too.
+        mixers: Supported mixers of layers.
     """
     for key, portable in (PORTABLE | PLAIN if plain else PORTABLE).items():
         value = getattr(config, key, portable)
@@ -79,16 +76,16 @@ def first_unsupported(
     if plain and (odd or config.head_width != usual_width):
         return Unsupported("head_dim", config.head_dim, usual_width)
     for key, (layers, causal) in config.attention_keys.items():
-        core = config.core_of(key)
-        if core not in cores:
-            return Unsupported(config.core_keys[key], core, cores[0])
-        if core != "attention":
+        mixer = config.mixer_of(key)
+        if mixer not in mixers:
+            return Unsupported(config.mixer_keys[key], mixer, mixers[0])
+        if mixer != "attention":
             continue
         usual = {"kind": "causal" if causal else "full"}
         for layer in range(getattr(config, layers)):
-            found = config.layer_attention(key, layer)
-            if found != usual:
-                return Unsupported(key, found, usual)
+            spec = config.layer_attention(key, layer)
+            if spec != usual:
+                return Unsupported(key, spec, usual)
     return None
 
 
@@ -96,12 +93,12 @@ Entry = tuple[str, tuple[int, ...]]
 
 
 def model_layout(config: ModelSpec) -> dict[str, Expected]:
-    """Return what a portable model is made of."""
+    """Return the weights of a portable model."""
     return {name: Expected(shape) for name, shape in _model(config)}
 
 
 def drafter_layout(config: DrafterSpec) -> dict[str, Expected]:
-    """Return what a drafter with a Transformer core is made of."""
+    """Return the weights of a drafter with `core: transformer`."""
     layout = {name: Expected(shape) for name, shape in _drafter(config)}
     if config.shortlist:
         layout["kept_V"] = Expected((config.shortlist,), ("int64",))
@@ -109,25 +106,25 @@ def drafter_layout(config: DrafterSpec) -> dict[str, Expected]:
 
 
 def ctc_layout(config: CtcSpec) -> dict[str, Expected]:
-    """Return what a CTC decoder is made of."""
+    """Return the weights of a CTC decoder."""
     layout = {name: Expected(shape) for name, shape in _ctc(config)}
     layout["steps"] = Expected((), ("int64",))
     return layout
 
 
 def _model(config: ModelSpec) -> Iterator[Entry]:
-    words, width = config.vocab_size, config.hidden_size
-    yield "tokens.weight", (words, width)
+    vocab_size, width = config.vocab_size, config.hidden_size
+    yield "tokens.weight", (vocab_size, width)
     if not config.tie_word_embeddings:
-        yield "head.weight", (words, width)
+        yield "head.weight", (vocab_size, width)
     if config.logits_bias:
-        yield "logits_bias", (words,)
-    encoder = isinstance(config, Seq2SeqSpec)
+        yield "logits_bias", (vocab_size,)
     if isinstance(config, Seq2SeqSpec):
         if not config.share_embeddings:
-            yield "source_tokens.weight", (words, width)
+            yield "source_tokens.weight", (vocab_size, width)
         yield from _stack("encoder", config, config.encoder_layers, cross=False)
-    yield from _stack("decoder", config, config.decoder_depth, cross=encoder)
+    cross = isinstance(config, Seq2SeqSpec)
+    yield from _stack("decoder", config, config.decoder_depth, cross=cross)
     for number in range(getattr(config, "next_tokens", 1) - 1):
         yield f"next_tokens.further.{number}.weight", (width, width)
 
@@ -145,7 +142,7 @@ def _stack(side: str, config: ModelSpec, layers: int, *, cross: bool) -> Iterato
     for layer in range(layers):
         heads_width, kv_width = heads * config.head_width, kv_heads * config.head_width
         name = f"{side}.blocks.{layer}"
-        ssru = side == "decoder" and core_of(config) == "ssru"
+        ssru = side == "decoder" and decoder_mixer(config) == "ssru"
         yield from _block(name, config, heads_width, kv_width, cross=cross, rms=rms, ssru=ssru)
     if config.norm == "pre":
         yield from _norm(f"{side}.norm", width, rms=rms)

@@ -1,10 +1,7 @@
-"""What drafters and CTC decoders share: layers of their own, and a target whose words they use.
+"""Configs of the small decoders beside a target: drafters and CTC decoders.
 
-Their `config.json` is untrusted input like any other, so everything a layer is made of is checked.
-
-The description of a parallel decoder.
-
-The description of a block drafter.
+A side decoder has its own layers and uses the target's embeddings, so that widths and vocabulary
+are the target's.
 """
 
 from collections.abc import Mapping, Sequence
@@ -12,39 +9,33 @@ from dataclasses import dataclass
 from itertools import pairwise
 from typing import Any, ClassVar, Self
 
-from outrider.errors import ConfigError, ModelError, nearest
+from outrider.errors import ConfigError, ModelError
 from outrider.formats.spec import (
     ACTIVATIONS,
     LAYER_LIMIT,
-    LIMITS,
     NORMS,
     POSITIONS,
+    SIZES,
     ModelSpec,
     Seq2SeqSpec,
+    check_choice,
+    check_range,
+    check_share,
 )
 
-__all__ = [
-    "CtcSpec",
-    "DrafterSpec",
-    "SideDecoderSpec",
-    "check_choice",
-    "check_share",
-]
-
-DROPOUTS = ("dropout", "attention_dropout", "activation_dropout")
-SHAPE = ("num_attention_heads", "intermediate_size", "activation", "gated", "norm")
+__all__ = ["CtcSpec", "DrafterSpec", "SideDecoderSpec"]
 
 
 @dataclass(kw_only=True)
 class SideDecoderSpec:
-    """The layers of a small decoder beside a target. Widths and words are the target's."""
+    """The keys of all side decoders."""
 
     model_type: ClassVar[str] = ""
 
     given: ClassVar[tuple[str, ...]] = ("vocab_size", "hidden_size")
-    """Keys that the target decides."""
+    """Keys whose values come from the target."""
     ranges: ClassVar[dict[str, tuple[int, int]]] = {}
-    """Least and greatest value of further whole numbers."""
+    """Ranges of further whole numbers."""
 
     vocab_size: int = 8000
     hidden_size: int = 512
@@ -60,14 +51,12 @@ class SideDecoderSpec:
     activation_dropout: float | int = 0.0
 
     def __post_init__(self) -> None:
-        sizes = {key: (1, limit) for key, limit in LIMITS.items()}
-        sizes |= {"layers": (1, 64), "num_attention_heads": (1, 1 << 10)} | self.ranges
-        for key, (least, most) in sizes.items():
-            if not least <= getattr(self, key) <= most:
-                raise ConfigError(key, f"got {getattr(self, key)}, expected {least} to {most}")
-        for key, accepted in {"activation": ACTIVATIONS, "norm": NORMS}.items():
-            check_choice(key, getattr(self, key), accepted)
-        for key in DROPOUTS:
+        own = {"layers": (1, 64), "num_attention_heads": (1, 1 << 10)}
+        for key, (least, most) in (SIZES | own | self.ranges).items():
+            check_range(key, getattr(self, key), least, most)
+        check_choice("activation", self.activation, ACTIVATIONS)
+        check_choice("norm", self.norm, NORMS)
+        for key in ("dropout", "attention_dropout", "activation_dropout"):
             check_share(key, getattr(self, key))
         if self.hidden_size % self.num_attention_heads:
             message = f"got {self.num_attention_heads}, which does not divide {self.hidden_size}"
@@ -75,13 +64,14 @@ class SideDecoderSpec:
 
     @classmethod
     def from_target(cls, target: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return what the target decides, its layer's shape, and on top the `values` asked for."""
+        """Return `values` with the target's sizes, and the shape of its layers as defaults."""
         for key in values.keys() & set(cls.given):
             raise ConfigError(key, "comes from the target; leave it out")
-        shape = {key: getattr(target, key) for key in SHAPE}
-        shape["num_attention_heads"] = _dividing(target.hidden_size, target.num_attention_heads)
-        words = {"vocab_size": target.vocab_size, "hidden_size": target.hidden_size}
-        return {**words, **shape, **values}
+        keys = ("vocab_size", "hidden_size", "intermediate_size", "activation", "gated", "norm")
+        width = target.hidden_size
+        heads = next(n for n in range(target.num_attention_heads, 0, -1) if width % n == 0)
+        shape = {key: getattr(target, key) for key in keys}
+        return {**shape, "num_attention_heads": heads, **values}
 
     def _check_fits(self, name: str, expected: Mapping[str, Any]) -> None:
         for key, value in expected.items():
@@ -92,72 +82,50 @@ class SideDecoderSpec:
                 )
 
 
-def _dividing(width: int, heads: int) -> int:
-    """Return so many heads, or the next fewer that the width can be cut into."""
-    return next(n for n in range(heads, 0, -1) if width % n == 0)
-
-
-def check_choice(key: str, value: str, accepted: tuple[str, ...]) -> None:
-    """Refuse a word that is none of those accepted."""
-    if value not in accepted:
-        expected = ", ".join(accepted)
-        message = f"unknown {value!r}{nearest(value, accepted)}; expected one of {expected}"
-        raise ConfigError(key, message)
-
-
-def check_share(key: str, value: float) -> None:
-    """Refuse what is no share of a whole."""
-    if not 0 <= value < 1:
-        raise ConfigError(key, f"got {value}, expected 0 to less than 1")
-
-
-WEIGHT_LIMIT = 1e6
-
-
 @dataclass(kw_only=True)
 class CtcSpec(SideDecoderSpec):
-    """A parallel decoder and how it is trained."""
+    """A parallel decoder, and how it is trained."""
 
     model_type: ClassVar[str] = "outrider_ctc"
     given: ClassVar[tuple[str, ...]] = ("vocab_size", "hidden_size", "blank")
     ranges: ClassVar[dict[str, tuple[int, int]]] = {
         "upsample": (1, 16),
         "reveal_steps": (1, 1 << 40),
+        "ar_weight": (0, 1_000_000),
     }
 
     blank: int = 0
-    """The target's padding token: it never stands in a text."""
+    """The target's padding token, which never occurs in a text."""
     upsample: int = 2
-    """Slots for every source token; a text can be no longer than its slots."""
+    """Slots for every source token; a text cannot be longer than its slots."""
     layers: int = 4
     cross: bool = False
     """Every layer also attends to the encoder's output."""
     joint: bool = False
-    """Training: go on training the target too, so that its encoder serves both decoders."""
+    """Training: train the target as well, so that its encoder serves both decoders."""
     ar_weight: float | int = 1.0
-    """Training: weight of the target's own loss in a joint one."""
+    """Training: weight of the target's own loss if `joint`."""
     reveal_start: float | int = 0.5
-    """Training: slots given their token at first, as a share of those the model gets wrong."""
+    """Training: initial number of slots that are given their token, as a share of the model's
+    wrong slots."""
     reveal_end: float | int = 0.3
-    """Training: the same share at the end."""
+    """Training: the final share."""
     reveal_steps: int = 10_000
-    """Training: batches over which the share goes from one to the other."""
+    """Training: batches over which the share changes from the first to the second."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        for key in ("reveal_start", "reveal_end"):
-            check_share(key, getattr(self, key))
-        if not 0 <= self.ar_weight <= WEIGHT_LIMIT:
-            message = f"got {self.ar_weight}, expected 0 to {WEIGHT_LIMIT:g}"
-            raise ConfigError("ar_weight", message)
+        check_share("reveal_start", self.reveal_start)
+        check_share("reveal_end", self.reveal_end)
         if not 0 <= self.blank < self.vocab_size:
-            raise ConfigError("blank", f"got {self.blank}, not a token of {self.vocab_size}")
+            message = f"got {self.blank}, but the vocabulary has {self.vocab_size} tokens"
+            raise ConfigError("blank", message)
 
     @classmethod
     def for_target(cls, target: ModelSpec, **values: Any) -> Self:
-        """Take from the target what must agree with it, and its layer's shape as the default."""
+        """Take from the target the keys that must agree, and the shape of its layers as default."""
         if not isinstance(target, Seq2SeqSpec):
-            raise ConfigError("target", "is a language model; CTC needs a source to read")
+            raise ConfigError("target", "is a language model; CTC needs a source")
         values = {"dropout": target.dropout, **values}
         return cls(**cls.from_target(target, values), blank=target.pad_token_id)
 
@@ -171,14 +139,9 @@ class CtcSpec(SideDecoderSpec):
         self._check_fits("parallel decoder", expected)
 
 
-CORES = ("transformer", "lstm")
-READS = ("encoder", "ctc")
-WHOLE_LIMIT = 1 << 20
-
-
 @dataclass(kw_only=True)
 class DrafterSpec(SideDecoderSpec):
-    """A drafter: its own layer, and how it is trained."""
+    """A block drafter, and how it is trained."""
 
     model_type: ClassVar[str] = "outrider_drafter"
     given: ClassVar[tuple[str, ...]] = (
@@ -201,27 +164,27 @@ class DrafterSpec(SideDecoderSpec):
     position: str = "sinusoidal"
     """The target's kind of positions."""
     cross: bool = True
-    """Reads the source: the target is an encoder-decoder."""
+    """Attends to the source: the target is an encoder-decoder."""
     core: str = "transformer"
-    """What a slot knows of the text: `transformer` sees the target's states of all tokens, `lstm`
-    runs along the block from the newest one."""
+    """How slots see the text: `transformer` attends to the target's states of all tokens, `lstm`
+    runs along the block from the last token."""
     reads: str = "encoder"
-    """What it reads of the source: `encoder`, or `ctc` for the target's CTC decoder as well."""
+    """Source states: `encoder`, or `ctc` for the states of the target's CTC decoder as well."""
     layers: int = 1
     """One is best on a CPU, two to four on a GPU."""
     taps: list[int] | None = None
-    """Layers of the target whose states are injected; by default one in the middle and the last."""
+    """Layers of the target whose states are injected; null for a middle one and the last."""
     block: int = 16
     """Longest draft."""
     rank: int = 128
-    """Width of the state that runs along the drafted tokens; 0 for independent slots, which is the
-    default with `core: lstm`."""
+    """Width of the state that runs along the drafted tokens; 0 for independent slots, the default
+    with `core: lstm`."""
     candidates: int = 16
-    """Tokens of a slot that are rescored, and all that q can give."""
+    """Tokens of a slot that are rescored; all other tokens have draft probability 0."""
     shortlist: int = 0
-    """Draft from so many of the commonest tokens only (the text stays exact); 0 for all."""
+    """Draft only from this many of the most frequent tokens (the text stays exact); 0 for all."""
     copy_layers: bool = False
-    """Training: layers begin as copies of the target's last ones, whose shape they must have."""
+    """Training: initialise layers from the target's last ones, whose shape they must have."""
     anchors: int = 4
     """Training: blocks cut from every row."""
     train_block: int = 8
@@ -229,30 +192,26 @@ class DrafterSpec(SideDecoderSpec):
     decay: float | int = 0.9
     """Training: weight of slot i + 1 over that of slot i."""
     soft_labels: bool = False
-    """Training: slots learn how likely each token is to the target, not only which it chose; labels
-    are not smoothed then."""
+    """Training: learn the target's probability of each token, not only its choice; labels are not
+    smoothed then."""
     whole: bool = True
-    """Training: one more block over the whole target with random tokens known (mask-predict)."""
+    """Training: one more block over the whole target with random tokens given (mask-predict)."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         check_choice("position", self.position, POSITIONS)
-        check_choice("core", self.core, CORES)
-        check_choice("reads", self.reads, READS)
+        check_choice("core", self.core, ("transformer", "lstm"))
+        check_choice("reads", self.reads, ("encoder", "ctc"))
         if self.reads == "ctc" and self.core == "lstm":
-            raise ConfigError("reads", "an lstm reads the encoder alone; leave it out")
+            raise ConfigError("reads", "an lstm reads the encoder only; leave it out")
         if self.reads == "ctc" and not self.cross:
             raise ConfigError("reads", "a language model has no CTC decoder; leave it out")
         if self.copy_layers and self.core == "lstm":
-            raise ConfigError(
-                "copy_layers", "an lstm is unlike any layer of a target; leave it out"
-            )
-        if not 1 <= self.train_block <= self.block:
-            raise ConfigError("train_block", f"got {self.train_block}, expected 1 to {self.block}")
+            raise ConfigError("copy_layers", "an lstm has no layer of the target; leave it out")
+        check_range("train_block", self.train_block, 1, self.block)
+        check_range("shortlist", self.shortlist, 0, self.vocab_size)
         if not 0 < self.decay <= 1:
             raise ConfigError("decay", f"got {self.decay}, expected above 0, at most 1")
-        if not 0 <= self.shortlist <= self.vocab_size:
-            raise ConfigError("shortlist", f"got {self.shortlist}, expected 0 to {self.vocab_size}")
         last = self.target_layers - 1
         if self.taps is None:
             self.taps = sorted({max(0, last // 2), last})
@@ -261,22 +220,22 @@ class DrafterSpec(SideDecoderSpec):
 
     @property
     def longest_text(self) -> int:
-        """Most tokens that it can write as one block: any number if trained on whole texts."""
-        return WHOLE_LIMIT if self.whole else self.block
+        """Most tokens that one block can have; practically no limit if trained on whole texts."""
+        return 1 << 20 if self.whole else self.block
 
     @classmethod
     def for_target(cls, target: ModelSpec, **values: Any) -> Self:
-        """Take from the target what must agree with it, and its layer's shape as the default."""
+        """Take from the target the keys that must agree, and the shape of its layers as default."""
         cross = isinstance(target, Seq2SeqSpec)
-        theirs = {
-            "target_layers": target.decoder_depth,
-            "position": target.position,
-            "cross": cross,
-        }
-        usual: dict[str, Any] = {"whole": cross}
+        defaults: dict[str, Any] = {"whole": cross}
         if values.get("core") == "lstm":
-            usual["rank"] = 0  # it stands for what is guessed without looking at any guess
-        return cls(**{**usual, **cls.from_target(target, values), **theirs})
+            defaults["rank"] = 0
+        return cls(
+            **{**defaults, **cls.from_target(target, values)},
+            target_layers=target.decoder_depth,
+            position=target.position,
+            cross=cross,
+        )
 
     def check_target(self, target: ModelSpec) -> None:
         """Refuse a target that this was not made for."""
@@ -289,12 +248,12 @@ class DrafterSpec(SideDecoderSpec):
         }
         self._check_fits("drafter", expected)
 
-    def check_shortlist(self, kept: Sequence[int]) -> None:
-        """Refuse a shortlist that is no list of tokens in order."""
-        words = self.vocab_size
-        in_order = all(low < high for low, high in pairwise(kept))
-        if kept and (not in_order or kept[0] < 0 or kept[-1] >= words):
+    def check_shortlist(self, tokens: Sequence[int]) -> None:
+        """Refuse a shortlist that is not an ascending list of token ids."""
+        size = self.vocab_size
+        ascending = all(low < high for low, high in pairwise(tokens))
+        if tokens and (not ascending or tokens[0] < 0 or tokens[-1] >= size):
             raise ModelError(
-                f"kept_V, the drafter's shortlist, must hold token ids from 0 to {words - 1}, in "
+                f"kept_V, the drafter's shortlist, must hold token ids from 0 to {size - 1}, in "
                 "order and each once"
             )

@@ -1,4 +1,4 @@
-"""Weights of a model folder: safetensors, taken only where names, shapes and number types agree."""
+"""Weights of a model folder: safetensors with the expected names, shapes and number types."""
 
 from collections.abc import Mapping
 from pathlib import Path
@@ -19,33 +19,32 @@ __all__ = [
 ]
 
 DTYPES = ("float32", "bfloat16", "float16")
-"""What a model can compute in."""
+"""Number types of computation."""
 FLOATS = (*DTYPES, "float64")
-"""What weights may be stored in."""
+"""Number types of stored weights."""
 INDEX_BYTES = 64 << 20
-NAME_LETTERS = 200
+NAME_LENGTH = 200
 
 
 class Expected(NamedTuple):
-    """What a description implies of one weight."""
+    """The expected shape and number types of a weight."""
 
     shape: tuple[int, ...]
     kinds: tuple[str, ...] = FLOATS
-    """Number types it may be stored in."""
 
 
 def weight_files(folder: Path) -> list[Path]:
-    """Name `model.safetensors`; without it, the shards of an index. transformers does the same."""
+    """Return `model.safetensors`, or else the shards of its index, as transformers does."""
     single = folder / "model.safetensors"
     index = folder / f"{single.name}.index.json"
     if single.exists() or not index.exists():
         return [single]
     shards = read_json(index, limit=INDEX_BYTES).get("weight_map")
-    if not isinstance(shards, dict) or not all(isinstance(one, str) for one in shards.values()):
+    if not isinstance(shards, dict) or not all(isinstance(name, str) for name in shards.values()):
         raise ModelError(f"{index}: has no weight_map from names to files")
     names = sorted(set(shards.values()))
-    if any(Path(name).name != name or len(name) > NAME_LETTERS for name in names):
-        raise ModelError(f"{index}: a shard lies outside the folder")
+    if any(Path(name).name != name or len(name) > NAME_LENGTH for name in names):
+        raise ModelError(f"{index}: a shard is outside of the folder")
     return [folder / name for name in names]
 
 
@@ -53,35 +52,33 @@ def read_weights(folder: Path) -> dict[str, Weight]:
     """Map the weights of a folder."""
     weights: dict[str, Weight] = {}
     for path in weight_files(folder):
-        found = _read_file(path)
-        if twice := sorted(found.keys() & weights):
-            raise ModelError(
-                f"{path}: {twice[0][:200]!r} is in another shard too; keep one of them"
-            )
-        weights |= found
+        shard = _read_file(path)
+        if repeated := sorted(shard.keys() & weights):
+            name = repeated[0][:NAME_LENGTH]
+            raise ModelError(f"{path}: {name!r} is in another shard too; keep one of them")
+        weights |= shard
     return with_scales(folder, weights)
 
 
 def check_weights(
     folder: Path, weights: Mapping[str, Weight], expected: Mapping[str, Expected]
 ) -> None:
-    """Refuse weights that are not in every name, shape and kind of number those expected."""
+    """Refuse weights with other names, shapes or number types than expected."""
     missing, extra = sorted(expected.keys() - weights), sorted(weights.keys() - expected)
     if missing or extra:
-        word, name = ("lack", missing[0]) if missing else ("have an unknown", extra[0][:200])
-        count = len(missing) + len(extra)
+        verb, name = ("lack", missing[0]) if missing else ("have an unknown", extra[0])
+        count, name = len(missing) + len(extra), name[:NAME_LENGTH]
         raise ModelError(
-            f"{folder}: the weights {word} {name!r} ({count} names differ from config.json)"
+            f"{folder}: the weights {verb} {name!r} ({count} names differ from config.json)"
         )
-    for name, like in expected.items():
-        found = weights[name]
-        if found.shape != like.shape:
-            got, wanted = list(found.shape), list(like.shape)
-            raise ModelError(f"{folder}: {name!r} has shape {got}, config.json implies {wanted}")
-        kind = found.kind if found.scale is None else "float32"  # which they stand for
-        if kind not in like.kinds:
-            kinds = ", ".join(sorted(like.kinds))
-            message = f"is stored as {found.kind}, expected one of {kinds}"
+    for name, (shape, kinds) in expected.items():
+        weight = weights[name]
+        if weight.shape != shape:
+            shapes = f"{list(weight.shape)}, config.json implies {list(shape)}"
+            raise ModelError(f"{folder}: {name!r} has shape {shapes}")
+        kind = weight.kind if weight.scale is None else "float32"
+        if kind not in kinds:
+            message = f"is stored as {weight.kind}, expected one of {', '.join(sorted(kinds))}"
             raise ModelError(f"{folder}: {name!r} {message}")
 
 

@@ -165,7 +165,7 @@ def test_wrong_values_are_named(values: dict[str, Any], message: str) -> None:
 
 
 def test_a_blank_outside_the_vocabulary_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"^blank: got 9, not a token of 5$"):
+    with pytest.raises(ConfigError, match=r"^blank: got 9, but the vocabulary has 5 tokens$"):
         CtcConfig(vocab_size=5, blank=9)
 
 

@@ -193,9 +193,9 @@ def test_what_it_remembers_is_counted_and_stays_small() -> None:
     [
         ({"position_mlp": -1}, r"position_mlp: got -1, expected 0 to"),
         ({"position_correlation": 1000}, r"position_correlation: got 1000, expected 0 to"),
-        ({"memory": 8, "position_mlp": 2}, r"position_mlp: does not reach into a memory"),
-        ({"memory": 8, **scored("slow")}, r"attention\.score: a memory is looked at with"),
-        ({"memory": 8, **scored("dot", "tanh_exp")}, r"attention\.normaliser: a memory is looked"),
+        ({"memory": 8, "position_mlp": 2}, r"position_mlp: does not cover a memory"),
+        ({"memory": 8, **scored("slow")}, r"attention\.score: memory needs"),
+        ({"memory": 8, **scored("dot", "tanh_exp")}, r"attention\.normaliser: memory needs"),
     ],
 )
 def test_wrong_settings_are_named(options: dict[str, Any], message: str) -> None:

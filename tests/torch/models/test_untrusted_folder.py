@@ -122,9 +122,9 @@ def test_a_marian_config_names_no_code_either(tmp_path: Path) -> None:
         edit_config(tmp_path / "config.json", **{key: "kernels-community/some-kernel"})
     assert load_model(tmp_path).config._attn_implementation == "sdpa"
     edit_config(tmp_path / "config.json", auto_map={"AutoModel": "modeling.Model"})
-    refused(tmp_path, "config.json: auto_map: asks for code of its own to be run")
+    refused(tmp_path, "config.json: auto_map: names remote code")
     edit_config(tmp_path / "config.json", auto_map=None, per_layer_config="some/kernel")
-    refused(tmp_path, "config.json: per_layer_config: says that layers differ")
+    refused(tmp_path, "config.json: per_layer_config: gives layers different configs")
 
 
 @pytest.mark.parametrize("key", ["id2label", "label2id", "problem_type", "return_dict"])

@@ -1,7 +1,6 @@
-"""Models of other families: one file each, a table of their names beside ours.
+"""Readers of other families' models, one file a family.
 
-A reader says what the description of a model is by its `config.json` (`import_config`), and gives
-its weights our names (`import_weights`). What differs only in how numbers are kept (three matrices
-where ours is one, a factor, rows that are never read) is done to the weights, where it is exact; a
-way to compute that ours do not have is a key of the description.
+`import_config` converts a `config.json` to a spec, `import_weights` renames the weights.
+Differences of storage (three matrices instead of one, a constant factor, unused rows) are resolved
+in the weights, exactly; differences of computation are keys of the spec.
 """

@@ -1,9 +1,7 @@
-"""Weights of another family on their way into ours.
+"""Conversions that readers share: values of a `config.json`, and weights.
 
-What readers of Hugging Face folders do to a `config.json` on its way into a description.
-
-`ALIASES` of a class of values are further names of its keys: a config may use either name in
-transformers, which lets the alias win. Here both must agree.
+`ALIASES` of a class of values are further names of its keys. transformers accepts both names and
+prefers the alias; here both must agree.
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -33,7 +31,7 @@ __all__ = [
 
 
 class Copy(NamedTuple):
-    """A table that a file stores under two names."""
+    """A tied table that a file stores under two names."""
 
     table: Weight
     copy: Weight
@@ -48,16 +46,15 @@ class Stored(Mapping[str, Weight]):
     """
 
     def __init__(self, weights: Mapping[str, Weight]) -> None:
-        """Take all weights of a folder."""
+        """Hold all weights of a folder."""
         self._weights, self._missing_prefix = weights, ""
         self._names: dict[str, str] = {}
         self.read: dict[str, Weight] = {}
-        """Weights that were read so far."""
+        """Weights that are read so far."""
         self.copies: list[Copy] = []
         """Tables that are stored twice; `formats.folder` compares them."""
 
     def __getitem__(self, name: str) -> Weight:
-        """Return a weight and record that it is read."""
         name = self._name(name)
         weight = self._weights[name]
         if weight.scale is None and weight.kind not in FLOATS:
@@ -67,39 +64,36 @@ class Stored(Mapping[str, Weight]):
         return weight
 
     def __contains__(self, name: object) -> bool:
-        """Whether the file holds a weight."""
         return isinstance(name, str) and self._name(name) in self._weights
 
     def __iter__(self) -> Iterator[str]:
-        """Yield the names of the file."""
         return iter(self._weights)
 
     def __len__(self) -> int:
-        """Count the weights."""
         return len(self._weights)
 
     def expect_prefix(self, prefix: str) -> None:
-        """Look names up without a prefix that no name has: the file was saved without its head."""
+        """Look up names without a prefix if none has it, as in files that lack the head."""
         if not any(name.startswith(prefix) for name in self._weights):
             self._missing_prefix = prefix
 
     def take(self, name: str) -> Weight:
-        """Return a weight that must be there."""
+        """Return a required weight."""
         if name not in self:
             raise ModelError(f"the weights lack {self._name(name)!r}")
         return self[name]
 
-    def tie(self, name: str, *others: str) -> None:
-        """Treat several names as one table, of which the file may hold any and more than one."""
-        first, *copies = [one for one in (name, *others) if one in self] or [name]
-        self._names[name] = first
+    def tie(self, *names: str) -> None:
+        """Treat several names as one table, which the file may store under some of them."""
+        first, *copies = [name for name in names if name in self] or names[:1]
+        self._names[names[0]] = first
         self.copies += [
             Copy(self[first], self[copy], self._name(first), self._name(copy)) for copy in copies
         ]
 
     def check_left(self, ignored: Sequence[str] = ()) -> None:
-        """Refuse weights that were not read, but for names that end as `ignored` do."""
-        left = [name for name in self._weights if name not in self.read]
+        """Refuse weights that are not read, except names with an ignored suffix."""
+        left = self._weights.keys() - self.read
         unknown = [name for name in left if not name.endswith(tuple(ignored))]
         if unknown:
             name, count = min(unknown)[:200], len(unknown)
@@ -111,12 +105,12 @@ class Stored(Mapping[str, Weight]):
 
 
 def rename(theirs: Stored, names: Iterable[tuple[str, Sequence[str]]]) -> dict[str, Weight]:
-    """Give weights our names: each of ours is theirs, or several of theirs below each other."""
+    """Return weights by new names, each stacked from the old names that are given for it."""
     return {name: stack([theirs.take(part) for part in parts]) for name, parts in names}
 
 
 def stack(parts: Sequence[Weight]) -> Weight:
-    """Put weights below each other; a single one stays where it is."""
+    """Concatenate weights by rows; a single one is not copied."""
     if len(parts) == 1:
         return parts[0]
     if len({(part.kind, part.scale is None) for part in parts}) > 1:
@@ -127,24 +121,24 @@ def stack(parts: Sequence[Weight]) -> Weight:
 
 
 def scaled(weight: Weight, factor: float) -> Weight:
-    """Multiply a weight; by one it stays where it is."""
+    """Multiply a weight; a factor of 1 makes no copy."""
     if factor == 1:
         return weight
-    with np.errstate(over="ignore", invalid="ignore"):  # `Weight.is_finite` tells
+    with np.errstate(over="ignore", invalid="ignore"):  # `Weight.is_finite` checks
         return Weight("float32", weight.as_float32() * np.float32(factor))
 
 
 def transposed(weight: Weight) -> Weight:
-    """Turn a matrix round."""
+    """Transpose a matrix."""
     if weight.data.ndim != 2:
         raise ModelError(f"a matrix has the shape {list(weight.shape)}")
-    if weight.scale is not None:  # of rows, which become columns
+    if weight.scale is not None:  # scales belong to rows, which become columns
         return Weight("float32", np.ascontiguousarray(weight.as_float32().T))
     return Weight(weight.kind, np.ascontiguousarray(weight.data.T))
 
 
 def zeros(*shape: int) -> Weight:
-    """Return the bias of a product that has none."""
+    """Return a weight of zeros, such as the bias of a product without one."""
     return Weight("float32", np.zeros(shape, np.float32))
 
 
@@ -154,7 +148,7 @@ ACTIVATIONS = {
     "gelu_fast": "gelu_tanh",
     "gelu_pytorch_tanh": "gelu_tanh",
 }
-"""Their names of an activation where they differ from ours."""
+"""Names of activations that differ from ours."""
 
 
 class _Values(Protocol):
@@ -165,23 +159,23 @@ ValuesT = TypeVar("ValuesT", bound=_Values)
 
 
 def take(cls: type[ValuesT], values: Mapping[str, Any]) -> ValuesT:
-    """Read the keys that say how a model computes; all further ones say nothing of that."""
+    """Read the keys of a class from a `config.json`; other keys do not affect the computation."""
     known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    found = {key: values[key] for key in values.keys() & known}
+    own = {key: values[key] for key in values.keys() & known}
     for alias, key in cls.ALIASES.items():
         value = values.get(alias)
-        if value is not None and found.setdefault(key, value) != value:
-            message = f"{value!r} differs from {key} {found[key]!r}; remove the wrong one"
+        if value is not None and own.setdefault(key, value) != value:
+            message = f"{value!r} differs from {key} {own[key]!r}; remove the wrong one"
             raise ConfigError(alias, message)
-    return build_spec(cls, found)
+    return build_spec(cls, own)
 
 
 def check_twins(theirs: object, twins: Mapping[str, str]) -> None:
-    """Refuse a key that does not say what another says, where a model of ours has one for both."""
+    """Refuse different values of two keys that are one key in our models."""
     for key, twin in twins.items():
-        found, expected = getattr(theirs, key), getattr(theirs, twin)
-        if found != expected:
-            raise ConfigError(key, f"{found} differs from {twin} {expected}, not supported")
+        value, expected = getattr(theirs, key), getattr(theirs, twin)
+        if value != expected:
+            raise ConfigError(key, f"{value} differs from {twin} {expected}, not supported")
 
 
 def activation(name: str) -> str:
@@ -190,6 +184,6 @@ def activation(name: str) -> str:
 
 
 def end_of(eos: int | list[int] | None) -> int:
-    """Return an end token to stand where a model needs some token and names none."""
+    """Return the first end token, the default of special tokens that a config does not name."""
     first = eos[0] if isinstance(eos, list) and eos else eos
     return first if isinstance(first, int) else 0

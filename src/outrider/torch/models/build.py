@@ -7,7 +7,7 @@ from typing import Any, Protocol, cast
 import torch
 from torch import nn
 
-from outrider.formats.spec import FARTHEST, bucket_edges, rotary_frequencies
+from outrider.formats.spec import DEFAULT_DISTANCE, bucket_edges, rotary_frequencies
 from outrider.torch.models.configs import ModelConfig
 from outrider.torch.nn.attention import AttentionConfig, build_attention
 from outrider.torch.nn.family.halting import Halting, HaltingStack, PonderingBothWays, PonderingGru
@@ -144,7 +144,7 @@ def build_mixer(
 
 def build_recurrent(config: ModelConfig, attention_key: str) -> nn.Module:
     """Build the recurrent layer in place of self-attention."""
-    name, width = config.core_of(attention_key), config.hidden_size
+    name, width = config.mixer_of(attention_key), config.hidden_size
     pondering = config.pondering_config
     if not config.attention_keys[attention_key][1]:
         if pondering is not None:
@@ -159,7 +159,7 @@ def build_distances(config: ModelConfig, *, causal: bool) -> DistanceTable | Non
     """Build the distance vectors of one layer, if any."""
     if config.position != "distance":
         return None
-    farthest = config.relative_distance or FARTHEST
+    farthest = config.relative_distance or DEFAULT_DISTANCE
     return DistanceTable(config.head_width, farthest=farthest, two_sided=not causal)
 
 

@@ -106,8 +106,8 @@ def _check_shared(config: ModelConfig) -> None:
 
 def _check_halting(config: ModelConfig, key: str, spec: dict[str, Any]) -> None:
     if config.is_recurrent(key):
-        message = f"a {config.core_of(key)} reads every token, so none can halt; leave halting out"
-        raise ConfigError(config.core_keys[key], message)
+        message = f"a {config.mixer_of(key)} reads every token, so none can halt; leave halting out"
+        raise ConfigError(config.mixer_keys[key], message)
     kind = spec.get("kind", "")
     if not load_attention(kind, key=f"{key}.kind").Attention.halting_ok:
         expected = ", ".join(kinds_with("halting_ok"))

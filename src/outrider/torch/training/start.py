@@ -51,9 +51,7 @@ def model_keys() -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        raise ConfigError(
-            f"model.{error.key}", str(error).removeprefix(f"{error.key}: ")
-        ) from error
+        raise ConfigError(f"model.{error.key}", error.message) from error
     except StrictDataclassError as error:
         message = " ".join(str(error.__cause__ or error).split())
         raise ConfigError("model", f"a value has the wrong type: {message}") from error

@@ -317,7 +317,7 @@ def test_trains_in_mixed_precision() -> None:
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"depth": "stacked"}, "halting: is for one layer that is repeated; add depth: shared"),
+        ({"depth": "stacked"}, "halting: has no effect with depth: stacked"),
         ({"halting": {"treshold": 0.5}}, r"halting\.treshold: unknown key.*threshold"),
         ({"halting": {"threshold": 0}}, r"halting\.threshold: got 0, expected greater than 0"),
         (

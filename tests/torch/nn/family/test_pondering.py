@@ -304,8 +304,8 @@ def test_it_trains_under_autocast() -> None:
 @pytest.mark.parametrize(
     ("make", "changes", "said"),
     [
-        (tiny.seq2seq, {}, "pondering: is for cells .* set encoder_core or decoder_core to gru"),
-        (tiny.language_model, {"core": "ssru"}, "pondering: is for cells .* set core to gru"),
+        (tiny.seq2seq, {}, "pondering: needs a cell .* set encoder_core or decoder_core to gru"),
+        (tiny.language_model, {"core": "ssru"}, "pondering: needs a cell .* set core to gru"),
         (tiny.language_model, {"core": "gru", "depth": "shared"}, "pondering: depth: shared repe"),
         (tiny.language_model, {"core": "gru", "residual": "reversible"}, "pondering: .* residual:"),
         (tiny.language_model, {"core": "gru", "pondering": {"step": 3}}, "pondering.step: unknown"),

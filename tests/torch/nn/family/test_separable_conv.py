@@ -256,13 +256,13 @@ def test_the_native_core_names_it() -> None:
     [
         (tiny.seq2seq, {"transition": "conv"}, "transition: unknown 'conv'"),
         (tiny.seq2seq, {"transition": "feedforward", "transition_widths": [3, 5]},
-         "transition_widths: has no effect on a feedforward; add transition: separable_conv"),
+         "transition_widths: has no effect with transition: feedforward"),
         (tiny.seq2seq, {"transition_widths": [3]}, "transition_widths: got .3., expected two"),
         (tiny.seq2seq, {"transition_widths": [3, 0]}, "transition_widths: got .* from 1 to 256"),
         (tiny.seq2seq, {"feedforward_chunks": 2}, "feedforward_chunks: cuts texts where a separ"),
         (tiny.seq2seq, {"depth": "shared", "halting": {}},
-         "transition: separable_conv looks at neighbours, which may have halted; leave halting"),
-        (tiny.seq2seq, {"skip": {"below": 0.1}}, "transition: .* may be skipped; leave skip out"),
+         "transition: separable_conv needs neighbours, which halting may remove; leave halting"),
+        (tiny.seq2seq, {"skip": {"below": 0.1}}, "transition: .* skip may remove; leave skip out"),
         (tiny.language_model, {"memory": 4, "position": "none"}, "transition: .* leave memory out"),
     ],
 )  # fmt: skip

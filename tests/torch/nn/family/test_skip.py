@@ -193,8 +193,8 @@ def test_counts_come_from_the_training_sources_and_are_saved(tmp_path: Path) -> 
             "encoder_attention: layer 0 depends on distances.*use kind full",
         ),
         ({"encoder_attention": {"kind": "full", "score": "fast"}}, "and not score fast"),
-        ({"depth": "shared"}, "skip: is for layers of their own"),
-        ({"position_correlation": 3}, "position_correlation: needs a token's neighbours"),
+        ({"depth": "shared"}, "skip: needs depth: stacked"),
+        ({"position_correlation": 3}, "position_correlation: needs neighbours"),
     ],
     ids=str,
 )

@@ -110,7 +110,7 @@ def test_it_is_saved_and_learns(core: str, tmp_path: Path) -> None:
     [
         ({"encoder_core": "ssru"}, "encoder_core: unknown 'ssru'"),
         ({"encoder_attention": {"kind": "full"}}, "encoder_attention: has no effect"),
-        ({"skip": {"below": 1.0}}, "skip: leaves out tokens that a gru has to read"),
+        ({"skip": {"below": 1.0}}, "skip: a gru cannot skip tokens"),
         ({"depth": "shared", "position": "coordinate", "halting": {}}, "encoder_core: a gru reads"),
     ],
 )

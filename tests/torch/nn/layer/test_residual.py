@@ -160,7 +160,7 @@ def test_reversible_layers_have_plain_residuals() -> None:
         ({"residual": "grru"}, "residual: unknown 'grru' .did you mean 'gru'.*reversible"),
         ({**GRU, "norm": "post"}, "norm: 'post' does not go with residual: gru; use pre"),
         ({"residual": "reversible", "norm": "post"}, "norm: 'post' does not go.*use pre"),
-        ({"gate_bias": 2.0}, "gate_bias: has no effect on residual: add; leave it out"),
+        ({"gate_bias": 2.0}, "gate_bias: has no effect with residual: add; leave it out"),
         ({**GRU, "gate_bias": 1e3}, "gate_bias: got 1000.0, expected -100 to 100"),
         ({**GRU, "gate_bias": float("nan")}, "gate_bias: got nan, expected -100 to 100"),
         ({"feedforward_chunks": 0}, "feedforward_chunks: got 0, expected 1 to 1024"),

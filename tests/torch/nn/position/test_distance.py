@@ -119,7 +119,7 @@ def test_each_layer_has_its_own_and_it_is_saved(tmp_path: Path) -> None:
         ({"decoder_attention": {"kind": "sliding", "window": 2}}, "position: 'distance' goes with"),
         ({"residual": "reversible", "norm": "pre"}, "position: 'distance' does not go with resid"),
         ({"relative_distance": 0}, "relative_distance: got 0, expected 1"),
-        ({"relative_buckets": 8}, "relative_buckets: has no effect on 'distance'"),
+        ({"relative_buckets": 8}, "relative_buckets: has no effect with position: distance"),
     ],
 )
 def test_what_does_not_go_with_it(changes: dict[str, Any], said: str) -> None:

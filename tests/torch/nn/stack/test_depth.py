@@ -123,7 +123,7 @@ def test_the_source_is_projected_once_and_the_layer_stored_once() -> None:
             {"attention": {"kind": "strided", "use": "interleave"}},
             r"attention\.use: depth: shared has one layer, so factors cannot alternate",
         ),
-        ({"memory": 3, "position": "relative"}, "depth: a memory is of layers"),
+        ({"memory": 3, "position": "relative"}, "depth: shared layers have no memory"),
         ({"residual": "reversible"}, "residual: depth: shared"),
     ],
     ids=str,

@@ -139,7 +139,7 @@ def test_decoding_sees_the_last_memory_and_segment() -> None:
     ("changes", "message"),
     [
         ({"position": "learned"}, "position: 'learned' counts from the start of a segment"),
-        ({"attention": {"kind": "sliding"}}, r"attention: .*use \{kind: causal\}"),
+        ({"attention": {"kind": "sliding"}}, r"attention: .*needs \{kind: causal\}"),
         ({"memory": -1}, "memory: got -1, expected 0 to"),
     ],
 )

@@ -166,7 +166,7 @@ def _shape_keys() -> Iterator[None]:
         yield
     except ConfigError as error:
         key = error.key.removeprefix("keep_layers.")
-        raise ConfigError(f"shape.{key}", str(error).removeprefix(f"{error.key}: ")) from error
+        raise ConfigError(f"shape.{key}", error.message) from error
 
 
 def _run(config: StudentConfig, folder: Path, translated: Translations) -> RunConfig:

@@ -10,7 +10,7 @@ from transformers import PreTrainedModel
 from transformers import initialization as init
 
 from outrider.errors import ConfigError, ModelError
-from outrider.formats.spec import IN_ATTENTION
+from outrider.formats.spec import ATTENTION_POSITIONS
 from outrider.torch.models.base import init_weights
 from outrider.torch.models.build import build_block
 from outrider.torch.models.configs import DrafterConfig
@@ -64,7 +64,7 @@ def build_layer(config: DrafterConfig) -> Block:
         heads,
         build_attention({"kind": "causal"}, causal=True, shape=shape, key="drafter"),
         # If the target's embeddings have no positions, this layer uses rotary ones.
-        rotary=Rotary(width // heads) if config.position in IN_ATTENTION else None,
+        rotary=Rotary(width // heads) if config.position in ATTENTION_POSITIONS else None,
     )
     return build_block(config, attention, cross=config.cross)
 

@@ -9,10 +9,11 @@ from contextlib import contextmanager
 from dataclasses import fields
 from importlib import import_module
 from pkgutil import iter_modules
-from types import ModuleType, UnionType
-from typing import Any, Literal, Union, get_args, get_origin, get_type_hints
+from types import ModuleType
+from typing import Any, get_type_hints
 
 from outrider.errors import ConfigError, nearest
+from outrider.formats.spec import check_type
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost, HeadShape
 
 __all__ = [
@@ -97,8 +98,7 @@ def _under(key: str) -> Iterator[None]:
     try:
         yield
     except ConfigError as error:
-        message = str(error).removeprefix(f"{error.key}: ")
-        raise ConfigError(key + error.key.removeprefix("attention"), message) from error
+        raise ConfigError(key + error.key.removeprefix("attention"), error.message) from error
 
 
 def _check_options(
@@ -114,35 +114,6 @@ def _check_options(
             raise ConfigError(
                 f"{key}.{name}", f"unknown option of {kind!r}{hint}; accepted: {accepted}"
             )
-        if not _has_type(value, known[name]):
-            raise ConfigError(f"{key}.{name}", f"got {value!r}, expected {_type_name(known[name])}")
+        check_type(f"{key}.{name}", value, known[name])
         if known[name] is float and isinstance(value, int):
             options[name] = float(value)
-
-
-def _has_type(value: Any, wanted: Any) -> bool:
-    if wanted is Any:
-        return True
-    if get_origin(wanted) in (Union, UnionType):
-        return any(_has_type(value, option) for option in get_args(wanted))
-    if get_origin(wanted) is Literal:
-        return any(type(value) is type(option) and value == option for option in get_args(wanted))
-    if wanted is float:
-        return isinstance(value, float) or (_has_type(value, int) and abs(value) < 1 << 1023)
-    if wanted is int:
-        return isinstance(value, int) and not isinstance(value, bool)
-    if isinstance(wanted, type):
-        return isinstance(value, wanted)
-    return True  # lists are checked by the variant
-
-
-def _type_name(wanted: Any) -> str:
-    if get_origin(wanted) in (Union, UnionType):
-        return " or ".join(_type_name(option) for option in get_args(wanted))
-    if get_origin(wanted) is Literal:
-        return " or ".join(repr(option) for option in get_args(wanted))
-    if wanted is type(None):
-        return "null"
-    return {float: "a number", int: "a whole number", bool: "true or false", str: "text"}.get(
-        wanted, getattr(wanted, "__name__", str(wanted))
-    )
