@@ -162,22 +162,22 @@ OFFSETS, WORDS = struct.pack("<4Q", 0, 2, 2, 5), struct.pack("<5I", 9, 4, 8, 1, 
     ("raw", "message"),
     [
         (b"", "ends too soon"),
-        (lying(magic=1) + OFFSETS + WORDS, "begins otherwise"),
-        (lying(offsets=2**61) + OFFSETS + WORDS, "not as long as"),
-        (lying(words=2**62) + OFFSETS + WORDS, "not as long as"),
-        (lying() + OFFSETS + WORDS[:-1], "not as long as"),
+        (lying(magic=1) + OFFSETS + WORDS, "magic number is wrong"),
+        (lying(offsets=2**61) + OFFSETS + WORDS, "length differs from"),
+        (lying(words=2**62) + OFFSETS + WORDS, "length differs from"),
+        (lying() + OFFSETS + WORDS[:-1], "length differs from"),
         (lying() + struct.pack("<4Q", 0, 3, 2, 5) + WORDS, "not in order"),
         (lying() + struct.pack("<4Q", 0, 2, 2, 6) + WORDS, "not in order"),
         (lying(offsets=0, words=0), "not in order"),
-        (lying() + OFFSETS + struct.pack("<5I", 9, 4, 10, 1, 9), "not among the 10"),
-        (lying(frequent=2**40) + OFFSETS + WORDS, "not among the 10"),
-        (lying(frequent=0) + OFFSETS + WORDS, "no frequent words"),
+        (lying() + OFFSETS + struct.pack("<5I", 9, 4, 10, 1, 9), "beyond the model.s 10"),
+        (lying(frequent=2**40) + OFFSETS + WORDS, "beyond the model.s 10"),
+        (lying(frequent=0) + OFFSETS + WORDS, "no frequent tokens"),
     ],
 )
 def test_a_file_that_lies_is_refused(raw: bytes, message: str, tmp_path: Path) -> None:
     path = tmp_path / "lex.bin"
     path.write_bytes(lying() + OFFSETS + WORDS)
-    assert read_shortlist(path, words=10, shared=False).frequent == 1
+    assert read_shortlist(path, vocab_size=10, shared=False).frequent == 1
     path.write_bytes(raw)
     with pytest.raises(ModelError, match=message):
-        read_shortlist(path, words=10, shared=False)
+        read_shortlist(path, vocab_size=10, shared=False)

@@ -85,7 +85,7 @@ def test_what_arrived_in_part_is_an_error(monkeypatch: pytest.MonkeyPatch) -> No
 
     store = open_store("memory://short")
     monkeypatch.setattr(MemoryFileSystem, "size", lambda *_: 1)
-    sentence = r"memory://short/x: 1 of 3 bytes have arrived; run again"
+    sentence = r"memory://short/x: 1 of 3 bytes are uploaded; run again"
     with pytest.raises(ResourceError, match=sentence), store.replacing("x") as file:
         file.write("abc")
 

@@ -129,7 +129,7 @@ CONFIGS: list[tuple[dict[str, Any], str]] = [
     ({"input_types": "[class]"}, "input-types is"),
     ({"tied_embeddings_all": "false"}, "tied-embeddings-all is 'False'"),
     ({"type": "s2s"}, "type is 's2s'"),
-    ({"new-idea": 1}, "'new-idea' is not known"),
+    ({"new-idea": 1}, "unknown key 'new-idea'"),
     ({"dim_emb": "many"}, "dim-emb is 'many'"),
     ({"dim_emb": -12}, "dim-emb is '-12'"),
     ({"dim_emb": None}, "dim-emb is 'None'"),
@@ -179,8 +179,8 @@ def changed(name: str, **values: Any) -> Callable[[Any], list[Any]]:
 
 
 ITEMS: list[tuple[Callable[[Any], list[Any]], str]] = [
-    (changed("Wemb", shape=(60, 12)), "not as long as its shape"),
-    (changed("Wemb", shape=(2**31 - 1, 2**31 - 1)), "not as long as its shape"),
+    (changed("Wemb", shape=(60, 12)), "shorter than its shape"),
+    (changed("Wemb", shape=(2**31 - 1, 2**31 - 1)), "shorter than its shape"),
     (changed("Wemb", shape=(-30, -12)), "has the shape [-30, -12]"),
     (changed("Wemb", shape=()), "has the shape []"),
     (changed("Wemb", shape=(1,) * 9), "too long"),
@@ -190,7 +190,7 @@ ITEMS: list[tuple[Callable[[Any], list[Any]], str]] = [
     (changed("Wemb", kind=0x6101), "prepared for one CPU"),
     (changed("Wemb", kind=0x1234), "unknown type 0x1234"),
     (changed("Wemb", kind=0x101), "'Wemb' is int8"),
-    (changed("Wemb", data=lambda raw: raw[:360]), "not as long as its shape"),
+    (changed("Wemb", data=lambda raw: raw[:360]), "shorter than its shape"),
     (changed("Wemb", data=lambda raw: raw[:360] + struct.pack("<f", 0.0)), "the factor 0.0"),
     (changed("Wemb", data=lambda raw: raw[:360] + struct.pack("<f", np.nan)), "the factor nan"),
     (changed("encoder_l1_self_bq", shape=(12, 1)), "expected 1 and a length"),
@@ -206,8 +206,8 @@ ITEMS: list[tuple[Callable[[Any], list[Any]], str]] = [
         "lack 'decoder_l2_r",
     ),
     (lambda items: [*items, ("strange", 0x404, (1, 1), bytes(4))], "unknown 'strange'"),
-    (lambda items: [*items, items[0]], "there twice"),
-    (lambda items: [("\n", *items[0][1:]), *items], "no name in plain letters"),
+    (lambda items: [*items, items[0]], "occurs twice"),
+    (lambda items: [("\n", *items[0][1:]), *items], "is not printable ASCII"),
     (lambda items: [("x" * 2000, *items[0][1:]), *items], "too long"),
 ]
 

@@ -446,7 +446,7 @@ def test_errors_are_one_sentence_with_the_url(
     fill(str(tmp_path / "in"))
     line = ("translate", "-m", str(model), "--threads", "1", "--dtype", "float32")
     here, out = ("--shards", str(tmp_path / "in")), ("--out", str(tmp_path / "out"))
-    missing = "is not there (The specified bucket does not exist); check the name of the bucket"
+    missing = "does not exist (The specified bucket does not exist); check the name of the bucket"
     assert f"s3://nowhere/in: {missing}" in said(capfd, *line, "--shards", "s3://nowhere/in", *out)
     assert f"s3://nowhere/out: {missing}" in said(capfd, *line, *here, "--out", "s3://nowhere/out")
     assert "in: is not there" in said(capfd, *line, "--shards", f"{bucket}/no/in", *out)

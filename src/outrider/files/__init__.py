@@ -1,10 +1,6 @@
-"""Files: reading those that may be hostile, writing those that must not be lost.
+"""Safe reading of untrusted files, atomic writing of files and folders, locks, and object stores.
 
-`read_json` (`read_json_list` for a list) is the one reader of JSON; `replacing`, `write_text`,
-`write_bytes` and `write_json` are the one way to write a file, `working_folder` and `publish` the
-one way to write a folder; `locked` is the one lock.
-`open_store` is a folder on a disk or in a store.
-Whatever is wrong becomes one sentence that names the file and what is left of it.
+Errors are one sentence that names the file and what is left of it.
 """
 
 from outrider.files.lock import locked

@@ -1,4 +1,4 @@
-"""Where things are kept that can be made again: packed weights, unpacked packages."""
+"""The cache folder, for packed weights and unpacked packages."""
 
 import os
 import sys
@@ -11,15 +11,17 @@ VARIABLE = "OUTRIDER_CACHE"
 
 
 def cache_folder() -> Path | None:
-    """Return the cache folder; None where the cache is off or `~` has no home folder."""
-    said = os.environ.get(VARIABLE)
-    if said in ("", "off"):
+    """Return the cache folder; None if the cache is off or there is no home folder."""
+    folder = os.environ.get(VARIABLE)
+    if folder in ("", "off"):
         return None
-    usual = {
+    default = {
         "win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local",
         "darwin": "~/Library/Caches",
     }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
     try:
-        return Path(usual).expanduser() / "outrider" if said is None else Path(said).expanduser()
+        if folder is None:
+            return Path(default).expanduser() / "outrider"
+        return Path(folder).expanduser()
     except RuntimeError:  # `~` or `~user` has no home folder
         return None

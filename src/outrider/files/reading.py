@@ -1,7 +1,7 @@
-"""Reading files that anybody may have written: a model folder is untrusted input.
+"""Reading of untrusted files.
 
-A file is read only if it is a regular one (a named pipe would wait for ever, a device has no end),
-is no larger than its kind can be, and is nested no deeper than its kind can be.
+Only regular files are read (a named pipe would block, a device has no end), with limits of size and
+of nesting.
 """
 
 import hashlib
@@ -28,9 +28,9 @@ __all__ = [
 ]
 
 JSON_BYTES = 16 << 20
-"""Largest JSON file that is read, unless a reader allows more: configs have a few kilobytes."""
+"""Default limit of JSON files; configs have a few kilobytes."""
 DEPTH = 64
-"""Deepest nesting of lists and objects; whoever walks through them may recurse."""
+"""Deepest nesting of lists and objects, so that code can recurse over them."""
 
 
 def read_json(
@@ -40,9 +40,9 @@ def read_json(
 
     Args:
         path: A regular file, or a link to one.
-        limit: Most bytes it may have.
-        error: Raised, with one sentence, for whatever is wrong with it.
-        fix: What the sentence ends with: how to mend it.
+        limit: Largest size in bytes.
+        error: Class of the error for an unreadable or damaged file.
+        fix: End of the error message.
     """
     return parse_json(read_limited(path, limit=limit, error=error, fix=fix), path, error, fix)
 
@@ -91,10 +91,10 @@ def read_limited(
 
 
 def open_regular(path: Path, *, error: type[OutriderError] = ModelError, fix: str = "") -> BinaryIO:
-    """Open a regular file to read; what is none (a pipe, a device, a folder) is refused unread."""
+    """Open a regular file to read; pipes, devices and folders are refused."""
     try:
-        # Opened first and looked at then: a name can mean another file a moment later. Without
-        # O_NONBLOCK the opening itself waits where the name is a pipe's.
+        # The opened file is checked, since the name can refer to another file later. Opening a
+        # pipe without O_NONBLOCK would block.
         flags = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_BINARY", 0)
         descriptor = os.open(path, flags)
         regular = stat.S_ISREG(os.fstat(descriptor).st_mode)
@@ -110,16 +110,16 @@ def open_regular(path: Path, *, error: type[OutriderError] = ModelError, fix: st
 
 
 class Reading(io.RawIOBase):
-    """The bytes of a file, and the checksum of them all."""
+    """A stream that computes the checksum of its bytes."""
 
     def __init__(
         self, stream: BinaryIO, explained: Callable[[], AbstractContextManager[None]]
     ) -> None:
-        """Read `stream`; what goes wrong is said by `explained`."""
+        """Read `stream`; `explained` converts its errors."""
         self._stream, self._explained, self._digest = stream, explained, hashlib.sha256()
 
     def readable(self) -> bool:
-        """It can be read."""
+        """Whether the stream can be read."""
         return True
 
     def readinto(self, buffer: Any, /) -> int:
@@ -132,14 +132,14 @@ class Reading(io.RawIOBase):
         return len(piece)
 
     def sha256(self) -> str:
-        """Read what is left; return the checksum of the whole file."""
+        """Read the rest; return the checksum of the whole file."""
         while self.read(1 << 20):
             pass
         return self._digest.hexdigest()
 
 
 def file_sha256(path: Path) -> str:
-    """Checksum of a file, read in pieces."""
+    """Return the checksum of a file."""
     with path.open("rb") as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
 

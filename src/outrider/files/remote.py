@@ -1,8 +1,8 @@
-"""A folder of a store: S3, Google's, Azure's, whatever fsspec opens by a URL.
+"""A folder of an object store (S3, Google Cloud, Azure, ...), opened by fsspec.
 
-A file is written on this machine's disk first and then put: a store shows an object when all of it
-has arrived. Listings are never kept, for other machines write there too. Credentials and addresses
-are those of the store's package: its environment variables and files, and fsspec's.
+Files are written to a local disk and then uploaded: objects become visible when complete. Listings
+are not cached, because other machines write too. Credentials and endpoints come from the
+environment variables and files of fsspec and the store's package.
 """
 
 import io
@@ -24,11 +24,11 @@ from outrider.files.writing import replacing
 __all__ = ["RemoteFolder"]
 
 BLOCK_BYTES = 8 << 20
-"""Read at once."""
-LANES = 16
-"""Files asked for at once, where many are: a store answers late, but to many."""
-OURS = (AssertionError, AttributeError, NameError, TypeError)
-"""Mistakes of programs; all else that a store's package raises is about the store."""
+"""Bytes of one read request."""
+THREADS = 16
+"""Concurrent requests, which hide the latency of the store."""
+BUGS = (AssertionError, AttributeError, NameError, TypeError)
+"""Exceptions of bugs; a store's package raises many others for problems of the store."""
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
@@ -47,31 +47,29 @@ class RemoteFolder:
 
     @cached_property
     def _opened(self) -> tuple[Any, str]:
-        """The file system, and the folder's path there."""
+        """The file system, and the folder's path in it."""
         protocol = self.place.partition("://")[0]
         try:
             from fsspec.core import url_to_fs
-        except ModuleNotFoundError:
-            raise MissingExtraError("fsspec", "stores", str(self)) from None
+        except ModuleNotFoundError as error:
+            raise MissingExtraError("fsspec", "stores", str(self)) from error
         try:
             system, path = url_to_fs(self.place)
         except ImportError as error:
             package = getattr(error.__cause__ or error, "name", None) or "the package of its store"
             raise ConfigError(
                 str(self), f"needs {package}, which is not installed: pip install {package}"
-            ) from None
+            ) from error
         except ValueError as error:
+            message = f"cannot be opened: {error}"
             if "protocol" in str(error).lower():
-                raise ConfigError(
-                    str(self),
-                    f"no store is known as {protocol}://; use s3://, gs://, az:// or a path",
-                ) from None
-            raise ConfigError(str(self), f"cannot be opened: {error}") from None
+                message = f"no store is known as {protocol}://; use s3://, gs://, az:// or a path"
+            raise ConfigError(str(self), message) from error
         return system, path.rstrip("/")
 
     @property
     def _system(self) -> Any:
-        """The file system, knowing nothing from before."""
+        """The file system, without cached listings."""
         system = self._opened[0]
         system.invalidate_cache()
         return system
@@ -84,9 +82,9 @@ class RemoteFolder:
         return bool(self._list(missing_ok=True))
 
     def make(self) -> None:
-        """A store has folders by their files alone; but the bucket must be there."""
+        """Create the folder where a store has folders; the bucket must exist."""
         system, path = self._opened
-        if "/" not in path:  # a bucket, which is not ours to make
+        if "/" not in path:  # buckets are not created
             self._list(missing_ok=False)
             return
         with (
@@ -96,29 +94,29 @@ class RemoteFolder:
             system.mkdir(path, create_parents=False)  # parents would be buckets
 
     def names(self) -> list[str]:
-        """Names of its files, in order."""
+        """Sorted names of the files."""
         return self._list(missing_ok=False)
 
     def _list(self, *, missing_ok: bool) -> list[str]:
         start = self._path("").lstrip("/")
         with self._explained(str(self), "read"):
             try:
-                found = self._system.ls(self._opened[1], detail=True)
+                entries = self._system.ls(self._opened[1], detail=True)
             except FileNotFoundError:
                 if not missing_ok:
                     raise
-                found = []
-        files = (one["name"].lstrip("/") for one in found if one["type"] == "file")
+                entries = []
+        files = (entry["name"].lstrip("/") for entry in entries if entry["type"] == "file")
         names = (name.removeprefix(start) for name in files if name.startswith(start))
         return sorted(name for name in names if name and "/" not in name)
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether a file exists."""
         with self._explained(self.show(name), "read"):
             return bool(self._system.isfile(self._path(name)))
 
     def show(self, name: str) -> str:
-        """Return how messages name a file."""
+        """Return the name of a file in messages."""
         return f"{self}/{name}"
 
     @contextmanager
@@ -149,7 +147,7 @@ class RemoteFolder:
 
     @contextmanager
     def replacing(self, name: str) -> Iterator[TextIO]:
-        """Yield a text file to write; it is put when it is whole."""
+        """Yield a text file to write; it is uploaded at the end."""
         with tempfile.TemporaryDirectory(prefix="outrider-") as folder:
             staged = Path(folder, "staged")
             with replacing(staged) as file:
@@ -159,7 +157,7 @@ class RemoteFolder:
                 arrived, size = self._system.size(self._path(name)), staged.stat().st_size
             if arrived not in (size, None):
                 raise ResourceError(
-                    f"{self.show(name)}: {arrived} of {size} bytes have arrived; run again"
+                    f"{self.show(name)}: {arrived} of {size} bytes are uploaded; run again"
                 )
 
     def put(self, name: str, raw: bytes) -> None:
@@ -168,7 +166,7 @@ class RemoteFolder:
             self._system.pipe_file(self._path(name), raw)
 
     def create(self, name: str, raw: bytes) -> bool | None:
-        """Write a file if there is none: whether it was; None where the store cannot tell."""
+        """Write a file unless it exists: whether it is written; None if unsupported."""
         try:
             with self._explained(self.show(name), "written"):
                 try:
@@ -178,49 +176,49 @@ class RemoteFolder:
                 except (NotImplementedError, TypeError, ValueError):
                     return None
         except ResourceError:
-            return None  # some stores refuse what they do not know; a plain put tells the rest
+            return None  # some stores refuse the mode; `put` shows other errors
         return True
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         with self._explained(self.show(name), "removed"), suppress(FileNotFoundError):
             self._system.rm_file(self._path(name))
 
     def remove_unfinished(self) -> None:
-        """Nothing unfinished is ever seen."""
+        """Do nothing: unfinished uploads are not visible."""
 
     def alone(self, busy: OutriderError) -> AbstractContextManager[None]:
-        """Be the one process that works here."""
+        """Hold the claim to the folder."""
         return claimed(self, busy)
 
     def check_alone(self) -> None:
-        """Raise if another process took over."""
+        """Raise if another process took over the claim."""
         check_claim(self)
 
-    def each(self, function: Callable[[_In], _Out], some: Iterable[_In]) -> list[_Out]:
-        """Many at once, for most of the time is spent waiting."""
-        with ThreadPoolExecutor(LANES) as pool:
-            return list(pool.map(function, some))
+    def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
+        """Call a function for each item, in threads."""
+        with ThreadPoolExecutor(THREADS) as pool:
+            return list(pool.map(function, items))
 
     @contextmanager
     def _explained(
         self, at: str, done: str, missing: type[OutriderError] | None = None
     ) -> Iterator[None]:
-        """Say in one sentence what a store refused; `done` is what was to be done with it."""
-        mine = DataError if done == "read" else ResourceError
+        """Convert exceptions of a store's package; `done` is the participle of the action."""
+        kind = DataError if done == "read" else ResourceError
         try:
             yield
-        except (OutriderError, *OURS):
+        except (OutriderError, *BUGS):
             raise
         except FileNotFoundError as error:
-            why = f"is not there ({_reason(error)}); check the name of the bucket and the folder"
-            raise (missing or mine)(f"{at}: {why}") from None
+            why = f"does not exist ({_reason(error)}); check the name of the bucket and the folder"
+            raise (missing or kind)(f"{at}: {why}") from error
         except PermissionError as error:
             why = f"may not be {done} ({_reason(error)}); check the credentials and their rights"
-            raise mine(f"{at}: {why}") from None
+            raise kind(f"{at}: {why}") from error
         except Exception as error:
             why = "check the network, the address and the credentials of the store, and run again"
-            raise ResourceError(f"{at}: cannot be {done} ({_reason(error)}); {why}") from None
+            raise ResourceError(f"{at}: cannot be {done} ({_reason(error)}); {why}") from error
 
 
 def _reason(error: Exception) -> str:

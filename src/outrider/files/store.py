@@ -1,8 +1,7 @@
-"""A folder of files on a disk, or in a store: S3, Google's, Azure's, whatever fsspec opens.
+"""A folder of files on a disk or in an object store, with one interface.
 
-A `Path` is a folder on a disk, a text such as `s3://bucket/folder` one of a store (`remote.py`,
-which alone needs fsspec). Both have one face, so that a job need not know where it works: a file
-appears whole or not at all, and whatever is wrong is one sentence that names it.
+A `Path` is a folder on a disk, a URL such as `s3://bucket/folder` one of a store (`remote.py`,
+which needs fsspec). Files appear complete or not at all.
 """
 
 import re
@@ -30,66 +29,66 @@ __all__ = [
 Place = Path | str
 """A folder on a disk, or the URL of one in a store."""
 _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")
-"""How a URL begins; of a URL that was made a `Path`, one of two slashes is left."""
+"""Beginning of a URL; `Path` removes one of two slashes."""
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
 
 class Store(Protocol):
-    """A folder without folders in it."""
+    """A folder without subfolders."""
 
     @property
     def place(self) -> Place:
-        """Where it is, as it is opened again."""
+        """Its path or URL."""
 
     def exists(self) -> bool:
-        """Whether it is there; in a store, whether it holds anything."""
+        """Whether it exists; in a store, whether it has files."""
 
     def make(self) -> None:
-        """Have it, if it is not there."""
+        """Create it unless it exists."""
 
     def names(self) -> list[str]:
-        """Names of its files, in order; a `DataError` where there is no such folder."""
+        """Sorted names of the files; raise `DataError` if the folder does not exist."""
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether a file exists."""
 
     def show(self, name: str) -> str:
-        """Return how messages name a file."""
+        """Return the name of a file in messages."""
 
     def open(self, name: str) -> AbstractContextManager[Reading]:
-        """Open a file to read; one that is missing or may not be read is a `DataError`."""
+        """Open a file to read; raise `DataError` if it is missing or unreadable."""
 
     def sha256(self, name: str) -> str:
         """Return the checksum of a file."""
 
     def read_json(self, name: str) -> dict[str, Any]:
-        """Read one JSON object; what is wrong with it is a `DataError`."""
+        """Read one JSON object; raise `DataError` if it is missing or damaged."""
 
     def write_json(self, name: str, values: Any) -> None:
-        """Write values as JSON, whole or not at all."""
+        """Write values as JSON, completely or not at all."""
 
     def replacing(self, name: str) -> AbstractContextManager[TextIO]:
-        """Yield a text file to write; it takes its place at the end, or vanishes."""
+        """Yield a text file to write; it appears at the end, or not after an error."""
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
 
     def remove_unfinished(self) -> None:
-        """Remove what a killed process was writing."""
+        """Remove unfinished files of killed processes."""
 
     def alone(self, busy: OutriderError) -> AbstractContextManager[None]:
-        """Be the one process that works here; raise `busy` if another is."""
+        """Lock the folder while the block runs; raise `busy` if another process holds it."""
 
     def check_alone(self) -> None:
-        """Raise a `ResourceError` if another process took over since."""
+        """Raise a `ResourceError` if another process took over the lock."""
 
-    def each(self, function: Callable[[_In], _Out], some: Iterable[_In]) -> list[_Out]:
-        """Call a function that asks for files, for each of some; answers are in their order."""
+    def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
+        """Call a function that reads files for each item; results are in the same order."""
 
 
 def as_place(place: Place) -> Place:
-    """Tell a folder on a disk, given by its path or as `file:`, from the URL of a store."""
+    """Return a `Path` for a path or a `file:` URL, and other URLs as text."""
     if isinstance(place, Path) or not (match := re.match(r"([A-Za-z][\w+.-]+)://", place)):
         return Path(place)
     if match[1].lower() in ("file", "local"):
@@ -98,13 +97,13 @@ def as_place(place: Place) -> Place:
 
 
 def check_on_disk(key: str, path: Place, why: str) -> None:
-    """Refuse the URL of a store, also one that was made a `Path`, where a path is needed."""
+    """Refuse the URL of a store, also as a `Path`, where a path is needed."""
     if match := _PROTOCOL.match(str(path)):
         raise ConfigError(key, f"got a URL of {match[1]}, but {why}")
 
 
 def open_store(place: Place) -> Store:
-    """Return a folder, on a disk or in a store; nothing is asked of it yet."""
+    """Return a folder on a disk or in a store, without accessing it."""
     if isinstance(place, Path):
         return LocalFolder(place)
     from outrider.files.remote import RemoteFolder
@@ -122,25 +121,25 @@ class LocalFolder:
         return str(self.place)
 
     def exists(self) -> bool:
-        """Whether it is there."""
+        """Whether it exists."""
         return self.place.exists()
 
     def make(self) -> None:
-        """Have it, with the folders above it."""
+        """Create it with its parents."""
         self.place.mkdir(parents=True, exist_ok=True)
 
     def names(self) -> list[str]:
-        """Names of its files, in order."""
+        """Sorted names of the files."""
         if not self.place.is_dir():
-            raise DataError(f"{self.place}: is no folder; name one that is there")
+            raise DataError(f"{self.place}: is not a folder; name one that exists")
         return sorted(path.name for path in self.place.iterdir() if path.is_file())
 
     def has(self, name: str) -> bool:
-        """Whether there is such a file."""
+        """Whether a file exists."""
         return (self.place / name).is_file()
 
     def show(self, name: str) -> str:
-        """Return how messages name a file."""
+        """Return the name of a file in messages."""
         return str(self.place / name)
 
     @contextmanager
@@ -157,7 +156,7 @@ class LocalFolder:
             yield
         except OSError as error:
             reason = error.strerror or error
-            raise DataError(f"{self.show(name)}: cannot be read: {reason}") from None
+            raise DataError(f"{self.show(name)}: cannot be read: {reason}") from error
 
     def sha256(self, name: str) -> str:
         """Return the checksum of a file."""
@@ -176,21 +175,21 @@ class LocalFolder:
         return replacing(self.place / name)
 
     def remove(self, name: str) -> None:
-        """Remove a file, if it is there."""
+        """Remove a file if it exists."""
         (self.place / name).unlink(missing_ok=True)
 
     def remove_unfinished(self) -> None:
-        """Remove what a killed process was writing."""
+        """Remove unfinished files of killed processes."""
         for leftover in (*self.place.glob("*.tmp"), *self.place.glob(".*.*")):
             leftover.unlink(missing_ok=True)
 
     def alone(self, busy: OutriderError) -> AbstractContextManager[None]:
-        """Be the one process that works here."""
+        """Hold the lock file of the folder."""
         return locked(self.place / ".lock", busy)
 
     def check_alone(self) -> None:
-        """A lock on a disk is never taken over."""
+        """Do nothing: a lock on a disk is never taken over."""
 
-    def each(self, function: Callable[[_In], _Out], some: Iterable[_In]) -> list[_Out]:
-        """One after another: a disk is fastest so."""
-        return [function(one) for one in some]
+    def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
+        """Call a function for each item, without threads."""
+        return [function(item) for item in items]

@@ -1,13 +1,11 @@
-"""Writing files that are whole or not there, whatever happens: a kill, a power cut, a full disk.
+"""Atomic writing of files and folders, also after a kill, a power cut or on a full disk.
 
-A file is written beside its place under a name of its own, flushed, renamed, and then its folder is
-flushed too, for a rename is only as durable as the folder that records it.
+A file is written under another name in the same folder, flushed and renamed; then its folder is
+flushed, which makes the rename durable. A folder is written under another name and renamed:
 
-Write a folder so that it appears complete or not at all.
-
-`result.partial-1f2e3d`        where a process writes, kept alive by the lock beside it
-`result.partial-1f2e3d.lock`   held by that process; free if it died, and these are leftovers
-`result.partial-1f2e3d-old`    the folder that is being replaced, for the moment between two renames
+`result.partial-1f2e3d`        the new folder
+`result.partial-1f2e3d.lock`   locked while its process runs; if it is free, these are leftovers
+`result.partial-1f2e3d-old`    the replaced folder, between two renames
 """
 
 import errno
@@ -43,24 +41,24 @@ NOT_ALLOWED = {
     *(errno.ENAMETOOLONG, errno.ELOOP, errno.ENOTEMPTY),
 }
 _OS_ERROR = re.compile(r"os error (\d+)|\[Errno (\d+)\]")
-"""How libraries that do not raise OSError (safetensors, pyarrow) write the number of one."""
+"""Error numbers in messages of libraries that do not raise OSError (safetensors, pyarrow)."""
 _TORCH_WRITER = re.compile(r"PytorchStreamWriter failed writing|inline_container.*unexpected pos")
-"""What torch.save says where the disk took less than it was given."""
+"""Messages of torch.save for a full disk."""
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write a text file, whole or not at all."""
+    """Write a text file atomically."""
     with replacing(path) as file:
         file.write(text)
 
 
 def write_json(path: Path, values: Any) -> None:
-    """Write values as a JSON file that people can read, whole or not at all."""
+    """Write values as an indented JSON file atomically."""
     write_text(path, json.dumps(values, indent=2, ensure_ascii=False) + "\n")
 
 
 def write_bytes(path: Path, data: bytes) -> None:
-    """Write a file of bytes, such as a picture, whole or not at all."""
+    """Write a file of bytes atomically."""
     with _staged(path) as descriptor, os.fdopen(descriptor, "wb") as file:
         file.write(data)
         file.flush()
@@ -69,9 +67,9 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 @contextmanager
 def replacing(path: Path) -> Iterator[TextIO]:
-    """Yield a text file to write; it takes the place of `path` at the end, or vanishes.
+    """Yield a text file to write; it replaces `path` at the end, or is removed after an error.
 
-    A link is followed: what it points to is replaced, and the link stays.
+    The target of a link is replaced, and the link stays.
     """
     with (
         _staged(path) as descriptor,
@@ -84,7 +82,7 @@ def replacing(path: Path) -> Iterator[TextIO]:
 
 @contextmanager
 def _staged(path: Path) -> Iterator[int]:
-    """Yield the descriptor of a new file, to be written and closed; it then becomes `path`."""
+    """Yield the descriptor of a new file to write and close; it then replaces `path`."""
     with explained(path):
         path.parent.mkdir(parents=True, exist_ok=True)
         place = path.resolve()
@@ -102,7 +100,7 @@ def _staged(path: Path) -> Iterator[int]:
 
 
 def put(staging: Path, place: Path) -> None:
-    """Let a finished file take the place of another, with its rights."""
+    """Replace a file by a finished one, with the same permissions."""
     _copy_mode(place, staging)
     staging.replace(place)
     flush(place.parent)
@@ -110,7 +108,7 @@ def put(staging: Path, place: Path) -> None:
 
 @contextmanager
 def explained(path: Path, left: str = "") -> Iterator[None]:
-    """Say in one sentence which file could not be written, why, and what is left of it."""
+    """Convert errors of writing; messages name the file, the reason and what is left."""
     try:
         yield
     except (OSError, RuntimeError) as error:
@@ -121,16 +119,17 @@ def explained(path: Path, left: str = "") -> Iterator[None]:
             raise ResourceError(
                 f"{path}: the disk is full or a quota is reached; {left}; free some space and "
                 "run the command again"
-            ) from None
+            ) from error
         if code in NOT_ALLOWED:
-            raise ResourceError(f"{path}: cannot be written: {os.strerror(code)}; {left}") from None
+            message = f"{path}: cannot be written: {os.strerror(code)}; {left}"
+            raise ResourceError(message) from error
         raise
     except Exception as error:
-        # Libraries in Rust have error types of their own around what the system said.
+        # Libraries in Rust wrap errors of the system in their own types.
         if _code(error) not in OUT_OF_SPACE | NOT_ALLOWED:
             raise
         with explained(path, left):
-            raise OSError(_code(error), str(error)) from None
+            raise OSError(_code(error), str(error)) from error
 
 
 def flush(path: Path) -> None:
@@ -138,7 +137,7 @@ def flush(path: Path) -> None:
     try:
         descriptor = os.open(path, os.O_RDONLY)
     except PermissionError:
-        if os.name == "nt":  # Windows opens no folders, and needs no flush of them
+        if os.name == "nt":  # folders cannot be opened and need no flush
             return
         raise
     try:
@@ -148,18 +147,18 @@ def flush(path: Path) -> None:
 
 
 def _code(error: BaseException) -> int:
-    """Return the number of the system's error behind an exception, or 0."""
+    """Return the error number of an exception, or 0."""
     if isinstance(error, OSError) and error.errno is not None:
         return error.errno
     text = str(error)
     if _TORCH_WRITER.search(text):
         return errno.ENOSPC
-    found = _OS_ERROR.search(text)
-    return int(found[1] or found[2]) if found else 0
+    match = _OS_ERROR.search(text)
+    return int(match[1] or match[2]) if match else 0
 
 
 def _copy_mode(place: Path, staging: Path) -> None:
-    """Give a new file the rights of the one it replaces, or those any new file gets."""
+    """Give a new file the permissions of the replaced one, or the default ones."""
     try:
         mode = place.stat().st_mode & 0o7777
     except FileNotFoundError:
@@ -171,16 +170,16 @@ def _copy_mode(place: Path, staging: Path) -> None:
 
 @contextmanager
 def working_folder(folder: Path) -> Iterator[Path]:
-    """Yield a folder to work in next to `folder`; it takes its place at the end, or vanishes."""
+    """Yield a folder to write beside `folder`; it replaces `folder` at the end, or is removed."""
     from filelock import FileLock
 
-    kept = f"{folder} is as it was" if folder.exists() else "nothing was kept"
-    with explained(folder, kept):
+    left = f"{folder} is as it was" if folder.exists() else "nothing was kept"
+    with explained(folder, left):
         folder.parent.mkdir(parents=True, exist_ok=True)
         remove_leftovers(folder)
         work = folder.with_name(f"{folder.name}.partial-{uuid4().hex[:12]}")
         lock = FileLock(_lock_file(work))
-        lock.acquire(timeout=10)  # a search for leftovers may hold it for a moment
+        lock.acquire(timeout=10)  # `remove_leftovers` of another process holds it briefly
         try:
             work.mkdir()
             yield work
@@ -192,10 +191,10 @@ def working_folder(folder: Path) -> Iterator[Path]:
 
 
 def publish(work: Path, folder: Path) -> None:
-    """Flush every file of `work` and make it `folder`, in place of one that is there.
+    """Flush every file of `work` and rename it to `folder`, which is replaced if it exists.
 
-    Between the two renames of a replacement there is no `folder`: a process that is killed just
-    then leaves the old one under another name, and the next `working_folder` puts it back.
+    A process that is killed between the two renames of a replacement leaves the old folder under
+    another name; the next `working_folder` restores it.
     """
     for path in sorted(work.rglob("*")):
         if path.is_file() or path.is_dir():
@@ -215,7 +214,7 @@ def publish(work: Path, folder: Path) -> None:
 
 
 def remove_leftovers(folder: Path) -> None:
-    """Remove what killed processes left behind, and put back what one was about to replace."""
+    """Remove leftovers of killed processes, and restore a folder that one was replacing."""
     from filelock import FileLock, Timeout
 
     for lock_file in folder.parent.glob(f"{_escaped(folder.name)}.partial-*.lock"):
@@ -224,7 +223,7 @@ def remove_leftovers(folder: Path) -> None:
         try:
             lock.acquire(timeout=0)
         except (Timeout, OSError):
-            continue  # somebody is at work there
+            continue  # another process writes there
         try:
             old = work.with_name(f"{work.name}-old")
             if old.exists() and not folder.exists():

@@ -113,8 +113,8 @@ def _read_shortlist(folder: Path, config: ModelSpec) -> Shortlist:
     (path,) = bergamot.find_files(folder, "lex.*.bin")
     if path is None or not isinstance(config, Seq2SeqSpec):
         raise ConfigError("shortlist", f"{folder} holds no lex.*.bin; leave shortlist out")
-    words = config.vocab_size - 1  # without the one that only starts a text
-    return read_shortlist(path, words=words, shared=config.share_embeddings)
+    vocab_size = config.vocab_size - 1  # without the start token
+    return read_shortlist(path, vocab_size=vocab_size, shared=config.share_embeddings)
 
 
 def _adds_start(config: LanguageModelSpec, tokenizer: Tokenizer) -> bool:

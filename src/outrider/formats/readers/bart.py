@@ -1,9 +1,8 @@
-"""BART and its kin: the map between their names and ours.
+"""BART, and the parts that mBART and M2M100 share with it.
 
-BART norms its embeddings, and everything after each sum; mBART norms its embeddings too, but
-everything before each part; M2M100 (NLLB) is like mBART without the norm of embeddings, and its
-positions are fairseq's sinusoids. A table of positions begins with two rows that are never read.
-Layers are named as Marian's are.
+BART has a norm of embeddings and post-norm layers, mBART a norm of embeddings and pre-norm layers,
+M2M100 (NLLB) pre-norm layers and fairseq's sinusoids. The first two rows of a table of positions
+are unused. Layers have Marian's names.
 """
 
 from collections.abc import Mapping
@@ -19,16 +18,16 @@ from outrider.formats.spec import Seq2SeqSpec, build_spec
 __all__ = ["OFFSET", "BartValues", "import_config", "import_family", "import_weights", "stacks"]
 
 OFFSET = 2
-"""Rows of a table of positions before that of position 0."""
+"""Unused rows at the beginning of a table of positions."""
 CONFIG = {our: their for our, their in marian.CONFIG.items() if our != "share_embeddings"}
 TWINS = {key: twin for key, twin in marian.TWINS.items() if key != "decoder_vocab_size"}
 IGNORED = ("encoder.version", "decoder.version")
-"""Ends of names of old buffers that no computation reads."""
+"""Unused buffers of older versions."""
 
 
 @dataclass(kw_only=True)
 class BartValues(marian.LayerValues):
-    """Keys of a BART `config.json` that say how a model computes."""
+    """Keys of a BART `config.json` that affect the computation, and their defaults."""
 
     vocab_size: int = 50265
     pad_token_id: int | None = 1
@@ -38,17 +37,16 @@ class BartValues(marian.LayerValues):
 
 
 def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
-    """Read a BART `config.json`."""
     return import_family(take(BartValues, values), norm="post", embedding_norm=True)
 
 
 def import_family(theirs: BartValues, **further: Any) -> Seq2SeqSpec:
-    """Turn what a config says into a description; `further` is how this family computes."""
+    """Convert a config; `further` are keys of the family."""
     check_twins(theirs, TWINS)
     if not theirs.tie_word_embeddings:
         raise ConfigError("tie_word_embeddings", "is false, not supported for models like BART")
     ours = {our: getattr(theirs, their) for our, their in CONFIG.items()}
-    if ours["decoder_start_token_id"] is None:  # some are told the language there
+    if ours["decoder_start_token_id"] is None:  # mBART starts with a language
         ours["decoder_start_token_id"] = theirs.eos_token_id
     computes = {
         "activation": activation(theirs.activation_function),
@@ -61,7 +59,6 @@ def import_family(theirs: BartValues, **further: Any) -> Seq2SeqSpec:
 def import_weights(
     theirs: Stored, config: Seq2SeqSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
-    """Rename and stack the weights of BART or mBART into ours."""
     ours = stacks(theirs, config)
     for side in ("encoder", "decoder"):
         table = theirs.take(f"model.{side}.embed_positions.weight")
@@ -73,7 +70,7 @@ def import_weights(
 
 
 def stacks(theirs: Stored, config: Seq2SeqSpec) -> dict[str, Weight]:
-    """Return embeddings, layers and norms, but no positions."""
+    """Return all weights but positions and bias."""
     theirs.expect_prefix("model.")
     theirs.tie(*marian.TIED)
     names = list(marian.stacked_names(config))

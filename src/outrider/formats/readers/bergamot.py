@@ -1,8 +1,8 @@
-"""Students of Marian, Bergamot and Firefox: a binary file that holds its config as well.
+"""Models of Marian, Bergamot and Firefox: one binary file with weights and config.
 
-They are post-norm Transformers whose decoder may have an SSRU for self-attention. Their positions
-are sines whose wavelengths end at 10,000, a table here. Their decoder begins with an embedding of
-zeros: that of one more token, which is no word and never written.
+They are post-norm Transformers whose decoder may have an SSRU instead of self-attention. Their
+sinusoids become a table of learned positions. Their decoder starts with an embedding of zeros,
+which becomes an additional token that is never generated.
 """
 
 import math
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 
 from outrider.errors import ModelError
 from outrider.formats.readers.marian_binary import INT8, INTGEMM8, Item, read_marian_binary
-from outrider.formats.readers.weights import Stored, rename
+from outrider.formats.readers.weights import Stored, lengthened, rename
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
@@ -26,15 +26,14 @@ __all__ = ["EOS", "find", "find_files", "read"]
 CONFIG = "special:model.yml"
 CONFIG_BYTES = 1 << 16
 EOS = 0
-"""Where Marian has its SentencePiece vocabularies keep the end of a text."""
+"""Id of the end token in Marian's SentencePiece vocabularies."""
 POSITIONS = 1024
-"""Longest text; Marian cuts off at 1,000."""
+"""Longest text; Marian truncates at 1,000."""
 MATRIX = re.compile(r"(^|_)W[^_]*$")
 """Names of matrices; all others are vectors."""
 BIAS = "decoder_ff_logit_out_b"
 NEVER = -10_000.0
-"""Added to the score of what is no word."""
-
+"""Bias of the additional token and of padding rows."""
 SIZES = {
     "hidden_size": "dim-emb",
     "num_attention_heads": "transformer-heads",
@@ -42,8 +41,8 @@ SIZES = {
     "encoder_layers": "enc-depth",
     "decoder_layers": "dec-depth",
 }
-"""Our key: theirs."""
-CORES = {"rnn": "ssru", "self-attention": "attention"}
+"""Our key: their key."""
+MIXERS = {"rnn": "ssru", "self-attention": "attention"}
 ACTIVATIONS = {"relu": "relu", "swish": "silu", "gelu": "gelu"}
 EXPECTED: dict[str, tuple[Any, ...]] = {
     "type": ("transformer",),
@@ -69,7 +68,7 @@ EXPECTED: dict[str, tuple[Any, ...]] = {
     "transformer-train-position-embeddings": (False,),
     "ulr": (False,),
 }
-"""Values that their keys may have; d is a dropout."""
+"""Supported values of keys; d is dropout."""
 READ = {
     *SIZES.values(),
     *("dim-vocabs", "output-omit-bias", "transformer-decoder-autoreg"),
@@ -89,8 +88,6 @@ WITHOUT_EFFECT = {
 
 @dataclass(frozen=True)
 class _Model:
-    """A file whose config has been read."""
-
     config: Seq2SeqSpec
     vocabularies: tuple[int, int]
     items: Mapping[str, Item]
@@ -102,19 +99,19 @@ def find(folder: Path) -> Path | None:
 
 
 def find_files(folder: Path, *patterns: str) -> list[Path | None]:
-    """Return the file of each pattern, None where there is none; two would be a riddle."""
-    found: list[Path | None] = []
+    """Return the file of each pattern, None if it has none; several are refused."""
+    matches: list[Path | None] = []
     for pattern in patterns:
         files = sorted(path for path in folder.glob(pattern) if path.is_file())
         if len(files) > 1:
             names = " and ".join(path.name for path in files[:2])
-            raise ModelError(f"{folder}: holds {names}; which of them is not known")
-        found.append(files[0] if files else None)
-    return found
+            raise ModelError(f"{folder}: holds {names}; keep one of them")
+        matches.append(files[0] if files else None)
+    return matches
 
 
 def read(path: Path) -> tuple[Seq2SeqSpec, dict[str, Weight]]:
-    """Say what model a binary file holds, and map its weights."""
+    """Read the config of a binary file and map its weights."""
     items = read_marian_binary(path)
     values = _values(items)
     model = _Model(*_import_config(values, "Wemb" in items), items)
@@ -122,27 +119,27 @@ def read(path: Path) -> tuple[Seq2SeqSpec, dict[str, Weight]]:
 
 
 def _values(items: Mapping[str, Item]) -> Mapping[str, Any]:
-    found = items.get(CONFIG)
-    if found is None or found.type != INT8 or len(found.data) > CONFIG_BYTES:
-        raise ModelError(f"has no {CONFIG} that could be read")
-    from outrider.yaml12 import parse  # which other models need not wait for
+    item = items.get(CONFIG)
+    if item is None or item.type != INT8 or len(item.data) > CONFIG_BYTES:
+        raise ModelError(f"has no readable {CONFIG}")
+    from outrider.yaml12 import parse  # takes time to import
 
     try:
-        values = parse(found.data.tobytes().rstrip(b"\0").decode())
+        values = parse(item.data.tobytes().rstrip(b"\0").decode())
     except ValueError as error:  # of YAML and of UTF-8
-        raise ModelError(f"{CONFIG}: {error}") from None
+        raise ModelError(f"{CONFIG}: {error}") from error
     if not isinstance(values, dict):
-        raise ModelError(f"{CONFIG}: is no list of keys and values")
+        raise ModelError(f"{CONFIG}: is not a mapping")
     for key, value in values.items():
         if key not in EXPECTED and key not in READ and key not in WITHOUT_EFFECT:
-            raise ModelError(f"{CONFIG}: {key!r} is not known")
-        if key in EXPECTED and not any(_same(value, one) for one in EXPECTED[key]):
+            raise ModelError(f"{CONFIG}: unknown key {key!r}")
+        if key in EXPECTED and not any(_same(value, expected) for expected in EXPECTED[key]):
             _refuse(key, value)
     return values
 
 
-def _same(one: Any, other: Any) -> bool:
-    return type(one) is type(other) and bool(one == other)
+def _same(value: Any, other: Any) -> bool:
+    return type(value) is type(other) and bool(value == other)
 
 
 def _import_config(values: Mapping[str, Any], shared: bool) -> tuple[Seq2SeqSpec, tuple[int, int]]:
@@ -156,14 +153,14 @@ def _import_config(values: Mapping[str, Any], shared: bool) -> tuple[Seq2SeqSpec
     inner = values.get("transformer-decoder-dim-ffn", 0)
     if not _same(inner, 0) and inner != sizes["intermediate_size"]:
         _refuse("transformer-decoder-dim-ffn", inner)
-    words = max(source, target)
+    tokens = max(source, target)
     config = build_spec(
         Seq2SeqSpec,
         {
             **sizes,
-            "vocab_size": words + 1,
-            "decoder_core": _chosen(values, "transformer-decoder-autoreg", CORES, "self-attention"),
-            "activation": _chosen(values, "transformer-ffn-activation", ACTIVATIONS, "swish"),
+            "vocab_size": tokens + 1,
+            "decoder_core": _map(values, "transformer-decoder-autoreg", MIXERS, "self-attention"),
+            "activation": _map(values, "transformer-ffn-activation", ACTIVATIONS, "swish"),
             "norm": "post",
             "norm_eps": 1e-6,
             "position": "learned",
@@ -171,8 +168,8 @@ def _import_config(values: Mapping[str, Any], shared: bool) -> tuple[Seq2SeqSpec
             "share_embeddings": shared,
             "logits_bias": True,
             "eos_token_id": EOS,
-            "pad_token_id": words,
-            "decoder_start_token_id": words,
+            "pad_token_id": tokens,
+            "decoder_start_token_id": tokens,
         },
     )
     return config, (source, target)
@@ -186,14 +183,14 @@ def _size(values: Mapping[str, Any], key: str) -> int:
 
 
 def _vocabularies(values: Mapping[str, Any]) -> tuple[int, int]:
-    found = values.get("dim-vocabs")
-    if not isinstance(found, list) or [type(one) for one in found] != [int, int] or min(found) < 1:
-        _refuse("dim-vocabs", found)
-    return found[0], found[1]
+    sizes = values.get("dim-vocabs")
+    if not isinstance(sizes, list) or [*map(type, sizes)] != [int, int] or min(sizes) < 1:
+        _refuse("dim-vocabs", sizes)
+    return sizes[0], sizes[1]
 
 
-def _chosen(values: Mapping[str, Any], key: str, known: Mapping[str, str], usual: str) -> str:
-    value = values.get(key, usual)
+def _map(values: Mapping[str, Any], key: str, known: Mapping[str, str], default: str) -> str:
+    value = values.get(key, default)
     if not isinstance(value, str) or value not in known:
         _refuse(key, value)
     return known[value]
@@ -203,7 +200,7 @@ def _import_weights(model: _Model) -> dict[str, Weight]:
     config = model.config
     theirs = {name: _weight(name, item) for name, item in model.items.items() if name != CONFIG}
     source, target = model.vocabularies
-    width, words = config.hidden_size, config.vocab_size
+    width, vocab_size = config.hidden_size, config.vocab_size
     tables = (
         {"Wemb": target}
         if config.share_embeddings
@@ -211,7 +208,11 @@ def _import_weights(model: _Model) -> dict[str, Weight]:
     )
     for name, rows in tables.items():
         if name in theirs:
-            theirs[name] = _with_rows(name, theirs[name], (rows, width), words)
+            table = theirs[name]
+            if table.shape != (rows, width):
+                shapes = f"{list(table.shape)}, expected {[rows, width]}"
+                raise ModelError(f"{name!r} has the shape {shapes}")
+            theirs[name] = lengthened(table, vocab_size)
     for layer in range(1, config.decoder_layers + 1 if config.decoder_core == "ssru" else 1):
         theirs[f"decoder_l{layer}_rnn_b"] = Weight("float32", np.zeros(width, np.float32))
     names = list(_names(config))
@@ -221,23 +222,23 @@ def _import_weights(model: _Model) -> dict[str, Weight]:
     ours = rename(Stored(theirs), names)
     for side in ("encoder", "decoder"):
         ours[f"{side}_position.table.weight"] = Weight("float32", _positions(width))
-    ours["logits_bias"] = _logits_bias(theirs, target, words)
+    ours["logits_bias"] = _logits_bias(theirs, target, vocab_size)
     return ours
 
 
 def _weight(name: str, item: Item) -> Weight:
-    """Return an item as ours lie: rows are what comes out, and vectors are vectors."""
+    """Convert an item: rows of matrices become outputs, vectors lose a dimension."""
     if item.type == INT8:
         raise ModelError(f"{name!r} is int8, expected float32 or intgemm8")
     matrix = MATRIX.search(name) is not None
     if len(item.shape) != 2 or (not matrix and item.shape[0] != 1):
-        wanted = "two lengths" if matrix else "1 and a length"
-        raise ModelError(f"{name!r} has the shape {list(item.shape)}, expected {wanted}")
+        expected = "two lengths" if matrix else "1 and a length"
+        raise ModelError(f"{name!r} has the shape {list(item.shape)}, expected {expected}")
     if not matrix:
         data = item.data
     elif name.endswith("Wemb"):
         data = item.data.reshape(item.shape)
-    elif item.type == INTGEMM8:  # which is transposed already
+    elif item.type == INTGEMM8:  # transposed already
         data = item.data.reshape(item.shape[::-1])
     else:
         data = np.ascontiguousarray(item.data.reshape(item.shape).T)
@@ -249,20 +250,8 @@ def _weight(name: str, item: Item) -> Weight:
     return Weight("int8", data, scale)
 
 
-def _with_rows(name: str, weight: Weight, shape: tuple[int, int], words: int) -> Weight:
-    """Append rows of zeros to a table."""
-    if weight.shape != shape:
-        raise ModelError(f"{name!r} has the shape {list(weight.shape)}, expected {list(shape)}")
-    more = words - shape[0]
-    data = np.concatenate([weight.data, np.zeros((more, shape[1]), weight.data.dtype)])
-    scale = weight.scale
-    if scale is not None:
-        scale = np.concatenate([scale, np.ones(more, np.float32)])
-    return Weight(weight.kind, data, scale)
-
-
-def _logits_bias(theirs: Mapping[str, Weight], target: int, words: int) -> Weight:
-    bias_V = np.full(words, NEVER, np.float32)
+def _logits_bias(theirs: Mapping[str, Weight], target: int, vocab_size: int) -> Weight:
+    bias_V = np.full(vocab_size, NEVER, np.float32)
     bias_V[:target] = 0.0
     given = theirs.get(BIAS)
     if given is not None:
@@ -273,7 +262,7 @@ def _logits_bias(theirs: Mapping[str, Weight], target: int, words: int) -> Weigh
 
 
 def _positions(width: int) -> NDArray[np.float32]:
-    """Sines beside cosines, of wavelengths from 2 pi to 2 pi times 10,000."""
+    """Return sines, then cosines, of wavelengths from 2 pi to 2 pi times 10,000."""
     half = width // 2
     speed = np.exp(np.arange(half) * -(math.log(10_000) / max(1, half - 1)))
     angle = np.arange(POSITIONS)[:, None] * speed
@@ -283,7 +272,7 @@ def _positions(width: int) -> NDArray[np.float32]:
 
 
 def _names(config: Seq2SeqSpec) -> Iterator[tuple[str, list[str]]]:
-    """Yield each of our weights with theirs that it is stacked from."""
+    """Yield the name of each of our weights with the names that it is stacked from."""
     if config.share_embeddings:
         yield "tokens.weight", ["Wemb"]
     else:
@@ -299,8 +288,8 @@ def _names(config: Seq2SeqSpec) -> Iterator[tuple[str, list[str]]]:
         yield from _norm(f"{ours}.cross_residual", f"{theirs}_context_Wo")
 
 
-def _block(ours: str, theirs: str, core: str) -> Iterator[tuple[str, list[str]]]:
-    if core == "rnn":
+def _block(ours: str, theirs: str, mixer: str) -> Iterator[tuple[str, list[str]]]:
+    if mixer == "rnn":
         yield f"{ours}.attention.into.weight", [f"{theirs}_rnn_W", f"{theirs}_rnn_Wf"]
         yield f"{ours}.attention.into.bias", [f"{theirs}_rnn_b", f"{theirs}_rnn_bf"]
         yield from _norm(f"{ours}.attention_residual", f"{theirs}_rnn_ffn")

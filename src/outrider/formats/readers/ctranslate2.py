@@ -1,17 +1,10 @@
-"""CTranslate2 folders: `model.bin`, `config.json`, vocabularies; Argos puts them into `model/`.
+"""CTranslate2 folders: `model.bin`, `config.json` and vocabularies; Argos has them in `model/`.
 
-A CTranslate2 folder as a model of ours.
+int8 weights are kept, with the inverse of their stored scales. Unknown variables are refused.
 
-CTranslate2's encoder-decoder: the map between its names and ours.
-
-Theirs stack queries, keys and values as ours do. Int8 weights come with the scale each row was
-multiplied by, and stay as they are. Whatever a file holds is either known here or refused by name.
-
-The vocabularies of a CTranslate2 folder, numbered so that a model of ours can use them.
-
-Ours have one number each for padding and for the end of a text, on both sides, and feed the decoder
-an ordinary token first. Theirs may number the sides apart, have no padding, and start from zeros:
-then two tokens of the source change places, and the tables get one more row, of zeros.
+Our models have the same ids of padding and of the end token on both sides, and start the decoder
+with a token. CTranslate2 models may have different ids, no padding, and start from zeros: then two
+tokens of the source are swapped, and tables get one more row, of zeros.
 """
 
 import math
@@ -26,7 +19,7 @@ from numpy.typing import NDArray
 from outrider.errors import ModelError
 from outrider.files import read_json, read_json_list, read_limited
 from outrider.formats.readers.ctranslate2_binary import Variable, read_binary
-from outrider.formats.readers.weights import stack
+from outrider.formats.readers.weights import lengthened, stack
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
@@ -44,45 +37,42 @@ LARGEST = 64 << 20
 TOKEN_LIMIT = 1 << 22
 PAD = "<pad>"
 PADDINGS = (PAD, "<blank>")
-"""Names of a padding token: Marian's and fairseq's, OpenNMT's."""
+"""Names of the padding token: of Marian and fairseq, of OpenNMT."""
 
 
 @dataclass(frozen=True)
 class Vocabulary:
-    """The tokens of both sides by their numbers, and the special ones among them."""
+    """The tokens of both sides in the order of their ids, and the special ids."""
 
     source: list[str]
     target: list[str]
     end: int
-    """Number of the end of a text, on both sides."""
     unknown: int
     padding: int
     start: int | None
-    """What the decoder is fed first; None where the config names nothing."""
+    """First token of the decoder; None if the config names none."""
     swapped: tuple[int, int] | None
-    """Rows of the source that changed places."""
+    """Rows of the source table that are swapped."""
     ends_source: bool
     """Whether a source ends with the end token."""
 
     @property
     def rows(self) -> int:
-        """Rows of the longer table, as it is in the file."""
+        """Stored rows of the longer table."""
         return max(len(self.source), len(self.target))
 
 
 def read_vocabulary(folder: Path) -> Vocabulary:
-    """Read `config.json` and the vocabularies that lie beside `model.bin`."""
+    """Read `config.json` and the vocabularies beside `model.bin`."""
     config = read_json(folder / "config.json")
     source, target = _read_sides(folder)
-    end, unknown = (
-        _number(folder, target, config, key, usual)
-        for key, usual in (("eos_token", "</s>"), ("unk_token", "<unk>"))
-    )
+    end = _token_id(folder, target, config, "eos_token", "</s>")
+    unknown = _token_id(folder, target, config, "unk_token", "<unk>")
     swapped = None
     if source is not target and target[end] in source and source.index(target[end]) != end:
         swapped = source.index(target[end]), end
         if end >= len(source):
-            raise ModelError(f"{folder}: the end token {end} is no token of the source")
+            raise ModelError(f"{folder}: the end token {end} is not in the source vocabulary")
         source[swapped[0]], source[end] = source[end], source[swapped[0]]
     return Vocabulary(
         source,
@@ -104,18 +94,18 @@ def _start(folder: Path, target: list[str], config: Mapping[str, Any]) -> int | 
 
 
 def _padding(source: list[str], target: list[str]) -> int:
-    """Return the padding token that both sides have, or the number after all tokens."""
+    """Return the id of the padding token that both sides have, or the id after all tokens."""
     for name in PADDINGS:
-        number = target.index(name) if name in target else len(source)
-        if number < len(source) and source[number] == name:
-            return number
+        index = target.index(name) if name in target else len(source)
+        if index < len(source) and source[index] == name:
+            return index
     return max(len(source), len(target))
 
 
-def _number(
-    folder: Path, tokens: list[str], config: Mapping[str, Any], key: str, usual: str
+def _token_id(
+    folder: Path, tokens: list[str], config: Mapping[str, Any], key: str, default: str
 ) -> int:
-    name = config.get(key, usual)
+    name = config.get(key, default)
     if name not in tokens:
         raise ModelError(
             f"{folder / 'config.json'}: {key} is {str(name)[:80]!r}, which is no token"
@@ -139,7 +129,9 @@ def _read_sides(folder: Path) -> tuple[list[str], list[str]]:
         return tokens, tokens
     sides = [_find(folder, f"{side}_vocabulary") for side in ("source", "target")]
     if None in sides:
-        raise ModelError(f"{folder}: has neither shared_vocabulary.json nor one of each side")
+        raise ModelError(
+            f"{folder}: has neither shared_vocabulary.json nor source and target vocabularies"
+        )
     source, target = (_read(path) for path in sides if path is not None)
     return source, target
 
@@ -170,12 +162,12 @@ def _tokens(path: Path) -> Iterator[str]:
         raw = read_limited(path, limit=LARGEST)
         try:
             yield from raw.decode("utf-8").removesuffix("\n").split("\n")
-        except UnicodeDecodeError as problem:
-            raise ModelError(f"{path}: is not UTF-8 text at byte {problem.start}") from None
+        except UnicodeDecodeError as error:
+            raise ModelError(f"{path}: is not UTF-8 text at byte {error.start}") from error
 
 
 ACTIVATIONS = {0: "relu", 1: "gelu_tanh", 2: "silu", 3: "gelu"}
-"""Their number of an activation: its name."""
+"""Number of an activation: its name."""
 NORMS = {"weight": "gamma", "bias": "beta"}
 SELF = {
     "attention.qkv": "self_attention/linear_0",
@@ -193,38 +185,38 @@ FEEDFORWARD = {
     "feedforward.down": "ffn/linear_1",
     "feedforward_residual.norm": "ffn/layer_norm",
 }
-"""Our part of a layer: theirs."""
+"""Our part of a layer: their part."""
 GATE = "ffn/linear_0_noact"
-SAID = ("activation", "num_heads", "pre_norm")
-"""Settings that both sides have, and must agree on."""
+SETTINGS = ("activation", "num_heads", "pre_norm")
+"""Settings of both sides, which must be equal."""
 UNUSED = (
     *("alignment_heads", "alignment_layer", "alibi_use_positive_positions", "scale_alibi"),
     "embeddings_merge",
 )
-"""Settings that say nothing of how an ordinary model computes."""
+"""Settings that do not affect supported models."""
 OFF = ("alibi", "multi_query_attention")
 """Settings that must be off."""
 EPSILON = 1e-5
-"""What is added to the variance in a norm, unless their config says."""
+"""Default `norm_eps`."""
 FORBIDDEN = -1e9
-"""Bias of the row that was added: nobody may write it."""
+"""Bias of the additional row, so that it is never generated."""
 POSITIONS = 1024
-"""Positions of a model that has no table of them; theirs is computed for as many as are asked."""
+"""Positions of a model without a table of positions."""
 
 
 def import_config(
     variables: Mapping[str, Variable], vocabulary: Vocabulary, values: Mapping[str, Any]
 ) -> Seq2SeqSpec:
-    """Say what model a `model.bin` holds; `values` is its `config.json`."""
-    said = {key: _scalar(variables, f"encoder/{key}") for key in SAID}
-    for key, value in said.items():
+    """Convert the config of a model; `values` are those of its `config.json`."""
+    settings = {key: _scalar(variables, f"encoder/{key}") for key in SETTINGS}
+    for key, value in settings.items():
         if _scalar(variables, f"decoder/{key}") != value:
             raise ModelError(f"{key} is not the same in the encoder and the decoder: not supported")
     for side in ("encoder", "decoder"):
         for key in OFF:
             if _scalar(variables, f"{side}/{key}", 0):
                 raise ModelError(f"{side}/{key} is on: not supported")
-    activation = int(said["activation"])
+    activation = int(settings["activation"])
     if activation not in ACTIVATIONS:
         raise ModelError(f"its activation is number {activation}: not supported")
     zeros = bool(_scalar(variables, "decoder/start_from_zero_embedding", 0))
@@ -234,15 +226,14 @@ def import_config(
     if tokens.data.ndim != 2:
         raise ModelError("decoder/embeddings/weight is no table")
     width = tokens.data.shape[1]
-    places = [_positions(variables, side, width) for side in ("encoder", "decoder")]
-    shared = places[0] is places[1]
-    usual = all(map(_is_sinusoidal, places[:1] if shared else places))
+    tables = [_positions(variables, side, width) for side in ("encoder", "decoder")]
+    sinusoidal = all(map(_is_sinusoidal, tables[:1] if tables[0] is tables[1] else tables))
     return build_spec(
         Seq2SeqSpec,
         {
             "vocab_size": _rows(vocabulary, zeros),
             "hidden_size": width,
-            "num_attention_heads": int(said["num_heads"]),
+            "num_attention_heads": int(settings["num_heads"]),
             "intermediate_size": len(
                 _find_weight(variables, "encoder/layer_0/ffn/linear_0/weight").data
             ),
@@ -250,11 +241,11 @@ def import_config(
             "decoder_layers": _depth(variables, "decoder"),
             "activation": ACTIVATIONS[activation],
             "gated": f"encoder/layer_0/{GATE}/weight" in variables,
-            "norm": "pre" if said["pre_norm"] else "post",
+            "norm": "pre" if settings["pre_norm"] else "post",
             "norm_eps": values.get("layer_norm_epsilon") or EPSILON,
             "embedding_norm": "encoder/layernorm_embedding/gamma" in variables,
-            "position": "sinusoidal" if usual else "learned",
-            "max_positions": min(map(len, places)),
+            "position": "sinusoidal" if sinusoidal else "learned",
+            "max_positions": min(map(len, tables)),
             "scale_embedding": _scales(variables, width),
             "tie_word_embeddings": _is_same(variables, "decoder/projection", "decoder/embeddings"),
             "share_embeddings": _is_same(variables, _source(variables), "decoder/embeddings"),
@@ -270,7 +261,7 @@ def import_config(
 def import_weights(
     variables: Mapping[str, Variable], vocabulary: Vocabulary, config: Seq2SeqSpec
 ) -> dict[str, Weight]:
-    """Give the arrays of a `model.bin` our names."""
+    """Rename the variables of a `model.bin`."""
     known: set[str] = set()
     ours = {}
     for name, theirs in _names(config):
@@ -284,13 +275,13 @@ def import_weights(
                 ours[up] = stack([ours[up], gate])
     ours |= _tables(variables, vocabulary, config, known)
     settings = (
-        *(*SAID, *UNUSED, *OFF, "scale_embeddings"),
+        *(*SETTINGS, *UNUSED, *OFF, "scale_embeddings"),
         *("start_from_zero_embedding", "position_encodings/encodings"),
     )
     known |= {f"{side}/{key}" for side in ("encoder", "decoder") for key in settings}
     for name in variables:
         if name not in known:
-            raise ModelError(f"it holds {name[:120]!r}, which Outrider does not compute")
+            raise ModelError(f"it holds {name[:120]!r}, which is not supported")
     return ours
 
 
@@ -307,19 +298,19 @@ def _tables(
     if not config.share_embeddings:
         tables["source_tokens.weight"] = _source(variables)
     for theirs in {"decoder/projection", _source(variables)} - set(tables.values()):
-        _weight(variables, f"{theirs}/weight", known)  # the same table as another
-    found = {}
+        _weight(variables, f"{theirs}/weight", known)  # a copy of another table
+    ours = {}
     for name, theirs in tables.items():
         table = _weight(variables, f"{theirs}/weight", known)
-        words = vocabulary.source if name == "source_tokens.weight" else vocabulary.target
-        if table.shape != (len(words), width):
-            got, wanted = list(table.shape), [len(words), width]
-            raise ModelError(f"{theirs}/weight has shape {got}, the vocabulary implies {wanted}")
+        tokens = vocabulary.source if name == "source_tokens.weight" else vocabulary.target
+        if table.shape != (len(tokens), width):
+            shapes = f"{list(table.shape)}, the vocabulary implies {[len(tokens), width]}"
+            raise ModelError(f"{theirs}/weight has shape {shapes}")
         if name == "source_tokens.weight" and vocabulary.swapped is not None:
-            order = np.arange(len(words))
+            order = np.arange(len(tokens))
             order[list(vocabulary.swapped)] = order[list(reversed(vocabulary.swapped))]
             table = table.rows(order)
-        found[name] = _lengthen(table, rows)
+        ours[name] = lengthened(table, rows)
     bias = np.full(rows, FORBIDDEN, np.float32)
     bias[: len(vocabulary.target)] = 0
     if "decoder/projection/bias" in variables:
@@ -327,13 +318,12 @@ def _tables(
         if given.shape != (len(vocabulary.target),):
             raise ModelError(f"decoder/projection/bias has shape {list(given.shape)}")
         bias[: len(given)] = given
-    found["logits_bias"] = Weight("float32", bias)
+    ours["logits_bias"] = Weight("float32", bias)
     if config.position == "learned":
         for side in ("encoder", "decoder"):
-            places = _positions(variables, side, width)
-            places = places[: config.max_positions]
-            found[f"{side}_position.table.weight"] = Weight("float32", places)
-    return found
+            positions = _positions(variables, side, width)[: config.max_positions]
+            ours[f"{side}_position.table.weight"] = Weight("float32", positions)
+    return ours
 
 
 def _names(config: Seq2SeqSpec) -> Iterator[tuple[str, str]]:
@@ -359,7 +349,7 @@ def _leaf(ours: str, leaf: str) -> str:
 
 
 def _weight(variables: Mapping[str, Variable], name: str, known: set[str]) -> Weight:
-    """Return an array as it is; whole numbers stand for themselves over a scale."""
+    """Return a weight; whole numbers are divided by their scale."""
     kind, data = _find_weight(variables, name)
     known.add(name)
     if not kind.startswith("int"):
@@ -376,28 +366,13 @@ def _weight(variables: Mapping[str, Variable], name: str, known: set[str]) -> We
     return Weight("float32", data * per_row[:, None])
 
 
-def _lengthen(table: Weight, rows: int) -> Weight:
-    """Add rows of zeros."""
-    more = rows - len(table.data)
-    if not more:
-        return table
-    data = np.concatenate([table.data, np.zeros((more, table.shape[1]), table.data.dtype)])
-    scale = table.scale
-    if scale is not None:
-        scale = np.concatenate([scale, np.ones(more, np.float32)])
-    return Weight(table.kind, data, scale)
-
-
 def _rows(vocabulary: Vocabulary, zeros: bool) -> int:
     return vocabulary.rows + (zeros or vocabulary.padding == vocabulary.rows)
 
 
 def _source(variables: Mapping[str, Variable]) -> str:
-    return (
-        "encoder/embeddings_0"
-        if "encoder/embeddings_0/weight" in variables
-        else "encoder/embeddings"
-    )
+    numbered = "encoder/embeddings_0"
+    return numbered if f"{numbered}/weight" in variables else "encoder/embeddings"
 
 
 def _depth(variables: Mapping[str, Variable], side: str) -> int:
@@ -407,55 +382,55 @@ def _depth(variables: Mapping[str, Variable], side: str) -> int:
     return layers
 
 
-def _is_same(variables: Mapping[str, Variable], one: str, other: str) -> bool:
-    """Whether two tables are one: under two names, or stored twice with the same scales."""
-    first, second = (_weight(variables, f"{name}/weight", set()) for name in (one, other))
-    return first.equals(second)
+def _is_same(variables: Mapping[str, Variable], name: str, other: str) -> bool:
+    """Whether two tables are equal."""
+    table, copy = (_weight(variables, f"{n}/weight", set()) for n in (name, other))
+    return table.equals(copy)
 
 
 def _positions(variables: Mapping[str, Variable], side: str, width: int) -> NDArray[np.float32]:
-    """Return what is added at every position; a file without a table has OpenNMT's sinusoids."""
-    found = variables.get(f"{side}/position_encodings/encodings")
-    if found is not None:
-        places = Weight(found.kind, found.data).as_float32()
-        if places.ndim != 2 or places.shape[1] != width or not len(places):
+    """Return the table of positions; OpenNMT's sinusoids if the file has none."""
+    stored = variables.get(f"{side}/position_encodings/encodings")
+    if stored is not None:
+        table = Weight(stored.kind, stored.data).as_float32()
+        if table.ndim != 2 or table.shape[1] != width or not len(table):
             raise ModelError(f"{side}/position_encodings/encodings is no table of width {width}")
-        return places
+        return table
     half = width // 2
     rates = np.exp(np.arange(half) * -(math.log(10000) / (half - 1)))
     angles = np.arange(1, POSITIONS + 1)[:, None] * rates
     return np.concatenate([np.sin(angles), np.cos(angles)], 1).astype(np.float32)
 
 
-def _is_sinusoidal(places: NDArray[np.float32]) -> bool:
-    """Whether a table holds what our models add without one: Marian's sinusoids."""
-    rows, width = places.shape
+def _is_sinusoidal(table: NDArray[np.float32]) -> bool:
+    """Whether a table holds the sinusoids of our models, which are Marian's."""
+    rows, width = table.shape
     if width % 2:
         return False
     rates = 10000.0 ** (-2 * np.arange(width // 2) / width)
     angles = np.arange(rows)[:, None] * rates
-    usual = np.concatenate([np.sin(angles), np.cos(angles)], 1)
-    return bool(np.abs(places - usual).max() < 1e-4)
+    sinusoids = np.concatenate([np.sin(angles), np.cos(angles)], 1)
+    return bool(np.abs(table - sinusoids).max() < 1e-4)
 
 
 def _scales(variables: Mapping[str, Variable], width: int) -> bool:
-    """Whether embeddings are multiplied by the root of the width; theirs is a flag or a factor."""
-    found = set()
+    """Whether embeddings are multiplied by the root of the width, by flag or factor."""
+    factors = set()
     for side in ("encoder", "decoder"):
         value = _scalar(variables, f"{side}/scale_embeddings", 1)
         if _find_weight(variables, f"{side}/scale_embeddings").kind == "int8":
             value = math.sqrt(width) if value else 1.0
-        found.add(round(value, 3))
-    if found == {round(math.sqrt(width), 3)}:
+        factors.add(round(value, 3))
+    if factors == {round(math.sqrt(width), 3)}:
         return True
-    if found != {1.0}:
-        raise ModelError(f"scale_embeddings is {found}, expected the square root of the width")
+    if factors != {1.0}:
+        raise ModelError(f"scale_embeddings is {factors}, expected the square root of the width")
     return False
 
 
-def _scalar(variables: Mapping[str, Variable], name: str, usual: float | None = None) -> float:
-    if name not in variables and usual is not None:
-        return usual
+def _scalar(variables: Mapping[str, Variable], name: str, default: float | None = None) -> float:
+    if name not in variables and default is not None:
+        return default
     kind, data = _find_weight(variables, name)
     if data.size != 1:
         raise ModelError(f"{name} is not one number")
@@ -473,7 +448,7 @@ SPECIFICATION = "TransformerSpec"
 
 
 def find(folder: Path) -> Path | None:
-    """Return the `model.bin` of a folder; Argos packages have it one level further down."""
+    """Return the `model.bin` of a folder or of its subfolder `model`."""
     for path in (folder / FILE, folder / "model" / FILE):
         if path.is_file():
             return path
@@ -481,11 +456,11 @@ def find(folder: Path) -> Path | None:
 
 
 def read(path: Path) -> tuple[Seq2SeqSpec, dict[str, Weight]]:
-    """Say what model a `model.bin` holds, and map its weights."""
-    found = read_binary(path)
-    if found.specification != SPECIFICATION:
-        kind = f"it holds a {found.specification[:80]}; of CTranslate2's models, Outrider reads"
-        raise ModelError(f"{kind} encoder-decoders ({SPECIFICATION})")
+    """Read the config of a `model.bin` and map its weights."""
+    specification, variables = read_binary(path)
+    if specification != SPECIFICATION:
+        message = f"it holds a {specification[:80]}; of CTranslate2's models, Outrider reads"
+        raise ModelError(f"{message} encoder-decoders ({SPECIFICATION})")
     vocabulary = read_vocabulary(path.parent)
-    config = import_config(found.variables, vocabulary, read_json(path.parent / "config.json"))
-    return config, import_weights(found.variables, vocabulary, config)
+    config = import_config(variables, vocabulary, read_json(path.parent / "config.json"))
+    return config, import_weights(variables, vocabulary, config)

@@ -4,14 +4,14 @@
     u32 count     then each variable:  name, u8 rank, u32 each length, u8 type, u32 bytes, the bytes
     u32 count     then each alias:     name, name of the variable it stands for
 
-A name is a u16 length (its closing zero counts) and that many bytes. The file is untrusted: every
-length is held against what is left of it before anything is read.
+A name is a u16 length (with its final zero) and the bytes. The file is untrusted: every length is
+compared with the rest of the file before reading.
 """
 
 import mmap
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, NoReturn
+from typing import Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,26 +32,25 @@ KINDS: dict[int, tuple[str, type[np.generic]]] = {
     4: ("float16", np.float16),
     5: ("bfloat16", np.uint16),
 }
-"""Their number of a type: its name, and what numpy holds it as."""
+"""Number of a type: its name, and numpy's type for the bytes."""
 
 
 class Variable(NamedTuple):
-    """An array as it lies in the file."""
+    """A stored array."""
 
     kind: str
     data: NDArray[Any]
 
 
 class Binary(NamedTuple):
-    """All that a `model.bin` says."""
+    """The content of a `model.bin`; a variable and its aliases are the same object."""
 
     specification: str
     variables: dict[str, Variable]
-    """Those that are another one under a second name stand here under both, as the same object."""
 
 
 class _Cursor:
-    """A place in the file, and how much is left after it."""
+    """Reads a file from its beginning to its end."""
 
     def __init__(self, path: Path, data: mmap.mmap) -> None:
         self.path, self.data, self.place = path, data, 0
@@ -62,24 +61,24 @@ class _Cursor:
     def name(self) -> str:
         size = self.number(2)
         if not 2 <= size <= NAME_BYTES:
-            self.refuse(f"a name of {size} bytes at byte {self.place}")
+            raise self.damaged(f"a name of {size} bytes at byte {self.place}")
         raw = self.data[self.take(size) : self.place]
         try:
             return raw.removesuffix(b"\0").decode("utf-8")
-        except UnicodeDecodeError:
-            self.refuse(f"the name at byte {self.place - size} is no text")
+        except UnicodeDecodeError as error:
+            raise self.damaged(f"the name at byte {self.place - size} is not UTF-8") from error
 
     def take(self, size: int) -> int:
-        """Step over `size` bytes; return where they begin."""
+        """Skip `size` bytes; return the offset of the first."""
         begin = self.place
         if size > len(self.data) - begin:
-            self.refuse(f"it ends within what begins at byte {begin}")
+            raise self.damaged(f"it ends within the entry at byte {begin}")
         self.place += size
         return begin
 
-    def refuse(self, reason: str) -> NoReturn:
+    def damaged(self, reason: str) -> ModelError:
         message = f"damaged, or not a model.bin of CTranslate2 ({reason[:300]})"
-        raise ModelError(f"{self.path}: {message}") from None
+        return ModelError(f"{self.path}: {message}")
 
 
 def read_binary(path: Path) -> Binary:
@@ -87,43 +86,43 @@ def read_binary(path: Path) -> Binary:
     with open_regular(path) as file:
         try:
             data = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # an empty file, or no room to map it
-            raise ModelError(f"{path}: cannot be mapped ({error})") from None
+        except (OSError, ValueError) as error:  # an empty file, or no address space
+            raise ModelError(f"{path}: cannot be mapped ({error})") from error
     cursor = _Cursor(path, data)
-    found = cursor.number(4)
-    if found != FORMAT:
-        cursor.refuse(f"its format is {found}, Outrider reads {FORMAT}")
+    version = cursor.number(4)
+    if version != FORMAT:
+        raise cursor.damaged(f"its format is {version}, Outrider reads {FORMAT}")
     specification = cursor.name()
-    cursor.number(4)  # a revision of the specification: what it means for us is in the names
+    cursor.number(4)  # the revision of the specification; its changes show in the names
     variables: dict[str, Variable] = {}
     for _ in range(cursor.number(4)):
         name = cursor.name()
         if name in variables:
-            cursor.refuse(f"{name[:80]!r} is there twice")
+            raise cursor.damaged(f"{name[:80]!r} occurs twice")
         variables[name] = _variable(cursor, name)
     for _ in range(cursor.number(4)):
         alias, name = cursor.name(), cursor.name()
         if name not in variables or variables.get(alias, variables[name]) is not variables[name]:
-            cursor.refuse(f"{alias[:80]!r} stands for {name[:80]!r}, which cannot be")
+            raise cursor.damaged(f"{alias[:80]!r} is an invalid alias of {name[:80]!r}")
         variables[alias] = variables[name]
-        if (scale := f"{name}_scale") in variables:  # which goes with it, said or not
+        if (scale := f"{name}_scale") in variables:  # not every file has an alias of the scale
             variables.setdefault(f"{alias}_scale", variables[scale])
     if cursor.place != len(data):
-        cursor.refuse(f"{len(data) - cursor.place} bytes are left at its end")
+        raise cursor.damaged(f"{len(data) - cursor.place} bytes are left at its end")
     return Binary(specification, variables)
 
 
 def _variable(cursor: _Cursor, name: str) -> Variable:
     rank = cursor.number(1)
     if rank > RANK:
-        cursor.refuse(f"{name[:80]!r} has {rank} dimensions")
+        raise cursor.damaged(f"{name[:80]!r} has {rank} dimensions")
     shape = [cursor.number(4) for _ in range(rank)]
     number, size = cursor.number(1), cursor.number(4)
     if number not in KINDS:
-        cursor.refuse(f"{name[:80]!r} has the unknown type {number}")
+        raise cursor.damaged(f"{name[:80]!r} has the unknown type {number}")
     kind, dtype = KINDS[number]
     if prod(shape) * np.dtype(dtype).itemsize != size:
-        cursor.refuse(f"{name[:80]!r} is not as long as its shape {shape} says")
+        raise cursor.damaged(f"the length of {name[:80]!r} differs from shape {shape}")
     begin = cursor.take(size)
     if not size:
         return Variable(kind, np.empty(shape, dtype))

@@ -1,8 +1,4 @@
-"""GPT-2: the map between its names and ours.
-
-Its matrices lie the other way round. Where it divides scores by more, or by less, queries are
-multiplied accordingly here.
-"""
+"""GPT-2. Its matrices are transposed; other factors of scores are multiplied into queries."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -24,13 +20,13 @@ PRODUCTS = {
     "feedforward.down": "mlp.c_proj",
 }
 IGNORED = (".attn.bias", ".attn.masked_bias")
-"""Ends of names of masks that older versions saved."""
+"""Masks that older versions saved."""
 NORMS = {"attention_residual.norm": "ln_1", "feedforward_residual.norm": "ln_2"}
 
 
 @dataclass(kw_only=True)
 class Gpt2Values:
-    """Keys of a GPT-2 `config.json` that say how it computes, and what they are if left out."""
+    """Keys of a GPT-2 `config.json` that affect the computation, and their defaults."""
 
     ALIASES: ClassVar[Mapping[str, str]] = {
         "hidden_size": "n_embd",
@@ -59,7 +55,6 @@ class Gpt2Values:
 
 
 def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
-    """Read a GPT-2 `config.json`."""
     theirs = take(Gpt2Values, values)
     if theirs.add_cross_attention:
         raise ConfigError("add_cross_attention", "is true, not supported for GPT-2 models")
@@ -90,7 +85,6 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
 def import_weights(
     theirs: Stored, config: LanguageModelSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
-    """Rename and turn a GPT-2 model's weights into ours."""
     options = take(Gpt2Values, values)
     theirs.expect_prefix("transformer.")
     if config.tie_word_embeddings:

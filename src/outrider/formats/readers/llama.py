@@ -1,4 +1,4 @@
-"""Llama and models of its shape (Mistral, Qwen2, SmolLM): the map between their names and ours."""
+"""Llama, and the parts that Mistral, Qwen2 and SmolLM share with it."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -17,14 +17,14 @@ PRODUCTS = {
     "feedforward.up": ("mlp.gate_proj", "mlp.up_proj"),
     "feedforward.down": ("mlp.down_proj",),
 }
-"""Our product: theirs, stacked in this order."""
+"""Our product: their products, stacked in this order."""
 SAME = (
     *("vocab_size", "hidden_size", "intermediate_size", "num_attention_heads", "head_dim"),
     *("num_key_value_heads", "attention_dropout", "tie_word_embeddings"),
 )
-"""Keys that are called alike."""
+"""Keys with the same name."""
 IGNORED = ("rotary_emb.inv_freq",)
-"""Ends of names of frequencies that older versions saved; they follow from the config."""
+"""Frequencies that older versions saved; they follow from the config."""
 NORMS = {
     "attention_residual.norm": "input_layernorm",
     "feedforward_residual.norm": "post_attention_layernorm",
@@ -33,7 +33,7 @@ NORMS = {
 
 @dataclass(kw_only=True)
 class LlamaValues:
-    """Keys of a Llama `config.json` that say how it computes, and what they are if left out."""
+    """Keys of a Llama `config.json` that affect the computation, and their defaults."""
 
     ALIASES: ClassVar[Mapping[str, str]] = {}
 
@@ -63,12 +63,11 @@ class LlamaValues:
 
 
 def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
-    """Read a Llama `config.json`."""
     return describe_llama(take(LlamaValues, values))
 
 
 def describe_llama(theirs: LlamaValues, **further: Any) -> LanguageModelSpec:
-    """Turn what a config says into a description; `further` is how this family computes."""
+    """Convert a config; `further` are keys of the family."""
     windows = {*(theirs.layer_types or [])} - {"full_attention"}
     if windows and further.get("attention", {}).get("kind") != "sliding":
         message = f"got {theirs.layer_types}, only full_attention is supported"
@@ -95,46 +94,44 @@ def describe_llama(theirs: LlamaValues, **further: Any) -> LanguageModelSpec:
 
 
 def _rotary(theirs: LlamaValues) -> dict[str, Any]:
-    """Read where rotary positions begin to differ; transformers has said it in three ways."""
-    told = [one for one in (theirs.rope_scaling, theirs.rope_parameters) if one] or [{}]
-    found, *others = [_read_rotary(theirs, one) for one in told]
-    if others not in ([], [found]):
+    """Read the keys of rotary positions, of which transformers has had two sections."""
+    sections = [s for s in (theirs.rope_scaling, theirs.rope_parameters) if s] or [{}]
+    ours, *others = [_read_rotary(theirs, section) for section in sections]
+    if others not in ([], [ours]):
         message = "differs from rope_parameters; remove the wrong one"
         raise ConfigError("rope_scaling", message)
-    return found
+    return ours
 
 
-def _read_rotary(theirs: LlamaValues, told: Mapping[str, Any]) -> dict[str, Any]:
-    found = dict(told)
-    theta = found.pop("rope_theta", theirs.rope_theta)
-    part = found.pop("partial_rotary_factor", theirs.partial_rotary_factor)
+def _read_rotary(theirs: LlamaValues, section: Mapping[str, Any]) -> dict[str, Any]:
+    scaling = dict(section)
+    theta = scaling.pop("rope_theta", theirs.rope_theta)
+    part = scaling.pop("partial_rotary_factor", theirs.partial_rotary_factor)
     if part not in (None, 1):
-        raise ConfigError("partial_rotary_factor", f"got {part!r}, only whole heads are turned")
-    kind = found.pop("type", None)
-    found.setdefault("rope_type", kind or "default")
-    # What a longer text of training was cut to says nothing of how the numbers are computed.
-    if found["rope_type"] in ("default", "linear"):
-        found.pop("original_max_position_embeddings", None)
-    elif found["rope_type"] == "llama3":
-        _check_length(theirs, found)
+        raise ConfigError("partial_rotary_factor", f"got {part!r}, only 1 is supported")
+    kind = scaling.pop("type", None)
+    kind = scaling.setdefault("rope_type", kind or "default")
+    if kind in ("default", "linear"):  # the length has no effect on them
+        scaling.pop("original_max_position_embeddings", None)
+    elif kind == "llama3":
+        _check_length(theirs, scaling)
     if theta is not None and type(theta) not in (int, float):
         raise ConfigError("rope_theta", f"got {str(theta)[:80]!r}, expected a number")
-    scaling = None if found["rope_type"] == "default" else found
-    return {"position": "rotary", "rope_theta": theta, "rope_scale": scaling}
+    rope_scale = None if kind == "default" else scaling
+    return {"position": "rotary", "rope_theta": theta, "rope_scale": rope_scale}
 
 
-def _check_length(theirs: LlamaValues, found: dict[str, Any]) -> None:
-    """Complete the length of the texts before scaling; it may also stand outside of the section."""
+def _check_length(theirs: LlamaValues, scaling: dict[str, Any]) -> None:
+    """Add the length before scaling, which some configs have outside of the section."""
     key, outside = "original_max_position_embeddings", theirs.original_max_position_embeddings
     default = theirs.max_position_embeddings if outside is None else outside
-    if found.setdefault(key, default) != default and outside is not None:
-        raise ConfigError(key, f"{outside} differs from {found[key]} of the rotary positions")
+    if scaling.setdefault(key, default) != default and outside is not None:
+        raise ConfigError(key, f"{outside} differs from {scaling[key]} of the rotary positions")
 
 
 def import_weights(
     theirs: Stored, config: LanguageModelSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
-    """Rename and stack a Llama model's weights into ours."""
     options = take(LlamaValues, values)
     biased = {"attention.qkv", "attention.out"} if options.attention_bias else set()
     biased |= {"feedforward.up", "feedforward.down"} if options.mlp_bias else set()
@@ -142,7 +139,7 @@ def import_weights(
 
 
 def import_named(theirs: Stored, config: LanguageModelSpec, biased: set[str]) -> dict[str, Weight]:
-    """Rename and stack weights; `biased` are the products that have a bias."""
+    """Rename and stack weights; `biased` are the products with a bias."""
     theirs.expect_prefix("model.")
     if config.tie_word_embeddings:
         theirs.tie("model.embed_tokens.weight", "lm_head.weight")
@@ -166,7 +163,7 @@ def _layer(theirs: Stored, layer: int, biased: set[str]) -> Iterator[tuple[str, 
         weight = stack([theirs.take(f"{their}.{part}.weight") for part in parts])
         yield f"{name}.{our}.weight", weight
         if our in biased:
-            found = [theirs.take(f"{their}.{part}.bias") for part in parts]
-            yield f"{name}.{our}.bias", stack(found)
+            biases = [theirs.take(f"{their}.{part}.bias") for part in parts]
+            yield f"{name}.{our}.bias", stack(biases)
         else:
             yield f"{name}.{our}.bias", zeros(weight.shape[0])

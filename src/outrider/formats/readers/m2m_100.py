@@ -2,7 +2,7 @@
 
     row p = [sin(p f), cos(p f)]        f_k = 10000^(-k / (D/2 - 1))        p = 2, 3, ...
 
-They are computed here and read as a table of learned positions, which our models have.
+The sinusoids are computed here and become a table of learned positions.
 """
 
 import math
@@ -26,8 +26,6 @@ MOST_POSITIONS = 1 << 14
 
 @dataclass(kw_only=True)
 class M2M100Values(BartValues):
-    """What a config says that leaves something out."""
-
     vocab_size: int = 128112
     activation_function: str = "relu"
     attention_dropout: float | int = 0.1
@@ -35,7 +33,6 @@ class M2M100Values(BartValues):
 
 
 def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
-    """Read an M2M100 or NLLB `config.json`."""
     theirs = take(M2M100Values, values)
     if not 1 <= theirs.max_position_embeddings <= MOST_POSITIONS:
         message = f"got {theirs.max_position_embeddings}, expected 1 to {MOST_POSITIONS}"
@@ -51,7 +48,6 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
 def import_weights(
     theirs: Stored, config: Seq2SeqSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
-    """Rename and stack the weights, and write the sinusoids down."""
     ours = stacks(theirs, config)
     bias = theirs.get("final_logits_bias")
     if bias is not None and bias.as_float32().any():
@@ -62,7 +58,7 @@ def import_weights(
 
 
 def _sinusoids(positions: int, width: int) -> np.ndarray[tuple[int, int], np.dtype[np.float32]]:
-    """Compute in float32 as those who trained the models did."""
+    """Return the table, computed in float32 as in training."""
     half = width // 2
     step = np.float32(-math.log(10_000) / (half - 1))
     frequency = np.exp(np.arange(half, dtype=np.float32) * step)

@@ -1,7 +1,4 @@
-"""Marian (OPUS-MT) models: the map between their names and ours.
-
-Theirs keep queries, keys and values in three matrices, ours in one; everything else is a new name.
-"""
+"""Marian (OPUS-MT). Queries, keys and values are three matrices there and one here."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -32,7 +29,6 @@ LAYER = {
     "feedforward_residual.norm": ("final_layer_norm",),
 }
 """Our part of a layer: their parts, stacked in this order."""
-
 CROSS = {
     "cross.q": ("encoder_attn.q_proj",),
     "cross.kv": ("encoder_attn.k_proj", "encoder_attn.v_proj"),
@@ -59,30 +55,25 @@ CONFIG = {
     "bos_token_id": "bos_token_id",
     "decoder_start_token_id": "decoder_start_token_id",
 }
-"""Our key: theirs."""
-
+"""Our key: their key."""
 TIED = (
     *("model.shared.weight", "model.decoder.embed_tokens.weight"),
     *("model.encoder.embed_tokens.weight", "lm_head.weight"),
 )
-"""Names of the one table of embeddings."""
+"""Names of the shared table of embeddings."""
 ROUNDING = 1e-4, 5e-3
-"""How far stored sinusoids may be from those that are computed: in float32, in fewer bits."""
-
+"""Largest difference of stored and computed sinusoids: in float32, in half precision."""
 TWINS = {
     "decoder_attention_heads": "encoder_attention_heads",
     "decoder_ffn_dim": "encoder_ffn_dim",
     "decoder_vocab_size": "vocab_size",
 }
-"""Their keys that must say what another says; all further ones say nothing of how ours compute."""
+"""Their keys that must equal another."""
 
 
 @dataclass(kw_only=True)
 class LayerValues:
-    """Keys that BART, Marian and their kin have in common, and what they are if left out.
-
-    A test compares the defaults with those of transformers.
-    """
+    """Keys that BART and Marian share, and their defaults; a test compares with transformers."""
 
     ALIASES: ClassVar[Mapping[str, str]] = {
         "hidden_size": "d_model",
@@ -108,7 +99,7 @@ class LayerValues:
 
 @dataclass(kw_only=True)
 class MarianValues(LayerValues):
-    """Keys of a Marian `config.json` that say how a model computes."""
+    """Keys of a Marian `config.json` that affect the computation, and their defaults."""
 
     vocab_size: int = 58101
     decoder_vocab_size: int | None = None
@@ -123,7 +114,6 @@ class MarianValues(LayerValues):
 
 
 def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
-    """Read a Marian `config.json`."""
     theirs = take(MarianValues, values)
     check_twins(theirs, TWINS)
     if not theirs.tie_word_embeddings:
@@ -141,7 +131,6 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
 def import_weights(
     theirs: Stored, config: Seq2SeqSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
-    """Rename and stack a Marian model's weights into ours."""
     if config.share_embeddings:
         theirs.tie(*TIED)
     else:
@@ -155,27 +144,27 @@ def import_weights(
 
 
 def _check_positions(theirs: Stored, config: Seq2SeqSpec) -> None:
-    """Refuse stored positions that are not the sinusoids that our model computes."""
+    """Refuse stored positions that differ from the sinusoids of our models."""
     for side in ("encoder", "decoder"):
         name = f"model.{side}.embed_positions.weight"
         if name not in theirs:
             continue
-        found = theirs[name]
+        stored = theirs[name]
         table = _sinusoids(config.max_positions, config.hidden_size)
-        rounding = ROUNDING[found.kind not in ("float32", "float64")]
-        same = found.shape == table.shape
-        if not same or not np.abs(found.as_float32() - table).max() <= rounding:
+        rounding = ROUNDING[stored.kind not in ("float32", "float64")]
+        same = stored.shape == table.shape
+        if not same or not np.abs(stored.as_float32() - table).max() <= rounding:
             raise ModelError(f"{name!r} is not the table of sinusoids: not supported")
 
 
 def _sinusoids(rows: int, width: int) -> NDArray[np.float64]:
-    """Sines, then cosines, of wavelengths from 2 pi to 2 pi times 10,000."""
+    """Return sines, then cosines, of wavelengths from 2 pi to 2 pi times 10,000."""
     angle = np.arange(rows)[:, None] * 10_000.0 ** (-2 * np.arange((width + 1) // 2) / width)
     return np.concatenate([np.sin(angle), np.cos(angle[:, : width // 2])], 1)
 
 
 def stacked_names(config: Seq2SeqSpec) -> Iterator[tuple[str, list[str]]]:
-    """Yield each of our weights with the Marian weights it is stacked from."""
+    """Yield the name of each of our weights with the names that it is stacked from."""
     if config.share_embeddings:
         yield "tokens.weight", ["model.shared.weight"]
     else:

@@ -1,15 +1,14 @@
-"""Marian's binary files (`.bin`), mapped: headers, names, shapes, then numbers.
+"""Marian's binary files (`.bin`), read by memory map.
 
     u64 u64    version, count of items
     headers    u64 bytes of the name, u64 type, u64 dimensions, u64 bytes of the numbers
-    names      each with a zero byte behind it
+    names      each ends with a zero byte
     shapes     i32 each
-    u64        bytes to skip, so that what follows is aligned
+    u64        bytes of padding
     numbers    of every item, one after another
 
-A file is untrusted: every count and size is checked against what is left of it before anything is
-made of it. Weights that intgemm multiplies lie transposed, as bytes with one factor behind them: a
-number is a byte divided by it.
+The file is untrusted: every count and size is compared with the rest of the file before use.
+intgemm weights are transposed, as bytes followed by one factor: a number is a byte divided by it.
 """
 
 import mmap
@@ -17,7 +16,7 @@ import struct
 from dataclasses import dataclass
 from math import isfinite, prod
 from pathlib import Path
-from typing import Any, NoReturn
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,40 +31,40 @@ NAME_BYTES = 1000
 DIMENSIONS = 8
 INT8, FLOAT32, INTGEMM8 = 0x101, 0x404, 0x4101
 SIZES = {INT8: 1, FLOAT32: 4, INTGEMM8: 1}
-"""Types we read, and bytes of a number."""
+"""Supported types, and bytes of a number."""
 NAMES = {
     0x402: "float16",
     0x4102: "intgemm16",
     **dict.fromkeys((0x5101, 0x6101, 0x7101), "int8 prepared for one CPU"),
     **dict.fromkeys((0x801, 0x802, 0x1801, 0x2801), "packed for one CPU"),
 }
-"""What other types are called."""
+"""Names of other types."""
 FACTOR = struct.Struct("<f")
 
 
 @dataclass(frozen=True)
 class Item:
-    """Numbers of a file as they lie there."""
+    """A stored array."""
 
     type: int
     shape: tuple[int, ...]
     data: NDArray[Any]
-    """One after another."""
+    """Flat."""
     factor: float | None = None
-    """Of intgemm8: what numbers were multiplied by to be bytes."""
+    """Of intgemm8: the factor that numbers were multiplied by."""
 
 
 class _Reader:
-    """Takes numbers off the front of a file, never more than there is."""
+    """Reads a file from its beginning to its end."""
 
     def __init__(self, data: mmap.mmap) -> None:
         self.data, self.at = data, 0
 
     def skip(self, count: int) -> int:
-        """Return where `count` bytes begin, and go on behind them."""
+        """Skip bytes; return the offset of the first."""
         begin = self.at
         if count > len(self.data) - begin:
-            _refuse("it ends too soon")
+            raise _damaged("it ends too soon")
         self.at += count
         return begin
 
@@ -77,29 +76,29 @@ class _Reader:
         begin = self.skip(count)
         raw = self.data[begin : self.at].removesuffix(b"\0")
         if not raw or not raw.isascii() or not raw.decode().isprintable():
-            _refuse("an item has no name in plain letters")
+            raise _damaged("the name of an item is not printable ASCII")
         return raw.decode()
 
 
 def read_marian_binary(path: Path) -> dict[str, Item]:
-    """Map a file and return its items by name; those that only scale activations are left out.
+    """Map a file and return its items by name, without factors of activations.
 
-    What is wrong is said without the name of the file.
+    Error messages do not name the file.
     """
     with open_regular(path) as file:
         try:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
-        except (OSError, ValueError) as error:  # an empty file, or no room to map it
-            _refuse(str(error))
+        except (OSError, ValueError) as error:  # an empty file, or no address space
+            raise _damaged(str(error)) from error
     reader = _Reader(mapped)
     version, count = reader.numbers("Q", 2)
     if version != VERSION:
-        _refuse(f"its version is {version}, expected {VERSION}")
+        raise _damaged(f"its version is {version}, expected {VERSION}")
     if count > (len(mapped) - reader.at) // 32:
-        _refuse("it ends too soon")
+        raise _damaged("it ends too soon")
     headers = [reader.numbers("Q", 4) for _ in range(count)]
     if any(length > NAME_BYTES or dimensions > DIMENSIONS for length, _, dimensions, _ in headers):
-        _refuse("an item has a name or a shape that is too long")
+        raise _damaged("an item has a name or a shape that is too long")
     names = [reader.name(length) for length, *_ in headers]
     shapes = [reader.numbers("i", dimensions) for _, _, dimensions, _ in headers]
     reader.skip(*reader.numbers("Q", 1))
@@ -107,11 +106,11 @@ def read_marian_binary(path: Path) -> dict[str, Item]:
     for name, shape, (_, kind, _, size) in zip(names, shapes, headers, strict=True):
         begin = reader.skip(size)
         if name in items:
-            _refuse(f"{name!r} is there twice")
+            raise _damaged(f"{name!r} occurs twice")
         if not name.endswith("_QuantMultA"):
             items[name] = _item(reader, name, kind, shape, begin, size)
     if reader.at != len(mapped):
-        _refuse("it does not end with its last item")
+        raise _damaged("it does not end with its last item")
     return items
 
 
@@ -119,13 +118,13 @@ def _item(
     reader: _Reader, name: str, kind: int, shape: tuple[int, ...], begin: int, size: int
 ) -> Item:
     if kind not in SIZES:
-        known = NAMES.get(kind, f"of the unknown type {kind:#x}")
-        raise ModelError(f"{name!r} is {known}, expected float32 or intgemm8")
+        type_name = NAMES.get(kind, f"of the unknown type {kind:#x}")
+        raise ModelError(f"{name!r} is {type_name}, expected float32 or intgemm8")
     if any(length < 1 for length in shape) or not shape:
-        _refuse(f"{name!r} has the shape {list(shape)}")
+        raise _damaged(f"{name!r} has the shape {list(shape)}")
     count = prod(shape)
     if count * SIZES[kind] + (FACTOR.size if kind == INTGEMM8 else 0) > size:
-        _refuse(f"{name!r} is not as long as its shape {list(shape)} says")
+        raise _damaged(f"{name!r} is shorter than its shape {list(shape)}")
     dtype = np.float32 if kind == FLOAT32 else np.int8
     data = np.frombuffer(reader.data, dtype, count, begin)
     if not data.flags.aligned:
@@ -134,9 +133,9 @@ def _item(
         return Item(kind, shape, data)
     (factor,) = FACTOR.unpack_from(reader.data, begin + count)
     if not isfinite(factor) or factor <= 0:
-        _refuse(f"{name!r} has the factor {factor}")
+        raise _damaged(f"{name!r} has the factor {factor}")
     return Item(kind, shape, data, factor)
 
 
-def _refuse(reason: str) -> NoReturn:
-    raise ModelError(f"damaged or not a Marian binary file ({reason})") from None
+def _damaged(reason: str) -> ModelError:
+    return ModelError(f"damaged or not a Marian binary file ({reason})")

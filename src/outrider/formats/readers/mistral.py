@@ -1,4 +1,4 @@
-"""Mistral: Llama, and in some of them a window."""
+"""Mistral: Llama with a sliding window in some models."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -14,8 +14,6 @@ __all__ = ["MistralValues", "import_config", "import_weights"]
 
 @dataclass(kw_only=True)
 class MistralValues(LlamaValues):
-    """What a config says that leaves something out."""
-
     intermediate_size: int = 14336
     num_key_value_heads: int | None = 8
     max_position_embeddings: int = 4096 * 32
@@ -23,7 +21,6 @@ class MistralValues(LlamaValues):
 
 
 def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
-    """Read a Mistral `config.json`."""
     theirs = take(MistralValues, values)
     window = theirs.sliding_window
     spec = {"kind": "causal"} if window is None else {"kind": "sliding", "window": window}
@@ -33,5 +30,4 @@ def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
 def import_weights(
     theirs: Stored, config: LanguageModelSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
-    """Rename and stack a Mistral model's weights into ours."""
     return import_named(theirs, config, set())

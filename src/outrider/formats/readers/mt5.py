@@ -1,4 +1,4 @@
-"""mT5: T5 with a head of its own, and nothing divided before it."""
+"""mT5: T5 with an untied head whose input is not scaled."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,8 +13,6 @@ __all__ = ["MT5Values", "import_config", "import_weights"]
 
 @dataclass(kw_only=True)
 class MT5Values(T5Values):
-    """What a config says that leaves something out."""
-
     vocab_size: int = 250112
     d_ff: int = 1024
     num_layers: int = 8
@@ -24,5 +22,4 @@ class MT5Values(T5Values):
 
 
 def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
-    """Read an mT5 `config.json`."""
     return describe_t5(take(MT5Values, values), tied=False)

@@ -15,8 +15,6 @@ __all__ = ["Qwen2Values", "import_config", "import_weights"]
 
 @dataclass(kw_only=True)
 class Qwen2Values(LlamaValues):
-    """What a config says that leaves something out."""
-
     vocab_size: int = 151936
     intermediate_size: int = 22016
     num_key_value_heads: int | None = 32
@@ -27,16 +25,13 @@ class Qwen2Values(LlamaValues):
 
 
 def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
-    """Read a Qwen2 `config.json`."""
     theirs = take(Qwen2Values, values)
     if theirs.use_sliding_window:
-        message = "is true, not supported: some layers of a Qwen2 model would have a window"
-        raise ConfigError("use_sliding_window", message)
+        raise ConfigError("use_sliding_window", "is true, not supported for Qwen2 models")
     return describe_llama(theirs)
 
 
 def import_weights(
     theirs: Stored, config: LanguageModelSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
-    """Rename and stack a Qwen2 model's weights into ours."""
     return import_named(theirs, config, {"attention.qkv"})

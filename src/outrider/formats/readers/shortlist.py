@@ -1,12 +1,12 @@
-"""Lexical shortlists of Bergamot (`lex.*.bin`): which words a source may be translated with.
+"""Lexical shortlists of Bergamot (`lex.*.bin`): target tokens to score for a source.
 
-    u64 x 6    a magic number, a checksum, how many frequent words count always, how many words a
-               source word has at most, count of offsets, count of words
-    offsets    u64: the words of source word w begin at offset w and end at offset w + 1
-    words      u32 of the target
+    u64 x 6    magic number, checksum, number of frequent tokens, most tokens of a source token,
+               count of offsets, count of tokens
+    offsets    u64: the target tokens of source token w are those from offset w to offset w + 1
+    tokens     u32
 
-What may follow a source is the frequent words, those of each of its words and, where both sides
-share a vocabulary, its own. A head that scores only these is many times smaller.
+A source's shortlist is the frequent tokens, those of its tokens and, with a shared vocabulary, its
+own tokens. A head that scores only these is many times smaller.
 """
 
 import struct
@@ -28,27 +28,27 @@ HEADER = struct.Struct("<6Q")
 
 @dataclass(frozen=True)
 class Shortlist:
-    """Words of the target by words of the source."""
+    """Target tokens by source token."""
 
     frequent: int
-    """So many of the first words are always listed."""
+    """Number of first tokens that are always listed."""
     offsets: NDArray[np.uint64]
-    words: NDArray[np.uint32]
+    tokens: NDArray[np.uint32]
     shared: bool
-    """Whether the words of a source may be written as they are."""
+    """List the tokens of the source too: both sides share a vocabulary."""
 
     def listed(self, source: Sequence[int]) -> list[int]:
-        """Return what may follow a source, in order."""
-        own = sorted({word for word in source if 0 <= word < len(self.offsets) - 1})
-        parts = [self.words[self.offsets[word] : self.offsets[word + 1]] for word in own]
+        """Return the shortlist of a source, in ascending order."""
+        own = sorted({token for token in source if 0 <= token < len(self.offsets) - 1})
+        parts = [self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in own]
         parts.append(np.arange(self.frequent, dtype=np.uint32))
         if self.shared:
             parts.append(np.array(own, np.uint32))
         return np.unique(np.concatenate(parts)).tolist()
 
 
-def read_shortlist(path: Path, *, words: int, shared: bool) -> Shortlist:
-    """Read a shortlist into a vocabulary of so many words; every count and word is checked."""
+def read_shortlist(path: Path, *, vocab_size: int, shared: bool) -> Shortlist:
+    """Read a shortlist; every count and token is checked."""
     with open_regular(path) as file:
         size = path.stat().st_size
         head = file.read(HEADER.size)
@@ -56,20 +56,20 @@ def read_shortlist(path: Path, *, words: int, shared: bool) -> Shortlist:
             raise _damaged(path, "it ends too soon")
         magic, _, frequent, _, count, total = HEADER.unpack(head)
         if magic != MAGIC:
-            raise _damaged(path, "it begins otherwise")
+            raise _damaged(path, "its magic number is wrong")
         if size != HEADER.size + 8 * count + 4 * total:
-            raise _damaged(path, f"it is not as long as {count} offsets and {total} words")
+            raise _damaged(path, f"its length differs from {count} offsets and {total} tokens")
         offsets = np.fromfile(file, "<u8", count)
-        listed = np.fromfile(file, "<u4", total)
-    if len(offsets) != count or len(listed) != total:
+        tokens = np.fromfile(file, "<u4", total)
+    if len(offsets) != count or len(tokens) != total:
         raise _damaged(path, "it ends too soon")
     if count < 2 or offsets[-1] > total or (offsets[1:] < offsets[:-1]).any():
         raise _damaged(path, "its offsets are not in order")
-    if frequent > words or (total and listed.max() >= words):
-        raise _damaged(path, f"it lists words that are not among the {words} of the model")
+    if frequent > vocab_size or (total and tokens.max() >= vocab_size):
+        raise _damaged(path, f"it lists tokens beyond the model's {vocab_size}")
     if not frequent:
-        raise _damaged(path, "it lists no frequent words, the end of a text among them")
-    return Shortlist(frequent, offsets, listed, shared)
+        raise _damaged(path, "it lists no frequent tokens, which include the end token")
+    return Shortlist(frequent, offsets, tokens, shared)
 
 
 def _damaged(path: Path, reason: str) -> ModelError:

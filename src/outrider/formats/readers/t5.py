@@ -1,8 +1,8 @@
-"""T5, FLAN-T5, mT5 and MADLAD: the map between their names and ours.
+"""T5, FLAN-T5 and MADLAD, and the parts that mT5 shares with them.
 
-What only multiplies is multiplied into weights: their scores are not divided by the root of a
-head's width, so queries are multiplied by it here; and the first T5 divides what its head reads by
-the root of the width, which the norm before the head does as well. Their products have no bias.
+Factors are multiplied into weights: T5 does not divide scores by the root of the head width, so
+queries are multiplied by it here; T5 1.0 divides the head's input by the root of the model width,
+so the norm before the head is divided by it. Products have no bias.
 """
 
 from collections.abc import Iterator, Mapping
@@ -19,13 +19,13 @@ __all__ = ["T5Values", "import_config", "import_weights"]
 SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 """Names of the one table of embeddings."""
 IGNORED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)
-"""A table of the first T5 that no computation reads."""
+"""An unused table of T5 1.0."""
 BIAS = "block.0.layer.0.SelfAttention.relative_attention_bias.weight"
 
 
 @dataclass(kw_only=True)
 class T5Values:
-    """Keys of a T5 `config.json` that say how a model computes, and what they are if left out."""
+    """Keys of a T5 `config.json` that affect the computation, and their defaults."""
 
     ALIASES: ClassVar[Mapping[str, str]] = {
         "head_dim": "d_kv",
@@ -58,23 +58,22 @@ class T5Values:
 
 
 def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
-    """Read a T5 `config.json`."""
     return describe_t5(take(T5Values, values), tied=_is_first(values))
 
 
 def describe_t5(theirs: T5Values, *, tied: bool) -> Seq2SeqSpec:
-    """Turn what a config says into a description; `tied`: the head is the embedding."""
-    kind, gate = theirs.feed_forward_proj, theirs.feed_forward_proj.startswith("gated-")
-    bent = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
+    """Convert a config; `tied`: the head is the embedding."""
+    kind, gated = theirs.feed_forward_proj, theirs.feed_forward_proj.startswith("gated-")
+    function = "gelu_new" if kind == "gated-gelu" else kind.removeprefix("gated-")
     for key, same in (
-        ("dense_act_fn", activation(theirs.dense_act_fn or bent) == activation(bent)),
-        ("is_gated_act", theirs.is_gated_act in (None, gate)),
+        ("dense_act_fn", activation(theirs.dense_act_fn or function) == activation(function)),
+        ("is_gated_act", theirs.is_gated_act in (None, gated)),
     ):
         if not same:
             message = f"{getattr(theirs, key)!r} differs from feed_forward_proj {kind!r}"
             raise ConfigError(key, message)
     if theirs.pad_token_id is None:
-        raise ConfigError("pad_token_id", "is null, but a T5 model begins with it")
+        raise ConfigError("pad_token_id", "is null, but the decoder of a T5 model starts with it")
     start = theirs.decoder_start_token_id
     layers, decoder_layers = theirs.num_layers, theirs.num_decoder_layers
     ours = {
@@ -85,8 +84,8 @@ def describe_t5(theirs: T5Values, *, tied: bool) -> Seq2SeqSpec:
         "intermediate_size": theirs.d_ff,
         "encoder_layers": layers,
         "decoder_layers": layers if decoder_layers is None else decoder_layers,
-        "activation": activation(bent),
-        "gated": gate,
+        "activation": activation(function),
+        "gated": gated,
         "norm": "pre",
         "rms_norm": True,
         "norm_eps": theirs.layer_norm_epsilon,
@@ -108,9 +107,10 @@ def describe_t5(theirs: T5Values, *, tied: bool) -> Seq2SeqSpec:
 
 
 def _is_first(values: Mapping[str, Any]) -> bool:
-    """Whether this is the first T5, which scales what its head reads and ties that.
+    """Whether this is T5 1.0, whose head is tied and has a scaled input.
 
-    Later ones say that they do not tie; transformers now writes what it means instead.
+    Configs of later versions untie the head; new versions of transformers write
+    `scale_decoder_outputs`.
     """
     scales = values.get("scale_decoder_outputs")
     return bool(values.get("tie_word_embeddings") is not False if scales is None else scales)
@@ -119,7 +119,6 @@ def _is_first(values: Mapping[str, Any]) -> bool:
 def import_weights(
     theirs: Stored, config: Seq2SeqSpec, values: Mapping[str, Any]
 ) -> dict[str, Weight]:
-    """Rename and stack a T5 model's weights into ours."""
     tied = config.tie_word_embeddings
     theirs.tie(*SHARED, *(["lm_head.weight"] if tied else []))
     ours = {"tokens.weight": theirs.take(SHARED[0])}
@@ -141,16 +140,7 @@ def _stack(
     yield f"{side}.norm.weight", theirs.take(f"{side}.final_layer_norm.weight")
     for layer in range(layers):
         name, their = f"{side}.blocks.{layer}", f"{side}.block.{layer}.layer"
-        found = _parts(theirs, their, side, config.gated)
-        root = config.head_width**0.5
-        q, *kv = found["attention"]
-        products = {"attention.qkv": stack([scaled(q, root), *kv]), "attention.out": found["out"]}
-        if side == "decoder":
-            q, *kv = found["cross"]
-            products |= {"cross.q": scaled(q, root), "cross.kv": stack(kv)}
-            products["cross.out"] = found["cross_out"]
-        products |= {"feedforward.up": stack(found["up"]), "feedforward.down": found["down"]}
-        for part, weight in products.items():
+        for part, weight in _products(theirs, their, config, cross=side == "decoder").items():
             yield f"{name}.{part}.weight", weight
             yield f"{name}.{part}.bias", zeros(weight.shape[0])
         residuals = ["attention", *(["cross"] if side == "decoder" else []), "feedforward"]
@@ -159,16 +149,17 @@ def _stack(
             yield f"{name}.{part}_residual.norm.weight", norm
 
 
-def _parts(theirs: Stored, layer: str, side: str, gated: bool) -> dict[str, Any]:
-    def get(number: int, part: str, *names: str) -> list[Weight]:
-        return [theirs.take(f"{layer}.{number}.{part}.{name}.weight") for name in names]
+def _products(theirs: Stored, layer: str, config: Seq2SeqSpec, *, cross: bool) -> dict[str, Weight]:
+    def get(part: str, *names: str) -> list[Weight]:
+        return [theirs.take(f"{layer}.{part}.{name}.weight") for name in names]
 
-    found: dict[str, Any] = {"attention": get(0, "SelfAttention", "q", "k", "v")}
-    found["out"] = get(0, "SelfAttention", "o")[0]
-    if side == "decoder":
-        found["cross"] = get(1, "EncDecAttention", "q", "k", "v")
-        found["cross_out"] = get(1, "EncDecAttention", "o")[0]
-    last = 2 if side == "decoder" else 1
-    found["up"] = get(last, "DenseReluDense", *(("wi_0", "wi_1") if gated else ("wi",)))
-    found["down"] = get(last, "DenseReluDense", "wo")[0]
-    return found
+    root = config.head_width**0.5
+    q, k, v, out = get("0.SelfAttention", "q", "k", "v", "o")
+    products = {"attention.qkv": stack([scaled(q, root), k, v]), "attention.out": out}
+    if cross:
+        q, k, v, out = get("1.EncDecAttention", "q", "k", "v", "o")
+        products |= {"cross.q": scaled(q, root), "cross.kv": stack([k, v]), "cross.out": out}
+    dense = f"{2 if cross else 1}.DenseReluDense"
+    products["feedforward.up"] = stack(get(dense, *(("wi_0", "wi_1") if config.gated else ("wi",))))
+    (products["feedforward.down"],) = get(dense, "wo")
+    return products

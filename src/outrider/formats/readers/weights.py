@@ -21,6 +21,7 @@ __all__ = [
     "activation",
     "check_twins",
     "end_of",
+    "lengthened",
     "rename",
     "scaled",
     "stack",
@@ -135,6 +136,18 @@ def transposed(weight: Weight) -> Weight:
     if weight.scale is not None:  # scales belong to rows, which become columns
         return Weight("float32", np.ascontiguousarray(weight.as_float32().T))
     return Weight(weight.kind, np.ascontiguousarray(weight.data.T))
+
+
+def lengthened(table: Weight, rows: int) -> Weight:
+    """Append rows of zeros to a table, up to `rows`."""
+    more = rows - len(table.data)
+    if not more:
+        return table
+    data = np.concatenate([table.data, np.zeros((more, table.shape[1]), table.data.dtype)])
+    scale = table.scale
+    if scale is not None:
+        scale = np.concatenate([scale, np.ones(more, np.float32)])
+    return Weight(table.kind, data, scale)
 
 
 def zeros(*shape: int) -> Weight:
