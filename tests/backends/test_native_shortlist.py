@@ -122,8 +122,8 @@ def test_a_language_model_has_no_shortlist() -> None:
 
 
 def write_shortlist(path: Path, listed: Shortlist) -> None:
-    head = struct.pack("<6Q", MAGIC, 0, listed.frequent, 3, len(listed.offsets), len(listed.words))
-    path.write_bytes(head + listed.offsets.tobytes() + listed.words.tobytes())
+    head = struct.pack("<6Q", MAGIC, 0, listed.frequent, 3, len(listed.offsets), len(listed.tokens))
+    path.write_bytes(head + listed.offsets.tobytes() + listed.tokens.tobytes())
 
 
 def test_a_folder_with_a_shortlist(tmp_path: Path) -> None:

@@ -110,7 +110,7 @@ def _argos_languages(folder: Path) -> tuple[tuple[str, str] | None, dict[str, st
 def _multilingual(folder: Path) -> tuple[tuple[str, ...], bool]:
     """Return the target languages of a tokenizer, and whether it needs the source language."""
     frame = source_frame(load_tokenizer(folder), start=-1, end=None, forced=None)
-    return tuple(frame.targets), frame.told
+    return tuple(frame.targets), frame.source is not None
 
 
 def _weights(folder: Path) -> int:

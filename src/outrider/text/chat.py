@@ -1,8 +1,8 @@
-"""Chat templates: messages to the tokens a language model was taught them as.
+"""Chat templates, which format messages as the tokens of a language model.
 
-A template is a Jinja program of the model folder, untrusted like all of it: it runs in Jinja's
-sandbox, sees the messages and the special tokens, and nothing else. What users write never becomes
-a special token; a message that spells one out is refused.
+A template is an untrusted Jinja program of the model folder: it runs in Jinja's sandbox with the
+messages and the names of the special tokens only. Messages that contain the text of a special token
+are refused.
 """
 
 from collections.abc import Mapping, Sequence
@@ -18,14 +18,14 @@ __all__ = ["Chat", "load_chat"]
 
 TEMPLATE_BYTES = 1 << 20
 RENDERED = 4_000_000
-"""Characters that a template may make of messages."""
+"""Limit of the characters of a formatted conversation."""
 
 
 class Chat:
-    """A chat template and the tokenizer that goes with it."""
+    """A chat template and its tokenizer."""
 
     def __init__(self, template: str, tokenizer: SubwordTokenizer, special: Mapping[str, str]):
-        """Compile a template; `special` are the special tokens by name, as it may use them."""
+        """Compile a template; `special` are the special tokens by name."""
         from jinja2 import TemplateError
         from jinja2.ext import loopcontrols
         from jinja2.sandbox import ImmutableSandboxedEnvironment
@@ -41,8 +41,8 @@ class Chat:
         try:
             self._template = environment.from_string(template)
         except TemplateError as error:
-            raise ModelError(f"the chat template is not one: {error}") from None
-        # The tokenizer's own pipeline takes special tokens for letters, as users' texts want it.
+            raise ModelError(f"the chat template is invalid: {error}") from error
+        # The pipeline of the tokenizer reads special tokens as text; this copy does not.
         self._pipeline: Any = Pipeline.from_str(tokenizer.pipeline.to_str())
         self._pipeline.encode_special_tokens = False
         self._special = dict(special)
@@ -50,13 +50,13 @@ class Chat:
         self._reserved = [token.content for token in added if token.special]
 
     def encode(self, messages: Sequence[Mapping[str, str]]) -> list[int]:
-        """Return the tokens of a conversation, up to where the model is to answer."""
+        """Return the tokens of a conversation, up to the beginning of the answer."""
         clean = []
         for number, message in enumerate(messages):
             content = normalise_verbatim(well_formed(message["content"]))
-            found = next((token for token in self._reserved if token in content), None)
-            if found is not None:
-                text = f"spells out {found}, a token that only the template may write"
+            token = next((token for token in self._reserved if token in content), None)
+            if token is not None:
+                text = f"contains {token}, a token that only the template may write"
                 raise InputError(f"messages.{number}.content: {text}; leave it out")
             clean.append({**message, "content": content})
         return list(self._pipeline.encode(self._render(clean), add_special_tokens=False).ids)
@@ -75,12 +75,12 @@ class Chat:
                     raise InputError("messages: the chat template makes too much of them")
         except (TemplateError, ArithmeticError, LookupError, TypeError, ValueError) as error:
             reason = " ".join(str(error).split())[:200]
-            raise InputError(f"messages: the chat template refuses them: {reason}") from None
+            raise InputError(f"messages: the chat template refuses them: {reason}") from error
         return "".join(parts)
 
 
 def load_chat(folder: Path, tokenizer: object) -> Chat | None:
-    """Read the chat template of a model folder; None where there is none."""
+    """Read the chat template of a model folder; None if it has none."""
     if not isinstance(tokenizer, SubwordTokenizer):
         return None
     path = folder / "tokenizer_config.json"
@@ -89,13 +89,16 @@ def load_chat(folder: Path, tokenizer: object) -> Chat | None:
     beside = folder / "chat_template.jinja"
     if beside.exists():
         template = read_limited(beside, limit=TEMPLATE_BYTES).decode("utf-8", "replace")
-    if isinstance(template, list):  # several by name
-        named = {one.get("name"): one.get("template") for one in template if isinstance(one, dict)}
-        template = named.get("default")
+    if isinstance(template, list):  # named templates
+        template = next((t.get("template") for t in template if _is_default(t)), None)
     if not isinstance(template, str):
         return None
     special = {key: _content(values.get(key)) for key in values if key.endswith("_token")}
     return Chat(template, tokenizer, {key: token for key, token in special.items() if token})
+
+
+def _is_default(template: Any) -> bool:
+    return isinstance(template, dict) and template.get("name") == "default"
 
 
 def _content(token: Any) -> str | None:

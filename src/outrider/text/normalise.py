@@ -1,9 +1,7 @@
-"""Texts as models are shown them: NFC, and without control characters.
+"""Normalisation of texts: NFC, without control characters.
 
-Runs of more than 30 combining marks are cut first (the limit of Unicode's stream-safe text format):
-putting them in order takes quadratic time, and a hostile line would stand still for minutes.
-
-Text as it may reach us from a command line or a program.
+Runs of combining marks are first cut to 30, the limit of Unicode's stream-safe text format, because
+sorting them takes quadratic time.
 """
 
 import re
@@ -20,7 +18,7 @@ CONTROL_VERBATIM = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")
 
 
 def normalise(text: str) -> str:
-    """One sentence: NFC, blanks collapsed, control characters gone."""
+    """Normalise a sentence: NFC, white space collapsed, control characters removed."""
     text = _nfc(text)
     if not text.isprintable():
         text = CONTROL.sub("", text)
@@ -28,13 +26,13 @@ def normalise(text: str) -> str:
 
 
 def normalise_verbatim(text: str) -> str:
-    """Running text: NFC, newlines and blanks kept, control characters gone."""
+    """Normalise running text: NFC, white space kept, control characters removed."""
     return CONTROL_VERBATIM.sub("", _nfc(text))
 
 
 def _nfc(text: str) -> str:
     try:
-        text.encode("latin-1")  # the quickest proof that nothing in it can combine
+        text.encode("latin-1")  # the fastest check that the text has no combining marks
     except UnicodeEncodeError:
         return unicodedata.normalize("NFC", _long_mark_runs().sub(r"\1", text))
     return text
@@ -50,10 +48,10 @@ _Texts = TypeVar("_Texts", bound=Iterable[str])
 
 
 def as_texts(texts: str | _Texts) -> list[str] | _Texts:
-    """Take one string for one text, not for a sequence of letters."""
+    """Wrap a single string in a list."""
     return [texts] if isinstance(texts, str) else texts
 
 
 def well_formed(text: str) -> str:
-    """Replace half characters (lone surrogates), which no tokenizer can take."""
+    """Replace lone surrogates, which tokenizers refuse."""
     return text if text.isascii() else text.encode("utf-8", "replace").decode("utf-8")

@@ -1,9 +1,8 @@
-"""What stands around a text when a model reads it, and before one when it writes.
+"""Special tokens around a source, and at the beginning of the decoder's input.
 
-Most models read a text and an end token. Some read more: BART a token before it, multilingual
-models the language it is in. What such a model writes begins with the language it is to be in: as
-the decoder's first token (mBART), as the first it says (NLLB), or else the source begins with it
-(MADLAD's `<2de>`, `>>deu<<` of some OPUS-MT models).
+Most models read a text and an end token. BART reads a token before the text, multilingual models
+the source language. The target language is the decoder's first token (mBART), the first generated
+token (NLLB), or the first token of the source (MADLAD's `<2de>`, `>>deu<<` of some OPUS-MT models).
 """
 
 import re
@@ -18,69 +17,73 @@ from outrider.text.tokenizer.subword import SubwordTokenizer
 __all__ = ["PromptTemplate", "source_frame"]
 
 LANGUAGE = re.compile(r"(?:__)?([a-z]{2,3}(?:_[A-Za-z]{2,4})?)(?:__)?")
-"""A special token that is a language: `eng_Latn`, `en_XX`, `__en__`."""
-WANTED = re.compile(r"<2([A-Za-z_]+)>|>>([A-Za-z_]+)<<")
-"""A token that a source begins with to be translated to a language."""
+"""A special token of a language: `eng_Latn`, `en_XX`, `__en__`."""
+TARGET_LANGUAGE = re.compile(r"<2([A-Za-z_]+)>|>>([A-Za-z_]+)<<")
+"""A token of the target language at the beginning of a source."""
 SHOWN = 8
 
 
 @dataclass(frozen=True)
 class PromptTemplate:
-    """The tokens that are no part of any text."""
+    """The special tokens around texts."""
 
     before: tuple[int, ...] = ()
-    """What the encoder reads before a text."""
+    """Tokens before a source."""
     after: tuple[int, ...] = ()
-    """What it reads behind it."""
+    """Tokens after a source."""
     start: int | None = None
-    """What the decoder is given first; None for the model's own start token."""
+    """First token of the decoder; None for the model's own start token."""
     prompt: tuple[int, ...] = ()
-    """What it is given after that."""
+    """Further tokens of the decoder's prompt."""
     languages: Mapping[str, int] = field(default_factory=dict)
-    """Tokens of languages that a decoder can begin with."""
+    """Tokens of languages that the decoder can begin with."""
     vocabulary: Callable[[], Mapping[str, int]] = dict
-    """All tokens; among them may be languages that a source can begin with."""
+    """All tokens, which may include target languages for the beginning of a source."""
     starts: bool = False
     """Whether the decoder's first token is the language."""
 
     def between(self, source: str | None, target: str | None) -> "PromptTemplate":
-        """Return the frame of texts in one language that are to be translated to another."""
-        frame = self
+        """Return the template for a source and a target language."""
+        template = self
         if source is not None:
-            if not self.told:
-                message = "this model is not told what it reads; leave it (--from) out"
+            if self.source is None:
+                message = "this model does not read the source language; leave it (--from) out"
                 raise ConfigError("source_language", f"got {source!r}, but {message}")
-            token, known = _find("source_language", source, self.languages), self.languages.values()
+            language, known = _find("source_language", source, self.languages), self.languages
             before, after = (
-                tuple(token if one in known else one for one in side)
+                tuple(language if token in known.values() else token for token in side)
                 for side in (self.before, self.after)
             )
-            frame = replace(frame, before=before, after=after)
+            template = replace(template, before=before, after=after)
         if target is None:
-            return frame
-        token = _find("target_language", target, self.languages or _wanted(self.vocabulary()))
+            return template
+        language = _find("target_language", target, self._target_tokens())
         if not self.languages:
-            return replace(frame, before=(token, *frame.before))
-        return replace(frame, start=token) if self.starts else replace(frame, prompt=(token,))
+            return replace(template, before=(language, *template.before))
+        if self.starts:
+            return replace(template, start=language)
+        return replace(template, prompt=(language,))
+
+    def _target_tokens(self) -> Mapping[str, int]:
+        if self.languages:
+            return self.languages
+        tokens = self.vocabulary().items()
+        matches = ((TARGET_LANGUAGE.fullmatch(t), index) for t, index in tokens if t[:1] in "<>")
+        return {match[1] or match[2]: index for match, index in matches if match}
 
     @property
     def targets(self) -> list[str]:
-        """Names of the languages that can be asked for."""
-        return sorted(self.languages or _wanted(self.vocabulary()))
+        """Names of the target languages."""
+        return sorted(self._target_tokens())
 
     @property
     def source(self) -> str | None:
-        """The language that the model is told it reads."""
+        """The source language that the model reads; None if it reads none."""
         around = {*self.before, *self.after}
         return next((name for name, token in self.languages.items() if token in around), None)
 
-    @property
-    def told(self) -> bool:
-        """Whether the model is told which language it reads."""
-        return not {*self.languages.values()}.isdisjoint((*self.before, *self.after))
-
     def check(self) -> None:
-        """Refuse to translate to no language in particular."""
+        """Require a target language where the model has several."""
         if self.languages and self.start is None and not self.prompt:
             some = ", ".join(sorted(self.languages)[:SHOWN])
             message = f"this model writes {len(self.languages)} languages ({some}, ...); name one"
@@ -90,13 +93,13 @@ class PromptTemplate:
 def source_frame(
     tokenizer: Tokenizer, *, start: int, end: int | None, forced: int | None
 ) -> PromptTemplate:
-    """Find what a model reads and writes around texts.
+    """Return the template of a model.
 
     Args:
-        tokenizer: Its own may put tokens around a text.
-        start: What the decoder is given first.
-        end: What a source ends with where the tokenizer says nothing; None for nothing.
-        forced: What the decoder is to say first.
+        tokenizer: Its post-processor may add tokens around a text.
+        start: First token of the decoder.
+        end: End token of a source if the tokenizer adds no tokens; None for none.
+        forced: Token that the decoder must generate first.
     """
     after = () if end is None else (end,)
     if not isinstance(tokenizer, SubwordTokenizer):
@@ -118,24 +121,15 @@ def source_frame(
 
 def _languages(pipeline: Any) -> dict[str, int]:
     """Return the special tokens that are languages."""
-    found = {}
-    for token, about in pipeline.get_added_tokens_decoder().items():
-        if about.special and (match := LANGUAGE.fullmatch(about.content)):
-            found[match[1]] = token
-    return found
-
-
-def _wanted(vocabulary: Mapping[str, int]) -> dict[str, int]:
-    """Return the tokens that a source can begin with to be translated to a language."""
-    found = {}
-    for token, number in vocabulary.items():
-        if token[:1] in "<>" and (match := WANTED.fullmatch(token)):
-            found[match[1] or match[2]] = number
-    return found
+    languages = {}
+    for index, token in pipeline.get_added_tokens_decoder().items():
+        if token.special and (match := LANGUAGE.fullmatch(token.content)):
+            languages[match[1]] = index
+    return languages
 
 
 def _find(key: str, name: str, known: Mapping[str, int]) -> int:
-    if not known:  # a target: a model that is told its source has names
+    if not known:  # only possible for a target
         message = "this model translates into one language only, which it does not name"
         raise ConfigError(key, f"got {name!r}, but {message}; leave it (--to) out")
     if name not in known:

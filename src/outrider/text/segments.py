@@ -1,8 +1,8 @@
-"""Texts of any length to pieces a model can take, and their translations back to texts.
+"""Division of texts into pieces that fit a model, and joining of their translations.
 
-A line break always parts two pieces, and so does the end of a sentence: a model that was trained on
-sentences says one, and drops what else stood on the line. Without splitting, a line stays whole as
-long as the model can take it. A sentence longer than that is cut.
+Texts are divided at line breaks and at ends of sentences, because a model that was trained on
+sentences translates one and drops the others. Without splitting, a line is divided only if it is
+too long. Sentences that are too long are cut.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -17,7 +17,7 @@ __all__ = ["Segments", "segment"]
 
 
 class Piece(NamedTuple):
-    """A stretch of the text as it stands, and the token ids of its normalised form."""
+    """A part of a text, and the token ids of its normalised form."""
 
     text: str
     ids: list[int]
@@ -25,13 +25,13 @@ class Piece(NamedTuple):
 
 @dataclass
 class Segments:
-    """The pieces of one text; `gaps` is the white space between neighbours."""
+    """The pieces of one text; `gaps` is the white space between them."""
 
     ids: list[list[int]] = field(default_factory=list)
     gaps: list[str] = field(default_factory=list)
 
     def join(self, parts: Sequence[str]) -> str:
-        """Put the translations of the pieces, or of the first few, together."""
+        """Join the translations of all pieces, or of the first ones."""
         return sentences.join(list(parts), self.gaps[: max(0, len(parts) - 1)])
 
 
@@ -81,7 +81,7 @@ def _divide(
 
 
 def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
-    """Move white space between the pieces, and pieces of nothing else, into the gaps."""
+    """Move white space between pieces, and blank pieces, into the gaps."""
     segments, gap = Segments(), ""
     for text, ids in pieces:
         if not ids:
@@ -90,7 +90,7 @@ def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
         lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
         if segments.ids:
             segments.gaps.append(gap + text[:lead])
-        # One character may take more tokens than the model takes in all; then its tail is lost.
+        # A single character may have more tokens than fit; the rest is dropped.
         segments.ids.append(ids[:longest])
         gap = text[trail:]
     return segments

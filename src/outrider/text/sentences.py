@@ -1,15 +1,12 @@
-"""Sentences: where a text may be taken apart, and how it is put together again.
+"""Sentence splitting and joining, independent of the language.
 
-The rules know punctuation of many scripts and some abbreviations, but ask no one for the language.
-A stop ends a sentence unless a number, an initial, an abbreviation, a bracket or a small letter
-after it says otherwise; in doubt it does not. Nothing is lost: the parts, joined, are the text.
+The rules use punctuation of many scripts and lists of abbreviations. A stop ends a sentence unless
+a number, an initial, an abbreviation, a bracket or a lower-case letter indicates otherwise; in
+doubt it does not. The parts concatenate to the text. Every step takes linear time.
 
-Every step is linear in the length of the text, whatever the text is.
-
-Words whose dot is their own, in the languages that write with dots; all in small letters.
-
-Short lists on purpose: single letters, letters with dots between them, Roman numerals and ordinals
-are known by their form, and what is a common word elsewhere does more harm than good.
+Lists of abbreviations are lower-case and short: single letters, letters with dots between them,
+Roman numerals and ordinals are recognised by their form, and common words of other languages are
+left out.
 """
 
 import re
@@ -43,7 +40,7 @@ BEFORE_A_NAME = _words(
     mudr
     """
 )
-"""Titles: never the last word of a sentence, if written with a capital as titles are."""
+"""Titles: never the last word of a sentence if capitalised."""
 
 INSIDE = _words(
     """
@@ -55,7 +52,7 @@ INSIDE = _words(
     проф акад им ул напр см т.е т.к г-н г-жа д-р
     """
 )
-"""Never the last word of a sentence, however written."""
+"""Never the last word of a sentence."""
 
 BEFORE_A_NUMBER = _words(
     """
@@ -97,27 +94,27 @@ FIRST_WORDS = _words(
     он она оно они мы вы я ты это в на но и а если когда как по с у для его её их так что не
     """
 )
-"""Words that begin a sentence far more often than they follow an abbreviation with a capital."""
+"""Words that, capitalised, begin a sentence far more often than they follow an abbreviation."""
 
 NAME_PARTS = _words("le la les los las el das des de der den an so no on al")
-"""Of these, the ones that names begin with: `J. Le Clézio`."""
+"""First words that names begin with: `J. Le Clézio`."""
 
 
 STRONG = "。！？｡．।॥؟۔։።፧။។៕܀߹᙮᠃᠉᱾᱿᭟꧉꯫"
-"""Ends a sentence wherever it stands: its script puts no space after it, or has no other use."""
+"""Marks that end a sentence without a space after them."""
 WEAK = ".!?…‼⁇⁈⁉།༎"
-"""Ends a sentence before white space, or between Chinese letters, if nothing speaks against it."""
+"""Marks that may end a sentence before white space or between Chinese characters."""
 CLOSING = "\"'”’»›)\\]}」』】）〉》〕｣"
 OPENING = "\"'“‘„«‹»›([{「『【（〈《〔｢¿¡-–—*_#"
 BRACKETS = {")": "(", "]": "[", "}": "{", "）": "（", "】": "【", "〕": "〔"}
 
-# What follows a repetition here may be empty, so none is ever taken back; possessive ones (`*+`),
-# which would say so, are wrong in Python before 3.11.5.
+# The part after each repetition may be empty, so there is no backtracking; possessive quantifiers
+# (`*+`) are wrong in Python before 3.11.5.
 _STOP = re.compile(
     # Full stops; two Ethiopic word separators; the Greek question mark; the Armenian full stop.
     rf"(?<![{STRONG}{WEAK}])(?P<marks>(?:[{STRONG}{WEAK}]|፡፡)+"
     r"|(?<=[Ͱ-Ͽἀ-῿])[;\u037e]|(?<=[԰-֏]):)"
-    # Quotes that close here and may open elsewhere need a space behind them.
+    # Closing quotes that are opening quotes in other languages need a space after them.
     rf"(?P<closing>(?:[{CLOSING}]|[“‘«‹](?=\s|\Z)|\s[»›](?=[\s,.;:]|\Z))*)(?P<space>\s*)"
 )
 _WORD = re.compile(r"[$€£¥]?[^\W_]+(?:['’\-][^\W_]+)*")
@@ -127,18 +124,18 @@ _ROMAN = re.compile(r"[IVX]{2,}")
 _ITEM = re.compile(r"(?:\d{1,3}|[^\W\d_]|[ivxIVX]+)\Z")
 """The number of an item of a list."""
 _SPACED = re.compile(r"(?:z\. ?B|[du]\. ?[hä]|[uvso]\. ?[aäou]|i\. ?d\. ?R|p\. ?e[jx]|т\. ?е)\Z")
-"""The letters of an abbreviation that is written with spaces inside."""
+"""Abbreviations with spaces inside."""
 _COUNTED = re.compile(r"[^\W\d_]\. ?\d+\Z")
-"""A number after an abbreviation: what `No. 5` ends with is no ordinal."""
+"""A number after an abbreviation, as in `No. 5`, is not an ordinal."""
 _SAID = re.compile(r"(?:[とっ]|[^，。！？；：,\s]{0,6}[说說问問道喊叫答嚷])")
-"""After a quotation that ends in a full stop: the sentence around it goes on."""
+"""Words after a quotation that continue the sentence around it."""
 _PAUSE = re.compile(r"(?P<clause>[,;:]\s+|[，、；：،؛]\s*)|\s+")
 _LONGEST_WORD = 24
 _LONGEST_BRACKET = 400
 
 
 def split(text: str) -> list[str]:
-    """Split into sentences, each with the white space after it; joined they are `text`."""
+    """Split into sentences with the white space after them; they concatenate to `text`."""
     sentences: list[str] = []
     for line in text.splitlines(keepends=True):
         start = 0
@@ -151,7 +148,7 @@ def split(text: str) -> list[str]:
 
 
 def cut(text: str, fits: Callable[[str], bool]) -> list[str]:
-    """Halve a text until every piece fits: at a clause, else at white space, else anywhere."""
+    """Halve a text until every piece fits: after a clause, or at white space, or anywhere."""
     if len(text) < 2 or fits(text.strip()):
         return [text]
     middle = _cutting_point(text)
@@ -159,10 +156,10 @@ def cut(text: str, fits: Callable[[str], bool]) -> list[str]:
 
 
 def join(parts: list[str], gaps: list[str]) -> str:
-    """Put translations together; `gaps` is the white space that stood between their sources.
+    """Join translations; `gaps` is the white space between their sources.
 
-    Where source and target write differently the gap follows the target: a space between sentences
-    of scripts that use one, none between Chinese or Japanese ones.
+    Gaps are adapted to the target's script: a space between sentences of scripts that use one, none
+    between Chinese or Japanese sentences.
     """
     text = ""
     for part, gap in zip(parts, ["", *gaps], strict=True):
@@ -171,7 +168,7 @@ def join(parts: list[str], gaps: list[str]) -> str:
 
 
 def _ends(line: str) -> Iterator[int]:
-    """Yield where a sentence of this line ends and another begins."""
+    """Yield the offsets at which a sentence ends and another begins."""
     cased = any(map(str.isupper, line))
     start = counted = quotes = 0
     for stop in _STOP.finditer(line):
@@ -179,7 +176,7 @@ def _ends(line: str) -> Iterator[int]:
         counted = stop.end("marks")
         end = stop.end()
         if stop["closing"][:1] == '"' and not stop["space"] and quotes % 2 == 0:
-            end = stop.end("marks")  # it opens what comes next
+            end = stop.end("marks")  # an opening quote
         if end < len(line) and _ends_sentence(line, stop, start, end, cased):
             yield end
             start = end
@@ -200,7 +197,7 @@ def _ends_sentence(line: str, stop: re.Match[str], start: int, end: int, cased: 
         return False
     word = (_WORD.match(ahead) or [""])[0]
     if marks != ".":
-        # An English I is no sign of a beginning: `Well... I see.` and `"Why?" I asked.`
+        # An English I does not indicate a beginning: `Well... I see.` and `"Why?" I asked.`
         doubtful = re.split("['’]", word)[0] == "I"
         return ahead[:1].isupper() and not doubtful if ellipsis else not (closing and doubtful)
     sure = cased and word.lower() in FIRST_WORDS and not ahead.startswith(f"{word}.")
@@ -220,12 +217,12 @@ def _strong_end(line: str, stop: re.Match[str], start: int, end: int, closing: s
 
 
 def _before(line: str, start: int, stop: int) -> str:
-    """The end of the sentence before a stop: enough of it to see its last word whole."""
+    """Return the end of the sentence before a stop, with its whole last word."""
     return line[max(start, stop - _LONGEST_WORD) : stop]
 
 
 def _dot_ends(before: str, after: str, sure: bool, cased: bool) -> bool:
-    """Whether a dot ends the sentence before it; `sure` if the word after begins one for sure."""
+    """Whether a dot ends a sentence; `sure`: the next word certainly begins one."""
     words = before.split()
     word = words[-1].lstrip(OPENING) if words else ""
     if not word:
@@ -248,7 +245,7 @@ def _dot_ends(before: str, after: str, sure: bool, cased: bool) -> bool:
 
 
 def _inside_brackets(line: str, closing: str, start: int, stop: int) -> bool:
-    """Whether a bracket closes here that opened in the middle of the sentence."""
+    """Whether a bracket closes that was opened inside the sentence."""
     for mark in closing:
         if mark in BRACKETS:
             opened = line.rfind(BRACKETS[mark], max(start, stop - _LONGEST_BRACKET), stop)
@@ -257,18 +254,18 @@ def _inside_brackets(line: str, closing: str, start: int, stop: int) -> bool:
 
 
 def _is_small(character: str) -> bool:
-    """Whether it is a small letter of a script in which sentences begin with a capital."""
+    """Whether a letter is lower-case, in a script whose sentences begin with a capital."""
     return character.islower() and not "ა" <= character <= "ჿ"
 
 
 def _cutting_point(text: str) -> int:
-    """Return a place strictly inside the text, in its middle half if there is a good one."""
+    """Return an offset strictly inside the text, at a pause of its middle half if it has one."""
     middle, quarter = len(text) // 2, len(text) // 4
     pauses = list(_PAUSE.finditer(text, quarter, len(text) - quarter))
     clauses = [pause for pause in pauses if pause["clause"]]
     places = [pause.end() for pause in clauses or pauses]
     best = min(places, key=lambda place: abs(place - middle), default=middle)
-    # Keep accents with their letter, but do not follow an endless run of them.
+    # Keep combining marks with their letter, unless there are too many.
     best += next(
         (n for n, c in enumerate(text[best : best + 8]) if not unicodedata.combining(c)), 0
     )

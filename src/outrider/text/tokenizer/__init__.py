@@ -1,9 +1,8 @@
-"""Tokenizers: text to ids and back.
+"""Tokenizers. The text of a special token, such as `</s>`, is read as ordinary characters.
 
-Ours (`subword.py`) are `tokenizers` pipelines, trained in `training.py`. Folders of Marian models
-(two SentencePiece files and a vocabulary) are read by `marian.py` and written by
-`sentencepiece_export.py`. Beside a pretrained encoder the source has a tokenizer of its own
-(`pair.py`). Text never becomes a special token: `</s>` is four letters.
+`subword.py` has ours, pipelines of the `tokenizers` library; `marian.py` those of Marian models
+(two SentencePiece files and a vocabulary); `pair.py` pairs of a pretrained encoder's tokenizer for
+the source and another for the target.
 """
 
 from outrider.text.tokenizer.load import load_tokenizer

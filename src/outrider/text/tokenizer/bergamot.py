@@ -1,6 +1,6 @@
 """The tokenizer of a Bergamot folder: one SentencePiece model for both sides, or two.
 
-Ids are those of SentencePiece. Padding, with which the decoder starts, comes behind all of them.
+Ids are those of SentencePiece. Padding, the decoder's start token, has the id after all of them.
 """
 
 import json
@@ -44,9 +44,9 @@ def _pieces(path: Path) -> dict[str, int]:
     raw = read_limited(path, limit=LARGEST_MODEL)
     try:
         model = sentencepiece.SentencePieceProcessor(model_proto=raw)
-    except (RuntimeError, OSError):
-        raise ModelError(f"{path}: is not a SentencePiece model") from None
+    except (RuntimeError, OSError) as error:
+        raise ModelError(f"{path}: is not a SentencePiece model") from error
     if model.eos_id() != EOS or model.unk_id() < 0:
-        message = f"its end of a text is token {model.eos_id()}, expected {EOS}"
+        message = f"its end token is {model.eos_id()}, expected {EOS}"
         raise ModelError(f"{path}: {message}, and an unknown token")
     return {model.id_to_piece(number): number for number in range(model.get_piece_size())}

@@ -1,10 +1,9 @@
-"""The tokenizer of a CTranslate2 folder: Marian's files, where they lie beside it, or made for it.
+"""The tokenizer of a CTranslate2 folder: SentencePiece models beside it, or derived ones.
 
-Argos packages hold one SentencePiece model, that of the source. The target needs none to be
-written: its pieces are joined, and their mark becomes a blank. To read a target (a model is tuned,
-a draft is judged), its vocabulary is made into a SentencePiece model: it is sorted by frequency,
-so the piece at rank r has a share of 1/r (Zipf), and characters are normalised as in the
-source.
+Argos packages have a SentencePiece model of the source only. Decoding of targets needs none: pieces
+are joined, and their mark becomes a blank. For encoding of targets, a SentencePiece model is made
+from the vocabulary, which is sorted by frequency: the piece at rank r has a probability
+proportional to 1/r (Zipf), and characters are normalised as in the source.
 """
 
 import json
@@ -28,7 +27,7 @@ PAD = SPECIAL_TOKENS["pad_token"]
 
 
 def read_ctranslate2(folder: Path, model: Path) -> MarianTokenizer:
-    """Read the tokenizer that lies in a folder or in that of `model.bin` inside it."""
+    """Read the tokenizer of a folder, with files there or beside `model.bin`."""
     vocabulary = read_vocabulary(model)
     source = _find(folder, model, *SOURCES)
     if source is None:
@@ -64,13 +63,13 @@ def _find(folder: Path, model: Path, *names: str) -> Path | None:
 
 
 def _numbered(tokens: Sequence[str], padding: int) -> dict[str, int]:
-    """Return a vocabulary as Marian has it, with padding."""
+    """Return the ids of tokens, with padding."""
     ids = {token: number for number, token in enumerate(tokens) if number != padding}
     return {**ids, PAD: padding}
 
 
 def _by_rank(tokens: Sequence[str], source: bytes) -> bytes:
-    """Make a SentencePiece model of a vocabulary that is sorted by frequency."""
+    """Return a SentencePiece model of a vocabulary that is sorted by frequency."""
     special = set(SPECIAL_TOKENS.values())
     pieces = [(token, 0.0) for token in SPECIAL_TOKENS.values()]
     words = [token for token in tokens if token and token not in special]

@@ -1,4 +1,4 @@
-"""Find out which tokenizer a folder holds, and read it."""
+"""Reading of the tokenizer of a folder, of any kind."""
 
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ __all__ = ["load_tokenizer"]
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
-    """Read the tokenizer of a prepared folder or of a model folder, ours or another's."""
+    """Read the tokenizer of a prepared folder or of a model folder."""
     folder = Path(folder)
     target = _load_tokenizer(folder)
     source = folder / SOURCE_FILE
@@ -26,7 +26,7 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
-    if bergamot.find(folder) is not None:  # whatever else lies there
+    if bergamot.find(folder) is not None:
         from outrider.text.tokenizer.bergamot import read_bergamot
 
         return read_bergamot(folder)
@@ -57,7 +57,7 @@ def _load_subword(folder: Path) -> SubwordTokenizer:
 
 
 def _model_tokens(folder: Path, pipeline: Any) -> dict[str, str]:
-    """Name the special tokens of the model, which some tokenizers of other families do not."""
+    """Return the special tokens of the model's config, which some tokenizers do not name."""
     path = folder / "config.json"
     config = read_json(path) if path.is_file() else {}
     found = {}
@@ -71,7 +71,7 @@ def _model_tokens(folder: Path, pipeline: Any) -> dict[str, str]:
 
 
 def _content(file: Path, name: str, token: Any) -> str:
-    """Transformers writes a token as text or as a dictionary around it."""
+    """Return the text of a token, which transformers writes as text or as a dictionary."""
     text = token.get("content") if isinstance(token, dict) else token
     if not isinstance(text, str):
         raise ModelError(f"{file}: {name} is {str(token)[:80]!r}, expected a token")

@@ -1,9 +1,8 @@
 """The tokenizer of a Marian (OPUS-MT) folder: two SentencePiece models and a vocabulary.
 
-SentencePiece cuts the text, `vocab.json` numbers the pieces (their numbers in the SentencePiece
-files mean nothing here). A leading `>>xxx<<`, with which multilingual models choose the language to
-translate to, is one token. Marian has no begin-of-text; its decoder starts with the padding token.
-Tokens that came later stand in `added_tokens.json`, where transformers looks for them too.
+SentencePiece segments the text; `vocab.json` has the ids of pieces, not the SentencePiece files. A
+leading `>>xxx<<`, the target language of multilingual models, is one token. The decoder starts with
+the padding token. Added tokens are in `added_tokens.json`, as in transformers.
 """
 
 import json
@@ -26,15 +25,15 @@ __all__ = ["LARGEST_MODEL", "MarianTokenizer", "read_marian"]
 
 FILES = ("source.spm", "target.spm", "vocab.json")
 LARGEST_MODEL = 64 << 20
-"""Bytes of a SentencePiece model or a vocabulary; those in use have a few million."""
+"""Limit of a SentencePiece model or a vocabulary; real ones have a few million bytes."""
 MARK = "\u2581"
-"""Begins a piece that begins a word."""
+"""First character of a piece at the beginning of a word."""
 SPECIAL = ("<pad>", "</s>", "<unk>")
 ADDED_FILE = "added_tokens.json"
 
 
 class MarianTokenizer:
-    """Reads and writes the ids of a Marian model; the sides may have vocabularies of their own."""
+    """The tokenizer of a Marian model; both sides may have their own vocabulary."""
 
     def __init__(
         self,
@@ -47,16 +46,16 @@ class MarianTokenizer:
         config: bytes = b"{}",
         added: Sequence[str] = (),
     ) -> None:
-        """Put the parts together.
+        """Create a tokenizer from its files.
 
         Args:
-            folder: Where they lie; named when one of them is wrong.
+            folder: Their folder, for error messages.
             source: `source.spm`.
-            target: `target.spm`, or what makes one: texts are written without it.
+            target: `target.spm`, or a function that makes it when a target is encoded.
             source_ids: The vocabulary of the source.
-            target_ids: The vocabulary of the target; the same object where they share one.
+            target_ids: The vocabulary of the target; the same object if it is shared.
             config: `tokenizer_config.json`.
-            added: Tokens whose ids come behind those of both vocabularies.
+            added: Tokens with ids after those of both vocabularies.
         """
         self._folder, self._config = folder, config
         self._source_file, self._target_file = source, target
@@ -65,29 +64,29 @@ class MarianTokenizer:
         self._added = {token: first + number for number, token in enumerate(added)}
         self._source = self._pieces("source.spm", source)
         if isinstance(target, bytes):
-            self._target  # noqa: B018 -- a damaged file is named now
+            self._target  # noqa: B018 -- check the file now
         self._tokens = {index: token for token, index in (target_ids | self._added).items()}
         self.vocab_size = first + len(added)
         self.pad_id, self.eos_id, self.unk_id = (source_ids[token] for token in SPECIAL)
         self.bos_id = self.pad_id
 
     def encode(self, text: str) -> list[int]:
-        """Ids of one source text."""
+        """Return the ids of a source."""
         code, text = _language_code(text)
         (pieces,) = self._cut(self._source, [text])
         return self._number([*code, *pieces], self._source_ids)
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many source texts."""
+        """Return the ids of several sources."""
         return [self.encode(text) for text in texts]
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many target texts."""
+        """Return the ids of several targets."""
         rows = self._cut(self._target, texts)
         return [self._number(row, self._target_ids) for row in rows]
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target ids, special tokens left out."""
+        """Return the text of target ids without special tokens."""
         special = {self.pad_id, self.eos_id, self.unk_id}
         tokens = [self._tokens[i] for i in ids if i not in special and i in self._tokens]
         text = ""
@@ -98,7 +97,7 @@ class MarianTokenizer:
         return text.strip()
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Texts of many rows of target ids."""
+        """Return the texts of several rows of target ids."""
         return [self.decode(row) for row in rows]
 
     def save(self, folder: str | Path) -> None:
@@ -116,7 +115,7 @@ class MarianTokenizer:
             write_bytes(folder / name, content)
 
     def extended(self, tokens: Sequence[str]) -> "MarianTokenizer":
-        """Return a tokenizer that knows further tokens, their ids behind all others."""
+        """Return a tokenizer with further tokens, whose ids follow all others."""
         return MarianTokenizer(
             self._folder,
             source=self._source_file,
@@ -128,28 +127,25 @@ class MarianTokenizer:
         )
 
     def cut(self, source: Sequence[str], target: Sequence[str]) -> "MarianTokenizer":
-        """Return a tokenizer of some of its tokens, numbered as they stand in these lists.
-
-        What was a token and is none any more is written with shorter ones.
-        """
-        made = self._target.serialized_model_proto()
+        """Return a tokenizer with these tokens, in this order; others are split."""
+        target_model = self._target.serialized_model_proto()
         config = json.loads(self._config) | {"separate_vocabs": source != target}
-        source_ids, target_ids = ({t: n for n, t in enumerate(one)} for one in (source, target))
+        source_ids, target_ids = ({t: n for n, t in enumerate(side)} for side in (source, target))
         return MarianTokenizer(
             self._folder,
             source=keep_pieces(self._source_file, source_ids),
-            target=keep_pieces(made, target_ids),
+            target=keep_pieces(target_model, target_ids),
             source_ids=source_ids,
             target_ids=source_ids if source == target else target_ids,
             config=json.dumps(config, indent=2).encode(),
         )
 
     def reversed(self) -> "MarianTokenizer":
-        """Return a tokenizer that reads what this one writes, and writes what it reads."""
+        """Return a tokenizer with source and target exchanged."""
         config = json.loads(self._config)
-        read, written = (config.pop(key, None) for key in ("source_lang", "target_lang"))
-        named = {"source_lang": written, "target_lang": read}
-        config |= {key: language for key, language in named.items() if language}
+        source, target = (config.pop(key, None) for key in ("source_lang", "target_lang"))
+        languages = {"source_lang": target, "target_lang": source}
+        config |= {key: language for key, language in languages.items() if language}
         return MarianTokenizer(
             self._folder,
             source=self._target.serialized_model_proto(),
@@ -161,21 +157,21 @@ class MarianTokenizer:
         )
 
     def reads(self, token: str) -> bool:
-        """Whether a text of the source can be cut into this token and others."""
+        """Whether segmentation of a source can produce a token."""
         return bool(self._source.piece_to_id(token) != self._source.unk_id())
 
     @property
     def names(self) -> tuple[dict[str, int], dict[str, int]]:
-        """The vocabularies of the source and of the target: the id of every token."""
+        """The ids of the tokens of the source and of the target."""
         return self._source_ids | self._added, self._target_ids | self._added
 
     @cached_property
     def _target(self) -> sentencepiece.SentencePieceProcessor:
-        made = self._target_file
-        return self._pieces("target.spm", made if isinstance(made, bytes) else made())
+        file = self._target_file
+        return self._pieces("target.spm", file if isinstance(file, bytes) else file())
 
     def _cut(self, model: sentencepiece.SentencePieceProcessor, texts: Sequence[str]) -> Any:
-        """Cut texts into pieces; tokens that were added are found first, the longest first."""
+        """Segment texts; added tokens take precedence, the longest first."""
         if not self._added:
             return model.encode(list(texts), out_type=str)
         longest_first = sorted(self._added, key=len, reverse=True)
@@ -188,7 +184,6 @@ class MarianTokenizer:
         return rows
 
     def _join(self, pieces: list[str]) -> str:
-        """Make text of pieces."""
         if any(map(BYTE.fullmatch, pieces)):
             pieces = drop_half_bytes(pieces)
             return str(self._target.decode_pieces(pieces)).strip()
@@ -203,8 +198,8 @@ class MarianTokenizer:
     def _pieces(self, name: str, raw: bytes) -> sentencepiece.SentencePieceProcessor:
         try:
             return sentencepiece.SentencePieceProcessor(model_proto=raw)
-        except (RuntimeError, OSError):
-            raise ModelError(f"{self._folder / name}: is not a SentencePiece model") from None
+        except (RuntimeError, OSError) as error:
+            raise ModelError(f"{self._folder / name}: is not a SentencePiece model") from error
 
 
 def read_marian(folder: Path) -> MarianTokenizer:
@@ -240,20 +235,20 @@ def _vocabulary(path: Path) -> dict[str, int]:
 
 
 def _read_added(path: Path, known: dict[str, int], first: int) -> list[str]:
-    """Tokens that were added once; `first` is the id behind the vocabularies."""
+    """Return added tokens; `first` is the id after both vocabularies."""
     if not path.is_file():
         return []
-    found: dict[str, Any] = read_json(path, limit=LARGEST_MODEL)
-    # Transformers writes the special tokens there as well.
-    added = [(index, token) for token, index in found.items() if token and token not in known]
+    ids: dict[str, Any] = read_json(path, limit=LARGEST_MODEL)
+    # transformers writes the special tokens there as well.
+    added = [(index, token) for token, index in ids.items() if token and token not in known]
     whole = all(type(index) is int for index, _ in added)
     if not whole or sorted(index for index, _ in added) != [*range(first, first + len(added))]:
-        raise ModelError(f"{path}: its ids do not go on behind those of vocab.json")
+        raise ModelError(f"{path}: its ids do not follow those of vocab.json")
     return [token for _, token in sorted(added)]
 
 
 def _is_wide_mark(token: str) -> bool:
-    """Whether a token is a mark of Chinese or Japanese, around which there are no blanks."""
+    """Whether a token is a Chinese or Japanese punctuation mark, which has no blanks around it."""
     return len(token) == 1 and category(token)[0] == "P" and east_asian_width(token) in "FW"
 
 
