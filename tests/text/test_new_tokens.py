@@ -100,7 +100,7 @@ def test_added_tokens_that_do_not_go_on_are_refused(
 ) -> None:
     write_sentencepiece(unigram, tmp_path)
     (tmp_path / "added_tokens.json").write_text(text)
-    with pytest.raises(ModelError, match=r"added_tokens\.json: its ids do not go on"):
+    with pytest.raises(ModelError, match=r"added_tokens\.json: its ids do not follow"):
         load_tokenizer(tmp_path)
 
 

@@ -32,7 +32,7 @@ def test_a_source_may_begin_with_the_language_to_translate_to(name: str) -> None
     assert (found.before, found.after) == ((families.WORDS,), (END,))
     with pytest.raises(ConfigError, match=r"target_language: unknown 'dee' .*did you mean 'de'"):
         frame(name).between(None, "dee")
-    with pytest.raises(ConfigError, match=r"source_language: .* not told .* \(--from\) out"):
+    with pytest.raises(ConfigError, match=r"source_language: .* does not read .* \(--from\) out"):
         frame(name).between("de", None)
     message = r"target_language: got 'fr', .* one language only, .*; leave it \(--to\) out"
     with pytest.raises(ConfigError, match=message):
