@@ -22,8 +22,9 @@ from sklearn.datasets import load_digits
 from torch import Tensor, nn
 
 from outrider import yaml12
+from outrider.formats.spec import check_keys
 from outrider.runtime.provenance import machine, versions, write_result
-from outrider.torch.models import LanguageModel, LanguageModelConfig, check_keys
+from outrider.torch.models import LanguageModel, LanguageModelConfig
 from outrider.torch.models.base import Model
 from outrider.torch.models.configs import ModelConfig
 

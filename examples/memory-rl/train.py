@@ -27,8 +27,9 @@ from torch import Tensor
 from torch.distributions import Categorical
 
 from outrider import yaml12
+from outrider.formats.spec import check_keys
 from outrider.runtime.provenance import machine, versions, write_result
-from outrider.torch.models import LanguageModelConfig, check_keys
+from outrider.torch.models import LanguageModelConfig
 
 HERE = Path(__file__).parent
 MODELS = ("transformer", "gtrxl", "gtrxl-closed")
