@@ -89,26 +89,26 @@ def _measure(model: Path, backend: str, threads: int, repeats: int) -> dict[str,
 
 def _costs(backend: Backend) -> tuple[float, float, float]:
     """Return the least seconds of a step, a block and a draft, on text that the model writes."""
-    drafts, ask = backend.drafts, Argmax()
+    drafts, query = backend.drafts, Argmax()
     assert drafts is not None, "the model has no drafter"
     source, room = [[backend.eos] * SOURCE], HELD + BLOCK + 1
     state, text = backend.encode(source, capacity=room), [backend.start]
     while len(text) < room:
-        text += backend.extend([text[-1:]], state, ask).tokens[0]
+        text += backend.extend([text[-1:]], state, query).tokens[0]
     plain = backend.encode(source, capacity=room)
     drafted = backend.encode(source, capacity=room, drafting=True)
     for opened in (plain, drafted):
-        backend.extend([text[:HELD]], opened, ask)
+        backend.extend([text[:HELD]], opened, query)
     new, least = text[HELD:], [math.inf] * 3
     for _ in range(TURNS):
         times = [perf_counter()]
-        backend.extend([new[:1]], plain, ask)
+        backend.extend([new[:1]], plain, query)
         times.append(perf_counter())
         plain.rollback([HELD])
         began = perf_counter()
         drafts.draft(new[:1], drafted, [BLOCK])
         times.append(perf_counter())
-        backend.extend([new], drafted, ask)
+        backend.extend([new], drafted, query)
         times.append(perf_counter())
         drafted.rollback([HELD])
         taken = times[1] - times[0], times[3] - times[2], times[2] - began

@@ -1,7 +1,7 @@
-"""Speed of models on this machine, by decoding mode, batch size and number of threads.
+"""Measures the speed of models by decoding mode, batch size and number of threads.
 
-Models and modes take turns on the same batches, so that other load on the machine slows all of them
-alike. The first pass warms up and is not counted; a speed is the median of the others.
+Models and modes alternate on the same batches, so that other load on the machine affects all alike.
+The first pass is a warm-up; the speed is the median of the others.
 """
 
 import random
@@ -25,11 +25,11 @@ __all__ = ["BATCHES", "bench", "choose_lines"]
 BATCHES = (1, 8, 32)
 MODES = ("ar", "tandem", "parallel")
 NEW_TOKENS = 64
-"""Tokens that a language model generates for each prompt, unless the caller says otherwise."""
+"""Default tokens that a language model generates for each prompt."""
 ONE_BATCH = 1 << 20
-"""Token budget so large that a batch is not divided."""
+"""Token budget at which no batch is divided."""
 LONGEST = 500
-"""Characters of the longest line that is decoded."""
+"""Most characters of a line that is decoded."""
 
 
 @dataclass
@@ -53,8 +53,8 @@ class _Entry:
             options["max_new_tokens"] = NEW_TOKENS
         if max_new_tokens is not None:
             options["max_new_tokens"] = max_new_tokens
-        found = self.model.results(batch, stats=self.statistics, **options)
-        return [best.text for best, *_ in found]
+        results = self.model.results(batch, stats=self.statistics, **options)
+        return [best.text for best, *_ in results]
 
 
 def bench(
@@ -78,13 +78,13 @@ def bench(
         texts: Sources of a translation model, or prompts of a language model.
         batches: Batch sizes.
         threads: Numbers of CPU threads.
-        modes: Decoding modes; by default all that a model has the parts for.
+        modes: Decoding modes; by default all that a model supports.
         repeats: Timed passes over the texts.
-        seconds: Time of a pass at most; beyond it fewer texts are decoded.
-        max_new_tokens: Bound on the tokens of each text; a language model has 64 by default.
+        seconds: Time limit of a pass; beyond it fewer texts are decoded.
+        max_new_tokens: Most new tokens of each text; 64 by default for a language model.
         backend: As in `outrider.load`.
         dtype: As in `outrider.load`.
-        report: Called with what is being measured.
+        report: Called with a description of each measurement.
     """
     rows = []
     for count in threads:
@@ -105,25 +105,25 @@ def bench(
 
 
 def choose_lines(path: Path, most: int) -> list[str]:
-    """Read at most `most` lines of a text, evenly spread, without empty and very long ones."""
+    """Read at most `most` lines of a text, evenly spread, without empty and long ones."""
     fit = [line for line in text_lines(path) if line.strip() and len(line) <= LONGEST]
     if not fit:
         raise DataError(f"{path}: holds no line of 1 to {LONGEST} characters")
     return fit if len(fit) <= most else [fit[at * len(fit) // most] for at in range(most)]
 
 
-def _modes(name: str, model: Translator | Generator, asked: Sequence[str] | None) -> list[str]:
-    """Return the modes to measure; a mode that is asked for and not possible is an error."""
-    possible = []
-    for mode in asked or MODES:
+def _modes(name: str, model: Translator | Generator, modes: Sequence[str] | None) -> list[str]:
+    """Return the modes to measure; an unsupported one of `modes` is an error."""
+    supported = []
+    for mode in modes or MODES:
         try:
             check_mode(model.backend, decode_settings(model.defaults, {"mode": mode}))
         except ModelError as error:
-            if asked:
+            if modes:
                 raise ModelError(f"{name}: {error}") from error
         else:
-            possible.append(mode)
-    return possible
+            supported.append(mode)
+    return supported
 
 
 def _measure(
@@ -134,13 +134,13 @@ def _measure(
     seconds: float,
     max_new_tokens: int | None,
 ) -> int:
-    """Time all entries in turns; returns how many texts were decoded."""
+    """Time all entries in turns; return the number of texts decoded."""
     ordered = sorted(texts, key=len)
     batches = [ordered[at : at + size] for at in range(0, len(ordered), size)]
     random.Random(0).shuffle(batches)
     kept = len(batches)
     for entry in entries:
-        entry.decode(batches[0], max_new_tokens)  # one-time work
+        entry.decode(batches[0], max_new_tokens)  # warm-up
         began = time.perf_counter()
         for done, batch in enumerate(batches[:kept], 1):
             entry.decode(batch, max_new_tokens)
@@ -153,9 +153,9 @@ def _measure(
         shift = repeat % len(entries)
         for entry in [*entries[shift:], *entries[:shift]]:
             began = time.perf_counter()
-            found = [entry.decode(batch, max_new_tokens) for batch in batches[:kept]]
+            decoded = [entry.decode(batch, max_new_tokens) for batch in batches[:kept]]
             entry.seconds.append(time.perf_counter() - began)
-            entry.texts.append([text for batch in found for text in batch])
+            entry.texts.append([text for batch in decoded for text in batch])
     return sum(map(len, batches[:kept]))
 
 
@@ -183,7 +183,7 @@ def _engine(backend: Any) -> str:
 
 
 def _times(greedy: _Entry | None, entry: _Entry) -> float | None:
-    """Return how many times as fast as greedy decoding, repeat by repeat."""
+    """Return the speed relative to greedy decoding, the median over repeats."""
     if greedy is None or greedy is entry:
         return None
     pairs = zip(greedy.seconds, entry.seconds, strict=True)
@@ -191,9 +191,9 @@ def _times(greedy: _Entry | None, entry: _Entry) -> float | None:
 
 
 def _identical(entry: _Entry, greedy: _Entry | None) -> float | None:
-    """Return the share of texts that equal greedy decoding's in every repeat."""
+    """Return the share of texts equal to those of greedy decoding in every repeat."""
     if greedy is None or greedy is entry:
         return None
-    wanted = greedy.texts[0]
-    same = [all(run[at] == text for run in entry.texts) for at, text in enumerate(wanted)]
+    expected = greedy.texts[0]
+    same = [all(run[at] == text for run in entry.texts) for at, text in enumerate(expected)]
     return round(sum(same) / len(same), 4)

@@ -77,12 +77,12 @@ def close(found: Any, expected: Any) -> None:
     np.testing.assert_allclose(np.array(found), np.array(expected), rtol=0, atol=3e-6)
 
 
-def same(ask: Any, found: Any, expected: Any, counts: list[int]) -> None:
+def same(query: Any, found: Any, expected: Any, counts: list[int]) -> None:
     """The answers agree as far as rows have tokens; log-probabilities up to rounding."""
-    if isinstance(ask, LogProbs):
+    if isinstance(query, LogProbs):
         for one, other, count in zip(found, expected, counts, strict=True):
             close(one, other[: min(count, len(one))])
-    elif isinstance(ask, TopK):
+    elif isinstance(query, TopK):
         assert isinstance(found, Best)
         close(found.log_probs, expected.log_probs)
         for one, other, scores in zip(found.tokens, expected.tokens, found.log_probs, strict=True):
@@ -109,9 +109,9 @@ def test_answers_are_those_of_the_question(backends, data, seed) -> None:
     last = data.draw(st.booleans())
     if last or data.draw(st.booleans()):
         counts = counts if last else [1] * rows
-        ask = data.draw(questions(rows, 1))
+        query = data.draw(questions(rows, 1))
     else:
-        ask = data.draw(questions(rows, max(counts)))
+        query = data.draw(questions(rows, max(counts)))
     fed = [dice.integers(0, WORDS, count).tolist() for count in counts]
     real = [1] * rows if last else counts
 
@@ -120,10 +120,10 @@ def test_answers_are_those_of_the_question(backends, data, seed) -> None:
 
     plain = backends[0]
     logits_BTV = plain.extend(fed, state(plain), Logits(), last=last)
-    expected = ask.answer(logits_BTV.copy())
-    found = [backend.extend(fed, state(backend), ask, last=last) for backend in backends]
+    expected = query.answer(logits_BTV.copy())
+    found = [backend.extend(fed, state(backend), query, last=last) for backend in backends]
     assert found[0] == found[1] == found[2], "bits depend on the number of threads"
-    same(ask, found[0], expected, real)
+    same(query, found[0], expected, real)
 
 
 @pytest.mark.parametrize("top_k", [None, 3, 100, 900])
@@ -136,10 +136,10 @@ def test_draws_from_many_words_are_those_of_the_question(top_k, top_p) -> None:
     source = [dice.integers(3, 700, 4).tolist() for _ in range(rows)]
     fed = [[token] for token in dice.integers(3, 700, rows).tolist()]
     for temperature in (0.2, 1.0, 4.0):
-        ask = Sample(Sampling(temperature, top_k, top_p), dice.random(rows).tolist())
+        query = Sample(Sampling(temperature, top_k, top_p), dice.random(rows).tolist())
         logits_BTV = backend.extend(fed, backend.encode(source, capacity=1), Logits())
-        found = backend.extend(fed, backend.encode(source, capacity=1), ask)
-        assert found == ask.answer(logits_BTV.copy())
+        found = backend.extend(fed, backend.encode(source, capacity=1), query)
+        assert found == query.answer(logits_BTV.copy())
         assert len({token for (token,) in found.tokens}) > 10 or (top_k or 700) < 10
     ask_top = TopK(top_k or 64)
     found_top = backend.extend(fed, backend.encode(source, capacity=1), ask_top)
@@ -162,8 +162,8 @@ def test_several_questions_in_one_call_are_each_what_they_are_alone(backends, da
             fed[row] = dice.integers(0, WORDS, places).tolist()
     source = [[3 + n, 1] for n in range(rows)]
     backend = backends[seed % 3]
-    ask = Grouped(tuple(parts))
-    found = backend.extend(fed, backend.encode(source, capacity=8), ask)
+    query = Grouped(tuple(parts))
+    found = backend.extend(fed, backend.encode(source, capacity=8), query)
     assert len(found) == len(parts)
     for (members, _, one), answer in zip(parts, found, strict=True):
         state = backend.encode([source[row] for row in members], capacity=8)
@@ -186,9 +186,9 @@ def test_no_scores_leave_the_core(backends, monkeypatch) -> None:
     state = backend.encode([[3, 1], [4, 1]], capacity=30)
     fed = [[5], [6]]
     asks: list[Any] = [Nothing(), TopK(4), Sample(Sampling(), [0.1, 0.9]), LogProbs([[3], [4]])]
-    for ask in [*asks, Argmax(log_probs=True), Argmax()]:
-        backend.extend(fed, state, ask)
-        backend.extend(fed, state, ask, last=True)
+    for query in [*asks, Argmax(log_probs=True), Argmax()]:
+        backend.extend(fed, state, query)
+        backend.extend(fed, state, query, last=True)
     parts = Part([0], 1, TopK(2)), Part([1], 1, Sample(Sampling(), [0.5]))
     backend.extend(fed, state, Grouped(parts))
     assert state.lengths == [13, 13]
@@ -202,10 +202,12 @@ def test_drafts_are_verified_with_log_probabilities_in_one_call(monkeypatch) -> 
     drafts = backend.drafts
     assert drafts is not None
     states = [backend.encode([[3, 1], [4, 1]], capacity=20, drafting=True) for _ in range(2)]
-    ask = Argmax(Forbidden((5,), (1,), (2, 0)), log_probs=True)
-    found = drafts.draft_and_verify([3, 4], states[0], [3, 1], ask, held=[0, 0], min_survival=0.0)
+    query = Argmax(Forbidden((5,), (1,), (2, 0)), log_probs=True)
+    found = drafts.draft_and_verify(
+        [3, 4], states[0], [3, 1], query, cached=[0, 0], min_survival=0.0
+    )
     fed = [[token, *guesses] for token, guesses in zip([3, 4], found.drafted, strict=True)]
-    assert found.best == backend.extend(fed, states[1], ask)
+    assert found.best == backend.extend(fed, states[1], query)
     assert [len(row) for row in found.best.log_probs or ()] == [len(row) for row in fed]
 
 
@@ -227,10 +229,10 @@ wrong: dict[str, tuple[Any, str]] = {
 
 @pytest.mark.parametrize("name", wrong)
 def test_a_wrong_question_is_refused_and_nothing_is_taken_in(backends, name) -> None:
-    ask, message = wrong[name]
+    query, message = wrong[name]
     state = backends[0].encode([[3, 1], [4, 1]], capacity=8)
     with pytest.raises(InputError, match=message):
-        backends[0].extend([[5], [6]], state, ask)
+        backends[0].extend([[5], [6]], state, query)
     assert state.lengths == [0, 0]
 
 

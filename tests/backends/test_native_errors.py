@@ -50,7 +50,7 @@ core_calls: dict[str, Call] = {
     "likeliest": lambda b, s: b.extend(LAST, s, Argmax()),
     "answer": lambda b, s: b.extend(LAST, s, TopK(2)),
     "draft and verify": lambda b, s: b.drafts.draft_and_verify(
-        [3, 4], s, [2, 2], Argmax(), held=[3, 3], min_survival=0.0
+        [3, 4], s, [2, 2], Argmax(), cached=[3, 3], min_survival=0.0
     ),
     "draft": lambda b, s: b.drafts.draft([3, 4], s, [2, 2]),
     "predict": lambda b, s: b.drafts.predict([3, 4], s, [[-1], [-1]]),

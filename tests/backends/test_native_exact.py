@@ -118,12 +118,12 @@ def test_one_call_drafts_and_then_verifies(
         kept = worth_checking(*row, min_survival=worth, ends=backend.ends)
         drafted.append(guesses[:kept])
     tokens = [[new, *some] for new, some in zip(newest, drafted, strict=True)]
-    ask = Argmax(Forbidden(tuple(sorted(forbidden)), backend.ends, early))
-    best = ask.answer(backend.extend(tokens, states[0], Logits()))
+    query = Argmax(Forbidden(tuple(sorted(forbidden)), backend.ends, early))
+    best = query.answer(backend.extend(tokens, states[0], Logits()))
 
     backend.likeliest([[1]] * rows, states[1], [])
     found = backend.drafts.draft_and_verify(
-        newest, states[1], counts, ask, held=[0] * rows, min_survival=worth
+        newest, states[1], counts, query, cached=[0] * rows, min_survival=worth
     )
     assert found.drafted == drafted
     assert [len(row) for row in found.confidence] == [len(row) for row in drafted]

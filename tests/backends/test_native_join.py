@@ -139,7 +139,7 @@ CHURN = """
 import random, re
 from tests.helpers import native_tiny
 from outrider.backends.native import NativeBackend
-from outrider.decoding.queries import Likeliest
+from outrider.decoding.queries import Argmax
 from outrider.torch.models.folder import parts_of
 
 model = native_tiny.build("plain")
@@ -162,7 +162,7 @@ while rows < 100_000:
         state.join(open_some(len(free)), free)
     rows += len(free)
     if dice.random() < 0.02:
-        backend.extend([[5]] * 64, state, Likeliest())
+        backend.extend([[5]] * 64, state, Argmax())
     if rows // 10_000 > len(report):
         report.append((state.nbytes, backend.core.idle_bytes, resident() << 10))
 for numbers in report:

@@ -111,7 +111,7 @@ def test_an_instruction_set_that_is_not_there_is_wrong(
 ) -> None:
     monkeypatch.setenv("OUTRIDER_ISA", "mmx")
     code, out, err = command("doctor")
-    wrong = "OUTRIDER_ISA: instruction set 'mmx' is not there; this machine has avx2, portable"
+    wrong = "OUTRIDER_ISA: instruction set 'mmx' is unavailable; this machine has avx2, portable"
     assert code == 2
     assert err == f"outrider: {wrong}\n"  # once, though both the core and load stumble over it
     assert lines(out)["load"] == f"fails: {wrong}"
@@ -150,15 +150,15 @@ def test_torch_on_request(command: Command, monkeypatch: pytest.MonkeyPatch) -> 
     monkeypatch.setenv("OUTRIDER_BACKEND", "torch")
     code, out, _ = command("doctor")
     assert code == 0
-    assert lines(out)["load"] == "backend torch in float32: OUTRIDER_BACKEND asks for it"
+    assert lines(out)["load"] == "backend torch in float32: OUTRIDER_BACKEND requires it"
 
 
 @pytest.mark.usefixtures("a_core")
 @pytest.mark.parametrize(
     ("check", "fault"),
     [
-        (SelfCheck(0.3, 0, 0.1), "float32 logits are 3.0e-01 off those of the equations"),
-        (SelfCheck(float("nan"), 0, 0.1), "float32 logits are nan off those of the equations"),
+        (SelfCheck(0.3, 0, 0.1), "float32 logits are 3.0e-01 off those of numpy"),
+        (SelfCheck(float("nan"), 0, 0.1), "float32 logits are nan off those of numpy"),
         (SelfCheck(0.0, 2, 0.1), "int8 tandem differs from int8 greedy on 2 of 5 texts"),
     ],
 )
@@ -168,7 +168,7 @@ def test_a_core_that_computes_wrongly_is_found_out(
     monkeypatch.setattr(doctor, "check_native", lambda: check)
     code, out, err = command("doctor")
     assert code == 2
-    assert err == f"outrider: the native core computes wrongly here: {fault}\n"
+    assert err == f"outrider: the native core computes wrong results on this machine: {fault}\n"
     assert lines(out)["self-check"] == f"failed: {fault}"
 
 

@@ -155,7 +155,7 @@ def test_generate_prints_prompt_and_continuation(command, language_model) -> Non
         (("--in", "."), ".: cannot be read: Is a directory"),
         (("--out", "."), ".: cannot be written: it is a folder"),
         (("--out", "pyproject.toml/x"), "pyproject.toml/x: cannot be written: "),
-        (("--in", "a", "--out", "a"), "--out: a is the input too and would be overwritten"),
+        (("--in", "a", "--out", "a"), "--out: a is also the input and would be overwritten"),
         (("--batch-tokens", 0), "Invalid value for '--batch-tokens': Input should be greater"),
         (("--device", "abacus"), "device: got 'abacus', which this machine does not have"),
     ],
@@ -171,7 +171,7 @@ def test_mistakes_are_one_line(command, folder, arguments, message) -> None:
 def test_text_and_file_together_are_refused(command, folder) -> None:
     code, _, err = command("translate", "--model", folder, "--in", "x", "a")
     assert code == 2
-    assert "--in: texts were given too; leave out one of them" in err
+    assert "--in: cannot be combined with texts; leave out one of them" in err
 
 
 def test_the_other_kind_of_model_is_named(command, folder, language_model) -> None:

@@ -79,7 +79,7 @@ def test_the_input_is_not_written_over_by_any_name(command, folder, source, name
     line = ("translate", "--model", folder, "--in", source, "--out", place / name)
     code, out, err = command(*line)
     assert (code, out) == (2, "")
-    assert err.endswith(f"--out: {place / name} is the input too and would be overwritten\n")
+    assert err.endswith(f"--out: {place / name} is also the input and would be overwritten\n")
     assert source.read_text() == before
 
 
@@ -90,7 +90,7 @@ def test_standard_input_is_not_written_over(folder, source) -> None:
         done = started(*line, stdin=stdin, stderr=subprocess.PIPE, text=True)
         _, err = done.communicate(timeout=60)
     assert done.returncode == 2
-    assert "is the input too and would be overwritten" in err
+    assert "is also the input and would be overwritten" in err
     assert source.read_text() == before
 
 
@@ -101,7 +101,7 @@ def test_evaluate_does_not_write_over_what_it_reads(command, folder, source, opt
     line = ("evaluate", folder, "--source", source, "--reference", source, option, link)
     code, _, err = command(*line)
     assert code == 2
-    assert f"{option}: {link} is the input too and would be overwritten" in err
+    assert f"{option}: {link} is also the input and would be overwritten" in err
     assert source.read_text() == before
 
 

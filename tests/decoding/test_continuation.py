@@ -112,7 +112,7 @@ def test_what_may_not_be_said_is_not_said() -> None:
 
 def test_what_a_language_model_cannot_do() -> None:
     row = Request(prompt=(5,))
-    with pytest.raises(ConfigError, match="candidates: mode parallel continues a prompt in one"):
+    with pytest.raises(ConfigError, match="candidates: mode parallel writes one continuation"):
         parallel(backend(), [row], config(candidates=2))
     with pytest.raises(ModelError, match="decoder ctc: a language model has no source"):
         parallel(backend(), [row], config(decoder="ctc"))

@@ -26,7 +26,7 @@ class Machine:
         controller, said, drafted, seconds = self.controller, 0, 0, 0.0
         if not controller.drafts(1):
             taken = tokens * self._disturbed(1.0)
-            controller.see_plain(1, tokens, taken)
+            controller.observe_plain(1, tokens, taken)
             return taken, 0
         while said < tokens:
             k = controller.plan(1).tokens
@@ -38,9 +38,9 @@ class Machine:
             if k not in self.cold:  # kernels are prepared
                 self.cold.add(k)
                 taken *= 1.5
-            controller.see(1, k, taken, drafting=0.3 * self.block if k else 0.0, checked=k)
+            controller.observe(1, k, taken, drafting=0.3 * self.block if k else 0.0, checked=k)
             if k:
-                controller.see_draft(k, held)
+                controller.observe_draft(k, held)
                 drafted += held + 1
             said, seconds = said + held + 1, seconds + taken
         return seconds, drafted
@@ -115,9 +115,9 @@ def test_numbers_of_rows_are_told_apart() -> None:
     for _ in range(40):
         for rows, seconds in ((1, 1.5), (32, 30.0)):
             k = controller.plan(rows).tokens
-            controller.see(rows, k, seconds if k else float(rows) ** 0.5, checked=k)
-            controller.see_plain(rows, 1, float(rows) ** 0.5)
-        controller.see_draft(4, 3)
+            controller.observe(rows, k, seconds if k else float(rows) ** 0.5, checked=k)
+            controller.observe_plain(rows, 1, float(rows) ** 0.5)
+        controller.observe_draft(4, 3)
     assert (controller.drafts(1), controller.drafts(32)) == (True, False)
 
 
@@ -128,8 +128,8 @@ def test_blocks_stay_within_what_a_drafter_can_guess(longest: int) -> None:
     for _ in range(300):
         k = controller.plan(1).tokens
         seen.add(k)
-        controller.see(1, k, 1.0, checked=k)
-        controller.see_draft(k, k)
+        controller.observe(1, k, 1.0, checked=k)
+        controller.observe_draft(k, k)
     assert max(seen) == controller.longest == min(longest, 8)
 
 
@@ -137,9 +137,9 @@ def test_a_clock_that_does_not_move_does_no_harm() -> None:
     controller = Controller(8)
     for _ in range(50):
         k = controller.plan(1).tokens
-        controller.see(1, k, 0.0, checked=k)
-        controller.see_plain(1, 1, 0.0)
-        controller.see_draft(k, 1)
+        controller.observe(1, k, 0.0, checked=k)
+        controller.observe_plain(1, 1, 0.0)
+        controller.observe_draft(k, 1)
         controller.drafts(1)
 
 
@@ -148,9 +148,9 @@ class Timed(ReferenceBackend):
 
     now = 0.0
 
-    def extend(self, tokens, state, ask, **options):
+    def extend(self, tokens, state, query, **options):
         self.now += 1 + 0.05 * max(map(len, tokens))
-        return super().extend(tokens, state, ask, **options)
+        return super().extend(tokens, state, query, **options)
 
 
 @pytest.mark.parametrize(("draft", "drafts"), [(0.3, True), (9.0, False)])
@@ -179,6 +179,6 @@ def test_it_takes_microseconds() -> None:
     began = perf_counter()
     for _ in range(1000):
         k = controller.plan(1).tokens
-        controller.see(1, k, 1.0, checked=k)
-        controller.see_draft(k, 2)
+        controller.observe(1, k, 1.0, checked=k)
+        controller.observe_draft(k, 2)
     assert perf_counter() - began < 0.5

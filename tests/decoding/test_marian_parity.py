@@ -47,7 +47,7 @@ class UncachedMarian:
         return UncachedState([list(ids) for ids in source], [[] for _ in source])
 
     @torch.inference_mode()
-    def extend(self, tokens, state, ask, *, last=False):
+    def extend(self, tokens, state, query, *, last=False):
         state.rows = [a + b for a, b in zip(state.rows, tokens, strict=True)]
         ids = padded(state.source)
         logits = self.model(
@@ -55,11 +55,11 @@ class UncachedMarian:
             attention_mask=(ids != PAD).long(),
             decoder_input_ids=torch.tensor(state.rows),
         ).logits
-        return ask.answer(logits[:, -1 if last else -len(tokens[0]) :].numpy())
+        return query.answer(logits[:, -1 if last else -len(tokens[0]) :].numpy())
 
     def greedy(self, newest, state, forbidden, *, steps, ends):
-        ask = Argmax(Forbidden(tuple(forbidden)))
-        return self.extend([[token] for token in newest], state, ask).tokens
+        query = Argmax(Forbidden(tuple(forbidden)))
+        return self.extend([[token] for token in newest], state, query).tokens
 
 
 def padded(rows: list[list[int]]) -> Tensor:

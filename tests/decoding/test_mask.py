@@ -19,11 +19,11 @@ def test_what_is_no_token_is_refused(toy, mode: Mode, token: int) -> None:
 
 
 def test_something_must_be_left_to_say(toy) -> None:
-    message = r"^suppress: leaves none of 6 tokens to say; suppress fewer$"
+    message = r"^suppress: leaves none of 6 tokens allowed; suppress fewer$"
     with pytest.raises(ConfigError, match=message):
         decode(toy(), [Request()], DecodeConfig(suppress=WORDS))
     but_the_end = DecodeConfig(suppress=tuple(token for token in WORDS if token != 1))
     assert decode(toy(), [Request()], but_the_end)[0][0].tokens == ()
     early = but_the_end.model_copy(update={"min_new_tokens": 2})
-    with pytest.raises(ConfigError, match=r"none of 6 tokens to say before min_new_tokens;"):
+    with pytest.raises(ConfigError, match=r"none of 6 tokens allowed before min_new_tokens;"):
         decode(toy(), [Request()], early)

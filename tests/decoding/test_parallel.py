@@ -96,9 +96,9 @@ class Recorder:
         self.states.append(backend().encode(*args, **kwargs))
         return self.states[-1]
 
-    def fill(self, state: DecoderState, ask: Any, known: Any = None) -> Any:
+    def fill(self, state: DecoderState, query: Any, known: Any = None) -> Any:
         self.known.append(known)
-        return backend().slots.fill(state, ask, known)
+        return backend().slots.fill(state, query, known)
 
     def predict(self, newest: list[int], state: DecoderState, known: Any) -> Any:
         self.known.append(known)
@@ -303,9 +303,9 @@ def test_decode_knows_the_mode_and_the_ctc_decoder_comes_first() -> None:
 
 def test_what_cannot_be_done_is_said() -> None:
     rows = [source(5)]
-    with pytest.raises(ConfigError, match=r"^min_new_tokens: mode parallel cannot hold"):
+    with pytest.raises(ConfigError, match=r"^min_new_tokens: mode parallel cannot delay"):
         parallel(backend(), rows, config(min_new_tokens=2))
-    with pytest.raises(InputError, match=r"^mode parallel writes whole texts, it continues no"):
+    with pytest.raises(InputError, match=r"^mode parallel does not continue a target prompt"):
         parallel(backend(), [Request(source=(5, EOS), prompt=(4,))], config())
     with pytest.raises(ModelError, match=r"^decoder ctc: this model has no CTC decoder$"):
         parallel(backend(ctc=False), rows, config("ctc"))

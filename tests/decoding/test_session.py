@@ -221,7 +221,7 @@ def test_what_is_wrong_is_said_when_it_is_added_and_disturbs_nobody() -> None:
     good = session.add(Request(source=(2,)))
     wrong: list[tuple[Request, type[Exception], str]] = [
         (Request(max_new_tokens=0), ConfigError, "max_new_tokens"),
-        (Request(prompt=(2,) * 9), InputError, "leaves no room"),
+        (Request(prompt=(2,) * 9), InputError, "leaves no position"),
         (Request(config=DecodeConfig(mode="tandem")), ModelError, "no drafter"),
         (Request(config=DecodeConfig(suppress=(6,))), ConfigError, "suppress"),
         (Request((2,), config=DecodeConfig(mode="parallel")), ModelError, "no CTC decoder"),

@@ -416,7 +416,7 @@ def settled(drafting: float, *, rows: int) -> Controller:
     controller = Controller(6)
     for _ in range(4):
         for k, seconds in ((0, 1.0), (2, drafting), (4, drafting), (6, drafting)):
-            controller.see(rows, k, seconds)
+            controller.observe(rows, k, seconds)
         controller.see_plain(rows, 1, 1.0)
     for _ in range(20):
         controller.see_draft(6, 1)
@@ -465,7 +465,7 @@ def test_a_model_without_a_drafter_is_refused() -> None:
 
 def test_too_long_a_draft_is_refused(drafting) -> None:
     config = DecodeConfig(mode="tandem", draft_tokens=7)
-    with pytest.raises(ConfigError, match=r"^draft_tokens: got 7, .* at most 6 at once$"):
+    with pytest.raises(ConfigError, match=r"^draft_tokens: got 7, .* at most 6$"):
         tandem(drafting(), [Request()], config)
 
 

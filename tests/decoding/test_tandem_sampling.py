@@ -59,7 +59,7 @@ class Tables:
     def encode(self, source, *, capacity, drafting=False) -> Prefixes:
         return Prefixes(len(source))
 
-    def extend(self, tokens, state, ask, *, last=False):
+    def extend(self, tokens, state, query, *, last=False):
         for codes, fed in zip(state.codes, tokens, strict=True):
             for token in fed:
                 codes.append(follow(codes[-1], token))
@@ -67,7 +67,7 @@ class Tables:
         logits = torch.full((len(tokens), width, VOCABULARY), math.nan)
         for row, codes, fed in zip(logits, state.codes, tokens, strict=True):
             row[: len(fed)] = self.p[torch.tensor(codes[len(codes) - len(fed) :])]
-        return ask.answer(logits.clone() if self.on_gpu else logits.clone().numpy())
+        return query.answer(logits.clone() if self.on_gpu else logits.clone().numpy())
 
     def draft(self, newest, state, tokens, *, temperature=1.0, uniform=None) -> Draft:
         codes = [follow(c[-1], token) for c, token in zip(state.codes, newest, strict=True)]

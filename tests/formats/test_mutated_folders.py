@@ -19,7 +19,7 @@ from torch import Tensor
 
 import outrider
 from outrider.errors import OutriderError, SettingsWarning
-from outrider.runtime.engine import export_native
+from outrider.runtime.backend import export_native
 from tests.helpers import families
 from tests.helpers.families import END, FAMILIES
 

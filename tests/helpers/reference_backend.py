@@ -119,13 +119,13 @@ class ReferenceBackend:
         self,
         tokens: Sequence[Sequence[int]],
         state: State,
-        ask: Query[AnswerT],
+        query: Query[AnswerT],
         *,
         last: bool = False,
     ) -> AnswerT:
         """Append tokens to every row and answer a question about what comes after each."""
         assert isinstance(state, ReferenceState)
-        return ask.answer(self.take_in(tokens, state, last=last))
+        return query.answer(self.take_in(tokens, state, last=last))
 
     def greedy(
         self,
@@ -137,9 +137,9 @@ class ReferenceBackend:
         ends: Collection[int],
     ) -> list[list[int]]:
         """Let every row say the likeliest tokens after its newest."""
-        ask, said = Argmax(Forbidden(tuple(forbidden))), [[token] for token in newest]
+        query, said = Argmax(Forbidden(tuple(forbidden))), [[token] for token in newest]
         for _ in range(steps):
-            chosen = self.extend([row[-1:] for row in said], state, ask)
+            chosen = self.extend([row[-1:] for row in said], state, query)
             said = [[*row, token] for row, (token,) in zip(said, chosen.tokens, strict=True)]
             if any(row[-1] in ends for row in said):
                 break
@@ -244,14 +244,16 @@ class ReferenceDrafts:
         newest: Sequence[int],
         state: State,
         tokens: Sequence[int],
-        ask: Argmax,
+        query: Argmax,
         *,
-        held: Sequence[int],
+        cached: Sequence[int],
         min_survival: float,
     ) -> RoundOutput:
         """Draft, and append what is worth checking."""
         return rounds.draft_and_verify(
-            *(self.backend, self, newest, state, tokens, ask), held=held, min_survival=min_survival
+            *(self.backend, self, newest, state, tokens, query),
+            cached=cached,
+            min_survival=min_survival,
         )
 
 
@@ -264,7 +266,7 @@ class ReferenceSlots:
         self.backend = backend
 
     def fill(
-        self, state: State, ask: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
+        self, state: State, query: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
     ) -> AnswerT:
         """Answer a question about the slots of whole texts; what is known changes nothing."""
         assert isinstance(state, ReferenceState)
@@ -272,7 +274,7 @@ class ReferenceSlots:
         most, words = self.per_token * max(map(len, sources)), self.backend.vocab_size
         key = self.backend.seed, 2
         rows = [[_table((*key, *source), (u,), words) for u in range(most)] for source in sources]
-        return ask.answer(np.array(rows))
+        return query.answer(np.array(rows))
 
 
 @lru_cache(maxsize=1 << 16)

@@ -26,10 +26,10 @@ class TensorCalls:
     def __getattr__(self, name: str) -> Any:
         return getattr(self.backend, name)
 
-    def extend(self, tokens, state, ask=None, *, count_B=None, last=False) -> Any:
+    def extend(self, tokens, state, query=None, *, count_B=None, last=False) -> Any:
         """Return all logits, unless something else is asked for."""
-        if ask is not None:
-            return self.backend.extend(tokens, state, ask, last=last)
+        if query is not None:
+            return self.backend.extend(tokens, state, query, last=last)
         counts = [tokens.shape[1]] * len(tokens) if count_B is None else count_B.tolist()
         fed = [row[:count] for row, count in zip(tokens.tolist(), counts, strict=True)]
         return torch.from_numpy(self.backend.extend(fed, state, Logits(), last=last))

@@ -456,7 +456,7 @@ def test_errors_are_one_sentence_with_the_url(
     assert f"{bucket}/none: no job was started here" in said(
         capfd, "jobs", "status", f"{bucket}/none"
     )
-    only = "got a URL of s3, but only --shards reads and writes there; give a path"
+    only = "got a URL of s3, but only --shards supports stores; give a path"
     assert f"--in: {only}" in said(capfd, *line, "--in", f"{bucket}/a")
     assert f"--out: {only}" in said(capfd, *line, "--out", f"{bucket}/a", "hello")
     with pytest.raises(ConfigError, match="workers: memory:// exists in one process only"):

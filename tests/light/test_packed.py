@@ -16,7 +16,7 @@ from outrider.cli.main import run
 from outrider.errors import ResourceError
 from outrider.files.cache import VARIABLE, cache_folder
 from outrider.formats.spec import Seq2SeqSpec
-from outrider.runtime.engine import export_native
+from outrider.runtime.backend import export_native
 from tests.helpers import plain_folder
 
 TEXTS = ["Where is the station?", "It is late."]

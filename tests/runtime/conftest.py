@@ -62,7 +62,7 @@ class EchoBackend:
         self.batches.append((len(source), max(map(len, source)), max(capacity)))
         return EchoState([(tuple(ids), 0) for ids in source])
 
-    def extend(self, tokens, state, ask, *, last=False):
+    def extend(self, tokens, state, query, *, last=False):
         out = np.zeros((len(tokens), 1, self.vocab_size))
         for n, ((source, length), fed) in enumerate(zip(state.rows, tokens, strict=True)):
             assert self.max_length is None or length + len(fed) <= self.max_length
@@ -70,11 +70,11 @@ class EchoBackend:
             wanted = 5 if not source else source[place] if place < len(source) else self.eos
             out[n, 0, wanted] = 10.0
             state.rows[n] = (source, length + len(fed))
-        return ask.answer(out)
+        return query.answer(out)
 
     def greedy(self, newest, state, forbidden, *, steps, ends):
-        ask = Argmax(Forbidden(tuple(forbidden)))
-        return self.extend([[token] for token in newest], state, ask).tokens
+        query = Argmax(Forbidden(tuple(forbidden)))
+        return self.extend([[token] for token in newest], state, query).tokens
 
 
 @pytest.fixture(scope="session")

@@ -48,7 +48,7 @@ def test_models_of_few_positions_keep_the_end_of_a_prompt_or_say_why_not(
 ) -> None:
     generator = Generator(echo(max_length=positions), characters)
     if positions == 1:
-        with pytest.raises(InputError, match="a prompt of 1 tokens leaves no room to generate"):
+        with pytest.raises(InputError, match="a prompt of 1 tokens leaves no position for"):
             generator.generate("abc")
     else:
         assert len(generator.requests(["abc"], DecodeConfig())[0].prompt) == positions - 1

@@ -88,9 +88,7 @@ def test_it_runs_without_torch(start, translator) -> None:
 
 def test_unknown_languages_are_reported_at_the_start(start, translator) -> None:
     server = start(translator, "--lazy")
-    assert (
-        "tiny: its languages are unknown; ask without source and target" in server.log.read_text()
-    )
+    assert "tiny: its languages are unknown; omit source and target" in server.log.read_text()
     assert httpx.get(f"{server.url}/languages").json()[0]["code"] == "auto"
 
 

@@ -1,1 +1,1 @@
-"""Who computes `encode` and `extend`."""
+"""Execution backends that need no PyTorch."""

@@ -1,13 +1,13 @@
-"""The native core: int8 on a CPU, for the standard encoder-decoders, language models and drafters.
+"""The native core: int8 on a CPU, for standard encoder-decoders, language models and drafters.
 
-Rows are computed to the bit alike whatever stands beside them, so a block of tokens and single ones
-agree exactly, and no near-tie is ever in doubt (`epsilon` is 0).
+A row's numbers are bit-identical in any batch and in blocks of any length, so near-ties cannot
+differ (`epsilon` is 0).
 """
 
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
-from typing import Any, ParamSpec, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -22,7 +22,6 @@ from outrider.backends.native_parts import (
 from outrider.backends.packed import PackedWeights
 from outrider.backends.special_tokens import special_tokens
 from outrider.bounds import default_threads
-from outrider.decoding import tandem as rounds
 from outrider.decoding.protocol import Draft, RoundOutput, State
 from outrider.decoding.queries import Argmax, Chosen, Query
 from outrider.errors import (
@@ -36,14 +35,16 @@ from outrider.errors import (
     is_out_of_memory,
 )
 from outrider.formats.folder import Parts
-from outrider.formats.readers.shortlist import Shortlist
+
+if TYPE_CHECKING:
+    from outrider.formats.readers.shortlist import Shortlist
 
 _fault: ImportError | None = None
 try:
     import outrider_native
 
     from outrider.backends.native_answers import from_core, to_core
-except ImportError as error:  # pure Python: PyTorch computes everything
+except ImportError as error:  # pure Python: PyTorch is the only backend
     outrider_native = None  # type: ignore[assignment]
     _fault = error
 
@@ -65,20 +66,19 @@ INSTRUCTION_SET = "OUTRIDER_ISA"
 """Environment variable that forces an instruction set; by default the best of the machine."""
 
 
-_Given = ParamSpec("_Given")
-_Got = TypeVar("_Got")
+_Args = ParamSpec("_Args")
+_Result = TypeVar("_Result")
 
 
-def _call(function: Callable[_Given, _Got], *given: _Given.args, **named: _Given.kwargs) -> _Got:
-    """Call the core; whatever it throws becomes an error of our tree."""
+def _call(function: Callable[_Args, _Result], *args: _Args.args, **named: _Args.kwargs) -> _Result:
+    """Call the core and convert its exceptions to `OutriderError`."""
     try:
-        return function(*given, **named)
+        return function(*args, **named)
     except Exception as error:
-        raise _ours(error) from None
+        raise _convert(error) from error
 
 
-def _ours(error: Exception) -> OutriderError:
-    """Return what the core threw as an error of our tree."""
+def _convert(error: Exception) -> OutriderError:
     if isinstance(error, OutriderError):
         return error
     if is_out_of_memory(error):
@@ -86,26 +86,26 @@ def _ours(error: Exception) -> OutriderError:
     if isinstance(error, ValueError | TypeError | LookupError | ArithmeticError):
         reason = str(error).partition(". The following argument types")[0]
         return InputError(f"backend native: {reason}")
-    if isinstance(error, OSError):  # threads that the system does not give
+    if isinstance(error, OSError):  # the system refuses to start threads
         reason = error.strerror or str(error)
         return ResourceError(f"backend native: {reason}; use fewer threads")
-    reason = str(error) or type(error).__name__  # a fault of the core
+    reason = str(error) or type(error).__name__
     return UnsupportedError(f"backend native: {reason}; use backend torch")
 
 
 def is_installed() -> bool:
-    """Whether the core can be used."""
+    """Whether the core can be loaded."""
     return outrider_native is not None
 
 
 def is_damaged() -> bool:
-    """Whether the core is there and cannot be loaded."""
+    """Whether the core is installed but cannot be loaded."""
     absent = isinstance(_fault, ModuleNotFoundError) and _fault.name == "outrider_native"
     return _fault is not None and not absent
 
 
 def fault() -> str | None:
-    """Return why the core cannot be used, and the fix; None where it can."""
+    """Return why the core cannot be used and the fix; None if it can."""
     if is_damaged():
         return f"does not load ({_fault}): pip install --force-reinstall ./native in a checkout"
     return None if is_installed() else "is not installed: pip install ./native in a checkout"
@@ -118,17 +118,17 @@ def check_installed() -> None:
 
 
 def instruction_sets() -> list[str]:
-    """Return what the core can compute with on this machine, best first; nothing without it."""
+    """Return the instruction sets of this machine, best first; none without the core."""
     return _call(outrider_native.instruction_sets) if is_installed() else []
 
 
 def choose_instruction_set(name: str | None = None) -> str:
-    """Settle what the core computes with: `name`, or `OUTRIDER_ISA`, or the best there is."""
+    """Return the instruction set to use: `name`, `OUTRIDER_ISA` or the best available."""
     check_installed()
     key = "instruction_set" if name else INSTRUCTION_SET
     name, known = name or os.environ.get(INSTRUCTION_SET), instruction_sets()
     if name and name not in known:
-        message = f"instruction set {name!r} is not there; this machine has {', '.join(known)}"
+        message = f"instruction set {name!r} is unavailable; this machine has {', '.join(known)}"
         raise ConfigError(key, message)
     return name or known[0]
 
@@ -137,7 +137,7 @@ AnswerT = TypeVar("AnswerT")
 
 
 class NativeState:
-    """Implements `decoding.protocol.State` for rows that the core remembers."""
+    """Implements `decoding.protocol.State`."""
 
     def __init__(self, core: "outrider_native.State") -> None:
         self.core = core
@@ -145,7 +145,7 @@ class NativeState:
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens each row has taken in."""
+        """Cached tokens of each row."""
         return _call(lambda: self.core.lengths)
 
     @property
@@ -154,7 +154,7 @@ class NativeState:
         return _call(lambda: self.core.bytes)
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Forget the newest tokens of each row, at most those of the last extend."""
+        """Truncate rows, at most undoing the last extend."""
         _call(self.core.rollback, lengths)
 
     def select(self, rows: Sequence[int]) -> None:
@@ -162,12 +162,12 @@ class NativeState:
         _call(self.core.select, rows)
 
     def join(self, other: State, at: Sequence[int]) -> None:
-        """Take over the rows of another state, row n as row `at[n]`."""
+        """Move the rows of another state into this one, row n to row `at[n]`."""
         assert isinstance(other, NativeState), "a state of another backend"
         _call(self.core.join, other.core, at)
 
     def repeat_rows(self, times: int) -> Self:
-        """Copy every row `times` times; the copies read one source."""
+        """Copy every row `times` times; the copies share the source."""
         if self.beams != 1:
             raise ValueError("the rows of this state were repeated already")
         self.select([row for row in range(len(self.core)) for _ in range(times)])
@@ -178,21 +178,20 @@ class NativeState:
 def _build_core(
     parts: Parts, shape: dict[str, Any], *, keep: bool, screened: bool
 ) -> "outrider_native.Model":
-    """Build the core from weights that were packed before, or pack them."""
-    kept = PackedWeights(parts) if keep else None
-    if kept is not None and (packed := kept.find()) is not None:
-        with suppress(InputError):  # a file that is not what it says
+    """Build the core from packed weights, or pack them."""
+    cache = PackedWeights(parts) if keep else None
+    if cache is not None and (packed := cache.find()) is not None:
+        with suppress(InputError):  # the file does not fit the model
             return _call(outrider_native.Model, weights=packed, **shape)
     parts.check_values()
-    found = weights(parts, screened=screened)
-    core = _call(outrider_native.Model, weights=found, **shape)
-    if kept is not None:
-        kept.keep(core)
+    core = _call(outrider_native.Model, weights=weights(parts, screened=screened), **shape)
+    if cache is not None:
+        cache.keep(core)
     return core
 
 
 class NativeBackend:
-    """Implements `decoding.protocol.Backend` with the native core; the model is not kept."""
+    """Implements `decoding.protocol.Backend` with the native core."""
 
     epsilon = 0.0
     compact_threshold = 0.0
@@ -206,18 +205,18 @@ class NativeBackend:
         instruction_set: str | None = None,
         ends: Sequence[int] = (),
         keep: bool = False,
-        shortlist: Shortlist | None = None,
+        shortlist: "Shortlist | None" = None,
     ) -> None:
         """Pack the weights of a model.
 
         Args:
-            parts: A model, and the drafter and the CTC decoder that were made for it.
-            dtype: int8, or float32 to compare with.
-            threads: CPU threads; None for as many as the machine has cores.
+            parts: A model with its drafter and CTC decoder, if any.
+            dtype: int8, or float32 for comparison.
+            threads: CPU threads; None for `default_threads()`.
             instruction_set: One of `instruction_sets()`; None for `OUTRIDER_ISA` or the best.
-            ends: End tokens beside those of the model's config.
-            keep: Take int8 weights that were packed before, and keep them for the next time.
-            shortlist: Which words may follow a source; None for all.
+            ends: End tokens in addition to those of the model's config.
+            keep: Use packed int8 weights beside the model or in the cache, and cache new ones.
+            shortlist: Lexical shortlist of target tokens; None for the whole vocabulary.
         """
         instruction_set = choose_instruction_set(instruction_set)
         if dtype not in DTYPES:
@@ -237,12 +236,12 @@ class NativeBackend:
             "threads": threads or default_threads(),
         }
         try:
-            whole = dtype == "int8"
-            screened = whole and shortlist is None
-            self.core = _build_core(parts, shape, keep=keep and whole, screened=screened)
+            int8 = dtype == "int8"
+            screened = int8 and shortlist is None
+            self.core = _build_core(parts, shape, keep=keep and int8, screened=screened)
         except InputError as error:
             message = str(error).removeprefix("backend native: ")
-            raise ConfigError("backend native", message) from None
+            raise ConfigError("backend native", message) from error
         self.config, self.dtype, self.shortlist = config, dtype, shortlist
         self.vocab_size: int = config.vocab_size
         self.start, self.ends, self.pad = special_tokens(config, ends)
@@ -253,7 +252,7 @@ class NativeBackend:
             self._longest = drafter.block, drafter.longest_text
         self._upsample = 0 if ctc is None else ctc.upsample
 
-    # Made anew each time: kept, they would keep the model, and the model them.
+    # Not stored, because they would form a reference cycle with the model.
     @property
     def drafts(self) -> "NativeDrafts | None":
         """The drafter."""
@@ -266,12 +265,12 @@ class NativeBackend:
 
     @property
     def device(self) -> str:
-        """Where the core computes."""
+        """The device of the core."""
         return "cpu"
 
     @property
     def instruction_set(self) -> str:
-        """What its products are computed with."""
+        """The instruction set in use."""
         return self.core.instruction_set
 
     def encode(
@@ -285,29 +284,31 @@ class NativeBackend:
         """Open one row per source."""
         capacities = [capacity] * len(source) if isinstance(capacity, int) else capacity
         if parallel and self.shortlist is not None:
-            raise ConfigError("shortlist", "is for ar and tandem; a CTC decoder scores every word")
-        words = [] if self.shortlist is None else [self.shortlist.listed(one) for one in source]
-        return NativeState(_call(self.core.encode, source, capacities, drafting, parallel, words))
+            raise ConfigError("shortlist", "is for ar and tandem; a CTC decoder scores every token")
+        listed = [] if self.shortlist is None else [self.shortlist.listed(row) for row in source]
+        return NativeState(_call(self.core.encode, source, capacities, drafting, parallel, listed))
 
     def extend(
         self,
         tokens: Sequence[Sequence[int]],
         state: State,
-        ask: Query[AnswerT],
+        query: Query[AnswerT],
         *,
         last: bool = False,
     ) -> AnswerT:
-        """Append tokens to every row and answer a question about what comes after each."""
+        """Append tokens to every row and answer a query about the scores after each."""
         assert isinstance(state, NativeState), "a state of another backend"
-        forbidden = None if last else _simply(ask)
-        if forbidden is not None:  # named while the scores are in the cache
-            best = _call(self.core.likeliest, state.core, tokens, *forbidden)
+        value: object = query  # mypy: a Query[AnswerT] cannot be an Argmax
+        if isinstance(value, Argmax) and value.tokens_only and not last:
+            forbidden = value.forbidden
+            limits = forbidden.always, (), forbidden.ends, forbidden.early
+            best = _call(self.core.likeliest, state.core, tokens, *limits)
             return cast(AnswerT, Chosen(best))
-        asked = _call(to_core, ask, len(tokens))
-        if asked is None:
-            return ask.answer(_call(self.core.extend, state.core, tokens, last))
-        found = _call(self.core.answer, state.core, tokens, asked, last)
-        return cast(AnswerT, from_core(ask, found))
+        questions = _call(to_core, query, len(tokens))
+        if questions is None:
+            return query.answer(_call(self.core.extend, state.core, tokens, last))
+        answers = _call(self.core.answer, state.core, tokens, questions, last)
+        return cast(AnswerT, from_core(query, answers))
 
     def greedy(
         self,
@@ -318,14 +319,14 @@ class NativeBackend:
         steps: int,
         ends: Collection[int],
     ) -> list[list[int]]:
-        """Let every row say the likeliest tokens after its newest, in one call."""
+        """Append greedy tokens to every row in one call."""
         assert isinstance(state, NativeState), "a state of another backend"
         return _call(self.core.greedy, state.core, newest, steps, [*ends], forbidden)
 
     def cross_attention(
         self, source: Sequence[int], tokens: Sequence[int]
     ) -> npt.NDArray[np.float32]:
-        """Return where the decoder looks, weights [L, H, T, S], while it is given some tokens."""
+        """Return the cross-attention weights [L, H, T, S] of the given target tokens."""
         state = self.encode([source], capacity=len(tokens))
         weights_TLHS = _call(self.core.cross_attention, state.core, [tokens])
         return weights_TLHS.transpose(1, 2, 0, 3)
@@ -347,18 +348,18 @@ class NativeDrafts:
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
     ) -> Draft:
-        """Guess the tokens that follow the newest ones."""
+        """Draft the tokens after the newest ones."""
         assert isinstance(state, NativeState), "a state of another backend"
         core, temperatures = self.backend.core, [temperature] * len(tokens)
-        guessed, ids_BKC, prob_BKC, confidence = _call(
+        drafted, ids_BKC, prob_BKC, confidence = _call(
             core.draft, state.core, newest, tokens, temperatures, uniform or [], []
         )
-        return Draft(guessed, confidence, ids_BKC, prob_BKC)
+        return Draft(drafted, confidence, ids_BKC, prob_BKC)
 
     def predict(
         self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Guess whole blocks of which some tokens are known."""
+        """Fill blocks in which some tokens are known."""
         assert isinstance(state, NativeState), "a state of another backend"
         core, counts = self.backend.core, [len(row) for row in known]
         tokens, ids_BKC, prob_BKC, _ = _call(core.draft, state.core, newest, counts, [], [], known)
@@ -370,27 +371,29 @@ class NativeDrafts:
         newest: Sequence[int],
         state: State,
         tokens: Sequence[int],
-        ask: Argmax,
+        query: Argmax,
         *,
-        held: Sequence[int],
+        cached: Sequence[int],
         min_survival: float,
     ) -> RoundOutput:
-        """Draft and append what is worth checking: in one call where only tokens are wanted."""
+        """Draft and append the drafts worth verifying, in one call of the core."""
         assert isinstance(state, NativeState), "a state of another backend"
-        if ask.closeness:  # which nobody asks where nothing is nearly tied
-            return rounds.draft_and_verify(
-                *(self.backend, self, newest, state, tokens, ask),
-                held=held,
+        if query.closeness:  # not used by decoding, because epsilon is 0
+            from outrider.decoding.tandem import draft_and_verify
+
+            return draft_and_verify(
+                *(self.backend, self, newest, state, tokens, query),
+                cached=cached,
                 min_survival=min_survival,
             )
-        said, wants = ask.forbidden, ask.log_probs
+        forbidden, scored = query.forbidden, query.log_probs
         drafted, best, log_probs, confidence, drafting = _call(
             self.backend.core.draft_and_verify,
-            *(state.core, held, newest, tokens, min_survival, self._ends),
-            *(said.always, (), said.ends, said.early, wants),
+            *(state.core, cached, newest, tokens, min_survival, self._ends),
+            *(forbidden.always, (), forbidden.ends, forbidden.early, scored),
         )
         return RoundOutput(
-            drafted, Chosen(best, log_probs if wants else None), confidence, drafting
+            drafted, Chosen(best, log_probs if scored else None), confidence, drafting
         )
 
 
@@ -401,17 +404,9 @@ class NativeSlots:
         self.core, self.per_token = core, per_token
 
     def fill(
-        self, state: State, ask: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
+        self, state: State, query: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
     ) -> AnswerT:
-        """Answer a question about the slots of whole texts."""
+        """Answer a query about the slots of whole texts."""
         assert isinstance(state, NativeState), "a state of another backend"
         known_BU = None if known is None else np.array(known, dtype=np.int64)
-        return ask.answer(_call(self.core.ctc, state.core, known_BU))
-
-
-def _simply(ask: object) -> tuple[Sequence[Any], ...] | None:
-    """Return what to leave out, as the core is told it, where only the likeliest is asked for."""
-    if not isinstance(ask, Argmax) or not ask.tokens_only:
-        return None
-    forbidden = ask.forbidden
-    return forbidden.always, (), forbidden.ends, forbidden.early
+        return query.answer(_call(self.core.ctc, state.core, known_BU))

@@ -1,4 +1,4 @@
-"""Questions that the native core answers itself, so that no scores leave it."""
+"""Queries that the native core answers itself, without returning scores."""
 
 from collections.abc import Sequence
 from typing import Any
@@ -20,41 +20,41 @@ from outrider.decoding.queries import (
 __all__ = ["from_core", "to_core"]
 
 EVERYWHERE = 1 << 20
-"""More places than a row can have."""
+"""More positions than a row can have."""
 
 
-def to_core(ask: object, rows: int) -> list[Question] | None:
-    """Return a question about all of so many rows as the core is asked it; None if it cannot be."""
-    if isinstance(ask, Nothing):
+def to_core(query: object, rows: int) -> list[Question] | None:
+    """Convert a query about all of `rows` rows; None if the core does not support it."""
+    if isinstance(query, Nothing):
         return []
-    if not isinstance(ask, Grouped):
-        one = _to_core(ask, range(rows), EVERYWHERE)
-        return None if one is None else [one]
-    found = [_to_core(part.ask, part.rows, part.places) for part in ask.parts]
-    known = [one for one in found if one is not None]
-    return known if len(known) == len(found) else None
+    if not isinstance(query, Grouped):
+        question = _to_core(query, range(rows), EVERYWHERE)
+        return None if question is None else [question]
+    questions = [_to_core(part.query, part.rows, part.places) for part in query.parts]
+    supported = [question for question in questions if question is not None]
+    return supported if len(supported) == len(questions) else None
 
 
-def from_core(ask: object, found: Sequence[tuple[Any, Any]]) -> object:
-    """Return what the core has found as the answer to a question."""
-    if isinstance(ask, Grouped):
-        parts = zip(ask.parts, found, strict=True)
-        return [_answer(part.ask, *one) for part, one in parts]
-    return _answer(ask, *found[0]) if found else None
+def from_core(query: object, answers: Sequence[tuple[Any, Any]]) -> object:
+    """Convert the core's answers to the answer of a query."""
+    if isinstance(query, Grouped):
+        parts = zip(query.parts, answers, strict=True)
+        return [_answer(part.query, *answer) for part, answer in parts]
+    return _answer(query, *answers[0]) if answers else None
 
 
-def _to_core(ask: object, rows: Sequence[int], places: int) -> Question | None:
-    if isinstance(ask, Argmax) and not ask.closeness:
-        return Question.likeliest(rows, places, ask.log_probs, *_told(ask.forbidden))
-    if isinstance(ask, TopK):
-        return Question.top(rows, ask.count, *_told(ask.forbidden))
-    if isinstance(ask, Sample):
-        temperature, top_k, top_p = ask.sampling
+def _to_core(query: object, rows: Sequence[int], places: int) -> Question | None:
+    if isinstance(query, Argmax) and not query.closeness:
+        return Question.likeliest(rows, places, query.log_probs, *_told(query.forbidden))
+    if isinstance(query, TopK):
+        return Question.top(rows, query.count, *_told(query.forbidden))
+    if isinstance(query, Sample):
+        temperature, top_k, top_p = query.sampling
         limits = temperature, top_k or 0, 1.0 if top_p is None else top_p
-        return Question.draw(rows, ask.log_probs, *limits, ask.uniform, *_told(ask.forbidden))
-    if isinstance(ask, LogProbs):
-        places = min(places, min(map(len, ask.tokens), default=0))
-        return Question.log_probs(rows, places, ask.tokens, ask.ends)
+        return Question.draw(rows, query.log_probs, *limits, query.uniform, *_told(query.forbidden))
+    if isinstance(query, LogProbs):
+        places = min(places, min(map(len, query.tokens), default=0))
+        return Question.log_probs(rows, places, query.tokens, query.ends)
     return None
 
 
@@ -62,10 +62,10 @@ def _told(forbidden: Forbidden) -> tuple[Sequence[int], Sequence[int], Sequence[
     return forbidden.always, forbidden.ends, forbidden.early
 
 
-def _answer(ask: object, tokens: list[list[int]], log_probs: list[list[float]]) -> object:
-    if isinstance(ask, TopK):
+def _answer(query: object, tokens: list[list[int]], log_probs: list[list[float]]) -> object:
+    if isinstance(query, TopK):
         return Best(tokens, log_probs)
-    if isinstance(ask, LogProbs):
+    if isinstance(query, LogProbs):
         return log_probs
-    assert isinstance(ask, Argmax | Sample)
-    return Chosen(tokens, log_probs if ask.log_probs else None)
+    assert isinstance(query, Argmax | Sample)
+    return Chosen(tokens, log_probs if query.log_probs else None)

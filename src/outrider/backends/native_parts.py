@@ -1,7 +1,7 @@
-"""What the native core is given of a model: its shape in a few numbers, and its weights by name.
+"""The shape and the weights of a model for the native core.
 
-The core computes the standard layers: full and causal attention, add and norm, a feed-forward. What
-else a model has is named by `missing`, and PyTorch computes it.
+The core supports standard layers: full and causal attention, normalisation, feed-forward. `missing`
+names an unsupported part of a model.
 """
 
 from collections.abc import Mapping
@@ -24,13 +24,13 @@ from outrider.formats.spec import (
 __all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
 
 Array = NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]
-"""Numbers, or int8 and the scale of each row."""
+"""An array, or int8 weights with the scale of each row."""
 MIXERS = ("attention", "ssru")
 POSITIONS = ("none", "sinusoidal", "learned", "rotary", "bucketed")
 SCREENED_BYTES = 6 << 20
-"""From this size on a head in int8 is read in four bits first: `native/src/screen.h`."""
+"""Size from which an int8 head is screened in four bits first: `native/src/screen.h`."""
 SCREENED_GROUP = 64
-"""Its width is a multiple of this."""
+"""Divisor of the width of a screened head."""
 
 
 def missing(
@@ -38,7 +38,7 @@ def missing(
     drafter: DrafterSpec | None = None,
     ctc: CtcSpec | None = None,
 ) -> str | None:
-    """Return what of a model the core cannot compute, as `key: value`; None where it can all."""
+    """Return an unsupported part of a model as `key: value`; None if there is none."""
     beyond = first_unsupported(model, plain=False, mixers=MIXERS)
     if beyond is not None:
         return f"{beyond.key}: {beyond.value}"
@@ -59,7 +59,7 @@ def missing(
 
 
 def model_shape(config: ModelSpec, dtype: str) -> dict[str, Any]:
-    """Return the numbers that a model is built from."""
+    """Return the core's arguments for a model."""
     seq2seq = config if isinstance(config, Seq2SeqSpec) else None
     heads = config.num_attention_heads
     return {
@@ -86,7 +86,7 @@ def model_shape(config: ModelSpec, dtype: str) -> dict[str, Any]:
 
 
 def _edges(config: ModelSpec) -> dict[str, list[int]]:
-    """Return where the buckets of bucketed positions begin; an encoder has half for each side."""
+    """Return the first distances of position buckets; an encoder has half for each direction."""
     if config.position != "bucketed":
         return {"encoder_edges": [], "decoder_edges": []}
     count, distance = config.buckets
@@ -97,7 +97,7 @@ def _edges(config: ModelSpec) -> dict[str, list[int]]:
 
 
 def drafter_shape(drafter: Part[DrafterSpec]) -> dict[str, Any]:
-    """Return the numbers that a drafter is built from."""
+    """Return the core's arguments for a drafter."""
     config = drafter.config
     return {
         "layers": config.layers,
@@ -112,7 +112,7 @@ def drafter_shape(drafter: Part[DrafterSpec]) -> dict[str, Any]:
 
 
 def ctc_shape(config: CtcSpec) -> dict[str, Any]:
-    """Return the numbers that a CTC decoder is built from."""
+    """Return the core's arguments for a CTC decoder."""
     return {
         "layers": config.layers,
         "heads": config.num_attention_heads,
@@ -122,36 +122,37 @@ def ctc_shape(config: CtcSpec) -> dict[str, Any]:
 
 
 def weights(parts: Parts, *, screened: bool = False) -> dict[str, Array]:
-    """Return all weights as they are stored, side decoders under `drafter.` and `ctc.`.
+    """Return all stored weights, those of side decoders under `drafter.` and `ctc.`.
 
     Args:
-        parts: A model and the decoders beside it.
-        screened: Add what it takes to read a large head in four bits first.
+        parts: A model with its side decoders.
+        screened: Add the rotation for screening a large head in four bits.
     """
-    found = _arrays(parts.model.weights, "")
+    arrays = _arrays(parts.model.weights, "")
     if screened:
-        found |= _head_rotation(parts.model)
+        arrays |= _head_rotation(parts.model)
     if parts.drafter is not None:
-        found |= _arrays(parts.drafter.weights, "drafter.")
-        found |= _drafter_tables(parts.model, parts.drafter)
+        arrays |= _arrays(parts.drafter.weights, "drafter.")
+        arrays |= _drafter_tables(parts.model, parts.drafter)
     if parts.ctc is not None:
-        found |= _arrays(parts.ctc.weights, "ctc.")
-    return found
+        arrays |= _arrays(parts.ctc.weights, "ctc.")
+    return arrays
 
 
 def _head_rotation(model: Part[ModelSpec]) -> dict[str, Array]:
-    """Return the main directions of a large head, largest first; nothing for a small one.
+    """Return the principal directions of a large head, largest first; none for a small one.
 
-    The states of a decoder keep away from the first of them, where words have most in common, so
-    that what four bits lose there weighs little.
+    Decoder states have small components along the first directions, which the tokens share, so
+    four-bit errors there change scores little.
     """
     head = model.weights.get("head.weight", model.weights["tokens.weight"])
-    words, width = head.shape
-    if words * width < SCREENED_BYTES or width % SCREENED_GROUP:
+    vocab_size, width = head.shape
+    if vocab_size * width < SCREENED_BYTES or width % SCREENED_GROUP:
         return {}
-    some = head.rows(np.arange(0, words, max(1, words // (16 * width)))).as_float32()
+    step = max(1, vocab_size // (16 * width))
+    sample = head.rows(np.arange(0, vocab_size, step)).as_float32()
     with np.errstate(over="ignore", invalid="ignore"):
-        products = some.T @ some
+        products = sample.T @ sample
     if not np.isfinite(products).all():
         return {}
     _, directions = np.linalg.eigh(products)
@@ -159,7 +160,7 @@ def _head_rotation(model: Part[ModelSpec]) -> dict[str, Array]:
 
 
 def _drafter_tables(model: Part[ModelSpec], drafter: Part[DrafterSpec]) -> dict[str, Array]:
-    """Multiply out what choosing tokens needs (`models.drafter.base.Tables`)."""
+    """Compute the drafter's tables for choosing tokens (`models.drafter.base.Tables`)."""
     tokens, own = model.weights["tokens.weight"], drafter.weights
     head, bias_V = model.weights.get("head.weight", tokens), own["bias"].as_float32()
     if "logits_bias" in model.weights:
@@ -186,17 +187,17 @@ def _layer_shape(config: Any) -> dict[str, Any]:
     }
 
 
-def _arrays(found: Mapping[str, Weight], prefix: str) -> dict[str, Array]:
-    """Return what is computed with; bare whole numbers are counters and lists of tokens."""
+def _arrays(weights: Mapping[str, Weight], prefix: str) -> dict[str, Array]:
+    """Return weights as arrays, without integers (counters and token lists)."""
     return {
         prefix + name: _array(weight)
-        for name, weight in found.items()
+        for name, weight in weights.items()
         if weight.scale is not None or not weight.kind.startswith("int")
     }
 
 
 def _array(weight: Weight) -> Array:
-    """Return what the core is given: bfloat16 as its bits, and nothing wider than float32."""
+    """Return a weight as the core takes it: bfloat16 as bits, at most float32."""
     if weight.kind in ("int4", "float64"):
         return weight.as_float32()
     if weight.scale is not None:

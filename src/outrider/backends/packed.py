@@ -1,14 +1,12 @@
-"""Packed weights, kept so that a second start packs nothing.
+"""Cache of packed weights, so that later starts do not pack again.
 
-They lie beside a model, where `outrider export --to native` writes them, or in the user's cache:
-`OUTRIDER_CACHE` names its folder, `off` turns it off, by default it is where the system keeps such
-files. A file names the model that it was packed from: a checksum of its configs and of all bytes of
-its weights. A file that is damaged or was packed from another model is not used. A cache that
-cannot be read or written is no error.
+The file is beside the model, where `outrider export --to native` writes it, or in the user's cache
+(`OUTRIDER_CACHE`: a folder, or `off`; by default the cache folder of the system). It stores a
+checksum of the model's configs and of all bytes of its weights; a damaged file or one of another
+model is ignored, as is a cache that cannot be read or written.
 
-The checksum is XXH64: it detects changed weights, not forged ones. That of a weight file is kept in
-the cache as well, under the file's path, size, times and inode, so that a start does not read all
-weights.
+The checksum is XXH64, which detects changed weights, not forged ones. The checksum of a weight file
+is cached under the file's path, size, times and inode, so that a start does not read all weights.
 """
 
 import hashlib
@@ -30,21 +28,21 @@ if TYPE_CHECKING:
 __all__ = ["FILE", "PackedWeights", "identity"]
 
 FILE = "model.packed"
-"""Name of the file that lies beside a model."""
+"""Name of the file beside a model."""
 PACKED, CHECKSUM = ".packed", ".checksum"
-"""How names of files in the cache end."""
+"""Suffixes of files in the cache."""
 UNUSED_SECONDS = 60 * 24 * 3600
-"""How long a file of the cache is kept after it was last used."""
+"""Time after its last use at which a cached file is removed."""
 SETTLED_SECONDS = 2
-"""A file that was changed since may change again and keep its time; its checksum is not kept."""
+"""Age below which a file could change again without a new time; its checksum is not cached."""
 ERRORS = (OSError, ValueError, RuntimeError, OutriderError)
-"""What an unusable cache or a damaged file causes."""
+"""Errors of an unusable cache or a damaged file."""
 
 
 class PackedWeights:
-    """Finds and keeps the packed weights of a model and of the decoders beside it.
+    """Finds and stores the packed weights of a model and its side decoders.
 
-    It is made before the weights are packed: they are kept only if the files did not change since.
+    Created before packing: the result is stored only if the files have not changed since.
     """
 
     def __init__(self, parts: Parts) -> None:
@@ -52,7 +50,7 @@ class PackedWeights:
         self.identity = identity(parts)
 
     def find(self) -> "outrider_native.PackedFile | None":
-        """Map packed weights whose checksums are right; None where there are none."""
+        """Map valid packed weights of this model; None if there are none."""
         from outrider_native import PackedFile
 
         for place in (self._beside, self._cached):
@@ -60,17 +58,17 @@ class PackedWeights:
                 path = place()
                 if path is None or not path.is_file():
                     continue
-                found = PackedFile(path)
-                if found.about != self.identity:
+                file = PackedFile(path)
+                if file.about != self.identity:
                     continue
-                found.verify()
+                file.verify()
                 if place == self._cached:
                     _touch(path)
-                return found
+                return file
         return None
 
     def keep(self, core: "outrider_native.Model") -> None:
-        """Keep packed weights in the cache, if it can be written and the model did not change."""
+        """Store packed weights in the cache, if it is writable and the model did not change."""
         with suppress(*ERRORS):
             if (path := self._cached()) is not None:
                 _write_cached(path, lambda draft: self._save(core, draft))
@@ -81,7 +79,7 @@ class PackedWeights:
         try:
             _write(path, lambda draft: self._save(core, draft))
         except OSError as error:
-            raise ResourceError(f"{path}: cannot be written: {error.strerror}") from None
+            raise ResourceError(f"{path}: cannot be written: {error.strerror}") from error
         return path
 
     def _save(self, core: "outrider_native.Model", path: Path) -> None:
@@ -99,7 +97,7 @@ class PackedWeights:
 
 
 def identity(parts: Parts) -> str:
-    """Return a checksum of a model and of the decoders beside it: configs and all weights."""
+    """Return a checksum of a model and its side decoders: configs and all weights."""
     digest = hashlib.sha256()
     for part in (parts.model, parts.drafter, parts.ctc):
         if part is None:
@@ -108,7 +106,7 @@ def identity(parts: Parts) -> str:
         digest.update(repr(part.config).encode())
         for name, weight in part.weights.items():
             digest.update(f"{name} {weight.kind} {weight.shape}".encode())
-        # Readers of other families compute weights from the config, too.
+        # Readers of other families also compute weights from the config.
         for path in (part.folder / "config.json", *model_files(part.folder)):
             if path.is_file():
                 digest.update(_checksum(path).encode())
@@ -116,7 +114,7 @@ def identity(parts: Parts) -> str:
 
 
 class _Stamp(NamedTuple):
-    """What tells whether a file changed without reading it."""
+    """File metadata that changes when the file is written."""
 
     path: str
     size: int
@@ -145,17 +143,17 @@ def _checksum(path: Path) -> str:
     cached = None if folder is None else folder / f"{stamp.digest()}{CHECKSUM}"
     with suppress(*ERRORS):
         if cached is not None and cached.is_file():
-            found, _, check = cached.read_text().partition(" ")
-            if check == stamp.digest(found):
-                return found
+            checksum, _, check = cached.read_text().partition(" ")
+            if check == stamp.digest(checksum):
+                return checksum
     import outrider_native
 
-    found = f"{outrider_native.checksum(path):016x}"
+    checksum = f"{outrider_native.checksum(path):016x}"
     with suppress(*ERRORS):
         if cached is not None and stamp.is_settled and _Stamp.of(path) == stamp:
-            text = f"{found} {stamp.digest(found)}"
+            text = f"{checksum} {stamp.digest(checksum)}"
             _write_cached(cached, lambda draft: draft.write_text(text))
-    return found
+    return checksum
 
 
 def _write_cached(path: Path, write: Callable[[Path], object]) -> None:
@@ -165,7 +163,7 @@ def _write_cached(path: Path, write: Callable[[Path], object]) -> None:
 
 
 def _write(path: Path, write: Callable[[Path], object]) -> None:
-    """Write a file whole or not at all; another process may write or map it at the same time."""
+    """Write a file atomically; other processes may write or map it at the same time."""
     descriptor, name = tempfile.mkstemp(prefix=f"{path.name}.", dir=path.parent)
     os.close(descriptor)
     draft = Path(name)

@@ -1,4 +1,4 @@
-"""`outrider accelerate`: a model that exists, made faster with text in its source language."""
+"""`outrider accelerate`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,15 +20,15 @@ def accelerate(
     ],
     out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
     minutes: Annotated[
-        float, typer.Option(min=1.0, help="About how long it may take, translating and training.")
+        float, typer.Option(min=1.0, help="Approximate time for translation and training.")
     ] = 60.0,
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no report.")] = False,
 ) -> None:
-    """Make a model faster: the same text, sooner.
+    """Speed up an existing model without changing its output.
 
-    The model translates the text, a small drafter learns to guess what it says, and both are
-    written to a new folder with a report of what was gained. Killed runs resume.
+    The model translates the text, a small drafter is trained on these translations, and both are
+    written to a new folder with a report of the speed. Interrupted runs resume.
     """
     from outrider.torch.compress.accelerate import accelerate as run
 
@@ -42,5 +42,5 @@ def accelerate(
             console=new_console(stderr=True, quiet=quiet),
         )
     except KeyboardInterrupt:
-        raise StoppedError("stopped; what is done is kept; the same command continues") from None
+        raise StoppedError("stopped; finished work is kept; the same command continues") from None
     typer.echo(str(folder))

@@ -1,4 +1,4 @@
-"""`outrider bench`: how fast a model decodes on this machine."""
+"""`outrider bench`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -14,16 +14,17 @@ __all__ = ["bench"]
 
 def bench(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model.")],
-    text: Annotated[Path, typer.Option(help="Text to decode, a sentence or prompt a line.")],
-    lines: Annotated[int, typer.Option(min=1, help="Decode at most so many lines.")] = 128,
-    batches: Annotated[str, typer.Option(help="Batch sizes, with commas.")] = "1,8,32",
-    threads: Annotated[str, typer.Option(help="Numbers of CPU threads, with commas.")] = "1",
+    text: Annotated[Path, typer.Option(help="Text to decode, one sentence or prompt per line.")],
+    lines: Annotated[int, typer.Option(min=1, help="Most lines to decode.")] = 128,
+    batches: Annotated[str, typer.Option(help="Batch sizes, comma-separated.")] = "1,8,32",
+    threads: Annotated[str, typer.Option(help="Numbers of CPU threads, comma-separated.")] = "1",
     mode: Annotated[
-        str | None, typer.Option(help="ar, tandem, parallel: several; by default all it can.")
+        str | None,
+        typer.Option(help="ar, tandem, parallel, comma-separated; by default all available."),
     ] = None,
     repeats: Annotated[int, typer.Option(min=1, help="Timed passes over the text.")] = 3,
     max_new_tokens: Annotated[
-        int | None, typer.Option(min=1, help="Tokens of an output at most.")
+        int | None, typer.Option(min=1, help="Most new tokens for each input.")
     ] = None,
     backend: Annotated[str | None, typer.Option(help="native, torch or auto.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
@@ -36,7 +37,7 @@ def bench(
 
     from outrider import bench as timing
     from outrider.files.hub import model_folder
-    from outrider.runtime.provenance import origin
+    from outrider.runtime.provenance import origin, write_result
 
     check_output("--json", json, text)
     sizes = read_numbers("--batches", batches, "1,8,32")
@@ -54,34 +55,23 @@ def bench(
             backend=backend,
             report=report,
         )
-    heads = (
-        "engine",
-        "mode",
-        "batch",
-        "threads",
-        "sentences/s",
-        "times ar",
-        "tokens/round",
-        "same",
-    )
+    columns = ("engine", "mode", "batch", "threads")
+    heads = (*columns, "sentences/s", "times ar", "tokens/round", "same")
     table = Table(*heads, title=f"{folder.resolve().name}, {result['peak_rss_mib']:,.0f} MiB")
     table.columns[0].no_wrap = True
     for row in result["rows"]:
-        shown = (
-            *(str(row[key]) for key in ("engine", "mode", "batch", "threads")),
+        table.add_row(
+            *(str(row[key]) for key in columns),
             f"{row['sentences_per_second']:,.1f}",
-            *(
-                f"{row[key]:.2f}" if row[key] is not None else ""
-                for key in ("times_ar", "tokens_per_round")
-            ),
-            ""
-            if row["identical_to_own_greedy"] is None
-            else f"{row['identical_to_own_greedy']:.1%}",
+            _format(row["times_ar"], ".2f"),
+            _format(row["tokens_per_round"], ".2f"),
+            _format(row["identical_to_own_greedy"], ".1%"),
         )
-        table.add_row(*shown)
     new_console().print(table)
     if json is not None:
-        from outrider.runtime.provenance import write_result
-
         write_result(json, result | origin(folder, text=text))
         typer.echo(f"wrote {json}", err=True)
+
+
+def _format(value: float | None, spec: str) -> str:
+    return "" if value is None else format(value, spec)

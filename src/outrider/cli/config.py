@@ -1,4 +1,4 @@
-"""`outrider config`: print a run's resolved config, or explain every key it may have."""
+"""`outrider config`."""
 
 from collections.abc import Sequence
 from typing import Annotated
@@ -20,9 +20,9 @@ def config(
         bool, typer.Option("--explain", help="List every key with its type, default and meaning.")
     ] = False,
 ) -> None:
-    """Print the config a run would use, with defaults and key=value overrides filled in.
+    """Print the config of a run with defaults and key=value overrides.
 
-    With --explain, list the keys a config may have: all of them, or those of the named sections.
+    With --explain, list all config keys, or those of the named sections.
     """
     if explain:
         for field in run_fields(words or []):
@@ -44,16 +44,16 @@ def _print_resolved(path: str, *overrides: str) -> None:
     run = load_config(RunConfig, path, overrides)
     check_keys(TYPES[run.model.type], run.model.values, prefix="model.")
     check_settings(run)
-    alone = (
-        not run.model.has_target and run.model.start is None and "encoder" not in run.model.values
+    needs_folders = (
+        run.model.has_target or run.model.start is not None or "encoder" in run.model.values
     )
-    if alone:  # the others need other folders
+    if not needs_folders:
         check_model(run)
     typer.echo(as_yaml(run), nl=False)
 
 
 def run_fields(sections: Sequence[str] = ()) -> list[ExplainedKey]:
-    """Return every key of a run config, or those of some sections."""
+    """Return all keys of a run config, or those of some sections."""
     from outrider.config import explain
     from outrider.formats.explain import explain_models
     from outrider.run_config import RunConfig

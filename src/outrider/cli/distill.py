@@ -1,4 +1,4 @@
-"""`outrider distill`: the targets of a corpus, said again by a model."""
+"""`outrider distill`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,38 +20,37 @@ def distill(
     beams: Annotated[int | None, typer.Option(help="With --strategy beam.")] = None,
     consensus: Annotated[
         int | None,
-        typer.Option(min=2, help="Of so many beams or drawn texts take what the others are like."),
+        typer.Option(min=2, help="Take the text most similar to the others of so many hypotheses."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Sampling: row i draws with seed + i.")] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling: row i uses seed + i.")] = None,
     min_score: Annotated[
         float | None,
-        typer.Option(max=0, help="Leave out what has a lower mean log-probability a token."),
+        typer.Option(max=0, help="Drop rows with a lower mean log-probability per token."),
     ] = None,
-    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens held at once.")] = None,
+    batch_tokens: Annotated[int | None, typer.Option(min=1, help="Tokens of a batch.")] = None,
     device: Annotated[str, typer.Option(help="auto, cpu, cuda, cuda:1, mps.")] = "auto",
     dtype: Annotated[
         str, typer.Option(help="float32, bfloat16, float16, or int8 on the native core.")
     ] = "float32",
-    threads: Annotated[int | None, typer.Option(help="CPU threads, of each worker.")] = None,
+    threads: Annotated[int | None, typer.Option(help="CPU threads of each worker.")] = None,
     workers: Annotated[
-        int, typer.Option(min=1, help="Processes that each hold the model; several need Ray.")
+        int, typer.Option(min=1, help="Processes, each with the model; more than one needs Ray.")
     ] = 1,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no report.")] = False,
 ) -> None:
-    """Let a model translate a prepared corpus: what drafters and parallel decoders train on.
+    """Translate a prepared corpus, as training data for drafters, parallel decoders and students.
 
-    Killed runs resume with the shards that are missing. A damaged shard of the corpus is set aside,
-    the rest goes on, and the exit code is 2; `outrider jobs status` tells how far it is.
+    Interrupted runs resume with the missing shards. A damaged shard of the corpus is set aside and
+    the exit code is 2; `outrider jobs status` shows the progress.
     """
-
     from outrider.data.prepared import report
     from outrider.jobs.distill import DISTILL_TOKENS
     from outrider.jobs.distill import distill as distill_data
 
-    given = {"strategy": strategy, "temperature": temperature, "seed": seed, "beams": beams}
+    options = {"strategy": strategy, "temperature": temperature, "seed": seed, "beams": beams}
     if consensus is not None:
         key = "beams" if strategy == "beam" else "candidates"
-        given |= {key: given.get(key) or consensus, "n_best": consensus}
+        options |= {key: options.get(key) or consensus, "n_best": consensus}
     try:
         prepared = distill_data(
             model,
@@ -66,7 +65,7 @@ def distill(
             threads=threads,
             workers=workers,
             progress=not quiet,
-            **{name: value for name, value in given.items() if value is not None},
+            **{name: value for name, value in options.items() if value is not None},
         )
     except KeyboardInterrupt:
         message = "stopped; the finished shards are kept; the same command continues"

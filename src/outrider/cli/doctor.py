@@ -1,4 +1,4 @@
-"""`outrider doctor`: what this installation has, and what it will use."""
+"""`outrider doctor`."""
 
 import json as _json
 from collections.abc import Iterator
@@ -18,12 +18,12 @@ def doctor(
         typer.Argument(metavar="[MODEL]", help="Folder or Hub id of a model.", show_default=False),
     ] = None,
     json: Annotated[
-        Path | None, typer.Option("--json", help="Write what was found here; - for stdout.")
+        Path | None, typer.Option("--json", help="Write the report to this file; - for stdout.")
     ] = None,
 ) -> None:
-    """Show what is installed, what will compute, and what is wrong; with a model, how it will run.
+    """Show what is installed, the default backend, and problems; with a model, how it runs.
 
-    Exits with 2 if something is wrong. What is missing but optional is not.
+    Exits with 2 if there is a problem. A missing optional package is none.
     """
     from outrider.runtime.doctor import examine
     from outrider.runtime.provenance import write_result
@@ -57,12 +57,12 @@ def _machine(found: dict[str, Any]) -> Iterator[Line]:
     yield "processor", f"{machine['processor']}: {machine['cores']} cores{memory}"
     yield "threads", f"{machine['threads']}"
     gpus = ", ".join(found["gpus"]) or "no GPU"
-    missing = "not installed: pip install 'outrider[train]' to train, and for what only torch does"
+    missing = "not installed: pip install 'outrider[train]' for training and unsupported models"
     yield "torch", f"{versions['torch']}, {gpus}" if "torch" in versions else missing
 
 
 def _native(found: dict[str, Any]) -> Iterator[Line]:
-    core, takes = found["native"], found["load"]
+    core = found["native"]
     if "check" in core:
         name = found["versions"].get("outrider-native", "not installed by pip")
         others = ", ".join(core["instruction_sets"])
@@ -70,10 +70,10 @@ def _native(found: dict[str, Any]) -> Iterator[Line]:
         yield "self-check", _check(core["check"])
     else:
         yield "native core", core["reason"]
-    yield "load", _engine(takes)
+    yield "load", _engine(found["load"])
     for variable, value in found["environment"].items():
-        useless = variable == "OUTRIDER_ISA" and not core["installed"]
-        text = f"{value} (no effect without the native core)" if useless else value
+        unused = variable == "OUTRIDER_ISA" and not core["installed"]
+        text = f"{value} (no effect without the native core)" if unused else value
         yield variable, text if value else "not set"
 
 
@@ -86,12 +86,11 @@ def _check(check: dict[str, Any]) -> str:
     )
 
 
-def _engine(takes: dict[str, Any]) -> str:
-    """Who computes, with what, and why where that is PyTorch."""
-    if "backend" not in takes:
-        return f"fails: {takes['reason']}"
-    text = f"backend {takes['backend']} in {takes['dtype']}"
-    return f"{text}: {takes['reason']}" if takes.get("reason") else text
+def _engine(choice: dict[str, Any]) -> str:
+    if "backend" not in choice:
+        return f"fails: {choice['reason']}"
+    text = f"backend {choice['backend']} in {choice['dtype']}"
+    return f"{text}: {choice['reason']}" if choice.get("reason") else text
 
 
 def _optional(found: dict[str, Any]) -> Iterator[Line]:

@@ -1,4 +1,4 @@
-"""`outrider evaluate`: score a model on a test set."""
+"""`outrider evaluate`."""
 
 from pathlib import Path
 from typing import Annotated, Any
@@ -15,32 +15,32 @@ __all__ = ["evaluate"]
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],
     source: Annotated[
-        Path | None, typer.Option(help="Sentences to translate, one a line, plain or .gz.")
+        Path | None, typer.Option(help="Sentences to translate, one per line, plain or .gz.")
     ] = None,
     reference: Annotated[
-        Path | None, typer.Option(help="Their translations by people, line by line.")
+        Path | None, typer.Option(help="Reference translations, line by line.")
     ] = None,
     text: Annotated[
         Path | None,
-        typer.Option(help="Text a language model has to predict, or a masked one to fill in."),
+        typer.Option(help="Text for the perplexity of a language model or masked model."),
     ] = None,
     tail: Annotated[
-        float, typer.Option(help="With --text: use only this last share of it.", min=1e-6, max=1.0)
+        float, typer.Option(help="With --text: use only this last share.", min=1e-6, max=1.0)
     ] = 1.0,
     ngram: Annotated[
         Path | None,
-        typer.Option(
-            help="With --text: score a count of n-grams of this text, too, as a baseline."
-        ),
+        typer.Option(help="With --text: also score an n-gram model of this text as a baseline."),
     ] = None,
-    order: Annotated[int, typer.Option(help="With --ngram: tokens in a row.", min=1, max=9)] = 3,
+    order: Annotated[int, typer.Option(help="With --ngram: n.", min=1, max=9)] = 3,
     beams: Annotated[int, typer.Option(help="Beams of the search; 1 is greedy.", min=1)] = 5,
     length_penalty: Annotated[
-        float, typer.Option(help="Over 1 prefers longer translations, under 1 shorter ones.")
+        float, typer.Option(help="Above 1 prefers longer translations, below 1 shorter ones.")
     ] = 1.0,
     metric: Annotated[
         str,
-        typer.Option(help="bleu, chrf, rouge, accuracy, macro_f1, exact_match, token_f1: several."),
+        typer.Option(
+            help="bleu, chrf, rouge, accuracy, macro_f1, exact_match, token_f1; comma-separated."
+        ),
     ] = "bleu,chrf",
     tokenize: Tokenize = "auto",
     whole: Annotated[
@@ -48,17 +48,17 @@ def evaluate(
     ] = False,
     comet: Annotated[
         str | None,
-        typer.Option(help="Score with this COMET model, too: Unbabel/wmt22-comet-da, or a file."),
+        typer.Option(help="Also score with this COMET model: Unbabel/wmt22-comet-da, or a file."),
     ] = None,
     dtype: Annotated[
         str, typer.Option(help="Compute in float32, bfloat16, float16, or int8 (native core).")
     ] = "float32",
     output: Annotated[
-        Path | None, typer.Option(help="Write the translations here, when all are done.")
+        Path | None, typer.Option(help="Write the translations to this file, when all are done.")
     ] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,
 ) -> None:
-    """Score a model: sacreBLEU, chrF and other metrics of what it makes of a source, or perplexity.
+    """Score a model: sacreBLEU, chrF and other metrics of its translations, or perplexity.
 
     Summaries are scored by --metric rouge, labels by --metric accuracy,macro_f1, answers by
     --metric exact_match,token_f1.

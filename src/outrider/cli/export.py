@@ -32,27 +32,27 @@ def export(
         str | None, typer.Option(help="With --to ctranslate2: float32 or int8.")
     ] = None,
 ) -> None:
-    """Write a model for another engine, weight for weight, or a smaller copy for this one.
+    """Convert a model for another engine, or write a smaller copy for this one.
 
-    With --to native the weights are packed for the native core and put beside the model, so that no
-    start has to pack them; then there is no FOLDER.
+    With --to native the packed weights are written beside the model, so that later starts need not
+    pack them; FOLDER is not given.
     """
     if to not in TARGETS:
         raise ConfigError(
             "--to", f"got {to!r}, expected {', '.join(TARGETS[:-1])} or {TARGETS[-1]}"
         )
-    for name, value, taker in (
+    for name, value, target in (
         ("--dtype", dtype, "outrider"),
         ("--int4", int4, "outrider"),
         ("--quantization", quantization, "ctranslate2"),
     ):
-        if value is not None and to != taker:
+        if value is not None and to != target:
             raise ConfigError(name, f"has no effect with --to {to}; leave it out")
     if to == "native":
         if folder is not None:
             message = "has no effect with --to native, which writes beside the model; leave it out"
             raise ConfigError("FOLDER", message)
-        from outrider.runtime.engine import export_native
+        from outrider.runtime.backend import export_native
 
         typer.echo(f"wrote {export_native(model)}")
         return

@@ -1,4 +1,4 @@
-"""`outrider jobs`: how far work on a corpus is."""
+"""`outrider jobs`."""
 
 from typing import Annotated
 
@@ -9,12 +9,12 @@ __all__ = ["jobs_status"]
 
 def jobs_status(
     folder: Annotated[
-        str, typer.Argument(help="What a job writes, finished or not: a folder, or a store's URL.")
+        str, typer.Argument(help="Output of a job, finished or not: a folder or a store's URL.")
     ],
 ) -> None:
-    """Tell how far a job is: shards, rows, speed, time left, and what was set aside.
+    """Show the progress of a job: shards, rows, speed, time left, and shards set aside.
 
-    Read from its files alone, so it does not matter whether the job runs, or where.
+    Only reads its files, so the job may run on another machine or be stopped.
     """
     from datetime import timedelta
 

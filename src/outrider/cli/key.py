@@ -1,4 +1,4 @@
-"""`outrider key`: who may ask a server."""
+"""`outrider key`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -9,19 +9,19 @@ __all__ = ["key"]
 
 
 def key(
-    file: Annotated[Path, typer.Argument(help="Where the hashes of keys are kept.")],
-    name: Annotated[str, typer.Argument(help="Whose key it is; stands in the server's log.")],
+    file: Annotated[Path, typer.Argument(help="File with the hashes of keys.")],
+    name: Annotated[str, typer.Argument(help="Name of the key, shown in the server's log.")],
     rate: Annotated[
-        float | None, typer.Option(help="Requests a minute; any number if not said.")
+        float | None, typer.Option(help="Most requests per minute; by default unlimited.")
     ] = None,
     priority: Annotated[
-        str, typer.Option(help="The most it may ask for: low, normal or high.")
+        str, typer.Option(help="Highest priority of its requests: low, normal or high.")
     ] = "normal",
-    remove: Annotated[bool, typer.Option("--remove", help="Forget the key of this name.")] = False,
+    remove: Annotated[bool, typer.Option("--remove", help="Remove the key of this name.")] = False,
 ) -> None:
-    """Make an API key for `outrider serve --keys FILE` and print it, this once.
+    """Create an API key for `outrider serve --keys FILE` and print it once.
 
-    The file holds its hash alone. A server that is running reads the file again when it changes.
+    The file stores only its hash. A running server reloads the file when it changes.
     """
     from outrider.serving.keys import add_key, remove_key
 

@@ -1,14 +1,11 @@
-"""The `outrider` command. Commands parse, call one library function, and print; nothing else.
+"""The `outrider` command.
 
-A user's mistake is one line on stderr and exit code 2; a bug keeps its traceback. What another part
-does instead of the one asked for is one line on stderr as well.
+A user error is one line on stderr with exit code 2; a bug keeps its traceback. Commands parse their
+options, call one library function and print the result.
 
-Words of a command line as values, where that is plain.
-
-Typer builds a validator of pydantic's for every parameter of a command, given or not, which takes
-longer than to load a model and translate a sentence. A parameter that is not given needs none, nor
-does a word or a whole number that reads as one. Whatever else there is to say of a value, what is
-wrong with it above all, Typer says as ever.
+Typer builds a pydantic validator for every parameter, given or not, which takes longer than to load
+a model and translate a sentence. `read_plainly` skips it for parameters that are not given, strings
+and plain integers.
 """
 
 import gc
@@ -45,43 +42,43 @@ WHOLE = re.compile(r"-?[0-9]{1,9}")
 
 
 def read_plainly(command: Any) -> None:
-    """Let the parameters of a command, and of those below it, read plain values by themselves."""
+    """Parse plain parameter values of a command and its subcommands without Typer's validators."""
     for inner in getattr(command, "commands", {}).values():
         read_plainly(inner)
     listed = command.get_params
 
     def get_params(context: Any) -> Any:
-        found = listed(context)  # `--help` is added here
-        for parameter in found:
+        parameters = listed(context)  # includes `--help`
+        for parameter in parameters:
             if getattr(parameter, "_runtime_param", parameter) is None:
                 parameter._runtime_param = _Plain()
-        return found
+        return parameters
 
     command.get_params = get_params
 
 
 class _Plain:
-    """Stands where Typer puts a validator when it first needs one."""
+    """Replaces Typer's lazily built validator of a parameter."""
 
     def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
-        """Return the value of a parameter; what is not plain is left to Typer from then on."""
+        """Convert a plain value; build Typer's validator for any other."""
         many = param.multiple or param.nargs == -1
         if value is None:
             return () if many else None
-        wanted, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
-        if wanted is str and type(value) is str:
+        kind, info = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        if kind is str and type(value) is str:
             return value
-        if many and wanted == list[str] and all(type(one) is str for one in value):
+        if many and kind == list[str] and all(type(item) is str for item in value):
             return list(value)
         bounded = info.min is not None or info.max is not None
-        if wanted is int and type(value) is str and WHOLE.fullmatch(value) and not bounded:
+        if kind is int and type(value) is str and WHOLE.fullmatch(value) and not bounded:
             return int(value)
         param._runtime_param = None
         return param.get_runtime_param().coerce(value, param=param, ctx=ctx)
 
 
 OURS = (FallbackWarning, ScriptWarning, SettingsWarning)
-"""Warnings that are printed in one line."""
+"""Warnings that are printed as one line."""
 COMMANDS = {
     "prepare": "prepare:prepare",
     "plan": "plan:plan",
@@ -107,10 +104,10 @@ COMMANDS = {
     "show effort": "show_effort:show_effort",
     "show spans": "show_effort:show_spans",
 }
-"""Command words: the module in `outrider.cli` and the function."""
+"""Command words with their module in `outrider.cli` and function."""
 GROUPS = {
-    "jobs": "Watch work on a whole corpus.",
-    "show": "See what a model does.",
+    "jobs": "Inspect jobs on a whole corpus.",
+    "show": "Visualise models and decoding.",
 }
 LAB = "lab"
 EPILOG = "`outrider lab` compares models and engines; it is installed from a clone."
@@ -131,7 +128,7 @@ MOVED = (
         )
     ),
 )
-"""Command words that are now behind `outrider lab`."""
+"""Command words that moved to `outrider lab`."""
 
 
 class CommandTable(NamedTuple):
@@ -156,16 +153,16 @@ def outrider(
 
 @cache
 def commands(wanted: str | None = None) -> Callable[..., int | None]:
-    """Build the command tree once a process; only one command where `wanted` names it."""
+    """Build the command tree, cached; only one command if `wanted` names it."""
     command = get_command(build_app(wanted))
     read_plainly(command)
     return command
 
 
 def build_app(wanted: str | None = None, *, lab: bool = False) -> typer.Typer:
-    """Build the command tree, or only one command where `wanted` names it, which takes less time.
+    """Build the command tree; only one command if `wanted` names it, which takes less time.
 
-    `lab` adds the commands of `outrider lab`; so does a `wanted` that begins with it.
+    `lab`, or `wanted` equal to it, adds the commands of `outrider lab`.
     """
     app = typer.Typer(add_completion=False, pretty_exceptions_enable=False, epilog=EPILOG)
     app.callback(invoke_without_command=True)(outrider)
@@ -189,12 +186,12 @@ def _add(app: typer.Typer, table: CommandTable, wanted: str | None) -> None:
         if wanted in (None, line):
             first, _, second = line.partition(" ")
             module, _, function = place.partition(":")
-            found = getattr(import_module(f"{table.package}.{module}"), function)
-            groups.get(first, app).command(second or first)(found)
+            command = getattr(import_module(f"{table.package}.{module}"), function)
+            groups.get(first, app).command(second or first)(command)
 
 
 def _lab_commands() -> CommandTable:
-    """Find the commands of the package `outrider-lab` by its entry point."""
+    """Load the commands of the package `outrider-lab` by its entry point."""
     from importlib.metadata import entry_points
 
     for point in entry_points(group="outrider.commands", name=LAB):
@@ -203,7 +200,7 @@ def _lab_commands() -> CommandTable:
 
 
 def _wanted(arguments: Sequence[str]) -> str | None:
-    """Return the command that a line begins with; None where all are needed for a message."""
+    """Return the command of a line; None if it has none, so that all are needed for a message."""
     words = (arguments[0], " ".join(arguments[:2])) if arguments else ()
     for line in words:
         if line in MOVED:
@@ -213,39 +210,37 @@ def _wanted(arguments: Sequence[str]) -> str | None:
 
 def main() -> None:
     """Entry point of the console script."""
-    gc.set_threshold(100_000)  # what is imported stays: looking through it takes a tenth of a start
+    gc.set_threshold(100_000)  # scanning imported modules takes a tenth of the start
     _occupy_descriptors()
     sys.exit(run(sys.argv[1:]))
 
 
 def run(arguments: Sequence[str]) -> int:
     """Run one command line and return its exit code; unexpected errors pass through."""
-    # Read here and not by Typer, so that it may stand anywhere on the line.
+    # Parsed here, so that it is accepted anywhere on the line.
     debug = "--debug" in arguments
     arguments = [argument for argument in arguments if argument != "--debug"]
     try:
         with _open_streams(), _warnings_in_one_line():
-            code = (
-                commands(_wanted(arguments))(arguments, standalone_mode=False, prog_name="outrider")
-                or 0
-            )
+            command = commands(_wanted(arguments))
+            code = command(arguments, standalone_mode=False, prog_name="outrider") or 0
             sys.stdout.flush()
     except KeyboardInterrupt:
         code = 130
     except Exception as error:
-        found = _report(_explained(error, arguments))
-        if found is None:
+        reported = _report(_explained(error, arguments))
+        if reported is None:
             raise
         if debug:
             traceback.print_exc()
-        return found
+        return reported
     if code == 130:
-        _say("interrupted")
+        _print("interrupted")
     return int(code)
 
 
 def _explained(error: Exception, arguments: Sequence[str]) -> Exception:
-    """Say what to install where a command needs more than decoding does."""
+    """Replace a missing optional module by an error that names the extra to install."""
     if not isinstance(error, ModuleNotFoundError):
         return error
     words = [word for word in arguments if not word.startswith("-")]
@@ -254,17 +249,17 @@ def _explained(error: Exception, arguments: Sequence[str]) -> Exception:
 
 
 def _occupy_descriptors() -> None:
-    """Let no file that is opened later take the place of a closed stdin, stdout or stderr."""
+    """Open /dev/null for closed standard streams, so that no later file gets their descriptors."""
     for descriptor in range(3):
         try:
             os.fstat(descriptor)
         except OSError:
-            os.open(os.devnull, os.O_RDWR)  # the lowest that is free: this one
+            os.open(os.devnull, os.O_RDWR)  # takes the lowest free descriptor, which is this one
 
 
 @contextmanager
 def _open_streams() -> Iterator[None]:
-    """Write nowhere where stdout or stderr is closed."""
+    """Replace closed stdout and stderr."""
     closed = [name for name in ("stdout", "stderr") if getattr(sys, name) is None]
     for name in closed:
         setattr(sys, name, Nowhere())
@@ -284,7 +279,7 @@ def _warnings_in_one_line() -> Iterator[None]:
 
         def show(message: Warning | str, category: type[Warning], *place: Any, **more: Any) -> None:
             if issubclass(category, OURS):
-                _say(str(message), typer.colors.YELLOW)
+                _print(str(message), typer.colors.YELLOW)
             else:
                 usual(message, category, *place, **more)
 
@@ -293,55 +288,55 @@ def _warnings_in_one_line() -> Iterator[None]:
 
 
 def _report(error: Exception) -> int | None:
-    """Say in one line what went wrong and return the exit code; None for a bug."""
+    """Print an error as one line and return the exit code; None for a bug."""
     if isinstance(error, BrokenPipeError):
         return _close_stdout()
     if isinstance(error, StoppedError):
-        _say(str(error))
+        _print(str(error))
         return 130
     if isinstance(error, OutriderError):
-        _say(str(error))
+        _print(str(error))
     elif is_out_of_memory(error):
-        _say("the machine ran out of memory; try a smaller batch or a shorter input")
+        _print("the machine ran out of memory; try a smaller batch or a shorter input")
     elif isinstance(error, OSError):
         try:
             sys.stdout.flush()
         except (OSError, AttributeError, ValueError):
             _close_stdout()
         reason = error.strerror or " ".join(str(error).split()) or type(error).__name__
-        _say(": ".join(str(part) for part in (error.filename, reason) if part))
+        _print(": ".join(str(part) for part in (error.filename, reason) if part))
     elif isinstance(error, typer.TyperException):
-        _say_usage(error)
+        _print_usage(error)
     elif isinstance(error, typer.Abort):
-        _say("stopped: no input")
+        _print("stopped: no input")
     else:
         return None
     return 2
 
 
-def _say_usage(error: typer.TyperException) -> None:
+def _print_usage(error: typer.TyperException) -> None:
     message = error.format_message()
     context = getattr(error, "ctx", None)
     hint = f" (see {context.command_path} --help)" if context is not None else ""
-    if message:  # empty where Typer has already printed the help text
-        _say(f"{message.rstrip('.')}{hint}")
+    if message:  # empty if Typer has already printed the help text
+        _print(f"{message.rstrip('.')}{hint}")
 
 
-def _say(message: str, colour: str = typer.colors.RED) -> None:
-    shown = None if os.environ.get("NO_COLOR") else colour
+def _print(message: str, colour: str = typer.colors.RED) -> None:
+    colour_shown = None if os.environ.get("NO_COLOR") else colour
     try:
-        typer.secho(f"outrider: {' '.join(message.split())}", fg=shown, err=True)
-    except (OSError, AttributeError):  # a stderr that is full or closed hears nothing
+        typer.secho(f"outrider: {' '.join(message.split())}", fg=colour_shown, err=True)
+    except (OSError, AttributeError):  # stderr is full or closed
         _silence(sys.stderr)
 
 
 def _close_stdout() -> int:
-    """Let nothing more be written to a reader that has gone or a disk that is full."""
+    """Discard further output after the reader has gone or the disk is full."""
     _silence(sys.stdout)
     return 1
 
 
 def _silence(stream: Any) -> None:
-    """Lead a stream nowhere: what it still holds would be written at exit, and change the code."""
-    with suppress(OSError, AttributeError):  # closed already
+    """Redirect a stream to /dev/null: flushing its buffer at exit would change the exit code."""
+    with suppress(OSError, AttributeError):  # already closed
         os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())

@@ -1,4 +1,4 @@
-"""What commands that measure have in common: lists of numbers, and a clean end on Ctrl-C."""
+"""Shared parts of commands that measure."""
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -14,7 +14,7 @@ __all__ = ["Tokenize", "measuring", "read_numbers", "report_interrupt"]
 
 
 def read_numbers(option: str, text: str, example: str) -> list[int]:
-    """Read whole numbers above zero, such as `1,8,32`, in their order."""
+    """Parse positive integers such as `1,8,32`."""
     try:
         numbers = [int(number) for number in text.split(",")]
     except ValueError:
@@ -34,14 +34,14 @@ def _known(name: str) -> str:
 Tokenize = Annotated[
     str,
     typer.Option(
-        help="SacreBLEU tokenizer; auto goes by the script of the references.", callback=_known
+        help="SacreBLEU tokenizer; auto depends on the script of the references.", callback=_known
     ),
 ]
 
 
 @contextmanager
 def report_interrupt(doing: list[str]) -> Iterator[None]:
-    """End cleanly on Ctrl-C: print what was being done, `doing[0]`, and exit with 130."""
+    """Turn Ctrl-C into a `StoppedError` that names the current work, `doing[0]`."""
     try:
         yield
     except KeyboardInterrupt:
@@ -50,7 +50,7 @@ def report_interrupt(doing: list[str]) -> Iterator[None]:
 
 @contextmanager
 def measuring() -> Iterator[Callable[[str], None]]:
-    """Show what is being measured; yields what to call with that."""
+    """Show a status line; yields the function that updates it."""
     doing = ["nothing yet"]
     with report_interrupt(doing), new_console(stderr=True).status("measuring") as status:
 

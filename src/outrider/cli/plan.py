@@ -1,4 +1,4 @@
-"""`outrider plan`: parameters, memory, time and cost of a run before it is started."""
+"""`outrider plan`."""
 
 from itertools import groupby
 from pathlib import Path
@@ -21,37 +21,35 @@ def plan(
         list[str] | None, typer.Argument(help="Overrides, e.g. train.batch_tokens=65536.")
     ] = None,
     tokens: Annotated[
-        float | None, typer.Option(help="To train on, e.g. 3.2e10; by default the config's steps.")
+        float | None, typer.Option(help="Training tokens, e.g. 3.2e10; by default the config's.")
     ] = None,
-    devices: Annotated[int, typer.Option(help="That train, each with a copy of the model.")] = 1,
+    devices: Annotated[int, typer.Option(help="Training devices, each with the model.")] = 1,
     device_memory: Annotated[
-        float | None, typer.Option(help="GB of each; by default this machine's.")
+        float | None, typer.Option(help="Memory of a device in GB; by default this machine's.")
     ] = None,
     length: Annotated[int | None, typer.Option(help="Tokens of a sentence, e.g. 32.")] = None,
-    vocab_size: Annotated[int | None, typer.Option(help="Where no data tells it.")] = None,
+    vocab_size: Annotated[int | None, typer.Option(help="Used without prepared data.")] = None,
     distill: Annotated[float | None, typer.Option(help="Sentences to translate.")] = None,
-    serve: Annotated[float | None, typer.Option(help="Sentences a second to serve.")] = None,
+    serve: Annotated[float | None, typer.Option(help="Sentences per second to serve.")] = None,
     rows: Annotated[int, typer.Option(help="Sentences decoded together.")] = 32,
-    busy: Annotated[float, typer.Option(help="Share of the time servers may be busy.")] = 0.7,
+    busy: Annotated[float, typer.Option(help="Highest load of servers, a share.")] = 0.7,
     measure: Annotated[
         bool, typer.Option("--measure", help="Time a few steps of this model on this machine.")
     ] = False,
-    flops: Annotated[
-        float | None, typer.Option(help="FLOP/s of a device at best, e.g. 1e14.")
-    ] = None,
+    flops: Annotated[float | None, typer.Option(help="Peak FLOP/s of a device, e.g. 1e14.")] = None,
     utilisation: Annotated[
         float | None, typer.Option(help="Share of --flops that training reaches (0.4).")
     ] = None,
     decode_utilisation: Annotated[
         float | None, typer.Option(help="Share of --flops that decoding reaches (0.05).")
     ] = None,
-    price: Annotated[float | None, typer.Option(help="Of an hour of a device.")] = None,
+    price: Annotated[float | None, typer.Option(help="Price of a device per hour.")] = None,
     json: Annotated[Path | None, typer.Option("--json", help="Write the numbers here.")] = None,
 ) -> None:
-    """Say what a run takes: parameters, memory by part, FLOPs, time and cost.
+    """Estimate a run: parameters, memory by part, FLOPs, time and cost.
 
-    Every number says where it comes from and what it assumes. Times need a machine: this one
-    (--measure), or one that is described (--flops).
+    Every number has its source and assumptions. Times need a machine: this one (--measure), or a
+    described one (--flops).
     """
     from outrider.config import load_config
     from outrider.run_config import RunConfig
@@ -83,8 +81,8 @@ def _given(flops: float | None, utilisation: float | None, decoding: float | Non
     from outrider.torch.plan.machine import GivenMachine
 
     shares = {"utilisation": utilisation, "decode_utilisation": decoding}
-    said = {name: share for name, share in shares.items() if share is not None}
-    for name, share in said.items():
+    given = {name: share for name, share in shares.items() if share is not None}
+    for name, share in given.items():
         option = f"--{name.replace('_', '-')}"
         if flops is None:
             raise ConfigError(option, "has no effect without --flops; give that, or leave it out")
@@ -94,7 +92,7 @@ def _given(flops: float | None, utilisation: float | None, decoding: float | Non
         return None
     if not 0 < flops < float("inf"):
         raise ConfigError("--flops", f"got {flops:g}, expected more than 0, such as 1e14")
-    return GivenMachine(flops, **said)
+    return GivenMachine(flops, **given)
 
 
 def _print(name: str, figures: "list[Figure]") -> None:
@@ -107,7 +105,7 @@ def _print(name: str, figures: "list[Figure]") -> None:
     for column in table.columns[:3]:
         column.no_wrap = True
     table.columns[1].justify = "right"
-    for section, group in groupby(figures, lambda one: one.key.partition(".")[0]):
+    for section, group in groupby(figures, lambda figure: figure.key.partition(".")[0]):
         table.add_row(section)
         for figure in group:
             label = figure.key.removeprefix(f"{section}.")
@@ -121,8 +119,8 @@ def _write(path: Path, name: str, figures: "list[Figure]") -> None:
     from outrider.runtime.provenance import machine, versions, write_result
 
     values = {
-        one.key: {"value": one.value, "unit": one.unit, "how": one.how, "note": one.note}
-        for one in figures
+        figure.key: {key: getattr(figure, key) for key in ("value", "unit", "how", "note")}
+        for figure in figures
     }
     result = {"task": "plan", "name": name, "figures": values}
     write_result(path, {**result, "machine": machine(), "versions": versions()})

@@ -1,4 +1,4 @@
-"""`outrider prepare`: from corpora to a prepared folder."""
+"""`outrider prepare`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -20,11 +20,10 @@ def prepare(
     ] = False,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no report.")] = False,
 ) -> None:
-    """Clean the corpora of a run, train its tokenizer and write shards to train on.
+    """Clean the corpora of a run, train its tokenizer and write shards for training.
 
-    Says what was dropped and why. Does nothing if the data are prepared already.
+    Reports dropped rows with reasons. Does nothing if the data are already prepared.
     """
-
     from outrider.config import load_config
     from outrider.data.prepare import prepare as prepare_data
     from outrider.data.prepared import report

@@ -1,4 +1,4 @@
-"""`outrider serve`: models as a service."""
+"""`outrider serve`."""
 
 from contextlib import closing
 from functools import partial
@@ -26,48 +26,46 @@ def serve(
     ],
     place: dict[str, Any],
     host: Annotated[
-        str, typer.Option(help="Address to listen at; 0.0.0.0 lets other machines in.")
+        str, typer.Option(help="Address to listen on; 0.0.0.0 admits other machines.")
     ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any that is free.")] = 5000,
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0: any free port.")] = 5000,
     keys: Annotated[
-        Path | None, typer.Option(help="Answer only who has a key of this file; see outrider key.")
+        Path | None, typer.Option(help="Require an API key of this file; see outrider key.")
     ] = None,
     allow_origin: Annotated[
         list[str] | None,
-        typer.Option(help="A web page of another host that may ask, or *; may be repeated."),
+        typer.Option(help="Origin of web pages to allow (CORS), or *; may be repeated."),
     ] = None,
     memory: Annotated[
         str | None, typer.Option(help="Bytes for the weights of all models, such as 2G.")
     ] = None,
     idle: Annotated[
-        float | None, typer.Option(min=0.1, help="Drop a model after so many unused seconds.")
+        float | None, typer.Option(min=0.1, help="Unload a model after so many unused seconds.")
     ] = None,
     lazy: Annotated[
-        bool, typer.Option("--lazy", help="Load each model when it is first asked for.")
+        bool, typer.Option("--lazy", help="Load each model on its first request.")
     ] = False,
     rows: Annotated[int, typer.Option(min=1, max=4096, help="Rows decoded at once.")] = 64,
-    batch_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens that those may hold together.")
-    ] = 16_384,
+    batch_tokens: Annotated[int, typer.Option(min=1, help="Tokens of these rows.")] = 16_384,
     queue_tokens: Annotated[
-        int, typer.Option(min=1, help="Tokens that may wait; more is answered 503.")
+        int, typer.Option(min=1, help="Most waiting tokens; beyond, the answer is 503.")
     ] = 1 << 20,
     characters: Annotated[
         int, typer.Option(min=1, help="Most characters of one request.")
     ] = 100_000,
     deadline: Annotated[
-        float, typer.Option(min=0.1, max=3600, help="Seconds that a request has.")
+        float, typer.Option(min=0.1, max=3600, help="Time limit of a request in seconds.")
     ] = 60.0,
     ray: Annotated[
-        bool, typer.Option("--ray", help="Serve by Ray Serve, on RAY_ADDRESS or this machine.")
+        bool, typer.Option("--ray", help="Use Ray Serve, on RAY_ADDRESS or this machine.")
     ] = False,
     replicas: Annotated[
-        str, typer.Option(help="With --ray: how many processes, or between which numbers, as 1-4.")
+        str, typer.Option(help="With --ray: number of processes, or a range such as 1-4.")
     ] = "1",
 ) -> None:
-    """Serve models over HTTP, as LibreTranslate and OpenAI do.
+    """Serve models over HTTP with the APIs of LibreTranslate and OpenAI.
 
-    By default only this machine can reach it. SIGTERM lets requests in flight finish.
+    By default only this machine can connect. On SIGTERM, requests in flight finish first.
     """
     from outrider.serving.limits import Limits
     from outrider.serving.run import Service, bind, run
@@ -92,11 +90,11 @@ def serve(
     app = service.build()
     for spec in app.state.engine.registry.specs.values():
         if spec.unknown:
-            message = "its languages are unknown; ask without source and target, or write en-de="
+            message = "its languages are unknown; omit source and target in requests, or use en-de="
             typer.echo(f"outrider: {spec.name}: {message}{spec.folder}", err=True)
     least, most = _between("--replicas", replicas)
     if not ray and most > 1:
-        raise ConfigError("--replicas", "is for --ray; one process serves all that it can")
+        raise ConfigError("--replicas", "has no effect without --ray; leave it out")
     with closing(bind(host, port)) as listening:
         address = listening.getsockname()
         if not ray:
@@ -110,21 +108,20 @@ def serve(
 
 
 def _say(address: tuple[Any, ...]) -> None:
-    """Say where requests are welcome."""
     typer.echo(f"outrider: listening at http://{address[0]}:{address[1]}", err=True)
 
 
 def _between(key: str, text: str) -> tuple[int, int]:
-    """Read `4` or `1-4`."""
+    """Parse `4` or `1-4`."""
     least, dash, most = text.partition("-")
     numbers = [least, most if dash else least]
     if not all(number.isdigit() and 0 < int(number[:9]) < 10_000 for number in numbers):
-        raise ConfigError(key, f"got {text[:50]!r}, expected a number or two, as 4 or 1-4")
+        raise ConfigError(key, f"got {text[:50]!r}, expected a number or a range, as 4 or 1-4")
     return int(numbers[0]), int(numbers[1])
 
 
 def _bytes(key: str, text: str) -> int:
-    """Read `512M`."""
+    """Parse `512M`."""
     number, unit = (text[:-1], text[-1:].upper()) if text[-1:].isalpha() else (text, "")
     if not number.isdigit() or len(number) > 15 or unit not in UNITS or not int(number):
         raise ConfigError(key, f"got {text[:50]!r}, expected bytes such as 512M or 2G")

@@ -1,4 +1,4 @@
-"""`outrider show tandem`: watch a text come about, in the terminal, as a picture and as a page."""
+"""`outrider show tandem`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -31,26 +31,26 @@ _MARKS: "dict[Kind, tuple[str, str]]" = {
     "correction": ("{+", "+}"),
     "bonus": ("(+", "+)"),
 }
-"""Say without colours what colours say."""
+"""Marks for output without colours."""
 _BAR = 24
 _DEMO = Path("demo/en-de")
 
 
 def show_tandem(
-    text: Annotated[str, typer.Argument(help="What to translate, or the prompt to continue.")],
+    text: Annotated[str, typer.Argument(help="Text to translate, or prompt to continue.")],
     model: Annotated[
         str | None,
         typer.Option("--model", "-m", help="Model folder; by default the toy demo/en-de."),
     ] = None,
-    png: Annotated[Path | None, typer.Option(help="Sample it here as a picture.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write it here as a page.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw a picture to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
     gamma: Annotated[float, typer.Option(help="Trust in the drafter; 0 is exact.")] = 0.0,
     draft_tokens: Annotated[
         int | None, typer.Option(help="Tokens drafted at once; by default 8.")
     ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most tokens to write.")] = None,
+    max_new_tokens: Annotated[int | None, typer.Option(help="Most new tokens.")] = None,
 ) -> None:
-    """Decode one text in tandem and show every round: accepted, refused, corrected, bonus."""
+    """Decode one text in tandem and show every round: accepted, rejected, corrected, bonus."""
     options: dict[str, Any] = {"mode": "tandem", "gamma": gamma, "draft_tokens": draft_tokens}
     if max_new_tokens is not None:
         options["max_new_tokens"] = max_new_tokens
@@ -74,14 +74,14 @@ def show_tandem(
 
 
 def _model(given: str | None) -> str:
-    """Return the model asked for, or the demo where it is at hand."""
+    """Return the given model, or the demo."""
     if given is None and not _DEMO.is_dir():
         raise ConfigError("--model", f"give a model folder; there is no {_DEMO} here")
     return given or str(_DEMO)
 
 
 def print_tandem(trace: "Trace", console: "Console") -> None:
-    """Print the rounds of one text, a line each; with marks where there are no colours."""
+    """Print the rounds of one text, a line each; without colours, with marks."""
     from rich.text import Text
 
     from outrider.show.tandem_trace import KINDS
@@ -109,7 +109,7 @@ def print_tandem(trace: "Trace", console: "Console") -> None:
 
 
 def _token(span: "Span", marked: bool, *, first: bool) -> "Text":
-    """Write accepted tokens as they stand in the text, all others apart."""
+    """Format accepted tokens as in the text, all others as separate labels."""
     from rich.text import Text
 
     if span.kind in ("accepted", "plain") and not span.ends:

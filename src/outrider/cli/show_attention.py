@@ -1,4 +1,4 @@
-"""`outrider show attention`: see where heads look, as tables, a picture and a page."""
+"""`outrider show attention`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -18,18 +18,17 @@ __all__ = ["print_maps", "show_attention"]
 def show_attention(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")],
     text: Annotated[str, typer.Argument(help="One sentence to translate, or a text to read.")],
-    png: Annotated[Path | None, typer.Option(help="Sample all heads here as a picture.")] = None,
-    html: Annotated[Path | None, typer.Option(help="Write a page to hover over here.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw all heads to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write an interactive page here.")] = None,
     plane: Annotated[
-        Path | None, typer.Option(help="Draw all heads here as points: near where they look alike.")
+        Path | None, typer.Option(help="Draw all heads as points to this file, similar ones near.")
     ] = None,
 ) -> None:
-    """Show which head looks where, and how alike the heads of a layer are.
+    """Show the attention of every head, and how similar the heads of a layer are.
 
-    An encoder-decoder reads the text and writes its translation, greedily; its encoder, its decoder
-    and what the decoder sees of the source are shown. A language model, masked or not, only reads.
+    An encoder-decoder translates the text greedily; its self-attention and cross-attention are
+    shown. A language model, masked or not, only reads the text.
     """
-
     maps = _read(model, text)
     print_maps(maps, new_console(highlight=False))
     if png is not None:
@@ -64,7 +63,7 @@ def _read(model: str, text: str) -> "AttentionMaps":
 
 
 def print_maps(maps: "AttentionMaps", console: "Console") -> None:
-    """Print what each head does, a table for each part of the model."""
+    """Print a description of each head, a table for each part of the model."""
     from rich.table import Table
     from rich.text import Text
 

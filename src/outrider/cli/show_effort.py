@@ -1,4 +1,4 @@
-"""`outrider show effort` and `outrider show spans`: what a model spends, and how far it looks."""
+"""`outrider show effort` and `outrider show spans`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -10,7 +10,7 @@ from outrider.cli.console import new_console
 __all__ = ["show_effort", "show_spans"]
 
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")]
-Picture = Annotated[Path | None, typer.Option(help="Sample it here as a picture.")]
+Picture = Annotated[Path | None, typer.Option(help="Draw a picture to this file.")]
 
 
 def show_effort(
@@ -18,10 +18,10 @@ def show_effort(
     text: Annotated[str, typer.Argument(help="One sentence to translate, or a text to read.")],
     png: Picture = None,
 ) -> None:
-    """Show how many steps each token takes until it halts, or in how many layers it takes part.
+    """Show the steps of each token until it halts, or the number of layers that process it.
 
-    For models with halting (the Universal Transformer) or skip (FAT), which compute more for some
-    tokens than for others.
+    For models with halting (the Universal Transformer) or skip (FAT), whose tokens take different
+    amounts of computation.
     """
     from rich.table import Table
     from rich.text import Text
@@ -30,14 +30,14 @@ def show_effort(
     from outrider.torch.inspect.effort import read_effort
 
     parts, console = read_effort(load(model, backend="torch"), text), new_console(highlight=False)
-    for one in parts:
-        table = Table("token", one.unit, "", title=f"{one.part}: of {one.most}")
-        for label, taken in zip(one.labels, one.taken_T.tolist(), strict=True):
+    for part in parts:
+        table = Table("token", part.unit, "", title=f"{part.part}: of {part.most}")
+        for label, taken in zip(part.labels, part.taken_T.tolist(), strict=True):
             table.add_row(Text(label), f"{taken:g}", "█" * round(taken))
         console.print(table)
-        least = float((one.taken_T < one.most).float().mean())
-        mean = float(one.taken_T.mean())
-        console.print(f"mean {mean:.2f}; {least:.0%} of the tokens take fewer than {one.most}")
+        share = float((part.taken_T < part.most).float().mean())
+        mean = float(part.taken_T.mean())
+        console.print(f"mean {mean:.2f}; {share:.0%} of the tokens take fewer than {part.most}")
     if png is not None:
         from outrider.show.pictures.effort import draw_effort
 
@@ -46,7 +46,7 @@ def show_effort(
 
 
 def show_spans(model: Model, png: Picture = None) -> None:
-    """Show how far each head of a model with adaptive spans has learnt to look."""
+    """Show the learned span of each head of a model with adaptive spans."""
     from rich.table import Table
 
     from outrider.files.hub import model_folder

@@ -1,4 +1,4 @@
-"""`outrider show pattern`: see which tokens a token sees, in the terminal and as a picture."""
+"""`outrider show pattern`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -29,17 +29,17 @@ def show_pattern(
         typer.Argument(metavar="[key=value]...", help="Its options.", show_default=False),
     ] = None,
     length: Annotated[
-        int | None, typer.Option(help="Tokens; by default so many that the pattern shows.")
+        int | None, typer.Option(help="Tokens; by default enough to show the pattern.")
     ] = None,
     encoder: Annotated[
-        bool, typer.Option("--encoder", help="As it stands in an encoder, seeing both sides.")
+        bool, typer.Option("--encoder", help="As in an encoder, with attention to both sides.")
     ] = False,
-    png: Annotated[Path | None, typer.Option(help="Sample it here as a picture.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw a picture to this file.")] = None,
 ) -> None:
-    """Show the pattern of an attention: what a token sees, and what is computed to give it that.
+    """Show the pattern of an attention: which keys a query sees, and which are computed.
 
-    Rows are queries and columns are keys. The second panel of the picture is not what the code
-    claims but what its kernels were given, watched while it ran.
+    Rows are queries and columns are keys. The second panel of the picture shows the recorded
+    inputs of the kernels.
     """
     chosen = dict(_option(word) for word in options or [])
 
@@ -67,7 +67,7 @@ def _option(word: str) -> tuple[str, Any]:
 
 
 def print_pattern(pattern: "Pattern", console: "Console") -> None:
-    """Print what every query sees as a block of characters, two rows of tokens a line."""
+    """Print the pattern as block characters, two rows of tokens a line."""
     from rich.text import Text
 
     console.print(Text("  ".join([pattern.kind, pattern.settings]).strip(), style="bold"))

@@ -1,4 +1,4 @@
-"""`outrider show positions`: what a model knows of where tokens stand, as a table and a picture."""
+"""`outrider show positions`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -29,12 +29,12 @@ def show_positions(
         ),
     ],
     length: Annotated[int, typer.Option(help="Positions.")] = 128,
-    png: Annotated[Path | None, typer.Option(help="Sample it here as a picture.")] = None,
+    png: Annotated[Path | None, typer.Option(help="Draw a picture to this file.")] = None,
 ) -> None:
-    """Show how tokens are told apart by their place, and how that changes with the distance.
+    """Show how positions affect attention scores, by distance.
 
-    Codes that are added to embeddings are compared with each other; what turns queries and keys, or
-    biases their scores, is shown as what it does to a score.
+    Added position codes are compared with each other; rotations and biases are shown by their
+    effect on a score.
     """
     if not 2 <= length <= _LONGEST:
         raise ConfigError("--length", f"got {length}, expected 2 to {_LONGEST}")
@@ -56,14 +56,16 @@ def show_positions(
 
 
 def print_positions(maps: "Sequence[PositionMap]", console: "Console") -> None:
-    """Print what distances of 0, 1, 2, 4 … tokens come to, a table for each part of the model."""
+    """Print the effect of distances of 0, 1, 2, 4 … tokens, a table for each part of the model."""
     from rich.table import Table
 
-    for one in maps:
-        length = one.by_distance_HT.shape[1]
+    for part in maps:
+        values_HT = part.by_distance_HT
+        length = values_HT.shape[1]
         at = [0, *(1 << power for power in range(length.bit_length()) if 1 << power < length)]
-        table = Table("tokens back", *map(str, at), title=f"{one.part}, {one.kind}: {one.meaning}")
-        for head, line in enumerate(one.by_distance_HT[:, at].tolist(), start=1):
-            name = f"head {head}" if len(one.by_distance_HT) > 1 else "all heads"
+        title = f"{part.part}, {part.kind}: {part.meaning}"
+        table = Table("tokens back", *map(str, at), title=title)
+        for head, line in enumerate(values_HT[:, at].tolist(), start=1):
+            name = f"head {head}" if len(values_HT) > 1 else "all heads"
             table.add_row(name, *(f"{round(value, 3) + 0.0:.3g}" for value in line))
         console.print(table)

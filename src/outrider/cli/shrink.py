@@ -1,4 +1,4 @@
-"""`outrider shrink`: a smaller model of a larger one, to be trained again."""
+"""`outrider shrink`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -15,47 +15,47 @@ def shrink(
     model: Annotated[str, typer.Argument(help="Model folder, or id of a Hub model.")],
     out: Annotated[Path, typer.Option("--out", help="Folder to write.")],
     encoder: Annotated[
-        str | None, typer.Option(help="Layers of the encoder that stay, as 0,2,4; by default all.")
+        str | None, typer.Option(help="Encoder layers to keep, as 0,2,4; by default all.")
     ] = None,
     decoder: Annotated[
-        str | None, typer.Option(help="Layers of the decoder that stay, as 0,5; by default all.")
+        str | None, typer.Option(help="Decoder layers to keep, as 0,5; by default all.")
     ] = None,
     encoder_layers: Annotated[
-        int | None, typer.Option(min=1, help="How many stay, if not which: those missed least.")
+        int | None, typer.Option(min=1, help="Number of encoder layers to keep, the best set.")
     ] = None,
     decoder_layers: Annotated[
-        int | None, typer.Option(min=1, help="Likewise, of the decoder.")
+        int | None, typer.Option(min=1, help="Number of decoder layers to keep.")
     ] = None,
     feedforward: Annotated[
-        int | None, typer.Option(min=1, help="Inner units of each feed-forward that stay.")
+        int | None, typer.Option(min=1, help="Inner units of each feed-forward to keep.")
     ] = None,
     words: Annotated[
-        int | None, typer.Option(min=1, help="Words of each side that stay; by default all.")
+        int | None, typer.Option(min=1, help="Tokens of each side to keep; by default all.")
     ] = None,
     like: Annotated[
-        str | None, typer.Option(help="Model whose words stay; in the place of --words.")
+        str | None, typer.Option(help="Model whose vocabulary to keep, instead of --words.")
     ] = None,
     int4: Annotated[
         str | None,
         typer.Option(help="Round to 4 bits: embeddings, feedforward, or both with a comma."),
     ] = None,
     positions: Annotated[
-        int | None, typer.Option(min=1, help="Most tokens of a text; by default as before.")
+        int | None, typer.Option(min=1, help="Number of positions; by default unchanged.")
     ] = None,
     reverse: Annotated[
         bool,
         typer.Option(
-            "--reverse", help="Read what it wrote, write what it read: a start, not a translator."
+            "--reverse", help="Swap source and target, to initialise the opposite direction."
         ),
     ] = False,
     data: Annotated[
         Path | None,
-        typer.Option(help="Prepared pairs that say which layers, units and words are needed."),
+        typer.Option(help="Prepared pairs that decide which layers, units and tokens to keep."),
     ] = None,
 ) -> None:
-    """Leave out layers, units, words of a model that translates; train the rest with model.start.
+    """Remove layers, units or tokens of a translation model; train the result with model.start.
 
-    Nothing is learnt here. Letters stay, so that every text can still be written.
+    Nothing is trained here. Single characters are kept, so that every text can be written.
     """
     layers: dict[str, int | list[int]] = {}
     for side, named, count in (
@@ -63,13 +63,13 @@ def shrink(
         ("decoder", decoder, decoder_layers),
     ):
         if named is not None and count is not None:
-            raise ConfigError(f"--{side}", f"says which, --{side}-layers how many; give one")
+            raise ConfigError(f"--{side}", f"cannot be combined with --{side}-layers")
         if named is not None:
             layers[side] = _numbers(f"--{side}", named)
         elif count is not None:
             layers[side] = count
     if not layers and not any((feedforward, words, like, int4, positions, reverse)):
-        raise ConfigError("--decoder", "nothing is to be left out; give --decoder 0,5 or --words")
+        raise ConfigError("--decoder", "nothing to remove; give --decoder 0,5 or --words")
 
     from outrider.torch.compress.student import shrink as shrink_model
 

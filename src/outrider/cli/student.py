@@ -1,4 +1,4 @@
-"""`outrider student`: a small fast model from a good slow one."""
+"""`outrider student`."""
 
 from pathlib import Path
 from typing import Annotated
@@ -18,18 +18,18 @@ def student(
     threads: Annotated[int | None, typer.Option(min=1, help="CPU threads of the teacher.")] = None,
     quiet: Annotated[bool, typer.Option("--quiet", "-q", help="No progress, no report.")] = False,
 ) -> None:
-    """Let a model teach a smaller one: it translates text, and the student learns from that.
+    """Train a smaller model on the translations of a teacher.
 
-    The student begins with some of the teacher's layers and words. Killed runs resume.
+    The student starts with some of the teacher's layers and tokens. Interrupted runs resume.
     """
     from outrider.config import load_config
     from outrider.torch.compress.student import StudentConfig, train_student
 
-    wanted = load_config(StudentConfig, config, overrides or [])
+    settings = load_config(StudentConfig, config, overrides or [])
     try:
         folder = train_student(
-            wanted, threads=threads, console=new_console(stderr=True, quiet=quiet)
+            settings, threads=threads, console=new_console(stderr=True, quiet=quiet)
         )
     except KeyboardInterrupt:
-        raise StoppedError("stopped; what is done is kept; the same command continues") from None
+        raise StoppedError("stopped; finished work is kept; the same command continues") from None
     typer.echo(str(folder))

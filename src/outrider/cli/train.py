@@ -1,4 +1,4 @@
-"""`outrider train`: from a run config to a trained model folder."""
+"""`outrider train`."""
 
 import os
 import shlex
@@ -25,16 +25,16 @@ def train(
     ] = False,
     ray: Annotated[
         int | None,
-        typer.Option(min=1, help="Train on so many processes that Ray Train places."),
+        typer.Option(min=1, help="Train on so many processes with Ray Train."),
     ] = None,
 ) -> None:
     """Train a model; resume from the last checkpoint if the run was interrupted.
 
-    Prepares the data first if that has not been done. Under torchrun, trains on all its processes;
-    with --ray on processes of this machine or of the cluster that RAY_ADDRESS names.
+    Prepares the data first if necessary. Under torchrun, trains on all its processes; with --ray on
+    processes of this machine or of the cluster at RAY_ADDRESS.
     """
     main = os.environ.get("RANK", "0") == "0"
-    if "RANK" in os.environ:  # torchrun; PyTorch would warn of a DDP option we chose on purpose
+    if "RANK" in os.environ:  # torchrun; suppress PyTorch's warning about an intended DDP option
         os.environ.setdefault("TORCH_CPP_LOG_LEVEL", "ERROR")
 
     from outrider.config import load_config

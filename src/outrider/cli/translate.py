@@ -1,4 +1,4 @@
-"""`outrider translate` and `outrider generate`: a trained model at work."""
+"""`outrider translate` and `outrider generate`."""
 
 import sys
 from collections.abc import Callable, Iterator
@@ -30,10 +30,10 @@ if TYPE_CHECKING:
 
 __all__ = ["generate", "translate"]
 
-WHEN = {"device", "threads", "batch_tokens"}
-"""Options that change when a line is done, but not its translation."""
-BatchTokens = Annotated[int | None, typer.Option(min=1, help="Tokens held in memory at once.")]
-Stats = Annotated[bool, typer.Option("--stats", help="Say on stderr what drafting did.")]
+SPEED_OPTIONS = {"device", "threads", "batch_tokens"}
+"""Options that change the speed, but not the translation."""
+BatchTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a batch.")]
+Stats = Annotated[bool, typer.Option("--stats", help="Print statistics of drafting on stderr.")]
 
 
 @decodes
@@ -45,19 +45,19 @@ def translate(
         typer.Option("--model", "-m", help=f"{MODEL_HELP} Not needed with {DEMO_PAIRS}."),
     ] = None,
     text: Annotated[list[str] | None, typer.Argument(help="Texts; else --in or stdin.")] = None,
-    source: Annotated[Path | None, typer.Option("--in", help="Read lines from here.")] = None,
+    source: Annotated[Path | None, typer.Option("--in", help="Read lines of this file.")] = None,
     out: Annotated[
         str | None,
-        typer.Option("--out", help="Write lines here: whole at the end, or not at all."),
+        typer.Option("--out", help="Write lines to this file, which appears when all are done."),
     ] = None,
     n_best: Annotated[
         int | None, typer.Option(help="Write `line ||| text ||| score` for the n best.")
     ] = None,
     source_language: Annotated[
-        str | None, typer.Option("--from", help="Language of the texts, as the model names it.")
+        str | None, typer.Option("--from", help="Source language, by the model's own name.")
     ] = None,
     target_language: Annotated[
-        str | None, typer.Option("--to", help="Language to translate to: deu_Latn, de_DE, de.")
+        str | None, typer.Option("--to", help="Target language: deu_Latn, de_DE, de.")
     ] = None,
     whole: Annotated[
         bool, typer.Option("--no-split", help="Translate lines whole, not sentence by sentence.")
@@ -65,7 +65,7 @@ def translate(
     batch_tokens: BatchTokens = None,
     shortlist: Annotated[
         bool,
-        typer.Option("--shortlist", help="Score only the words that lex.*.bin lists, as Firefox."),
+        typer.Option("--shortlist", help="Score only the tokens of lex.*.bin, as Firefox does."),
     ] = False,
     stats: Stats = False,
     shards: Annotated[
@@ -74,18 +74,18 @@ def translate(
     ] = None,
     workers: Annotated[
         int | None,
-        typer.Option(min=1, help="--shards: processes that each hold the model; several need Ray."),
+        typer.Option(min=1, help="--shards: number of processes; more than one needs Ray."),
     ] = None,
 ) -> None:
-    """Translate: one output line per input line, in order, as soon as it is known.
+    """Translate: one output line per input line, in order, as soon as it is done.
 
-    With --out the file appears when all lines are done: an error or Ctrl-C leaves what was there
-    before, and with --in the same command continues where it was interrupted. A pipe or a device is
-    written straight. Input may be gzipped.
+    With --out the file appears when all lines are done: an error or Ctrl-C leaves an old file
+    unchanged, and with --in the same command resumes an interrupted one. A pipe or a device is
+    written directly. Input may be gzipped.
 
-    With --shards a folder of files is translated, each into one of the same name in the folder
-    --out; either may be in a store, such as s3://bucket/folder. Killed and given again, the command
-    does what is missing; outrider jobs status tells how far it is.
+    With --shards every file of a folder is translated into a file of the same name in the folder
+    --out; either may be in a store, such as s3://bucket/folder. The same command resumes an
+    interrupted one; outrider jobs status shows the progress.
     """
     if n_best is not None:
         options["n_best"] = n_best
@@ -93,7 +93,7 @@ def translate(
     if model is None:
         model, languages = str(demo_folder(source_language, target_language)), {}
     if shards is not None:
-        place |= {key: one for key, one in languages.items() if one is not None}
+        place |= {key: value for key, value in languages.items() if value is not None}
         place |= {"shortlist": True} if shortlist else {}
         options |= {"split": False} if whole else {}
         options |= {"batch_tokens": batch_tokens} if batch_tokens is not None else {}
@@ -101,12 +101,12 @@ def translate(
         _translate_shards(model, shards, out, place, options, workers or 1)
         return
     if workers is not None:
-        raise ConfigError("--workers", "is for many files; put them into a folder, and --shards")
+        raise ConfigError("--workers", "has no effect without --shards; leave it out")
     if text and source is not None:
-        raise ConfigError("--in", "texts were given too; leave out one of them")
+        raise ConfigError("--in", "cannot be combined with texts; leave out one of them")
     target = None if out is None else Path(out)
     for key, path in (("--in", source), ("--out", out)):
-        check_on_disk(key, path or "", "only --shards reads and writes there; give a path")
+        check_on_disk(key, path or "", "only --shards supports stores; give a path")
     check_output("--out", target, *([] if text else [source or STDIN]))
     if target is None:
         check_stdout("name a file with --out")
@@ -121,7 +121,7 @@ def translate(
         if shortlist:
             place["shortlist"] = True
         if source is not None and source.is_file():
-            total, origin = _look_at(source, target, model, {**options, **place, **languages})
+            total, origin = _inspect(source, target, model, {**options, **place, **languages})
         if not text:
             from outrider.data.lines import check_plain_text, open_lines
 
@@ -137,10 +137,10 @@ def translate(
         _translate(translator, lines, target, options, total=total, origin=origin)
 
 
-def _look_at(
+def _inspect(
     source: Path, target: Path | None, model: str, decode: dict[str, Any]
 ) -> tuple[int | None, Callable[[], dict[str, Any]] | None]:
-    """Count the lines of a file, if needed; return also what its translation depends on."""
+    """Count the lines of a file, if needed; also return what its translation depends on."""
     resumes = target is not None and not is_straight(target)
     if not resumes and not sys.stderr.isatty():
         return None, None
@@ -153,7 +153,7 @@ def _look_at(
     if fault:
         raise DataError(fault)
     folder = model_folder(model)
-    options = {key: one for key, one in decode.items() if key not in WHEN}
+    options = {key: value for key, value in decode.items() if key not in SPEED_OPTIONS}
     origin = {"input": sha256, "options": options}
     return total, (lambda: {**origin, "model": weights_of(folder)}) if resumes else None
 
@@ -161,7 +161,7 @@ def _look_at(
 def _check_alone(others: dict[str, Any]) -> None:
     for name, value in others.items():
         if value:
-            raise ConfigError("--shards", f"{name} was given too; leave out one of them")
+            raise ConfigError("--shards", f"cannot be combined with {name}; leave out one of them")
 
 
 def _translate_shards(
@@ -174,9 +174,9 @@ def _translate_shards(
 ) -> None:
     if out is None:
         raise ConfigError("--out", "is required with --shards: the folder to write")
-    check({key: one for key, one in options.items() if key not in ("split", "batch_tokens")})
-    if isinstance(place_out := as_place(out), Path):
-        check_parent(place_out)
+    check({key: value for key, value in options.items() if key not in ("split", "batch_tokens")})
+    if isinstance(folder_out := as_place(out), Path):
+        check_parent(folder_out)
     from outrider.jobs.translate import translate_shards
 
     try:
@@ -195,7 +195,7 @@ def generate(
     batch_tokens: BatchTokens = None,
     stats: Stats = False,
 ) -> None:
-    """Continue prompts with a language model; each is printed with its continuation."""
+    """Continue prompts with a language model; print each with its continuation."""
     check_stdout("redirect it to a file")
     check(options)
     generator = _load_generator(model, place)
@@ -210,7 +210,7 @@ def generate(
 
 
 def _read_prompt() -> str:
-    """Read all of standard input as one prompt; its last line end is none of it."""
+    """Read standard input as one prompt, without the last line end."""
     from outrider.data.lines import LINE_BYTES, open_lines
 
     lines: list[bytes] = []
@@ -227,7 +227,7 @@ def _read_prompt() -> str:
 
 @contextmanager
 def _statistics() -> "Iterator[Statistics]":
-    """Collect what drafting does, and print it when all is written."""
+    """Collect statistics and print them at the end."""
     from outrider.decoding.statistics import Statistics
 
     stats = Statistics()
@@ -263,7 +263,7 @@ def _translate(
     total: int | None,
     origin: Callable[[], dict[str, Any]] | None,
 ) -> None:
-    """Write the translations; with an `origin`, continue where the last run was interrupted."""
+    """Write the translations; with an `origin`, resume an interrupted run."""
     from outrider.runtime.result import format_results
 
     done, n_best, unfinished = 0, options.get("n_best", 1), None
@@ -275,7 +275,7 @@ def _translate(
                 unfinished = stack.enter_context(open_unfinished(target, origin))
                 done = unfinished.rows
                 lines, options["first"] = islice(lines, done, None), done
-                _tell(unfinished)
+                _report_resumed(unfinished)
             writer: Any = unfinished or stack.enter_context(open_output(target))
             left = None if total is None else total - done
             visible = unfinished is not None or not writer.isatty()
@@ -291,7 +291,7 @@ def _translate(
         raise StoppedError(_interrupted_at(done, total, target, kept=kept)) from None
 
 
-def _tell(unfinished: "Unfinished") -> None:
+def _report_resumed(unfinished: "Unfinished") -> None:
     if unfinished.note:
         message = f"{unfinished.folder} is not used: {unfinished.note}; starting again"
     elif unfinished.rows:
@@ -302,16 +302,16 @@ def _tell(unfinished: "Unfinished") -> None:
 
 
 def _interrupted_at(done: int, total: int | None, target: Path | None, *, kept: bool) -> str:
-    many = f"{done:,}" if total is None else f"{done:,} of {total:,}"
-    left = ""
+    count = f"{done:,}" if total is None else f"{done:,} of {total:,}"
+    hint = ""
     if target and not is_straight(target):
-        left = "; the same command continues" if kept else f"; {target} was not written"
-    return f"{many} lines are done{left}"
+        hint = "; the same command continues" if kept else f"; {target} was not written"
+    return f"{count} lines are done{hint}"
 
 
 @contextmanager
 def _progress(total: int | None, *, visible: bool) -> Iterator[Callable[[int], None]]:
-    """Count lines where stderr is a terminal."""
+    """Show a progress bar if stderr is a terminal."""
     if not visible or not sys.stderr.isatty():
         yield lambda rows: None
         return

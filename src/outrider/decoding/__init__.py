@@ -1,8 +1,7 @@
-"""Decoding as a session over a small protocol; it knows no weights and no devices."""
+"""Decoding: sessions, searches and draft verification over the `Backend` protocol."""
 
 from typing import TYPE_CHECKING, Any
 
-from outrider.decoding.controller import Controller
 from outrider.decoding.protocol import Backend, Draft, State
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.session import Session, Update, decode
@@ -11,6 +10,7 @@ from outrider.decoding.statistics import Round, Statistics
 
 if TYPE_CHECKING:
     from outrider.decoding.config import DecodeConfig
+    from outrider.decoding.controller import Controller
 
 __all__ = [
     "Backend",
@@ -30,9 +30,13 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Looked up on first use: what checks settings takes longer to import than all that decodes.
+    # Imported on first use: pydantic takes longer to import than all of decoding.
     if name == "DecodeConfig":
         from outrider.decoding.config import DecodeConfig
 
         return DecodeConfig
+    if name == "Controller":
+        from outrider.decoding.controller import Controller
+
+        return Controller
     raise AttributeError(f"module 'outrider.decoding' has no attribute {name!r}")

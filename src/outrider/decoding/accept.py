@@ -1,21 +1,20 @@
-"""Which tokens of a draft stand, and which token follows them.
+"""Acceptance rules: which tokens of a draft are kept, and the token after them.
 
     p = (1 - gamma) p_AR + gamma q          p_AR the model's distribution, q the drafter's
 
-Greedy: a drafted token stands while it is argmax p; then comes argmax p. With gamma = 0 that is
-what greedy decoding says, token for token, and no distribution is computed at all (`Argmax`).
+Greedy: a drafted token is accepted while it equals argmax p; argmax p follows. With gamma = 0 this
+is greedy decoding, token for token, and no distribution is computed (`Argmax`).
 
-Rejection sampling (Leviathan et al., 2023, arXiv:2211.17192): a token x drawn from q stands with
-probability min(1, p(x) / q(x)); the first that does not is drawn again from the normalised excess
-(p - q)+. What is said is then distributed as p, whatever q is. Since p >= gamma q, an allowed token
-stands with probability gamma at least. Greedy decoding has no such floor: there gamma is only a
-lean.
+Rejection sampling (Leviathan et al., 2023, arXiv:2211.17192): a token x drawn from q is accepted
+with probability min(1, p(x) / q(x)); the first rejected token is drawn again from the normalised
+excess (p - q)+. The output is then distributed as p for any q. Since p >= gamma q, an allowed token
+is accepted with probability at least gamma. Greedy decoding has no such lower bound.
 
-Behind a draft that all stands the model's own token comes next, if gamma is 0. With gamma above 0
-nothing was drafted for that place, so there is no q to mix, and the round ends with its draft: then
-every token is judged by the mixture, and with gamma 1 every one is the drafter's.
+After a fully accepted draft the model's own token follows if gamma is 0. With gamma above 0 there
+is no q for that position to mix, so the round ends with its draft: every token is judged by the
+mixture, and with gamma 1 every token is the drafter's.
 
-Forbidden tokens have probability zero in p, whoever wanted them.
+Forbidden tokens have probability zero in p.
 """
 
 import math
@@ -37,7 +36,7 @@ class Verdict(NamedTuple):
 
     accepted: int
     token: int | None
-    """What follows the accepted tokens; None where all stand and nothing was scored behind them."""
+    """The token after the accepted ones; None where the last position scored was accepted."""
 
 
 class Judged(NamedTuple):
@@ -45,25 +44,25 @@ class Judged(NamedTuple):
 
     verdicts: list[Verdict]
     log_probs: list[list[float]] | None
-    """The model's log-probability of what each row would say if its room allowed, if asked for."""
+    """The model's log-probabilities of each row's tokens before its length limit, if requested."""
 
 
 @dataclass(frozen=True)
 class Accept:
-    """A question: how much of this draft stands, and what follows it."""
+    """Query: how many tokens of this draft are accepted, and which token follows."""
 
     draft: Draft | None
-    """None where nothing was drafted, and only the next token is wanted."""
+    """None to choose only the next token."""
     gamma: float = 0.0
     sampling: Sampling | None = None
-    """None takes the likeliest token."""
+    """None for argmax."""
     numbers: Sequence[Sequence[float]] = ()
-    """For sampling, numbers in [0, 1) of each row: one for each drafted token, and a last one."""
+    """For sampling: numbers in [0, 1), for each row one per drafted token and one more."""
     forbidden: Forbidden = NOTHING_FORBIDDEN
     log_probs: bool = False
 
     def answer(self, logits_BTV: Array) -> Judged:
-        """Compare the draft with what the model thinks; place T - 1 may have none drafted."""
+        """Compare the draft with the model's scores; the last position may have no draft."""
         total_BT1 = log_total(logits_BTV) if self.log_probs else None
         self.forbidden.apply(logits_BTV)
         if self.sampling is None:
@@ -72,8 +71,9 @@ class Accept:
             verdicts = self._drawn(logits_BTV, self.sampling)
         if total_BT1 is None:
             return Judged(verdicts, None)
-        said_BT1 = like(logits_BTV, self._said(verdicts, logits_BTV.shape[1]), "int64")[..., None]
-        return Judged(verdicts, (pick(logits_BTV, said_BT1) - total_BT1)[..., 0].tolist())
+        tokens = self._tokens(verdicts, logits_BTV.shape[1])
+        token_BT1 = like(logits_BTV, tokens, "int64")[..., None]
+        return Judged(verdicts, (pick(logits_BTV, token_BT1) - total_BT1)[..., 0].tolist())
 
     @property
     def _drafted(self) -> Sequence[Sequence[int]]:
@@ -95,8 +95,8 @@ class Accept:
             if self.gamma:
                 prob_BTV = mix(prob_BTV, logits_BTV, self.draft, self.gamma)
             accepted = _accepted(prob_BTV, self.draft, [row[:-1] for row in self.numbers])
-        place = [min(count, scored - 1) for count in accepted]
-        excess_BV = _excess(prob_BTV[rows, place], self.draft, rows, place)
+        positions = [min(count, scored - 1) for count in accepted]
+        excess_BV = _excess(prob_BTV[rows, positions], self.draft, rows, positions)
         last_B1 = like(prob_BTV, [row[-1:] for row in self.numbers])
         drawn = invert(excess_BV, last_B1)[:, 0].tolist()
         return [
@@ -104,21 +104,20 @@ class Accept:
             for count, token in zip(accepted, drawn, strict=True)
         ]
 
-    def _said(self, verdicts: Sequence[Verdict], places: int) -> list[list[int]]:
-        """Return the tokens of every place: accepted ones, the next, and what was refused."""
+    def _tokens(self, verdicts: Sequence[Verdict], count: int) -> list[list[int]]:
+        """Return `count` tokens a row: accepted ones, the next, then rejected ones as padding."""
         drafted = self._drafted or [[]] * len(verdicts)
-        said = [
-            [*row[:accepted], *([] if token is None else [token]), *row[accepted:]]
+        return [
+            [*row[:accepted], *([] if token is None else [token]), *row[accepted:]][:count]
             for row, (accepted, token) in zip(drafted, verdicts, strict=True)
         ]
-        return [tokens[:places] for tokens in said]
 
 
 def mix(prob_BKV: Array, logits_BKV: Array, draft: Draft, gamma: float) -> Array:
-    """Return (1 - gamma) p + gamma q at the drafted places, which are all there are.
+    """Return (1 - gamma) p + gamma q at all positions, each of which has a drafted token.
 
-    Forbidden tokens, whose logits are minus infinity, are taken out of q; where nothing is left of
-    it, p stands alone.
+    Forbidden tokens, whose logits are minus infinity, are removed from q; where no mass remains, p
+    is used alone.
     """
     ids_BKC = draft.ids_BKC
     q_BKC = cast(draft.prob_BKC, prob_BKV) * (pick(logits_BKV, ids_BKC) > -math.inf)
@@ -129,32 +128,32 @@ def mix(prob_BKV: Array, logits_BKV: Array, draft: Draft, gamma: float) -> Array
 
 
 def compare(drafted: Sequence[int], best: Sequence[int]) -> Verdict:
-    """Accept a draft while it is what comes out on top."""
+    """Accept a draft up to its first token that differs from the argmax."""
     accepted = 0
-    for guess, wanted in zip(drafted, best, strict=False):
-        if guess != wanted:
+    for guess, token in zip(drafted, best, strict=False):
+        if guess != token:
             break
         accepted += 1
     return Verdict(accepted, best[accepted] if accepted < len(best) else None)
 
 
 def _accepted(prob_BTV: Array, draft: Draft, numbers: Sequence[Sequence[float]]) -> list[int]:
-    """Return how many tokens of each draft stand: u < p(x) / q(x), up to the first that fails."""
+    """Return how many tokens of each draft are accepted: u < p(x) / q(x), until the first fails."""
     tokens_BK1 = like(draft.ids_BKC, draft.tokens, "int64")[..., None]
     p_BK = pick(prob_BTV[:, : tokens_BK1.shape[1]], tokens_BK1)[..., 0]
     q_BK = (draft.prob_BKC * (draft.ids_BKC == tokens_BK1)).sum(-1)
-    stands = (like(prob_BTV, numbers) * q_BK < p_BK).tolist()
-    return [[*row, False].index(False) for row in stands]
+    accepted = (like(prob_BTV, numbers) * q_BK < p_BK).tolist()
+    return [[*row, False].index(False) for row in accepted]
 
 
-def _excess(p_BV: Array, draft: Draft | None, rows: list[int], place: list[int]) -> Array:
-    """Return (p - q)+ at a place of each row; past the draft q is zero."""
+def _excess(p_BV: Array, draft: Draft | None, rows: list[int], positions: list[int]) -> Array:
+    """Return (p - q)+ at one position of each row; past the draft q is zero."""
     if draft is None:
         return p_BV
     last = draft.ids_BKC.shape[1] - 1
-    inside = [min(one, last) for one in place]
-    drafted_B1 = like(p_BV, [one <= last for one in place])[:, None]
+    inside = [min(position, last) for position in positions]
+    drafted_B1 = like(p_BV, [position <= last for position in positions])[:, None]
     q_BC = cast(draft.prob_BKC[rows, inside], p_BV) * drafted_B1
     excess_BV = add_at(p_BV, draft.ids_BKC[rows, inside], -q_BC).clip(0)
-    # Only rounding can leave no excess: then p and q are the same.
+    # Only rounding leaves no excess: p and q are then equal.
     return where(excess_BV.sum(-1)[..., None] > 0, excess_BV, p_BV)

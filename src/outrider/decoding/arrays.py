@@ -1,8 +1,8 @@
-"""The few things done with scores: on numpy arrays, and on PyTorch tensors where they live.
+"""Operations on scores, for numpy arrays and for PyTorch tensors on their device.
 
-A CPU's tensors are looked at as numpy arrays, whose calls cost less: argmax over a vocabulary takes
-a tenth of PyTorch's time. Tensors on a GPU stay there. Their own methods do the work, so that this
-room needs no PyTorch.
+CPU tensors are viewed as numpy arrays, whose calls cost less: argmax over a vocabulary takes a
+tenth of PyTorch's time. GPU tensors stay on the GPU. Only tensor methods are used, so this package
+does not import PyTorch.
 """
 
 import math
@@ -29,16 +29,16 @@ Array = Any
 
 
 def like(array: Array, values: object, dtype: str = "float64") -> Array:
-    """Return numbers as an array of the same kind, in the same place."""
+    """Return numbers as an array of the same kind on the same device."""
     host = np.asarray(values, dtype=dtype)
     if isinstance(array, np.ndarray):
         return host
-    made = array.new_tensor(host.tolist())
-    return made.long() if dtype == "int64" else made.double()
+    tensor = array.new_tensor(host.tolist())
+    return tensor.long() if dtype == "int64" else tensor.double()
 
 
 def log_total(scores: Array) -> Array:
-    """Return log sum exp over the last axis, which is kept."""
+    """Return log sum exp over the last axis; the axis is kept."""
     if not isinstance(scores, np.ndarray):
         return scores.logsumexp(-1, keepdim=True)
     top = scores.max(-1, keepdims=True)
@@ -56,10 +56,10 @@ def top(scores: Array, count: int) -> tuple[Array, Array]:
     """Return the largest entries of the last axis and their places, largest first."""
     count = min(count, scores.shape[-1])
     if not isinstance(scores, np.ndarray):
-        found = scores.topk(count)
-        return found.values, found.indices
+        largest = scores.topk(count)
+        return largest.values, largest.indices
     places = np.argpartition(scores, scores.shape[-1] - count, axis=-1)[..., -count:]
-    places.sort(-1)  # of equals the first comes first
+    places.sort(-1)  # the first of equal scores comes first
     values = np.take_along_axis(scores, places, -1)
     order = np.argsort(-values, axis=-1, kind="stable")
     return np.take_along_axis(values, order, -1), np.take_along_axis(places, order, -1)
@@ -68,8 +68,8 @@ def top(scores: Array, count: int) -> tuple[Array, Array]:
 def sort_down(scores: Array) -> tuple[Array, Array]:
     """Return the entries of the last axis and their places, largest first."""
     if not isinstance(scores, np.ndarray):
-        found = scores.sort(dim=-1, descending=True, stable=True)
-        return found.values, found.indices
+        ordered = scores.sort(dim=-1, descending=True, stable=True)
+        return ordered.values, ordered.indices
     places = np.argsort(-scores, axis=-1, kind="stable")
     return np.take_along_axis(scores, places, -1), places
 
@@ -92,7 +92,7 @@ def add_at(array: Array, places: Array, values: Array) -> Array:
 
 def forbid(scores: Array, tokens: Sequence[int]) -> None:
     """Write minus infinity over tokens of `scores` [..., V], in place."""
-    for token in tokens:  # one after the other: for a few, ten times faster than all at once
+    for token in tokens:  # for few tokens a loop is ten times faster than one indexed write
         scores[..., token] = -math.inf
 
 

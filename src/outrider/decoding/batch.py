@@ -1,8 +1,8 @@
-"""Rows that are decoded together: they share a state, and go through the same kind of round.
+"""Rows that share a backend state and run the same kind of round.
 
-A row joins in a free slot or behind the last row; its state is not moved. Where moving rows
-is not free (`Backend.compact_threshold`), a finished row keeps its slot until another row takes it
-or too many rows have finished.
+A row joins in a free slot or behind the last row; other rows are not moved. Where moving rows costs
+time (`Backend.compact_threshold`), a finished row keeps its slot until another row takes it or too
+many rows have finished.
 """
 
 from collections.abc import Sequence
@@ -17,7 +17,7 @@ __all__ = ["Batch"]
 
 
 class Batch:
-    """What greedy decoding, sampling and tandem decoding have in common."""
+    """Base of greedy decoding, sampling and tandem decoding."""
 
     drafting = False
     state: State
@@ -25,74 +25,71 @@ class Batch:
     def __init__(self, backend: Backend, stats: Statistics, *, block: int = 0) -> None:
         self.backend, self.stats, self.block = backend, stats, block
         self.rows: list[Row] = []
-        """One for each row of the state; some may be done."""
-        self._gone = 0
-        """How many of them are done."""
+        """One for each row of the state, finished rows included."""
+        self._finished = 0
+        """Number of finished rows."""
 
     def join(self, new: Sequence[Row]) -> None:
-        """Open rows and put them beside those that are there, which see nothing of it.
-
-        If that fails, nothing has changed.
-        """
+        """Open rows and add them to the batch; on failure the batch is unchanged."""
         state, new = self._open(new), list(new)
-        holes = [n for n, row in enumerate(self.rows) if row.done]
-        if len(holes) == len(self.rows):
-            self.state, self.rows, self._gone = state, new, 0
+        free = [n for n, row in enumerate(self.rows) if row.done]
+        if len(free) == len(self.rows):
+            self.state, self.rows, self._finished = state, new, 0
         else:
-            places = [*holes, *range(len(self.rows), len(self.rows) + len(new))][: len(new)]
-            self.state.join(state, places)
-            self.rows += new[len(holes) :]
-            for place, row in zip(holes, new, strict=False):
-                self.rows[place] = row
-            self._gone = max(0, len(holes) - len(new))
+            slots = [*free, *range(len(self.rows), len(self.rows) + len(new))][: len(new)]
+            self.state.join(state, slots)
+            self.rows += new[len(free) :]
+            for slot, row in zip(free, new, strict=False):
+                self.rows[slot] = row
+            self._finished = max(0, len(free) - len(new))
         self.changed()
 
     def step(self) -> None:
-        """Run one round, in which every row says something."""
+        """Run one round, in which every row gets at least one token."""
         self._round()
-        self.tidy()
+        self.compact()
 
-    def tidy(self) -> None:
-        """Let rows that are done leave, if they are enough."""
-        gone = 0
+    def compact(self) -> None:
+        """Remove finished rows from the state, if there are enough of them."""
+        finished = 0
         for row in self.rows:
-            gone += row.done
-        if gone == self._gone:
+            finished += row.done
+        if finished == self._finished:
             return
-        self._gone = gone
-        if gone == len(self.rows):
+        self._finished = finished
+        if finished == len(self.rows):
             self.rows = []
             del self.state
-        elif gone > self.backend.compact_threshold * len(self.rows):
+        elif finished > self.backend.compact_threshold * len(self.rows):
             open_ = [n for n, row in enumerate(self.rows) if not row.done]
             self.state.select(open_)
-            self.rows, self._gone = [self.rows[n] for n in open_], 0
+            self.rows, self._finished = [self.rows[n] for n in open_], 0
             self.changed()
 
     def changed(self) -> None:
-        """Learn that other rows are there than in the last round."""
+        """Update what depends on which rows are in the batch."""
 
     def _round(self) -> None:
         raise NotImplementedError
 
     def _open(self, new: Sequence[Row]) -> State:
-        """Encode sources and feed prompts, ragged as they are; the newest token is not fed."""
+        """Encode sources and feed prompts without their last token."""
         started = perf_counter()
-        most, room = self.backend.max_length, []
+        longest, capacities = self.backend.max_length, []
         for row in new:
-            # The last token of a row is never fed back, so it needs no room; the start token does.
+            # The last token of a row is never fed back and needs no capacity; the start token does.
             capacity = len(row.request.prompt) + row.limit + self.block
-            room.append(capacity if most is None else min(capacity, most))
+            capacities.append(capacity if longest is None else min(capacity, longest))
         sources = [row.request.source for row in new]
-        state = self.backend.encode(sources, capacity=room, drafting=self.drafting)
-        if any(row.held for row in new):
-            fed = [row.request.opening(self.backend)[: row.held] for row in new]
+        state = self.backend.encode(sources, capacity=capacities, drafting=self.drafting)
+        if any(row.cached for row in new):
+            fed = [row.request.opening(self.backend)[: row.cached] for row in new]
             self.backend.extend(fed, state, Nothing(), last=True)
         self.stats.seconds["encode"] += perf_counter() - started
         return state
 
-    def _forget(self) -> None:
-        """Roll back what the last round took in beyond what each row has said."""
-        held = [row.held for row in self.rows]
-        if held != self.state.lengths:
-            self.state.rollback(held)
+    def _rollback(self) -> None:
+        """Remove rejected drafts of the last round from the state."""
+        cached = [row.cached for row in self.rows]
+        if cached != self.state.lengths:
+            self.state.rollback(cached)

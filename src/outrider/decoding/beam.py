@@ -6,8 +6,8 @@ Each step ranks the best 2N continuations of a row's N beams, with E end tokens 
 Those among the first N that end become finished hypotheses; the best N that do not end are the next
 beams. A row stops when it holds N finished ones and its best open beam, were it to end now, would
 not displace the worst of them.
-These are the rules of `generate(num_beams=N)` in transformers with its default
-`early_stopping=False`, and the output is the same, token for token.
+The output equals, token for token, that of `generate(num_beams=N)` in transformers with its default
+`early_stopping=False`.
 """
 
 import math
@@ -26,7 +26,7 @@ from outrider.decoding.statistics import Statistics
 __all__ = ["BeamBatch"]
 
 Chain = tuple["Chain", int] | None
-"""A sequence as its prefix and its last token: beams with a common prefix share it."""
+"""A sequence as its prefix and its last token; beams share common prefixes."""
 
 
 class Candidate(NamedTuple):
@@ -38,7 +38,7 @@ class Candidate(NamedTuple):
 
 
 class Beam(NamedTuple):
-    """One open sequence; `parent` is the row of its group whose memory it continues."""
+    """One open sequence; `parent` is the row of its group whose cache it continues."""
 
     log_prob: float
     parent: int
@@ -57,22 +57,21 @@ class Search:
     finished: list[Hypothesis] = field(default_factory=list)
 
     def settle(self) -> None:
-        """Hand the row what was found; where it was stopped on the way, the best open beam too."""
-        found, stopped = self.finished, self.row.stopped
+        """Give the row its hypotheses; a stopped row also gets its best open beam."""
+        hypotheses, stopped = self.finished, self.row.stopped
         if stopped is not None:
             penalty = float(max(1, self.length)) ** self.row.config.length_penalty
-            found = found + [
-                Hypothesis(_unwind((one.prefix, one.token)), stopped, one.log_prob / penalty)
-                for one in self.beams[:1]
+            hypotheses = hypotheses + [
+                Hypothesis(_unwind((beam.prefix, beam.token)), stopped, beam.log_prob / penalty)
+                for beam in self.beams[:1]
             ]
-        self.row.best = found[: self.row.config.n_best]
+        self.row.best = hypotheses[: self.row.config.n_best]
 
 
 class BeamBatch:
-    """Rows with equally many beams, for which the same tokens are forbidden."""
+    """Rows with the same number of beams and the same forbidden tokens."""
 
     def __init__(self, backend: Backend, stats: Statistics, masked: Masked, *, beams: int) -> None:
-        """Keep so many `beams` of each row."""
         self.backend, self.stats, self.beams = backend, stats, beams
         self._mask = TokenMask(*masked)
         self._ranked = (1 + len(masked[1])) * beams
@@ -81,17 +80,17 @@ class BeamBatch:
 
     @property
     def rows(self) -> list[Row]:
-        """The rows that are still searched for."""
+        """The rows whose search is not over."""
         return [search.row for search in self._searches]
 
     def join(self, new: Sequence[Row]) -> None:
-        """Open rows, take their first step, and put their beams beside those that are there."""
+        """Open rows, run their first step, and add their beams to the state."""
         started = perf_counter()
         backend, searches = self.backend, [Search(row) for row in new]
-        room = [len(row.request.prompt) + row.limit for row in new]
-        state = backend.encode([row.request.source for row in new], capacity=room)
+        capacities = [len(row.request.prompt) + row.limit for row in new]
+        state = backend.encode([row.request.source for row in new], capacity=capacities)
         fed = [row.request.opening(backend) for row in new]
-        self._advance(searches, backend.extend(fed, state, self._ask([0] * len(new)), last=True))
+        self._advance(searches, backend.extend(fed, state, self._query([0] * len(new)), last=True))
         open_ = [n for n, search in enumerate(searches) if not search.row.done]
         if open_:
             if len(open_) < len(searches):
@@ -107,32 +106,32 @@ class BeamBatch:
         self.stats.seconds["plain"] += perf_counter() - started
 
     def step(self) -> None:
-        """Let every beam go on by one token."""
+        """Extend every beam by one token."""
         started = perf_counter()
-        self.tidy()
+        self.compact()
         if self._state is not None:
             searches = self._searches
-            tokens = [[one.token] for search in searches for one in search.beams]
+            tokens = [[beam.token] for search in searches for beam in search.beams]
             lengths = [search.length for search in searches for _ in search.beams]
-            best = self.backend.extend(tokens, self._state, self._ask(lengths))
+            best = self.backend.extend(tokens, self._state, self._query(lengths))
             self._advance(searches, best)
             self._follow()
         self.stats.seconds["plain"] += perf_counter() - started
 
-    def tidy(self) -> None:
-        """Let rows leave that were stopped."""
+    def compact(self) -> None:
+        """Remove rows that were stopped."""
         if any(search.row.done for search in self._searches):
             for search in self._searches:
                 if search.row.done:
                     search.settle()
-                search.beams = [one._replace(parent=n) for n, one in enumerate(search.beams)]
+                search.beams = [beam._replace(parent=n) for n, beam in enumerate(search.beams)]
             self._follow()
 
-    def _ask(self, produced: Sequence[int]) -> TopK:
+    def _query(self, produced: Sequence[int]) -> TopK:
         return TopK(self._ranked, self._mask.after(produced))
 
     def _advance(self, searches: list[Search], best: Best) -> None:
-        """Take a step in each search; the rows whose searches are over are done."""
+        """Advance each search by one step and settle those that are over."""
         for search, candidates in zip(searches, _rank(best, searches, self._ranked), strict=True):
             search.length += 1
             if search.row.config.force_eos and search.length >= search.row.limit:
@@ -142,14 +141,14 @@ class BeamBatch:
                 search.settle()
 
     def _follow(self) -> None:
-        """Give every beam its parent's memory, and drop the beams of searches that are over."""
+        """Give every beam its parent's cache, and drop the beams of finished searches."""
         beams, state = self.beams, self._state
         assert state is not None
         rows = [
-            n * beams + one.parent
+            n * beams + beam.parent
             for n, search in enumerate(self._searches)
             if not search.row.done
-            for one in search.beams
+            for beam in search.beams
         ]
         if not rows:
             self._searches, self._state = [], None
@@ -159,14 +158,14 @@ class BeamBatch:
 
 
 def _only_end(search: Search, eos: int) -> list[Candidate]:
-    """Leave a row at its last token nothing but a certain end token."""
-    open_ = [open_.log_prob for open_ in search.beams] or [0.0]
-    found = [Candidate(log_prob, parent, eos) for parent, log_prob in enumerate(open_)]
-    return sorted(found, key=lambda candidate: -candidate.log_prob)
+    """Return one candidate per beam: the end token with probability 1."""
+    open_ = [beam.log_prob for beam in search.beams] or [0.0]
+    candidates = [Candidate(log_prob, parent, eos) for parent, log_prob in enumerate(open_)]
+    return sorted(candidates, key=lambda candidate: -candidate.log_prob)
 
 
 def _rank(best: Best, live: list[Search], ranked: int) -> list[list[Candidate]]:
-    """Return the best continuations of each search, best first; sums are those of float32.
+    """Return the best continuations of each search, best first, summed in float32.
 
     The best `ranked` of all beams are among the best `ranked` of each.
     """
@@ -174,7 +173,7 @@ def _rank(best: Best, live: list[Search], ranked: int) -> list[list[Candidate]]:
     log_prob_BNR = np.array(best.log_probs, dtype=np.float32).reshape(len(live), -1, each)
     token_BX = np.array(best.tokens).reshape(len(live), -1)
     if live[0].beams:
-        so_far = [[open_.log_prob for open_ in search.beams] for search in live]
+        so_far = [[beam.log_prob for beam in search.beams] for search in live]
         log_prob_BNR = log_prob_BNR + np.array(so_far, dtype=np.float32)[:, :, None]
     log_prob_BX = log_prob_BNR.reshape(len(live), -1)
     order_BX = np.argsort(-log_prob_BX, axis=1, kind="stable")[:, :ranked]
@@ -203,13 +202,13 @@ def _step(search: Search, candidates: list[Candidate], beams: int, pad: int) -> 
             if rank < beams:
                 ended = token in ends
                 finish: Finish = "length" if at_limit and (config.force_eos or not ended) else "eos"
-                words = _unwind(prefix if ended else (prefix, token))
-                search.finished.append(Hypothesis(words, finish, log_prob / penalty))
+                tokens = _unwind(prefix if ended else (prefix, token))
+                search.finished.append(Hypothesis(tokens, finish, log_prob / penalty))
         elif len(grown) < beams:
             grown.append(Beam(log_prob, parent, token, prefix))
     search.finished.sort(key=_score, reverse=True)
     del search.finished[beams:]
-    # Settled once no open beam, were it to end now, would displace the worst of the finished.
+    # Done once no open beam, if it ended now, would displace the worst finished hypothesis.
     full = len(search.finished) == beams
     best_open = grown[0].log_prob / penalty if grown else -math.inf
     row.done = not grown or (full and best_open <= _score(search.finished[-1]))

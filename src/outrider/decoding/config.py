@@ -1,8 +1,7 @@
-"""How to decode: one frozen config for every mode and strategy.
+"""Decode options of every mode and strategy.
 
-A setting that belongs to another mode or strategy is refused rather than ignored. If `mode` or
-`strategy` is left out, the settings given decide it: `beams: 5` alone means beam search, and
-`gamma: 0.25` alone means tandem.
+An option of another mode or strategy is refused. If `mode` or `strategy` is left out, the given
+options determine it: `beams: 5` alone means beam search, and `gamma: 0.25` alone means tandem.
 """
 
 from typing import Any, Literal
@@ -103,7 +102,7 @@ class DecodeConfig(Config):
     suppress: tuple[int, ...] = ()
     """Token ids that are never produced."""
     force_eos: bool = False
-    """The last token a row may have is the end token, as Marian's generation configs ask."""
+    """The last token a row may have is the end token, as Marian's generation configs query."""
 
     gamma: float = _bounded("gamma", 0.0)
     """Trust in the drafter: a token is judged by (1 - gamma) p + gamma q, with p the model's and q

@@ -1,15 +1,15 @@
-"""Whether to draft and how many tokens, learned while decoding.
+"""Chooses whether to draft and how many tokens, from the times of earlier rounds.
 
     tokens of a row in a round of k drafts = 1 + sum_{i <= k} a_1 ... a_i
     k = argmax (tokens of a row) / (seconds of the round) * (1 + OPTIMISM / sqrt(n_k))
 
 a_i is the chance that draft i is accepted if all before it are. Seconds and chances are means in
-which a round loses weight with every later one; n_k is the weight of the rounds of k drafts. So a
-length that was not used for long is tried again, the more seldom the slower it was (discounted
-upper confidence bounds, Garivier and Moulines, 2011, arXiv:0805.3415). Nothing is measured before
-the first sentence: plain steps and short blocks take turns at its beginning.
+which older rounds weigh less; n_k is the weight of the rounds of k drafts. A length that was not
+used for long is therefore tried again, less often the slower it was (discounted upper confidence
+bounds, Garivier and Moulines, 2011, arXiv:0805.3415). Nothing is measured before the first
+sentence: its first rounds alternate between plain steps and short blocks.
 
-The caller asks only where every answer gives the same text (`tandem.may_choose`).
+Used only where every choice gives the same text (`tandem.is_adaptive`).
 """
 
 import math
@@ -21,36 +21,36 @@ from typing import NamedTuple
 
 __all__ = ["Controller", "Plan"]
 
-LENGTHS = (2, 4, 8)
-"""Block lengths to choose from."""
-START = 4
+BLOCK_LENGTHS = (2, 4, 8)
+"""Candidate block lengths."""
+FIRST_BLOCK = 4
 """Length of the first blocks."""
-TRIED = 2
-"""Plain steps and first blocks that take turns at the beginning; the first prepares kernels."""
-YOUNG = 3
-"""Up to so many steps the least time counts: first uses and other programs only add time."""
-CLIP = 1.25
-"""A step counts for at most so many times the mean, so that a pause of the machine is forgotten."""
-KEPT = 1 - 1 / 256
-"""Weight that a step keeps after one more."""
+MIN_TRIALS = 2
+"""Plain steps and first blocks measured before a choice is made; the first prepares kernels."""
+WARMUP = 3
+"""Steps of which the minimum time counts, because first uses and other programs only add time."""
+OUTLIER = 1.25
+"""Times are clipped at this multiple of the mean, so that pauses of the machine do not count."""
+DECAY = 1 - 1 / 256
+"""Factor on the weight of a step for each later step."""
 OPTIMISM = 0.25
-"""How much faster something that was seen once may be."""
-ROUNDS = 8
-"""Rounds after which a length that is well known is chosen anew."""
-LEAST_WEIGHT = 0.02
-"""Weight below which a length is as good as unknown."""
+"""Exploration bonus of a length with weight 1."""
+PLAN_ROUNDS = 8
+"""Most rounds between two choices."""
+MIN_WEIGHT = 0.02
+"""Lower bound of the weight in the exploration bonus."""
 PRIOR, PRIOR_WEIGHT = 0.6, 1.0
-"""Chance of a draft before any was seen, and the number of drafts that this counts for."""
+"""Prior acceptance chance of a draft, and its weight in drafts."""
 
 
 class Plan(NamedTuple):
-    """What a round does."""
+    """The plan of a round."""
 
     tokens: int
-    """How many to draft; 0 for a plain step."""
+    """Drafts per row; 0 for a plain step."""
     min_survival: float = 0.0
-    """Chance of being accepted that a draft needs to be worth verifying: with a lower one it brings
-    fewer tokens in the time that it takes than a round does."""
+    """Least chance of acceptance of a draft that is verified: a less likely one brings fewer tokens
+    per second than the round."""
 
 
 class _Step:
@@ -62,105 +62,105 @@ class _Step:
         self.seconds = math.inf
         self.drafting = self.checked = 0.0
 
-    def see(self, at: int, seconds: float, drafting: float = 0.0, checked: float = 0.0) -> None:
-        """Learn from step number `at` of this size."""
-        seconds = max(seconds, 1e-9)  # a coarse clock may not move
-        self.weight = self.weighs(at) + 1
+    def observe(self, at: int, seconds: float, drafting: float = 0.0, checked: float = 0.0) -> None:
+        """Record step number `at` of this size."""
+        seconds = max(seconds, 1e-9)  # a coarse clock may not advance
+        self.weight = self.weight_at(at) + 1
         self.count, self.at = self.count + 1, at
-        if self.count <= YOUNG:
+        if self.count <= WARMUP:
             if seconds <= self.seconds:
                 self.seconds, self.drafting, self.checked = seconds, drafting, checked
             return
-        most, rate = CLIP * self.seconds, 1 / self.weight
+        most, rate = OUTLIER * self.seconds, 1 / self.weight
         self.seconds += rate * (min(seconds, most) - self.seconds)
         self.drafting += rate * (min(drafting, most) - self.drafting)
         self.checked += rate * (checked - self.checked)
 
-    def weighs(self, at: int) -> float:
-        return self.weight * KEPT ** (at - self.at)
+    def weight_at(self, at: int) -> float:
+        return self.weight * DECAY ** (at - self.at)
 
     def optimism(self, at: int) -> float:
-        weight = max(LEAST_WEIGHT, self.weighs(at)) if self.count else 1.0
+        weight = max(MIN_WEIGHT, self.weight_at(at)) if self.count else 1.0
         return 1 + OPTIMISM / math.sqrt(weight)
 
 
 class _Size:
-    """What is known of steps with like numbers of rows."""
+    """Measurements of steps with similar numbers of rows."""
 
     def __init__(self, lengths: Sequence[int]) -> None:
         self.steps = 0
         self.blocks = {k: _Step() for k in (0, *lengths)}
-        """Steps of rows that were opened for drafting, by the number of drafts."""
+        """Steps of rows opened for drafting, by the number of drafts."""
         self.plain = _Step()
-        """Steps of rows that were opened without a drafter."""
+        """Steps of rows opened without a drafter."""
         self.plan, self.left = Plan(0), 0
-        """What is done, and in how many rounds more."""
+        """The current plan, and the rounds until the next choice."""
 
 
 class Controller:
-    """Observes the steps of one model on one machine, and chooses the next ones."""
+    """Observes the steps of one model on one machine and plans the next ones."""
 
     def __init__(self, longest: int, *, clock: Callable[[], float] = perf_counter) -> None:
-        """Choose among blocks of at most `longest` tokens; `clock` tells the loops the time."""
+        """Choose among blocks of at most `longest` tokens; decoding loops time with `clock`."""
         self.clock = clock
-        self.longest = min(longest, LENGTHS[-1])
-        self._lengths = sorted({*(k for k in LENGTHS if k < longest), self.longest})
-        self._start = min(START, longest)
+        self.longest = min(longest, BLOCK_LENGTHS[-1])
+        self._lengths = sorted({*(k for k in BLOCK_LENGTHS if k < longest), self.longest})
+        self._start = min(FIRST_BLOCK, longest)
         self._accepted = [0.0] * self.longest
         self._judged = [0.0] * self.longest
-        self._steps = self._faded = 0
+        self._steps = self._discounted = 0
         self._sizes: dict[int, _Size] = {}
 
     def drafts(self, rows: int) -> bool:
-        """Whether rows that come now are opened for drafting: the first, but not the second."""
+        """Whether new rows are opened for drafting. The first are, the second are not."""
         size = self._size(rows)
-        if size.plain.count < TRIED or not self._known(size):
+        if size.plain.count < MIN_TRIALS or not self._known(size):
             return not self._known(size)
         k, speed = self._best(size)
         return k > 0 and speed * size.plain.seconds > size.plain.optimism(size.steps)
 
     def plan(self, rows: int) -> Plan:
-        """Return what the next round does, for rows that were opened for drafting."""
+        """Return the plan of the next round of rows opened for drafting."""
         size = self._size(rows)
         if not size.left:
             size.plan, size.left = self._plan(size)
         size.left -= 1
         return size.plan
 
-    def see_plain(self, rows: int, steps: int, seconds: float) -> None:
-        """Learn from steps of one token of rows that were opened without a drafter."""
+    def observe_plain(self, rows: int, steps: int, seconds: float) -> None:
+        """Record steps of one token of rows opened without a drafter."""
         size = self._size(rows)
         size.steps += steps
         self._steps += steps
-        size.plain.see(size.steps, seconds / steps)
+        size.plain.observe(size.steps, seconds / steps)
 
-    def see(
+    def observe(
         self, rows: int, tokens: int, seconds: float, *, drafting: float = 0.0, checked: float = 0.0
     ) -> None:
-        """Learn from a round that drafted `tokens` for each row and verified `checked` of them.
+        """Record a round that drafted `tokens` for each row and verified `checked` of them.
 
-        `seconds` is all of it, `drafting` the part before verification.
+        `seconds` is the whole round, `drafting` the part before verification.
         """
         size = self._size(rows)
         size.steps += 1
         self._steps += 1
         if tokens in size.blocks:
-            size.blocks[tokens].see(size.steps, seconds, drafting, checked)
+            size.blocks[tokens].observe(size.steps, seconds, drafting, checked)
 
-    def see_draft(self, tokens: int, accepted: int) -> None:
-        """Learn from one row that `accepted` of its drafts hold; those not verified do not."""
-        self._fade()
+    def observe_draft(self, tokens: int, accepted: int) -> None:
+        """Record that `accepted` drafts of one row were accepted; unverified ones count as not."""
+        self._discount()
         for place in range(min(accepted + 1, tokens)):
             self._judged[place] += 1
             self._accepted[place] += place < accepted
 
-    def _fade(self) -> None:
-        """Let drafts of before lose weight, so that chances return to what they were at first."""
-        if self._steps > self._faded:
-            kept = KEPT ** (self._steps - self._faded)
-            self._accepted = [kept * one for one in self._accepted]
-            self._judged = [kept * one for one in self._judged]
-            self._faded = self._steps
+    def _discount(self) -> None:
+        """Reduce the weight of earlier drafts, so that chances drift back to the prior."""
+        if self._steps > self._discounted:
+            kept = DECAY ** (self._steps - self._discounted)
+            self._accepted = [kept * weight for weight in self._accepted]
+            self._judged = [kept * weight for weight in self._judged]
+            self._discounted = self._steps
 
     def _size(self, rows: int) -> _Size:
         key = rows.bit_length()
@@ -169,28 +169,28 @@ class Controller:
         return self._sizes[key]
 
     def _known(self, size: _Size) -> bool:
-        return min(size.blocks[0].count, size.blocks[self._start].count) >= TRIED
+        return min(size.blocks[0].count, size.blocks[self._start].count) >= MIN_TRIALS
 
     def _plan(self, size: _Size) -> tuple[Plan, int]:
-        """Return what is done next, and in how many rounds."""
+        """Return the next plan and its number of rounds."""
         if not self._known(size):
             block = size.blocks[0].count > size.blocks[self._start].count
             return Plan(self._start if block else 0), 1
         k, speed = self._best(size)
         step = size.blocks[k]
-        survival = self._one_more(size) * speed / step.optimism(size.steps)
-        return Plan(k, survival), min(ROUNDS, max(TRIED, int(step.weighs(size.steps))))
+        survival = self._draft_seconds(size) * speed / step.optimism(size.steps)
+        return Plan(k, survival), min(PLAN_ROUNDS, max(MIN_TRIALS, int(step.weight_at(size.steps))))
 
     def _best(self, size: _Size) -> tuple[int, float]:
-        """Return the best length, and the tokens of a row in a second that it may bring."""
-        self._fade()
+        """Return the best length and its optimistic tokens per second of a row."""
+        self._discount()
         chances = [
             (accepted + PRIOR * PRIOR_WEIGHT) / (judged + PRIOR_WEIGHT)
             for accepted, judged in zip(self._accepted, self._judged, strict=True)
         ]
         tokens = [*accumulate(accumulate(chances, mul), initial=1.0)]
         speed = {
-            k: tokens[k] / self._foresee(size, k) * step.optimism(size.steps)
+            k: tokens[k] / self._seconds(size, k) * step.optimism(size.steps)
             for k, step in size.blocks.items()
             if step.count or self._is_near(size, k)
         }
@@ -198,22 +198,22 @@ class Controller:
         return best, speed[best]
 
     def _is_near(self, size: _Size, k: int) -> bool:
-        """Whether the next length below or above was seen."""
+        """Whether the next length below or above was measured."""
         place = self._lengths.index(k)
         near = [*self._lengths[max(0, place - 1) : place], *self._lengths[place + 1 : place + 2]]
         return any(size.blocks[n].count for n in near)
 
-    def _foresee(self, size: _Size, k: int) -> float:
-        """Return the seconds of a round; those of a length not seen follow from the nearest."""
+    def _seconds(self, size: _Size, k: int) -> float:
+        """Return the seconds of a round, extrapolated for a length that was not measured."""
         if size.blocks[k].count:
             return size.blocks[k].seconds
         near = min((n for n in self._lengths if size.blocks[n].count), key=lambda n: abs(n - k))
         seconds = size.blocks[near].seconds
-        return max(seconds / 2, seconds + (k - near) * self._one_more(size))
+        return max(seconds / 2, seconds + (k - near) * self._draft_seconds(size))
 
-    def _one_more(self, size: _Size) -> float:
-        """Return the seconds of one verified draft more for each row."""
-        block = max((size.blocks[k] for k in self._lengths), key=lambda one: one.count)
+    def _draft_seconds(self, size: _Size) -> float:
+        """Return the seconds that one more verified draft for each row takes."""
+        block = max((size.blocks[k] for k in self._lengths), key=lambda step: step.count)
         if not block.checked:
             return 0.0
         return max(0.0, block.seconds - block.drafting - size.blocks[0].seconds) / block.checked

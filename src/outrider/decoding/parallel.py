@@ -1,34 +1,25 @@
-"""Parallel generation: the whole text at once, then as many further passes as are asked for.
+"""Parallel generation: a whole text in one pass, then `iterations` refinement passes.
 
-    ctc        every slot of the CTC decoder says a token or a blank
-    drafter    one block over the whole text, all of it masked; the text ends at its end token
+    CtcWriter           every slot of the CTC decoder yields a token or a blank
+    BlockWriter         the drafter fills one fully masked block; the text ends at its end token
+    ContinuationBatch   a language model's drafter writes block after block, unverified; the model
+                        only reads each block, so that the next one continues from it
 
-A language model has no source that would say how long its text is: see `continuation.py`.
-Several candidates, the likeliest text and others drawn from the slots, are scored by one pass of
-the model, and the best is taken. See `writer.py` for the passes, `rescore.py` for the score.
+Several candidates, the likeliest text and others sampled from the slots, are scored in one pass of
+the model, and the best is returned:
 
-Who writes a whole text at once: the CTC decoder over its slots, or the drafter over one block.
+    score(y) = mean_t log p(y_t | y_<t, x)          the end token counts
 
-Both can look again (mask-predict, Ghazvininejad et al., 2019, arXiv:1904.09324): before pass i of n
-the share i / n of the slots, those that were surest so far, are known; the others are asked again.
-The training of a CTC decoder reveals few slots to it, and fewer the better it gets (GLAT): where
-half of them are known it drops words. So for it that share is `MOST_KNOWN` (1 - i / n). Each row is
-refined by itself, and what it draws comes from its own seed.
-
-Parallel continuation: a language model's drafter writes block after block, and nobody checks.
-
-A round fills one block at once, asks its less certain places again if that is wanted (`writer.py`),
-and lets the model take the block in, which says nothing to it: it only reads, so that the next
-block goes on from there. At gamma 0 tandem decoding keeps of such a block what the model would have
-said; here all of it stands.
-
-Which of several texts the model finds likeliest, in one pass over all of them.
-
-score(y) = mean_t log p(y_t | y_<t, x)          the end token counts
+Refinement is mask-predict (Ghazvininejad et al., 2019, arXiv:1904.09324): before pass i of n the
+share i / n of the slots, those with the highest probability, is known; the others are predicted
+again. The training of a CTC decoder reveals few slots, and fewer the better it gets (GLAT); with
+half of them known it drops words. Its share is therefore `MOST_KNOWN` (1 - i / n). Rows are refined
+independently and sample from their own seeds.
 """
 
 import math
 from collections.abc import Sequence
+from dataclasses import replace
 from itertools import groupby
 from time import perf_counter
 from typing import Literal, NamedTuple, Self
@@ -58,9 +49,9 @@ __all__ = [
 ]
 
 MOST_KNOWN = 0.15
-"""Most of its slots that a CTC decoder is told: about as many as its training reveals."""
+"""Largest share of known slots of a CTC decoder: about what its training reveals."""
 SLOTS_PER_TOKEN, SPARE_SLOTS = 1.5, 4
-"""Length of the drafter's block: so much for each token of the source, and so much more."""
+"""Length of the drafter's block: slots per source token, plus a constant."""
 
 Tokens = NDArray[np.int64]
 Probs = NDArray[np.float64]
@@ -72,19 +63,19 @@ class Text(NamedTuple):
     tokens: list[int]
     """Without the end token."""
     ended: bool
-    """Whether it ended, or its slots were too few."""
+    """Whether it ended; otherwise its slots were too few."""
 
 
 class Writer:
-    """Fills the slots of a batch, again and again if asked to."""
+    """Fills the slots of a batch and refines them."""
 
     state: State
     slots: list[int]
     """Slots of each row."""
     tokens_BU: Tokens
-    """What each slot says."""
+    """The token of each slot."""
     prob_BU: Probs
-    """How likely it found that when it was last asked."""
+    """Its probability when it was last predicted."""
 
     def __init__(
         self,
@@ -95,12 +86,12 @@ class Writer:
         *,
         scored: bool,
     ) -> None:
-        """Read the sources; where texts will be `scored` the state has room for `limits` tokens."""
+        """Encode the sources; if texts will be `scored`, with capacity for `limits` tokens."""
         self.backend, self.requests, self.config = backend, requests, config
         self._open([request.source for request in requests], limits, scored)
 
     def refine(self) -> None:
-        """Fill all slots, then ask the less certain ones again."""
+        """Fill all slots, then predict the less certain ones again."""
         passes = self.config.iterations + 1
         self.tokens_BU, self.prob_BU = self._fill(None, last=passes == 1)
         for count in range(1, passes):
@@ -111,19 +102,19 @@ class Writer:
             self.prob_BU = np.where(known_BU >= 0, self.prob_BU, prob_BU)
 
     def texts(self) -> list[list[Text]]:
-        """Return the candidates of each request, what the slots say first."""
+        """Return the candidates of each request, the likeliest path first."""
         raise NotImplementedError
 
     def _open(self, sources: list[Sequence[int]], limits: Sequence[int], scored: bool) -> None:
-        """Read the sources."""
+        """Encode the sources."""
         raise NotImplementedError
 
     def _fill(self, known_BU: Tokens | None, *, last: bool) -> tuple[Tokens, Probs]:
-        """Run one pass: the likeliest token of every slot, and its probability."""
+        """Run one pass and return the likeliest token of every slot and its probability."""
         raise NotImplementedError
 
     def _used(self) -> list[int]:
-        """Count the slots of each row that its text is made of."""
+        """Count the slots of each row that its text uses."""
         raise NotImplementedError
 
     def _share(self, count: int, passes: int) -> float:
@@ -131,20 +122,20 @@ class Writer:
         return count / passes
 
     def _uniform(self) -> list[list[list[float]]]:
-        """Draw numbers for all candidates but the first, [B, N - 1, U], each row its own."""
-        others, most = self.config.candidates - 1, max(self.slots)
-        found = []
+        """Draw numbers for all candidates but the first, [B, N - 1, U], from each row's seed."""
+        others, width = self.config.candidates - 1, max(self.slots)
+        uniform = []
         for request, count in zip(self.requests, self.slots, strict=True):
             drawn = Stream(row_seed(request, self.config)).draw(others, count)
-            found.append([[*numbers, *[0.0] * (most - count)] for numbers in drawn])
-        return found
+            uniform.append([[*numbers, *[0.0] * (width - count)] for numbers in drawn])
+        return uniform
 
 
 class CtcWriter(Writer):
-    """Reads texts off the slots of the CTC decoder."""
+    """Collapses the slots of the CTC decoder into texts."""
 
     def texts(self) -> list[list[Text]]:
-        """Collapse the best path and those drawn beside it."""
+        """Collapse the best path and the sampled ones."""
         return [
             [Text(collapse(path[:count], blank=self.backend.pad), True) for path in (best, *drawn)]
             for best, drawn, count in zip(
@@ -158,23 +149,23 @@ class CtcWriter(Writer):
         self.slots = [self.filler.per_token * len(source) for source in sources]
         capacity = max(limits) if scored else 0
         self.state = self.backend.encode(sources, capacity=capacity, parallel=True)
-        # The blank is no token of a text, and a text ends with its slots.
+        # The blank is allowed, end tokens are not: a text ends with its slots.
         forbidden = {*self.config.suppress, *self.backend.ends} - {self.backend.pad}
         self.forbidden = Forbidden(tuple(sorted(forbidden)))
         self.drawn: list[list[list[int]]] = [[] for _ in sources]
 
     def _fill(self, known_BU: Tokens | None, *, last: bool) -> tuple[Tokens, Probs]:
         uniform = self._uniform() if last and self.config.candidates > 1 else None
-        ask = Path(self.forbidden, self.config.iterations > 0, uniform)
+        query = Path(self.forbidden, self.config.iterations > 0, uniform)
         known = None if known_BU is None else known_BU.tolist()
-        found = self.filler.fill(self.state, ask, known)
+        paths = self.filler.fill(self.state, query, known)
         if uniform is not None:
-            drawn_BNU = np.array(found.drawn)
-            if known_BU is not None:  # slots that are known stand
+            drawn_BNU = np.array(paths.drawn)
+            if known_BU is not None:
                 drawn_BNU = np.where(known_BU[:, None] >= 0, known_BU[:, None], drawn_BNU)
             self.drawn = drawn_BNU.tolist()
-        tokens_BU = np.array(found.tokens)
-        prob_BU = np.array(found.prob) if found.prob else np.zeros(tokens_BU.shape)
+        tokens_BU = np.array(paths.tokens)
+        prob_BU = np.array(paths.prob) if paths.prob else np.zeros(tokens_BU.shape)
         return tokens_BU, prob_BU
 
     def _used(self) -> list[int]:
@@ -185,7 +176,7 @@ class CtcWriter(Writer):
 
 
 class BlockWriter(Writer):
-    """Lets the drafter fill one block, as long as the text may be."""
+    """Fills one block with the drafter, as long as the text may be."""
 
     @classmethod
     def beyond(
@@ -196,7 +187,7 @@ class BlockWriter(Writer):
         newest: Sequence[int],
         slots: Sequence[int],
     ) -> Self:
-        """Return one that goes on from the `newest` token of each row of a state."""
+        """Return a writer that continues after the `newest` token of each row of a state."""
         assert backend.drafts is not None
         writer = cls.__new__(cls)
         writer.backend, writer.config, writer.drafts = backend, config, backend.drafts
@@ -204,18 +195,18 @@ class BlockWriter(Writer):
         return writer
 
     def texts(self) -> list[list[Text]]:
-        """Read the likeliest block and those drawn beside it up to their end tokens."""
+        """Cut the likeliest block and the sampled ones at their end tokens."""
         blocks = [[best] for best in self.tokens_BU.tolist()]
         if self.config.candidates > 1:
             for row, drawn in zip(blocks, self._draw(self.config.candidates), strict=True):
                 row += drawn
         rows = zip(blocks, self.slots, strict=True)
-        return [[self._read(tokens[:slots]) for tokens in found] for found, slots in rows]
+        return [[self._read(tokens[:slots]) for tokens in blocks] for blocks, slots in rows]
 
     def _open(self, sources: list[Sequence[int]], limits: Sequence[int], scored: bool) -> None:
         assert self.backend.drafts is not None
         self.drafts = self.backend.drafts
-        # A place depends on those before it only, so a longer neighbour does not change a row.
+        # A position depends only on those before it, so padding to the longest row changes nothing.
         self.slots = [
             min(
                 limit,
@@ -235,14 +226,14 @@ class BlockWriter(Writer):
         return np.array(tokens), np.array(prob)
 
     def _used(self) -> list[int]:
-        """A text is made of everything up to its end token, that one included."""
+        """Count the slots up to the end token, inclusive."""
         rows = zip(self.tokens_BU.tolist(), self.slots, strict=True)
         return [min(up_to_end(tokens, self.backend.ends), slots) for tokens, slots in rows]
 
     def _draw(self, candidates: int) -> list[list[list[int]]]:
-        """Draw blocks from the drafter; the rows are repeated for all candidates."""
+        """Sample blocks from the drafter; rows are repeated for all candidates."""
         self.state = self.state.repeat_rows(candidates)
-        likeliest = [0.0] * max(self.slots)  # the first candidate is written already
+        likeliest = [0.0] * max(self.slots)  # unused: the first candidate exists already
         uniform = [numbers for row in self._uniform() for numbers in (likeliest, *row)]
         newest = [token for token in self.newest for _ in range(candidates)]
         counts = [max(self.slots)] * len(newest)
@@ -253,17 +244,17 @@ class BlockWriter(Writer):
         forbidden = {*self.config.suppress, self.backend.pad}
         tokens = tokens[: up_to_end(tokens, self.backend.ends)]
         ended = tokens[-1] in self.backend.ends
-        words = tokens[:-1] if ended else tokens
-        return Text([token for token in words if token not in forbidden], ended)
+        kept = tokens[:-1] if ended else tokens
+        return Text([token for token in kept if token not in forbidden], ended)
 
 
 def collapse(path: Sequence[int], *, blank: int) -> list[int]:
-    """Read the slots of a CTC decoder as a text: merge equal neighbours, drop blanks."""
+    """Turn a CTC path into tokens: merge equal neighbours, drop blanks."""
     return [token for token, _ in groupby(path) if token != blank]
 
 
 def _surest(tokens_BU: Tokens, prob_BU: Probs, used: Sequence[int], share: float) -> Tokens:
-    """Keep a share of each row's used slots, the likeliest; -1 elsewhere."""
+    """Keep the likeliest share of each row's used slots; -1 elsewhere."""
     used_B1 = np.array(used)[:, None]
     prob_BU = np.where(np.arange(tokens_BU.shape[1]) >= used_B1, -1.0, prob_BU)
     rank_BU = np.argsort(np.argsort(-prob_BU, axis=1, kind="stable"), axis=1)
@@ -271,7 +262,7 @@ def _surest(tokens_BU: Tokens, prob_BU: Probs, used: Sequence[int], share: float
 
 
 class ContinuationBatch(Batch):
-    """Rows of one config whose texts grow by whole blocks."""
+    """Rows of one config that grow by whole blocks."""
 
     drafting = True
 
@@ -283,75 +274,75 @@ class ContinuationBatch(Batch):
     def _round(self) -> None:
         started, seconds = perf_counter(), self.stats.seconds
         rows = self.rows
-        self._forget()
-        newest = [row.newest for row in rows]
+        self._rollback()
+        newest = [row.last for row in rows]
         blocks = self._write(newest)
         drafted = perf_counter()
-        said = []
+        added = []
         for row, block in zip(rows, blocks, strict=True):
             before = len(row.tokens)
             if not row.done:
-                count = row.take(block, len(block), None)
+                count = row.accept(block, len(block), None)
                 self.stats.count(row.rounds[-1], count)
-            said.append(row.tokens[before:])
-        self._read(newest, said)
+            added.append(row.tokens[before:])
+        self._read(newest, added)
         seconds["draft"] += drafted - started
         seconds["verify"] += perf_counter() - drafted
 
     def _write(self, newest: list[int]) -> list[list[int]]:
-        """Fill a block for every row that is not done: as much of it as may be said."""
-        slots = [0 if row.done else min(self.block, row.room) for row in self.rows]
-        if self.backend.max_length is not None:  # the longest row must be able to count them
-            most = self.backend.max_length - max(row.held for row in self.rows) - 1
-            slots = [min(count, max(most, 1)) for count in slots]
+        """Fill a block for every row that is not done, up to its limit."""
+        slots = [0 if row.done else min(self.block, row.remaining) for row in self.rows]
+        if self.backend.max_length is not None:  # the longest row needs positions for the block
+            positions = self.backend.max_length - max(row.cached for row in self.rows) - 1
+            slots = [min(count, max(positions, 1)) for count in slots]
         writer = BlockWriter.beyond(self.backend, self.config, self.state, newest, slots)
         writer.refine()
         forbidden = {*self.config.suppress, self.backend.pad}
         blocks = []
         for tokens, count in zip(writer.tokens_BU.tolist(), slots, strict=True):
             allowed = [token for token in tokens[:count] if token not in forbidden]
-            # A block of nothing that may be said ends a text: there is nothing to go on from.
+            # A block without an allowed token ends the text: no token is left to continue from.
             blocks.append(allowed or [self.backend.eos])
         return blocks
 
-    def _read(self, newest: Sequence[int], said: list[list[int]]) -> None:
-        """Let the model take in what was said, all but the newest token of each row."""
-        fed = [[last, *tokens][: len(tokens)] for last, tokens in zip(newest, said, strict=True)]
+    def _read(self, newest: Sequence[int], added: list[list[int]]) -> None:
+        """Feed the model the added tokens, except the last of each row."""
+        fed = [[last, *tokens][: len(tokens)] for last, tokens in zip(newest, added, strict=True)]
         if not self.config.scores:
             if not all(row.done for row in self.rows):
                 self.backend.extend(fed, self.state, Nothing(), last=True)
             return
-        longest = max(map(len, said))
-        padded = [[*tokens, *[self.backend.pad] * (longest - len(tokens))] for tokens in said]
-        found = self.backend.extend(fed, self.state, LogProbs(padded, self.backend.ends))
-        for row, scores, tokens in zip(self.rows, found, said, strict=True):
+        longest = max(map(len, added))
+        padded = [[*tokens, *[self.backend.pad] * (longest - len(tokens))] for tokens in added]
+        log_probs = self.backend.extend(fed, self.state, LogProbs(padded, self.backend.ends))
+        for row, scores, tokens in zip(self.rows, log_probs, added, strict=True):
             row.log_probs += scores[: len(tokens)]
 
 
 def rescore(
-    backend: Backend, state: State, found: list[list[Hypothesis]]
+    backend: Backend, state: State, texts: list[list[Hypothesis]]
 ) -> list[list[Hypothesis]]:
-    """Give every text its score and sort those of a row, best first; rows have equally many.
+    """Score the texts of each row and sort them, best first; rows have equally many.
 
     Nothing has been fed to `state` yet; its rows may have been repeated for all texts already.
     """
-    candidates = len(found[0])
-    if candidates > 1 and len(state.lengths) == len(found):
+    candidates = len(texts[0])
+    if candidates > 1 and len(state.lengths) == len(texts):
         state = state.repeat_rows(candidates)
-    scores = iter(_scores(backend, state, [one for row in found for one in row]))
-    rated = [[Hypothesis(one.tokens, one.finish, next(scores)) for one in row] for row in found]
-    return [sorted(row, key=_score, reverse=True) for row in rated]
+    scores = iter(_scores(backend, state, [text for row in texts for text in row]))
+    scored = [[replace(text, score=next(scores)) for text in row] for row in texts]
+    return [sorted(row, key=_score, reverse=True) for row in scored]
 
 
 def _scores(backend: Backend, state: State, texts: list[Hypothesis]) -> list[float]:
-    said = [[*text.tokens, *[backend.eos] * (text.finish == "eos")] for text in texts]
-    fed = [[backend.start, *tokens][: max(1, len(tokens))] for tokens in said]
+    rows = [[*text.tokens, *[backend.eos] * (text.finish == "eos")] for text in texts]
+    fed = [[backend.start, *tokens][: max(1, len(tokens))] for tokens in rows]
     longest = max(map(len, fed))
-    padded = [[*tokens, *[backend.pad] * (longest - len(tokens))] for tokens in said]
-    found = backend.extend(fed, state, LogProbs(padded, backend.ends))
+    padded = [[*tokens, *[backend.pad] * (longest - len(tokens))] for tokens in rows]
+    log_probs = backend.extend(fed, state, LogProbs(padded, backend.ends))
     return [
         math.fsum(row[: len(tokens)]) / max(1, len(tokens))
-        for row, tokens in zip(found, said, strict=True)
+        for row, tokens in zip(log_probs, rows, strict=True)
     ]
 
 
@@ -361,43 +352,43 @@ def _score(text: Hypothesis) -> float:
 
 
 class ParallelBatch:
-    """Rows of one config, whose whole texts are written in the round after they came."""
+    """Rows of one config, each written whole in the round after it joined."""
 
     def __init__(self, backend: Backend, stats: Statistics, config: DecodeSettings) -> None:
         self.backend, self.stats, self.config = backend, stats, config
         self.rows: list[Row] = []
 
     def join(self, new: Sequence[Row]) -> None:
-        """Take rows in; nothing is done yet."""
+        """Add rows; they are decoded by the next step."""
         self.rows += new
 
-    def tidy(self) -> None:
-        """Let rows leave that were stopped."""
+    def compact(self) -> None:
+        """Remove rows that were stopped."""
         self.rows = [row for row in self.rows if not row.done]
 
     def step(self) -> None:
-        """Write the texts of all rows; they have a score where the model was asked."""
-        self.tidy()
+        """Write the texts of all rows."""
+        self.compact()
         if not self.rows:
             return
         backend, config, rows, stats = self.backend, self.config, self.rows, self.stats
-        watch = _Watch()
+        watch = _Watch(stats)
         scored = config.candidates > 1 or config.scores
         kind: type[Writer] = CtcWriter if _uses_ctc(backend, config) else BlockWriter
         limits = [row.limit for row in rows]
         writer = kind(backend, [row.request for row in rows], config, limits, scored=scored)
-        watch.lap(stats, "encode")
+        watch.lap("encode")
         writer.refine()
-        watch.lap(stats, "draft")
-        found = [
+        watch.lap("draft")
+        candidates = [
             [_finish(text, row) for text in texts]
             for texts, row in zip(writer.texts(), rows, strict=True)
         ]
-        watch.lap(stats, "loop")
+        watch.lap("loop")
         if scored:
-            found = rescore(backend, writer.state, found)
-            watch.lap(stats, "verify")
-        for row, (best, *_) in zip(rows, found, strict=True):
+            candidates = rescore(backend, writer.state, candidates)
+            watch.lap("verify")
+        for row, (best, *_) in zip(rows, candidates, strict=True):
             stats.rounds += 1 + config.iterations
             stats.tokens += len(best.tokens) + (best.finish == "eos")
             row.best, row.done = [best], True
@@ -405,36 +396,35 @@ class ParallelBatch:
 
 
 class _Watch:
-    """Books the time between two laps."""
+    """Adds the time between two laps to the statistics."""
 
-    def __init__(self) -> None:
-        self._since = perf_counter()
+    def __init__(self, stats: Statistics) -> None:
+        self._stats, self._since = stats, perf_counter()
 
-    def lap(self, stats: Statistics, part: str) -> None:
+    def lap(self, part: str) -> None:
         now = perf_counter()
-        stats.seconds[part] += now - self._since
+        self._stats.seconds[part] += now - self._since
         self._since = now
 
 
 def check_parallel(backend: Backend, request: Request, config: DecodeSettings) -> None:
-    """Refuse what cannot be written all at once."""
+    """Check that mode parallel can serve a request."""
     if config.min_new_tokens:
-        message = "mode parallel cannot hold an end token back; leave it out or use mode ar"
+        message = "mode parallel cannot delay the end token; leave it out or use mode ar"
         raise ConfigError("min_new_tokens", message)
     if not request.source:
         _check_continuation(backend, config)
     elif request.prompt or request.start is not None:
-        raise InputError("mode parallel writes whole texts, it continues no prompt; use mode ar")
+        raise InputError("mode parallel does not continue a target prompt; use mode ar")
     _uses_ctc(backend, config)
 
 
 def _check_continuation(backend: Backend, config: DecodeSettings) -> None:
-    """Refuse what a language model cannot write block by block."""
     if config.candidates > 1:
-        message = "mode parallel continues a prompt in one way; leave it out or use mode ar"
+        message = "mode parallel writes one continuation of a prompt; leave it out or use mode ar"
         raise ConfigError("candidates", message)
     if config.decoder == "ctc":
-        raise ModelError("decoder ctc: a language model has no source for it to read")
+        raise ModelError("decoder ctc: a language model has no source to read")
 
 
 def _uses_ctc(backend: Backend, config: DecodeSettings) -> bool:
@@ -448,13 +438,13 @@ def _uses_ctc(backend: Backend, config: DecodeSettings) -> bool:
 
 
 def _best_writer(backend: Backend, config: DecodeSettings) -> Literal["ctc", "drafter"]:
-    """CTC writes the better text in one pass; only the drafter was trained to look again."""
-    looks_again = config.iterations > 0 and backend.drafts is not None
-    return "ctc" if backend.slots is not None and not looks_again else "drafter"
+    """CTC writes the better text in one pass; only the drafter was trained to refine it."""
+    refines = config.iterations > 0 and backend.drafts is not None
+    return "ctc" if backend.slots is not None and not refines else "drafter"
 
 
 def _finish(text: Text, row: Row) -> Hypothesis:
-    """Cut a text where greedy decoding would have to stop."""
+    """Cut a text at its limit or at an end token of its request."""
     tokens, ended, limit = text.tokens, text.ended, row.limit
     if row.request.ends and not row.ends.isdisjoint(tokens):
         tokens, ended = tokens[: up_to_end(tokens, row.ends) - 1], True

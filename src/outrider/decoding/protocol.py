@@ -1,12 +1,9 @@
-"""What a decoding loop may ask of a model.
+"""Protocols between decoding and execution backends.
 
-A loop is a pure function over these protocols. It never sees weights, devices or caches, so the
-same loop runs on every backend; a backend never sees a strategy.
-
-Token ids go in as lists, and a question goes with them (`questions.py`): which token is likeliest,
-which are the best n, how likely are these, draw one with these numbers, accept this draft by this
-rule. A few numbers come back as lists. The scores themselves, thousands for every token, stay where
-they were computed: in a cache of the processor, on a GPU.
+Decoding code never sees weights, devices or caches, so it runs on every backend; a backend never
+sees a strategy. Token ids go in as lists together with a query (`queries.py`), such as argmax,
+top-k, log-probabilities, sampling or acceptance of a draft. A few numbers come back as lists; the
+scores stay in the processor's cache or on the GPU.
 
 Rows are independent: the numbers of a row do not depend on which other rows are decoded with it.
 """
@@ -22,52 +19,51 @@ AnswerT = TypeVar("AnswerT")
 
 
 class State(Protocol):
-    """The rows in flight: what the model remembers of each, and how many tokens that is."""
+    """The model's caches of the rows in flight."""
 
     @property
     def lengths(self) -> list[int]:
-        """Tokens each row has taken in so far. Positions are per row."""
+        """Cached tokens of each row. Positions are per row."""
         ...
 
     def rollback(self, lengths: Sequence[int]) -> None:
-        """Forget the newest tokens so that row b holds `lengths[b]`; at most the last extend."""
+        """Truncate row b to `lengths[b]` tokens, at most undoing the last extend."""
         ...
 
     def select(self, rows: Sequence[int]) -> None:
-        """Make row n what row `rows[n]` was: drop, reorder or copy rows, in place."""
+        """Make row n the former row `rows[n]`: drop, reorder or copy rows in place."""
         ...
 
     def join(self, other: Self, at: Sequence[int]) -> None:
-        """Take over the rows of another state, which is used up: row n becomes row `at[n]` here.
+        """Move the rows of another state into this one: row n becomes row `at[n]`.
 
-        It takes the place of a row that was left, or comes behind the last. Both states were opened
-        for the same things by the same backend. What the other rows hold is not touched.
+        It replaces a finished row or is appended. Both states were opened by the same backend with
+        the same options. Other rows are not touched; the other state must not be used afterwards.
         """
         ...
 
     def repeat_rows(self, times: int) -> Self:
         """Return a state with `times` neighbouring copies of every row; the source is shared.
 
-        Afterwards `select` must keep groups of `times` rows that stem from one source together.
+        Afterwards `select` must keep the `times` rows of a source together.
         """
         ...
 
 
 class Draft(NamedTuple):
-    """Tokens that a drafter thinks come next, and what it thinks of them: a block for each row."""
+    """A block of drafted tokens for each row, with the drafter's probabilities."""
 
     tokens: list[list[int]]
     confidence: list[list[float]]
-    """Estimated chance that a token is confirmed if all before it are."""
+    """Estimated chance that a token is accepted if all before it are."""
     ids_BKC: Any
-    """Candidates of every place, as an array of the backend's own kind, for it to look at when a
-    question names this draft; all other tokens have probability zero. Shorter blocks are filled up
-    with anything."""
+    """Candidates of every position, in the backend's array type; all other tokens have probability
+    zero. Padding of shorter blocks is arbitrary."""
     prob_BKC: Any
     """q, the distribution over the candidates that each token was chosen from (float32)."""
 
     def part(self, rows: list[int], tokens: int) -> "Draft":
-        """Return the first `tokens` of the drafts of some rows."""
+        """Return the first `tokens` drafts of some rows."""
         return Draft(
             [self.tokens[row][:tokens] for row in rows],
             [self.confidence[row][:tokens] for row in rows],
@@ -77,26 +73,26 @@ class Draft(NamedTuple):
 
 
 class RoundOutput(NamedTuple):
-    """What one call of `Drafts.draft_and_verify` brought, row by row."""
+    """Result of `Drafts.draft_and_verify`, by row."""
 
     drafted: list[list[int]]
     """The drafts that were appended."""
     best: Chosen
-    """What is likeliest after the newest token, and after each draft."""
+    """The argmax after the newest token and after each draft."""
     confidence: list[list[float]] | None
-    """How sure the drafter was of each, where the backend tells."""
+    """The drafter's confidence in each draft, if the backend returns it."""
     drafting: float
-    """Seconds that drafting took."""
+    """Seconds of drafting."""
 
 
 class Drafts(Protocol):
     """A backend's drafter."""
 
     longest: int
-    """Most tokens one `draft` may ask for."""
+    """Most tokens of one `draft`."""
     longest_text: int
-    """Most tokens that it can write as one block from nothing, by `draft` or `predict`: more than
-    `longest` where it was trained on whole texts."""
+    """Most tokens of a block without a prefix, by `draft` or `predict`: more than `longest` if the
+    drafter was trained on whole texts."""
 
     def draft(
         self,
@@ -107,23 +103,23 @@ class Drafts(Protocol):
         temperature: float = 1.0,
         uniform: Sequence[Sequence[float]] | None = None,
     ) -> Draft:
-        """Guess the tokens that follow the newest ones in one pass; the state stays.
+        """Draft the tokens after the newest ones in one pass; the state does not change.
 
-        Row b gets `tokens[b]` of them, none for some. `newest` are not yet taken in by `extend`.
-        Each token of a draft is the drafter's likeliest; with `uniform` (numbers in [0, 1), one for
-        each token at least) it is drawn from q instead, at `temperature`, by the inverse of the
-        cumulative distribution in the order of the candidates.
+        Row b gets `tokens[b]` drafts, possibly 0. `newest` tokens are not in the cache yet. A draft
+        is the drafter's argmax; with `uniform` (numbers in [0, 1), at least one for each draft) it
+        is sampled from q at `temperature` by the inverse cumulative distribution in the order of
+        the candidates.
         """
         ...
 
     def predict(
         self, newest: Sequence[int], state: State, known: Sequence[Sequence[int]]
     ) -> tuple[list[list[int]], list[list[float]]]:
-        """Guess whole blocks of which some tokens are known; the state stays as it is.
+        """Fill blocks in which some tokens are known; the state does not change.
 
         `known` [B, K] holds the known tokens, -1 elsewhere. Returns the likeliest token of every
-        place given that the known ones stand, and the probability the drafter gives it. A place
-        depends on those before it only.
+        position given the known ones, and its probability. A position depends only on those before
+        it.
         """
         ...
 
@@ -132,46 +128,45 @@ class Drafts(Protocol):
         newest: Sequence[int],
         state: State,
         tokens: Sequence[int],
-        ask: Argmax,
+        query: Argmax,
         *,
-        held: Sequence[int],
+        cached: Sequence[int],
         min_survival: float,
     ) -> RoundOutput:
-        """Draft so many tokens after the newest of each row, and append what is worth checking.
+        """Draft `tokens` after the newest of each row and append those worth verifying.
 
-        First, rows forget what they hold beyond `held` tokens, as by `rollback`. What is appended
-        is the newest token of each row and then its drafts up to where all hold with a chance of
-        `min_survival`, at least one if there are any, and none behind an end token. A backend that
-        computes all rows as wide as the widest may use the mean chance of the rows instead.
+        First, rows are truncated to `cached` tokens, as by `rollback`. Then the newest token of
+        each row is appended, and its drafts while all are accepted with a chance of at least
+        `min_survival`: at least one if there are any, and none behind an end token. A backend that
+        pads all rows to the widest may use the mean chance of the rows instead.
 
-        One call, because the next step of a loop depends on nothing else, and between two calls a
-        fast model waits.
+        This is one call because a fast model idles between two calls.
         """
         ...
 
 
 class Slots(Protocol):
-    """A backend's CTC decoder: it scores the slots of whole texts at once."""
+    """A backend's CTC decoder, which scores the slots of whole texts at once."""
 
     per_token: int
-    """Slots for each token of the source."""
+    """Slots per source token."""
 
     def fill(
         self,
         state: State,
-        ask: Query[AnswerT],
+        query: Query[AnswerT],
         known: Sequence[Sequence[int]] | None = None,
     ) -> AnswerT:
-        """Answer a question about the slots of every row, [B, U]; the state stays as it is.
+        """Answer a query about the slots of every row, [B, U]; the state does not change.
 
-        A slot says a token or `pad`, the blank; equal neighbours are one token. `known` holds what
-        slots are told, -1 elsewhere. Rows with fewer slots than U are filled up with anything.
+        A slot holds a token or `pad`, the blank; equal neighbours are one token. `known` holds the
+        known slots, -1 elsewhere. Padding of rows with fewer than U slots is arbitrary.
         """
         ...
 
 
 class Backend(Protocol):
-    """Who computes."""
+    """Execution backend."""
 
     vocab_size: int
     start: int
@@ -182,27 +177,27 @@ class Backend(Protocol):
     """Tokens that end a text."""
     pad: int
     max_length: int | None
-    """Positions the model can count to; None where there is no such limit."""
+    """Number of positions; None if unlimited."""
     epsilon: float
-    """Relative rounding error of the numbers it computes with; 0 where a row's numbers are the same
-    to the bit whatever is computed with them, so that no two tokens are ever nearly tied."""
+    """Relative rounding error of its numbers; 0 if a row's numbers are bit-identical in any batch
+    and block, so that near-ties cannot differ."""
     compact_threshold: float
-    """Share of the rows of a state that are better carried along, once they are done, than to move
-    the memory of all others by `State.select`; 0 where that moves nothing."""
+    """Share of finished rows from which `State.select` costs less than keeping them; 0 if selecting
+    moves no memory."""
 
     @property
     def drafts(self) -> Drafts | None:
-        """Its drafter, if it has one."""
+        """The drafter, if there is one."""
         ...
 
     @property
     def slots(self) -> Slots | None:
-        """Its CTC decoder, if it has one."""
+        """The CTC decoder, if there is one."""
         ...
 
     @property
     def device(self) -> object:
-        """Where it computes."""
+        """The device of the model."""
         ...
 
     def encode(
@@ -213,11 +208,11 @@ class Backend(Protocol):
         drafting: bool = False,
         parallel: bool = False,
     ) -> State:
-        """Open one row per source, with room for `capacity` tokens: one number for all, or each.
+        """Open one row per source with capacity for so many tokens, one number for all or for each.
 
-        A language model has nothing to encode: its sources are empty, its prompt goes to `extend`.
-        Only a state opened for `drafting` can be drafted from; a block takes room like its tokens.
-        Only a state opened for `parallel` has slots to fill, which take no room.
+        Sources of a language model are empty; its prompt goes to `extend`. Drafting needs a state
+        opened with `drafting`, and blocks count towards the capacity. Slots need a state opened
+        with `parallel` and do not count.
         """
         ...
 
@@ -225,16 +220,15 @@ class Backend(Protocol):
         self,
         tokens: Sequence[Sequence[int]],
         state: State,
-        ask: Query[AnswerT],
+        query: Query[AnswerT],
         *,
         last: bool = False,
     ) -> AnswerT:
-        """Append tokens to every row and answer a question about what comes after each.
+        """Append tokens to every row and answer a query about the scores after each.
 
-        Rows may be given differently many tokens; answers past a row's last token mean nothing. A
-        row that is given none is left as it is.
-        `last` asks only about what comes after the last token of each row, which is all a prefill
-        needs.
+        Rows may get different numbers of tokens, also none; answers past a row's last token are
+        undefined. With `last` the query covers only the scores after each row's last token, as a
+        prefill needs.
         """
         ...
 
@@ -247,9 +241,9 @@ class Backend(Protocol):
         steps: int,
         ends: Collection[int],
     ) -> list[list[int]]:
-        """Feed each row its newest token, and let all say the likeliest that follow.
+        """Feed each row its newest token and append up to `steps` greedy tokens to all rows.
 
-        So many of them, or fewer: none behind a place where some row says one of `ends`. A fast
-        model waits between two calls; one that does not may say a single token a row.
+        Generation stops for all rows after the step in which some row produces one of `ends`. A
+        backend may return a single token a row.
         """
         ...

@@ -1,8 +1,8 @@
-"""What a loop asks about the scores that follow the tokens it feeds.
+"""Queries about the scores of the next tokens.
 
-A question is a value with the answer written out for an array of scores [B, T, V]. A backend
-computes the scores and calls `answer` on them where they are; one that can do better, such as
-naming the likeliest word while its scores are still in the cache, looks at the question first.
+A query computes its answer from an array of scores [B, T, V]. A backend computes the scores and
+calls `answer` on their device, or recognises the query and answers it in its own way, such as
+argmax while the scores are in the processor's cache.
 """
 
 import math
@@ -35,36 +35,36 @@ __all__ = [
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 PATHS_FROM = 8
-"""Tokens of a slot that a further path can be drawn from: its likeliest."""
+"""Likeliest tokens of a slot from which further paths are sampled."""
 
 
 class Query(Protocol[AnswerT_co]):
-    """Something to be known of scores."""
+    """A query about scores."""
 
     def answer(self, logits_BTV: Array) -> AnswerT_co:
-        """Return a few numbers; the scores may be overwritten."""
+        """Return a few numbers; may overwrite the scores."""
         ...
 
 
 @dataclass(frozen=True)
 class Forbidden:
-    """Tokens that must not be said."""
+    """Tokens that must not be produced."""
 
     always: tuple[int, ...] = ()
     ends: tuple[int, ...] = ()
     """Tokens that end a text."""
     early: tuple[int, ...] = ()
-    """For each row, at how many of the places that follow it must not end yet; empty for none."""
+    """For each row, the number of next positions at which `ends` are forbidden; empty for none."""
 
     def apply(self, scores_BTV: Array) -> None:
-        """Write minus infinity over what is forbidden."""
+        """Set the scores of forbidden tokens to minus infinity, in place."""
         forbid(scores_BTV, self.always)
         for row, places in enumerate(self.early):
             if places:
                 forbid(scores_BTV[row, :places], self.ends)
 
     def everywhere(self, places: int) -> tuple[int, ...] | None:
-        """Return what is forbidden at each of so many places of every row; None if that differs."""
+        """Return the tokens forbidden at the first `places` of every row; None if they differ."""
         if not any(self.early):
             return self.always
         return (*self.always, *self.ends) if min(self.early) >= places else None
@@ -74,13 +74,13 @@ NOTHING_FORBIDDEN = Forbidden()
 
 
 class Chosen(NamedTuple):
-    """The tokens that were chosen, row by row and place by place."""
+    """The chosen token of every row and position."""
 
     tokens: list[list[int]]
     log_probs: list[list[float]] | None = None
-    """Their log-probabilities, if asked for: of all tokens, the forbidden ones included."""
+    """Their log-probabilities among all tokens, forbidden ones included, if requested."""
     near: list[list[bool]] | None = None
-    """Whether another token was nearly as likely, if asked for."""
+    """Whether another token is nearly tied, if requested."""
 
 
 class Best(NamedTuple):
@@ -91,67 +91,67 @@ class Best(NamedTuple):
 
 
 class Paths(NamedTuple):
-    """What the slots of every row say."""
+    """The tokens of the slots of every row."""
 
     tokens: list[list[int]]
     prob: list[list[float]]
-    """How likely each is, if asked for."""
+    """Their probabilities, if requested."""
     drawn: list[list[list[int]]]
-    """Further paths, as many as there were numbers for: [B, N, U]."""
+    """Sampled paths, one for each row of `uniform`: [B, N, U]."""
 
 
 @dataclass(frozen=True)
 class Nothing:
-    """No question: the tokens are only taken in."""
+    """No query: tokens are only fed."""
 
     def answer(self, logits_BTV: Array) -> None:
-        """Say nothing."""
+        """Return None."""
 
 
 @dataclass(frozen=True)
 class Logits:
-    """All scores: for tools and tests, never for loops."""
+    """All scores, for tools and tests."""
 
     def answer(self, logits_BTV: Array) -> Array:
-        """Hand them out."""
+        """Return the scores."""
         return logits_BTV
 
 
 @dataclass(frozen=True)
 class Grouped:
-    """Different questions about different rows of one batch."""
+    """Different queries for different rows of one batch."""
 
     parts: "tuple[Part, ...]"
 
     def answer(self, logits_BTV: Array) -> list[Any]:
-        """Answer one after the other."""
-        return [ask.answer(logits_BTV[rows, :places]) for rows, places, ask in self.parts]
+        """Return the answers in the order of the parts."""
+        return [query.answer(logits_BTV[rows, :places]) for rows, places, query in self.parts]
 
 
 class Part(NamedTuple):
-    """Some rows and what is asked about each of their first places."""
+    """Some rows, the number of their first positions, and the query about these."""
 
     rows: list[int]
     places: int
-    ask: Query[Any]
+    query: Query[Any]
 
 
 @dataclass(frozen=True)
 class Argmax:
-    """Which token has the largest score, the first of equals."""
+    """The token with the largest score; the first of equal ones."""
 
     forbidden: Forbidden = NOTHING_FORBIDDEN
     log_probs: bool = False
     closeness: float = 0.0
-    """Also say where another score comes as near to the largest as this share of it."""
+    """Also report positions where another score is within this share of the largest."""
 
     @property
     def tokens_only(self) -> bool:
-        """Whether nothing but the tokens is wanted."""
+        """Whether only tokens are requested."""
         return not self.log_probs and not self.closeness
 
     def answer(self, logits_BTV: Array) -> Chosen:
-        """Return the tokens, and what else was asked for."""
+        """Return the tokens and the other values requested."""
         total_BT1 = log_total(logits_BTV) if self.log_probs else None
         self.forbidden.apply(logits_BTV)
         best_BT1 = logits_BTV.argmax(-1)[..., None]
@@ -167,7 +167,7 @@ class Argmax:
 
 @dataclass(frozen=True)
 class Sample:
-    """A token drawn with a number in [0, 1) for each row."""
+    """A token sampled with one number in [0, 1) for each row."""
 
     sampling: Sampling
     uniform: Sequence[float]
@@ -188,13 +188,13 @@ class Sample:
 
 @dataclass(frozen=True)
 class TopK:
-    """The likeliest `count` tokens after each row's one new token, with log-probabilities."""
+    """The `count` likeliest tokens after each row's one new token, with log-probabilities."""
 
     count: int
     forbidden: Forbidden = NOTHING_FORBIDDEN
 
     def answer(self, logits_B1V: Array) -> Best:
-        """Return fewer where the vocabulary is smaller; what is forbidden has minus infinity."""
+        """Return at most the whole vocabulary; forbidden tokens have minus infinity."""
         log_prob_B1V = logits_B1V - log_total(logits_B1V)
         self.forbidden.apply(log_prob_B1V)
         values_BN, places_BN = top(log_prob_B1V[:, 0], self.count)
@@ -203,40 +203,40 @@ class TopK:
 
 @dataclass(frozen=True)
 class LogProbs:
-    """How likely given tokens are, one after each that was fed."""
+    """Log-probabilities of given tokens, one after each token fed."""
 
     tokens: Sequence[Sequence[int]]
     ends: tuple[int, ...] = ()
-    """Where the first of these is given, any of them will do."""
+    """The first of these stands for any of them."""
 
     def answer(self, logits_BTV: Array) -> list[list[float]]:
-        """Return log-probabilities, [B, T]."""
+        """Return the log-probabilities [B, T]."""
         tokens_BT1 = like(logits_BTV, self.tokens, "int64")[..., None]
         score_BT1 = pick(logits_BTV, tokens_BT1)
         if len(self.ends) > 1:
             end_BT1 = log_total(logits_BTV[..., list(self.ends)])
             score_BT1 = where(tokens_BT1 == self.ends[0], end_BT1, score_BT1)
-        found: list[list[float]] = (score_BT1 - log_total(logits_BTV))[..., 0].tolist()
-        return found
+        log_probs: list[list[float]] = (score_BT1 - log_total(logits_BTV))[..., 0].tolist()
+        return log_probs
 
 
 @dataclass(frozen=True)
 class Path:
-    """What each slot of a CTC decoder says, and what else it might have said."""
+    """The likeliest path through the slots of a CTC decoder, and sampled paths."""
 
     forbidden: Forbidden = NOTHING_FORBIDDEN
     prob: bool = False
     uniform: Sequence[Sequence[Sequence[float]]] | None = None
-    """Numbers in [0, 1) for further paths, [B, N, U]."""
+    """Numbers in [0, 1) for the sampled paths, [B, N, U]."""
 
     def answer(self, logits_BUV: Array) -> Paths:
-        """Return the likeliest token of every slot, and tokens drawn from its likeliest few."""
+        """Return the likeliest token of every slot, and tokens sampled from its likeliest few."""
         self.forbidden.apply(logits_BUV)
         best_BU1 = logits_BUV.argmax(-1)[..., None]
         prob: list[list[float]] = []
         if self.prob:
             log_prob_BU1 = pick(logits_BUV, best_BU1) - log_total(logits_BUV)
-            prob = [[math.exp(one) for one in row] for row in log_prob_BU1[..., 0].tolist()]
+            prob = [[math.exp(slot) for slot in row] for row in log_prob_BU1[..., 0].tolist()]
         drawn: list[list[list[int]]] = []
         if self.uniform is not None:
             values_BUC, places_BUC = top(logits_BUV, PATHS_FROM)

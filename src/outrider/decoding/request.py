@@ -1,9 +1,4 @@
-"""What goes into a session, and what comes out.
-
-One request on its way through a session.
-
-Tokens that must not be produced: suppressed ids always, end tokens while it is too early.
-"""
+"""Requests, their state while they are decoded, and their results."""
 
 import math
 from collections.abc import Collection, Iterable, Sequence
@@ -15,17 +10,22 @@ from outrider.decoding.queries import Forbidden
 from outrider.decoding.sampling import Stream
 from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round
-from outrider.errors import ConfigError, InputError
+from outrider.errors import ConfigError, InputError, ModelError
 
 __all__ = [
+    "FINE",
     "Finish",
     "Hypothesis",
     "Masked",
     "Request",
     "Row",
     "TokenMask",
+    "block_size",
     "check_suppress",
+    "is_adaptive",
+    "is_exact",
     "needs",
+    "resolves_ties",
     "row_seed",
     "token_limit",
     "up_to_end",
@@ -34,32 +34,35 @@ __all__ = [
 Finish = Literal["eos", "length", "deadline", "cancelled"]
 
 DEFAULT_NEW_TOKENS = 256
+BLOCK = 8
+"""Default block size without a controller."""
+FINE = 1e-6
+"""Largest `epsilon` at which near-ties are rare enough that all are replayed."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """One row. Whatever may differ between rows is here, so no row depends on its neighbours."""
+    """One text to decode, with everything that may differ between rows."""
 
     source: Sequence[int] = ()
     """Tokens of the encoder, end token included; empty for a language model."""
     prompt: Sequence[int] = ()
-    """Tokens the decoder is given after its start token."""
+    """Tokens fed to the decoder after its start token."""
     start: int | None = None
-    """What the decoder is given first; None for the model's own start token."""
+    """The decoder's first token; None for the model's own start token."""
     max_new_tokens: int | None = None
     """Overrides the config for this row."""
     seed: int | None = None
     """Overrides the config for this row."""
     config: DecodeSettings | None = None
-    """How to decode this row: mode, strategy, gamma, beams, suppressed tokens, everything; None for
-    what the session was opened with."""
+    """Decode options of this row; None for those of the session."""
     ends: tuple[int, ...] = ()
-    """Tokens that end this row beside those that end every text of the model."""
+    """End tokens of this row in addition to the model's."""
     deadline: float | None = None
-    """Seconds from being added, after which it is handed back as far as it came."""
+    """Seconds after `Session.add` at which decoding stops and the partial text is returned."""
 
     def opening(self, backend: Backend) -> list[int]:
-        """Return what the decoder is given before it says anything."""
+        """Return the start token and the prompt."""
         return [backend.start if self.start is None else self.start, *self.prompt]
 
 
@@ -69,16 +72,16 @@ class Hypothesis:
 
     tokens: tuple[int, ...]
     finish: Finish
-    """`eos`: the model ended it; `length`: it ran into its limit; `deadline`, `cancelled`: it was
-    stopped on the way."""
+    """`eos`: the model ended it; `length`: it reached its limit; `deadline`, `cancelled`: it was
+    stopped."""
     score: float | None = None
-    """Log-probability; divided by the length penalty in beam search. None if not asked for."""
+    """Log-probability; divided by the length penalty in beam search. None if not requested."""
     rounds: tuple[Round, ...] = field(default=(), compare=False, repr=False)
-    """How tandem decoding came to it; no part of what it is."""
+    """Rounds of tandem decoding."""
 
 
 def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:
-    """Count the tokens of a text up to its first end token, that one included."""
+    """Count the tokens of a text up to its first end token, inclusive."""
     for count, token in enumerate(tokens, start=1):
         if token in ends:
             return count
@@ -86,14 +89,14 @@ def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:
 
 
 def row_seed(request: Request, config: DecodeSettings) -> int:
-    """Return what this row's random numbers come from."""
+    """Return the seed of this row."""
     return config.seed if request.seed is None else request.seed
 
 
 def needs(backend: Backend, request: Request, config: DecodeSettings) -> tuple[int, int]:
-    """Return how many rows and how many tokens a request takes at most."""
+    """Return the most rows and tokens that a request occupies."""
     copies = config.beams if config.strategy == "beam" else config.candidates
-    # A block that is refused has taken room beyond the last token that may stand.
+    # A rejected block occupies capacity beyond the last accepted token.
     drafts = backend.drafts if config.mode == "tandem" else None
     block = 0 if drafts is None else drafts.longest
     limit = token_limit(backend, request, config)
@@ -101,180 +104,208 @@ def needs(backend: Backend, request: Request, config: DecodeSettings) -> tuple[i
 
 
 def token_limit(backend: Backend, request: Request, config: DecodeSettings) -> int:
-    """Return how many tokens, end token included, may be added to this row."""
-    wanted = config.max_new_tokens or DEFAULT_NEW_TOKENS
+    """Return the most tokens, end token included, that may be added to this row."""
+    limit = config.max_new_tokens or DEFAULT_NEW_TOKENS
     if request.max_new_tokens is not None:
-        wanted = request.max_new_tokens
-        if wanted < 1:
-            raise ConfigError("max_new_tokens", f"got {wanted}, expected 1 or more")
+        limit = request.max_new_tokens
+        if limit < 1:
+            raise ConfigError("max_new_tokens", f"got {limit}, expected 1 or more")
     if backend.max_length is None:
-        return wanted
+        return limit
     # The start token and the prompt take positions; the last token is never fed back.
-    room = backend.max_length - len(request.prompt)
-    if room < 1:
+    positions = backend.max_length - len(request.prompt)
+    if positions < 1:
         raise InputError(
-            f"a prompt of {len(request.prompt)} tokens leaves no room to generate: "
-            f"this model counts to {backend.max_length}; shorten the prompt"
+            f"a prompt of {len(request.prompt)} tokens leaves no position for new tokens: "
+            f"this model has {backend.max_length} positions; shorten the prompt"
         )
-    return min(wanted, room)
+    return min(limit, positions)
+
+
+def is_exact(config: DecodeSettings) -> bool:
+    """Whether the text is that of greedy decoding, so that only tokens are compared."""
+    return config.strategy == "greedy" and config.gamma == 0
+
+
+def is_adaptive(backend: Backend, config: DecodeSettings) -> bool:
+    """Whether a controller may choose the block: any size, also 0, gives the same text."""
+    return is_exact(config) and config.draft_tokens is None and resolves_ties(backend, config)
+
+
+def resolves_ties(backend: Backend, config: DecodeSettings) -> bool:
+    """Whether near-ties are replayed, or cannot occur."""
+    return config.strict or backend.epsilon <= FINE
+
+
+def block_size(backend: Backend, config: DecodeSettings) -> int:
+    """Return the block size without a controller."""
+    longest = 0 if backend.drafts is None else backend.drafts.longest
+    if not longest:
+        raise ModelError(
+            "mode tandem: this model has no drafter; train one with `outrider train` "
+            "(model.type: drafter) or decode with mode ar"
+        )
+    if config.draft_tokens is not None and config.draft_tokens > longest:
+        raise ConfigError(
+            "draft_tokens", f"got {config.draft_tokens}, but this drafter drafts at most {longest}"
+        )
+    return config.draft_tokens or min(BLOCK, longest)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
 class Row:
-    """What a row has said so far, and what the model's state holds of it."""
+    """A request while it is decoded: its tokens, and how many of them the state holds."""
 
     id: int
     request: Request
     config: DecodeSettings
     limit: int
-    """Tokens it may say, end token included."""
+    """Most tokens, end token included."""
     ends: frozenset[int]
     """Tokens that end it."""
-    newest: int
-    """Its newest token, which the state has not taken in yet."""
-    held: int
-    """Tokens the state holds: all of the prompt and the text but the newest."""
+    last: int
+    """Its last token, which has not been fed yet."""
+    cached: int
+    """Tokens in the state: prompt and text except the last token."""
     expires: float = math.inf
-    """When it is stopped, by `time.monotonic`."""
+    """Its deadline, by `time.monotonic`."""
     stream: Stream | None = None
-    """Where its random numbers come from, if it draws any."""
+    """Its random numbers, if it samples."""
     tokens: list[int] = field(default_factory=list)
     log_probs: list[float] = field(default_factory=list)
     rounds: list[Round] = field(default_factory=list)
     done: bool = False
     stopped: Finish | None = None
-    """Why it was stopped on the way."""
+    """Why it was stopped early."""
     best: list[Hypothesis] = field(default_factory=list)
-    """What beam search or a parallel decoder has found, or what was drawn, best first."""
+    """Hypotheses of beam search, of a parallel decoder or of `drawn`, best first."""
     drawn: list["Row"] = field(default_factory=list)
-    """Rows that are decoded in its place, where the best of several drawn texts is wanted."""
-    told: int = 0
-    """Tokens that were handed out already."""
-    told_rounds: int = 0
+    """Rows decoded in its place to choose the best of several sampled texts."""
+    reported: int = 0
+    """Tokens already reported in an `Update`."""
+    reported_rounds: int = 0
 
     @property
-    def room(self) -> int:
-        """Tokens it may still say."""
+    def remaining(self) -> int:
+        """Tokens until its limit."""
         return self.limit - len(self.tokens)
 
-    def say(self, token: int) -> None:
-        """Say one token of the model's own."""
+    def append(self, token: int) -> None:
+        """Append one token of the model."""
         self.tokens.append(token)
         if token in self.ends or len(self.tokens) >= self.limit:
             self.done = True
         else:
-            self.held += 1
-            self.newest = token
+            self.cached += 1
+            self.last = token
 
-    def take(
+    def accept(
         self,
         drafted: Sequence[int],
         accepted: int,
         token: int | None,
         confidence: Sequence[float] = (),
     ) -> int:
-        """Say `accepted` tokens of a draft and then `token`, if any; return how many found a place.
+        """Append `accepted` tokens of a draft and then `token`, if any; return the number appended.
 
-        An end token and the limit end a row exactly where token-by-token decoding stops, be it in
-        the middle of a draft. A row that is done keeps what the state holds of it as it is.
+        An end token or the limit ends a row exactly where token-by-token decoding stops, also
+        inside a draft. `cached` of a row that is done does not change.
         """
-        room = self.limit - len(self.tokens)
-        said = list(drafted[:accepted])
+        remaining = self.remaining
+        new = list(drafted[:accepted])
         if token is not None:
-            said.append(token)
-        if len(said) > room:
-            said, drafted = said[:room], drafted[:room]
-        count = len(said) if self.ends.isdisjoint(said) else up_to_end(said, self.ends)
+            new.append(token)
+        if len(new) > remaining:
+            new, drafted = new[:remaining], drafted[:remaining]
+        count = len(new) if self.ends.isdisjoint(new) else up_to_end(new, self.ends)
         if count <= accepted:
-            said = said[:count]
-            drafted, accepted, token = said, count, None
+            new = new[:count]
+            drafted, accepted, token = new, count, None
         self.rounds.append(
             Round(tuple(drafted), accepted, token, tuple(confidence[: len(drafted)]))
         )
-        self.tokens += said
-        if count == room or said[-1] in self.ends:
+        self.tokens += new
+        if count == remaining or new[-1] in self.ends:
             self.done = True
         else:
-            self.held += count
-            self.newest = said[-1]
+            self.cached += count
+            self.last = new[-1]
         return count
 
-    def untold_rounds(self) -> tuple[Round, ...]:
-        """Return the rounds that were not handed out yet, and hand them out."""
-        rounds = tuple(self.rounds[self.told_rounds :])
-        self.told_rounds = len(self.rounds)
+    def take_new_rounds(self) -> tuple[Round, ...]:
+        """Return the rounds that were not reported yet and mark them as reported."""
+        rounds = tuple(self.rounds[self.reported_rounds :])
+        self.reported_rounds = len(self.rounds)
         return rounds
 
     def stop(self, why: Finish) -> None:
-        """End it where it is."""
+        """Stop early."""
         for row in self.drawn:
             if not row.done:
                 row.stop(why)
         self.done, self.stopped = True, why
 
     def gather(self) -> None:
-        """Take the likeliest of the drawn texts, once all are there."""
+        """Keep the likeliest sampled texts, once all are done."""
         if all(row.done for row in self.drawn):
             self.best = likeliest(self.drawn)[: self.config.n_best]
             self.done = True
 
     def hypotheses(self) -> list[Hypothesis]:
-        """Return what it came to, best first, without the end token."""
+        """Return the results, best first, without end tokens."""
         if self.best:
             return self.best
         tokens, log_probs = self.tokens, self.log_probs
         ended = bool(tokens) and tokens[-1] in self.ends
         forced = self.config.force_eos and not ended and self.stopped is None
         if forced:
-            log_probs = log_probs[:-1]  # a forced end token is certain
+            log_probs = log_probs[:-1]  # a forced end token has probability 1
         score = sum(log_probs) if self.config.scores else None
-        words = tokens[:-1] if ended or forced else tokens
+        text = tokens[:-1] if ended or forced else tokens
         finish = self.stopped or ("eos" if ended else "length")
-        return [Hypothesis(tuple(words), finish, score, tuple(self.rounds))]
+        return [Hypothesis(tuple(text), finish, score, tuple(self.rounds))]
 
 
 def likeliest(drawn: Sequence[Row]) -> list[Hypothesis]:
-    """Sort drawn texts, best first, and name equal ones once.
+    """Sort sampled texts without duplicates, best first; texts stopped early come last.
 
     score(y) = mean_t log p(y_t | y_<t, x)      the end token counts
 
-    p is the model's own; temperature, top-k and top-p only shape the draw.
+    p is the model's distribution, without temperature, top-k and top-p.
     """
-    found: dict[tuple[int, ...], Hypothesis] = {}
+    texts: dict[tuple[int, ...], Hypothesis] = {}
     for row in drawn:
         (text,) = row.hypotheses()
         count = len(text.tokens) + (text.finish == "eos")
-        found.setdefault(text.tokens, replace(text, score=(text.score or 0.0) / max(1, count)))
-    return sorted(found.values(), key=_worth, reverse=True)
+        texts.setdefault(text.tokens, replace(text, score=(text.score or 0.0) / max(1, count)))
+    return sorted(texts.values(), key=_rank, reverse=True)
 
 
-def _worth(text: Hypothesis) -> tuple[bool, float]:
-    """Tell good texts from worse; what was stopped on the way comes last."""
+def _rank(text: Hypothesis) -> tuple[bool, float]:
     assert text.score is not None
     return text.finish in ("eos", "length"), text.score
 
 
 Masked = tuple[Sequence[int], Collection[int], int]
-"""Suppressed tokens, end tokens, and the number of tokens before which none may end."""
+"""Suppressed tokens, end tokens, and the number of tokens before which end tokens are forbidden."""
 
 
 class TokenMask:
-    """Says what is forbidden after so many tokens."""
+    """Forbidden tokens by the number of tokens produced: `suppress`, and early `ends`."""
 
     def __init__(self, suppress: Iterable[int], ends: Iterable[int], least: int) -> None:
-        """Forbid some tokens always, and end tokens before the `least` number of tokens."""
         self._least = least
         self._ends = tuple(sorted(ends))
         self.always = Forbidden(tuple(sorted(set(suppress))))
-        """What is forbidden to everyone."""
+        """Tokens forbidden in all rows at all positions."""
 
     @property
     def waits(self) -> bool:
-        """Whether an end token may come too early."""
+        """Whether end tokens are forbidden at first."""
         return self._least > 0
 
     def after(self, produced: Sequence[int]) -> Forbidden:
-        """Return what is forbidden to rows that have produced so many tokens each."""
+        """Return the forbidden tokens of rows that have produced so many tokens each."""
         if not self._least or min(produced) >= self._least:
             return self.always
         early = tuple(max(0, self._least - count) for count in produced)
@@ -282,7 +313,7 @@ class TokenMask:
 
 
 def check_suppress(config: DecodeSettings, vocab_size: int, ends: Iterable[int]) -> None:
-    """Refuse to suppress what is no token, or so much that nothing is left to say."""
+    """Check that suppressed ids are tokens and that some token remains allowed."""
     suppressed = set(config.suppress)
     for token in suppressed:
         if not 0 <= token < vocab_size:
@@ -292,5 +323,5 @@ def check_suppress(config: DecodeSettings, vocab_size: int, ends: Iterable[int])
         suppressed |= set(ends)
     if len(suppressed) == vocab_size:
         early = " before min_new_tokens" if config.min_new_tokens else ""
-        message = f"leaves none of {vocab_size} tokens to say{early}; suppress fewer"
+        message = f"leaves none of {vocab_size} tokens allowed{early}; suppress fewer"
         raise ConfigError("suppress", message)

@@ -1,7 +1,4 @@
-"""Temperature, top-k and top-p: what is left to draw from.
-
-Random numbers of one row, from its own seed.
-"""
+"""Sampling with temperature, top-k and top-p, and the random numbers of a row."""
 
 from typing import Any, NamedTuple
 
@@ -14,7 +11,7 @@ __all__ = ["Sampling", "Stream", "choose", "distribution"]
 
 
 class Sampling(NamedTuple):
-    """How the model's distribution is shaped before anything is drawn."""
+    """How the model's distribution is changed before sampling."""
 
     temperature: float = 1.0
     top_k: int | None = None
@@ -22,7 +19,7 @@ class Sampling(NamedTuple):
 
 
 def choose(logits_BV: Array, uniform_B1: Array, sampling: Sampling) -> Array:
-    """Turn a uniform number in [0, 1) into a token id, [B, 1], by the inverse distribution."""
+    """Map a uniform number in [0, 1) to a token id, [B, 1], by the inverse distribution."""
     mass_BV, ids_BV = _truncate(logits_BV, sampling)
     place_B1 = invert(mass_BV, uniform_B1)
     return place_B1 if ids_BV is None else pick(ids_BV, place_B1)
@@ -36,7 +33,7 @@ def distribution(logits: Array, sampling: Sampling) -> Array:
 
 
 def _truncate(logits: Array, sampling: Sampling) -> tuple[Array, Array | None]:
-    """Return what is left to draw from, not normalised, and its token ids if not all in order."""
+    """Return unnormalised masses of the remaining tokens, and their ids unless all in order."""
     ids = None
     if sampling.top_k is not None:
         logits, ids = top(logits, sampling.top_k)
@@ -44,17 +41,17 @@ def _truncate(logits: Array, sampling: Sampling) -> tuple[Array, Array | None]:
         logits, ids = sort_down(logits)
     mass = masses(logits, sampling.temperature)
     if sampling.top_p is not None:
-        # The token that crosses top_p is still in: what counts is the mass before it.
+        # A token is kept if the mass before it is below top_p.
         prob = mass / mass.sum(-1)[..., None]
         mass = mass * (prob.cumsum(-1) - prob < sampling.top_p)
     return mass, ids
 
 
 class Stream:
-    """Numbers in [0, 1): the same for the same seed, other ones for every other seed."""
+    """Reproducible numbers in [0, 1)."""
 
     def __init__(self, seed: int, *which: int) -> None:
-        """Begin with a seed; `which` tells several streams of one seed apart."""
+        """Start from a seed; `which` distinguishes several streams of one seed."""
         self._generator = np.random.default_rng([seed, *which] if which else seed)
 
     def draw(self, *shape: int) -> Any:

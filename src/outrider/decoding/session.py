@@ -1,120 +1,109 @@
-"""A session: requests come, rows are decoded together, texts go, and nobody waits for a neighbour.
+"""Continuous batching: finished rows are replaced immediately.
 
     session = Session(backend, rows=32)
     number = session.add(Request(source, config=DecodeSettings(mode="tandem")))
     while session.busy:
         for update in session.step():
-            ...                          update.tokens as they come, update.hypotheses at the end
+            ...                          update.tokens while it runs, update.hypotheses at the end
 
-Everything about a request is its own: mode, strategy, limits, seed, deadline. Rows that go through
-the same kind of round form a batch (`batch.py`), and each `step` runs one round of every batch.
-Whoever is done leaves, and whoever waits takes the place at once. Rows are independent, so what a
-row says is what it says alone.
-
-A list of requests: a session that is fed and drained.
-
-What to lower when decoding takes more memory than there is.
+Requests have their own mode, strategy, limits, seed and deadline. Rows that run the same kind of
+round form a batch (`batch.py`), and each `step` runs one round of every batch. Rows are
+independent: a row's text does not depend on other rows.
 """
 
+import math
 from collections import deque
 from collections.abc import Callable, Hashable, Sequence
 from contextlib import AbstractContextManager
 from functools import partial
 from itertools import count
 from time import monotonic, perf_counter
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 
-from outrider.decoding.beam import BeamBatch
-from outrider.decoding.controller import Controller
-from outrider.decoding.parallel import ContinuationBatch, ParallelBatch, check_parallel
 from outrider.decoding.plain import PlainBatch
 from outrider.decoding.protocol import Backend
 from outrider.decoding.request import (
     Hypothesis,
     Request,
     Row,
+    block_size,
     check_suppress,
+    is_adaptive,
+    is_exact,
     needs,
+    resolves_ties,
     row_seed,
     token_limit,
 )
 from outrider.decoding.sampling import Stream
 from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round, Statistics
-from outrider.decoding.tandem import (
-    ExactBatch,
-    JudgedBatch,
-    block_size,
-    is_exact,
-    may_choose,
-    settles,
-)
 from outrider.errors import OutriderError, within_memory
+
+if TYPE_CHECKING:
+    from outrider.decoding.controller import Controller
 
 __all__ = ["AHEAD", "Session", "Update", "decode", "enough_memory"]
 
 
 def enough_memory(config: DecodeSettings, *, rows: int) -> AbstractContextManager[None]:
-    """Turn running out of memory into a `ResourceError` that names what takes it."""
-    what = "1 row" if rows == 1 else f"{rows} rows"
-    return within_memory(f"decoding {what} at once", f"lower {' or '.join(_levers(config, rows))}")
-
-
-def _levers(config: DecodeSettings, rows: int) -> list[str]:
-    """Name what takes memory, the dearest first."""
-    found = ["batch_tokens"] if rows > 1 else []
+    """Turn out-of-memory errors into a `ResourceError` that names the options to lower."""
+    options = ["batch_tokens"] if rows > 1 else []
     if config.strategy == "beam" and config.beams > 1:
-        found.append(f"beams ({config.beams})")
+        options.append(f"beams ({config.beams})")
     if config.candidates > 1:
-        found.append(f"candidates ({config.candidates})")
-    tokens = config.max_new_tokens
-    return [*found, "max_new_tokens" if tokens is None else f"max_new_tokens ({tokens})"]
+        options.append(f"candidates ({config.candidates})")
+    limit = config.max_new_tokens
+    options.append("max_new_tokens" if limit is None else f"max_new_tokens ({limit})")
+    count = "1 row" if rows == 1 else f"{rows} rows"
+    return within_memory(f"decoding {count} at once", f"lower {' or '.join(options)}")
 
 
 ROWS = 64
-"""Rows in flight where nobody says."""
-TOGETHER = 8
-"""Rows are opened together once this part of the places is free: many cost less than one by one."""
-SPELL = 128
-"""Rows after which drafting is chosen anew, if there is never a pause."""
+"""Default number of rows in flight."""
+GROUPS = 8
+"""While rows run, new ones are admitted once 1 / GROUPS of the budget is free: opening several rows
+together costs less than opening each alone."""
+CHOICE_ROWS = 128
+"""Rows after which the choice to draft is made again under continuous load."""
 
 
 class Update(NamedTuple):
-    """News of one request."""
+    """Progress of one request."""
 
     id: int
     tokens: tuple[int, ...]
-    """What it said since the last update, without an end token; beam search and a parallel decoder
-    say everything at last."""
+    """New tokens since the last update, without an end token; beam search and parallel decoders
+    report all tokens at the end."""
     hypotheses: list[Hypothesis] | None
-    """What it came to, best first; None while it goes on."""
+    """The results, best first; None while it runs."""
     error: OutriderError | None = None
     """Why it could not be decoded."""
     rounds: tuple[Round, ...] = ()
-    """What was drafted for it since the last update, and what became of it."""
+    """Rounds of tandem decoding since the last update."""
     at: float = 0.0
-    """When it had come so far, by `time.perf_counter`."""
+    """Time of the update, by `time.perf_counter`."""
 
 
 class _Batch(Protocol):
-    """Rows that share a state and go through the same kind of round."""
+    """Rows that share a state and run the same kind of round."""
 
     @property
     def rows(self) -> Sequence[Row]: ...
     def join(self, new: Sequence[Row]) -> None: ...
     def step(self) -> None: ...
-    def tidy(self) -> None: ...
+    def compact(self) -> None: ...
 
 
 class _Kind(NamedTuple):
-    """What rows must have in common to be decoded together, and who decodes them."""
+    """A kind of round; rows with the same key are decoded together."""
 
     key: Hashable
     make: Callable[[], _Batch]
 
 
 class Session:
-    """Decodes what it is given, as it comes. Not for several threads at once."""
+    """Decodes requests as they are added. Not thread-safe."""
 
     def __init__(
         self,
@@ -123,70 +112,69 @@ class Session:
         *,
         rows: int = ROWS,
         tokens: int | None = None,
-        controller: Controller | None = None,
+        controller: "Controller | None" = None,
         stats: Statistics | None = None,
         ahead: int = 1,
     ) -> None:
         """Open a session on a model.
 
         Args:
-            backend: Who computes.
-            config: How to decode requests that have no config of their own.
-            rows: Rows in flight at most, every beam counted.
-            tokens: Bound on what those rows may hold together: sources, prompts and new tokens. One
-                that alone is larger goes alone.
-            controller: Chooses whether to draft, and how much, where every choice writes the same.
-            stats: Told how it went.
-            ahead: Tokens that greedy rows may say in a round, until one of them is done. More than
-                one spares a fast model the way back to here; who streams them waits for the last.
-                It may be changed between two rounds.
+            backend: Execution backend.
+            config: Decode options of requests without their own.
+            rows: Most rows in flight, every beam counted.
+            tokens: Most tokens of those rows together: sources, prompts and new tokens. A larger
+                request is decoded alone.
+            controller: Chooses whether to draft and how much, where every choice gives the same
+                text.
+            stats: Statistics to add to.
+            ahead: Most tokens of greedy rows in a round, until one of them is done. More than one
+                spares a fast model the return to Python; streaming clients receive them together,
+                after the last. It may be changed between two rounds.
         """
         self.backend, self.config = backend, config or DecodeSettings()
         self.rows, self.tokens = rows, tokens
         self.stats = Statistics() if stats is None else stats
         self.controller = controller
-        self._drafting, self._came = True, 0
-        """Whether rows that come now are opened for drafting, and how many have come since that was
-        chosen."""
+        self._drafting, self._since_choice = True, 0
+        """Whether new rows are opened for drafting, and how many were since that was chosen."""
         self.ahead, self._ids = ahead, count()
         self._ends = frozenset(backend.ends)
         self._checked: tuple[DecodeSettings | None, frozenset[int]] = None, self._ends
-        """The last config and end tokens that were found to go with the model."""
+        """The last config and end tokens that were validated."""
         self._waiting: deque[Row] = deque()
         self._batches: dict[Hashable, _Batch] = {}
         self._running: dict[int, tuple[Row, int, int]] = {}
-        """Rows in flight, with the rows and the tokens that each takes."""
-        self._taken = [0, 0]
+        """Rows in flight, with the numbers of rows and tokens that each occupies."""
         self._gathering: list[Row] = []
-        """Rows in flight of which several texts are drawn."""
+        """Rows in flight for which several texts are sampled."""
         self._failed: list[tuple[Row, OutriderError]] = []
-        self._watched = False
-        """Whether rows may end between two rounds: one has a deadline, or was cancelled."""
+        self._may_expire = False
+        """Whether rows may end between two rounds: one has a deadline or was cancelled."""
 
     @property
     def busy(self) -> bool:
-        """Whether anything is left to do."""
+        """Whether any request is unfinished."""
         return bool(self._running or self._waiting or self._failed)
 
     @property
     def waiting(self) -> int:
-        """Requests that have not begun."""
+        """Number of requests not started."""
         return len(self._waiting)
 
     @property
     def running(self) -> int:
-        """Requests that are being decoded."""
+        """Number of requests being decoded."""
         return len(self._running)
 
     def add(self, request: Request) -> int:
-        """Queue a request and return its number; what is wrong with it is said here."""
+        """Validate and queue a request; return its number."""
         row = self._row(request)
         self._waiting.append(row)
         return row.id
 
     def cancel(self, number: int) -> None:
-        """Stop a request; the next step hands back what there is. Unknown numbers are ignored."""
-        self._watched = True
+        """Stop a request; the next step returns its partial text. Unknown numbers are ignored."""
+        self._may_expire = True
         if number in self._running:
             self._running[number][0].stop("cancelled")
         for row in self._waiting:
@@ -194,27 +182,26 @@ class Session:
                 row.stop("cancelled")
 
     def step(self) -> list[Update]:
-        """Let waiting rows in, run one round of every batch, and return the news."""
+        """Admit waiting rows, run one round of every batch, and return the progress."""
         with enough_memory(self.config, rows=len(self._running) + len(self._waiting)):
             finished = self.advance()
-        now, news = perf_counter(), []
+        now, updates = perf_counter(), []
         for row, _, _ in self._running.values():
-            if len(row.tokens) > row.told:
-                said, rounds = tuple(row.tokens[row.told :]), row.untold_rounds()
-                news.append(Update(row.id, said, None, None, rounds, now))
-                row.told = len(row.tokens)
+            if len(row.tokens) > row.reported:
+                new, rounds = tuple(row.tokens[row.reported :]), row.take_new_rounds()
+                updates.append(Update(row.id, new, None, None, rounds, now))
+                row.reported = len(row.tokens)
         for row in finished:
-            found = row.hypotheses()
-            said = found[0].tokens if found else ()
-            rounds = row.untold_rounds()
-            news.append(Update(row.id, said[row.told :], found, None, rounds, now))
-        news += [Update(row.id, (), None, error, (), now) for row, error in self._failed]
+            hypotheses = row.hypotheses()
+            new = hypotheses[0].tokens[row.reported :] if hypotheses else ()
+            updates.append(Update(row.id, new, hypotheses, None, row.take_new_rounds(), now))
+        updates += [Update(row.id, (), None, error, (), now) for row, error in self._failed]
         self._failed.clear()
-        return news
+        return updates
 
     def advance(self) -> list[Row]:
-        """Do what `step` does and return the rows that are done, which is all a list needs."""
-        finished = self._expire() if self._watched else []
+        """Do the same as `step` without updates; return the rows that are done."""
+        finished = self._expire() if self._may_expire else []
         if self._waiting:
             self._admit()
         for batch in self._batches.values():
@@ -222,7 +209,7 @@ class Session:
         return finished + self._leave()
 
     def drain(self) -> list[Row]:
-        """Go on until nothing is left; rows that failed raise what was wrong."""
+        """Run until all rows are done; the first failure is raised."""
         done: list[Row] = []
         while self._running or self._waiting:
             done += self.advance()
@@ -231,7 +218,7 @@ class Session:
         return done
 
     def _row(self, request: Request) -> Row:
-        """Check a request and make a row of it."""
+        """Validate a request and return its row."""
         backend, config = self.backend, request.config or self.config
         ends = frozenset({*self._ends, *request.ends}) if request.ends else self._ends
         if config is not self._checked[0] or ends is not self._checked[1]:
@@ -241,6 +228,8 @@ class Session:
             self._checked = config, ends
         limit = token_limit(backend, request, config)
         if config.mode == "parallel":
+            from outrider.decoding.parallel import check_parallel
+
             check_parallel(backend, request, config)
         row = Row(
             next(self._ids),
@@ -253,25 +242,22 @@ class Session:
         )
         if request.deadline is not None:
             row.expires = monotonic() + request.deadline
-            self._watched = True
+            self._may_expire = True
         if config.strategy == "sample":
-            row.stream = Stream(row_seed(request, config))
+            seed = row_seed(request, config)
+            row.stream = Stream(seed)
             if config.candidates > 1:
-                row.drawn = self._drawn(row)
+                config = config.changed(candidates=1, n_best=1, scores=True)
+                # The first text is the one that is sampled without candidates.
+                streams = [Stream(seed, *([n] if n else [])) for n in range(row.config.candidates)]
+                row.drawn = [
+                    Row(row.id, request, config, limit, ends, row.last, row.cached, stream=stream)
+                    for stream in streams
+                ]
         return row
 
-    def _drawn(self, row: Row) -> list[Row]:
-        """Make the rows that draw a text each; the first draws what is drawn where it is alone."""
-        config = row.config.changed(candidates=1, n_best=1, scores=True)
-        seed = row_seed(row.request, config)
-        streams = [Stream(seed, *([n] if n else [])) for n in range(row.config.candidates)]
-        return [
-            Row(row.id, row.request, config, row.limit, row.ends, row.newest, row.held, stream=one)
-            for one in streams
-        ]
-
     def _expire(self) -> list[Row]:
-        """Stop rows whose time is over, and let those leave that were stopped."""
+        """Stop expired rows and remove stopped ones."""
         now, stopped = monotonic(), False
         for row, _, _ in self._running.values():
             if row.expires <= now:
@@ -283,60 +269,51 @@ class Session:
         if not stopped:
             return []
         for batch in self._batches.values():
-            batch.tidy()
+            batch.compact()
         return self._leave()
 
     def _leave(self) -> list[Row]:
-        """Let rows go that are done, and return them."""
+        """Remove finished rows and return them."""
         for row in self._gathering:
             row.gather()
         finished = [row for row, _, _ in self._running.values() if row.done]
         if finished:
             for row in finished:
-                _, rows, tokens = self._running.pop(row.id)
-                self._taken[0] -= rows
-                self._taken[1] -= tokens
-                plain = not (row.rounds or any(one.rounds for one in row.drawn))
+                del self._running[row.id]
+                plain = not (row.rounds or any(drawn.rounds for drawn in row.drawn))
                 self.stats.plain_rows += plain and row.config.mode != "parallel"
             self._gathering = [row for row in self._gathering if not row.done]
-            self._batches = {key: one for key, one in self._batches.items() if one.rows}
+            self._batches = {key: batch for key, batch in self._batches.items() if batch.rows}
         return finished
 
     def _admit(self) -> None:
-        """Let as many rows in as there is room for, in the order they came."""
-        if self._running and self._crowded():
-            return
-        new: list[tuple[Row, int, int]] = []
+        """Admit waiting rows in order while they fit the row and token budgets."""
+        free_rows = self.rows - sum(rows for _, rows, _ in self._running.values())
+        free_tokens: float = math.inf
+        if self.tokens is not None:
+            free_tokens = self.tokens - sum(tokens for *_, tokens in self._running.values())
+        if self._running:
+            if free_rows < min(len(self._waiting), -(-self.rows // GROUPS)):
+                return
+            if self.tokens is not None and free_tokens < self.tokens // GROUPS:
+                return
+        new: list[Row] = []
         while self._waiting:
             row = self._waiting[0]
             rows, tokens = (0, 0) if row.done else needs(self.backend, row.request, row.config)
-            if (self._running or new) and not self._fits(rows, tokens):
+            if self._running and (rows > free_rows or tokens > free_tokens):
                 break
             self._waiting.popleft()
-            new.append((row, rows, tokens))
-            self._taken[0] += rows
-            self._taken[1] += tokens
-        self._running.update((one[0].id, one) for one in new)
-        self._join([row for row, _, _ in new if not row.done])
-
-    def _crowded(self) -> bool:
-        """Whether too little is free for a group to be opened together."""
-        rows, tokens = self._taken
-        free = self.rows - rows
-        if free < min(len(self._waiting), -(-self.rows // TOGETHER)):
-            return True
-        return self.tokens is not None and self.tokens - tokens < self.tokens // TOGETHER
-
-    def _fits(self, rows: int, tokens: int) -> bool:
-        taken = self._taken
-        return taken[0] + rows <= self.rows and (
-            self.tokens is None or taken[1] + tokens <= self.tokens
-        )
+            self._running[row.id] = row, rows, tokens
+            free_rows, free_tokens = free_rows - rows, free_tokens - tokens
+            if not row.done:
+                new.append(row)
+        self._join(new)
 
     def _join(self, new: Sequence[Row]) -> None:
-        """Put new rows into the batches where they belong."""
+        """Add new rows to their batches."""
         self._gathering += [row for row in new if row.drawn]
-        new = [one for row in new for one in row.drawn or [row]]
+        new = [part for row in new for part in row.drawn or [row]]
         self._choose(new)
         kinds: dict[Hashable, tuple[_Kind, list[Row]]] = {}
         for row in new:
@@ -349,7 +326,7 @@ class Session:
                 self._batches[kind.key] = batch
 
     def _open(self, batch: _Batch, rows: Sequence[Row]) -> None:
-        """Let rows join a batch; where not all can, let those that can."""
+        """Add rows to a batch; if that fails, add them one by one and report those that fail."""
         try:
             batch.join(rows)
         except (OutriderError, MemoryError) as error:
@@ -361,62 +338,67 @@ class Session:
             row.done = True
             if row.id not in self._running:  # another text of the same request has failed
                 return
-            row, taken, tokens = self._running.pop(row.id)
-            self._taken[0] -= taken
-            self._taken[1] -= tokens
+            row, _, _ = self._running.pop(row.id)
             row.stop("cancelled")
-            self._gathering = [one for one in self._gathering if one is not row]
+            self._gathering = [other for other in self._gathering if other is not row]
             if not isinstance(error, OutriderError):
                 raise
             self._failed.append((row, error))
 
-    def _is_free(self, row: Row) -> bool:
-        """Whether a controller may choose how a row is decoded."""
-        return row.config.mode == "tandem" and may_choose(self.backend, row.config)
+    def _is_adaptive(self, row: Row) -> bool:
+        """Whether the controller may choose how a row is decoded."""
+        return row.config.mode == "tandem" and is_adaptive(self.backend, row.config)
 
     def _choose(self, new: Sequence[Row]) -> None:
-        """Choose whether to draft for rows that come now.
+        """Choose whether to draft for new rows.
 
-        Rows decoded together are cheaper than in two groups, so a choice holds until the rows that
-        came with it are done, or many have come.
+        Decoding rows together costs less than in two groups, so a choice holds until all of its
+        rows are done, or for `CHOICE_ROWS` rows.
         """
         if self.controller is None:
             return
-        came = sum(self._is_free(row) for row in new)
-        if not came:
+        count = sum(self._is_adaptive(row) for row in new)
+        if not count:
             return
-        inside = sum(self._is_free(row) for row, _, _ in self._running.values() if not row.done)
-        if inside == came or self._came >= SPELL:
-            self._drafting, self._came = self.controller.drafts(inside), 0
+        running = [row for row, _, _ in self._running.values() if not row.done]
+        total = sum(self._is_adaptive(row) for row in running)
+        if total == count or self._since_choice >= CHOICE_ROWS:
+            self._drafting, self._since_choice = self.controller.drafts(total), 0
             if not self._drafting:
                 self.stats.note("drafting was slower: some rows were decoded without it")
-        self._came += came
+        self._since_choice += count
 
     def _kind(self, row: Row) -> _Kind:
-        """Say which rows can be decoded together with this one."""
+        """Return the kind of round of a row; unused kinds are not imported."""
         backend, stats, config = self.backend, self.stats, row.config
         if config.mode == "parallel":
-            whole = ParallelBatch if row.request.source else ContinuationBatch
-            return _Kind((whole.__name__, config), partial(whole, backend, stats, config))
+            from outrider.decoding.parallel import ContinuationBatch, ParallelBatch
+
+            batch = ParallelBatch if row.request.source else ContinuationBatch
+            return _Kind((batch.__name__, config), partial(batch, backend, stats, config))
         masked = config.suppress, row.ends, config.min_new_tokens
         if config.strategy == "beam":
+            from outrider.decoding.beam import BeamBatch
+
             make = partial(BeamBatch, backend, stats, masked, beams=config.beams)
             return _Kind(("beam", config.beams, *masked), make)
         plain = partial(PlainBatch, backend, stats, masked, ahead=lambda: self.ahead)
         if config.mode == "ar":
             return _Kind(("plain", *masked), plain)
         if not is_exact(config):
-            return self._judged(row)
-        settled = backend.epsilon > 0 and settles(backend, config)
-        controller = self.controller if self._is_free(row) else None
+            return self._mixture(row)
+        replayed = backend.epsilon > 0 and resolves_ties(backend, config)
+        controller = self.controller if self._is_adaptive(row) else None
         if controller is not None and not self._drafting:
             return _Kind(
-                ("undrafted", settled, *masked),
-                partial(plain, settled=settled, controller=controller),
+                ("undrafted", replayed, *masked),
+                partial(plain, replayed=replayed, controller=controller),
             )
+        from outrider.decoding.tandem import ExactBatch
+
         block = block_size(backend, config) if controller is None else controller.longest
         return _Kind(
-            ("exact", block, controller is None, settled, *masked),
+            ("exact", block, controller is None, replayed, *masked),
             partial(
                 ExactBatch,
                 backend,
@@ -424,25 +406,27 @@ class Session:
                 masked,
                 block=block,
                 controller=controller,
-                settled=settled,
+                replayed=replayed,
             ),
         )
 
-    def _judged(self, row: Row) -> _Kind:
-        """Blocks are of one size, so a row that can run out of positions goes alone."""
+    def _mixture(self, row: Row) -> _Kind:
+        """Return the kind of a row with a fixed block; one that can reach `max_length` is alone."""
+        from outrider.decoding.tandem import MixtureBatch
+
         backend, config = self.backend, row.config
         block = block_size(backend, config)
         end = len(row.request.prompt) + row.limit + block
         alone = row.id if backend.max_length is not None and end > backend.max_length else None
         masked = config.suppress, row.ends, config.min_new_tokens
         return _Kind(
-            ("judged", config.strategy, config.sampling, config.gamma, block, alone, *masked),
-            partial(JudgedBatch, backend, self.stats, masked, block=block),
+            ("mixture", config.strategy, config.sampling, config.gamma, block, alone, *masked),
+            partial(MixtureBatch, backend, self.stats, masked, block=block),
         )
 
 
 AHEAD = 16
-"""Tokens that greedy rows say at once: nobody sees them before the list is done."""
+"""Greedy tokens per round for a list of requests, where nothing is streamed."""
 
 
 def decode(
@@ -452,23 +436,24 @@ def decode(
     *,
     rows: int | None = None,
     tokens: int | None = None,
-    controller: Controller | None = None,
+    controller: "Controller | None" = None,
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Return the hypotheses of each request, best first, in the order of the requests.
 
     Args:
-        backend: Who computes.
+        backend: Execution backend.
         requests: One for each row.
         config: Mode, strategy and their settings.
-        rows: Rows in flight at most, every beam counted; None for all at once.
-        tokens: Bound on what the rows in flight may hold together.
-        controller: Chooses whether to draft, and how much, where every choice writes the same.
-        stats: Told how it went.
+        rows: Most rows in flight, every beam counted; None for all at once.
+        tokens: Most tokens of the rows in flight together.
+        controller: Chooses whether to draft and how much, where every choice gives the same text.
+        stats: Statistics to add to.
     """
-    most = max(1, len(requests) * config.beams * config.candidates) if rows is None else rows
+    if rows is None:
+        rows = max(1, len(requests) * config.beams * config.candidates)
     session = Session(
-        backend, config, rows=most, tokens=tokens, controller=controller, stats=stats, ahead=AHEAD
+        backend, config, rows=rows, tokens=tokens, controller=controller, stats=stats, ahead=AHEAD
     )
     for request in requests:
         session.add(request)

@@ -1,7 +1,6 @@
-"""What loops are told: the values of a `DecodeConfig`, which checks and explains them.
+"""The values of a `DecodeConfig` without pydantic, which takes 0.2 s to import.
 
-Plain values in a class of their own: what checks takes a fifth of a second to import, and where
-nobody asks for anything there is nothing to check. A test compares the two classes.
+`DecodeConfig` validates and documents them; a test compares the two classes.
 """
 
 from dataclasses import dataclass, replace
@@ -17,7 +16,7 @@ Strategy = Literal["greedy", "sample", "beam"]
 
 @dataclass(frozen=True, kw_only=True)
 class DecodeSettings:
-    """Settings of one decoding run; `DecodeConfig` says what each means."""
+    """Settings of one decoding run, documented in `DecodeConfig`."""
 
     mode: Mode = "ar"
     strategy: Strategy = "greedy"
@@ -41,10 +40,10 @@ class DecodeSettings:
     candidates: int = 1
 
     def changed(self, **values: Any) -> "DecodeSettings":
-        """Return settings that differ in some values."""
+        """Return a copy with some values changed."""
         return replace(self, **values)
 
     @property
     def sampling(self) -> Sampling:
-        """How the model's distribution is shaped before a token is drawn."""
+        """The sampling settings."""
         return Sampling(self.temperature, self.top_k, self.top_p)

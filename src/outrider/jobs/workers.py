@@ -11,8 +11,8 @@ from typing import Any
 from outrider.data.progress import show_stages
 from outrider.errors import ConfigError, DataError, OutriderError, ResourceError
 from outrider.jobs.folder import Advance, JobFolder, Outcome, Unit, Work, attempt
+from outrider.runtime.backend import choose_device
 from outrider.runtime.cluster import running_ray
-from outrider.runtime.engine import choose_device
 
 __all__ = ["Run", "finish_units", "in_process", "on_ray", "runner"]
 

@@ -1,7 +1,7 @@
-"""Ray, on this machine alone or on the cluster that `RAY_ADDRESS` names.
+"""Ray on this machine, or on the cluster at `RAY_ADDRESS`.
 
-A Ray of this machine alone listens at no address that others reach, shows no dashboard, tells
-nobody that it runs, and is stopped in the end.
+A local Ray listens on the loopback address only, without dashboard and usage statistics, and is
+stopped at the end.
 """
 
 import os
@@ -19,23 +19,23 @@ def running_ray(purpose: str, *, log_to_driver: bool = False, **alone: Any) -> I
     """Start Ray, or join it, for as long as the block runs.
 
     Args:
-        purpose: What needs it, as the user asked for it.
-        log_to_driver: Show on stderr what other processes print.
-        **alone: For a Ray that is started, not joined.
+        purpose: The feature that needs Ray, for error messages.
+        log_to_driver: Show the output of other processes on stderr.
+        **alone: Options of `ray.init` when Ray is started, not joined.
     """
     joined = bool(os.environ.get("RAY_ADDRESS"))
-    # Read as Ray is imported: one that is no part of a cluster has the loopback address.
+    # Read when Ray is imported: without a cluster it uses the loopback address.
     os.environ.setdefault("RAY_ENABLE_WINDOWS_OR_OSX_CLUSTER", "01"[joined])
     os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
     try:
         import ray
-    except ImportError:
-        raise MissingExtraError("Ray", "ray", purpose) from None
+    except ImportError as error:
+        raise MissingExtraError("Ray", "ray", purpose) from error
     started = {} if joined else {"include_dashboard": False, **alone}
     try:
         ray.init(logging_level="ERROR", log_to_driver=log_to_driver, **started)
-    except Exception as error:  # Ray has no class of its own for it
-        raise ResourceError(f"Ray could not be started or joined: {error}") from None
+    except Exception as error:  # Ray raises many classes here
+        raise ResourceError(f"Ray could not be started or joined: {error}") from error
     try:
         yield ray
     finally:

@@ -1,15 +1,10 @@
-"""What this installation has and will use, and what is wrong with it.
+"""Diagnoses an installation: what it has, which backend it uses, and what is wrong.
 
-Nothing is guessed: `load` itself is asked, and the core computes. What is missing but not needed is
-no problem; what would make a command fail is.
+The report comes from `load` itself and from a self-check of the native core with a tiny model. In
+float32 the core must give the logits of `plain_logits`. In int8, tandem and greedy decoding must
+give the same texts, because a row may not depend on its batch or block.
 
-A moment's proof that the native core is sound on this machine, with a tiny model made in memory.
-
-In float32 it must give the logits of the equations, written out in `plain_transformer.py`. In int8
-it must give one text whether tokens are checked in blocks (tandem) or written one by one (greedy):
-a row may not depend on what stands beside it.
-
-A plain encoder-decoder written out in numpy, float64: what the native core must compute.
+`plain_logits` is a plain encoder-decoder in numpy, float64:
 
     norm(x)       = (x - mean) / sqrt(variance + 1e-5) * g + b
     attend(q,k,v) = softmax(q k' / sqrt(K)) v                           per head
@@ -17,7 +12,7 @@ A plain encoder-decoder written out in numpy, float64: what the native core must
     F(x)          = W2 relu(W1 x + b1) + b2
     logits        = norm(layers(scale e(y) + position)) H' + bias
 
-One text at a time, no cache, sines and cosines for positions: to be read, not to be fast.
+It computes one text at a time, without a cache, with sinusoidal positions.
 """
 
 import os
@@ -46,7 +41,7 @@ from outrider.formats.safetensors import Weight
 from outrider.formats.side_spec import DrafterSpec
 from outrider.formats.spec import Seq2SeqSpec
 from outrider.formats.weights import Expected, read_weights, weight_files
-from outrider.runtime.engine import VARIABLE, choose_device, choose_engine, gpu_names
+from outrider.runtime.backend import VARIABLE, choose_backend, choose_device, gpu_names
 from outrider.runtime.load import load
 from outrider.runtime.provenance import machine, versions
 from outrider.runtime.translator import Translator
@@ -60,8 +55,8 @@ Weights = Mapping[str, NDArray[np.float32]]
 def plain_logits(
     config: Seq2SeqSpec, weights: Weights, source: Sequence[int], tokens: Sequence[int]
 ) -> Array:
-    """Return the logits after each token, [T, V], of a model with the usual parts."""
-    usual = Seq2SeqSpec(
+    """Return the logits after each token, [T, V], of a plain encoder-decoder."""
+    plain = Seq2SeqSpec(
         vocab_size=config.vocab_size,
         hidden_size=config.hidden_size,
         num_attention_heads=config.num_attention_heads,
@@ -71,7 +66,7 @@ def plain_logits(
         tie_word_embeddings=False,
         logits_bias=True,
     )
-    assert config == usual, "only the usual parts are written out here"
+    assert config == plain, "only the plain parts are implemented here"
     memory_SD = _embed(config, weights, source)
     for layer in range(config.encoder_layers):
         memory_SD = _layer(config, weights, f"encoder.blocks.{layer}", memory_SD, None)
@@ -134,45 +129,45 @@ def _norm(weights: Weights, name: str, x: Array) -> Array:
 
 
 TOLERANCE = 1e-4
-"""How far a logit in float32 may lie from that of the equations."""
-_TEXTS, _TOKENS, _BLOCK, _WORDS = 5, 12, 6, 97
+"""Largest accepted error of a float32 logit."""
+_TEXTS, _TOKENS, _BLOCK, _VOCAB_SIZE = 5, 12, 6, 97
 
 
 @dataclass(frozen=True)
 class SelfCheck:
-    """What was found."""
+    """Result of the self-check."""
 
     float32_error: float
-    """Largest distance of a logit from that of the equations."""
+    """Largest error of a float32 logit."""
     differing: int
-    """Texts that int8 tandem and int8 greedy write differently."""
+    """Texts that differ between int8 tandem and int8 greedy."""
     seconds: float
 
     @property
     def fault(self) -> str | None:
-        """What is wrong, in a sentence; None if nothing is."""
-        if not self.float32_error <= TOLERANCE:  # so that nan is wrong as well
-            return f"float32 logits are {self.float32_error:.1e} off those of the equations"
+        """The fault in a sentence; None if there is none."""
+        if not self.float32_error <= TOLERANCE:  # also true for nan
+            return f"float32 logits are {self.float32_error:.1e} off those of numpy"
         if self.differing:
             return f"int8 tandem differs from int8 greedy on {self.differing} of {_TEXTS} texts"
         return None
 
 
 def check_native() -> SelfCheck:
-    """Compare the core with the equations, and its blocks with its single steps."""
+    """Compare the core with `plain_logits`, and its blocks with single steps."""
     start = perf_counter()
     dice = np.random.default_rng(0)
     parts, config = make_model(dice)
-    sources = [dice.integers(4, _WORDS, 9 - text).tolist() for text in range(_TEXTS)]
-    tokens = dice.integers(4, _WORDS, (_TEXTS, _TOKENS)).tolist()
-    arrays = {name: one.as_float32() for name, one in parts.model.weights.items()}
-    expected_TNV = np.stack(
+    sources = [dice.integers(4, _VOCAB_SIZE, 9 - text).tolist() for text in range(_TEXTS)]
+    tokens = dice.integers(4, _VOCAB_SIZE, (_TEXTS, _TOKENS)).tolist()
+    arrays = {name: weight.as_float32() for name, weight in parts.model.weights.items()}
+    expected_NTV = np.stack(
         [plain_logits(config, arrays, *row) for row in zip(sources, tokens, strict=True)]
     )
     core = NativeBackend(Parts(parts.model), dtype="float32")
-    found_TNV = core.extend(tokens, core.encode(sources, capacity=_TOKENS), Logits())
+    logits_NTV = core.extend(tokens, core.encode(sources, capacity=_TOKENS), Logits())
     return SelfCheck(
-        float32_error=float(abs(expected_TNV - found_TNV).max()),
+        float32_error=float(abs(expected_NTV - logits_NTV).max()),
         differing=_count_differing(NativeBackend(parts), sources),
         seconds=perf_counter() - start,
     )
@@ -181,7 +176,7 @@ def check_native() -> SelfCheck:
 def make_model(dice: np.random.Generator) -> tuple[Parts, Seq2SeqSpec]:
     """Make a model and a drafter of random weights."""
     config = Seq2SeqSpec(
-        vocab_size=_WORDS,
+        vocab_size=_VOCAB_SIZE,
         hidden_size=48,
         encoder_layers=2,
         decoder_layers=2,
@@ -197,23 +192,23 @@ def make_model(dice: np.random.Generator) -> tuple[Parts, Seq2SeqSpec]:
 
 
 def _random(layout: Mapping[str, Expected], dice: np.random.Generator) -> dict[str, Weight]:
-    """Draw weights under which texts are not one token repeated."""
-    found = {}
-    for name, one in layout.items():
-        numbers = dice.standard_normal(one.shape, np.float32)
-        if len(one.shape) == 1:
+    """Draw weights that do not generate one repeated token."""
+    weights = {}
+    for name, expected in layout.items():
+        numbers = dice.standard_normal(expected.shape, np.float32)
+        if len(expected.shape) == 1:
             numbers = 0.05 * numbers + (1 if name.endswith("norm.weight") else 0)
         else:
-            numbers *= (1.0 if "tokens" in name else 2.0) / np.sqrt(one.shape[-1])
-        found[name] = Weight("float32", numbers.astype(np.float32))
-    return found
+            numbers *= (1.0 if "tokens" in name else 2.0) / np.sqrt(expected.shape[-1])
+        weights[name] = Weight("float32", numbers.astype(np.float32))
+    return weights
 
 
 def _count_differing(backend: Backend, sources: list[list[int]]) -> int:
     requests = [Request(source=source, max_new_tokens=_TOKENS) for source in sources]
     drafted = decode(backend, requests, DecodeSettings(mode="tandem", draft_tokens=_BLOCK))
     plain = decode(backend, requests, DecodeSettings())
-    return sum(one != other for one, other in zip(drafted, plain, strict=True))
+    return sum(ours != other for ours, other in zip(drafted, plain, strict=True))
 
 
 OPTIONAL = {
@@ -224,19 +219,19 @@ OPTIONAL = {
     "gymnasium": ("examples", "examples/memory-rl"),
     "scikit-learn": ("examples", "examples/images"),
 }
-"""Packages some features need: the extra that brings each, and what it is for."""
+"""Optional packages: the extra that installs each, and its purpose."""
 STEP = 16
 """Tokens by which a cache of the native core grows."""
 
 
 def examine(model: str | Path | None = None) -> dict[str, Any]:
-    """Return what was found, ready for JSON; `problems` lists what is wrong, a sentence each.
+    """Return the report as JSON values; `problems` lists the faults, a sentence each.
 
     Args:
-        model: A model folder or Hub id, to learn in addition how `load` will compute it.
+        model: A model folder or Hub id, to report also how `load` runs it.
     """
     problems: list[str] = []
-    found: dict[str, Any] = {
+    report: dict[str, Any] = {
         "versions": versions(),
         "machine": machine(),
         "gpus": gpu_names(),
@@ -246,47 +241,47 @@ def examine(model: str | Path | None = None) -> dict[str, Any]:
         "optional": {name: _version(name) for name in OPTIONAL},
     }
     if model is not None:
-        found["model"] = _examine_model(model, problems)
-    return {**found, "problems": list(dict.fromkeys(problems))}
+        report["model"] = _examine_model(model, problems)
+    return {**report, "problems": list(dict.fromkeys(problems))}
 
 
 def _examine_native(problems: list[str]) -> dict[str, Any]:
-    found: dict[str, Any] = {"installed": native.is_installed()}
+    report: dict[str, Any] = {"installed": native.is_installed()}
     if (fault := native.fault()) is not None:
         if native.is_damaged():
             problems.append(f"outrider-native {fault}")
-        return {**found, "reason": fault}
+        return {**report, "reason": fault}
     try:
-        found["instruction_sets"] = native.instruction_sets()
-        found["instruction_set"] = native.choose_instruction_set()
+        report["instruction_sets"] = native.instruction_sets()
+        report["instruction_set"] = native.choose_instruction_set()
         check = check_native()
     except OutriderError as error:
         problems.append(str(error))
-        return {**found, "reason": str(error)}
+        return {**report, "reason": str(error)}
     if check.fault is not None:
-        problems.append(f"the native core computes wrongly here: {check.fault}")
-    return {**found, "check": {**asdict(check), "fault": check.fault}}
+        problems.append(f"the native core computes wrong results on this machine: {check.fault}")
+    return {**report, "check": {**asdict(check), "fault": check.fault}}
 
 
 def _examine_load(problems: list[str]) -> dict[str, Any]:
-    """Ask for whatever `load` takes by itself, for a model that the core can compute."""
-    place = choose_device("auto")
+    """Return the backend that `load` chooses by default."""
+    device = choose_device("auto")
     try:
-        engine = choose_engine(None, None, place)
-        if engine.native:
+        choice = choose_backend(None, None, device)
+        if choice.native:
             native.choose_instruction_set()
     except OutriderError as error:
         problems.append(str(error))
         return {"reason": str(error)}
-    name = "native" if engine.native else "torch"
-    reason = None if engine.native else _why_torch(place)
-    return {"backend": name, "dtype": engine.dtype, "device": place, "reason": reason}
+    name = "native" if choice.native else "torch"
+    reason = None if choice.native else _why_torch(device)
+    return {"backend": name, "dtype": choice.dtype, "device": device, "reason": reason}
 
 
-def _why_torch(place: str) -> str:
+def _why_torch(device: str) -> str:
     if os.environ.get(VARIABLE) == "torch":
-        return f"{VARIABLE} asks for it"
-    if place != "cpu":
+        return f"{VARIABLE} requires it"
+    if device != "cpu":
         return "the native core computes on a CPU only"
     return f"the native core {'does not load' if native.is_damaged() else 'is not installed'}"
 
@@ -300,19 +295,19 @@ def _examine_model(name: str | Path, problems: list[str]) -> dict[str, Any]:
     except OutriderError as error:
         problems.append(str(error))
         return {"name": str(name), "reason": str(error)}
-    said = [str(one.message) for one in caught if issubclass(one.category, FallbackWarning)]
+    fallbacks = [str(w.message) for w in caught if issubclass(w.category, FallbackWarning)]
     parts = {"drafter": DRAFTER, "ctc": CTC}
     return {
         "name": str(name),
         "kind": "encoder-decoder" if isinstance(loaded, Translator) else "language model",
         "weights": _measure(read_model(folder).weights, model_files(folder)),
         **{part: _measure_part(folder / path) for part, path in parts.items()},
-        **_describe_backend(loaded.backend, said, reads=isinstance(loaded, Translator)),
+        **_describe_backend(loaded.backend, fallbacks, reads=isinstance(loaded, Translator)),
     }
 
 
-def _describe_backend(backend: Any, said: list[str], *, reads: bool) -> dict[str, Any]:
-    """Say who computes and, where that is PyTorch, why; `lacking` is what the core cannot do."""
+def _describe_backend(backend: Any, fallbacks: list[str], *, reads: bool) -> dict[str, Any]:
+    """Describe the backend and, for PyTorch, the reason; `lacking` is unsupported by the core."""
     if isinstance(backend, NativeBackend):
         return {
             "backend": "native",
@@ -320,18 +315,19 @@ def _describe_backend(backend: Any, said: list[str], *, reads: bool) -> dict[str
             "instruction_set": backend.instruction_set,
             "memory": _measure_memory(backend, reads),
         }
-    sides = [None if one is None else one.config for one in (backend.drafter, backend.ctc_decoder)]
+    sides = (backend.drafter, backend.ctc_decoder)
+    side_specs = [None if side is None else side.config for side in sides]
     return {
         "backend": "torch",
         "dtype": str(backend.model.dtype).removeprefix("torch."),
         "device": str(backend.device),
-        "reason": said[0] if said else _why_torch(backend.device.type),
-        "lacking": missing(backend.config, *sides),
+        "reason": fallbacks[0] if fallbacks else _why_torch(backend.device.type),
+        "lacking": missing(backend.config, *side_specs),
     }
 
 
 def _measure_memory(backend: NativeBackend, reads: bool) -> dict[str, Any]:
-    """Count what the loaded model takes, and what each token of a text does."""
+    """Return the memory of the model and of each token."""
     core = backend.core
 
     def tokens(**options: bool) -> dict[str, int]:
@@ -355,14 +351,14 @@ def _measure_memory(backend: NativeBackend, reads: bool) -> dict[str, Any]:
 
 
 def _measure_part(folder: Path) -> dict[str, int] | None:
-    """Count the parameters of a decoder beside a model; None where there is none."""
+    """Return the size of a side decoder; None if there is none."""
     return _measure(read_weights(folder), weight_files(folder)) if folder.is_dir() else None
 
 
 def _measure(weights: Mapping[str, Weight], files: Sequence[Path]) -> dict[str, int]:
     counted = [w for w in weights.values() if w.scale is not None or "float" in w.kind]
     return {
-        "parameters": sum(prod(one.shape) for one in counted),
+        "parameters": sum(prod(weight.shape) for weight in counted),
         "bytes": sum(path.stat().st_size for path in files),
     }
 

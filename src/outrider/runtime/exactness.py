@@ -1,7 +1,7 @@
-"""Is tandem exact? Every line decoded twice, token by token and in tandem, and compared by tokens.
+"""Compares tandem decoding with greedy decoding, line by line and token by token.
 
-In float32 all lines must be equal. In low precision a block and a single token round differently,
-and near-ties may fall the other way; `strict` computes those again.
+In float32 all lines must be equal. In low precision blocks and single tokens round differently, so
+near-ties may differ; `strict` computes those again.
 """
 
 from collections.abc import Callable, Sequence
@@ -13,10 +13,10 @@ from outrider.runtime import Generator, Result, Translator
 __all__ = ["DRAFT_TOKENS", "compare_with_greedy"]
 
 DRAFT_TOKENS = 8
-"""Length of the drafts where a fixed one is wanted and none is named."""
+"""Default length of drafts."""
 
 SHOWN = 10
-"""Lines that differ and are listed."""
+"""Most differing lines that are listed."""
 
 Loaded = Translator | Generator
 
@@ -31,14 +31,14 @@ def compare_with_greedy(
     max_new_tokens: int | None = None,
     advance: Callable[[int], None] = lambda _: None,
 ) -> dict[str, Any]:
-    """Count the lines that come out the same, and list the first that do not.
+    """Count the identical lines and list the first differing ones.
 
     Args:
         loaded: A model with a drafter.
         lines: Sources to translate, or prompts to continue.
-        batch: Lines decoded together; with `strict` greedy decodes every line alone, because that
-            is what strict promises to equal.
-        draft_tokens: Length of the drafts; by default 8, or the longest the drafter can.
+        batch: Lines decoded together; with `strict` greedy decodes every line alone, because
+            `strict` guarantees that text.
+        draft_tokens: Length of the drafts; by default 8, or the drafter's maximum if that is less.
         strict: Compute near-ties again.
         max_new_tokens: As in `DecodeConfig`.
         advance: Called with the number of lines just done, for a progress bar.
@@ -52,14 +52,14 @@ def compare_with_greedy(
     tandem = {**common, "mode": "tandem", "draft_tokens": drafts, "strict": strict}
     for start in range(0, len(lines), batch):
         chunk = lines[start : start + batch]
-        found = _decode(loaded, chunk, alone=batch == 1, stats=stats, options=tandem)
-        wanted = _decode(loaded, chunk, alone=batch == 1 or strict, stats=None, options=common)
-        for row, (ours, theirs) in enumerate(zip(found, wanted, strict=True)):
-            tokens += len(theirs.tokens)
-            if ours.tokens == theirs.tokens and ours.finish == theirs.finish:
+        drafted = _decode(loaded, chunk, alone=batch == 1, stats=stats, options=tandem)
+        greedy = _decode(loaded, chunk, alone=batch == 1 or strict, stats=None, options=common)
+        for row, (ours, expected) in enumerate(zip(drafted, greedy, strict=True)):
+            tokens += len(expected.tokens)
+            if ours.tokens == expected.tokens and ours.finish == expected.finish:
                 identical += 1
             elif len(differing) < SHOWN:
-                differing.append(_difference(start + row, chunk[row], ours, theirs))
+                differing.append(_difference(start + row, chunk[row], ours, expected))
         advance(len(chunk))
     return {
         "lines": len(lines),
@@ -80,21 +80,21 @@ def _decode(
     stats: Statistics | None,
     options: dict[str, Any],
 ) -> list[Result]:
-    # A budget of one token gives every piece a batch of its own.
+    # With a budget of one token every request is decoded alone.
     together: dict[str, Any] = {"batch_tokens": 1 if alone else 1 << 40}
     if isinstance(loaded, Translator):
-        together["split"] = False  # a line is a row
+        together["split"] = False  # one row a line
     return [best for best, *_ in loaded.results(chunk, stats=stats, **together, **options)]
 
 
-def _difference(line: int, source: str, ours: Result, theirs: Result) -> dict[str, Any]:
-    pairs = zip(ours.tokens, theirs.tokens, strict=False)
-    shorter = min(len(ours.tokens), len(theirs.tokens))
+def _difference(line: int, source: str, ours: Result, expected: Result) -> dict[str, Any]:
+    pairs = zip(ours.tokens, expected.tokens, strict=False)
+    shorter = min(len(ours.tokens), len(expected.tokens))
     first = next((n for n, (a, b) in enumerate(pairs) if a != b), shorter)
     return {
         "line": line + 1,
         "source": source,
-        "greedy": theirs.text,
+        "greedy": expected.text,
         "tandem": ours.text,
         "first_differing_token": first,
     }

@@ -1,17 +1,19 @@
-"""The object a user holds to continue text with a language model."""
+"""Text generation with a language model."""
 
 from collections.abc import Mapping, Sequence
 from functools import cached_property, partial
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
-from outrider.decoding.controller import Controller
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
 from outrider.runtime.result import Result, Work, decode_in_batches
 from outrider.text.normalise import as_texts, normalise_verbatim, well_formed
 from outrider.text.tokenizer import Tokenizer
+
+if TYPE_CHECKING:
+    from outrider.decoding.controller import Controller
 
 __all__ = ["Generator"]
 
@@ -27,7 +29,7 @@ class Generator:
         defaults: Mapping[str, Any] | None = None,
         adds_start: bool = True,
     ) -> None:
-        """Hold the parts; `adds_start`: the model's start token stands before every prompt."""
+        """Combine the parts; with `adds_start` the model's start token precedes every prompt."""
         self.backend = backend
         self.adds_start = adds_start
         self.tokenizer = tokenizer
@@ -70,18 +72,18 @@ class Generator:
         """Return the continuation of one prompt, or of many; the prompt itself is not repeated.
 
         Args:
-            prompts: What to continue. Where a model counts its positions, the end of a prompt is
-                kept that leaves room for `max_new_tokens`, but half of the positions always.
+            prompts: Texts to continue. If the model has a limited number of positions, a prompt is
+                cut at the beginning to leave `max_new_tokens` of them, or half of them.
             batch_tokens: Bound on the tokens held in memory at once.
-            stats: Return `(continuation, statistics)`: rounds, acceptance, where the time went.
+            stats: Return `(continuation, statistics)`: rounds, acceptance and time.
             **options: Fields of `DecodeConfig`, such as `mode="tandem"` or `temperature=0.8`.
                 Prompt number i draws with `seed + i`, so it can be repeated without the others.
         """
-        seen = Statistics()
-        results = self.results(prompts, batch_tokens=batch_tokens, stats=seen, **options)
-        found = [best.text for best, *_ in results]
-        answer = found[0] if isinstance(prompts, str) else found
-        return (answer, seen) if stats else answer
+        statistics = Statistics()
+        results = self.results(prompts, batch_tokens=batch_tokens, stats=statistics, **options)
+        texts = [best.text for best, *_ in results]
+        answer = texts[0] if isinstance(prompts, str) else texts
+        return (answer, statistics) if stats else answer
 
     def results(
         self,
@@ -91,13 +93,10 @@ class Generator:
         stats: Statistics | None = None,
         **options: Any,
     ) -> list[list[Result]]:
-        """Like `generate`, with scores and the n-best alternatives of each prompt, best first.
-
-        What happened while drafting is added to `stats`.
-        """
+        """Like `generate`, with scores and n-best alternatives, best first; adds to `stats`."""
         config = call_settings(self.backend, self.defaults, options)
         works = self.works(prompts, config)
-        found = decode_in_batches(
+        hypotheses = decode_in_batches(
             self.backend,
             [request for work in works for request in work.requests],
             config,
@@ -105,18 +104,18 @@ class Generator:
             controller=self.controller,
             stats=stats,
         )
-        return [work.join([one]) for work, one in zip(works, found, strict=True)]
+        return [work.join([rows]) for work, rows in zip(works, hypotheses, strict=True)]
 
     def works(self, prompts: str | Sequence[str], config: DecodeSettings) -> list[Work]:
-        """Make prompts ready for whoever decodes; prompt number i draws with `seed + i`."""
+        """Return the work for each prompt; prompt number i samples with `seed + i`."""
         return [self.work(request) for request in self.requests(prompts, config)]
 
     def work(self, request: Request) -> Work:
-        """Say how what is decoded for a request becomes a text."""
+        """Return the work for one request."""
         return Work([request], partial(self._join, self.prompt_ids(request)))
 
     def requests(self, prompts: str | Sequence[str], config: DecodeSettings) -> list[Request]:
-        """Return what a decoding loop is given for each prompt."""
+        """Return the request of each prompt."""
         texts = [normalise_verbatim(well_formed(prompt)) for prompt in as_texts(prompts)]
         rows = [self._fit(ids, config) for ids in self.tokenizer.encode_batch(texts)]
         return [self.request(ids, seed=config.seed + row) for row, ids in enumerate(rows)]
@@ -124,7 +123,7 @@ class Generator:
     def request(
         self, ids: Sequence[int], *, seed: int, max_new_tokens: int | None = None
     ) -> Request:
-        """Return what a decoding loop is given for the tokens of a prompt."""
+        """Return the request for the tokens of a prompt."""
         if self.adds_start or not ids:
             return Request(prompt=ids, max_new_tokens=max_new_tokens, seed=seed)
         first, *rest = ids
@@ -135,30 +134,28 @@ class Generator:
         return request.opening(self.backend)[request.start is None :]
 
     @cached_property
-    def controller(self) -> Controller | None:
-        """What chooses whether to draft, and how much; it learns while decoding."""
+    def controller(self) -> "Controller | None":
+        """Chooses whether to draft and how much, from the times of earlier rounds."""
         drafts = self.backend.drafts
-        return None if drafts is None else Controller(drafts.longest)
+        if drafts is None:
+            return None
+        from outrider.decoding.controller import Controller
 
-    def _join(self, prompt: Sequence[int], found: Sequence[list[Hypothesis]]) -> list[Result]:
-        """Write the continuation, and its alternatives; nothing where none is there yet."""
+        return Controller(drafts.longest)
+
+    def _join(self, prompt: Sequence[int], segments: Sequence[list[Hypothesis]]) -> list[Result]:
+        """Return the continuation and its alternatives; none if there is no segment yet."""
         return [
-            Result(
-                self._continuation(prompt, one.tokens),
-                one.score,
-                one.finish,
-                one.tokens,
-                one.rounds,
-            )
-            for hypotheses in found
-            for one in hypotheses
+            Result(self._continuation(prompt, h.tokens), h.score, h.finish, h.tokens, h.rounds)
+            for hypotheses in segments
+            for h in hypotheses
         ]
 
     def _fit(self, ids: list[int], config: DecodeSettings) -> list[int]:
-        """Keep the end of a prompt that leaves too little room for the new tokens.
+        """Cut a prompt at the beginning to leave positions for the new tokens.
 
-        Up to half of the positions are the prompt's whatever is asked for: it is what the new
-        tokens continue, and `max_new_tokens` is a bound. Beyond that the prompt gives way.
+        At least half of the positions are left to the prompt, because `max_new_tokens` is only a
+        bound.
         """
         limit = self.backend.max_length
         if limit is None:
@@ -167,7 +164,7 @@ class Generator:
         return ids[max(0, len(ids) - (limit - new_tokens)) :]
 
     def _continuation(self, prompt: Sequence[int], tokens: Sequence[int]) -> str:
-        """Decode in context: a tokenizer may drop the space before the first word it sees."""
+        """Decode in context, because a tokenizer may drop the space before its first word."""
         before = self.tokenizer.decode(prompt)
         whole = self.tokenizer.decode([*prompt, *tokens])
         return whole[len(before) :] if whole.startswith(before) else self.tokenizer.decode(tokens)

@@ -1,4 +1,4 @@
-"""`outrider.load`: a folder becomes an object that translates or generates."""
+"""`outrider.load`: load a model folder as a `Translator` or a `Generator`."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -8,11 +8,8 @@ from outrider.bounds import check_bound
 from outrider.errors import ConfigError, ModelError
 from outrider.files.hub import model_folder
 from outrider.formats.folder import read_parts
-from outrider.formats.readers import bergamot
-from outrider.formats.readers.shortlist import Shortlist, read_shortlist
 from outrider.formats.spec import LanguageModelSpec, ModelSpec, Seq2SeqSpec
-from outrider.runtime.engine import build_backend, choose_device, choose_engine
-from outrider.runtime.generator import Generator
+from outrider.runtime.backend import build_backend, choose_backend, choose_device
 from outrider.runtime.options import (
     forced_first,
     model_defaults,
@@ -28,6 +25,8 @@ from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer
 from outrider.text.tokenizer.subword import SubwordTokenizer
 
 if TYPE_CHECKING:
+    from outrider.formats.readers.shortlist import Shortlist
+    from outrider.runtime.generator import Generator
     from outrider.torch.backend import TorchBackend
 
 __all__ = ["load"]
@@ -43,26 +42,27 @@ def load(
     shortlist: bool = False,
     source_language: str | None = None,
     target_language: str | None = None,
-) -> Translator | Generator:
+) -> "Translator | Generator":
     """Load a model: a `Translator` for an encoder-decoder, a `Generator` for a language model.
 
-    A drafter (`drafter/`) or CTC decoder (`ctc/`) that lies with it is loaded too.
+    A drafter (`drafter/`) or CTC decoder (`ctc/`) in the folder is loaded too.
 
     Args:
         name: A model folder (ours, Marian's, CTranslate2's or Bergamot's), an `.argosmodel` file,
             or the id of a Hub model.
         device: `auto` (a GPU if there is one), `cpu`, `cuda`, `cuda:1`, `mps`.
-        dtype: float32, bfloat16, float16 or int8. By default int8 where the native core computes,
-            float32 elsewhere.
-        backend: `native` (outrider-native, CPU only), `torch`, or `auto`: native where it is
-            installed and no other dtype is asked for. `OUTRIDER_BACKEND` changes the default.
-        threads: CPU threads of this process; None leaves them alone.
-        shortlist: Let the lexical shortlist of a Bergamot folder (`lex.*.bin`) say which words may
-            follow a source, as Firefox does: faster, and a few texts differ.
-        source_language: What a multilingual model reads, as it names it (`eng_Latn`, `en_XX`).
-        target_language: What it writes; `Translator.between` changes both.
+        dtype: float32, bfloat16, float16 or int8. By default int8 with the native core, float32
+            with PyTorch.
+        backend: `native` (outrider-native, CPU only), `torch`, or `auto`: native if it is installed
+            and no other dtype is given. `OUTRIDER_BACKEND` changes the default.
+        threads: CPU threads of this process; None leaves them unchanged.
+        shortlist: Limit target tokens by the lexical shortlist of a Bergamot folder (`lex.*.bin`),
+            as Firefox does: faster, and a few texts differ.
+        source_language: Source language of a multilingual model, by its own name (`eng_Latn`,
+            `en_XX`).
+        target_language: Target language; `Translator.between` changes both.
     """
-    engine = choose_engine(backend, dtype, choose_device(device))
+    choice = choose_backend(backend, dtype, choose_device(device))
     if threads is not None:
         check_bound("threads", threads)
     folder = model_folder(name)
@@ -73,34 +73,35 @@ def load(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the model only {config.vocab_size}; they do not belong together"
         )
-    computer = build_backend(
-        engine,
+    built = build_backend(
+        choice,
         parts,
         threads=threads,
         ends=model_ends(folder),
         shortlist=_read_shortlist(folder, config) if shortlist else None,
     )
-    defaults = model_defaults(folder, computer)
+    defaults = model_defaults(folder, built)
     warn_unapplied(folder)
     if isinstance(config, LanguageModelSpec):
         if source_language or target_language:
             key = "source_language" if source_language else "target_language"
             raise ConfigError(key, "has no effect on a language model; leave it out")
+        from outrider.runtime.generator import Generator
+
         adds_start = _adds_start(config, tokenizer)
-        return Generator(computer, tokenizer, defaults=defaults, adds_start=adds_start)
+        return Generator(built, tokenizer, defaults=defaults, adds_start=adds_start)
     assert isinstance(config, Seq2SeqSpec)
-    _check_source(folder, computer, tokenizer)
+    _check_source(folder, built, tokenizer)
     frame = source_frame(
         tokenizer,
-        start=computer.start,
-        end=computer.eos if config.source_end else None,
-        forced=forced_first(folder, computer.vocab_size),
+        start=built.start,
+        end=built.eos if config.source_end else None,
+        forced=forced_first(folder, built.vocab_size),
     )
-    longest = computer.config.longest_source
     return Translator(
-        computer,
+        built,
         tokenizer,
-        longest=longest,
+        longest=built.config.longest_source,
         frame=frame.between(source_language, target_language),
         defaults=defaults,
         split=model_split(folder),
@@ -109,7 +110,10 @@ def load(
     )
 
 
-def _read_shortlist(folder: Path, config: ModelSpec) -> Shortlist:
+def _read_shortlist(folder: Path, config: ModelSpec) -> "Shortlist":
+    from outrider.formats.readers import bergamot
+    from outrider.formats.readers.shortlist import read_shortlist
+
     (path,) = bergamot.find_files(folder, "lex.*.bin")
     if path is None or not isinstance(config, Seq2SeqSpec):
         raise ConfigError("shortlist", f"{folder} holds no lex.*.bin; leave shortlist out")
@@ -118,25 +122,25 @@ def _read_shortlist(folder: Path, config: ModelSpec) -> Shortlist:
 
 
 def _adds_start(config: LanguageModelSpec, tokenizer: Tokenizer) -> bool:
-    """Whether the start token stands before every text, or the tokenizer decides and leaves it."""
+    """Whether the start token precedes every text, by the config or else by the tokenizer."""
     if config.add_bos_token is not None or not isinstance(tokenizer, SubwordTokenizer):
         return bool(config.add_bos_token)
     return bool(tokenizer.around[0])
 
 
 def _check_source(
-    folder: Path, computer: "NativeBackend | TorchBackend", tokenizer: Tokenizer
+    folder: Path, backend: "NativeBackend | TorchBackend", tokenizer: Tokenizer
 ) -> None:
-    """A pretrained encoder is read to by its own tokenizer, any other by that of the target."""
-    encoder = None if isinstance(computer, NativeBackend) else computer.model.pretrained
+    """Require a source tokenizer for a pretrained encoder, and only for one."""
+    encoder = None if isinstance(backend, NativeBackend) else backend.model.pretrained
     if (encoder is not None) != isinstance(tokenizer, PairTokenizer):
-        what = "lacks" if encoder is not None else "has no pretrained encoder, but has"
-        raise ModelError(f"{folder}: {what} {SOURCE_FILE}; this is not a whole model folder")
+        fault = "lacks" if encoder is not None else "has no pretrained encoder, but has"
+        raise ModelError(f"{folder}: {fault} {SOURCE_FILE}; the model folder is incomplete")
     if encoder is None or not isinstance(tokenizer, PairTokenizer):
         return
-    words, source = encoder.model.config.vocab_size, tokenizer.source
-    if source.vocab_size > words or source.end_id != encoder.end:
+    vocab_size, source = encoder.model.config.vocab_size, tokenizer.source
+    if source.vocab_size > vocab_size or source.end_id != encoder.end:
         raise ModelError(
             f"{folder}: {SOURCE_FILE} ({source.vocab_size} tokens, end {source.end_id}) does not "
-            f"belong to the encoder ({words} tokens, end {encoder.end})"
+            f"belong to the encoder ({vocab_size} tokens, end {encoder.end})"
         )

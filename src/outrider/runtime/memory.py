@@ -1,7 +1,7 @@
-"""Peak memory of this process, as the operating system counts it.
+"""Peak memory of this process.
 
-Linux can reset its count (`VmHWM`), so that a peak is that of one step. Elsewhere it is the peak
-since the process started (`getrusage`).
+Linux can reset its counter (`VmHWM`) to measure one step; other systems report the peak since the
+process started (`getrusage`).
 """
 
 import sys
@@ -16,27 +16,27 @@ _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 
 def peak_bytes() -> int:
-    """Return the most memory this process has held since `reset_peak`, or since it started."""
-    held = _read_status("VmHWM")
-    if held is not None:
-        return held
+    """Return the peak memory of this process since `reset_peak`, or since it started."""
+    peak = _read_status("VmHWM")
+    if peak is not None:
+        return peak
     try:
         import resource
-    except ImportError:  # Windows
+    except ImportError as error:  # Windows
         message = "measuring memory needs getrusage, which this system does not have"
-        raise UnsupportedError(message) from None
+        raise UnsupportedError(message) from error
     unit = 1 if sys.platform == "darwin" else 1024
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
 def resident_bytes() -> int:
-    """Return the memory this process holds now; its peak where the system tells no more."""
-    held = _read_status("VmRSS")
-    return peak_bytes() if held is None else held
+    """Return the current memory of this process; its peak on other systems than Linux."""
+    resident = _read_status("VmRSS")
+    return peak_bytes() if resident is None else resident
 
 
 def reset_peak() -> None:
-    """Let the peak start from what is held now, where the system can do that."""
+    """Reset the peak to the current memory, on Linux."""
     with suppress(OSError):
         _CLEAR.write_text("5", encoding="ascii")
 
@@ -47,5 +47,5 @@ def _read_status(name: str) -> int | None:
         lines = _STATUS.read_text(encoding="utf-8").splitlines()
     except OSError:
         return None
-    found = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
-    return next(found, None)
+    values = (int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{name}:"))
+    return next(values, None)

@@ -1,7 +1,4 @@
-"""Options of a call: what the user gave, on top of what the model asks for.
-
-Languages that a model folder says it reads.
-"""
+"""Options of a call, and settings in the files of a model folder."""
 
 import re
 import warnings
@@ -13,7 +10,8 @@ from typing import TYPE_CHECKING, Any
 
 from outrider.bounds import check_bound
 from outrider.decoding import Backend, DecodeSettings
-from outrider.errors import ConfigError, ModelError, SettingsWarning
+from outrider.decoding.request import block_size
+from outrider.errors import ModelError, SettingsWarning
 from outrider.files import read_json, read_limited
 
 if TYPE_CHECKING:
@@ -35,7 +33,7 @@ __all__ = [
 ]
 
 BATCH_TOKENS = 8192
-"""Source, prompt and new tokens of all rows and beams that a batch may hold."""
+"""Default budget of a batch: source, prompt and new tokens of all rows and beams."""
 
 UNAPPLIED = {
     **dict.fromkeys(("begin_suppress_tokens", "suppress_tokens", "sequence_bias"), 0),
@@ -44,7 +42,7 @@ UNAPPLIED = {
     **dict.fromkeys(("encoder_repetition_penalty", "repetition_penalty", "guidance_scale"), 1),
     **dict.fromkeys(("min_length", "min_new_tokens"), 0),
 }
-"""Settings that change greedy text in transformers, and the number that turns each of them off."""
+"""Settings that change greedy text in transformers, and the value that disables each."""
 
 _ACCELERATE = "make one with outrider accelerate, or "
 _TRAIN = (
@@ -54,24 +52,24 @@ _TRAIN = (
 
 
 def decode_settings(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> DecodeSettings:
-    """Check the options of one call; those of the last calls are known already."""
+    """Validate the options of one call; recent results are cached."""
     if not options:
         return DecodeSettings(**defaults)
     values = {**defaults, **options}
     try:
-        return _known_settings(tuple((key, type(value), value) for key, value in values.items()))
-    except TypeError:  # a list, say, which cannot be looked up
+        return _cached_settings(tuple((key, type(value), value) for key, value in values.items()))
+    except TypeError:  # a list is not hashable
         return decode_config(values).settings
 
 
 @lru_cache(maxsize=64)
-def _known_settings(values: tuple[tuple[str, type, Any], ...]) -> DecodeSettings:
-    # The type is there because 1 is True, and 0 is 0.0, to whoever looks a value up.
+def _cached_settings(values: tuple[tuple[str, type, Any], ...]) -> DecodeSettings:
+    # The type is part of the key because 1 == True and 0 == 0.0.
     return decode_config({key: value for key, _, value in values}).settings
 
 
 def decode_config(values: Mapping[str, Any], *, prefix: str = "") -> "DecodeConfig":
-    """Check settings by name; `prefix` stands before their names in a message."""
+    """Validate decode options; `prefix` precedes their names in messages."""
     from outrider.config import build_config
     from outrider.decoding.config import DecodeConfig
 
@@ -81,14 +79,14 @@ def decode_config(values: Mapping[str, Any], *, prefix: str = "") -> "DecodeConf
 def call_settings(
     backend: Backend, defaults: Mapping[str, Any], options: Mapping[str, Any]
 ) -> DecodeSettings:
-    """Check the options of one call, and that the model can do what they ask."""
+    """Validate the options of one call for this model."""
     settings = decode_settings(defaults, options)
     check_mode(backend, settings)
     return settings
 
 
 def check_mode(backend: Backend, config: DecodeSettings) -> None:
-    """Refuse a mode for which this model lacks a part, and say how to get it."""
+    """Check that the model has the parts that a mode needs."""
     if config.mode == "tandem" or (config.mode == "parallel" and config.decoder == "drafter"):
         _check_drafter(backend, config)
     elif config.mode == "parallel" and backend.slots is None:
@@ -96,8 +94,8 @@ def check_mode(backend: Backend, config: DecodeSettings) -> None:
             raise ModelError(f"this model has no CTC decoder; {_TRAIN.format('ctc')}")
         if backend.drafts is None:
             raise ModelError(
-                "this model has neither a CTC decoder nor a drafter, one of which mode parallel "
-                f"needs; {_TRAIN.format('ctc or drafter')}"
+                "mode parallel needs a CTC decoder or a drafter, and this model has neither; "
+                + _TRAIN.format("ctc or drafter")
             )
 
 
@@ -107,42 +105,38 @@ def _check_drafter(backend: Backend, config: DecodeSettings) -> None:
             f"this model has no drafter, which mode {config.mode} needs; {_ACCELERATE}"
             + _TRAIN.format("drafter")
         )
-    longest = backend.drafts.longest
-    if config.draft_tokens is not None and config.draft_tokens > longest:
-        raise ConfigError(
-            "draft_tokens",
-            f"got {config.draft_tokens}, but this drafter drafts at most {longest}",
-        )
+    if config.mode == "tandem":
+        block_size(backend, config)
 
 
 def check_batch_tokens(batch_tokens: int) -> int:
-    """Return the budget, or say what is wrong with it."""
+    """Validate and return the token budget."""
     return check_bound("batch_tokens", batch_tokens)
 
 
 def model_defaults(folder: Path, backend: Backend) -> dict[str, Any]:
-    """Read what `generation_config.json` forbids or forces; padding is never produced."""
+    """Return the decode options of `generation_config.json`; padding is always suppressed."""
     path, values = _generation_config(folder)
     suppress = set() if backend.pad in backend.ends else {backend.pad}
-    suppress |= _single_words(path, values.get("bad_words_ids") or [], backend.vocab_size)
+    suppress |= _single_tokens(path, values.get("bad_words_ids") or [], backend.vocab_size)
     forced = _token_ids(path, "forced_eos_token_id", values)
     force_eos = not set(backend.ends).isdisjoint(forced)
     return {"suppress": tuple(sorted(suppress)), "force_eos": force_eos}
 
 
 def warn_unapplied(folder: Path) -> None:
-    """Warn of generation settings that would change the text in transformers; none is applied."""
+    """Warn about generation settings that change the text in transformers but not here."""
     path = folder / "generation_config.json"
-    if not path.exists():  # transformers then reads them there
+    if not path.exists():  # transformers then reads config.json
         path = folder / "config.json"
     values = read_json(path) if path.exists() else {}
-    found = [key for key, off in UNAPPLIED.items() if (one := values.get(key)) and one != off]
+    keys = [key for key, off in UNAPPLIED.items() if (v := values.get(key)) and v != off]
     words = values.get("bad_words_ids")
-    if isinstance(words, list) and any(isinstance(one, list) and len(one) > 1 for one in words):
-        found.append("bad_words_ids of several tokens")
-    if found:
+    if isinstance(words, list) and any(isinstance(ids, list) and len(ids) > 1 for ids in words):
+        keys.append("bad_words_ids of several tokens")
+    if keys:
         warnings.warn(
-            f"{path}: {', '.join(found)}: not applied, the text can differ from that of "
+            f"{path}: {', '.join(keys)}: not applied, the text can differ from that of "
             "transformers",
             SettingsWarning,
             stacklevel=3,
@@ -150,13 +144,13 @@ def warn_unapplied(folder: Path) -> None:
 
 
 def model_ends(folder: Path) -> list[int]:
-    """Read the end tokens that `generation_config.json` names; those of the model count too."""
+    """Return the end tokens of `generation_config.json`, which add to those of the model."""
     path, values = _generation_config(folder)
     return _token_ids(path, "eos_token_id", values)
 
 
 def model_split(folder: Path) -> bool:
-    """Whether a model wants its texts sentence by sentence, which all do that say nothing."""
+    """Whether texts are translated sentence by sentence, which is the default."""
     path, values = _generation_config(folder)
     split = values.get("split", True)
     if not isinstance(split, bool):
@@ -165,7 +159,7 @@ def model_split(folder: Path) -> bool:
 
 
 def forced_first(folder: Path, vocab_size: int) -> int | None:
-    """Read what a decoder is to say first; older folders name it in `config.json`."""
+    """Return the forced first target token; older folders have it in `config.json`."""
     key = "forced_bos_token_id"
     ids: list[int] = []
     for path in (folder / "generation_config.json", folder / "config.json"):
@@ -175,19 +169,19 @@ def forced_first(folder: Path, vocab_size: int) -> int | None:
     return ids[0] if ids else None
 
 
-def _single_words(path: Path, words: Any, vocab_size: int) -> set[int]:
-    """Return the forbidden words of one token; longer ones the loops do not look for."""
+def _single_tokens(path: Path, words: Any, vocab_size: int) -> set[int]:
+    """Return the forbidden words of one token; longer ones are not supported."""
     try:
         singles = {int(word[0]) for word in words if len(word) == 1}
-    except (TypeError, ValueError, OverflowError):  # int() of infinity overflows
-        raise ModelError(f"{path}: bad_words_ids must be a list of lists of token ids") from None
+    except (TypeError, ValueError, OverflowError) as error:  # int() of infinity overflows
+        raise ModelError(f"{path}: bad_words_ids must be a list of lists of token ids") from error
     return {token for token in singles if 0 <= token < vocab_size}
 
 
 def _token_ids(path: Path, key: str, values: Mapping[str, Any]) -> list[int]:
-    """Return one token id or a list of them as a list; nothing where the key is missing."""
-    found = values.get(key)
-    ids = [] if found is None else found if isinstance(found, list) else [found]
+    """Return a token id or a list of them as a list; empty if the key is missing."""
+    value = values.get(key)
+    ids = [] if value is None else value if isinstance(value, list) else [value]
     if not all(type(token) is int for token in ids):
         raise ModelError(f"{path}: {key} must be a token id or a list of them")
     return ids
@@ -200,15 +194,15 @@ def _generation_config(folder: Path) -> tuple[Path, dict[str, Any]]:
 
 _BERGAMOT = re.compile(r"model\.([a-z]{2})[a-z]{2}\..*")
 _SETTING = re.compile(r"^ +source_language: *([A-Za-z]{2,3}) *$", re.MULTILINE)
-"""`data.clean.source_language` of a run."""
+"""`data.clean.source_language` in a run config."""
 _CARD = re.compile(r"\A---\n(?:(?!---\n).*\n)*?language:(.*\n(?: *- .*\n)*)")
 _CODE = re.compile(r"\b[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?\b")
 
 
 def source_languages(folder: Path) -> tuple[str, ...]:
-    """Return the languages of the texts that a model reads; none if its folder does not say.
+    """Return the source languages in the files of a model folder; empty if there are none.
 
-    A model card lists the source with the target, in no certain order.
+    A model card lists source and target languages in any order.
     """
     with suppress(ModelError, OSError):
         for file, key in (("metadata.json", "from_code"), ("tokenizer_config.json", "source_lang")):

@@ -1,11 +1,9 @@
-"""Results that can be reproduced: what was measured, on which machine, versions and data.
-
-Where a figure comes from: the model's weights, the files, and the versions that made it.
-"""
+"""Provenance of results: machine, versions, and checksums of weights and data."""
 
 import os
 import platform
 import subprocess
+from contextlib import suppress
 from datetime import UTC, datetime
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
@@ -28,20 +26,18 @@ _PACKAGES = (
 
 
 def versions() -> dict[str, str]:
-    """Versions of Python and of every package that can change a number."""
-    found = {"python": platform.python_version()}
+    """Return the versions of Python and of packages that can change a result."""
+    result = {"python": platform.python_version()}
     if commit := _commit():
-        found["commit"] = commit
+        result["commit"] = commit
     for package in _PACKAGES:
-        try:
-            found[package] = version(package)
-        except PackageNotFoundError:
-            continue
-    return found
+        with suppress(PackageNotFoundError):
+            result[package] = version(package)
+    return result
 
 
 def machine() -> dict[str, Any]:
-    """The processor a speed was measured on, as far as the system tells."""
+    """Describe the machine, as far as the system reports it."""
     return {
         "system": f"{platform.system()} {platform.machine()}",
         "processor": _cpuinfo("model name") or platform.processor(),
@@ -59,18 +55,18 @@ def _memory_gib() -> float | None:
 
 
 def show_score(value: float | str) -> str:
-    """A score as people read it; files keep every digit."""
+    """Format a score for display; files keep every digit."""
     return f"{value:,.3f}" if isinstance(value, float) else str(value)
 
 
 def write_result(path: Path, result: dict[str, Any]) -> None:
-    """Write a result as JSON, whole or not at all, with the moment it was made."""
+    """Write a result as JSON atomically, with the current time."""
     stamped = {**result, "date": datetime.now(UTC).isoformat(timespec="seconds")}
     write_json(path, stamped)
 
 
 def _cpuinfo(key: str) -> str:
-    """What Linux says of the first core; empty elsewhere."""
+    """Return a value of the first core in /proc/cpuinfo; empty on other systems than Linux."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
@@ -79,7 +75,7 @@ def _cpuinfo(key: str) -> str:
 
 
 def _commit() -> str:
-    """The commit of this checkout, with a plus if files differ from it; empty if installed."""
+    """Return the commit of this checkout, with a plus if files differ; empty if installed."""
     here = Path(__file__).parent
     if not any((folder / ".git").exists() for folder in here.parents):
         return ""
@@ -100,10 +96,10 @@ _SIDE_DECODERS = ("drafter/model.safetensors", "ctc/model.safetensors")
 
 
 def origin(folder: Path, **files: Path | None) -> dict[str, Any]:
-    """Name the model and the files and take their checksums; None for a file not given."""
-    found = {str(path.relative_to(folder)): path for path in model_files(folder)}
-    found |= {name: folder / name for name in _SIDE_DECODERS}
-    weights = {name: path for name, path in found.items() if path.is_file()}
+    """Return the checksums of a model and of files, with machine and versions."""
+    files_of_model = {str(path.relative_to(folder)): path for path in model_files(folder)}
+    files_of_model |= {name: folder / name for name in _SIDE_DECODERS}
+    weights = {name: path for name, path in files_of_model.items() if path.is_file()}
     return {
         "model": "/".join(folder.resolve().parts[-2:]),
         "weights_sha256": {name: file_sha256(path) for name, path in weights.items()},

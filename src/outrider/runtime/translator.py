@@ -1,12 +1,11 @@
-"""The object a user holds to translate: a tokenizer, a backend, and the loops between them."""
+"""Translation with an encoder-decoder."""
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
 from functools import cached_property, partial
-from typing import Any, Literal, overload
+from typing import TYPE_CHECKING, Any, Literal, overload
 
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
-from outrider.decoding.controller import Controller
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
 from outrider.runtime.result import Result, Work, decode_in_batches
@@ -15,12 +14,15 @@ from outrider.text.prompt_template import PromptTemplate
 from outrider.text.segments import Segments, segment
 from outrider.text.tokenizer import Tokenizer
 
+if TYPE_CHECKING:
+    from outrider.decoding.controller import Controller
+
 __all__ = ["Translator"]
 
 FIRST_WINDOW, LAST_WINDOW = 32, 2048
-"""Lines a stream reads ahead: few at first, so that output starts early, more later for speed."""
+"""Lines that a stream reads ahead: few at first to start output early, more later for speed."""
 WINDOW_CHARACTERS = 1 << 22
-"""Characters after which a stream reads no further line ahead, however few they are."""
+"""Most characters that a stream reads ahead."""
 
 
 class Translator:
@@ -38,17 +40,17 @@ class Translator:
         right_to_left: bool = False,
         reads: Sequence[str] = (),
     ) -> None:
-        """Hold the parts.
+        """Combine the parts.
 
         Args:
-            backend: Who computes.
-            tokenizer: Reads the source and writes the target.
-            longest: Most source tokens at once, end token included.
-            frame: What stands around texts; by default the end token behind a source.
-            defaults: Decoding options that the model asks for.
-            split: Whether it wants texts sentence by sentence.
-            right_to_left: Whether it writes the last token of a text first.
-            reads: Languages of the texts, if known.
+            backend: Execution backend.
+            tokenizer: Encodes the source and decodes the target.
+            longest: Most source tokens of a request, end token included.
+            frame: Tokens around source and target; by default the end token after a source.
+            defaults: Decode options of the model.
+            split: Whether texts are translated sentence by sentence by default.
+            right_to_left: Whether the model generates the last token of a text first.
+            reads: Source languages, if known.
         """
         self.backend = backend
         self.tokenizer = tokenizer
@@ -60,9 +62,9 @@ class Translator:
         self._reads = tuple(reads)
 
     def between(self, source: str | None = None, target: str | None = None) -> "Translator":
-        """Return this translator for texts of one language to be translated to another.
+        """Return a translator between two languages, which shares the model.
 
-        Languages are named as the model names them: `eng_Latn`, `en_XX`, `en` or `deu`.
+        Languages have the model's own names: `eng_Latn`, `en_XX`, `en` or `deu`.
         """
         other = copy(self)
         other.frame = self.frame.between(source, target)
@@ -70,7 +72,7 @@ class Translator:
 
     @property
     def reads(self) -> tuple[str, ...]:
-        """Languages of the texts it takes; empty if unknown."""
+        """Source languages; empty if unknown."""
         source = self.frame.source
         return self._reads if source is None else (source,)
 
@@ -127,20 +129,22 @@ class Translator:
 
         Args:
             texts: Sentences, lines or whole documents.
-            split: Translate sentence by sentence, as most models were trained; False shows a model
-                that was trained on more than sentences each line whole, as far as it fits. By
-                default as the model asks for.
+            split: Translate sentence by sentence, as most models were trained; with False whole
+                lines, as far as they fit, for models trained on longer texts. By default the
+                model's setting.
             batch_tokens: Bound on the tokens held in memory at once.
-            stats: Return `(translation, statistics)`: rounds, acceptance, and where the time went.
+            stats: Return `(translation, statistics)`: rounds, acceptance and time.
             **options: Fields of `DecodeConfig`, such as `mode="tandem"`, `beams=5` or
-                `max_new_tokens=100`. Text number i draws with `seed + i`, so it can be repeated
+                `max_new_tokens=100`. Text number i samples with `seed + i`, so it can be repeated
                 without the others.
         """
-        seen = Statistics()
-        results = self.results(texts, split=split, batch_tokens=batch_tokens, stats=seen, **options)
-        found = [best.text for best, *_ in results]
-        answer = found[0] if isinstance(texts, str) else found
-        return (answer, seen) if stats else answer
+        statistics = Statistics()
+        results = self.results(
+            texts, split=split, batch_tokens=batch_tokens, stats=statistics, **options
+        )
+        translations = [best.text for best, *_ in results]
+        answer = translations[0] if isinstance(texts, str) else translations
+        return (answer, statistics) if stats else answer
 
     def results(
         self,
@@ -151,10 +155,7 @@ class Translator:
         stats: Statistics | None = None,
         **options: Any,
     ) -> list[list[Result]]:
-        """Like `translate`, with scores and the n-best alternatives of each text, best first.
-
-        What happened while drafting is added to `stats`.
-        """
+        """Like `translate`, with scores and n-best alternatives, best first; adds to `stats`."""
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
         return self._results(self.works(texts, config, split=split), config, batch_tokens, stats)
@@ -172,13 +173,13 @@ class Translator:
         """Translate a stream line by line, in order, with bounded memory.
 
         Args:
-            lines: Any source of lines; a string is one line.
+            lines: Any iterable of lines; a string is one line.
             split: As in `translate`.
             batch_tokens: Bound on the tokens held in memory at once.
-            window: Lines to read and translate together: 1 answers each line at once; by default
-                32 at first, then more and more up to 2048.
-            ready: Whether another line can be had without waiting; if not, what was read is
-                answered at once.
+            window: Lines to read and translate together, 1 to answer each line immediately; by
+                default 32, growing to 2048.
+            ready: Whether another line is available without waiting; if not, the lines read so far
+                are translated.
             **options: Fields of `DecodeConfig`.
         """
         for results in self.results_iter(
@@ -200,7 +201,7 @@ class Translator:
     ) -> Iterator[list[Result]]:
         """Like `translate_iter`, with scores and n-best alternatives; adds to `stats`.
 
-        Line number i of `lines` draws with `seed + first + i`.
+        Line number i of `lines` samples with `seed + first + i`.
         """
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
@@ -213,7 +214,7 @@ class Translator:
     def requests(
         self, texts: str | Sequence[str], config: DecodeSettings, *, split: bool | None = None
     ) -> list[list[Request]]:
-        """Return what a decoding loop is given for each text: a request for every piece of it."""
+        """Return the requests of each text, one for each segment."""
         return [work.requests for work in self.works(texts, config, split=split)]
 
     def works(
@@ -224,7 +225,7 @@ class Translator:
         split: bool | None = None,
         first: int = 0,
     ) -> list[Work]:
-        """Take texts apart for whoever decodes; text number i draws with `seed + first + i`."""
+        """Split texts into requests; text number i samples with `seed + first + i`."""
         return [
             Work(
                 [self._request(ids, config, seed=config.seed + row) for ids in text.ids],
@@ -234,10 +235,14 @@ class Translator:
         ]
 
     @cached_property
-    def controller(self) -> Controller | None:
-        """What chooses whether to draft, and how much; it learns while decoding."""
+    def controller(self) -> "Controller | None":
+        """Chooses whether to draft and how much, from the times of earlier rounds."""
         drafts = self.backend.drafts
-        return None if drafts is None else Controller(drafts.longest)
+        if drafts is None:
+            return None
+        from outrider.decoding.controller import Controller
+
+        return Controller(drafts.longest)
 
     def _results(
         self,
@@ -246,7 +251,7 @@ class Translator:
         batch_tokens: int,
         stats: Statistics | None,
     ) -> list[list[Result]]:
-        found = iter(
+        hypotheses = iter(
             decode_in_batches(
                 self.backend,
                 [request for work in works for request in work.requests],
@@ -256,7 +261,7 @@ class Translator:
                 stats=stats,
             )
         )
-        return [work.join([next(found) for _ in work.requests]) for work in works]
+        return [work.join([next(hypotheses) for _ in work.requests]) for work in works]
 
     def _segment(self, texts: Sequence[str], split: bool | None) -> list[Segments]:
         self.frame.check()
@@ -265,12 +270,12 @@ class Translator:
         return segment(texts, self.tokenizer, longest=longest, split=split)
 
     def _request(self, ids: Sequence[int], config: DecodeSettings, *, seed: int) -> Request:
-        """Allow 3 target tokens for each of the source and 30 more, unless told otherwise."""
+        """By default allow 3 target tokens for each source token, and 30 more."""
         limit = config.max_new_tokens or 3 * len(ids) + 30
         return self.request(ids, max_new_tokens=limit, seed=seed)
 
     def request(self, ids: Sequence[int], *, max_new_tokens: int, seed: int) -> Request:
-        """Return what a decoding loop is given for the tokens of a text."""
+        """Return the request for the tokens of a text."""
         frame = self.frame
         return Request(
             source=self.source(ids),
@@ -281,22 +286,22 @@ class Translator:
         )
 
     def source(self, ids: Sequence[int]) -> list[int]:
-        """Return what the model reads for the tokens of a text."""
+        """Return the encoder's tokens for the tokens of a text."""
         return [*self.frame.before, *ids, *self.frame.after]
 
     def turned(self, tokens: Sequence[int]) -> tuple[int, ...]:
-        """Put what was written into the order of a text, or a text into that of writing."""
+        """Convert between the order of a text and the order of generation."""
         return tuple(reversed(tokens) if self.right_to_left else tokens)
 
-    def _join(self, text: Segments, found: Sequence[list[Hypothesis]]) -> list[Result]:
+    def _join(self, text: Segments, segments: Sequence[list[Hypothesis]]) -> list[Result]:
         """Alternative k of a text joins alternative k of its segments."""
-        if not found:
+        if not segments:
             return [Result("", 0.0)]
         results = []
-        for k in range(max(map(len, found))):
-            chosen = [hypotheses[min(k, len(hypotheses) - 1)] for hypotheses in found]
-            said = [self.turned(h.tokens) for h in chosen]
-            parts = [self.tokenizer.decode(tokens).strip() for tokens in said]
+        for k in range(max(map(len, segments))):
+            chosen = [hypotheses[min(k, len(hypotheses) - 1)] for hypotheses in segments]
+            written = [self.turned(h.tokens) for h in chosen]
+            parts = [self.tokenizer.decode(tokens).strip() for tokens in written]
             scores = [h.score for h in chosen if h.score is not None]
             cut = any(h.finish == "length" for h in chosen)
             results.append(
@@ -304,15 +309,15 @@ class Translator:
                     text.join(parts),
                     sum(scores) if len(scores) == len(chosen) else None,
                     "length" if cut else "eos",
-                    tuple(token for tokens in said for token in tokens),
-                    tuple(one for h in chosen for one in h.rounds),
+                    tuple(token for tokens in written for token in tokens),
+                    tuple(round_ for h in chosen for round_ in h.rounds),
                 )
             )
         return results
 
 
 def _read_ahead(lines: Iterator[str], size: int, ready: Callable[[], bool] | None) -> list[str]:
-    """Take up to `size` lines, fewer if they are huge or the next is not ready."""
+    """Read up to `size` lines, fewer if they are long or the next is not ready."""
     chunk: list[str] = []
     characters = 0
     for line in lines:

@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from outrider.decoding import DecodeSettings
-from outrider.decoding.tandem import may_choose
+from outrider.decoding.request import is_adaptive
 from outrider.errors import ConfigError, OutriderError
 from outrider.files import read_json
 from outrider.files.hub import model_folder
@@ -246,7 +246,7 @@ class ModelRegistry:
 
     def _build(self, spec: Spec) -> Loaded:
         model = load(spec.folder, **self._load_options)
-        drafts = model.backend.drafts is not None and may_choose(model.backend, _TANDEM)
+        drafts = model.backend.drafts is not None and is_adaptive(model.backend, _TANDEM)
         thread = EngineThread(
             model.backend,
             self._limits,

@@ -137,7 +137,7 @@ class TorchBackend:
         self,
         tokens: Sequence[Sequence[int]],
         state: State,
-        ask: Query[AnswerT],
+        query: Query[AnswerT],
         *,
         last: bool = False,
     ) -> AnswerT:
@@ -147,7 +147,7 @@ class TorchBackend:
         if min(counts) < max(counts):
             count_B = torch.tensor(counts, device=self.device)
         logits_BTV = self.model.extend(self.padded(tokens), state, count_B=count_B, last=last)
-        return ask.answer(_on_host(logits_BTV.float()))
+        return query.answer(_on_host(logits_BTV.float()))
 
     def greedy(
         self,
@@ -159,8 +159,8 @@ class TorchBackend:
         ends: Collection[int],
     ) -> list[list[int]]:
         """Decode one token per row; `steps` is an upper bound."""
-        ask = Argmax(Forbidden(tuple(forbidden)))
-        return self.extend([[token] for token in newest], state, ask).tokens
+        query = Argmax(Forbidden(tuple(forbidden)))
+        return self.extend([[token] for token in newest], state, query).tokens
 
     def padded(self, rows: Sequence[Sequence[int]]) -> Tensor:
         """Return token ids as a tensor; shorter rows are padded."""
@@ -220,14 +220,16 @@ class TorchDrafts:
         newest: Sequence[int],
         state: State,
         tokens: Sequence[int],
-        ask: Argmax,
+        query: Argmax,
         *,
-        held: Sequence[int],
+        cached: Sequence[int],
         min_survival: float,
     ) -> RoundOutput:
         """Draft, and verify the tokens that are likely enough to be accepted."""
         return rounds.draft_and_verify(
-            *(self.backend, self, newest, state, tokens, ask), held=held, min_survival=min_survival
+            *(self.backend, self, newest, state, tokens, query),
+            cached=cached,
+            min_survival=min_survival,
         )
 
 
@@ -240,7 +242,7 @@ class TorchSlots:
 
     @torch.inference_mode()
     def fill(
-        self, state: State, ask: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
+        self, state: State, query: Query[AnswerT], known: Sequence[Sequence[int]] | None = None
     ) -> AnswerT:
         """Answer a query about the slots of whole sentences."""
         assert isinstance(state, DecoderState), "a state of another backend"
@@ -248,7 +250,7 @@ class TorchSlots:
             raise ModelError("this state was not opened for parallel decoding")
         known_BU = None if known is None else self.backend.padded(known)
         logits_BUV = self.ctc.slots(state.memory_BSD, state.keep_BS, known_BU)
-        return ask.answer(_on_host(logits_BUV.float()))
+        return query.answer(_on_host(logits_BUV.float()))
 
 
 def _drafting(state: State) -> DecoderState:

@@ -14,7 +14,7 @@ from outrider.decoding import DecodeConfig
 from outrider.errors import DataError
 from outrider.evaluation.evaluate import evaluate_translation
 from outrider.files import read_json, write_json, write_text
-from outrider.runtime.engine import choose_engine
+from outrider.runtime.backend import choose_backend
 from outrider.runtime.provenance import origin
 from outrider.torch.training.card import UNSCORED
 
@@ -68,7 +68,7 @@ def compare(
             return before
     if console is not None:
         console.print("comparing the student with its teacher", highlight=False)
-    dtype = choose_engine(None, None).dtype
+    dtype = choose_backend(None, None).dtype
     scores: dict[str, Any] = {}
     samples: list[tuple[str, ...]] = []
     rng = random.Random(seed)

@@ -7,7 +7,7 @@ import pytest
 from outrider.backends import native
 from outrider.errors import ConfigError, FallbackWarning, ModelError
 from outrider.runtime import load
-from outrider.runtime.engine import VARIABLE, Engine, build_backend, choose_engine
+from outrider.runtime.backend import VARIABLE, BackendChoice, build_backend, choose_backend
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models.folder import parts_of
 from tests.helpers import drafted, native_tiny, tiny
@@ -33,72 +33,74 @@ def installed(request, monkeypatch) -> bool:
 
 
 def test_without_a_wish_the_core_computes_where_it_is_installed(installed) -> None:
-    expected = Engine(True, "int8", False) if installed else Engine(False, "float32", False)
-    assert choose_engine(None, None, CPU) == expected
-    assert choose_engine("auto", None, CPU) == expected
-    assert choose_engine(None, None, META) == Engine(False, "float32", False, META)
+    expected = (
+        BackendChoice(True, "int8", False) if installed else BackendChoice(False, "float32", False)
+    )
+    assert choose_backend(None, None, CPU) == expected
+    assert choose_backend("auto", None, CPU) == expected
+    assert choose_backend(None, None, META) == BackendChoice(False, "float32", False, META)
 
 
 def test_a_dtype_that_only_torch_has_means_torch(installed) -> None:
     for dtype in ("bfloat16", "float16", "float32"):
-        assert choose_engine(None, dtype, CPU) == Engine(False, dtype, False)
+        assert choose_backend(None, dtype, CPU) == BackendChoice(False, dtype, False)
 
 
 def test_torch_computes_what_it_is_asked_for(installed) -> None:
-    assert choose_engine("torch", None, CPU) == Engine(False, "float32", True)
-    assert choose_engine("torch", "bfloat16", META) == Engine(False, "bfloat16", True, META)
+    assert choose_backend("torch", None, CPU) == BackendChoice(False, "float32", True)
+    assert choose_backend("torch", "bfloat16", META) == BackendChoice(False, "bfloat16", True, META)
     with pytest.raises(ConfigError, match=r"^dtype: int8 is for backend native; torch computes"):
-        choose_engine("torch", "int8", CPU)
+        choose_backend("torch", "int8", CPU)
 
 
 @pytest.mark.parametrize("backend", ["native", None])
 def test_asking_for_the_core_or_int8_needs_the_core(installed, backend) -> None:
     dtype = None if backend else "int8"
     if installed:
-        assert choose_engine(backend, dtype, CPU) == Engine(True, "int8", True)
+        assert choose_backend(backend, dtype, CPU) == BackendChoice(True, "int8", True)
         return
     message = r"^backend native: needs outrider-native, which is not installed"
     with pytest.raises(ConfigError, match=message):
-        choose_engine(backend, dtype, CPU)
+        choose_backend(backend, dtype, CPU)
 
 
 def test_the_core_is_refused_what_it_cannot_do(monkeypatch) -> None:
     monkeypatch.setattr(native, "fault", lambda: None)
-    assert choose_engine("native", "float32", CPU) == Engine(True, "float32", True)
+    assert choose_backend("native", "float32", CPU) == BackendChoice(True, "float32", True)
     with pytest.raises(ConfigError, match=r"^device: backend native computes on a CPU, not"):
-        choose_engine("native", None, META)
+        choose_backend("native", None, META)
     message = r"^dtype: got 'bfloat16'; backend native computes in int8 or float32"
     with pytest.raises(ConfigError, match=message):
-        choose_engine("native", "bfloat16", CPU)
+        choose_backend("native", "bfloat16", CPU)
 
 
 def test_the_environment_says_what_auto_is(installed, monkeypatch) -> None:
     monkeypatch.setenv(VARIABLE, "torch")
-    assert choose_engine(None, None, CPU) == Engine(False, "float32", True)
+    assert choose_backend(None, None, CPU) == BackendChoice(False, "float32", True)
     if installed:
-        assert choose_engine("native", None, CPU).native
+        assert choose_backend("native", None, CPU).native
     monkeypatch.setenv(VARIABLE, "abacus")
     with pytest.raises(ConfigError, match=r"^OUTRIDER_BACKEND: unknown 'abacus'; expected one of"):
-        choose_engine(None, None, CPU)
+        choose_backend(None, None, CPU)
 
 
 def test_unknown_words_are_named() -> None:
     with pytest.raises(ConfigError, match=r"^backend: unknown 'nativ' \(did you mean 'native'\?\)"):
-        choose_engine("nativ", None, CPU)
+        choose_backend("nativ", None, CPU)
     with pytest.raises(ConfigError, match=r"^dtype: got 'int3', expected one of float32, .*int8"):
-        choose_engine(None, "int3", CPU)
+        choose_backend(None, "int3", CPU)
 
 
 def test_what_nobody_asked_for_gives_way_with_a_word() -> None:
     model = tiny.seq2seq(position="alibi")
     message = "the native core does not compute position: alibi; decoding with torch in float32"
     with pytest.warns(FallbackWarning, match=message):
-        backend = build_backend(Engine(True, "int8", False), parts_of(model))
+        backend = build_backend(BackendChoice(True, "int8", False), parts_of(model))
     assert isinstance(backend, TorchBackend)
     with warnings.catch_warnings():
         warnings.simplefilter("error")
         assert isinstance(
-            build_backend(Engine(False, "float32", False), parts_of(model)), TorchBackend
+            build_backend(BackendChoice(False, "float32", False), parts_of(model)), TorchBackend
         )
 
 
@@ -106,14 +108,16 @@ def test_what_nobody_asked_for_gives_way_with_a_word() -> None:
 def test_what_was_asked_for_does_not_give_way() -> None:
     model = tiny.seq2seq(position="alibi")
     with pytest.raises(ModelError, match="does not compute position: alibi; use backend torch"):
-        build_backend(Engine(True, "int8", True), parts_of(model))
+        build_backend(BackendChoice(True, "int8", True), parts_of(model))
 
 
 @needs_core
 def test_the_core_is_given_all_parts_and_the_threads() -> None:
     model = native_tiny.build("marian")
     parts = {"drafter": native_tiny.build_drafter(model), "ctc": native_tiny.build_ctc(model)}
-    backend = build_backend(Engine(True, "float32", True), parts_of(model, **parts), threads=2)
+    backend = build_backend(
+        BackendChoice(True, "float32", True), parts_of(model, **parts), threads=2
+    )
     assert isinstance(backend, native.NativeBackend)
     assert (backend.dtype, backend.core.threads) == ("float32", 2)
     assert (backend.slots is not None, backend.drafts.longest) == (True, 8)

@@ -1,8 +1,6 @@
-"""Who computes for a loaded model: the native core where it is installed and can, or PyTorch.
+"""Chooses and builds the execution backend of a model: the native core, or PyTorch.
 
-The device to compute on. PyTorch is slow to import and is asked only where a GPU may be.
-
-Pack a model for the native core once, for every start after that.
+PyTorch is slow to import, so it is imported only if it is used or if there may be a GPU.
 """
 
 import os
@@ -20,19 +18,19 @@ from outrider.backends.packed import PackedWeights
 from outrider.errors import ConfigError, FallbackWarning, MissingExtraError, missing_extra, nearest
 from outrider.files.hub import model_folder
 from outrider.formats.folder import Parts, read_parts
-from outrider.formats.readers.shortlist import Shortlist
 from outrider.formats.weights import DTYPES
 
 if TYPE_CHECKING:
+    from outrider.formats.readers.shortlist import Shortlist
     from outrider.torch.backend import TorchBackend
 
 __all__ = [
     "BACKENDS",
     "VARIABLE",
-    "Engine",
+    "BackendChoice",
     "build_backend",
+    "choose_backend",
     "choose_device",
-    "choose_engine",
     "export_native",
     "gpu_names",
     "lacking",
@@ -40,24 +38,24 @@ __all__ = [
 
 BACKENDS = ("auto", "torch", "native")
 VARIABLE = "OUTRIDER_BACKEND"
-"""Environment variable that says which backend `auto` is."""
+"""Environment variable with the backend that `auto` means."""
 
 
-class Engine(NamedTuple):
-    """A backend and the numbers it computes with."""
+class BackendChoice(NamedTuple):
+    """A backend with its dtype and device."""
 
     native: bool
     dtype: str
-    asked: bool
-    """Whether the user asked for it; then nothing else will do."""
+    required: bool
+    """Whether the user named the backend; then there is no fallback."""
     device: str = "cpu"
 
 
-def choose_engine(backend: str | None, dtype: str | None, device: str = "cpu") -> Engine:
-    """Settle what `load` was asked for.
+def choose_backend(backend: str | None, dtype: str | None, device: str = "cpu") -> BackendChoice:
+    """Resolve the options of `load`.
 
-    Without a wish it is the native core in int8, if that is installed and the model is for a CPU;
-    otherwise PyTorch in float32.
+    By default the native core in int8 if it is installed and the device is a CPU, else PyTorch in
+    float32.
     """
     key = "backend" if backend else VARIABLE
     backend = backend or os.environ.get(VARIABLE) or "auto"
@@ -72,60 +70,60 @@ def choose_engine(backend: str | None, dtype: str | None, device: str = "cpu") -
         backend = "native"
     if backend == "native":
         _check_native(dtype, device)
-        return Engine(True, dtype or "int8", True)
+        return BackendChoice(True, dtype or "int8", True)
     if backend == "torch" and dtype == "int8":
         raise ConfigError("dtype", "int8 is for backend native; torch computes in float32")
     if backend == "auto" and dtype is None and device == "cpu" and native.is_installed():
-        return Engine(True, "int8", False)
-    return Engine(False, dtype or "float32", backend == "torch", device)
+        return BackendChoice(True, "int8", False)
+    return BackendChoice(False, dtype or "float32", backend == "torch", device)
 
 
 def build_backend(
-    engine: Engine,
+    choice: BackendChoice,
     parts: Parts,
     *,
     threads: int | None = None,
     ends: Sequence[int] = (),
-    shortlist: Shortlist | None = None,
+    shortlist: "Shortlist | None" = None,
 ) -> "NativeBackend | TorchBackend":
-    """Let an engine compute a model; what nobody asked for gives way where it cannot."""
-    if engine.native and (engine.asked or lacking(parts) is None):
+    """Build the chosen backend; fall back to PyTorch unless the native core is required."""
+    if choice.native and (choice.required or lacking(parts) is None):
         return NativeBackend(
-            parts, dtype=engine.dtype, threads=threads, ends=ends, keep=True, shortlist=shortlist
+            parts, dtype=choice.dtype, threads=threads, ends=ends, keep=True, shortlist=shortlist
         )
     if shortlist is not None:
-        raise ConfigError("shortlist", "is for backend native; torch scores every word")
-    computer = _build_torch(engine, parts, threads, ends)
-    if engine.native:
+        raise ConfigError("shortlist", "is for backend native; torch scores every token")
+    backend = _build_torch(choice, parts, threads, ends)
+    if choice.native:
         warnings.warn(
             f"the native core does not compute {lacking(parts)}; decoding with torch in float32",
             FallbackWarning,
             stacklevel=3,
         )
-    return computer
+    return backend
 
 
 def lacking(parts: Parts) -> str | None:
-    """Return what of a model the core cannot compute; None where it can all."""
+    """Return a part of a model that the core does not support; None if there is none."""
     drafter = None if parts.drafter is None else parts.drafter.config
     ctc = None if parts.ctc is None else parts.ctc.config
     return missing(parts.model.config, drafter, ctc)
 
 
 def _build_torch(
-    engine: Engine, parts: Parts, threads: int | None, ends: Sequence[int]
+    choice: BackendChoice, parts: Parts, threads: int | None, ends: Sequence[int]
 ) -> "TorchBackend":
     try:
         from outrider.torch.backend import build_torch
     except ModuleNotFoundError as error:
         purpose = "backend torch"
-        if engine.native:
+        if choice.native:
             purpose = f"{parts.model.folder}: a model with {lacking(parts)}"
-        elif not engine.asked:
+        elif not choice.required:
             purpose = "decoding without the native core"
-        raise missing_extra(error, purpose) from None
-    dtype = "float32" if engine.native else engine.dtype
-    return build_torch(parts, dtype=dtype, device=engine.device, threads=threads, ends=ends)
+        raise missing_extra(error, purpose) from error
+    dtype = "float32" if choice.native else choice.dtype
+    return build_torch(parts, dtype=dtype, device=choice.device, threads=threads, ends=ends)
 
 
 def _check_native(dtype: str | None, device: str) -> None:
@@ -138,11 +136,11 @@ def _check_native(dtype: str | None, device: str) -> None:
 
 
 GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
-"""What the drivers of NVIDIA and AMD, and Windows below Linux, put there; without any, no GPU."""
+"""Device files of NVIDIA, AMD and WSL drivers; without any of them there is no GPU."""
 
 
 def choose_device(name: str) -> str:
-    """Settle the device of this name; `auto` is a GPU if there is one that PyTorch can use."""
+    """Resolve a device name; `auto` is a GPU if PyTorch can use one."""
     if name == "cpu":
         return name
     if find_spec("torch") is None:
@@ -163,7 +161,7 @@ def choose_device(name: str) -> str:
 
 
 def gpu_names() -> list[str]:
-    """Return the GPUs that PyTorch can use."""
+    """Return the names of GPUs that PyTorch can use."""
     if find_spec("torch") is None or not _may_have_gpu():
         return []
     from outrider.torch import device
@@ -172,14 +170,14 @@ def gpu_names() -> list[str]:
 
 
 def _may_have_gpu() -> bool:
-    """Whether a driver is there; PyTorch says whether it can be used, but takes seconds to."""
+    """Whether a GPU driver is installed; importing PyTorch to check it takes seconds."""
     if sys.platform == "win32":
         return (Path(os.environ.get("SYSTEMROOT", "C:\\Windows")) / "System32/nvcuda.dll").exists()
     return any(Path(path).exists() for path in GPU_FILES)
 
 
 def export_native(model: str | Path) -> Path:
-    """Write the packed int8 weights beside a model; `load` finds them there."""
+    """Write packed int8 weights beside a model, where `load` finds them."""
     parts = read_parts(model_folder(model))
     packed = PackedWeights(parts)
     return packed.write(NativeBackend(parts, threads=1).core)
