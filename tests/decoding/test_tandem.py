@@ -417,7 +417,7 @@ def settled(drafting: float, *, rows: int) -> Controller:
     for _ in range(4):
         for k, seconds in ((0, 1.0), (2, drafting), (4, drafting), (6, drafting)):
             controller.observe(rows, k, seconds)
-        controller.see_plain(rows, 1, 1.0)
+        controller.observe_plain(rows, 1, 1.0)
     for _ in range(20):
         controller.see_draft(6, 1)
     return controller

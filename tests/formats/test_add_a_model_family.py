@@ -14,7 +14,7 @@ from outrider.decoding.session import decode
 from outrider.errors import OutriderError
 from outrider.formats import folder as folders
 from outrider.formats import readers
-from outrider.runtime.load import build_backend, choose_engine
+from outrider.runtime.backend import build_backend, choose_backend
 from outrider.torch.models import load_model
 
 SIZES = {
@@ -67,7 +67,7 @@ def test_the_page_s_reader_computes_what_transformers_computes(tmp_path: Path, t
 def test_the_native_core_runs_it(tmp_path: Path) -> None:
     pytest.importorskip("outrider_native", reason="outrider-native is not installed")
     theirs = save(tmp_path / "opt")
-    engine = choose_engine("native", "float32")
+    engine = choose_backend("native", "float32")
     backend = build_backend(engine, folders.read_parts(tmp_path / "opt"))
     prompts = [[5, 6, 7], [9], [11, 4, 30, 8]]
     rows = [Request(start=2, prompt=prompt, max_new_tokens=9) for prompt in prompts]
