@@ -252,7 +252,7 @@ def test_weights_under_old_names_and_beside_a_head(tmp_path: Path) -> None:
             {"model_type": "gpt_neo"},
             r"model_type: got 'gpt_neo'.*; a pretrained encoder is one of albert",
         ),
-        ({"is_decoder": True}, r"is_decoder: is true; only encoders"),
+        ({"is_decoder": True}, r"is_decoder: is true; expected an encoder"),
         (
             {"position_embedding_type": "relative_key"},
             r"embedding_type: got 'relative_key'",
