@@ -217,7 +217,10 @@ def test_a_ctc_run_keeps_the_drafter_that_still_fits(
             {"model": CTC, "train": {"stop_metric": "tokens_per_round"}},
             r"train\.stop_metric: only a drafter has tokens_per_round, not a ctc",
         ),
-        ({"data": {"folder": "nowhere"}}, r"data\.train: is required because nowhere does not exist"),
+        (
+            {"data": {"folder": "nowhere"}},
+            r"data\.train: is required because nowhere does not exist",
+        ),
     ],
 )
 def test_what_cannot_be_is_refused(
