@@ -21,7 +21,7 @@ from outrider.run_config import RunConfig
 from outrider.runtime import Translator, load
 from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
-from outrider.torch.compress.student import StudentConfig, compare
+from outrider.torch.compress.student import StudentConfig
 from outrider.torch.models import load_model
 from tests.helpers.chat_server import Server, said
 from tests.helpers.speaker import ending_model, texts
@@ -79,7 +79,7 @@ def test_a_teacher_and_text_become_a_student(
     assert card.count("## Beside its teacher") == 1
     assert "See [Beside its teacher](#beside-its-teacher)." in card
     assert "Not evaluated" not in card
-    assert "| times CTranslate2 int8 with the teacher |" in card
+    assert "| times the teacher |" in card
     compared = json.loads((model / "student.json").read_text())
     assert {"news_bleu", "teacher_news_chrf", "megabytes", "teacher_megabytes"} <= compared.keys()
     assert card.count("\n| cat") > 0, "sentences are shown"
@@ -222,17 +222,6 @@ def test_start_with_another_vocabulary_is_refused(
     line = [f"start={tmp_path / 'other'}", "shape={}", "tests={}"]
     assert run(["student", str(config), *line]) == 2
     assert "word_level: the teacher and what the student begins as" in capsys.readouterr().err
-
-
-def test_without_ctranslate2_the_student_is_compared_all_the_same(
-    config: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setitem(sys.modules, "ctranslate2", None)
-    monkeypatch.setattr(compare, "find_spec", lambda _: None)
-    assert run(["student", str(config), "word_level=0", "-q"]) == 0
-    found = json.loads((tmp_path / "little" / "small" / "student.json").read_text())
-    assert found["megabytes"] > 0
-    assert "news_bleu" in found
 
 
 def test_the_teacher_is_named_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from rich.console import Console
 
+from outrider.backends import native
 from outrider.bench import bench, choose_lines
 from outrider.data.lines import text_lines
 from outrider.decoding import DecodeConfig
@@ -130,6 +131,7 @@ def measure_speed(teacher: Path, student: Path, test: Test) -> list[dict[str, An
         choose_lines(test.source, SENTENCES),
         batches=BATCHES,
         modes=("ar",),
+        backend="native" if native.is_installed() else None,
     )
     speeds = {(row["model"], row["batch"]): row["sentences_per_second"] for row in result["rows"]}
     return [
