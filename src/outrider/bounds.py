@@ -1,9 +1,7 @@
-"""The least and the most that numbers of a call may be, in one table.
+"""Ranges of the numbers of a call, and the default number of threads.
 
-Nobody meets a bound by being ambitious; who meets one has slipped, and would otherwise be told by
-an overflow, by gigabytes of memory or by a wait without end.
-
-How many threads a process may well compute with.
+The ranges are wide: a value outside is a mistake, which would end in an overflow, gigabytes of
+memory or an endless run.
 """
 
 import os
@@ -40,9 +38,9 @@ _short.maxlong = 40
 
 
 def broken_bound(key: str, value: Any) -> str | None:
-    """Return what is wrong with a number, as one clause; None where it is within its bounds."""
+    """Return an error message for a number out of bounds; None if it is within them."""
     if isinstance(value, bool) or not isinstance(value, int | float):
-        return None  # it is no number, and whoever checks types says so
+        return None  # types are checked elsewhere
     least, most = BOUNDS[key]
     if least <= value <= most:
         return None
@@ -50,10 +48,10 @@ def broken_bound(key: str, value: Any) -> str | None:
 
 
 def check_bound(key: str, value: int) -> int:
-    """Return a number, or raise a `ConfigError` with the range that is accepted."""
-    wrong = broken_bound(key, value)
-    if wrong is not None:
-        raise ConfigError(key, wrong)
+    """Return a number within its bounds, or raise a `ConfigError`."""
+    message = broken_bound(key, value)
+    if message is not None:
+        raise ConfigError(key, message)
     return value
 
 
@@ -65,10 +63,10 @@ VARIABLE = "OMP_NUM_THREADS"
 
 
 def default_threads() -> int:
-    """Return what `OMP_NUM_THREADS` says, or the cores this process may use, each counted once."""
-    said = os.environ.get(VARIABLE, "").split(",")[0]
-    if said.isdigit() and int(said):
-        return int(said)
+    """Return `OMP_NUM_THREADS`, or the number of physical cores that this process may use."""
+    threads = os.environ.get(VARIABLE, "").split(",")[0]
+    if threads.isdigit() and int(threads):
+        return int(threads)
     if not hasattr(os, "sched_getaffinity"):  # not Linux
         return os.cpu_count() or 1
     cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
@@ -76,7 +74,7 @@ def default_threads() -> int:
 
 
 def _siblings(cpu: int) -> str:
-    """Name the core that a processor of the system belongs to; itself where nothing is said."""
+    """Return the hardware threads of a CPU's core, or the CPU itself if unknown."""
     path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
     try:
         return path.read_text(encoding="ascii").strip()

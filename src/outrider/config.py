@@ -1,8 +1,8 @@
 """Run configs: frozen pydantic models, read from YAML and `key=value` overrides.
 
-A wrong key or value fails before any data is read or weight loaded, and the message names the key
-as the user typed it and the nearest right one. Each room keeps its own config classes next to the
-code they configure; this module knows only how to read, check and explain them.
+A wrong key or value fails before data is read or weights are loaded; the message names the key as
+typed and the nearest known key. Each package defines its own config classes; this module reads,
+checks and explains them.
 """
 
 import json
@@ -69,7 +69,7 @@ def build_config(cls: type[ConfigT], values: Mapping[str, Any], *, prefix: str =
     try:
         return cls.model_validate(values)
     except ValidationError as error:
-        raise _as_config_error(cls, values, error, prefix) from None
+        raise _as_config_error(cls, values, error, prefix) from error
 
 
 def read_yaml(path: str | Path) -> dict[str, Any]:
@@ -79,14 +79,14 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
     path = Path(path)
     try:
         values = yaml12.parse(path.read_text(encoding="utf-8-sig"))
-    except FileNotFoundError:
-        raise ConfigError(str(path), "no such config file") from None
+    except FileNotFoundError as error:
+        raise ConfigError(str(path), "no such config file") from error
     except UnicodeDecodeError as error:
-        raise ConfigError(str(path), f"is not UTF-8 text: {error.reason}") from None
+        raise ConfigError(str(path), f"is not UTF-8 text: {error.reason}") from error
     except OSError as error:
-        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from None
+        raise ConfigError(str(path), f"cannot be read: {error.strerror}") from error
     except ValueError as error:
-        raise ConfigError(str(path), f"is not YAML: {error}") from None
+        raise ConfigError(str(path), f"is not YAML: {error}") from error
     if values is None:
         return {}
     if not isinstance(values, dict):
@@ -95,7 +95,7 @@ def read_yaml(path: str | Path) -> dict[str, Any]:
 
 
 def as_yaml(config: Config) -> str:
-    """Write a config as YAML that reads back to an equal one."""
+    """Return a config as YAML, from which an equal config can be read."""
     from outrider import yaml12
 
     return yaml12.dump(config.model_dump(mode="json"))
@@ -104,7 +104,7 @@ def as_yaml(config: Config) -> str:
 def completed(
     saved: Mapping[str, Any], config: Config, leave_out: Iterable[str] = ()
 ) -> dict[str, Any]:
-    """Add to values that were saved the keys that did not exist then, with their defaults."""
+    """Add keys that saved values lack, with their defaults."""
     values = dict(saved)
     for name, field in type(config).model_fields.items():
         section = getattr(config, name)
@@ -118,7 +118,7 @@ def completed(
 
 
 def explain(cls: type[Config], prefix: str = "") -> Iterator[ExplainedKey]:
-    """Yield every key `cls` accepts, depth first, with its type, default and meaning."""
+    """Yield every key of `cls`, depth first, with its type, default and meaning."""
     for name, field in cls.model_fields.items():
         key = prefix + name
         text = " ".join((field.description or "").split())
@@ -165,9 +165,9 @@ def _apply(values: dict[str, Any], override: str) -> None:
 def _as_config_error(
     cls: type[Config], values: Any, error: ValidationError, prefix: str
 ) -> ConfigError:
-    """Turn pydantic's findings into one sentence; a misspelt key explains the ones it caused."""
-    found = error.errors(include_url=False)
-    first = min(found, key=lambda detail: detail["type"] not in ("extra_forbidden", "invalid_key"))
+    """Convert pydantic's errors to one; misspelt keys come first, since they cause others."""
+    details = error.errors(include_url=False)
+    first = min(details, key=lambda d: d["type"] not in ("extra_forbidden", "invalid_key"))
     kind, path = first["type"], _typed_path(values, first)
     key = prefix + ".".join(path) if path else prefix.rstrip(".") or "config"
     if kind == "extra_forbidden":
@@ -181,13 +181,13 @@ def _as_config_error(
         return ConfigError(f"{key}.{name}", f"{got}, expected {tags}")
     if kind in ("value_error", "assertion_error"):
         return ConfigError(key, " ".join(str(first["ctx"]["error"]).split()))
-    same = [detail for detail in found if _typed_path(values, detail) == path]
+    same = [detail for detail in details if _typed_path(values, detail) == path]
     expected = " or ".join(dict.fromkeys(_expected(detail) for detail in same))
     return ConfigError(key, f"got {_short.repr(first['input'])}, expected {expected}")
 
 
 def _typed_path(values: Any, detail: ErrorDetails) -> list[str]:
-    """Return the keys a user typed; pydantic's path also names the union members it tried."""
+    """Return the keys as typed; pydantic's path also names members of unions."""
     path = []
     for part in detail["loc"]:
         if _holds(values, part):
@@ -226,7 +226,7 @@ def _expected(detail: ErrorDetails) -> str:
 
 
 def _owners(cls: type[Config], path: Iterable[str]) -> list[type[Config]]:
-    """Return the config classes whose keys may stand below `path`."""
+    """Return the config classes of the section at `path`."""
     owners = [cls]
     for name in path:
         if not name.isdigit():
@@ -236,7 +236,7 @@ def _owners(cls: type[Config], path: Iterable[str]) -> list[type[Config]]:
 
 
 def _sections(annotation: Any) -> Iterator[type[Config]]:
-    """Yield the config classes an annotation mentions."""
+    """Yield the config classes in an annotation."""
     if isinstance(annotation, type) and issubclass(annotation, Config):
         yield annotation
     for argument in get_args(annotation):
@@ -244,7 +244,7 @@ def _sections(annotation: Any) -> Iterator[type[Config]]:
 
 
 def show_type(annotation: Any) -> str:
-    """Name a type as a user of YAML would."""
+    """Return the name of a type in YAML terms."""
     origin, arguments = get_origin(annotation), get_args(annotation)
     if origin in (Union, UnionType):
         return " | ".join(show_type(argument) for argument in arguments)
@@ -278,7 +278,7 @@ def _bounds(metadata: Iterable[Any]) -> list[str]:
 
 
 def show_value(value: Any) -> str:
-    """Write a value on one line, as it could stand after `key=`."""
+    """Return a value on one line, as after `key=`."""
     from outrider import yaml12
 
     if value is PydanticUndefined:

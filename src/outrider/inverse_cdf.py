@@ -1,13 +1,11 @@
-"""Drawing by the inverse of the cumulative distribution: a uniform number becomes a place.
+"""Sampling by the inverse of the cumulative distribution.
 
-    m_c = exp((z_c - max z) / temperature)          the mass of place c
-    the place drawn is the first c with m_1 + ... + m_c >= (1 - u) (m_1 + ... + m_C)
+    m_c = exp((z_c - max z) / temperature)          mass of index c
+    the sample is the first c with m_1 + ... + m_c >= (1 - u) (m_1 + ... + m_C)
 
-All in float64, and the differences before the quotient: with a temperature near zero only the best
-places keep mass, with a huge one all have the same, and a score of minus infinity never has any.
-1 - u lies in (0, 1], so a place that is drawn has mass.
-
-Scores are numpy arrays or PyTorch tensors; nothing here imports PyTorch.
+All in float64. The maximum is subtracted before the division, so that any temperature is safe: near
+zero only the largest scores have mass, and a score of minus infinity never has. 1 - u is in (0, 1],
+so a sampled index has mass. Scores are numpy arrays or PyTorch tensors; PyTorch is not imported.
 """
 
 from typing import Any, TypeVar
@@ -20,7 +18,7 @@ ArrayT = TypeVar("ArrayT")
 
 
 def masses(score: ArrayT, temperature: float = 1.0) -> ArrayT:
-    """Return the mass of each place, [..., C], at most 1 each; their sum is not 1."""
+    """Return the mass of each index, [..., C], at most 1 each; their sum is not 1."""
     z: Any = score
     if not isinstance(z, np.ndarray):
         z = z.double()
@@ -34,9 +32,9 @@ def masses(score: ArrayT, temperature: float = 1.0) -> ArrayT:
 
 
 def invert(mass: ArrayT, uniform: ArrayT) -> ArrayT:
-    """Return the places, [..., N], that numbers in [0, 1), [..., N], fall on; any total will do.
+    """Return the indices, [..., N], of uniform numbers in [0, 1), [..., N]; masses need no total.
 
-    Counted, not searched for: a NaN then counts for nothing, and no place lies outside.
+    Smaller sums are counted instead of searched, so that NaN cannot give an index out of range.
     """
     cumulative: Any = mass.cumsum(-1)  # type: ignore[attr-defined]
     level = (1 - uniform) * cumulative[..., -1:]  # type: ignore[operator]

@@ -1,7 +1,4 @@
-"""One YAML file describes one run, from text to scores; every command reads the same file.
-
-The `train` section of a run config.
-"""
+"""The config of a run, from text to scores, in one YAML file."""
 
 from typing import Annotated, Any, Literal
 
@@ -33,7 +30,7 @@ Beta = Annotated[float, Field(ge=0, lt=1)]
 
 
 def _choose_gpu_outside(value: Any) -> Any:
-    """Say where a GPU is chosen: accelerate takes the first that it sees, or one a process."""
+    """Refuse GPU names, with a hint: accelerate takes the first visible GPU, or one per process."""
     kind, _, number = value.partition(":") if isinstance(value, str) else ("", "", "")
     if kind in ("cuda", "gpu", "mps", "xpu"):
         chosen = f"; choose one with CUDA_VISIBLE_DEVICES={number} outrider train" if number else ""
@@ -44,10 +41,10 @@ def _choose_gpu_outside(value: Any) -> Any:
 
 
 class TrainConfig(Config):
-    """How a model is trained; what it is trained on stands in `data`, what it is in `model`."""
+    """How a model is trained."""
 
     steps: int = Field(default=10_000, ge=1)
-    """Updates of the weights, at most; early stopping may end the run before."""
+    """Most updates of the weights; early stopping may end the run earlier."""
     batch_tokens: int = Field(default=4096, ge=1)
     """Tokens in one update over all processes and accumulated batches: its rows times their longest
     side, source or target, with padding. A row longer than its share is a batch of its own."""
@@ -56,53 +53,52 @@ class TrainConfig(Config):
     learning_rate: float = Field(default=5e-4, gt=0)
     """The highest learning rate, reached after `warmup` updates."""
     warmup: int = Field(default=1000, ge=0)
-    """Updates over which the learning rate rises from zero in a straight line."""
+    """Updates over which the learning rate rises linearly from zero."""
     schedule: Literal["inverse_sqrt", "linear", "cosine", "step", "constant"] = "inverse_sqrt"
     """How the learning rate falls after the warmup; `step` multiplies it by `decay` every
     `decay_every` updates."""
     decay: float = Field(default=0.9, gt=0, le=1)
-    """With `schedule: step`: what the learning rate is multiplied by."""
+    """With `schedule: step`: factor of the learning rate."""
     decay_every: int | None = Field(default=None, ge=1)
-    """With `schedule: step`: after how many updates, again and again."""
+    """With `schedule: step`: updates between two decays."""
     weight_decay: float = Field(default=0.0, ge=0)
-    """AdamW's decay of the weight matrices; biases and norms are left alone."""
+    """AdamW's decay of the weight matrices; biases and norms do not decay."""
     adam_betas: tuple[Beta, Beta] = (0.9, 0.98)
     """Decay of AdamW's moving averages of the gradient and of its square."""
     adam_epsilon: float = Field(default=1e-9, gt=0)
     """Added to AdamW's denominator."""
     clip: float = Field(default=1.0, ge=0)
-    """Longest gradient (2-norm) let through unchanged; 0 clips nothing."""
+    """Largest 2-norm of the gradient; larger gradients are scaled down; 0 clips nothing."""
     label_smoothing: float = Field(default=0.1, ge=0, lt=1)
     """Share of the target's probability that is spread over the whole vocabulary."""
     intermediate_loss: bool = False
     """Layers below the last predict too, layer l of n until l / 2n of the steps are done. Only for
     a language_model without memory."""
     completions: CompletionConfig | None = None
-    """Learn only what stands after a mark, as answers after questions; null for the whole text.
-    Only for a language_model."""
+    """Train only on the text after a mark, such as answers after questions; null for the whole
+    text. Only for a language_model."""
     augment: AugmentConfig | None = None
-    """Training pairs changed as people's text is: without final marks, with typos, and so on. Only
-    for a seq2seq."""
+    """Augmentation of training pairs: missing final marks, typos, and so on. Only for a seq2seq."""
     mask: MaskConfig | None = None
-    """Which tokens a masked_lm has to guess; null for as BERT does it, and as validation and
-    evaluation do it always. Only for a masked_lm."""
+    """Which tokens a masked_lm predicts; null for BERT's choice, which validation and evaluation
+    always use. Only for a masked_lm."""
     teacher: str | None = None
-    """Folder or Hub name of a model with the same words, whose probability of every word is learnt
-    as well as the text. Only for a seq2seq."""
+    """Folder or Hub name of a model with the same vocabulary, whose token probabilities are learnt
+    besides the text. Only for a seq2seq."""
     teacher_share: float = Field(default=0.5, gt=0, le=1)
-    """What the teacher counts, the rest being the text."""
+    """Weight of the teacher in the loss; the rest is the text's."""
     precision: Literal["auto", "float32", "bfloat16"] = "float32"
-    """bfloat16 computes matrix products in half the width; weights and loss stay float32. auto
-    times a few batches in both when a run begins and keeps the faster one to its end."""
+    """bfloat16 computes matrix products in bfloat16; weights and loss stay float32. auto times a
+    few batches in both at the beginning of a run and uses the faster one."""
     device: Annotated[Literal["auto", "cpu"], BeforeValidator(_choose_gpu_outside)] = "auto"
-    """auto takes the accelerator that is visible, under torchrun one for each process; cpu ignores
-    it. CUDA_VISIBLE_DEVICES=1 makes the second GPU the visible one."""
+    """auto takes the visible accelerator, under torchrun one for each process; cpu ignores it.
+    CUDA_VISIBLE_DEVICES=1 makes only the second GPU visible."""
     shard: bool = False
-    """Under torchrun: every process keeps only its share of weights, gradients and optimizer
-    (FSDP2), for models that do not fit one device. Evaluations gather the weights."""
+    """Under torchrun: shard weights, gradients and optimizer over processes (FSDP2), for models
+    that do not fit one device. Evaluations gather the weights."""
     gradient_checkpointing: bool = False
-    """Layers keep only their input for the backward and compute the rest again there: memory for
-    about a third more time. The weights come out the same."""
+    """Layers keep only their input and recompute the rest in the backward: less memory for about a
+    third more time. The weights are the same."""
     save_every: int = Field(default=500, ge=1)
     """Updates between two checkpoints."""
     keep: int = Field(default=2, ge=1)
@@ -110,8 +106,8 @@ class TrainConfig(Config):
     evaluate_every: int = Field(default=500, ge=0)
     """Updates between two evaluations on the validation set; 0 never evaluates."""
     stop_metric: Literal["bleu", "perplexity", "loss", "tokens_per_round"] = "loss"
-    """What early stopping and `average_by: best` compare; bleu decodes greedily (ctc: in one pass),
-    tokens_per_round is how far a drafter's blocks hold."""
+    """Metric of early stopping and `average_by: best`; bleu decodes greedily (ctc: in one pass),
+    tokens_per_round is the mean number of tokens that a round of a drafter adds."""
     patience: int = Field(default=0, ge=0)
     """Evaluations without a better `stop_metric` after which training ends; 0 never ends early."""
     average: int = Field(default=1, ge=1)
@@ -125,7 +121,7 @@ class TrainConfig(Config):
 
     @property
     def lower_is_better(self) -> bool:
-        """Which way the stop metric improves."""
+        """Whether the stop metric improves downwards."""
         return self.stop_metric not in ("bleu", "tokens_per_round")
 
     @property
@@ -183,9 +179,9 @@ class LoraConfig(Config):
     rank: int = Field(default=8, ge=1)
     """Width of the narrow product beside each weight."""
     alpha: float = Field(default=16.0, gt=0)
-    """What it adds is multiplied by alpha / rank."""
+    """The product is multiplied by alpha / rank."""
     dropout: float = Field(default=0.0, ge=0, lt=1)
-    """On what goes into it."""
+    """Dropout on the input of the product."""
     parts: tuple[Literal["attention", "cross", "feedforward"], ...] = (
         "attention",
         "cross",
@@ -195,10 +191,7 @@ class LoraConfig(Config):
 
 
 class ModelSection(Config):
-    """The architecture: `type`, and any key of that model's own config.
-
-    Which keys those are is known to the model's config class; they are checked before training.
-    """
+    """The architecture: `type`, and keys of that model's config."""
 
     model_config = ConfigDict(extra="allow")
 
@@ -207,22 +200,22 @@ class ModelSection(Config):
     encoder alone; drafter and ctc are parallel decoders that belong to a finished model, the
     target."""
     target: str | None = None
-    """Folder of the model that a drafter or a ctc decoder is for. Only for these two."""
+    """Folder of the target model. Only for a drafter or a ctc decoder."""
     start: str | None = None
-    """Folder or Hub name of a model to go on from, ours or any that Outrider reads. Architecture
-    and tokenizer are its own; only dropout and `feedforward_chunks` may be given anew."""
+    """Folder or Hub name of a model to fine-tune, of any family that Outrider reads. Architecture
+    and tokenizer are its own; only dropout and `feedforward_chunks` can be changed."""
     keep_layers: KeptLayers | None = None
     """Leave out layers of `start`."""
     freeze: tuple[str, ...] | None = None
-    """Parts of `start` that do not learn: embeddings (source_embeddings are those of the source
-    alone, where it has its own), encoder, decoder, head, or one layer, such as encoder.0."""
+    """Parts of `start` that are not trained: embeddings (source_embeddings for separate ones of the
+    source), encoder, decoder, head, or one layer, such as encoder.0."""
     lora: LoraConfig | None = None
-    """Train low-rank adapters of `start` and nothing else; they are merged into the finished model.
-    Needs the extra `lora`."""
+    """Train only low-rank adapters of `start`, which are merged into the finished model. Needs the
+    extra `lora`."""
 
     @property
     def has_target(self) -> bool:
-        """Whether it is trained for a target, whose weights it reads."""
+        """Whether the model is a side decoder of a target."""
         return self.type in ("drafter", "ctc")
 
     @property
@@ -243,26 +236,26 @@ class RunConfig(Config):
     """A whole run: its data, its model, its training and its evaluation."""
 
     name: str
-    """What the model is called, for example in its card."""
+    """Name of the model, for example in its card."""
     folder: str
-    """Where the run writes: checkpoints, log, curve, and at the end `model`."""
+    """Output folder: checkpoints, log, curve, and at the end `model`."""
     seed: int = Field(default=0, ge=0, lt=1 << 32)
-    """Of the initial weights, the order of the data and dropout."""
+    """Seed of the initial weights, the order of the data and dropout."""
     attribution: str | None = None
     """Origin and licence of the data, for the model card."""
     data: PrepareConfig
-    """What the run learns from."""
+    """Training data."""
     model: ModelSection = ModelSection()
-    """What learns."""
+    """Architecture."""
     train: TrainConfig = TrainConfig()
-    """How it learns."""
+    """Training."""
     evaluate: EvaluateConfig | None = None
-    """What the finished model is tested on."""
+    """Evaluation of the finished model."""
 
     @model_validator(mode="before")
     @classmethod
     def _tokenizer_of_start(cls, values: Any) -> Any:
-        """Let new data be read as the model that is gone on from reads."""
+        """Use the tokenizer of `model.start` for new data."""
         if not isinstance(values, dict):
             return values
         data, model = values.get("data"), values.get("model")
@@ -297,7 +290,7 @@ class RunConfig(Config):
                 key, f"is for a language_model, not a {self.model.type}; leave it out"
             )
         if self.model.values.get("memory"):
-            message = "does not reach into a memory; set it to false or model.memory to 0"
+            message = "does not cover a memory; set it to false or model.memory to 0"
             raise ConfigError(key, message)
         if self.model.values.get("layers") == 1:
             raise ConfigError(key, "has no effect on a single layer; leave it out")
@@ -324,18 +317,18 @@ _HARMLESS = frozenset(
         "train.gradient_checkpointing",
     }
 )
-"""Keys that change what a run writes, but not the numbers it computes."""
+"""Keys that do not change the numbers that a run computes."""
 
 
 def changed_key(before: dict[str, Any], after: dict[str, Any]) -> str | None:
-    """The first key whose change would make a resumed run differ from an undisturbed one."""
-    # A run from before a key of training existed was trained with its default.
+    """Return the first changed key that affects the numbers of a resumed run."""
+    # Runs of older versions lack new keys of training; they used the defaults.
     defaults = {"train": TrainConfig().model_dump(mode="json")}
     old, new = _flatten(defaults) | _flatten(before), _flatten(after)
     harmless = set(_HARMLESS)
     endless = after["train"]["schedule"] in ("inverse_sqrt", "step", "constant")
     if endless and not after["train"]["intermediate_loss"]:
-        harmless.add("train.steps")  # nothing else looks ahead to the end
+        harmless.add("train.steps")  # nothing else depends on the number of steps
     for key in sorted(old.keys() | new.keys()):
         above = {key.rsplit(".", depth)[0] for depth in range(key.count(".") + 1)}
         if not above & harmless and old.get(key) != new.get(key):

@@ -1,8 +1,8 @@
-"""YAML as people mean it: plain words follow the core schema of YAML 1.2.
+"""YAML with the core schema of YAML 1.2.
 
-PyYAML speaks YAML 1.1, where `no` (Norwegian) is false, `1e-4` a string, `12:30` a number, `010` is
-8 and the second of two equal keys silently wins. Here these are a string, a float, a string, 10 and
-a mistake.
+PyYAML reads YAML 1.1, where `no` (Norwegian) is false, `1e-4` a string, `12:30` a number and `010`
+8, and where the second of two equal keys overrides the first. Here these are a string, a float, a
+string, 10 and an error.
 """
 
 import re
@@ -50,11 +50,11 @@ class _Dumper(yaml.SafeDumper):
     yaml_implicit_resolvers: dict[str | None, list[tuple[str, re.Pattern[str]]]] = {}  # noqa: RUF012
 
     def ignore_aliases(self, data: Any) -> bool:
-        """Write repeated values out: `&id001` in a printed config helps nobody."""
+        """Write repeated values in full instead of `&id001`."""
         return True
 
     def represent_str(self, data: str) -> yaml.ScalarNode:
-        """Quote exotic line breaks, which PyYAML would fold into a space."""
+        """Quote Unicode line breaks, which PyYAML would fold into a space."""
         style = '"' if any(mark in data for mark in "\x85\u2028\u2029") else None
         return self.represent_scalar("tag:yaml.org,2002:str", data, style)
 
@@ -69,21 +69,21 @@ for _tag, _pattern in _PLAIN_WORDS.items():
 
 
 def parse(text: str) -> Any:
-    """Return what the text says; a ValueError says in one line why it is not YAML, and where."""
+    """Parse a text; raise a ValueError with the place and the problem in one line."""
     try:
         return yaml.load(text, _Loader)  # noqa: S506 (a SafeLoader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark
         where = f"line {mark.line + 1}, column {mark.column + 1}: " if mark else ""
-        raise ValueError(f"{where}{error.problem}") from None
+        raise ValueError(f"{where}{error.problem}") from error
     except yaml.YAMLError as error:
-        raise ValueError(" ".join(str(error).split())) from None
-    except RecursionError:
-        raise ValueError("nested too deeply") from None
+        raise ValueError(" ".join(str(error).split())) from error
+    except RecursionError as error:
+        raise ValueError("nested too deeply") from error
 
 
 def dump(value: Any, *, flow: bool = False) -> str:
-    """Write plain values as YAML; `flow` keeps them on one line."""
+    """Return plain values as YAML; with `flow`, on one line."""
     text: str = yaml.dump(
         value,
         Dumper=_Dumper,

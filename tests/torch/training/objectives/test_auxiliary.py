@@ -302,7 +302,7 @@ def test_a_run_from_before_the_key_existed_can_be_resumed(tmp_path: Path) -> Non
     ("model", "message"),
     [
         ({"type": "seq2seq"}, "is for a language_model, not a seq2seq"),
-        ({"type": "language_model", "memory": 8}, "does not reach into a memory"),
+        ({"type": "language_model", "memory": 8}, "does not cover a memory"),
         ({"type": "language_model", "layers": 1}, "has no effect on a single layer"),
     ],
 )
