@@ -236,7 +236,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bart", {"is_causal": True}, "is_causal: is True, which changes the attention"),
     ("gpt2", {"is_causal": False}, "is_causal: is False, which changes the attention"),
     ("llama", {"is_causal": None}, "is_causal: is None, which changes the attention"),
-    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, not"),
+    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, but"),
     ("qwen2", {"layer_types": ["sliding_attention"]}, r"layer_types: got \['sliding_attention'\]"),
     ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder: is False, but t5 is an encoder-dec"),
     ("llama", {"per_layer_config": {"0": {}}}, "per_layer_config: gives layers different configs"),

@@ -1,11 +1,8 @@
-"""Two tokenizers: that of a pretrained encoder reads the source, one of ours writes the target.
+"""Pairs of a pretrained encoder's tokenizer for the source and another for the target.
 
-The encoder was trained with special tokens around a text, such as `[CLS] ... [SEP]`, and its own
-tokenizer knows which. Ids keep those in front. The one behind, the end token, is left out: in
-Outrider ids never hold the end of a text, the model adds it. GPT-2's tokenizer puts nothing around
-a text; its end is the token that stood between the texts it was trained on.
-
-The tokenizer of the other direction: it reads what one writes, and writes what it reads.
+The encoder's tokenizer adds special tokens, such as `[CLS] ... [SEP]`. Ids keep those before the
+text, but not the end token, which the model adds. GPT-2's tokenizer adds none; its end token is the
+separator of its training texts.
 """
 
 from collections.abc import Sequence
@@ -24,9 +21,9 @@ from outrider.text.tokenizer.subword import (
 __all__ = ["SOURCE_FILE", "PairTokenizer", "SourceTokenizer", "reversed_tokenizer"]
 
 SOURCE_FILE = "source_tokenizer.json"
-"""Lies beside the tokenizer of the target, in prepared folders and model folders."""
+"""The source tokenizer's file, in prepared folders and model folders."""
 BETWEEN = "<|endoftext|>"
-"""What GPT-2 was shown between texts."""
+"""GPT-2's separator of texts."""
 
 
 class SourceTokenizer:
@@ -49,14 +46,14 @@ class SourceTokenizer:
         self.end_id: int = around[-1] if between is None else between
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many texts, in parallel, without the end token; none where there is no text."""
+        """Return the ids of several texts without the end token; none for an empty text."""
         with guarded(f"{SOURCE_FILE}: cannot read this text"):
             encoded = self.pipeline.encode_batch_fast(list(texts))
         rows = [row.ids[: len(row.ids) - self._behind] for row in encoded]
         return [[] if ids == self._before else ids for ids in rows]
 
     def save(self, file: Path) -> None:
-        """Write the one file it is made from."""
+        """Write the tokenizer's file."""
         file.write_text(self.pipeline.to_str(), encoding="utf-8")
 
 
@@ -67,7 +64,7 @@ def _frames(around: Sequence[int], row: Sequence[int]) -> bool:
 
 
 class PairTokenizer:
-    """Reads sources with one vocabulary and writes targets in another; its ids are the target's."""
+    """Two tokenizers with their own vocabularies; the special ids are the target's."""
 
     def __init__(self, source: SourceTokenizer, target: Tokenizer) -> None:
         self.source, self.target = source, target
@@ -76,35 +73,35 @@ class PairTokenizer:
         self.unk_id, self.bos_id = target.unk_id, target.bos_id
 
     def encode(self, text: str) -> list[int]:
-        """Ids of one source text."""
+        """Return the ids of a source."""
         return self.source.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many source texts."""
+        """Return the ids of several sources."""
         return self.source.encode_batch(texts)
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many target texts."""
+        """Return the ids of several targets."""
         return self.target.encode_target_batch(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target ids."""
+        """Return the text of target ids."""
         return self.target.decode(ids)
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Texts of many rows of target ids."""
+        """Return the texts of several rows of target ids."""
         return self.target.decode_batch(rows)
 
     def save(self, folder: str | Path) -> None:
-        """Write the files of both."""
+        """Write the files of both tokenizers."""
         self.target.save(folder)
         self.source.save(Path(folder) / SOURCE_FILE)
 
 
 def reversed_tokenizer(tokenizer: Tokenizer) -> Tokenizer:
-    """Exchange the sides of a tokenizer."""
+    """Return a tokenizer with source and target exchanged."""
     if isinstance(tokenizer, SubwordTokenizer):
-        return tokenizer  # both sides are read alike
+        return tokenizer  # one vocabulary for both sides
     from outrider.text.tokenizer.marian import SPECIAL, MarianTokenizer  # needs SentencePiece
 
     if not isinstance(tokenizer, MarianTokenizer):

@@ -1,7 +1,7 @@
 """Write a unigram tokenizer as the SentencePiece files and vocabulary of a Marian folder.
 
-A SentencePiece model is a protocol buffer of pieces, scores and a few settings, simple enough to be
-written by hand; the field numbers are those of `sentencepiece_model.proto`.
+A SentencePiece model is a protocol buffer of pieces, scores and a few settings; the field numbers
+are those of `sentencepiece_model.proto`.
 """
 
 import json
@@ -46,15 +46,15 @@ def sentencepiece_model(pieces: list[tuple[str, float]], normalizer: bytes | Non
 
 
 def normalizer_of(model: bytes) -> bytes:
-    """Return what a SentencePiece model says of normalisation, as it is written there."""
-    found = [content for field, _, content in _fields(model) if field == 3]
-    if any(not isinstance(one, bytes) for one in found):
+    """Return the serialized normalizer of a SentencePiece model."""
+    normalizers = [content for field, _, content in _fields(model) if field == 3]
+    if any(not isinstance(content, bytes) for content in normalizers):
         raise ValueError("not a SentencePiece model")
-    return found[-1] if found else b""
+    return normalizers[-1] if normalizers else b""
 
 
 def keep_pieces(model: bytes, kept: Collection[str]) -> bytes:
-    """Return a SentencePiece model without the words that are not kept; all else stays as it is."""
+    """Return a SentencePiece model with only the kept ordinary pieces."""
     out = []
     for field, raw, content in _fields(model):
         if field == 1:
@@ -67,7 +67,7 @@ def keep_pieces(model: bytes, kept: Collection[str]) -> bytes:
 
 
 def _fields(message: bytes) -> Iterator[tuple[int, bytes, Any]]:
-    """Take a protocol buffer apart: number of a field, its bytes, and what it holds."""
+    """Yield the fields of a protocol buffer: number, bytes, and content."""
     place = 0
     while place < len(message):
         start = place

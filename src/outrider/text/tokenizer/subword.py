@@ -1,21 +1,14 @@
-"""Tokenizers that are a pipeline of the `tokenizers` library, with one vocabulary for both sides.
+"""Tokenizers that are pipelines of the `tokenizers` library, with one vocabulary for both sides.
 
-Saved as `tokenizer.json` + `tokenizer_config.json`, so that `transformers.AutoTokenizer` reads them
-with the same ids. Text never becomes a special token: `</s>` is four letters.
+They are saved as `tokenizer.json` and `tokenizer_config.json`, which `transformers.AutoTokenizer`
+reads with the same ids.
 
-What every tokenizer can do: text to ids and back.
+A `tokenizer.json` is untrusted: it cannot run code, but it can truncate or pad texts, expand them
+beyond all memory, or cause a panic of the library. Such files are read and checked here only, and
+panics become errors.
 
-Pipelines of the `tokenizers` library, from files that anybody may have written.
-
-A `tokenizer.json` is a program of sorts. It cannot run code, but it can cut or pad every text, blow
-one up beyond all memory, or drive the library into a panic, which is no ordinary exception. Here,
-and only here, such files are read, and such panics become an error like any other.
-
-Bytes of a character that is not whole are left out of a text.
-
-A model that writes byte by byte may end in the middle of a character, or write bytes that are none.
-A decoder would turn them into U+FFFD. Their tokens stay in the result; a U+FFFD that a model writes
-itself stays in the text.
+Bytes of incomplete characters, which a byte-level model can generate, are left out of texts instead
+of becoming U+FFFD; their tokens stay in the result, and a U+FFFD that is a token stays in the text.
 """
 
 import base64
@@ -46,17 +39,17 @@ __all__ = [
 ]
 
 BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
-"""A token that is one byte, of SentencePiece and of `ByteFallback`."""
+"""A token of one byte, of SentencePiece and of `ByteFallback`."""
 
 _KEPT = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
 _MOVED = [byte for byte in range(0x100) if byte not in _KEPT]
 _BYTES = {chr(b): b for b in _KEPT} | {chr(0x100 + n): b for n, b in enumerate(_MOVED)}
-"""The letters of `ByteLevel`, each of which is a byte."""
+"""The characters of `ByteLevel`, each of which is a byte."""
 _LETTERS = {byte: letter for letter, byte in _BYTES.items()}
 
 
 def drop_half_bytes(tokens: Iterable[str]) -> list[str]:
-    """Leave out the tokens `<0xNN>` of characters that are not whole."""
+    """Remove the tokens `<0xNN>` of incomplete characters."""
     kept: list[str] = []
     for is_byte, group in groupby(tokens, key=lambda token: bool(BYTE.fullmatch(token))):
         run = list(group)
@@ -68,7 +61,7 @@ def drop_half_bytes(tokens: Iterable[str]) -> list[str]:
 
 
 def drop_half_pieces(tokens: Sequence[str]) -> list[str]:
-    """Leave out the bytes of characters that are not whole from tokens of `ByteLevel`."""
+    """Remove the bytes of incomplete characters from tokens of `ByteLevel`."""
     parts = [_bytes(token) for token in tokens]
     halves = _halves(b"".join(parts))
     kept: list[str] = []
@@ -82,26 +75,26 @@ def drop_half_pieces(tokens: Sequence[str]) -> list[str]:
 def _bytes(token: str) -> bytes:
     if all(letter in _BYTES for letter in token):
         return bytes(_BYTES[letter] for letter in token)
-    return token.encode()  # one that was added
+    return token.encode()  # an added token
 
 
 def _halves(raw: bytes) -> set[int]:
-    """Return the places of bytes that are no part of a whole character."""
-    found: set[int] = set()
+    """Return the offsets of bytes of incomplete characters."""
+    offsets: set[int] = set()
     start = 0
     while start < len(raw):
         try:
             raw[start:].decode()
         except UnicodeDecodeError as error:
-            found.update(range(start + error.start, start + error.end))
+            offsets.update(range(start + error.start, start + error.end))
             start += error.end
         else:
             break
-    return found
+    return offsets
 
 
 class Tokenizer(Protocol):
-    """What every tokenizer can do. `encode` adds no special tokens, `decode` skips them."""
+    """The interface of tokenizers. `encode` adds no special tokens, `decode` skips them."""
 
     vocab_size: int
     pad_id: int
@@ -110,23 +103,23 @@ class Tokenizer(Protocol):
     bos_id: int
 
     def encode(self, text: str) -> list[int]:
-        """Ids of one source text, or of any text where both sides share a vocabulary."""
+        """Return the ids of a source, or of any text if both sides share a vocabulary."""
         ...
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many source texts, in parallel."""
+        """Return the ids of several sources, in parallel."""
         ...
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many target texts."""
+        """Return the ids of several targets."""
         ...
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of target ids."""
+        """Return the text of target ids."""
         ...
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Texts of many rows of target ids."""
+        """Return the texts of several rows of target ids."""
         ...
 
     def save(self, folder: str | Path) -> None:
@@ -135,15 +128,15 @@ class Tokenizer(Protocol):
 
 
 LARGEST_FILE = 256 << 20
-"""Bytes of a `tokenizer.json`; those of the largest vocabularies in use have 40 MB."""
+"""Limit of a `tokenizer.json`; those of the largest vocabularies have 40 MB."""
 CHARACTER_MAP = re.compile(rb'"precompiled_charsmap"\s*:\s*("[^"]*")')
 """SentencePiece's map of characters: the length of a table in four bytes, then the table."""
 GROWTH = 4096
-"""Most characters that the replacements of a pipeline may make of one."""
+"""Limit of the characters that the replacements of a pipeline can make of one."""
 
 
 def read_pipeline(path: Path) -> Any:
-    """Read a pipeline that neither pads nor truncates, and never takes text for a special token."""
+    """Read a pipeline without padding, truncation, and special tokens in texts."""
     raw = read_limited(path, limit=LARGEST_FILE)
     _check_character_maps(path, raw)
     with guarded(f"{path}: is no tokenizer"):
@@ -158,27 +151,27 @@ def read_pipeline(path: Path) -> Any:
 
 @contextmanager
 def guarded(what: str) -> Iterator[None]:
-    """Turn whatever the library raises, a panic too, into one sentence that begins with `what`."""
+    """Convert exceptions and panics of the library to an error that begins with `what`."""
     try:
         yield
     except ModelError:
         raise
     except Exception as error:  # the library raises plain Exception
-        raise ModelError(f"{what} ({error})") from None
+        raise ModelError(f"{what} ({error})") from error
     except BaseException as error:
         # A panic in Rust is raised as a BaseException of a class that cannot be imported.
         if type(error).__name__ != "PanicException":
             raise
-        raise ModelError(f"{what} (the tokenizers library failed: {error})") from None
+        raise ModelError(f"{what} (the tokenizers library failed: {error})") from error
 
 
 def largest_id(pipeline: Any) -> int:
-    """Return the largest id that a pipeline can write, or -1; ids may have gaps."""
+    """Return the largest id of a pipeline, or -1; ids may have gaps."""
     return max(pipeline.get_vocab(with_added_tokens=True).values(), default=-1)
 
 
 def _check_character_maps(path: Path, raw: bytes) -> None:
-    """Refuse a map that says it is longer than it is: the library would take that much memory."""
+    """Refuse a map whose stated length is too large: the library would allocate it."""
     for found in CHARACTER_MAP.finditer(raw):
         try:
             blob = base64.b64decode(json.loads(found[1]))
@@ -189,7 +182,7 @@ def _check_character_maps(path: Path, raw: bytes) -> None:
 
 
 def _check_growth(path: Path, part: Any) -> None:
-    """Refuse replacements that, one after the other, make too much of a single character."""
+    """Refuse replacements that together expand a single character too much."""
     if part is None:
         return
     growth = _growth(json.loads(part.__getstate__()))
@@ -208,7 +201,7 @@ def _growth(part: Any) -> int:
         grown = min(grown * _growth(inner), 1 << 62)
     content = part.get("content", "")
     if part.get("type") == "Replace" and isinstance(content, str):
-        # A pattern may match every character, and nothing between two as well.
+        # A pattern may match every character and every empty string between characters.
         grown *= 1 if len(content) <= 1 else len(content) + 1
     return grown
 
@@ -223,7 +216,7 @@ SPECIAL_TOKENS = {
 
 CANNOT_ENCODE = "tokenizer.json: cannot read this text"
 REPLACEMENT = "\ufffd"
-"""What the `tokenizers` library writes for bytes that are no character; a model may, too."""
+"""Output of the `tokenizers` library for invalid bytes."""
 CANNOT_DECODE = "tokenizer.json: cannot write these tokens"
 
 
@@ -242,7 +235,7 @@ class SubwordTokenizer:
 
     @cached_property
     def around(self) -> tuple[list[int], list[int]]:
-        """What a tokenizer of another family puts before and behind a text that a model reads."""
+        """The tokens that the post-processor adds before and after a text."""
         if self.pipeline.post_processor is None:
             return [], []
         with guarded(CANNOT_ENCODE):
@@ -260,25 +253,25 @@ class SubwordTokenizer:
         return [], []
 
     def encode(self, text: str) -> list[int]:
-        """Ids of one text."""
+        """Return the ids of a text."""
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many texts, in parallel."""
+        """Return the ids of several texts, in parallel."""
         with guarded(CANNOT_ENCODE):
             rows = self.pipeline.encode_batch_fast(list(texts), add_special_tokens=False)
             return [row.ids for row in rows]
 
     def encode_target_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """Ids of many target texts: the same, for the vocabulary is shared."""
+        """Return the ids of several targets; both sides share the vocabulary."""
         return self.encode_batch(texts)
 
     def decode(self, ids: Sequence[int]) -> str:
-        """Text of ids, special tokens left out."""
+        """Return the text of ids without special tokens."""
         return self.decode_batch([ids])[0]
 
     def decode_batch(self, rows: Sequence[Sequence[int]]) -> list[str]:
-        """Texts of many rows of ids."""
+        """Return the texts of several rows of ids."""
         with guarded(CANNOT_DECODE):
             texts = self.pipeline.decode_batch(
                 [list(row) for row in rows], skip_special_tokens=True
@@ -289,7 +282,7 @@ class SubwordTokenizer:
         return texts
 
     def _decode_whole(self, ids: Sequence[int], text: str) -> str:
-        """Text of ids again, without bytes that are no whole character."""
+        """Return the text of ids without bytes of incomplete characters."""
         decoder = self.pipeline.decoder
         kinds = "" if decoder is None else decoder.__getstate__().decode()
         if '"ByteFallback"' not in kinds and '"ByteLevel"' not in kinds:
@@ -302,7 +295,7 @@ class SubwordTokenizer:
         return whole
 
     def save(self, folder: str | Path) -> None:
-        """Write `tokenizer.json` and the `tokenizer_config.json` that `AutoTokenizer` wants."""
+        """Write `tokenizer.json`, and `tokenizer_config.json` for `AutoTokenizer`."""
         folder = Path(folder)
         folder.mkdir(parents=True, exist_ok=True)
         (folder / "tokenizer.json").write_text(self.pipeline.to_str(pretty=True), encoding="utf-8")

@@ -1,22 +1,12 @@
-"""Fewer words: those that texts use most, and the letters with which all others can be written.
+"""Changes of vocabularies: smaller ones, new tokens, the mask token, and comparison.
 
-Each side gets a vocabulary of its own. A source may hold anything, so that all letters stay that
-could be read; a target says only what it has learnt to say, so those that occur are enough. The
-other places are for the commonest words.
+A smaller vocabulary keeps the most frequent tokens and single characters: all of the source, since
+a source can hold anything, and those that occur in targets. Both sides get their own.
 
-Words that a tokenizer learns after it was trained: each gets an id behind all others.
+New tokens get ids after all others. They are decoded with blanks around them, except Chinese and
+Japanese marks, which tokenizers that fold marks to ASCII (NFKC, as OPUS-MT) learn this way.
 
-A new token is a word of its own. Wherever its letters stand in a text they become this one id, and
-it is written with blanks around it, unless it is a mark of Chinese or Japanese: a tokenizer that
-folds those to ASCII (NFKC, as OPUS-MT does) learns to write them so.
-
-Whether two folders speak of the same tokens: ids of one mean nothing in another's vocabulary.
-
-The tokenizer of a masked language model: one more token, and a frame around every text.
-
-A corpus is prepared as for any language model. The mask is no part of it: it gets the id behind
-all others when a model is built. Text never becomes a mask, `<mask>` is six letters. The frame,
-`<s> ... </s>`, is what the model learns from, and tells a translator where a source ends.
+A masked language model adds the mask after all other ids, and `<s> ... </s>` around every text.
 """
 
 from collections.abc import Callable, Mapping, Sequence
@@ -46,30 +36,29 @@ __all__ = [
 ]
 
 MARK = "\u2581"
-"""Begins a piece that begins a word."""
+"""First character of a piece at the beginning of a word."""
 KEY = "words"
 
 
 @dataclass(frozen=True)
 class Cut:
-    """A tokenizer with fewer words, and which ones they were."""
+    """A tokenizer with fewer tokens, and their old ids on each side."""
 
     tokenizer: Tokenizer
     source: list[int]
-    """For every id of the source, what it was before."""
     target: list[int]
 
 
 def cut_tokenizer(
     tokenizer: Tokenizer, source: Sequence[int], target: Sequence[int], *, words: int
 ) -> Cut:
-    """Keep so many words of each side.
+    """Keep `words` tokens of each side.
 
     Args:
         tokenizer: A Marian tokenizer, also one of a CTranslate2 folder.
         source: How often each id occurs in sources.
         target: How often each id occurs in targets.
-        words: Words of each side, special tokens among them.
+        words: Tokens of each side, special tokens included.
     """
     tokenizer = _marian(tokenizer)
     special = [tokenizer.pad_id, tokenizer.eos_id, tokenizer.unk_id]
@@ -86,7 +75,7 @@ def cut_tokenizer(
 
 
 def cut_like(tokenizer: Tokenizer, other: Tokenizer) -> Cut:
-    """Keep the words of `other`, as it numbers them."""
+    """Keep the tokens of `other`, with its ids."""
     sides = zip(_marian(tokenizer).names, _marian(other).names, strict=True)
     kept = []
     for known, wanted in sides:
@@ -107,7 +96,7 @@ def _marian(tokenizer: Tokenizer) -> "MarianTokenizer":
 def _choose(
     ids: Mapping[str, int], counts: Sequence[int], first: Sequence[int], words: int
 ) -> list[int]:
-    """List what stays: `first`, then letters that occur, then by how common they are."""
+    """Return the kept ids: `first`, then characters that occur, then the most frequent tokens."""
     if not len(first) < words <= len(ids):
         most = f"at most {len(ids)}, which is all"
         message = f"got {words}, expected over {len(first)} (special tokens and letters) and {most}"
@@ -127,7 +116,7 @@ def _named(ids: Mapping[str, int], wanted: Sequence[int]) -> dict[str, int]:
 
 
 def _is_letter(token: str, known: Callable[[str], bool] = bool) -> bool:
-    """Whether a token is one letter, or a byte of one, and is known."""
+    """Whether a token is one character, or a byte of one, and is known."""
     byte = len(token) == 6 and token.startswith("<0x")
     return (byte or len(token.removeprefix(MARK)) <= 1) and known(token)
 
@@ -136,7 +125,7 @@ NEW_TOKENS = "data.tokenizer.new_tokens"
 
 
 def add_tokens(tokenizer: Tokenizer, tokens: Sequence[str]) -> Tokenizer:
-    """Return a tokenizer that knows further tokens; its other ids stay what they are."""
+    """Return a tokenizer with further tokens; other ids do not change."""
     if not tokens:
         return tokenizer
     for token in tokens:
@@ -163,7 +152,7 @@ def _check_unknown(tokens: Sequence[str], vocabulary: dict[str, int]) -> None:
 
 def _add_to_pipeline(tokenizer: SubwordTokenizer, tokens: Sequence[str]) -> SubwordTokenizer:
     pipeline = tokenizers.Tokenizer.from_str(tokenizer.pipeline.to_str())
-    # Found in the text as it is read, blanks before it included.
+    # Tokens are matched in the normalised text.
     pipeline.add_tokens([tokenizers.AddedToken(token, normalized=True) for token in tokens])
     first = tokenizer.vocab_size
     if [pipeline.token_to_id(token) for token in tokens] != [*range(first, first + len(tokens))]:
@@ -214,7 +203,7 @@ def _difference(data: Tokenizer, model: Tokenizer, grown: bool) -> str:
 
 
 def _words(tokenizer: Tokenizer) -> list[str]:
-    """What every id stands for."""
+    """Return the token of every id."""
     if isinstance(tokenizer, SubwordTokenizer):
         names = {index: word for word, index in tokenizer.pipeline.get_vocab().items()}
         return [names.get(index, "") for index in range(tokenizer.vocab_size)]
@@ -228,7 +217,7 @@ MASK = "<mask>"
 
 
 class MaskTokenizer(SubwordTokenizer):
-    """A pipeline that knows the mask."""
+    """A pipeline with the mask token."""
 
     def __init__(self, pipeline: Any, special: dict[str, str]) -> None:
         super().__init__(pipeline, {**special, "mask_token": MASK})
@@ -236,7 +225,7 @@ class MaskTokenizer(SubwordTokenizer):
 
 
 def add_mask(tokenizer: Tokenizer) -> MaskTokenizer:
-    """Return the tokenizer with a mask, its other ids as they are."""
+    """Return the tokenizer with a mask token; other ids do not change."""
     if not isinstance(tokenizer, SubwordTokenizer):
         message = "a masked_lm needs a tokenizer of one tokenizer.json; use another, or train one"
         raise ConfigError("data.tokenizer.folder", message)
