@@ -342,5 +342,5 @@ def test_wrong_options_are_refused(options: dict[str, object], message: str) -> 
 
 
 def test_chunks_are_refused_in_decoders() -> None:
-    with pytest.raises(ConfigError, match=r"attention\.form: 'chunked' lets later .* form: causal"):
+    with pytest.raises(ConfigError, match=r"attention\.form: 'chunked' makes .* form: causal"):
         build(form="chunked")

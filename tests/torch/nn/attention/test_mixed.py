@@ -69,9 +69,9 @@ def test_config_is_a_value() -> None:
         ([{"heads": 3, "kind": "full"}], r"parts\[0\]\.kind: 'full' cannot be used in a decoder"),
         ([{"heads": 3, "kind": "mixed"}], r"parts\[0\]\.kind: 'mixed' cannot hold 'mixed'"),
         ([{"heads": 0, "kind": "causal"}], r"parts\[0\]\.heads: got 0, expected 1 or more"),
-        ([{"heads": 2, "kind": "causal"}], r"parts: have 2 heads together, the layer has 3"),
-        ([*PARTS, {"kind": "causal"}], r"parts: have 3 heads together, the layer has 3"),
-        ([{"kind": "causal"}] * 2, r"parts: only one part may leave `heads` out"),
+        ([{"heads": 2, "kind": "causal"}], r"parts: have 2 heads in total, the layer has 3"),
+        ([*PARTS, {"kind": "causal"}], r"parts: have 3 heads in total, the layer has 3"),
+        ([{"kind": "causal"}] * 2, r"parts: only one part may omit `heads`"),
         ([{"heads": 3, "kind": "causal", "head_gate": "glu"}], r"parts\[0\]\.head_gate: belongs"),
     ],
 )
@@ -81,5 +81,5 @@ def test_errors_name_the_part(parts: object, message: str) -> None:
 
 
 def test_heads_that_share_keys_stay_together() -> None:
-    with pytest.raises(ConfigError, match=r"parts\[0\]\.heads: got 1; 2 heads share their keys"):
+    with pytest.raises(ConfigError, match=r"parts\[0\]\.heads: got 1; use a multiple of 2"):
         build([{"heads": 1, "kind": "causal"}, {"heads": 3, "kind": "causal"}], heads=4, kv_heads=2)

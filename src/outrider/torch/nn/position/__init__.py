@@ -114,7 +114,7 @@ class LearnedPosition(nn.Module):
         limit = self.table.num_embeddings
         real = positions.end if positions.real is None else positions.real
         if real > limit:
-            raise InputError(f"{real} tokens exceed the {limit} learned positions of this model")
+            raise InputError(f"{real} tokens are more than the {limit} positions of this model")
         index_BT = positions.index_BT
         if positions.end > limit:
             index_BT = index_BT.clamp(max=limit - 1)
