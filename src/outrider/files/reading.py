@@ -166,4 +166,4 @@ def _kind(value: Any) -> str:
 
 
 def _refuse(path: Path | str, what: str, error: type[OutriderError], fix: str) -> NoReturn:
-    raise error(f"{path}: {what}" + (f"; {fix}" if fix else "")) from None
+    raise error(f"{path}: {what}" + (f"; {fix}" if fix else ""))

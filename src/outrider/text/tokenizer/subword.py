@@ -176,7 +176,7 @@ def _check_character_maps(path: Path, raw: bytes) -> None:
         try:
             blob = base64.b64decode(json.loads(found[1]))
         except ValueError as error:
-            raise ModelError(f"{path}: precompiled_charsmap is not base64 ({error})") from None
+            raise ModelError(f"{path}: precompiled_charsmap is not base64 ({error})") from error
         if int.from_bytes(blob[:4], "little") > len(blob) - 4:
             raise ModelError(f"{path}: precompiled_charsmap is cut short")
 
