@@ -419,7 +419,7 @@ def settled(drafting: float, *, rows: int) -> Controller:
             controller.observe(rows, k, seconds)
         controller.observe_plain(rows, 1, 1.0)
     for _ in range(20):
-        controller.see_draft(6, 1)
+        controller.observe_draft(6, 1)
     return controller
 
 
