@@ -39,6 +39,7 @@ def test_transformers_reads_it_and_agrees(folder: Path, tmp_path: Path) -> None:
     with torch.no_grad():
         written = theirs.generate(**batch, max_new_tokens=8, num_beams=1, do_sample=False)
     text = words.decode(written[0], skip_special_tokens=True)
+    text = text.replace("\ufffd", "")  # incomplete characters, which we leave out
     assert ours.translate("the dog sees the bird", max_new_tokens=8) == text
     assert load(target).translate("the dog sees the bird", max_new_tokens=8) == text
 

@@ -1,4 +1,4 @@
-"""Decoding: sessions, searches and draft verification over the `Backend` protocol."""
+"""Sessions, searches and draft verification over the `Backend` protocol."""
 
 from typing import TYPE_CHECKING, Any
 

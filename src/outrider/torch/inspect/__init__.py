@@ -1,1 +1,1 @@
-"""Look inside a model: attention maps and patterns, tandem rounds, and HTML pages of them."""
+"""Attention maps, patterns and positions of a model."""

@@ -1,1 +1,1 @@
-"""`outrider plan`: what a config costs to train and to run, before it is."""
+"""Parameters, memory, time and cost of a run."""

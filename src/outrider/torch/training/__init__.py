@@ -1,1 +1,1 @@
-"""Training: objectives, the Trainer subclass, and one run from config to model folder."""
+"""Objectives, trainer and one run from config to model folder."""
