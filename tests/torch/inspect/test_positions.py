@@ -83,7 +83,7 @@ def test_unsupported_models_are_refused() -> None:
         calculated_positions("learned", LENGTH)
     with pytest.raises(ConfigError, match=r"no kind \(did you mean 'rotary'\?\)"):
         calculated_positions("rotari", LENGTH)
-    with pytest.raises(ConfigError, match="'none': it knows no positions"):
+    with pytest.raises(ConfigError, match="'none': it has no positions"):
         read_positions(tiny.language_model(position="none"), LENGTH)
 
 
