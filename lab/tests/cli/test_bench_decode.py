@@ -104,7 +104,7 @@ def test_mistakes_are_named(
     (tmp_path / "blank").write_text("\n\n")
     assert "holds no sentence of 1 to 128 tokens" in error("--source", tmp_path / "blank")
     lm = drafted.save_language_model(tmp_path / "lm")
-    assert "is a language model; bench decode takes" in error(model=lm)
+    assert "is a language model; bench decode needs" in error(model=lm)
 
 
 def test_our_own_sentences_are_many_and_different() -> None:

@@ -81,7 +81,7 @@ def test_both_parts_of_a_translator() -> None:
 def test_unsupported_models_are_refused() -> None:
     with pytest.raises(ConfigError, match="'learned' is learned; give a model"):
         calculated_positions("learned", LENGTH)
-    with pytest.raises(ConfigError, match=r"no kind \(did you mean 'rotary'\?\)"):
+    with pytest.raises(ConfigError, match=r"or a kind \(did you mean 'rotary'\?\)"):
         calculated_positions("rotari", LENGTH)
     with pytest.raises(ConfigError, match="'none': it has no positions"):
         read_positions(tiny.language_model(position="none"), LENGTH)
