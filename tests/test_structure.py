@@ -30,7 +30,7 @@ WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     ),
     "tandem": (
         ["translate", "--model", "demo/en-de", "--mode", "tandem", "Where is the station?"],
-        {"files": 44, "functions": 360, "package_changes": 400},
+        {"files": 45, "functions": 360, "package_changes": 400},
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'
