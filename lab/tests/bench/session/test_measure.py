@@ -59,7 +59,7 @@ def test_both_ways_are_timed_and_write_the_same(translator) -> None:
 
 def test_other_texts_are_no_speed(translator, monkeypatch) -> None:
     monkeypatch.setattr("outrider_lab.bench.session.measure._batches", lambda *given: [])
-    with pytest.raises(OutriderError, match="a session wrote other texts"):
+    with pytest.raises(OutriderError, match="session and batches wrote different"):
         measure_session(translator, LINES, rows=2, modes=["ar"], repeats=1)
 
 

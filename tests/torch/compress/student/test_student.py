@@ -192,7 +192,7 @@ def test_remote_teacher_with_another_start_model(
     student = load_model(tmp_path / "little" / "model")
     assert (student.config.decoder_layers, student.config.vocab_size) == (2, 365)
     assert run(["student", str(config), address, f"start={teacher}", "tests={}"]) == 2
-    assert "word_level: needs a teacher that runs here" in capsys.readouterr().err
+    assert "word_level: needs a local teacher" in capsys.readouterr().err
 
 
 def test_a_student_begins_as_an_earlier_one(config: Path, tmp_path: Path) -> None:
@@ -221,7 +221,7 @@ def test_start_with_another_vocabulary_is_refused(
     )
     line = [f"start={tmp_path / 'other'}", "shape={}", "tests={}"]
     assert run(["student", str(config), *line]) == 2
-    assert "word_level: the teacher and what the student begins as" in capsys.readouterr().err
+    assert "word_level: the teacher and the student's start" in capsys.readouterr().err
 
 
 def test_the_teacher_is_named_once(config: Path, capsys: pytest.CaptureFixture[str]) -> None:
