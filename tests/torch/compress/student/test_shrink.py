@@ -270,7 +270,7 @@ def test_too_few_words_and_another_tokenizer_are_refused(model: Path, tmp_path: 
 def test_int4_feedforward_requires_data(model: Path, data: Path, tmp_path: Path) -> None:
     for options, said in (
         ({"int4": ["feedforward"]}, "data: is required to round"),
-        ({"int4": ["feedforward"], "words": 99, "data": data}, "int4: feedforward is rounded after"),
+        ({"int4": ["feedforward"], "words": 99, "data": data}, "feedforward is rounded after"),
         ({"int4": ["heads"]}, "int4: got 'heads', expected embeddings or feedforward"),
     ):
         with pytest.raises(ConfigError, match=said):
