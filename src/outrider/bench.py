@@ -20,8 +20,6 @@ from outrider.runtime import Generator, Translator, load
 from outrider.runtime.memory import peak_bytes
 from outrider.runtime.options import check_mode, decode_settings
 
-__all__ = ["BATCHES", "bench", "choose_lines"]
-
 BATCHES = (1, 8, 32)
 MODES = ("ar", "tandem", "parallel")
 NEW_TOKENS = 64

@@ -11,8 +11,6 @@ from typing import Any
 
 from outrider.errors import ConfigError
 
-__all__ = ["BOUNDS", "MOST_THREADS", "broken_bound", "check_bound", "default_threads"]
-
 BOUNDS: dict[str, tuple[int, int] | tuple[float, float]] = {
     "max_new_tokens": (1, 1_000_000),
     "min_new_tokens": (0, 1_000_000),

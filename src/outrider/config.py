@@ -18,19 +18,6 @@ from pydantic_core import ErrorDetails, PydanticUndefined, to_jsonable_python
 
 from outrider.errors import ConfigError, nearest
 
-__all__ = [
-    "Config",
-    "ExplainedKey",
-    "as_yaml",
-    "build_config",
-    "completed",
-    "explain",
-    "load_config",
-    "read_yaml",
-    "show_type",
-    "show_value",
-]
-
 ConfigT = TypeVar("ConfigT", bound="Config")
 
 

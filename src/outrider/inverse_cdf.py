@@ -12,8 +12,6 @@ from typing import Any, TypeVar
 
 import numpy as np
 
-__all__ = ["invert", "masses"]
-
 ArrayT = TypeVar("ArrayT")
 
 

@@ -16,16 +16,6 @@ from outrider.data.config import AugmentConfig, CompletionConfig, MaskConfig, Pr
 from outrider.errors import ConfigError
 from outrider.evaluation.config import EvaluateConfig
 
-__all__ = [
-    "KeptLayers",
-    "LoraConfig",
-    "ModelSection",
-    "Numbers",
-    "RunConfig",
-    "TrainConfig",
-    "changed_key",
-]
-
 Beta = Annotated[float, Field(ge=0, lt=1)]
 
 

@@ -10,8 +10,6 @@ from typing import Any
 
 import yaml
 
-__all__ = ["dump", "parse"]
-
 _PLAIN_WORDS = {
     "null": r"~|null|Null|NULL|",
     "bool": r"true|True|TRUE|false|False|FALSE",

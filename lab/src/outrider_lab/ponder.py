@@ -10,8 +10,6 @@ from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Seq2Seq
 from outrider.torch.nn.family.halting import Ponders
 
-__all__ = ["mean_steps"]
-
 
 @torch.inference_mode()
 def mean_steps(loaded: Translator | Generator, texts: Sequence[str]) -> float | None:

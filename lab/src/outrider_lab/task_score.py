@@ -24,8 +24,6 @@ from outrider_lab.tasks import SequenceTask, TaskBase, TestSet
 from outrider_lab.tasks.text import Task as TextTask
 from outrider_lab.tasks.translation import Task as TranslationTask
 
-__all__ = ["score_task"]
-
 
 def score_task(task: TaskBase, folder: Path, model: Path) -> dict[str, Any]:
     """Test the model in folder `model` on the task whose files are in `folder`."""

@@ -41,7 +41,7 @@ def test_it_trains_prints_writes_and_draws(command, config: Path, tmp_path: Path
     options = [f"--set=task.{setting}" for setting in SMALL]
     options += ["--set=model.dropout=0.0", f"--folder={tmp_path}/runs", "--steps=2"]
     code, out, err = command(
-        "compare", config, "--task", "reverse", *options, "--json", result, "--png", picture
+        "lab", "compare", config, "--task", "reverse", *options, "--json", result, "--png", picture
     )
     assert code == 0
     assert "reverse: 2 updates each" in out
@@ -59,7 +59,7 @@ def test_a_failed_model_is_named_and_the_exit_code_says_so(
 ) -> None:
     options = [f"--set=task.{setting}" for setting in SMALL]
     code, out, _ = command(
-        *("compare", config, "--task=copy", "--steps=2", "--set=model.hidden_size=15"),
+        *("lab", "compare", config, "--task=copy", "--steps=2", "--set=model.hidden_size=15"),
         *options,
         f"--folder={tmp_path}/runs",
     )
@@ -87,7 +87,7 @@ def test_a_failed_model_is_named_and_the_exit_code_says_so(
     ],
 )
 def test_user_error_is_one_line(command, config: Path, options, message: str) -> None:
-    code, _, err = command("compare", config, "--task=copy", *options)
+    code, _, err = command("lab", "compare", config, "--task=copy", *options)
     assert code == 2
     assert f"outrider: {message}" in err
     assert err.count("\n") == 1
@@ -101,7 +101,7 @@ def test_interrupt_explains_how_to_continue(
 
     monkeypatch.setattr(compare_module, "_train_in_process", interrupted)
     code, _, err = command(
-        *("compare", config, "--task=copy", "--steps=2", f"--folder={tmp_path}/runs"),
+        *("lab", "compare", config, "--task=copy", "--steps=2", f"--folder={tmp_path}/runs"),
         *(f"--set=task.{setting}" for setting in SMALL),
     )
     assert code == 130

@@ -48,19 +48,6 @@ except ImportError as error:  # pure Python: PyTorch is the only backend
     outrider_native = None  # type: ignore[assignment]
     _fault = error
 
-__all__ = [
-    "DTYPES",
-    "INSTRUCTION_SET",
-    "NativeBackend",
-    "NativeState",
-    "check_installed",
-    "choose_instruction_set",
-    "fault",
-    "instruction_sets",
-    "is_damaged",
-    "is_installed",
-]
-
 DTYPES = ("int8", "float32")
 INSTRUCTION_SET = "OUTRIDER_ISA"
 """Environment variable that forces an instruction set; by default the best of the machine."""

@@ -17,8 +17,6 @@ from outrider.decoding.queries import (
     TopK,
 )
 
-__all__ = ["from_core", "to_core"]
-
 EVERYWHERE = 1 << 20
 """More positions than a row can have."""
 

@@ -21,8 +21,6 @@ from outrider.formats.spec import (
     rotary_frequencies,
 )
 
-__all__ = ["ctc_shape", "drafter_shape", "missing", "model_shape", "weights"]
-
 Array = NDArray[Any] | tuple[NDArray[Any], NDArray[Any]]
 """An array, or int8 weights with the scale of each row."""
 MIXERS = ("attention", "ssru")

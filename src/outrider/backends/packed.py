@@ -25,8 +25,6 @@ from outrider.formats.folder import Parts, model_files
 if TYPE_CHECKING:
     import outrider_native
 
-__all__ = ["FILE", "PackedWeights", "identity"]
-
 FILE = "model.packed"
 """Name of the file beside a model."""
 PACKED, CHECKSUM = ".packed", ".checksum"

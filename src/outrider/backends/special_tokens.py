@@ -6,8 +6,6 @@ from typing import NamedTuple
 from outrider.errors import ModelError
 from outrider.formats.spec import ModelSpec
 
-__all__ = ["SpecialTokens", "special_tokens"]
-
 
 class SpecialTokens(NamedTuple):
     """See `decoding.protocol.Backend`."""

@@ -7,8 +7,6 @@ import typer
 
 from outrider.cli.console import StoppedError, new_console
 
-__all__ = ["accelerate"]
-
 
 def accelerate(
     model: Annotated[

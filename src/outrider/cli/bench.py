@@ -9,8 +9,6 @@ from outrider.bounds import check_bound
 from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import measuring, read_numbers
 
-__all__ = ["bench"]
-
 
 def bench(
     model: Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a model.")],

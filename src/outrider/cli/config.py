@@ -8,8 +8,6 @@ import typer
 from outrider.config import ExplainedKey
 from outrider.errors import ConfigError, nearest
 
-__all__ = ["config", "run_fields"]
-
 
 def config(
     words: Annotated[

@@ -21,18 +21,6 @@ from outrider.files import explained, replacing
 if TYPE_CHECKING:
     from rich.console import Console
 
-__all__ = [
-    "STDIN",
-    "Nowhere",
-    "StoppedError",
-    "check_output",
-    "check_parent",
-    "check_stdout",
-    "is_straight",
-    "new_console",
-    "open_output",
-]
-
 
 class StoppedError(OutriderError):
     """Ctrl-C stopped a command; the exit code is 130."""

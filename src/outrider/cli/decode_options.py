@@ -17,8 +17,6 @@ from outrider.errors import ConfigError
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
 
-__all__ = ["MODEL_HELP", "Model", "check", "decodes", "places", "print_statistics"]
-
 MODEL_HELP = "Model folder, or id of a Hub model."
 Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
 

@@ -7,8 +7,6 @@ import typer
 
 from outrider.cli.console import StoppedError, new_console
 
-__all__ = ["distill"]
-
 
 def distill(
     model: Annotated[str, typer.Argument(help="Model folder, or id of a Hub model.")],

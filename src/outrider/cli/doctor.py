@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["doctor"]
-
 Line = tuple[str, str]
 
 

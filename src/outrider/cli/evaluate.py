@@ -9,8 +9,6 @@ from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import Tokenize
 from outrider.errors import ConfigError
 
-__all__ = ["evaluate"]
-
 
 def evaluate(
     model: Annotated[Path, typer.Argument(help="Folder of a trained model.")],

@@ -7,8 +7,6 @@ import typer
 
 from outrider.errors import ConfigError
 
-__all__ = ["export"]
-
 TARGETS = ("marian", "ctranslate2", "outrider", "native")
 
 

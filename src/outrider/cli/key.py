@@ -5,8 +5,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["key"]
-
 
 def key(
     file: Annotated[Path, typer.Argument(help="File with the hashes of keys.")],

@@ -36,8 +36,6 @@ from outrider.errors import (
     missing_extra,
 )
 
-__all__ = ["build_app", "commands", "main", "read_plainly", "run"]
-
 WHOLE = re.compile(r"-?[0-9]{1,9}")
 
 

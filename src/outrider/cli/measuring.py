@@ -10,8 +10,6 @@ from outrider.cli.console import StoppedError, new_console
 from outrider.errors import ConfigError
 from outrider.evaluation.metrics import check_tokenizer
 
-__all__ = ["Tokenize", "measuring", "read_numbers", "report_interrupt"]
-
 
 def read_numbers(option: str, text: str, example: str) -> list[int]:
     """Parse positive integers such as `1,8,32`."""

@@ -12,8 +12,6 @@ from outrider.errors import ConfigError
 if TYPE_CHECKING:
     from outrider.torch.plan.figure import Figure
 
-__all__ = ["plan"]
-
 
 def plan(
     config: Annotated[Path, typer.Argument(help="Run config (YAML).")],

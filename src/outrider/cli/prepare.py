@@ -7,8 +7,6 @@ import typer
 
 from outrider.cli.console import new_console
 
-__all__ = ["prepare"]
-
 
 def prepare(
     config: Annotated[Path, typer.Argument(help="Run config (YAML).")],

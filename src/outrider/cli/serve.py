@@ -10,8 +10,6 @@ import typer
 from outrider.cli.decode_options import places
 from outrider.errors import ConfigError
 
-__all__ = ["serve"]
-
 UNITS = {"": 1, "K": 1 << 10, "M": 1 << 20, "G": 1 << 30}
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from outrider.show.tandem_trace import Kind, Span, Trace
 
-__all__ = ["print_tandem", "show_tandem"]
-
 _STYLES: "dict[Kind, str]" = {
     "accepted": "green",
     "refused": "red strike",

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
 
     from outrider.torch.inspect.attention_maps import AttentionMaps
 
-__all__ = ["print_maps", "show_attention"]
-
 
 def show_attention(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")],

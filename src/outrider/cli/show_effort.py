@@ -7,8 +7,6 @@ import typer
 
 from outrider.cli.console import new_console
 
-__all__ = ["show_effort", "show_spans"]
-
 Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")]
 Picture = Annotated[Path | None, typer.Option(help="Draw a picture to this file.")]
 

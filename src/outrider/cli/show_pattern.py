@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from outrider.torch.inspect.pattern import HeadPattern, Pattern
 
-__all__ = ["print_pattern", "show_pattern"]
-
 _CELLS = 64
 _HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
 """Two rows of the pattern in one line of the terminal."""

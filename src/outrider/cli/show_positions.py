@@ -15,8 +15,6 @@ if TYPE_CHECKING:
 
     from outrider.torch.inspect.positions import PositionMap
 
-__all__ = ["print_positions", "show_positions"]
-
 _LONGEST = 4096
 
 

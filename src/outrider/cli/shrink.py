@@ -8,8 +8,6 @@ import typer
 from outrider.cli.console import new_console
 from outrider.errors import ConfigError
 
-__all__ = ["shrink"]
-
 
 def shrink(
     model: Annotated[str, typer.Argument(help="Model folder, or id of a Hub model.")],

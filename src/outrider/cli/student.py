@@ -7,8 +7,6 @@ import typer
 
 from outrider.cli.console import StoppedError, new_console
 
-__all__ = ["student"]
-
 
 def student(
     config: Annotated[Path, typer.Argument(help="Student config (YAML).")],

@@ -12,8 +12,6 @@ from outrider.cli.console import StoppedError, new_console
 if TYPE_CHECKING:
     from outrider.run_config import RunConfig
 
-__all__ = ["train"]
-
 
 def train(
     config: Annotated[Path, typer.Argument(help="Run config (YAML).")],

@@ -28,8 +28,6 @@ if TYPE_CHECKING:
     from outrider.jobs.text_file import Unfinished
     from outrider.runtime import Generator, Translator
 
-__all__ = ["generate", "translate"]
-
 SPEED_OPTIONS = {"device", "threads", "batch_tokens"}
 """Options that change the speed, but not the translation."""
 BatchTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a batch.")]

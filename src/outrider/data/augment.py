@@ -16,8 +16,6 @@ from outrider.data.plan import random_below, random_uniform
 from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
 
-__all__ = ["AugmentedRows", "change_all"]
-
 IntArray = NDArray[np.int64]
 Pair = tuple[str, str]
 

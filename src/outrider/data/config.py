@@ -9,18 +9,6 @@ from pydantic import BeforeValidator, Field, model_validator
 from outrider.config import Config
 from outrider.errors import ConfigError
 
-__all__ = [
-    "AugmentConfig",
-    "CleanConfig",
-    "CompletionConfig",
-    "CorpusConfig",
-    "MaskConfig",
-    "PrepareConfig",
-    "SourceTokenizerConfig",
-    "Task",
-    "TokenizerConfig",
-]
-
 Task = Literal["translation", "language_model"]
 
 

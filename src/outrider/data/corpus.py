@@ -11,8 +11,6 @@ from outrider.data.lines import decode, open_file, read_lines
 from outrider.data.records import Row, read_hub, read_records
 from outrider.errors import DataError
 
-__all__ = ["Passage", "Row", "corpus_files", "read_pairs", "read_text"]
-
 PASSAGE_BYTES = 1 << 14
 
 Locate = Callable[[str], Path]

@@ -11,8 +11,6 @@ from outrider.data.manifest import InputFile, Manifest
 from outrider.errors import DataError
 from outrider.files import file_sha256
 
-__all__ = ["describe_inputs", "difference", "settings"]
-
 PLACES = {"folder", "root"}  # paths do not change the result
 
 

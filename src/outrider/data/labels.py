@@ -34,8 +34,6 @@ from outrider.data.shards import Ragged
 from outrider.errors import ConfigError
 from outrider.text.tokenizer.vocabulary import MaskTokenizer
 
-__all__ = ["IGNORED", "Completions", "Masking"]
-
 IGNORED = -100
 """Label without loss: the `ignore_index` of PyTorch's cross-entropy."""
 IntArray = NDArray[np.integer[Any]]

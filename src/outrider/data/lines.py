@@ -23,19 +23,6 @@ from typing import Any, BinaryIO, NamedTuple, cast
 
 from outrider.errors import DataError, nearest
 
-__all__ = [
-    "LINE_BYTES",
-    "Line",
-    "Lines",
-    "check_plain_text",
-    "decode",
-    "open_file",
-    "open_lines",
-    "read_lines",
-    "read_text",
-    "text_lines",
-]
-
 LINE_BYTES = 1 << 24
 """Longest line of a text to translate or score."""
 PIPE_WAIT = 0.02

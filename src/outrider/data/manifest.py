@@ -10,8 +10,6 @@ from outrider.data.config import Task
 from outrider.errors import DataError
 from outrider.files import read_json, write_json
 
-__all__ = ["Dropped", "InputFile", "Manifest", "Shard", "Split", "read_manifest"]
-
 FORMAT = 1
 NAME = "manifest.json"
 

@@ -26,18 +26,6 @@ from numpy.typing import NDArray
 
 from outrider.errors import DataError
 
-__all__ = [
-    "Batch",
-    "BatchPlan",
-    "Cursor",
-    "Group",
-    "padded_length",
-    "permutation",
-    "random_below",
-    "random_uniform",
-    "rows_that_fit",
-]
-
 IntArray = NDArray[np.int64]
 Lengths = Callable[[IntArray, int], tuple[IntArray, IntArray]]
 

@@ -29,8 +29,6 @@ from outrider.text.tokenizer import Tokenizer, load_tokenizer
 from outrider.text.tokenizer.pair import PairTokenizer, SourceTokenizer
 from outrider.text.tokenizer.vocabulary import add_tokens
 
-__all__ = ["Prepared", "open_prepared", "prepare"]
-
 BLOCK_ROWS, BLOCK_CHARACTERS = 10_000, 8_000_000  # a block stays small even if its rows are long
 
 

@@ -21,8 +21,6 @@ from outrider.errors import DataError
 from outrider.text.normalise import normalise_verbatim
 from outrider.text.tokenizer import Tokenizer
 
-__all__ = ["TextPreparation"]
-
 SPOOL_ROWS, ENCODE_PASSAGES = 64, 64
 LINE = re.compile(r"[^\n]*\n|[^\n]+")
 

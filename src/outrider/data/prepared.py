@@ -14,8 +14,6 @@ from outrider.data.verify import find_damaged
 from outrider.errors import DataError
 from outrider.text.tokenizer import Tokenizer, load_tokenizer
 
-__all__ = ["Prepared", "open_prepared", "report"]
-
 
 @dataclass(frozen=True)
 class Prepared:

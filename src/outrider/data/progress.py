@@ -7,8 +7,6 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn
 from rich.text import Text
 
-__all__ = ["Stages", "show_stages"]
-
 Advance = Callable[[int], None]
 
 

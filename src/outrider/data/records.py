@@ -9,8 +9,6 @@ from outrider.data.config import CorpusConfig
 from outrider.data.lines import decode, open_file, read_lines
 from outrider.errors import DataError, MissingExtraError
 
-__all__ = ["Columns", "Row", "read_hub", "read_records"]
-
 RECORD_BYTES = 1 << 26  # longest line of a .tsv or .jsonl file
 
 

@@ -24,8 +24,6 @@ from outrider.data.manifest import Shard
 from outrider.errors import DataError
 from outrider.files import file_sha256
 
-__all__ = ["BlockReader", "Ragged", "ShardWriter", "Spool", "ragged_column", "spread"]
-
 IntArray = NDArray[np.int64]
 
 

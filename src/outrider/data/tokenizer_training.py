@@ -31,8 +31,6 @@ from outrider.data.config import TokenizerConfig
 from outrider.errors import ConfigError
 from outrider.text.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
 
-__all__ = ["train_tokenizer"]
-
 BLANK = "\u2581"  # SentencePiece's symbol for a space
 NEVER = -1e4  # score of special tokens and bytes, which must not match text
 ASCII = [chr(code) for code in range(33, 127)]

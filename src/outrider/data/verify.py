@@ -20,8 +20,6 @@ from outrider.files import file_sha256, read_json, write_json
 from outrider.text.tokenizer import Tokenizer
 from outrider.text.tokenizer.pair import PairTokenizer
 
-__all__ = ["find_damaged"]
-
 NAME = ".verified.json"
 SPECIAL_IDS = ("pad_id", "eos_id", "unk_id", "bos_id")
 

@@ -28,8 +28,6 @@ from outrider.decoding.queries import NOTHING_FORBIDDEN, Forbidden
 from outrider.decoding.sampling import Sampling, distribution
 from outrider.inverse_cdf import invert
 
-__all__ = ["Accept", "Judged", "Verdict", "compare", "mix"]
-
 
 class Verdict(NamedTuple):
     """The judgement on one row's draft."""

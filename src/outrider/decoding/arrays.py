@@ -11,19 +11,6 @@ from typing import Any
 
 import numpy as np
 
-__all__ = [
-    "Array",
-    "add_at",
-    "cast",
-    "forbid",
-    "like",
-    "log_total",
-    "pick",
-    "sort_down",
-    "top",
-    "where",
-]
-
 Array = Any
 """A numpy array or a PyTorch tensor."""
 

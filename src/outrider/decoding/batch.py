@@ -13,8 +13,6 @@ from outrider.decoding.queries import Nothing
 from outrider.decoding.request import Row
 from outrider.decoding.statistics import Statistics
 
-__all__ = ["Batch"]
-
 
 class Batch:
     """Base of greedy decoding, sampling and tandem decoding."""

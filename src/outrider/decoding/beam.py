@@ -23,8 +23,6 @@ from outrider.decoding.queries import Best, TopK
 from outrider.decoding.request import Finish, Hypothesis, Masked, Row, TokenMask
 from outrider.decoding.statistics import Statistics
 
-__all__ = ["BeamBatch"]
-
 Chain = tuple["Chain", int] | None
 """A sequence as its prefix and its last token; beams share common prefixes."""
 

@@ -20,8 +20,6 @@ from outrider.config import Config
 from outrider.decoding.sampling import Sampling
 from outrider.decoding.settings import DecodeSettings, Mode, Strategy
 
-__all__ = ["DecodeConfig"]
-
 _STRATEGIES: dict[Mode, tuple[Strategy, ...]] = {
     "ar": ("greedy", "sample", "beam"),
     "tandem": ("greedy", "sample"),

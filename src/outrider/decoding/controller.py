@@ -19,8 +19,6 @@ from operator import mul
 from time import perf_counter
 from typing import NamedTuple
 
-__all__ = ["Controller", "Plan"]
-
 BLOCK_LENGTHS = (2, 4, 8)
 """Candidate block lengths."""
 FIRST_BLOCK = 4

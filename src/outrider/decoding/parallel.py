@@ -36,18 +36,6 @@ from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError, ModelError
 
-__all__ = [
-    "BlockWriter",
-    "ContinuationBatch",
-    "CtcWriter",
-    "ParallelBatch",
-    "Text",
-    "Writer",
-    "check_parallel",
-    "collapse",
-    "rescore",
-]
-
 MOST_KNOWN = 0.15
 """Largest share of known slots of a CTC decoder: about what its training reveals."""
 SLOTS_PER_TOKEN, SPARE_SLOTS = 1.5, 4

@@ -19,8 +19,6 @@ from outrider.decoding.statistics import Statistics
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
 
-__all__ = ["PlainBatch"]
-
 
 class PlainBatch(Batch):
     """Greedy and sampled rows side by side, each with its own temperature, top-k and top-p."""

@@ -13,8 +13,6 @@ from typing import Any, NamedTuple, Protocol, Self, TypeVar
 
 from outrider.decoding.queries import Argmax, Chosen, Query
 
-__all__ = ["Backend", "Draft", "Drafts", "RoundOutput", "Slots", "State"]
-
 AnswerT = TypeVar("AnswerT")
 
 

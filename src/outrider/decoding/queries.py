@@ -14,24 +14,6 @@ from outrider.decoding.arrays import Array, forbid, like, log_total, pick, top, 
 from outrider.decoding.sampling import Sampling, choose
 from outrider.inverse_cdf import invert, masses
 
-__all__ = [
-    "NOTHING_FORBIDDEN",
-    "Argmax",
-    "Best",
-    "Chosen",
-    "Forbidden",
-    "Grouped",
-    "LogProbs",
-    "Logits",
-    "Nothing",
-    "Part",
-    "Path",
-    "Paths",
-    "Query",
-    "Sample",
-    "TopK",
-]
-
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 
 PATHS_FROM = 8

@@ -14,8 +14,6 @@ from outrider.decoding.queries import Argmax, Chosen, Nothing
 from outrider.decoding.request import FINE, Row, TokenMask
 from outrider.decoding.statistics import Statistics
 
-__all__ = ["Replay", "tie_margin"]
-
 STRICT, STRICT_FINE = 8, 32
 """Two tokens are nearly tied if their logits differ by less than this many rounding errors of the
 larger. Between blocks and single tokens a trained model of six layers differed by up to 1.8 in

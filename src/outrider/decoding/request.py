@@ -12,25 +12,6 @@ from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError, ModelError
 
-__all__ = [
-    "FINE",
-    "Finish",
-    "Hypothesis",
-    "Masked",
-    "Request",
-    "Row",
-    "TokenMask",
-    "block_size",
-    "check_suppress",
-    "is_adaptive",
-    "is_exact",
-    "needs",
-    "resolves_ties",
-    "row_seed",
-    "token_limit",
-    "up_to_end",
-]
-
 Finish = Literal["eos", "length", "deadline", "cancelled"]
 
 DEFAULT_NEW_TOKENS = 256

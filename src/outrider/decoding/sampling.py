@@ -7,8 +7,6 @@ import numpy as np
 from outrider.decoding.arrays import Array, add_at, pick, sort_down, top
 from outrider.inverse_cdf import invert, masses
 
-__all__ = ["Sampling", "Stream", "choose", "distribution"]
-
 
 class Sampling(NamedTuple):
     """How the model's distribution is changed before sampling."""

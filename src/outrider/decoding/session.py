@@ -43,8 +43,6 @@ from outrider.errors import OutriderError, within_memory
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
 
-__all__ = ["AHEAD", "Session", "Update", "decode", "enough_memory"]
-
 
 def enough_memory(config: DecodeSettings, *, rows: int) -> AbstractContextManager[None]:
     """Turn out-of-memory errors into a `ResourceError` that names the options to lower."""

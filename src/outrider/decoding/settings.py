@@ -8,8 +8,6 @@ from typing import Any, Literal
 
 from outrider.decoding.sampling import Sampling
 
-__all__ = ["DecodeSettings", "Mode", "Strategy"]
-
 Mode = Literal["ar", "tandem", "parallel"]
 Strategy = Literal["greedy", "sample", "beam"]
 

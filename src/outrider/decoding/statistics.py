@@ -5,8 +5,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
-__all__ = ["Round", "Statistics"]
-
 
 class Round(NamedTuple):
     """One verified block of one row."""

@@ -31,13 +31,6 @@ from outrider.decoding.replay import Replay, tie_margin
 from outrider.decoding.request import Masked, Row, TokenMask, up_to_end
 from outrider.decoding.statistics import Statistics
 
-__all__ = [
-    "ExactBatch",
-    "MixtureBatch",
-    "draft_and_verify",
-    "worth_checking",
-]
-
 
 class TandemBatch(Batch):
     """Base of tandem batches."""

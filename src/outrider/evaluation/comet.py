@@ -16,8 +16,6 @@ from statistics import fmean
 
 from outrider.errors import ConfigError, ResourceError
 
-__all__ = ["COMMAND", "find_comet", "score_comet"]
-
 COMMAND = "comet-score"
 VARIABLE = "OUTRIDER_COMET"
 """Environment variable with the path of the program, if it is not on the PATH."""

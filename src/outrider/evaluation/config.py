@@ -14,8 +14,6 @@ from outrider.config import Config
 from outrider.decoding.config import DecodeConfig
 from outrider.evaluation.metrics import check_metrics, check_tokenizer
 
-__all__ = ["EvaluateConfig"]
-
 DEFAULT_METRICS = ("bleu", "chrf")
 _DEFAULTS = {"split": True, "metrics": DEFAULT_METRICS}
 

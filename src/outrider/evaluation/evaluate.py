@@ -15,8 +15,6 @@ from outrider.runtime.load import load
 from outrider.runtime.provenance import origin
 from outrider.runtime.translator import Translator
 
-__all__ = ["evaluate_translation"]
-
 _WINDOW = 512
 """Lines translated between two updates of the progress bar."""
 

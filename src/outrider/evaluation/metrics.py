@@ -25,18 +25,6 @@ from typing import Any
 
 from outrider.errors import ConfigError, InputError, MissingExtraError, UnsupportedError, nearest
 
-__all__ = [
-    "METRICS",
-    "TOKENIZERS",
-    "TranslationScore",
-    "check_installed",
-    "check_metrics",
-    "check_tokenizer",
-    "score",
-    "score_translations",
-    "tokenizer_for",
-]
-
 TOKENIZERS = (
     *("auto", "13a", "intl", "zh", "ja-mecab", "ko-mecab", "char", "none"),
     *("spm", "flores101", "flores200", "spBLEU-1K"),

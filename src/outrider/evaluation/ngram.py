@@ -17,8 +17,6 @@ from dataclasses import dataclass, field
 
 from outrider.errors import ConfigError, InputError
 
-__all__ = ["NgramModel"]
-
 Gram = tuple[int, ...]
 
 

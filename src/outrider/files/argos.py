@@ -26,8 +26,6 @@ from outrider.files.cache import cache_folder
 from outrider.files.reading import open_regular
 from outrider.files.writing import explained, working_folder
 
-__all__ = ["unpack_argos"]
-
 WANTED = re.compile(
     r"[^/]+/(metadata\.json|sentencepiece\.model|model/(?:model\.bin|config\.json"
     r"|(?:shared|source|target)_vocabulary\.(?:json|txt)))"

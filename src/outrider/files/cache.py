@@ -4,8 +4,6 @@ import os
 import sys
 from pathlib import Path
 
-__all__ = ["VARIABLE", "cache_folder"]
-
 VARIABLE = "OUTRIDER_CACHE"
 """Environment variable: the folder of the cache, or `off`."""
 

@@ -7,8 +7,6 @@ from pathlib import Path
 from outrider.errors import ConfigError, MissingExtraError, ModelError
 from outrider.files import file_sha256
 
-__all__ = ["DEMO_PAIRS", "SAFE_FILES", "demo_folder", "model_folder"]
-
 SAFE_FILES = (
     *("*.json", "*.safetensors", "*.spm", "*.model", "README.md"),
     *("model.bin", "*_vocabulary.txt"),  # of CTranslate2

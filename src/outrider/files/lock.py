@@ -22,8 +22,6 @@ from uuid import uuid4
 from outrider.errors import DataError, OutriderError, ResourceError
 from outrider.files.writing import explained
 
-__all__ = ["LOCK", "check_claim", "claimed", "locked"]
-
 
 @contextmanager
 def locked(path: Path, busy: OutriderError) -> Iterator[None]:

@@ -16,17 +16,6 @@ from typing import Any, BinaryIO, NoReturn
 
 from outrider.errors import ModelError, OutriderError
 
-__all__ = [
-    "JSON_BYTES",
-    "Reading",
-    "file_sha256",
-    "open_regular",
-    "parse_json",
-    "read_json",
-    "read_json_list",
-    "read_limited",
-]
-
 JSON_BYTES = 16 << 20
 """Default limit of JSON files; configs have a few kilobytes."""
 DEPTH = 64

@@ -21,8 +21,6 @@ from outrider.files.lock import check_claim, claimed
 from outrider.files.reading import JSON_BYTES, Reading, parse_json
 from outrider.files.writing import replacing
 
-__all__ = ["RemoteFolder"]
-
 BLOCK_BYTES = 8 << 20
 """Bytes of one read request."""
 THREADS = 16

@@ -17,15 +17,6 @@ from outrider.files.lock import locked
 from outrider.files.reading import Reading, file_sha256, read_json
 from outrider.files.writing import replacing, write_json
 
-__all__ = [
-    "LocalFolder",
-    "Place",
-    "Store",
-    "as_place",
-    "check_on_disk",
-    "open_store",
-]
-
 Place = Path | str
 """A folder on a disk, or the URL of one in a store."""
 _PROTOCOL = re.compile(r"([A-Za-z][A-Za-z0-9+.-]+):/")

@@ -22,19 +22,6 @@ from uuid import uuid4
 
 from outrider.errors import ResourceError
 
-__all__ = [
-    "explained",
-    "flush",
-    "publish",
-    "put",
-    "remove_leftovers",
-    "replacing",
-    "working_folder",
-    "write_bytes",
-    "write_json",
-    "write_text",
-]
-
 OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NOT_ALLOWED = {
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EISDIR, errno.EEXIST),

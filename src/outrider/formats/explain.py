@@ -14,8 +14,6 @@ from outrider.formats.spec import (
     Seq2SeqSpec,
 )
 
-__all__ = ["TYPES", "explain_models"]
-
 Spec = type[ModelSpec | SideDecoderSpec]
 MODELS: dict[str, type[ModelSpec]] = {
     "seq2seq": Seq2SeqSpec,

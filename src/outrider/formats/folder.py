@@ -15,7 +15,7 @@ from outrider.errors import ConfigError, ModelError, OutriderError
 from outrider.files import file_sha256, read_json
 from outrider.formats import readers
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
-from outrider.formats.readers import bergamot, ctranslate2
+from outrider.formats.readers import has_binary
 from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight, read_safetensors
 from outrider.formats.side_spec import CtcSpec, DrafterSpec, SideDecoderSpec
@@ -27,24 +27,6 @@ from outrider.formats.spec import (
     build_spec,
 )
 from outrider.formats.weights import FLOATS, Expected, check_weights, read_weights, weight_files
-
-__all__ = [
-    "CTC",
-    "DRAFTER",
-    "Part",
-    "Parts",
-    "model_files",
-    "naming",
-    "read_config",
-    "read_ctc",
-    "read_drafter",
-    "read_masked_lm",
-    "read_model",
-    "read_parts",
-    "read_values",
-    "reader_of",
-    "weights_of",
-]
 
 DRAFTER = "drafter"
 """Subfolder of a model's drafter."""
@@ -108,7 +90,7 @@ ONLY_READS = (
     "is a masked language model, which cannot generate: test it with outrider evaluate --text, or "
     "use it as the encoder of a seq2seq (model.encoder.pretrained)"
 )
-FILE_READERS: tuple[FileReader, ...] = (ctranslate2, bergamot)
+FILE_READERS = ("ctranslate2", "bergamot")
 MESSAGE_LENGTH = 400
 """Characters of a value or of another library's message that an error repeats."""
 
@@ -253,7 +235,8 @@ def reader_of(model_type: str) -> Reader:
 
 
 def _find_file(folder: Path) -> tuple[FileReader, Path] | tuple[None, None]:
-    for reader in FILE_READERS:
+    for name in FILE_READERS if has_binary(folder) else ():
+        reader = cast(FileReader, import_module(f"{readers.__name__}.{name}"))
         if (file := reader.find(folder)) is not None:
             return reader, file
     return None, None

@@ -13,15 +13,6 @@ from outrider.formats.side_spec import CtcSpec, DrafterSpec, SideDecoderSpec
 from outrider.formats.spec import ModelSpec, Seq2SeqSpec
 from outrider.formats.weights import Expected
 
-__all__ = [
-    "Unsupported",
-    "ctc_layout",
-    "decoder_mixer",
-    "drafter_layout",
-    "first_unsupported",
-    "model_layout",
-]
-
 PORTABLE: dict[str, Any] = {
     "encoder": None,
     "depth": "stacked",

@@ -19,22 +19,6 @@ from numpy.typing import NDArray
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.safetensors import GROUP, Weight
 
-__all__ = [
-    "EMBEDDINGS",
-    "FEEDFORWARD",
-    "GROUP",
-    "INT4",
-    "INT8",
-    "SCALE",
-    "TABLES",
-    "check_parts",
-    "check_width",
-    "int4_groups",
-    "int8_rows",
-    "is_int4",
-    "with_scales",
-]
-
 INT8, INT4 = "int8", "int4"
 TABLES = ("tokens.weight", "source_tokens.weight", "head.weight")
 """Weights with a row for every token."""

@@ -21,8 +21,6 @@ from numpy.typing import NDArray
 from outrider.errors import ModelError, OutriderError
 from outrider.files import open_regular, parse_json
 
-__all__ = ["GROUP", "Weight", "read_safetensors"]
-
 HEADER_BYTES = 100 << 20
 """Longest header, as in the format's own library."""
 KINDS: dict[str, tuple[str, type[np.generic]]] = {

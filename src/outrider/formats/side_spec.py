@@ -23,8 +23,6 @@ from outrider.formats.spec import (
     check_share,
 )
 
-__all__ = ["CtcSpec", "DrafterSpec", "SideDecoderSpec"]
-
 
 @dataclass(kw_only=True)
 class SideDecoderSpec:

@@ -23,37 +23,6 @@ import numpy as np
 
 from outrider.errors import ConfigError, nearest
 
-__all__ = [
-    "ACTIVATIONS",
-    "ATTENTION_POSITIONS",
-    "BIASES",
-    "DECODER_MIXERS",
-    "DEFAULT_DISTANCE",
-    "DEPTHS",
-    "ENCODER_MIXERS",
-    "LAYER_LIMIT",
-    "NORMS",
-    "POSITIONS",
-    "RESIDUALS",
-    "SIZES",
-    "TRANSITIONS",
-    "AttentionSpec",
-    "LanguageModelSpec",
-    "MaskedLmSpec",
-    "ModelSpec",
-    "Seq2SeqSpec",
-    "bucket_edges",
-    "build_spec",
-    "check_choice",
-    "check_keys",
-    "check_model",
-    "check_range",
-    "check_share",
-    "check_type",
-    "check_usual_score",
-    "rotary_frequencies",
-]
-
 AttentionSpec = dict[str, Any] | list[dict[str, Any]]
 SpecT = TypeVar("SpecT")
 

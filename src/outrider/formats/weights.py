@@ -9,15 +9,6 @@ from outrider.files import read_json
 from outrider.formats.quantised import with_scales
 from outrider.formats.safetensors import Weight, read_safetensors
 
-__all__ = [
-    "DTYPES",
-    "FLOATS",
-    "Expected",
-    "check_weights",
-    "read_weights",
-    "weight_files",
-]
-
 DTYPES = ("float32", "bfloat16", "float16")
 """Number types of computation."""
 FLOATS = (*DTYPES, "float64")

@@ -33,8 +33,6 @@ from outrider.runtime.options import check_batch_tokens, decode_config
 from outrider.runtime.translator import Translator
 from outrider.text.tokenizer.vocabulary import check_same_tokenizer
 
-__all__ = ["DISTILL_TOKENS", "Block", "Distillation", "blocks", "distill", "start_worker"]
-
 DISTILL_TOKENS = 32_768
 """Tokens decoded together; more is not faster on a CPU."""
 

@@ -25,28 +25,6 @@ from outrider.data.manifest import Dropped, Shard, Split
 from outrider.errors import DataError, ResourceError
 from outrider.files import Place, Store, explained, open_store, publish
 
-__all__ = [
-    "ASIDE",
-    "DONE",
-    "JOB",
-    "LOCK",
-    "ORIGIN",
-    "TRANSLATED",
-    "Advance",
-    "JobFolder",
-    "Outcome",
-    "Record",
-    "Unit",
-    "Work",
-    "attempt",
-    "check_origin",
-    "is_own",
-    "open_job",
-    "partial",
-    "read_record",
-    "remove_records",
-]
-
 Advance = Callable[[int], None]
 """Called with a number of finished rows."""
 

@@ -8,8 +8,6 @@ from outrider.errors import DataError
 from outrider.files import Place, Store, as_place, open_store
 from outrider.jobs.folder import ASIDE, DONE, JOB, TRANSLATED, Record, partial, read_record
 
-__all__ = ["Status", "read_status"]
-
 
 @dataclass(frozen=True)
 class Status:

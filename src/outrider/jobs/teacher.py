@@ -22,8 +22,6 @@ from outrider.runtime.generator import Generator
 from outrider.runtime.result import decode_in_batches
 from outrider.runtime.translator import Translator
 
-__all__ = ["SOURCE_COLUMNS", "Generated", "Teacher", "choose_by_consensus", "chrf"]
-
 ORDERS, BETA = 6, 2.0
 
 Counts = list[Counter[str]]

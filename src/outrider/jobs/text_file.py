@@ -21,8 +21,6 @@ from outrider.data.lines import Lines, check_plain_text
 from outrider.errors import DataError, ResourceError
 from outrider.files import LocalFolder, Store, explained, locked, put, read_json
 
-__all__ = ["Unfinished", "look_at", "open_unfinished"]
-
 TEXT, STATE, LOCK = "text", "state.json", ".lock"
 SAVE_EVERY = 1.0
 """Seconds between two saves; a killed process loses at most these."""

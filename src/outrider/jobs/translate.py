@@ -43,8 +43,6 @@ from outrider.runtime.result import format_results
 from outrider.runtime.translator import Translator
 from outrider.text.language import watched
 
-__all__ = ["translate_shards"]
-
 HEAD_LINES = 100
 """Lines of the first file whose script is checked."""
 

@@ -14,8 +14,6 @@ from outrider.jobs.folder import Advance, JobFolder, Outcome, Unit, Work, attemp
 from outrider.runtime.backend import choose_device
 from outrider.runtime.cluster import running_ray
 
-__all__ = ["Run", "finish_units", "in_process", "on_ray", "runner"]
-
 Run = Callable[[Iterable[Unit], Advance], Iterator[Outcome]]
 """Processes units, and yields their outcomes in order of completion."""
 RETRIES = 3

@@ -24,18 +24,6 @@ if TYPE_CHECKING:
     from outrider.formats.readers.shortlist import Shortlist
     from outrider.torch.backend import TorchBackend
 
-__all__ = [
-    "BACKENDS",
-    "VARIABLE",
-    "BackendChoice",
-    "build_backend",
-    "choose_backend",
-    "choose_device",
-    "export_native",
-    "gpu_names",
-    "lacking",
-]
-
 BACKENDS = ("auto", "torch", "native")
 VARIABLE = "OUTRIDER_BACKEND"
 """Environment variable with the backend that `auto` means."""

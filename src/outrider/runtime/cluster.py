@@ -11,8 +11,6 @@ from typing import Any
 
 from outrider.errors import MissingExtraError, ResourceError
 
-__all__ = ["running_ray"]
-
 
 @contextmanager
 def running_ray(purpose: str, *, log_to_driver: bool = False, **alone: Any) -> Iterator[Any]:

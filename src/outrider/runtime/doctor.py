@@ -46,8 +46,6 @@ from outrider.runtime.load import load
 from outrider.runtime.provenance import machine, versions
 from outrider.runtime.translator import Translator
 
-__all__ = ["OPTIONAL", "TOLERANCE", "SelfCheck", "check_native", "examine", "plain_logits"]
-
 Array = NDArray[np.float64]
 Weights = Mapping[str, NDArray[np.float32]]
 

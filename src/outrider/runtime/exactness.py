@@ -10,8 +10,6 @@ from typing import Any
 from outrider.decoding.statistics import Statistics
 from outrider.runtime import Generator, Result, Translator
 
-__all__ = ["DRAFT_TOKENS", "compare_with_greedy"]
-
 DRAFT_TOKENS = 8
 """Default length of drafts."""
 

@@ -15,8 +15,6 @@ from outrider.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
 
-__all__ = ["Generator"]
-
 
 class Generator:
     """Continues prompts. Made by `outrider.load`."""

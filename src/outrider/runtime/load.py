@@ -29,8 +29,6 @@ if TYPE_CHECKING:
     from outrider.runtime.generator import Generator
     from outrider.torch.backend import TorchBackend
 
-__all__ = ["load"]
-
 
 def load(
     name: str | Path,

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from outrider.errors import UnsupportedError
 
-__all__ = ["peak_bytes", "reset_peak", "resident_bytes"]
-
 _STATUS, _CLEAR = Path("/proc/self/status"), Path("/proc/self/clear_refs")
 
 

@@ -17,21 +17,6 @@ from outrider.files import read_json, read_limited
 if TYPE_CHECKING:
     from outrider.decoding import DecodeConfig
 
-__all__ = [
-    "BATCH_TOKENS",
-    "call_settings",
-    "check_batch_tokens",
-    "check_mode",
-    "decode_config",
-    "decode_settings",
-    "forced_first",
-    "model_defaults",
-    "model_ends",
-    "model_split",
-    "source_languages",
-    "warn_unapplied",
-]
-
 BATCH_TOKENS = 8192
 """Default budget of a batch: source, prompt and new tokens of all rows and beams."""
 

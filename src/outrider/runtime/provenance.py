@@ -13,8 +13,6 @@ from outrider.bounds import default_threads
 from outrider.files import file_sha256, write_json
 from outrider.formats.folder import model_files
 
-__all__ = ["machine", "origin", "show_score", "versions", "write_result"]
-
 _INSTRUCTIONS = (
     *("avx2", "avx_vnni", "avx512f", "avx512_vnni", "avx512_bf16"),
     *("amx_bf16", "amx_int8", "asimddp"),

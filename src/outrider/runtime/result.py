@@ -11,8 +11,6 @@ from outrider.decoding.statistics import Round, Statistics
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
 
-__all__ = ["Result", "Work", "decode_in_batches", "format_results", "plan"]
-
 
 @dataclass(frozen=True)
 class Result:

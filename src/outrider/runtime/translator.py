@@ -17,8 +17,6 @@ from outrider.text.tokenizer import Tokenizer
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
 
-__all__ = ["Translator"]
-
 FIRST_WINDOW, LAST_WINDOW = 32, 2048
 """Lines that a stream reads ahead: few at first to start output early, more later for speed."""
 WINDOW_CHARACTERS = 1 << 22

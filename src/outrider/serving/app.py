@@ -24,8 +24,6 @@ from outrider.serving.guard import Guard
 from outrider.serving.keys import Keyring
 from outrider.serving.log import log_request
 
-__all__ = ["build_app", "router"]
-
 router = APIRouter(tags=["operation"])
 
 TYPES: Final = {

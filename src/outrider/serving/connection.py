@@ -15,8 +15,6 @@ from typing import Any
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-__all__ = ["connection_protocol"]
-
 
 class _Buffered:
     """A transport that joins all writes of one iteration of the event loop."""

@@ -28,8 +28,6 @@ from outrider.serving.registry import Loaded, ModelRegistry, Spec
 from outrider.serving.request import Delta, Output, RequestHandle, TextRequest
 from outrider.serving.scheduler import Events
 
-__all__ = ["Engine"]
-
 T = TypeVar("T")
 
 BRIEF = 256

@@ -4,18 +4,6 @@ import math
 
 from outrider.errors import OutriderError
 
-__all__ = [
-    "BrokenError",
-    "BusyError",
-    "LateError",
-    "RefusalError",
-    "SlowError",
-    "TooLargeError",
-    "TooManyError",
-    "UnauthorisedError",
-    "UnknownError",
-]
-
 
 class RefusalError(OutriderError):
     """A request that the server refuses before or without decoding."""

@@ -18,8 +18,6 @@ from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits
 from outrider.serving.log import ClientGone
 
-__all__ = ["Guard"]
-
 logger = logging.getLogger("outrider.serving")
 
 QUERY = 4_096

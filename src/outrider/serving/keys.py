@@ -21,8 +21,6 @@ from outrider.files import read_json, write_json
 from outrider.serving.errors import BrokenError, TooManyError, UnauthorisedError
 from outrider.serving.request import Priority
 
-__all__ = ["Key", "Keyring", "add_key", "admit", "remove_key"]
-
 logger = logging.getLogger("outrider.serving")
 
 PREFIX = "outrider-"

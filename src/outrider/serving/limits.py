@@ -21,8 +21,6 @@ from time import monotonic
 from outrider.serving.errors import BusyError
 from outrider.serving.request import RequestHandle
 
-__all__ = ["Admission", "Limits", "limit_malloc_threshold"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Limits:

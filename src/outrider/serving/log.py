@@ -11,8 +11,6 @@ from typing import Any, TextIO, TypeVar
 from starlette.requests import Request
 from starlette.types import Scope
 
-__all__ = ["ClientGone", "log_request", "route_of", "start_logging", "while_connected"]
-
 requests = logging.getLogger("outrider.requests")
 
 QUIET = ("/health", "/ready", "/metrics")

@@ -15,8 +15,6 @@ from starlette.types import Scope
 from outrider.serving.engine import Engine
 from outrider.serving.log import route_of
 
-__all__ = ["Metrics", "router"]
-
 router = APIRouter(tags=["operation"])
 
 SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)

@@ -29,8 +29,6 @@ from outrider.text.chat import Chat, load_chat
 from outrider.text.prompt_template import source_frame
 from outrider.text.tokenizer import load_tokenizer
 
-__all__ = ["Loaded", "ModelRegistry", "Spec", "read_spec"]
-
 _PAIR = re.compile(
     r"(?P<source>[A-Za-z_]{2,8})-(?P<target>[A-Za-z_]{2,8})=(?P<place>.+)", re.DOTALL
 )

@@ -19,8 +19,6 @@ from outrider.serving.limits import limit_malloc_threshold
 from outrider.serving.registry import read_spec
 from outrider.serving.run import Service
 
-__all__ = ["NAME", "run_replicas"]
-
 NAME = "outrider"
 PURPOSE = "outrider serve --ray"
 HEADROOM = 256 << 20

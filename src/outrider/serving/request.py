@@ -11,8 +11,6 @@ from outrider.runtime import Result
 from outrider.runtime.result import Work
 from outrider.serving.errors import LateError
 
-__all__ = ["Delta", "Output", "Priority", "RequestHandle", "TextRequest"]
-
 
 class Priority(IntEnum):
     """Share of decoding time, relative to a `low` request."""

@@ -20,8 +20,6 @@ from outrider.serving.limits import Limits, limit_malloc_threshold
 from outrider.serving.log import start_logging
 from outrider.serving.registry import read_spec
 
-__all__ = ["Service", "bind", "configure", "run"]
-
 SWITCH = 0.001
 """Python's thread switch interval in seconds: short, so that the decoding thread waits less for the
 event loop between two steps."""

@@ -17,8 +17,6 @@ from outrider.serving.errors import BusyError
 from outrider.serving.limits import Limits
 from outrider.serving.request import Priority, RequestHandle
 
-__all__ = ["EngineThread", "Events", "FairQueue"]
-
 
 class FairQueue:
     """Requests with pieces that have not begun."""

@@ -13,8 +13,6 @@ from outrider.files import write_text
 from outrider.show.page import html_page, read_asset
 from outrider.torch.inspect.attention_maps import AttentionMaps, Maps
 
-__all__ = ["attention_page", "write_attention_page"]
-
 
 def write_attention_page(maps: AttentionMaps, path: Path) -> None:
     """Write the page of a text's attention maps to a file."""

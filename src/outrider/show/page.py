@@ -9,8 +9,6 @@ from outrider.files import write_text
 from outrider.show.palette import css_variables
 from outrider.show.tandem_trace import KINDS, Kind, Span, Trace
 
-__all__ = ["html_page", "read_asset", "tandem_page", "write_page"]
-
 
 def read_asset(name: str) -> str:
     """Return a CSS or JS file of this package."""

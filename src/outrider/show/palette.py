@@ -7,28 +7,6 @@ from typing import Any
 from outrider.errors import ConfigError, MissingExtraError, nearest
 from outrider.files import write_bytes
 
-__all__ = [
-    "EMPTY",
-    "FAINT",
-    "GREEN",
-    "GRID",
-    "HEAT",
-    "INDIGO",
-    "INK",
-    "OCHRE",
-    "ORANGE",
-    "QUIET",
-    "SERIES",
-    "SIMILARITY",
-    "TEAL",
-    "TOKENS",
-    "css_variables",
-    "load_pyplot",
-    "rgb",
-    "save_figure",
-    "style_axes",
-]
-
 INK, QUIET, GRID, FAINT = "#1f2933", "#7b8794", "#e4e7eb", "#cbd2d9"
 """Text, secondary text, thin lines, and curves in the background."""
 TEAL, ORANGE, INDIGO, OCHRE = "#0b8a7a", "#c65d21", "#4a5fc1", "#b08900"

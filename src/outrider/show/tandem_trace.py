@@ -11,8 +11,6 @@ from outrider.decoding import DecodeSettings, Round, Statistics
 from outrider.runtime import Generator, Translator
 from outrider.runtime.exactness import DRAFT_TOKENS
 
-__all__ = ["KINDS", "Kind", "Span", "Trace", "added_text", "round_spans", "trace", "trace_text"]
-
 Kind = Literal["accepted", "refused", "dropped", "correction", "bonus", "plain"]
 
 KINDS: dict[Kind, str] = {

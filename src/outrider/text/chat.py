@@ -14,8 +14,6 @@ from outrider.files import read_json, read_limited
 from outrider.text.normalise import normalise_verbatim, well_formed
 from outrider.text.tokenizer import SubwordTokenizer
 
-__all__ = ["Chat", "load_chat"]
-
 TEMPLATE_BYTES = 1 << 20
 RENDERED = 4_000_000
 """Limit of the characters of a formatted conversation."""

@@ -9,8 +9,6 @@ from unicodedata import name
 
 from outrider.errors import ConfigError, MissingExtraError, ScriptWarning
 
-__all__ = ["LanguageGuess", "scripts_of", "watched"]
-
 SURE = 0.8
 """Lowest confidence of a guess."""
 

@@ -10,8 +10,6 @@ from collections.abc import Iterable
 from functools import cache
 from typing import TypeVar
 
-__all__ = ["as_texts", "normalise", "normalise_verbatim", "well_formed"]
-
 MAX_MARKS = 30
 CONTROL = re.compile("[\x00-\x08\x0e-\x1b\x7f-\x84\x86-\x9f]")
 CONTROL_VERBATIM = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f]")

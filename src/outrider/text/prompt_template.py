@@ -14,8 +14,6 @@ from outrider.errors import ConfigError, nearest
 from outrider.text.tokenizer import Tokenizer
 from outrider.text.tokenizer.subword import SubwordTokenizer
 
-__all__ = ["PromptTemplate", "source_frame"]
-
 LANGUAGE = re.compile(r"(?:__)?([a-z]{2,3}(?:_[A-Za-z]{2,4})?)(?:__)?")
 """A special token of a language: `eng_Latn`, `en_XX`, `__en__`."""
 TARGET_LANGUAGE = re.compile(r"<2([A-Za-z_]+)>|>>([A-Za-z_]+)<<")

@@ -13,8 +13,6 @@ from outrider.text import sentences
 from outrider.text.normalise import normalise, well_formed
 from outrider.text.tokenizer import Tokenizer
 
-__all__ = ["Segments", "segment"]
-
 
 class Piece(NamedTuple):
     """A part of a text, and the token ids of its normalised form."""

@@ -13,18 +13,6 @@ import re
 import unicodedata
 from collections.abc import Callable, Iterator
 
-__all__ = [
-    "BEFORE_A_NAME",
-    "BEFORE_A_NUMBER",
-    "FIRST_WORDS",
-    "INSIDE",
-    "MAYBE_LAST",
-    "NAME_PARTS",
-    "cut",
-    "join",
-    "split",
-]
-
 
 def _words(text: str) -> frozenset[str]:
     return frozenset(text.split())

@@ -19,8 +19,6 @@ from outrider.torch.models.folder import build_ctc, build_drafter, build_model
 from outrider.torch.models.state import DecoderState
 from outrider.torch.nn.cache import SLACK
 
-__all__ = ["TorchBackend", "TorchDrafts", "TorchSlots", "build_torch"]
-
 AnswerT = TypeVar("AnswerT")
 
 PACK_UP_TO = 2 << 30

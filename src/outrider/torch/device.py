@@ -2,8 +2,6 @@
 
 import torch
 
-__all__ = ["gpu_names", "has_device", "has_gpu"]
-
 
 def has_gpu() -> bool:
     """Whether PyTorch can use a GPU."""

@@ -36,8 +36,6 @@ from outrider.torch.models.ctranslate2 import TokenNames, to_ctranslate2
 from outrider.torch.models.folder import as_tensor
 from outrider.torch.models.marian import to_marian
 
-__all__ = ["export_copy", "export_ctranslate2", "export_marian"]
-
 SIDE_DECODERS = ("drafter", "ctc")
 """Subfolders of a model with weights of their own."""
 

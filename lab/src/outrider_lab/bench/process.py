@@ -18,8 +18,6 @@ from typing import Any, Self, TypeVar
 
 from outrider.errors import OutriderError, ResourceError
 
-__all__ = ["Failure", "Job", "JobEndedError", "JobError", "run_alone"]
-
 Returned = TypeVar("Returned")
 _JOIN_TIMEOUT = 10.0
 """Seconds to wait for a process to end."""

@@ -12,8 +12,6 @@ from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import Tokenize, read_numbers, report_interrupt
 from outrider.errors import ConfigError, nearest
 
-__all__ = ["bench_decode"]
-
 _FULL = {"sentences": 1000, "repeats": 5, "batches": "1,8,32,128", "one_pass": 60.0}
 _QUICK = {"sentences": 64, "repeats": 3, "batches": "1,8", "one_pass": 0.7, "whole": 140.0}
 

@@ -8,8 +8,6 @@ import typer
 from outrider.cli.console import check_output
 from outrider.cli.measuring import measuring
 
-__all__ = ["bench_jobs"]
-
 
 def bench_jobs(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a model.")],

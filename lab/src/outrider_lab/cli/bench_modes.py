@@ -13,8 +13,6 @@ from outrider.errors import ConfigError
 if TYPE_CHECKING:
     from outrider.runtime import Generator, Translator
 
-__all__ = ["bench_exact", "bench_modes"]
-
 Folder = Annotated[Path, typer.Argument(metavar="MODEL", help="Folder of a trained model.")]
 Source = Annotated[Path, typer.Option(help="Lines to decode, plain or .gz.")]
 Json = Annotated[Path | None, typer.Option("--json", help="Write the result here.")]

@@ -10,8 +10,6 @@ from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import measuring, read_numbers
 from outrider.errors import DataError
 
-__all__ = ["bench_serve"]
-
 QUICK_LINES, QUICK_REPEATS = 256, 3
 
 

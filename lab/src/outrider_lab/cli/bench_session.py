@@ -10,8 +10,6 @@ from outrider.cli.console import check_output, new_console
 from outrider.cli.measuring import measuring
 from outrider.errors import ConfigError, DataError, ModelError
 
-__all__ = ["bench_session"]
-
 _MODES = ("ar", "tandem")
 
 

@@ -7,8 +7,6 @@ import typer
 
 from outrider.cli.console import new_console
 
-__all__ = ["bench_start"]
-
 
 def bench_start(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="Folder or Hub id of a model.")],

@@ -8,8 +8,6 @@ import typer
 from outrider.bounds import MOST_THREADS
 from outrider.cli.console import new_console
 
-__all__ = ["bench_train"]
-
 
 def bench_train(
     json: Annotated[Path | None, typer.Option("--json", help="Write the result here.")] = None,

@@ -9,8 +9,6 @@ from outrider.bounds import MOST_THREADS
 from outrider.cli.console import StoppedError, check_output, new_console
 from outrider.errors import ConfigError
 
-__all__ = ["compare"]
-
 WIDE = 160
 """Columns of a table that is written to a file."""
 

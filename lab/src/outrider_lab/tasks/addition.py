@@ -9,8 +9,6 @@ from random import Random
 
 from outrider_lab.tasks.base import DIGITS, Example, SequenceTask, word
 
-__all__ = ["Task"]
-
 
 class Task(SequenceTask):
     """Two numbers of half the length each, and their sum."""

@@ -19,8 +19,6 @@ from outrider.config import Config
 from outrider.errors import ConfigError
 from outrider.files import working_folder
 
-__all__ = ["Example", "SequenceConfig", "SequenceTask", "TaskBase", "TaskConfig", "TestSet"]
-
 HELD_OUT_FROM = 12
 """Shorter test inputs may occur in training, as there are too few different ones."""
 MAX_DRAWS = 20

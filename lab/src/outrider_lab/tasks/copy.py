@@ -7,8 +7,6 @@ from random import Random
 
 from outrider_lab.tasks.base import DIGITS, Example, SequenceTask, word
 
-__all__ = ["Task"]
-
 
 class Task(SequenceTask):
     """Digits and the same digits."""

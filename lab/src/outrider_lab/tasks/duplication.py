@@ -14,8 +14,6 @@ from pydantic import Field
 
 from outrider_lab.tasks.base import Example, SequenceConfig, SequenceTask, TaskConfig, word
 
-__all__ = ["Config", "Task"]
-
 
 class Config(SequenceConfig):
     """Sizes of the words."""

@@ -21,8 +21,6 @@ from outrider_lab.tasks.base import (
     pick,
 )
 
-__all__ = ["Config", "Task"]
-
 LEAST = 4
 """Symbols of the shortest list: brackets, operation, one member."""
 MEMBERS = 5

@@ -12,8 +12,6 @@ from pydantic import Field
 
 from outrider_lab.tasks.base import Example, SequenceConfig, SequenceTask, TaskConfig, word
 
-__all__ = ["Config", "Task"]
-
 
 class Config(SequenceConfig):
     """Numbers of bits."""

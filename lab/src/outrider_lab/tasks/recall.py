@@ -21,8 +21,6 @@ from outrider_lab.tasks.base import (
     pick,
 )
 
-__all__ = ["Config", "Task"]
-
 GAP = "-"
 
 

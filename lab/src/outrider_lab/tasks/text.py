@@ -14,8 +14,6 @@ from outrider.errors import ConfigError, DataError
 from outrider.files import working_folder
 from outrider_lab.tasks.base import TaskBase, TaskConfig
 
-__all__ = ["Config", "Task"]
-
 SHARE = 20
 """One part in this many is the test set, another one the validation set."""
 

@@ -15,8 +15,6 @@ from outrider.data.config import PrepareConfig
 from outrider.errors import ConfigError, DataError
 from outrider_lab.tasks.base import TaskBase, TaskConfig
 
-__all__ = ["Config", "HeldOut", "Task"]
-
 
 class Config(TaskConfig):
     """How a folder is read; does not apply to a run config."""

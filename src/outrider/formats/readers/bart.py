@@ -15,8 +15,6 @@ from outrider.formats.readers.weights import Stored, activation, check_twins, re
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
-__all__ = ["OFFSET", "BartValues", "import_config", "import_family", "import_weights", "stacks"]
-
 OFFSET = 2
 """Unused rows at the beginning of a table of positions."""
 CONFIG = {our: their for our, their in marian.CONFIG.items() if our != "share_embeddings"}

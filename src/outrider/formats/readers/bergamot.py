@@ -21,8 +21,6 @@ from outrider.formats.readers.weights import Stored, lengthened, rename
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
-__all__ = ["EOS", "find", "find_files", "read"]
-
 CONFIG = "special:model.yml"
 CONFIG_BYTES = 1 << 16
 EOS = 0

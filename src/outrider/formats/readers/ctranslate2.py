@@ -23,16 +23,6 @@ from outrider.formats.readers.weights import lengthened, stack
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
-__all__ = [
-    "PAD",
-    "Vocabulary",
-    "find",
-    "import_config",
-    "import_weights",
-    "read",
-    "read_vocabulary",
-]
-
 LARGEST = 64 << 20
 TOKEN_LIMIT = 1 << 22
 PAD = "<pad>"

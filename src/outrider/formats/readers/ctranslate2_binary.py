@@ -19,8 +19,6 @@ from numpy.typing import NDArray
 from outrider.errors import ModelError
 from outrider.files import open_regular
 
-__all__ = ["Binary", "Variable", "read_binary"]
-
 FORMAT = 6
 NAME_BYTES = 1 << 10
 RANK = 4

@@ -11,8 +11,6 @@ from outrider.formats.readers.weights import Stored, activation, end_of, take, t
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import LanguageModelSpec, build_spec
 
-__all__ = ["Gpt2Values", "import_config", "import_weights"]
-
 PRODUCTS = {
     "attention.qkv": "attn.c_attn",
     "attention.out": "attn.c_proj",

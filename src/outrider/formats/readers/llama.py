@@ -9,8 +9,6 @@ from outrider.formats.readers.weights import Stored, activation, end_of, stack, 
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import LanguageModelSpec, build_spec
 
-__all__ = ["LlamaValues", "describe_llama", "import_config", "import_named", "import_weights"]
-
 PRODUCTS = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.out": ("self_attn.o_proj",),

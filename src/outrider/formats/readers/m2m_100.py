@@ -18,8 +18,6 @@ from outrider.formats.readers.weights import Stored, take
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec
 
-__all__ = ["M2M100Values", "import_config", "import_weights"]
-
 MOST_POSITIONS = 1 << 14
 """Rows of the largest table that is computed."""
 

@@ -12,14 +12,6 @@ from outrider.formats.readers.weights import Stored, activation, check_twins, re
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
-__all__ = [
-    "CONFIG",
-    "MarianValues",
-    "import_config",
-    "import_weights",
-    "stacked_names",
-]
-
 LAYER = {
     "attention.qkv": ("self_attn.q_proj", "self_attn.k_proj", "self_attn.v_proj"),
     "attention.out": ("self_attn.out_proj",),

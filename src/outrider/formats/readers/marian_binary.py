@@ -24,8 +24,6 @@ from numpy.typing import NDArray
 from outrider.errors import ModelError
 from outrider.files import open_regular
 
-__all__ = ["Item", "read_marian_binary"]
-
 VERSION = 1
 NAME_BYTES = 1000
 DIMENSIONS = 8

@@ -9,8 +9,6 @@ from outrider.formats.readers.weights import Stored, take
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import LanguageModelSpec
 
-__all__ = ["MistralValues", "import_config", "import_weights"]
-
 
 @dataclass(kw_only=True)
 class MistralValues(LlamaValues):

@@ -10,8 +10,6 @@ from outrider.formats.readers.weights import Stored, take
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import LanguageModelSpec
 
-__all__ = ["Qwen2Values", "import_config", "import_weights"]
-
 
 @dataclass(kw_only=True)
 class Qwen2Values(LlamaValues):

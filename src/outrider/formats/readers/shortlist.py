@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 from outrider.errors import ModelError
 from outrider.files import open_regular
 
-__all__ = ["Shortlist", "read_shortlist"]
-
 MAGIC = 0xF11A48D5013417F5
 HEADER = struct.Struct("<6Q")
 

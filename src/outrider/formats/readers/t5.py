@@ -14,8 +14,6 @@ from outrider.formats.readers.weights import Stored, activation, scaled, stack, 
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
-__all__ = ["T5Values", "import_config", "import_weights"]
-
 SHARED = ("shared.weight", "encoder.embed_tokens.weight", "decoder.embed_tokens.weight")
 """Names of the one table of embeddings."""
 IGNORED = ("decoder.block.0.layer.1.EncDecAttention.relative_attention_bias.weight",)

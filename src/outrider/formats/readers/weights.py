@@ -15,21 +15,6 @@ from outrider.formats.safetensors import Weight
 from outrider.formats.spec import build_spec
 from outrider.formats.weights import FLOATS
 
-__all__ = [
-    "Copy",
-    "Stored",
-    "activation",
-    "check_twins",
-    "end_of",
-    "lengthened",
-    "rename",
-    "scaled",
-    "stack",
-    "take",
-    "transposed",
-    "zeros",
-]
-
 
 class Copy(NamedTuple):
     """A tied table that a file stores under two names."""

@@ -11,8 +11,6 @@ from outrider.errors import OutriderError
 from outrider.serving.errors import RefusalError
 from outrider.text.tokenizer import Tokenizer
 
-__all__ = ["EVENT_HEADERS", "STREAMED", "TextStream", "event_response", "started"]
-
 EVENT_HEADERS = {"Cache-Control": "no-store", "X-Accel-Buffering": "no"}
 
 CONTEXT = 8

@@ -14,17 +14,6 @@ from outrider.bounds import BOUNDS
 from outrider.serving.errors import RefusalError
 from outrider.serving.request import Priority
 
-__all__ = [
-    "FIELDS",
-    "Code",
-    "Options",
-    "PriorityName",
-    "Seconds",
-    "form_to_json",
-    "is_form",
-    "read_priority",
-]
-
 Code = Annotated[str, Field(min_length=2, max_length=20)]
 """A language code of the model."""
 PriorityName = Literal["low", "normal", "high"]

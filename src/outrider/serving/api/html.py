@@ -14,8 +14,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from html.entities import html5
 
-__all__ = ["Page", "read_page"]
-
 RAW = ("script", "style", "textarea", "title")
 """Elements in which only their own end tag is a tag."""
 VERBATIM = (*RAW[:3], "code", "pre", "kbd", "samp", "template", "svg", "math")

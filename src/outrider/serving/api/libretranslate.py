@@ -24,8 +24,6 @@ from outrider.serving.request import TextRequest
 from outrider.text.language import LanguageGuess
 from outrider.text.normalise import normalise, well_formed
 
-__all__ = ["find_model", "list_languages", "router"]
-
 router = APIRouter(tags=["LibreTranslate"])
 
 DETECTED = 3

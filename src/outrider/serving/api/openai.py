@@ -29,8 +29,6 @@ from outrider.serving.request import Delta, Output, TextRequest
 from outrider.text.normalise import normalise_verbatim, well_formed
 from outrider.text.tokenizer import Tokenizer
 
-__all__ = ["Choice", "router"]
-
 router = APIRouter(prefix="/v1", tags=["OpenAI"])
 
 Stop = Annotated[str, StringConstraints(min_length=1, max_length=200)]

@@ -15,14 +15,6 @@ from outrider.serving.errors import RefusalError
 from outrider.serving.log import ClientGone
 from outrider.text.normalise import well_formed
 
-__all__ = [
-    "add_error_handlers",
-    "error_response",
-    "error_schemas",
-    "refusal_response",
-]
-
-
 logger = logging.getLogger("outrider.serving")
 
 OPENAI = "/v1/"

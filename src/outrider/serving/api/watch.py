@@ -43,8 +43,6 @@ from outrider.serving.registry import Loaded
 from outrider.serving.request import Delta, Output, Priority, TextRequest
 from outrider.show.tandem_trace import Decode, Span, added_text, round_spans
 
-__all__ = ["router"]
-
 logger = logging.getLogger("outrider.serving")
 router = APIRouter(tags=["page"])
 

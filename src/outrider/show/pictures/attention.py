@@ -17,8 +17,6 @@ from outrider.show.palette import (
 )
 from outrider.torch.inspect.attention_maps import AttentionMaps, HeadPlane, Maps, head_plane
 
-__all__ = ["draw_head_plane", "draw_maps"]
-
 GAMMA = 0.6
 """Exponent of the colour scale, which makes small weights visible."""
 SIDE, LABELS = 1.5, 0.85

@@ -7,8 +7,6 @@ from typing import Any
 from outrider.errors import InputError
 from outrider.show.palette import INK, ORANGE, QUIET, load_pyplot, save_figure, style_axes
 
-__all__ = ["draw_curve"]
-
 _TRAIN, _VALID, _SCORE, _RATE = "#9fb3c8", "#0b69a3", ORANGE, QUIET
 
 

@@ -6,8 +6,6 @@ from pathlib import Path
 from outrider.show.palette import INK, QUIET, SERIES, TEAL, load_pyplot, save_figure, style_axes
 from outrider.torch.inspect.effort import Effort, Spans
 
-__all__ = ["draw_effort", "draw_spans"]
-
 
 def draw_effort(parts: Sequence[Effort], path: Path) -> None:
     """Draw a bar per token, a panel per part."""

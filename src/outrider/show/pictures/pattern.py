@@ -11,8 +11,6 @@ from outrider.show.palette import EMPTY, GREEN, HEAT, INK, QUIET, load_pyplot, r
 if TYPE_CHECKING:
     from outrider.torch.inspect.pattern import HeadPattern, Pattern
 
-__all__ = ["draw_pattern", "pooled"]
-
 Pairs = NDArray[np.bool_]
 
 SEEN, OWN, WASTE = GREEN, HEAT[3], "#f2b591"

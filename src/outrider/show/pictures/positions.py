@@ -16,8 +16,6 @@ from outrider.show.palette import (
 )
 from outrider.torch.inspect.positions import PositionMap
 
-__all__ = ["draw_positions"]
-
 PANEL = 3.1
 """Inches."""
 

@@ -11,8 +11,6 @@ from typing import Any, NamedTuple
 from outrider.show.palette import EMPTY, GREEN, GRID, INK, QUIET, TOKENS, load_pyplot, save_figure
 from outrider.show.tandem_trace import KINDS, Kind, Span, Trace
 
-__all__ = ["draw_tandem"]
-
 WIDTH, MARGIN, INDENT = 760.0, 28.0, 34.0
 LETTER, CHIP, LINE, GAP = 11.0, 19.0, 25.0, 4.0
 

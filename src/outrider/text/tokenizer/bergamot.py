@@ -14,8 +14,6 @@ from outrider.formats.readers.bergamot import EOS, find_files
 from outrider.text.tokenizer.marian import LARGEST_MODEL, MarianTokenizer
 from outrider.text.tokenizer.subword import SPECIAL_TOKENS
 
-__all__ = ["read_bergamot"]
-
 PAD = SPECIAL_TOKENS["pad_token"]
 
 

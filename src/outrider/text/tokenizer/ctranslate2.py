@@ -19,8 +19,6 @@ from outrider.text.tokenizer.marian import LARGEST_MODEL, MarianTokenizer
 from outrider.text.tokenizer.sentencepiece_export import normalizer_of, sentencepiece_model
 from outrider.text.tokenizer.subword import SPECIAL_TOKENS
 
-__all__ = ["read_ctranslate2"]
-
 SOURCES = ("sentencepiece.model", "source.spm", "spm.model")
 EULER = 0.5772
 PAD = SPECIAL_TOKENS["pad_token"]

@@ -5,7 +5,7 @@ from typing import Any
 
 from outrider.errors import ModelError
 from outrider.files import read_json
-from outrider.formats.readers import bergamot, ctranslate2
+from outrider.formats.readers import has_binary
 from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
 from outrider.text.tokenizer.subword import (
     SPECIAL_TOKENS,
@@ -13,8 +13,6 @@ from outrider.text.tokenizer.subword import (
     Tokenizer,
     read_pipeline,
 )
-
-__all__ = ["load_tokenizer"]
 
 
 def load_tokenizer(folder: str | Path) -> Tokenizer:
@@ -26,16 +24,22 @@ def load_tokenizer(folder: str | Path) -> Tokenizer:
 
 
 def _load_tokenizer(folder: Path) -> Tokenizer:
-    if bergamot.find(folder) is not None:
-        from outrider.text.tokenizer.bergamot import read_bergamot
+    binary = has_binary(folder)
+    if binary:
+        from outrider.formats.readers import bergamot
 
-        return read_bergamot(folder)
+        if bergamot.find(folder) is not None:
+            from outrider.text.tokenizer.bergamot import read_bergamot
+
+            return read_bergamot(folder)
     if (folder / "tokenizer.json").is_file():
         return _load_subword(folder)
-    if (model := ctranslate2.find(folder)) is not None:
+    if binary:
+        from outrider.formats.readers import ctranslate2
         from outrider.text.tokenizer.ctranslate2 import read_ctranslate2
 
-        return read_ctranslate2(folder, model.parent)
+        if (model := ctranslate2.find(folder)) is not None:
+            return read_ctranslate2(folder, model.parent)
     if (folder / "source.spm").is_file():
         from outrider.text.tokenizer.marian import read_marian
 

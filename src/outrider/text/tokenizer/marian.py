@@ -21,8 +21,6 @@ from outrider.files import read_json, read_limited, write_bytes
 from outrider.text.tokenizer.sentencepiece_export import keep_pieces
 from outrider.text.tokenizer.subword import BYTE, drop_half_bytes
 
-__all__ = ["LARGEST_MODEL", "MarianTokenizer", "read_marian"]
-
 FILES = ("source.spm", "target.spm", "vocab.json")
 LARGEST_MODEL = 64 << 20
 """Limit of a SentencePiece model or a vocabulary; real ones have a few million bytes."""

@@ -18,8 +18,6 @@ from outrider.text.tokenizer.subword import (
     read_pipeline,
 )
 
-__all__ = ["SOURCE_FILE", "PairTokenizer", "SourceTokenizer", "reversed_tokenizer"]
-
 SOURCE_FILE = "source_tokenizer.json"
 """The source tokenizer's file, in prepared folders and model folders."""
 BETWEEN = "<|endoftext|>"

@@ -13,8 +13,6 @@ from typing import Any
 from outrider.errors import UnsupportedError
 from outrider.text.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer
 
-__all__ = ["keep_pieces", "normalizer_of", "sentencepiece_model", "write_sentencepiece"]
-
 NORMAL, UNKNOWN, CONTROL, BYTE = 1, 2, 3, 6
 UNIGRAM = 1
 

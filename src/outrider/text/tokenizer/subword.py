@@ -26,18 +26,6 @@ import tokenizers
 from outrider.errors import ModelError
 from outrider.files import read_limited
 
-__all__ = [
-    "BYTE",
-    "SPECIAL_TOKENS",
-    "SubwordTokenizer",
-    "Tokenizer",
-    "drop_half_bytes",
-    "drop_half_pieces",
-    "guarded",
-    "largest_id",
-    "read_pipeline",
-]
-
 BYTE = re.compile("<0x([0-9A-Fa-f]{2})>")
 """A token of one byte, of SentencePiece and of `ByteFallback`."""
 

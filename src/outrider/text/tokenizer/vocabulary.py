@@ -24,17 +24,6 @@ from outrider.text.tokenizer.subword import SubwordTokenizer, Tokenizer
 if TYPE_CHECKING:
     from outrider.text.tokenizer.marian import MarianTokenizer
 
-__all__ = [
-    "MASK",
-    "Cut",
-    "MaskTokenizer",
-    "add_mask",
-    "add_tokens",
-    "check_same_tokenizer",
-    "cut_like",
-    "cut_tokenizer",
-]
-
 MARK = "\u2581"
 """First character of a piece at the beginning of a word."""
 KEY = "words"

@@ -20,13 +20,6 @@ from outrider.text.tokenizer.vocabulary import add_mask
 from outrider.torch.evaluation.masked import score_masked
 from outrider.torch.models import LanguageModel, MaskedLm, load_masked_lm, load_model
 
-__all__ = [
-    "LikelihoodScore",
-    "evaluate_text",
-    "score_segments",
-    "score_text",
-]
-
 
 @dataclass(frozen=True)
 class LikelihoodScore:

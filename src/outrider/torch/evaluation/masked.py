@@ -21,8 +21,6 @@ from outrider.errors import InputError
 from outrider.torch.models import MaskedLm
 from outrider.torch.nn.loss import IGNORED
 
-__all__ = ["MaskedScore", "score_masked"]
-
 IntArray = NDArray[np.int32]
 
 

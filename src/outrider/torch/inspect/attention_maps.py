@@ -30,19 +30,6 @@ from outrider.torch.nn.family.skip import SkippingStack
 from outrider.torch.nn.layer.heads import SelfAttention
 from outrider.torch.nn.stack import Stack
 
-__all__ = [
-    "AttentionMaps",
-    "HeadPlane",
-    "Maps",
-    "describe_head",
-    "head_plane",
-    "head_similarity",
-    "in_a_plane",
-    "read_maps",
-    "read_masked_maps",
-    "token_labels",
-]
-
 START, END, SPACE, BREAK = "▸", "■", "␣", "↵"
 LONGEST = 256
 """Maximum tokens of a text; maps of longer texts are unreadable."""

@@ -19,15 +19,6 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from outrider.torch.nn.attention import AttentionBase
 from outrider.torch.nn.layer.heads import CrossAttention, Source
 
-__all__ = [
-    "Product",
-    "computed_pairs",
-    "cross_weights",
-    "marked_heads",
-    "runs_dense",
-    "self_weights",
-]
-
 MARK = 1e-4
 TOLERANCE = 1e-6
 ON_CPU = torch._C.DispatchKeySet(torch._C.DispatchKey.CPU)

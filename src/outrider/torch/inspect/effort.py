@@ -20,8 +20,6 @@ from outrider.torch.nn.family.halting import HaltingStack, PonderingBothWays, Po
 from outrider.torch.nn.family.skip import SkippingStack
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["Effort", "Spans", "read_effort", "read_spans"]
-
 EVEN = "this model computes the same for every token; it has no halting, pondering or skip"
 
 

@@ -19,8 +19,6 @@ from outrider.torch.inspect.attention_trace import (
 )
 from outrider.torch.nn.attention import AttentionBase, HeadShape, build_attention, load_attention
 
-__all__ = ["HeadPattern", "Pattern", "find_pattern"]
-
 SHAPE = HeadShape(heads=4, kv_heads=4, width=16)
 LENGTHS = (64, 128, 256, 512, 1024, 2048, 4096)
 """Default lengths: the first at which the pattern is visible."""

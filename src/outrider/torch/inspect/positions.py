@@ -19,8 +19,6 @@ from outrider.torch.nn.layer.heads import SelfAttention
 from outrider.torch.nn.position import Positions, Rotary
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["CALCULATED", "PositionMap", "calculated_positions", "read_positions"]
-
 CALCULATED = ("sinusoidal", "coordinate", "rotary", "alibi")
 """Kinds without weights, which can be shown without a model."""
 LEARNED = ("learned", "relative", "distance", "bucketed")

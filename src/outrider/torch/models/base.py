@@ -30,8 +30,6 @@ from outrider.torch.nn.position.mlp import PositionMlp
 from outrider.torch.nn.position.relative import Relative
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["Model", "TokenModel", "init_weights", "right_padding"]
-
 
 @runtime_checkable
 class Resets(Protocol):

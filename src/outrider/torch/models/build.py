@@ -32,17 +32,6 @@ from outrider.torch.nn.stack import Stack
 from outrider.torch.nn.stack.depth import SharedStack
 from outrider.torch.nn.stack.reversible import ReversibleStack
 
-__all__ = [
-    "build_block",
-    "build_embedding_norm",
-    "build_head",
-    "build_logits_bias",
-    "build_position",
-    "build_position_mlp",
-    "build_stack",
-    "norm_kind",
-]
-
 
 class BlockConfig(Protocol):
     """The config keys of a layer."""

@@ -29,16 +29,6 @@ from outrider.torch.nn.attention import (
 from outrider.torch.nn.family.halting import HaltingConfig, PonderingConfig
 from outrider.torch.nn.family.skip import SkipConfig
 
-__all__ = [
-    "CtcConfig",
-    "DrafterConfig",
-    "LanguageModelConfig",
-    "MaskedLmConfig",
-    "ModelConfig",
-    "Seq2SeqConfig",
-    "check_attentions",
-]
-
 
 @strict
 class ModelConfig(ModelSpec, PreTrainedConfig):

@@ -31,8 +31,6 @@ from outrider.torch.nn.loss import IGNORED
 from outrider.torch.nn.position import Positions, SinusoidalPosition
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["Ctc", "split_weights"]
-
 
 class Ctc(PreTrainedModel):
     """Decodes all tokens at once with the encoder, embeddings and head of its target."""

@@ -20,8 +20,6 @@ from outrider.torch.nn.norm import Norm
 from outrider.torch.nn.position import LearnedPosition, Positions, SinusoidalPosition
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["FORBIDDEN", "QUANTIZATIONS", "TokenNames", "to_ctranslate2"]
-
 QUANTIZATIONS = ("float32", "int8")
 FORBIDDEN = -1e9
 """Logit bias of suppressed tokens."""

@@ -43,21 +43,6 @@ from outrider.torch.models.masked_lm import MaskedLm
 from outrider.torch.models.pretrained import PretrainedEncoder, import_encoder
 from outrider.torch.models.seq2seq import Seq2Seq
 
-__all__ = [
-    "as_tensor",
-    "build_ctc",
-    "build_drafter",
-    "build_model",
-    "load_config",
-    "load_ctc",
-    "load_drafter",
-    "load_encoder",
-    "load_masked_lm",
-    "load_model",
-    "parts_of",
-    "read_encoder",
-]
-
 OWN: dict[str, tuple[type[PreTrainedConfig], type[Seq2Seq | LanguageModel]]] = {
     Seq2SeqConfig.model_type: (Seq2SeqConfig, Seq2Seq),
     LanguageModelConfig.model_type: (LanguageModelConfig, LanguageModel),

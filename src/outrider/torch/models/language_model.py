@@ -28,8 +28,6 @@ from outrider.torch.nn.next_tokens import FURTHER_WEIGHT, NextTokens, layer_weig
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.stack.memory import Memory, run_segment
 
-__all__ = ["LanguageModel", "SegmentOutput"]
-
 
 @dataclass
 class SegmentOutput(CausalLMOutput):

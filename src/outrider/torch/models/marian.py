@@ -9,8 +9,6 @@ from outrider.formats.readers.marian import CONFIG, stacked_names
 from outrider.torch.models.configs import Seq2SeqConfig
 from outrider.torch.models.seq2seq import Seq2Seq
 
-__all__ = ["to_marian"]
-
 ACTIVATIONS = {"silu": "swish", "gelu_tanh": "gelu_new"}
 """Marian's names of activations, where they differ."""
 

@@ -31,8 +31,6 @@ from outrider.torch.models.configs import MaskedLmConfig
 from outrider.torch.nn.loss import counted_places
 from outrider.torch.nn.position import Positions
 
-__all__ = ["MaskedLm", "TextEncoder"]
-
 SHAPE_STEP = 64
 """The number of scored positions in training is a multiple of this."""
 

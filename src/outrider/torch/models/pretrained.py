@@ -26,8 +26,6 @@ from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.linear import Linear
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["ENCODERS", "PretrainedEncoder", "check_encoder", "import_encoder", "longest_row"]
-
 ENCODERS: dict[str, tuple[str, ...]] = {
     "albert": (),
     "bert": (),

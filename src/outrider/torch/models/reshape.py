@@ -15,10 +15,6 @@ from outrider.torch.models.pretrained import PretrainedEncoder
 from outrider.torch.models.seq2seq import Seq2Seq
 from outrider.torch.nn.attention import load_attention
 
-__all__ = [
-    *("Layers", "add_tokens", "keep_layers", "keep_positions", "keep_tokens", "rebuild", "reverse"),
-]
-
 Layers = Mapping[str, Sequence[int]]
 """Layers to keep of `encoder` and `decoder`, in this order; a side not named keeps all."""
 

@@ -22,8 +22,6 @@ from outrider.torch.nn.loss import IGNORED
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["Encoder", "Seq2Seq"]
-
 
 class Encoder(nn.Module):
     """Adapter of the encoder for Hugging Face: token ids to hidden states."""

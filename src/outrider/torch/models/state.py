@@ -10,8 +10,6 @@ from outrider.torch.nn.cache import SLACK, Cache, Step, join_rows
 from outrider.torch.nn.cache.ring import Ring
 from outrider.torch.nn.layer.heads import Source
 
-__all__ = ["AttachedDrafter", "DecoderState", "Recent"]
-
 MASKED_BLOCK = 1024
 """Longest extend of rows that are not empty; bounds the mask."""
 

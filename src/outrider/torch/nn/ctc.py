@@ -19,8 +19,6 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 from torch.nn import functional as F
 
-__all__ = ["ctc_loss", "fits", "viterbi"]
-
 _CHUNK = 2**18
 """Logits per chunk on a CPU: 1 MiB of float32, which fits the cache of a core."""
 _NEVER = -1e4

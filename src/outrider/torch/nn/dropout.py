@@ -11,8 +11,6 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-__all__ = ["dropout"]
-
 STEPS = 1 << 16
 
 

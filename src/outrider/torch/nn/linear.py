@@ -11,8 +11,6 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-__all__ = ["Linear", "pack", "packable", "product"]
-
 PACKED_FROM = 8
 """Minimum rows for the packed copy of a large weight."""
 LARGE = 1 << 19

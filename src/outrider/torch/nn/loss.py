@@ -14,8 +14,6 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-__all__ = ["IGNORED", "counted_places", "smoothed_cross_entropy"]
-
 IGNORED = -100
 """Label of positions that are left out of the loss."""
 

@@ -11,8 +11,6 @@ lower layers first; from half of the training on only the last layer predicts.
 
 from torch import Tensor, nn
 
-__all__ = ["FURTHER_WEIGHT", "NextTokens", "layer_weights"]
-
 FURTHER_WEIGHT = 0.5
 """Loss weight of tokens after the next one."""
 

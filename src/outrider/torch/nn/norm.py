@@ -8,8 +8,6 @@ from typing import NamedTuple
 
 from torch import nn
 
-__all__ = ["Norm", "NormKind"]
-
 Norm = nn.LayerNorm | nn.RMSNorm
 
 

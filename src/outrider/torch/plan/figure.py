@@ -9,8 +9,6 @@ from outrider.torch.plan.machine import Speed
 from outrider.torch.plan.memory import Weights
 from outrider.torch.plan.subject import PlanOptions, Subject
 
-__all__ = ["Figure", "How", "distillation", "serving", "show", "training"]
-
 How = Literal["counted", "measured", "computed", "given"]
 
 

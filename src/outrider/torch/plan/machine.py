@@ -16,8 +16,6 @@ from outrider.torch.plan.probe import Probe, Shape, make_batch, run_loss
 from outrider.torch.training.memory import keep_memory
 from outrider.torch.training.objectives import Objective
 
-__all__ = ["GivenMachine", "Speed", "given_speed", "measure_decoding", "measure_training"]
-
 PASSES = 3
 """Timed passes after a warm-up; their median counts."""
 MOST_TOKENS = 4096

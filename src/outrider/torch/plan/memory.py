@@ -28,8 +28,6 @@ from outrider.torch.models import LanguageModel, Seq2Seq
 from outrider.torch.plan.probe import Probe, part_of, part_paths, weights_beside
 from outrider.torch.training.memory import gathered_parts
 
-__all__ = ["Weights", "count_weights", "least_accumulate", "state_bytes", "training_peak"]
-
 MOMENTS, STEP = 2, 4
 """Values of AdamW per weight, and bytes of its counter per tensor."""
 

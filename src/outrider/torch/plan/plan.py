@@ -25,9 +25,6 @@ from outrider.torch.plan.subject import PlanOptions, Subject, find_subject
 from outrider.torch.training.build import Trained
 from outrider.torch.training.precision import choose_precision
 
-__all__ = ["plan_run"]
-
-
 PRECISION_TOKENS = 1024
 """Batch size for choosing `train.precision: auto`."""
 

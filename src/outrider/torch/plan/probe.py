@@ -39,20 +39,6 @@ from outrider.torch.training.objectives import IGNORED, Objective
 from outrider.torch.training.objectives.auxiliary import ScheduledObjective
 from outrider.torch.training.precision import autocast
 
-__all__ = [
-    "HEAD",
-    "Affine",
-    "Live",
-    "Probe",
-    "Shape",
-    "make_batch",
-    "part_of",
-    "part_paths",
-    "probe_step",
-    "run_loss",
-    "weights_beside",
-]
-
 _ATEN = torch.ops.aten
 
 

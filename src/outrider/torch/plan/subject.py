@@ -19,8 +19,6 @@ from outrider.torch.training.build import Trained, blank_model, check_model, run
 from outrider.torch.training.objectives import Objective
 from outrider.torch.training.run import segment_length, training_objective
 
-__all__ = ["PlanOptions", "Subject", "find_subject"]
-
 
 @dataclass(frozen=True)
 class PlanOptions:

@@ -9,8 +9,6 @@ from transformers import TrainingArguments
 
 from outrider.run_config import TrainConfig
 
-__all__ = ["training_arguments"]
-
 _SCHEDULES = {
     "inverse_sqrt": "inverse_sqrt",
     "linear": "linear",

@@ -24,8 +24,6 @@ from outrider.data.prepared import Prepared
 from outrider.data.shards import BlockReader, Ragged
 from outrider.torch.nn.loss import IGNORED
 
-__all__ = ["BatchStream", "Deal", "PlannedBatch", "count_tokens", "valid_batches"]
-
 WINDOW_TOKENS = 16_000_000
 ROTATION = 3  # key of the random numbers that rotate the text of a language model
 

@@ -46,25 +46,6 @@ from outrider.torch.training.start import (
     started_config,
 )
 
-__all__ = [
-    "SideDecoder",
-    "Trained",
-    "blank_model",
-    "build_model",
-    "build_model_config",
-    "check_encoder_data",
-    "check_encoder_settings",
-    "check_model",
-    "context_length",
-    "describe_encoder",
-    "encoder_folder",
-    "load_teacher",
-    "reads_source_end",
-    "run_task",
-    "target_folder",
-    "writes_right_to_left",
-]
-
 _DEFAULTS = {"freeze": True, "layer": -1}
 
 

@@ -10,8 +10,6 @@ from outrider.files import write_text
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import show_score
 
-__all__ = ["UNSCORED", "add_side_decoder_section", "write_card"]
-
 UNSCORED = "Not evaluated on a test set."
 
 _TASKS = {

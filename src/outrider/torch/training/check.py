@@ -20,8 +20,6 @@ from outrider.torch.training.build import check_model, run_task
 from outrider.torch.training.folder import RunFolder
 from outrider.torch.training.start import config_key, started_config
 
-__all__ = ["check_run", "check_settings"]
-
 
 def check_run(config: RunConfig, *, processes: int | None = None) -> None:
     """Refuse a run that cannot finish, without reading a corpus.

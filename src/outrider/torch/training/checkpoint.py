@@ -27,8 +27,6 @@ from outrider.errors import ModelError
 from outrider.files import explained, file_sha256, publish, read_json, write_json
 from outrider.run_config import TrainConfig
 
-__all__ = ["KEPT", "SHARES", "Checkpoint", "Checkpoints", "Commits", "Progress", "select"]
-
 _NAME = "step-{:08d}"
 _HIDDEN = ".unfinished-"
 _PROGRESS = "progress.json"

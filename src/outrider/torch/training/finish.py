@@ -46,8 +46,6 @@ from outrider.torch.training.log import read_log
 from outrider.torch.training.lora import merge_adapters
 from outrider.torch.training.start import start_folder
 
-__all__ = ["average_weights", "finish_run", "write_side_decoder"]
-
 
 def average_weights(folders: Sequence[Path]) -> dict[str, Tensor]:
     """Average the `model.safetensors` of the folders in float64."""

@@ -30,8 +30,6 @@ from outrider.torch.training.checkpoint import Checkpoint, Checkpoints
 from outrider.torch.training.log import Log
 from outrider.torch.training.start import start_folder
 
-__all__ = ["RunFolder"]
-
 _STATE = {"config", "processes", "data"}
 """Keys that `state.json` needs for a resume."""
 

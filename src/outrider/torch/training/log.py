@@ -7,8 +7,6 @@ from typing import Any
 from outrider.errors import DataError
 from outrider.files import explained, open_regular, write_text
 
-__all__ = ["Log", "read_log"]
-
 
 class Log:
     """Appends records to `log.jsonl`."""

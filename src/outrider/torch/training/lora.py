@@ -18,8 +18,6 @@ from outrider.errors import ConfigError, MissingExtraError
 from outrider.run_config import LoraConfig
 from outrider.torch.nn.linear import Linear
 
-__all__ = ["add_adapters", "merge_adapters"]
-
 NAME = "default"
 
 

@@ -45,18 +45,6 @@ from outrider.torch.nn.family.skip import SkippingStack
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.stack import Stack
 
-__all__ = [
-    "gathered",
-    "gathered_parts",
-    "keep_memory",
-    "load_optimizer",
-    "recompute_layers",
-    "return_memory",
-    "save_optimizer",
-    "shard",
-    "whole_weights",
-]
-
 _KEY = "optimizer"
 
 

@@ -21,8 +21,6 @@ from outrider.torch.training.check import check_run
 from outrider.torch.training.folder import RunFolder
 from outrider.torch.training.run import train_run
 
-__all__ = ["train_on_ray"]
-
 RESTARTS = 3
 """How often all processes are restarted after one has died."""
 

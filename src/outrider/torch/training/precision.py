@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from outrider.torch.training.objectives import Objective
 from outrider.torch.training.objectives.auxiliary import ScheduledObjective
 
-__all__ = ["PrecisionChoice", "autocast", "choose_precision"]
-
 ROUNDS = 3
 """Timed passes of each precision, after one to warm up; the fastest counts."""
 CLEAR = 1.5

@@ -19,8 +19,6 @@ from transformers import TrainerCallback, TrainerState
 from outrider.errors import MissingExtraError
 from outrider.torch.training.log import Log
 
-__all__ = ["Cadence", "LogFile", "ProgressBar", "TensorBoard"]
-
 
 class ProgressBar(TrainerCallback):
     """Shows step, epoch, loss, speed and time left: a bar on a terminal, else lines."""

@@ -56,8 +56,6 @@ from outrider.torch.training.segments import SegmentStream
 from outrider.torch.training.trainer import Trainer
 from outrider.torch.training.validation import Validation, valid_texts
 
-__all__ = ["segment_length", "train_run", "training_objective"]
-
 
 def train_run(config: RunConfig, *, restart: bool = False, console: Console | None = None) -> Path:
     """Train a run to its end and return its model folder.

@@ -27,8 +27,6 @@ from outrider.errors import DataError
 from outrider.torch.nn.loss import IGNORED
 from outrider.torch.training.batches import ROTATION, PlannedBatch, Tensors
 
-__all__ = ["SegmentStream"]
-
 IntArray = NDArray[np.int64]
 
 

@@ -23,18 +23,6 @@ from outrider.torch.models.reshape import add_tokens, keep_layers, rebuild
 from outrider.torch.nn.stack import Stack
 from outrider.torch.training.lora import add_adapters
 
-__all__ = [
-    "NEVER",
-    "blank_started",
-    "build_started",
-    "check_start",
-    "config_key",
-    "freeze",
-    "model_keys",
-    "start_folder",
-    "started_config",
-]
-
 
 @contextmanager
 def config_key(key: str) -> Iterator[None]:

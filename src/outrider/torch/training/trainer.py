@@ -46,8 +46,6 @@ from outrider.torch.training.objectives.auxiliary import ScheduledObjective
 from outrider.torch.training.precision import autocast
 from outrider.torch.training.progress import Cadence
 
-__all__ = ["Trainer", "Validate"]
-
 Validate = Callable[[nn.Module], dict[str, float]]
 """Measures a model on the validation set; the result must contain the stop metric."""
 

@@ -30,13 +30,12 @@ from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Drafter, MaskedLm, Seq2Seq
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.models.drafter import TrainingSlots
+from outrider.torch.nn.loss import IGNORED
 from outrider.torch.training.batches import valid_batches
 from outrider.torch.training.objectives import Objective
-from outrider.torch.training.objectives.base import IGNORED, Inputs
+from outrider.torch.training.objectives.base import Inputs
 from outrider.torch.training.objectives.drafter import run_target, tokens_at
 from outrider.torch.training.segments import SegmentStream
-
-__all__ = ["Validation", "count_rounds", "valid_texts"]
 
 
 @torch.inference_mode()

@@ -17,8 +17,6 @@ from outrider.torch.models.folder import build_model
 from outrider.torch.nn.cache import SLACK
 from outrider.torch.transformers.options import Prompt, Row, processors_of
 
-__all__ = ["TandemLoop", "build_view", "check_same_logits"]
-
 NEAR = 32 * torch.finfo(torch.float32).eps
 """Two tokens are nearly tied if their scores differ by less than this share of the larger one,"""
 USUAL = 10.0

@@ -17,8 +17,6 @@ from transformers.generation import (
 
 from outrider.errors import InputError, UnsupportedError
 
-__all__ = ["Prompt", "Row", "check_dropped", "check_model", "check_options", "processors_of"]
-
 PROCESSORS = (
     *("MinLengthLogitsProcessor", "MinNewTokensLengthLogitsProcessor"),
     *("RepetitionPenaltyLogitsProcessor", "NoRepeatNGramLogitsProcessor"),

@@ -6,8 +6,6 @@ from typing import Any
 
 from outrider.show.palette import INK, QUIET, SERIES, load_pyplot, save_figure, style_axes
 
-__all__ = ["draw_scaling"]
-
 MEASURES = (
     ("training_seconds", "seconds, forward and backward", 1.0),
     ("training_peak_bytes", "peak memory, MiB, forward and backward", 2.0**20),

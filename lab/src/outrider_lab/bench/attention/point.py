@@ -16,8 +16,6 @@ from outrider.runtime.memory import peak_bytes, reset_peak, resident_bytes
 from outrider.torch.inspect.attention_trace import runs_dense
 from outrider.torch.nn.attention import AttentionBase, HeadShape, build_attention
 
-__all__ = ["PEER", "PointSetting", "measure_memory", "measure_point"]
-
 PEER = "causal"
 """Dense causal attention by PyTorch's own kernel."""
 WARM = 256

@@ -23,16 +23,6 @@ from outrider.torch.nn.cache import CacheSpec
 from outrider_lab.bench.attention.point import PEER, PointSetting, measure_point
 from outrider_lab.bench.process import JobEndedError, JobError, run_alone
 
-__all__ = [
-    "Sweep",
-    "check_kinds",
-    "fit_slope",
-    "keep_others",
-    "measure_scaling",
-    "scaling_options",
-    "summarise",
-]
-
 QUOTED, CACHED = 1 << 14, 1 << 16
 """Lengths for the reported speed and memory, and for the KV cache."""
 

@@ -20,8 +20,6 @@ from outrider.show.palette import (
 )
 from outrider_lab.bench.compare.summary import time_key, title
 
-__all__ = ["draw_comparison"]
-
 WIDTH = 9.0
 """Inches."""
 COLUMNS = 4

@@ -32,8 +32,6 @@ from outrider_lab.bench.compare.trial import Trial, check_schedule, finished_res
 from outrider_lab.bench.process import JobError, run_alone
 from outrider_lab.tasks import SequenceTask, TaskBase, build_task
 
-__all__ = ["Budget", "Comparison", "compare"]
-
 EVALUATIONS, LOGS = 10, 50
 """Points of a loss curve, and records of a log, if the number of updates is known."""
 EVERY = 50

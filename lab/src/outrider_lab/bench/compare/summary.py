@@ -8,8 +8,6 @@ from collections.abc import Mapping, Sequence
 from statistics import fmean
 from typing import Any
 
-__all__ = ["LEARNED", "failures", "summarise", "table", "time_key", "title"]
-
 LEARNED = 0.9
 """Accuracy from which a task counts as learned."""
 

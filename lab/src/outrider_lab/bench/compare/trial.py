@@ -28,8 +28,6 @@ from outrider.torch.training.run import train_run
 from outrider_lab.task_score import score_task
 from outrider_lab.tasks import build_task
 
-__all__ = ["Trial", "check_schedule", "finished_result", "run_trial"]
-
 NEED_LAST_STEP = ("linear", "cosine")
 """Schedules that depend on the number of the last update."""
 

@@ -19,17 +19,6 @@ if TYPE_CHECKING:
     from outrider.runtime import Translator
     from outrider.text.tokenizer import Tokenizer
 
-__all__ = [
-    "CTranslate2Engine",
-    "Engine",
-    "EnginePlan",
-    "OutriderEngine",
-    "TimeSplit",
-    "TransformersEngine",
-    "Translated",
-    "build_engine",
-]
-
 Library = Literal["torch", "native", "ctranslate2", "transformers"]
 
 MODES = ("ar", "tandem", "parallel")

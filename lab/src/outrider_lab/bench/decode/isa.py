@@ -4,8 +4,6 @@ from collections.abc import Mapping
 
 from outrider.errors import ConfigError
 
-__all__ = ["check_isa", "environment"]
-
 _PEERS = {
     "avx2": ("AVX2", "AVX2", "AVX2"),
     "avxvnni": ("AVX2", "AVX2_VNNI", "AVX2_E1"),

@@ -16,8 +16,6 @@ from outrider.show.palette import (
     style_axes,
 )
 
-__all__ = ["draw_decode_speed"]
-
 _COLOURS = {
     "outrider-native": TEAL,
     "outrider-torch": INDIGO,

@@ -10,16 +10,6 @@ from typing import NamedTuple
 from outrider.errors import ModelError, OutriderError
 from outrider_lab.bench.decode.engines import MODES, EnginePlan
 
-__all__ = [
-    "ENGINES",
-    "ORDERS",
-    "Missing",
-    "Setting",
-    "export_for_transformers",
-    "plan_engines",
-    "settings",
-]
-
 ENGINES = (
     "outrider-torch",
     "outrider-native-int8",

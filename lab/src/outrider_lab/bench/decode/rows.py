@@ -12,8 +12,6 @@ from typing import Any
 from outrider.evaluation.metrics import score_translations
 from outrider_lab.bench.decode.speed import Measured, Speeds
 
-__all__ = ["decode_rows"]
-
 PEER, GENERATE, REFERENCE = "ctranslate2-int8", "transformers", "outrider-torch"
 _STEPS = {"tandem": "verify"}
 """Names of `extend` by mode; otherwise a step."""

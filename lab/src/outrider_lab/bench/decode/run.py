@@ -15,8 +15,6 @@ from outrider_lab.bench.decode.rows import decode_rows
 from outrider_lab.bench.decode.sentences import SENTENCES
 from outrider_lab.bench.decode.speed import UNLIMITED, Limits, measure_speeds
 
-__all__ = ["Sentences", "bench_model", "choose_sentences"]
-
 LONGEST = 128
 """Maximum tokens of a line; few models are trained on longer ones."""
 

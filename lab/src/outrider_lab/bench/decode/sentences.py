@@ -1,7 +1,5 @@
 """The default sentences of `bench decode`: everyday English, written for this purpose."""
 
-__all__ = ["SENTENCES"]
-
 SENTENCES = (
     "Two young men are playing football on the beach.",
     "A woman in a red coat is waiting for the bus.",

@@ -24,8 +24,6 @@ from outrider_lab.bench.decode.worker import (
 )
 from outrider_lab.bench.process import JobError
 
-__all__ = ["UNLIMITED", "Limits", "Measured", "Speeds", "measure_speeds"]
-
 Answered = TypeVar("Answered")
 _TURN = 128
 """Sentences per turn of an engine."""

@@ -3,17 +3,6 @@
 from collections.abc import Iterable, Iterator, Sequence
 from typing import Any
 
-__all__ = [
-    "COLUMNS",
-    "NARROW",
-    "decode_markdown",
-    "groups",
-    "heading",
-    "shown_columns",
-    "shown_row",
-    "split_table",
-]
-
 COLUMNS = {
     "engine": "engine",
     "mode": "mode",

@@ -20,8 +20,6 @@ from outrider.runtime.memory import peak_bytes, reset_peak
 from outrider_lab.bench.decode.engines import Engine, EnginePlan, TimeSplit, build_engine
 from outrider_lab.bench.process import Failure, Job
 
-__all__ = ["Answer", "Ready", "Turn", "Worker", "start_workers"]
-
 _PRELOAD = (__name__, "outrider.runtime", "transformers.models.marian.modeling_marian")
 """Modules that take seconds to import."""
 _SETTLE = 0.5

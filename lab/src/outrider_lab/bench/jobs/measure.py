@@ -27,8 +27,6 @@ from outrider.jobs.workers import Run, on_ray
 from outrider.runtime.provenance import machine, versions
 from outrider_lab.bench.process import Job
 
-__all__ = ["measure_jobs", "processes"]
-
 
 def measure_jobs(
     model: str | Path,

@@ -19,8 +19,6 @@ from outrider.runtime.exactness import DRAFT_TOKENS
 from outrider.runtime.options import decode_settings
 from outrider_lab.bench.modes.repetition import length_ratio, repetition_rate
 
-__all__ = ["DecodeMode", "decode_modes", "measure_modes"]
-
 GAMMAS = (0.0, 0.25, 0.5, 0.75, 1.0)
 _WINDOW = 512
 """Lines translated between two progress reports."""

@@ -16,8 +16,6 @@ from outrider.show.palette import (
     style_axes,
 )
 
-__all__ = ["draw_modes"]
-
 _COLOURS = {"ar": INK, "tandem": TEAL, "ctc": ORANGE, "drafter": INDIGO}
 _NAMES = {
     "ar": "token by token",

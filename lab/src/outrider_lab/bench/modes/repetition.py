@@ -9,8 +9,6 @@ from itertools import pairwise
 
 from outrider.errors import InputError
 
-__all__ = ["length_ratio", "repetition_rate"]
-
 
 def repetition_rate(texts: Sequence[str]) -> float:
     """Return the share of words equal to the word before them; 0 without words."""

@@ -15,8 +15,6 @@ from urllib.parse import urlsplit
 
 from outrider.errors import ResourceError
 
-__all__ = ["Load", "ask_all", "first_tokens"]
-
 TIMEOUT = 300.0
 """Seconds per answer."""
 

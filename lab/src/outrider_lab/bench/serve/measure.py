@@ -21,8 +21,6 @@ from outrider.serving.registry import Spec, read_spec
 from outrider_lab.bench.serve.clients import Load, ask_all, first_tokens
 from outrider_lab.bench.serve.server import Server, serve_line, serving
 
-__all__ = ["CLIENTS", "measure_serve"]
-
 CLIENTS = (1, 16, 64, 256)
 MATCHED = 64
 """Clients, and batch size of the library, at which servers are compared."""

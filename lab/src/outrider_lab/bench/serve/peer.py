@@ -13,8 +13,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
-__all__ = ["main"]
-
 BATCH, WAIT = 64, 0.002
 
 

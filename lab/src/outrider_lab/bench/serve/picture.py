@@ -5,8 +5,6 @@ from typing import Any
 
 from outrider.show.palette import INK, QUIET, SERIES, load_pyplot, save_figure, style_axes
 
-__all__ = ["draw_serve"]
-
 
 def draw_serve(result: dict[str, Any], path: Path) -> None:
     """Draw throughput and latency over the number of clients."""

@@ -10,8 +10,6 @@ from pathlib import Path
 
 from outrider.errors import ResourceError
 
-__all__ = ["Server", "serve_line", "serving"]
-
 START = 120.0
 """Maximum seconds to start."""
 STOP = 90.0

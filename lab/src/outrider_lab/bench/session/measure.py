@@ -17,8 +17,6 @@ from outrider.runtime import Translator
 from outrider.runtime.options import call_settings
 from outrider.runtime.provenance import machine, versions
 
-__all__ = ["Stay", "measure_session", "watch_batches", "watch_session"]
-
 
 class Stay(NamedTuple):
     """A text, its row, and its first and last round."""

@@ -7,8 +7,6 @@ from typing import Any
 from outrider.show.palette import EMPTY, INK, QUIET, SERIES, load_pyplot, save_figure
 from outrider_lab.bench.session.measure import Stay
 
-__all__ = ["draw_session"]
-
 
 def draw_session(batches: Sequence[Stay], session: Sequence[Stay], path: Path) -> None:
     """Draw which text occupied which row in which round, for both ways."""

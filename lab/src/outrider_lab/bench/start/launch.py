@@ -10,8 +10,6 @@ import subprocess
 import sys
 import time
 
-__all__ = ["main"]
-
 
 def main() -> None:
     """Run the commands of the first argument."""

@@ -22,8 +22,6 @@ from outrider.files.cache import VARIABLE
 from outrider.files.hub import model_folder
 from outrider.runtime.provenance import machine, versions
 
-__all__ = ["TEXT", "measure_start"]
-
 TEXT = "Where is the station?"
 _LEFT_OUT = ("PYTHONDONTWRITEBYTECODE", "OUTRIDER_BACKEND", "OUTRIDER_ISA")
 """Environment variables that would change the measurement."""

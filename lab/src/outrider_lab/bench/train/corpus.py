@@ -9,8 +9,6 @@ from outrider.data.manifest import Manifest, Split
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.shards import ShardWriter, ragged_column
 
-__all__ = ["synthetic_corpus"]
-
 _SPECIAL = 4  # pad, eos, unk, bos
 
 

@@ -21,8 +21,6 @@ from outrider_lab.bench.train.gate import Gate, GateCallback
 from outrider_lab.bench.train.peer import choose_peer_precision, train_defaults, train_tuned
 from outrider_lab.bench.train.setting import SpeedSetting
 
-__all__ = ["ENGINES", "choose_precisions", "run_engine"]
-
 
 def run_engine(pipe: Connection, name: str, setting: SpeedSetting) -> None:
     """Entry point of an engine's process."""

@@ -7,8 +7,6 @@ from typing import Any
 
 from transformers import TrainerCallback
 
-__all__ = ["Gate", "GateCallback"]
-
 
 class Gate:
     """Runs a number of updates on request, and reports their time."""

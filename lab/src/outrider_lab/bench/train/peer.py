@@ -25,8 +25,6 @@ from outrider.torch.training.precision import choose_precision
 from outrider_lab.bench.train.gate import Gate, GateCallback
 from outrider_lab.bench.train.setting import FOREVER, SpeedSetting
 
-__all__ = ["choose_peer_precision", "train_defaults", "train_tuned"]
-
 
 def train_defaults(setting: SpeedSetting, prepared: Prepared, gate: Gate) -> None:
     """Train with the Trainer's defaults."""

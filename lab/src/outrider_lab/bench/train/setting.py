@@ -7,8 +7,6 @@ from outrider.data.prepared import Prepared
 from outrider.run_config import TrainConfig
 from outrider.torch.training.batches import BatchStream
 
-__all__ = ["FOREVER", "SpeedSetting"]
-
 FOREVER = 1_000_000
 """Updates of a run that is stopped from outside."""
 

@@ -21,8 +21,6 @@ from outrider_lab.bench.train.corpus import synthetic_corpus
 from outrider_lab.bench.train.engines import ENGINES, choose_precisions, run_engine
 from outrider_lab.bench.train.setting import SpeedSetting
 
-__all__ = ["Turn", "measure_training", "summarise"]
-
 _PEERS = ("transformers", "transformers-tuned")
 
 

@@ -20,18 +20,6 @@ from outrider.jobs.distill import distill
 from outrider.runtime import Translator, load
 from outrider.text.sentences import split
 
-__all__ = [
-    "HELD_OUT",
-    "Plan",
-    "distill_sentences",
-    "load_or_make_plan",
-    "probe",
-    "read_plan",
-    "read_sentences",
-    "sample",
-    "write_sample",
-]
-
 LONGEST_LINE = 1 << 16
 """Bytes; longer lines are skipped."""
 SHORTEST, LONGEST = 2, 400

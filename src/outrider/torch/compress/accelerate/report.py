@@ -19,8 +19,6 @@ from outrider.torch.compress.accelerate.plan import Plan
 from outrider.torch.training.log import read_log
 from outrider.torch.training.validation import valid_texts
 
-__all__ = ["gain", "measure", "write_report"]
-
 TITLE = "## How much faster"
 
 

@@ -25,8 +25,6 @@ from outrider.torch.compress.accelerate.report import gain, measure, write_repor
 from outrider.torch.compress.accelerate.train import load_or_make_run
 from outrider.torch.training.run import train_run
 
-__all__ = ["accelerate"]
-
 MAX_TOKENS = 128
 
 

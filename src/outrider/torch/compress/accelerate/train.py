@@ -22,8 +22,6 @@ from outrider.torch.training.build import (
 from outrider.torch.training.objectives import DrafterObjective
 from outrider.torch.training.precision import choose_precision
 
-__all__ = ["load_or_make_run"]
-
 FILE = "run.json"
 COVERED = 0.98
 """Share of the translated text that the shortlist must cover; other tokens cannot be drafted."""

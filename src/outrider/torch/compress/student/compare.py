@@ -19,8 +19,6 @@ from outrider.runtime.backend import choose_backend
 from outrider.runtime.provenance import origin
 from outrider.torch.training.card import UNSCORED
 
-__all__ = ["Test", "compare", "measure_speed", "megabytes"]
-
 RESULT = "student.json"
 TITLE = "## Beside its teacher"
 BATCHES, SENTENCES = (1, 32), 64

@@ -11,8 +11,6 @@ from outrider.evaluation.metrics import check_tokenizer
 from outrider.run_config import Numbers, TrainConfig
 from outrider.torch.compress.student.endpoint import EndpointConfig
 
-__all__ = ["CleanTranslations", "ShapeConfig", "StudentConfig", "TestConfig", "TranslateConfig"]
-
 
 def _as_mapping(value: Any) -> Any:
     """Convert a file name, or a list of them, to a mapping without limits."""

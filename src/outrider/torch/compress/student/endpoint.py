@@ -23,8 +23,6 @@ from outrider.data.progress import show_stages
 from outrider.errors import ConfigError, ResourceError
 from outrider.files import write_text
 
-__all__ = ["EndpointConfig", "translate_remotely"]
-
 BLOCK = 256
 """Answers per file."""
 TRIES, MAX_WAIT = 6, 60.0

@@ -26,24 +26,13 @@ from torch import Tensor, nn
 
 from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError
-from outrider.formats.quantised import GROUP, check_width, int4_groups
+from outrider.formats.quantised import check_width, int4_groups
+from outrider.formats.safetensors import GROUP
 from outrider.torch.models import Seq2Seq
 from outrider.torch.models.reshape import rebuild
 from outrider.torch.nn.layer.feedforward import FeedForward
 from outrider.torch.nn.loss import IGNORED
 from outrider.torch.training.batches import BatchStream
-
-__all__ = [
-    "damped",
-    "draw",
-    "input_moments",
-    "kept_units",
-    "narrow",
-    "relative_error",
-    "round_columns",
-    "round_feedforwards",
-    "with_bias",
-]
 
 TOKENS, BATCH = 48_000, 2048
 """Target tokens from which H is computed, and those per batch."""

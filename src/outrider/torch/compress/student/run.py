@@ -25,8 +25,6 @@ from outrider.torch.compress.student.translations import Translations, corpus_ro
 from outrider.torch.export import export_copy
 from outrider.torch.training.run import train_run
 
-__all__ = ["train_student", "write_small"]
-
 
 def write_small(
     model: Path, out: Path, int4: Collection[str], pairs: Path, console: Console

@@ -40,8 +40,6 @@ from outrider.torch.training.batches import count_tokens, valid_batches
 from outrider.torch.training.objectives.base import Inputs
 from outrider.torch.training.objectives.translation import TranslationObjective
 
-__all__ = ["choose_layers", "shrink"]
-
 BATCHES, TOKENS = 4, 1024
 """Batches of validation pairs, and tokens per batch, on which removals are measured."""
 

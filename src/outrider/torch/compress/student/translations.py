@@ -25,8 +25,6 @@ from outrider.torch.compress.accelerate.plan import (
 from outrider.torch.compress.student.config import StudentConfig
 from outrider.torch.compress.student.endpoint import EndpointConfig, translate_remotely
 
-__all__ = ["Translations", "corpus_root", "translate"]
-
 PLAN = "plan.json"
 PROBED = 48
 """Sentences translated to measure the speed."""

@@ -25,19 +25,6 @@ from outrider.torch.nn.layer.recurrent import SlotLstm
 from outrider.torch.nn.linear import Linear, pack, packable
 from outrider.torch.nn.position import Positions, Rotary
 
-__all__ = [
-    "DrafterBase",
-    "ParallelDecoder",
-    "Tables",
-    "TrainingSlots",
-    "block_sizes",
-    "build_layer",
-    "keys_and_values",
-    "lstm_of",
-    "run_block",
-    "training_mask",
-]
-
 
 class TrainingSlots(NamedTuple):
     """Training slots of a batch: N adjacent slots per row, in blocks."""

@@ -16,8 +16,6 @@ from torch import Tensor
 
 from outrider.inverse_cdf import invert, masses
 
-__all__ = ["Candidates", "Choice", "Chosen", "Steps", "choose_all", "choose_in_order"]
-
 FEW_ROWS = 32
 """Rows up to which numpy is faster: 2.7 times for one row, 1.6 times for this number."""
 

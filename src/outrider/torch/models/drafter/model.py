@@ -57,8 +57,6 @@ from outrider.torch.nn.linear import product
 from outrider.torch.nn.loss import IGNORED
 from outrider.torch.nn.position import Positions
 
-__all__ = ["BlockDraft", "Drafter"]
-
 
 class BlockDraft(NamedTuple):
     """See `decoding.protocol.Draft`."""

@@ -31,8 +31,6 @@ from outrider.torch.nn.kernel.soft_window import (
     run_groups,
 )
 
-__all__ = ["Attention", "Config", "SpanCache"]
-
 DENSE_UP_TO = 256
 """Longest sequence that takes the dense path."""
 GRAIN = 32

@@ -24,8 +24,6 @@ from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.kernel.scored import Scored
 from outrider.torch.nn.score import build_score, score_names
 
-__all__ = ["AttentionBase", "AttentionConfig", "Cost", "HeadShape"]
-
 GATES = ("none", "glu")
 CACHED_UP_TO = 1 << 11
 """Longest sequence whose dense mask is cached: 4 MB."""

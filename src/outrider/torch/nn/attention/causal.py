@@ -13,8 +13,6 @@ from torch import Tensor
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost
 from outrider.torch.nn.kernel.dense import attend
 
-__all__ = ["Attention", "Config"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(AttentionConfig):

@@ -20,8 +20,6 @@ from outrider.torch.nn.attention.head_parts import HeadParts
 from outrider.torch.nn.attention.tiled import TiledAttention
 from outrider.torch.nn.cache import Cache, CacheSpec, Step
 
-__all__ = ["FactorConfig", "FactoredAttention"]
-
 USES = ("merge", "interleave", "per_head")
 
 

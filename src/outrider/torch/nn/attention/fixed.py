@@ -21,8 +21,6 @@ from outrider.torch.nn.cache import SLACK, Cache, CacheSpec, LayerCache, SlotPla
 from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.kernel.tiles import StridedRange, Tile, block_tiles
 
-__all__ = ["Attention", "Config", "SummaryCache"]
-
 GROUP = 1024
 """Queries per tile over all earlier summaries."""
 

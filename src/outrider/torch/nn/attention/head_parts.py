@@ -15,8 +15,6 @@ from torch import Tensor, nn
 from outrider.torch.nn.attention.base import AttentionBase, Cost
 from outrider.torch.nn.cache import Cache, CacheSpec, Step
 
-__all__ = ["HeadParts", "PartsCache"]
-
 
 class PartsCache:
     """The caches of the parts of one layer."""

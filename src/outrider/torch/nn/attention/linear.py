@@ -23,8 +23,6 @@ from outrider.errors import ConfigError
 from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cost
 from outrider.torch.nn.cache import NO_POSITION, SLACK, Cache, CacheSpec, Step, join_rows
 
-__all__ = ["Attention", "Config", "SumCache"]
-
 CHUNK = 64
 """Tokens of a chunk; their pairwise products cost about as much as those with the sum."""
 

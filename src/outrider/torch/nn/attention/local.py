@@ -19,8 +19,6 @@ from outrider.torch.nn.attention.tiled import TiledAttention
 from outrider.torch.nn.cache import SLACK
 from outrider.torch.nn.kernel.tiles import Tile, block_tiles
 
-__all__ = ["Attention", "Config"]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Config(AttentionConfig):

@@ -29,8 +29,6 @@ from outrider.torch.nn.cache import SLACK
 from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.kernel.replay import Moment, Setting
 
-__all__ = ["Attention", "Config"]
-
 DENSE_UP_TO = 3
 """Dense attention is used up to this many times the pairs of the blocks."""
 BAND_TOKENS = 1024

@@ -35,8 +35,6 @@ from outrider.torch.nn.kernel.hashing import (
     hash_buckets,
 )
 
-__all__ = ["Attention", "Config"]
-
 FORMS = ("auto", "causal", "chunked")
 LIMITS = {"rounds": (1, 64), "buckets": (2, 1 << 12), "chunk": (2, 1 << 16)}
 DENSE_UP_TO = 1

@@ -18,8 +18,6 @@ from outrider.torch.nn.attention.base import AttentionBase, AttentionConfig, Cos
 from outrider.torch.nn.attention.head_parts import HeadParts
 from outrider.torch.nn.cache import Cache, CacheSpec, Step
 
-__all__ = ["Attention", "Config"]
-
 PART = "attention.parts[{}]"
 
 

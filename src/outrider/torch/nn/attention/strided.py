@@ -22,8 +22,6 @@ from outrider.torch.nn.cache import SLACK, Cache, LayerCache, SlotPlan, Step
 from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.kernel.tiles import StridedRange, Tile, block_tiles
 
-__all__ = ["Attention", "Config"]
-
 PICK_FROM = 4
 """A step gathers the keys it sees if the cache holds this many times as many; else it masks."""
 

@@ -17,8 +17,6 @@ from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.kernel.merge import attend_tiles
 from outrider.torch.nn.kernel.tiles import Tile
 
-__all__ = ["TiledAttention", "block_of"]
-
 DENSE_UP_TO = 480
 """Longest sequence that never uses tiles."""
 SHARE, SHARE_UP_TO = 0.5, 2048

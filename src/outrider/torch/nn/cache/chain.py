@@ -14,8 +14,6 @@ from torch import Tensor
 
 from outrider.torch.nn.cache import NO_POSITION, CacheSpec, LayerCache, SlotPlan, join_rows
 
-__all__ = ["ChainCache"]
-
 
 class ChainCache:
     """Keys and values of all tokens, and the chains of their buckets."""

@@ -13,8 +13,6 @@ from torch import Tensor
 
 from outrider.torch.nn.cache import SLACK, Cache, Step, join_rows
 
-__all__ = ["Ring", "RingedCache"]
-
 
 class Ring:
     """Vector p of a row is in slot p mod C of [B, C, D]."""

@@ -24,8 +24,6 @@ from outrider.torch.nn.cache import join_rows
 from outrider.torch.nn.linear import Linear
 from outrider.torch.nn.position import Positions, SineTable
 
-__all__ = ["REACH", "THRESHOLD", "WIDTH", "StepAllocation", "StepTable"]
-
 WIDTH = 2.0
 """Standard deviation of a position's mass, in steps."""
 REACH = 6

@@ -46,19 +46,6 @@ from outrider.torch.nn.position.coordinate import CoordinatePosition
 from outrider.torch.nn.stack.depth import SharedStack
 from outrider.torch.nn.stack.pack import Pack
 
-__all__ = [
-    "Halting",
-    "HaltingConfig",
-    "HaltingStack",
-    "Pondered",
-    "PonderingBothWays",
-    "PonderingConfig",
-    "PonderingGru",
-    "Ponders",
-    "StepWeight",
-    "weigh_step",
-]
-
 
 class HaltingConfig(Config):
     """Keys of `halting`."""

@@ -16,8 +16,6 @@ from torch.nn import functional as F
 
 from outrider.torch.nn.linear import Linear
 
-__all__ = ["PairAttention"]
-
 
 class PairAttention(nn.Module):
     """Attention with a number, not a vector, per pair of positions."""

@@ -23,8 +23,6 @@ from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.layer.correlation import Correlation
 from outrider.torch.nn.layer.feedforward import FeedForward
 
-__all__ = ["SeparableConv"]
-
 
 class SeparableConv(FeedForward):
     """A feed-forward with a short convolution before each product."""

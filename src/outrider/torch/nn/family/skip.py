@@ -23,8 +23,6 @@ from outrider.torch.nn.position.coordinate import CoordinatePosition
 from outrider.torch.nn.stack import Stack
 from outrider.torch.nn.stack.pack import Pack
 
-__all__ = ["Router", "SkipConfig", "SkippingStack"]
-
 UNCOUNTED = 1 << 62
 
 

@@ -23,8 +23,6 @@ from torch.nn import functional as F
 from outrider.torch.nn.kernel.dense import repeat_heads
 from outrider.torch.nn.score import ScoreBase
 
-__all__ = ["NORMALISERS", "Scoring", "Visible", "blockwise", "dense"]
-
 NORMALISERS = ("softmax", "tanh_exp")
 BLOCK_NUMBERS = 1 << 19
 """Limit on the numbers held while scoring a block, unless it is at the minimum size `LEAST`."""

@@ -27,8 +27,6 @@ from torch.nn import functional as F
 
 from outrider.torch.nn.kernel.hashing import Layout
 
-__all__ = ["attend_in_buckets"]
-
 AT_ONCE = 1 << 18
 """Scores computed at once on a CPU, which fit its cache; at least one block."""
 AT_ONCE_ELSEWHERE = 1 << 22

@@ -14,8 +14,6 @@ from torch.nn import functional as F
 
 from outrider.torch.nn.dropout import dropout as drop
 
-__all__ = ["attend", "repeat_heads"]
-
 PLAIN_UP_TO = 256
 """Longest sequence for which training on a CPU uses the plain form."""
 

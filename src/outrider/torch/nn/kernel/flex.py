@@ -22,8 +22,6 @@ import torch
 from torch import Tensor
 from torch.nn.attention.flex_attention import BlockMask, flex_attention
 
-__all__ = ["Blocks", "Pattern", "attend", "block_mask", "find_blocks"]
-
 BLOCK = 128
 """Queries and keys of a block."""
 SHARE = 0.25

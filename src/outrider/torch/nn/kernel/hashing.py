@@ -16,8 +16,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["Layout", "causal_layout", "chunked_layout", "draw_rotations", "hash_buckets"]
-
 TOKENS = 1 << 10
 """Tokens of a row that are hashed at once."""
 

@@ -24,8 +24,6 @@ from outrider.torch.nn.dropout import dropout as drop
 from outrider.torch.nn.kernel.dense import repeat_heads
 from outrider.torch.nn.kernel.tiles import StridedRange, Tile
 
-__all__ = ["attend_tiles"]
-
 BUDGET = 1 << 18
 """Limit on the numbers in the queries or keys of one call, to bound its output."""
 

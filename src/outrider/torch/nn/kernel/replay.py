@@ -12,8 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils.checkpoint import get_device_states, set_device_states
 
-__all__ = ["Moment", "Setting"]
-
 
 class Setting(NamedTuple):
     """Autocast setting of the first run."""

@@ -15,8 +15,6 @@ from outrider.torch.nn.cache import LayerCache, Pattern, Step
 from outrider.torch.nn.kernel.blockwise import Scoring, blockwise, dense
 from outrider.torch.nn.score import ScoreBase
 
-__all__ = ["Scored", "WholePattern"]
-
 
 class WholePattern(Pattern, Protocol):
     """The visible keys of an attention's queries, by head, and bounds on them."""

@@ -19,8 +19,6 @@ from torch.nn import functional as F
 from outrider.torch.nn.dropout import dropout as drop
 from outrider.torch.nn.kernel.dense import repeat_heads
 
-__all__ = ["HeadGroup", "QueryBlock", "attend_softly", "cut_blocks", "log_fade", "run_groups"]
-
 
 def log_fade(span: Tensor, distance: Tensor, ramp: int) -> Tensor:
     """Return log m: 0 inside the window, -inf outside and for negative distances."""

@@ -13,8 +13,6 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-__all__ = ["StridedRange", "Tile", "block_tiles"]
-
 
 class StridedRange(NamedTuple):
     """Positions of queries or keys."""

@@ -16,8 +16,6 @@ from outrider.torch.nn.layer.heads import CrossAttention, SelfAttention, Source
 from outrider.torch.nn.layer.residual import Residual
 from outrider.torch.nn.position import Positions
 
-__all__ = ["Block", "Sublayer", "Sublayers"]
-
 Sublayer = Callable[[Tensor], Tensor]
 
 

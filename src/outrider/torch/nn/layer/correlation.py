@@ -13,8 +13,6 @@ from torch.nn import functional as F
 from outrider.torch.nn.cache import SLACK
 from outrider.torch.nn.cache.ring import Ring
 
-__all__ = ["Correlation"]
-
 
 class Correlation(nn.Module):
     """Filters of width W over E channels."""

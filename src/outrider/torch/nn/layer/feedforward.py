@@ -19,8 +19,6 @@ from outrider.torch.nn.cache import Cache, Step
 from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.linear import Linear
 
-__all__ = ["ACTIVATIONS", "FeedForward"]
-
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": F.relu,
     "gelu": F.gelu,

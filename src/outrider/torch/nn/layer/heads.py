@@ -32,8 +32,6 @@ from outrider.torch.nn.position.columns import Columns
 from outrider.torch.nn.position.distance import DistanceTable
 from outrider.torch.nn.score import ScoreBase, build_score
 
-__all__ = ["CrossAttention", "SelfAttention", "Source", "looks_ahead"]
-
 
 class Source(NamedTuple):
     """Keys, values and mask of one layer's cross-attention."""

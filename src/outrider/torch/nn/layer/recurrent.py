@@ -26,8 +26,6 @@ from outrider.torch.nn.cache.ring import Ring
 from outrider.torch.nn.linear import Linear
 from outrider.torch.nn.position import Positions
 
-__all__ = ["BothWays", "Gru", "SlotLstm", "StateRing"]
-
 
 class StateRing(Ring):
     """The states of every row after its newest tokens: a cache of constant size."""

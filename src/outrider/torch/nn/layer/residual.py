@@ -20,8 +20,6 @@ from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.linear import Linear
 from outrider.torch.nn.norm import NormKind
 
-__all__ = ["GATE_BIAS", "RESIDUALS", "GatedResidual", "Residual", "build_residual"]
-
 RESIDUALS = ("add", "gru", "reversible")
 GATE_BIAS = 6.5
 """Initial b: a layer then changes inputs of unit variance by less than a hundredth."""

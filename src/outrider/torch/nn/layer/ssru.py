@@ -14,8 +14,6 @@ from outrider.torch.nn.layer.recurrent import StateRing
 from outrider.torch.nn.linear import Linear
 from outrider.torch.nn.position import Positions
 
-__all__ = ["Ssru"]
-
 
 class Ssru(nn.Module):
     """An SSRU over the tokens of a sequence; same interface as `nn.layer.heads.SelfAttention`."""

@@ -17,8 +17,6 @@ from torch import Tensor
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.position.columns import Columns
 
-__all__ = ["Alibi"]
-
 BASE = 256
 
 

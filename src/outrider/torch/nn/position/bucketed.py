@@ -19,8 +19,6 @@ from torch import Tensor, nn
 
 from outrider.torch.nn.position import Positions
 
-__all__ = ["BucketedBias", "bucket"]
-
 
 def bucket(offset: Tensor, edges_N: Tensor, *, two_sided: bool) -> Tensor:
     """Return the bucket of every offset j - i."""

@@ -4,8 +4,6 @@ from torch import Tensor, nn
 
 from outrider.torch.nn.position import Positions
 
-__all__ = ["Columns"]
-
 
 class Columns(nn.Module):
     """A score bias a_i . b_j, a product of a vector per query and a vector per key.

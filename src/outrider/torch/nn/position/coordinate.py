@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from outrider.torch.nn.position import Positions, SineTable
 
-__all__ = ["CoordinatePosition"]
-
 
 class CoordinatePosition(nn.Module):
     """The sum of the encodings of position and depth."""

@@ -12,8 +12,6 @@ from torch import Tensor, nn
 
 from outrider.torch.nn.position import Positions
 
-__all__ = ["DistanceTable"]
-
 
 class DistanceTable(nn.Module):
     """The vectors of one layer."""

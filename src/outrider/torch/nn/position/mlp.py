@@ -12,8 +12,6 @@ from torch.nn import functional as F
 
 from outrider.torch.nn.linear import Linear
 
-__all__ = ["PositionMlp"]
-
 WIDER = 4
 """Hidden units per product."""
 

@@ -16,8 +16,6 @@ from torch import Tensor, nn
 from outrider.torch.nn.position import Positions, SineTable
 from outrider.torch.nn.position.columns import Columns
 
-__all__ = ["Relative"]
-
 
 class Relative(Columns):
     """The position terms of Transformer-XL, with encodings of width E."""

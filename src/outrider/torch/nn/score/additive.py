@@ -5,8 +5,6 @@ from torch import Tensor, nn
 
 from outrider.torch.nn.score.base import ScoreBase, map_heads
 
-__all__ = ["Score"]
-
 
 class Score(ScoreBase):
     """Scores a query and a key with one small network per head."""

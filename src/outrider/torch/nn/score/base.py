@@ -11,8 +11,6 @@ from typing import ClassVar
 import torch
 from torch import Tensor, nn
 
-__all__ = ["ScoreBase", "map_heads"]
-
 
 class ScoreBase(nn.Module):
     """Scores pairs of queries and keys."""

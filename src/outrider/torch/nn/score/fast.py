@@ -10,8 +10,6 @@ from torch import Tensor, nn
 
 from outrider.torch.nn.score.base import ScoreBase, map_heads
 
-__all__ = ["Score"]
-
 POSITIONS = 512
 """Default size of the table."""
 

@@ -7,8 +7,6 @@ from torch import Tensor
 
 from outrider.torch.nn.score.base import ScoreBase
 
-__all__ = ["Score"]
-
 
 class Score(ScoreBase):
     """The scaled dot product, without parameters."""

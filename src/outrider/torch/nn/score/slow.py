@@ -8,8 +8,6 @@ from torch import Tensor, nn
 
 from outrider.torch.nn.score.base import ScoreBase, map_heads
 
-__all__ = ["Score"]
-
 
 class Score(ScoreBase):
     """The norm of a small network's activations; never negative."""

@@ -14,8 +14,6 @@ from outrider.torch.nn.norm import Norm
 from outrider.torch.nn.position.coordinate import CoordinatePosition
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["SharedStack"]
-
 
 class SharedStack(Stack):
     """One layer, applied several times; `blocks` has one element."""

@@ -19,8 +19,6 @@ from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["Memory", "run_segment"]
-
 
 class Memory(NamedTuple):
     """The memory of all layers and rows."""

@@ -12,8 +12,6 @@ from torch import Tensor
 
 from outrider.torch.nn.position import Positions
 
-__all__ = ["Pack"]
-
 
 class Pack:
     """The packed tokens of every row."""

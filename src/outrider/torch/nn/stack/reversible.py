@@ -28,8 +28,6 @@ from outrider.torch.nn.layer.heads import Source
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.stack import Stack
 
-__all__ = ["ReversibleStack"]
-
 Sources = Sequence[Source | None]
 
 

@@ -1,6 +1,7 @@
 """Objectives: the targets of a batch and the loss of predicting them, one file each."""
 
-from outrider.torch.training.objectives.base import IGNORED, Inputs, Objective, StatefulObjective
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.objectives.base import Inputs, Objective, StatefulObjective
 from outrider.torch.training.objectives.ctc import CtcObjective
 from outrider.torch.training.objectives.drafter import DrafterObjective
 from outrider.torch.training.objectives.language_model import LanguageModelObjective

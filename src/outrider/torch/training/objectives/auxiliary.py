@@ -10,8 +10,6 @@ from torch import Tensor, nn
 from outrider.torch.training.objectives.base import Inputs, add_penalty
 from outrider.torch.training.objectives.language_model import LanguageModelObjective
 
-__all__ = ["IntermediateObjective", "ScheduledObjective"]
-
 
 @runtime_checkable
 class ScheduledObjective(Protocol):

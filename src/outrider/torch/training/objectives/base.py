@@ -7,9 +7,6 @@ from typing import Protocol, runtime_checkable
 from torch import Tensor, nn
 
 from outrider.torch.models.base import TokenModel
-from outrider.torch.nn.loss import IGNORED
-
-__all__ = ["IGNORED", "Inputs", "Objective", "StatefulObjective", "add_penalty"]
 
 Inputs = Mapping[str, Tensor]
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from outrider.torch.models.base import right_padding
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.nn.ctc import viterbi
-from outrider.torch.training.objectives.base import IGNORED, Inputs
-
-__all__ = ["CtcObjective", "glance"]
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.objectives.base import Inputs
 
 
 class CtcObjective:

@@ -24,10 +24,8 @@ from torch.nn import functional as F
 from outrider.torch.models import Drafter, Seq2Seq
 from outrider.torch.models.base import right_padding
 from outrider.torch.models.drafter import TrainingSlots
-from outrider.torch.nn.loss import counted_places, smoothed_cross_entropy
-from outrider.torch.training.objectives.base import IGNORED, Inputs
-
-__all__ = ["DrafterObjective", "run_target", "tokens_at"]
+from outrider.torch.nn.loss import IGNORED, counted_places, smoothed_cross_entropy
+from outrider.torch.training.objectives.base import Inputs
 
 WITHOUT_STATE = 0.2
 """Share of the rows trained without the state along the drafted tokens."""

@@ -5,9 +5,8 @@ loss = sum_{t>0} -log p(x_t | x_<t)
 
 from torch import Tensor, nn
 
-from outrider.torch.training.objectives.base import IGNORED, Inputs, add_penalty
-
-__all__ = ["LanguageModelObjective"]
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.objectives.base import Inputs, add_penalty
 
 
 class LanguageModelObjective:

@@ -3,10 +3,9 @@
 loss = sum_t -log p(x_t | x')        over the chosen positions t (`data.labels`)
 """
 
-from outrider.torch.training.objectives.base import IGNORED, Inputs
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.objectives.base import Inputs
 from outrider.torch.training.objectives.language_model import LanguageModelObjective
-
-__all__ = ["MaskedLmObjective"]
 
 
 class MaskedLmObjective(LanguageModelObjective):

@@ -15,10 +15,9 @@ from torch.nn.parallel import DistributedDataParallel
 
 from outrider.errors import ModelError
 from outrider.torch.models import LanguageModel
+from outrider.torch.nn.loss import IGNORED
 from outrider.torch.nn.stack.memory import Memory
-from outrider.torch.training.objectives.base import IGNORED, Inputs
-
-__all__ = ["SegmentObjective"]
+from outrider.torch.training.objectives.base import Inputs
 
 _FILE = "memory-{}.safetensors"
 

@@ -5,9 +5,8 @@ loss = sum_t -log p(y_t | y_<t, x)
 
 from torch import Tensor, nn
 
-from outrider.torch.training.objectives.base import IGNORED, Inputs, add_penalty
-
-__all__ = ["TranslationObjective"]
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.objectives.base import Inputs, add_penalty
 
 
 class TranslationObjective:

@@ -10,10 +10,9 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from outrider.torch.models import Seq2Seq
-from outrider.torch.training.objectives.base import IGNORED, Inputs, add_penalty
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.objectives.base import Inputs, add_penalty
 from outrider.torch.training.objectives.translation import TranslationObjective
-
-__all__ = ["WordLevelObjective"]
 
 
 class WordLevelObjective(TranslationObjective):
