@@ -102,8 +102,6 @@ def identity(parts: Parts) -> str:
             digest.update(b"none")
             continue
         digest.update(repr(part.config).encode())
-        for name, weight in part.weights.items():
-            digest.update(f"{name} {weight.kind} {weight.shape}".encode())
         # Readers of other families also compute weights from the config.
         for path in (part.folder / "config.json", *model_files(part.folder)):
             if path.is_file():
