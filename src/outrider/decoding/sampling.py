@@ -33,12 +33,13 @@ def distribution(logits: Array, sampling: Sampling) -> Array:
 def _truncate(logits: Array, sampling: Sampling) -> tuple[Array, Array | None]:
     """Return unnormalised masses of the remaining tokens, and their ids unless all in order."""
     ids = None
+    limited = sampling.top_p is not None and sampling.top_p < 1  # as in the native core
     if sampling.top_k is not None:
         logits, ids = top(logits, sampling.top_k)
-    elif sampling.top_p is not None:
+    elif limited:
         logits, ids = sort_down(logits)
     mass = masses(logits, sampling.temperature)
-    if sampling.top_p is not None:
+    if limited:
         # A token is kept if the mass before it is below top_p.
         prob = mass / mass.sum(-1)[..., None]
         mass = mass * (prob.cumsum(-1) - prob < sampling.top_p)
