@@ -449,7 +449,7 @@ def test_errors_are_one_sentence_with_the_url(
     missing = "does not exist (The specified bucket does not exist); check the name of the bucket"
     assert f"s3://nowhere/in: {missing}" in said(capfd, *line, "--shards", "s3://nowhere/in", *out)
     assert f"s3://nowhere/out: {missing}" in said(capfd, *line, *here, "--out", "s3://nowhere/out")
-    assert "in: is not there" in said(capfd, *line, "--shards", f"{bucket}/no/in", *out)
+    assert "in: does not exist" in said(capfd, *line, "--shards", f"{bucket}/no/in", *out)
     assert "pear://x: no store is known as pear://" in said(
         capfd, *line, *here, "--out", "pear://x"
     )

@@ -164,7 +164,7 @@ def test_a_shard_outside_the_folder_is_refused(folder: Path) -> None:
     index = {"weight_map": {"tokens.weight": "../elsewhere.safetensors"}}
     (folder / "model.safetensors").unlink()  # which is preferred to an index
     (folder / "model.safetensors.index.json").write_text(json.dumps(index))
-    with pytest.raises(ModelError, match="a shard lies outside the folder"):
+    with pytest.raises(ModelError, match="a shard is outside of the folder"):
         load_model(folder)
 
 

@@ -313,7 +313,7 @@ def test_the_length_counts_in_training_alone(
     for _ in range(2):
         torch.manual_seed(1)  # the same anchors
         found.append(DrafterObjective().loss(drafter, batch("seq2seq"), divisor=26.0, smoothing=0))
-        monkeypatch.setattr(module, "_log_count", lambda _: guess)  # now as if it were right
+        monkeypatch.setattr(module, "_log_length", lambda _: guess)  # now as if it were right
     wrong = guess - torch.tensor([7.0, 4.0, 2.0]).log()
     wanted = wrong.square().mean() / 2 if training else 0 * found[0]
     torch.testing.assert_close(found[0] - found[1], wanted, rtol=1e-5, atol=0)
