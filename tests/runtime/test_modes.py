@@ -111,7 +111,7 @@ def test_a_mode_without_its_part_says_how_to_get_it(plain) -> None:
         plain.translate("a", mode="tandem")
     with pytest.raises(ModelError, match=r"no CTC decoder; train one .*model.type: ctc"):
         plain.translate("a", mode="parallel", decoder="ctc")
-    with pytest.raises(ModelError, match="neither a CTC decoder nor a drafter"):
+    with pytest.raises(ModelError, match="needs a CTC decoder or a drafter"):
         plain.translate("a", mode="parallel")
     with pytest.raises(ModelError, match=r"no drafter.*mode parallel"):
         plain.translate("a", mode="parallel", decoder="drafter")
