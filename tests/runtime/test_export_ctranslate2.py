@@ -139,7 +139,10 @@ def test_the_command_writes_int8(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ({"position": "rotary"}, "position is 'rotary'; for CTranslate2 it must be 'sinusoidal'"),
         ({"num_key_value_heads": 1}, "num_key_value_heads: for CTranslate2 it must be one per"),
         ({"depth": "shared"}, "depth is 'shared'; for CTranslate2 it must be 'stacked'"),
-        ({"eos_token_id": [2, 5]}, "eos_token_id lists 2, 5; a folder of CTranslate2 holds one"),
+        (
+            {"eos_token_id": [2, 5]},
+            "eos_token_id lists 2, 5; a folder of CTranslate2 has one end token",
+        ),
     ],
 )
 def test_what_it_cannot_compute_is_refused(
