@@ -87,9 +87,9 @@ def test_a_missing_shard_is_named(tmp_path: Path) -> None:
     [
         (lambda t: t.drop_columns(["target_ids"]), "has no column target_ids"),
         (lambda t: t.slice(1), "a block has 4 rows, but the manifest lists 5"),
-        (lambda t: _with_ids(t, pa.array(["a"] * 5)), "column target_ids holds string"),
-        (lambda t: _with_ids(t, pa.array([[1.5]] * 5)), "column target_ids holds list<"),
-        (lambda t: _with_ids(t, pa.array([[1], None] + [[1]] * 3, IDS)), "or gaps"),
+        (lambda t: _with_ids(t, pa.array(["a"] * 5)), "column target_ids has type string"),
+        (lambda t: _with_ids(t, pa.array([[1.5]] * 5)), "column target_ids has type list<"),
+        (lambda t: _with_ids(t, pa.array([[1], None] + [[1]] * 3, IDS)), "or nulls"),
     ],
     ids=["no column", "fewer rows", "text", "fractions", "gaps"],
 )

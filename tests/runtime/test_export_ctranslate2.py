@@ -141,7 +141,7 @@ def test_the_command_writes_int8(tmp_path: Path, capsys: pytest.CaptureFixture[s
         ({"depth": "shared"}, "depth is 'shared'; for CTranslate2 it must be 'stacked'"),
         (
             {"eos_token_id": [2, 5]},
-            "eos_token_id lists 2, 5; a folder of CTranslate2 has one end token",
+            "eos_token_id lists 2, 5; a folder of CTranslate2 has one",
         ),
     ],
 )

@@ -259,7 +259,7 @@ def test_the_native_core_names_it() -> None:
          "transition_widths: has no effect with transition: feedforward"),
         (tiny.seq2seq, {"transition_widths": [3]}, "transition_widths: got .3., expected two"),
         (tiny.seq2seq, {"transition_widths": [3, 0]}, "transition_widths: got .* from 1 to 256"),
-        (tiny.seq2seq, {"feedforward_chunks": 2}, "feedforward_chunks: cuts texts into chunks, which a separ"),
+        (tiny.seq2seq, {"feedforward_chunks": 2}, "feedforward_chunks: cuts texts into chunks"),
         (tiny.seq2seq, {"depth": "shared", "halting": {}},
          "transition: separable_conv needs neighbours, which halting may remove; leave halting"),
         (tiny.seq2seq, {"skip": {"below": 0.1}}, "transition: .* skip may remove; leave skip out"),

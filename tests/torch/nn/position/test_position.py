@@ -115,4 +115,4 @@ def test_layers_share_one_table_and_so_do_their_copies() -> None:
     del first, second
     gc.collect()
     # It goes with the last model that needs it.
-    assert all(len(known) != 5 for known in SineTable._known)
+    assert all(len(known) != 5 for known in SineTable._tables)
