@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 
 from outrider.bench import bench, choose_lines
+from outrider.cli.main import commands
 from outrider.errors import DataError, ModelError
 from tests.helpers import drafted
 
@@ -82,6 +83,7 @@ def test_without_the_laboratory_its_word_says_how_to_get_it(
     command: Command, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("importlib.metadata.entry_points", lambda **_: ())
+    commands.cache_clear()  # another test may have built the tree
     code, _, said = command("lab", "compare")
     assert code == 2
     assert "pip install --editable lab" in said

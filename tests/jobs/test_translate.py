@@ -163,7 +163,7 @@ def test_other_settings_and_other_files_do_not_mix(
     (source / "b.txt").rename(source / "origin.json")
     with pytest.raises(DataError, match=r"in: origin\.json is a name that jobs reserve"):
         translated(model, source, tmp_path / "new")
-    with pytest.raises(DataError, match="nowhere: is no folder"):
+    with pytest.raises(DataError, match="nowhere: is not a folder"):
         translated(model, tmp_path / "nowhere", tmp_path / "new")
     with pytest.raises(ConfigError, match="workers: got 0"):
         translated(model, source, tmp_path / "new", workers=0)
