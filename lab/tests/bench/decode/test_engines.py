@@ -82,7 +82,7 @@ def test_unsupported_modes_are_reported(tmp_path: Path, monkeypatch: pytest.Monk
     modes = build_engine(plan).modes
     assert modes["ar"] is None
     assert "has no drafter" in modes["tandem"]
-    assert "neither a CTC decoder nor a drafter" in modes["parallel"]
+    assert "needs a CTC decoder or a drafter" in modes["parallel"]
     monkeypatch.setattr(native, "outrider_native", None)
     with pytest.raises(ConfigError, match="needs outrider-native, which"):
         build_engine(EnginePlan("outrider-native-int8", "native", folder, "int8"))
