@@ -118,7 +118,11 @@ def main() -> None:
             for key in MEASURED:
                 print(state, key, found[state][key], flush=True)
     if given.json is not None:
-        result = {"model": str(given.model), "pairs": given.pairs, "states": found}
+        result = {
+            "model": "/".join(given.model.resolve().parts[-2:]),
+            "pairs": given.pairs,
+            "states": found,
+        }
         write_result(given.json, result | {"machine": machine()})
 
 
