@@ -4,6 +4,7 @@ import os
 import socket
 from collections import Counter
 from collections.abc import Callable, Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,18 @@ import torch
 from hypothesis import settings
 
 from tests.helpers import forked
+
+NEEDS_LAB = [
+    "tests/cli/test_show.py",
+    "tests/runtime/test_memory.py",
+    "tests/test_results_page.py",
+    "tests/test_sources.py",
+    "tests/torch/inspect/test_pattern.py",
+    "tests/torch/nn/attention/test_add_an_attention.py",
+    "tests/torch/nn/stack/test_reversible.py",
+]
+"""Tests of the product and its pages that use the laboratory; CI runs them after installing it."""
+collect_ignore = NEEDS_LAB if find_spec("outrider_lab") is None else []
 
 torch.set_num_threads(1)
 
