@@ -1,12 +1,16 @@
 """A wrong setting, or one without effect, is refused with its name and the fix."""
 
+import inspect
 from dataclasses import asdict, fields
 
 import pytest
 
+from outrider.cli import decode_options
+from outrider.cli.translate import translate
 from outrider.config import build_config, explain
 from outrider.decoding import DecodeConfig, DecodeSettings
 from outrider.errors import ConfigError
+from outrider.serving.api.fields import Options
 
 
 @pytest.mark.parametrize(
@@ -34,12 +38,12 @@ def test_the_settings_given_decide_the_strategy(values: dict, strategy: str) -> 
         ({"mode": "parallel", "strict": True}, "^strict: True has no effect with mode 'parallel'"),
         (
             {"mode": "tandem", "strategy": "beam"},
-            "^strategy: 'beam' does not go with mode 'tandem'; "
+            "^strategy: 'beam' cannot be combined with mode 'tandem'; "
             "set strategy to 'greedy' or 'sample', or mode to 'ar'$",
         ),
         (
             {"mode": "parallel", "strategy": "sample"},
-            "^strategy: 'sample' does not go with mode 'parallel'; set strategy to 'greedy', or",
+            "^strategy: 'sample' cannot be combined with mode 'parallel'; set strategy to 'greedy'",
         ),
         (
             {"mode": "tandem", "beams": 5},
@@ -124,6 +128,22 @@ def test_loops_are_told_what_the_config_says() -> None:
     config = DecodeConfig(mode="tandem", gamma=0.5, top_p=0.9, seed=2, suppress=(3,))
     assert asdict(config.settings) == {name: getattr(config, name) for name in plain}
     assert config.settings.sampling == config.sampling
+
+
+FROM_THE_MODEL = {"suppress", "force_eos"}
+"""Read from `generation_config.json`; a command or client does not set them."""
+
+
+def test_every_option_is_in_python_yaml_the_command_line_and_http() -> None:
+    options = set(DecodeConfig.model_fields)  # of YAML
+    assert {field.name for field in fields(DecodeSettings)} == options  # of Python
+    # n_best prints a list, so only `translate` has it; scores are printed with it.
+    typed = {*inspect.signature(decode_options.settings).parameters, "n_best", "scores"}
+    assert "n_best" in inspect.signature(translate).parameters
+    assert typed == options - FROM_THE_MODEL
+    # HTTP has alternatives (`n`) and no scores.
+    posted = {*Options.model_fields, "n_best", "scores"}
+    assert posted == options - FROM_THE_MODEL
 
 
 def test_every_field_is_explained() -> None:

@@ -1,7 +1,7 @@
-"""The options that every command that decodes has in common: how to decode, and where.
+"""Options of all commands that decode: decode options, and the device and backend.
 
-They are listed once, as the parameters of `settings` and `placement`; `decodes` gives them to a
-command, which receives what the user chose as two dictionaries.
+They are the parameters of `settings` and `placement`. `decodes` adds them to a command, which
+receives the given ones as two dictionaries.
 """
 
 import inspect
@@ -25,45 +25,51 @@ def settings(
     mode: Annotated[str | None, typer.Option(help="ar, tandem or parallel.")] = None,
     strategy: Annotated[str | None, typer.Option(help="greedy, sample or beam.")] = None,
     max_new_tokens: Annotated[
-        int | None, typer.Option(help="Most tokens to write for each input.")
+        int | None, typer.Option(help="Most new tokens for each input.")
+    ] = None,
+    min_new_tokens: Annotated[
+        int | None, typer.Option(help="Fewest new tokens for each input.")
     ] = None,
     beams: Annotated[int | None, typer.Option(help="Sequences that beam search keeps.")] = None,
     length_penalty: Annotated[
-        float | None, typer.Option(help="Beam search: over 1 prefers longer output.")
+        float | None, typer.Option(help="Beam search: above 1 prefers longer output.")
     ] = None,
     temperature: Annotated[
-        float | None, typer.Option(help="Sampling: under 1 is more cautious.")
+        float | None, typer.Option(help="Sampling: below 1 is more likely output.")
     ] = None,
     top_k: Annotated[
-        int | None, typer.Option(help="Sampling: draw from the k likeliest tokens.")
+        int | None, typer.Option(help="Sampling: draw from the k most likely tokens.")
     ] = None,
     top_p: Annotated[
-        float | None, typer.Option(help="Sampling: draw from this much probability.")
+        float | None,
+        typer.Option(help="Sampling: draw from the tokens with this much probability."),
     ] = None,
-    seed: Annotated[
-        int | None, typer.Option(help="Sampling: input number i draws with seed + i.")
-    ] = None,
+    seed: Annotated[int | None, typer.Option(help="Sampling: input number i has seed + i.")] = None,
     gamma: Annotated[
         float | None,
-        typer.Option(help="Tandem: trust in the drafter, from 0 (exact) to 1 (take every draft)."),
+        typer.Option(
+            help="Tandem: weight of the drafter, from 0 (exact) to 1 (accept every draft)."
+        ),
     ] = None,
     draft_tokens: Annotated[
-        int | None, typer.Option(help="Tandem: tokens drafted at once; chosen as it goes if not.")
+        int | None,
+        typer.Option(help="Tandem: tokens drafted at once; by default learned while decoding."),
     ] = None,
     strict: Annotated[
         bool, typer.Option("--strict", help="Tandem: compute near-ties again, token by token.")
     ] = False,
     decoder: Annotated[
-        str | None, typer.Option(help="Parallel: who writes, ctc or drafter.")
+        str | None, typer.Option(help="Parallel: decode with ctc or drafter.")
     ] = None,
     iterations: Annotated[
-        int | None, typer.Option(help="Parallel: passes that write uncertain tokens again.")
+        int | None, typer.Option(help="Parallel: passes that predict uncertain tokens again.")
     ] = None,
     candidates: Annotated[
-        int | None, typer.Option(help="Sampling, parallel: texts of which the likeliest is taken.")
+        int | None,
+        typer.Option(help="Sampling, parallel: texts of which the most likely is taken."),
     ] = None,
 ) -> None:
-    """List how to decode: the settings of `DecodeConfig`."""
+    """Declare the decode options of `DecodeConfig`."""
 
 
 def placement(
@@ -76,16 +82,16 @@ def placement(
     ] = None,
     threads: Annotated[int | None, typer.Option(help="CPU threads.")] = None,
 ) -> None:
-    """List where to compute: the keywords of `load`."""
+    """Declare the device and backend options of `load`."""
 
 
 def decodes(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command all these options; it receives those given as `options` and `place`."""
+    """Add all options to a command, which receives the given ones as `options` and `place`."""
     return _sharing(command, {"options": settings, "place": placement})
 
 
 def places(command: Callable[..., None]) -> Callable[..., None]:
-    """Give a command the options that say where to compute; it receives them as `place`."""
+    """Add the device and backend options to a command, which receives them as `place`."""
     return _sharing(command, {"place": placement})
 
 
@@ -110,7 +116,7 @@ def _sharing(
 
 
 def check(options: dict[str, Any]) -> None:
-    """Refuse a wrong option before the model is loaded."""
+    """Check the options before the model is loaded."""
     if not options:
         return
     from outrider.runtime.options import decode_config
@@ -118,19 +124,18 @@ def check(options: dict[str, Any]) -> None:
     try:
         decode_config(options, prefix="--")
     except ConfigError as error:
-        key, _, message = str(error).partition(": ")
-        raise ConfigError(key.replace("_", "-"), message) from None
+        raise ConfigError(error.key.replace("_", "-"), error.message) from error
 
 
 def print_statistics(stats: "Statistics") -> None:
-    """Print what happened while drafting to stderr."""
+    """Print drafting statistics to stderr."""
     from rich.table import Table
 
     table = Table("measure", "value", title="statistics")
     table.add_row("rounds", f"{stats.rounds:,}")
     table.add_row("tokens per round", f"{stats.tokens_per_round:.2f}")
     by_place = " ".join(f"{share:.0%}" for share in stats.acceptance_by_position)
-    table.add_row("drafts that held up to place 1, 2, ...", by_place or "-")
+    table.add_row("drafts accepted up to position 1, 2, ...", by_place or "-")
     table.add_row("rows decoded without drafting", f"{stats.plain_rows:,}")
     if stats.rechecked:
         table.add_row("near-ties computed again", f"{stats.rechecked:,}")

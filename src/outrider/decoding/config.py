@@ -55,7 +55,7 @@ def _bounded(key: str, default: Any) -> Any:
     return Field(default=default, ge=least, le=most)
 
 
-def _says_something(value: Any) -> bool:
+def _is_set(value: Any) -> bool:
     return value is not None and value is not False
 
 
@@ -63,69 +63,68 @@ class DecodeConfig(Config):
     """Settings of one decoding run; the same for every row, except what a `Request` overrides."""
 
     mode: Mode = "ar"
-    """ar writes token by token; tandem lets a drafter guess blocks that the model then checks, with
-    the same result; parallel writes the whole text at once."""
+    """ar generates token by token; tandem verifies blocks that a drafter proposes, with the same
+    result; parallel writes the whole text at once."""
     strategy: Strategy = "greedy"
-    """greedy takes the likeliest token, sample draws one, beam keeps the likeliest sequences."""
+    """greedy takes the most likely token, sample draws one, beam keeps the most likely
+    sequences."""
     max_new_tokens: int | None = _bounded("max_new_tokens", None)
-    """Tokens to add at most, the end token included. null: a translation may take 3 tokens for
-    each of the source and 30 more, a continuation 256; never more than the model can count to. Of a
-    prompt that leaves too little room the beginning is dropped, down to half of the model's
-    positions; what is asked for beyond that is not written."""
+    """Most new tokens, the end token included. null: 3 for each source token and 30 more for a
+    translation, 256 for a continuation. The positions of the model are a limit too; a prompt that
+    leaves too few of them loses its beginning, down to half of the positions."""
     min_new_tokens: int = _bounded("min_new_tokens", 0)
     """The end token is forbidden before this many tokens."""
     beams: int = _bounded("beams", 4)
-    """Sequences kept in flight for each input. Only for beam."""
+    """Sequences kept for each input. Only for beam."""
     length_penalty: float = _bounded("length_penalty", 1.0)
     """A finished sequence of n tokens scores (sum of log-probabilities) / n ** length_penalty.
     Only for beam."""
     candidates: int = _bounded("candidates", 1)
-    """Texts drawn or written for each input, of which the one the model finds likeliest is taken,
-    by the mean log-probability of its tokens. Only for sample and for parallel."""
+    """Texts generated for each input; the one with the highest mean log-probability of its tokens
+    is taken. Only for sample and for parallel."""
     n_best: int = _bounded("n_best", 1)
     """Sequences returned for each input, best first: at most `beams`, or as many as differ among
     the `candidates`. Only for beam and sample."""
     temperature: float = _bounded("temperature", 1.0)
-    """Logits are divided by it: under 1 is more cautious, over 1 more adventurous. Only for
+    """Divisor of the logits: below 1 the distribution is sharper, above 1 flatter. Only for
     sample."""
     top_k: int | None = _bounded("top_k", None)
-    """Draw from the k likeliest tokens only. Only for sample."""
+    """Draw from the k most likely tokens. Only for sample."""
     top_p: float | None = _bounded("top_p", None)
-    """Draw from the fewest tokens that hold this much probability. Only for sample."""
+    """Draw from the fewest tokens with this much probability. Only for sample."""
     seed: int = _bounded("seed", 0)
-    """Each row draws from its own random stream, so neighbours never change it. Only for sample."""
+    """Each row has its own random stream and does not depend on other rows. Only for sample."""
     scores: bool = False
-    """Report the log-probability of greedy and sampled output too (costs a softmax a step); beam
+    """Report the log-probability of greedy and sampled output, which takes a softmax per step; beam
     search always reports it."""
     suppress: tuple[int, ...] = ()
     """Token ids that are never produced."""
     force_eos: bool = False
-    """The last token a row may have is the end token, as Marian's generation configs query."""
+    """The last token within `max_new_tokens` is the end token, as Marian's configs set."""
 
     gamma: float = _bounded("gamma", 0.0)
-    """Trust in the drafter: a token is judged by (1 - gamma) p + gamma q, with p the model's and q
-    the drafter's distribution. 0 is exactly the model, 1 takes every draft. Only for tandem."""
+    """Weight of the drafter: tokens are verified with (1 - gamma) p + gamma q, with p the model's
+    and q the drafter's distribution. 0 is the model, 1 accepts every draft. Only for tandem."""
     draft_tokens: int | None = _bounded("draft_tokens", None)
-    """Tokens guessed at once. null: chosen as it goes from what a block costs on this machine and
-    how sure the drafter is. Only for tandem."""
+    """Tokens drafted at once. null: learned while decoding from the time of each block and the
+    confidence of the drafter. Only for tandem."""
     strict: bool = False
     """Compute near-ties again as token-by-token decoding does, so that rounding in low precision
     never changes the text. Only for tandem, with greedy and gamma 0."""
     decoder: Literal["ctc", "drafter"] | None = None
-    """Who writes in parallel. null: for one pass the CTC decoder where the model has one; with
-    `iterations` the drafter, which was trained to look again, where it has one. Only for
-    parallel."""
+    """Part of the model that decodes in parallel. null: the CTC decoder if the model has one; with
+    `iterations` the drafter if it has one. Only for parallel."""
     iterations: int = _bounded("iterations", 0)
-    """Further passes that write the least certain tokens again (mask-predict). A CTC decoder is
-    given few of its own tokens in between, so they hardly change its text. Only for parallel."""
+    """Further passes that predict the least certain tokens again (mask-predict); they hardly change
+    the text of a CTC decoder. Only for parallel."""
 
     @model_validator(mode="before")
     @classmethod
-    def _fill_in_from_settings(cls, values: Any) -> Any:
+    def _infer_mode_and_strategy(cls, values: Any) -> Any:
         if not isinstance(values, dict):
             return values
         filled = dict(values)
-        modes = [_MODE_OWNER[n] for n in values if n in _MODE_OWNER and _says_something(values[n])]
+        modes = [_MODE_OWNER[n] for n in values if n in _MODE_OWNER and _is_set(values[n])]
         strategies = [_OWNER[name] for name in values if name in _OWNER]
         if not strategies and "strategy" not in values:
             modes += ["parallel"] if "candidates" in values else []
@@ -140,7 +139,7 @@ class DecodeConfig(Config):
 
     @field_validator(*_BOUNDED, mode="before")
     @classmethod
-    def _keeps_its_bounds(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_bounds(cls, value: Any, info: ValidationInfo) -> Any:
         wrong = broken_bound(str(info.field_name), value) if info.field_name in BOUNDS else None
         if wrong is not None:
             raise ValueError(wrong)
@@ -148,19 +147,19 @@ class DecodeConfig(Config):
 
     @field_validator("strategy")
     @classmethod
-    def _suits_the_mode(cls, strategy: Strategy, info: ValidationInfo) -> Strategy:
+    def _check_strategy(cls, strategy: Strategy, info: ValidationInfo) -> Strategy:
         mode: Mode = info.data.get("mode", "ar")
         if strategy not in _STRATEGIES[mode]:
             possible = " or ".join(map(repr, _STRATEGIES[mode]))
             raise ValueError(
-                f"{strategy!r} does not go with mode {mode!r}; "
+                f"{strategy!r} cannot be combined with mode {mode!r}; "
                 f"set strategy to {possible}, or mode to 'ar'"
             )
         return strategy
 
     @field_validator(*_OWNER)
     @classmethod
-    def _has_an_effect(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_strategy_option(cls, value: Any, info: ValidationInfo) -> Any:
         name = str(info.field_name)
         mode, strategy, owner = info.data.get("mode"), info.data.get("strategy"), _OWNER[name]
         if value is None or mode is None or strategy in (None, owner):
@@ -173,10 +172,10 @@ class DecodeConfig(Config):
 
     @field_validator(*_MODE_OWNER)
     @classmethod
-    def _belongs_to_the_mode(cls, value: Any, info: ValidationInfo) -> Any:
+    def _check_mode_option(cls, value: Any, info: ValidationInfo) -> Any:
         name = str(info.field_name)
         mode, owner = info.data.get("mode"), _MODE_OWNER[name]
-        if _says_something(value) and mode not in (None, owner):
+        if _is_set(value) and mode not in (None, owner):
             raise ValueError(
                 f"{value!r} has no effect with mode {mode!r}; "
                 f"set mode to {owner!r} or leave {name} out"
@@ -185,7 +184,7 @@ class DecodeConfig(Config):
 
     @field_validator("strict")
     @classmethod
-    def _has_ties_to_compute(cls, strict: bool, info: ValidationInfo) -> bool:
+    def _check_strict(cls, strict: bool, info: ValidationInfo) -> bool:
         if strict and (info.data.get("strategy") == "sample" or info.data.get("gamma")):
             raise ValueError(
                 "has no effect with sample or with gamma above 0; "
@@ -195,7 +194,7 @@ class DecodeConfig(Config):
 
     @field_validator("candidates")
     @classmethod
-    def _has_texts_to_choose_from(cls, candidates: int, info: ValidationInfo) -> int:
+    def _check_candidates(cls, candidates: int, info: ValidationInfo) -> int:
         mode, strategy = info.data.get("mode"), info.data.get("strategy")
         if mode in (None, "parallel") or strategy in (None, "sample"):
             return candidates
@@ -206,7 +205,7 @@ class DecodeConfig(Config):
 
     @field_validator("n_best")
     @classmethod
-    def _has_so_many(cls, n_best: int, info: ValidationInfo) -> int:
+    def _check_n_best(cls, n_best: int, info: ValidationInfo) -> int:
         strategy = info.data.get("strategy")
         if strategy is None or (strategy == "greedy" and info.data.get("mode") is None):
             return n_best
@@ -223,21 +222,21 @@ class DecodeConfig(Config):
 
     @property
     def settings(self) -> DecodeSettings:
-        """The values alone, for loops."""
+        """The values without validation, for decoding."""
         return DecodeSettings(**{name: getattr(self, name) for name in type(self).model_fields})
 
     def changed(self, **values: Any) -> DecodeSettings:
-        """Return the values alone, some of them changed."""
+        """Return the values, some of them changed."""
         return self.settings.changed(**values)
 
     @property
     def sampling(self) -> Sampling:
-        """How the model's distribution is shaped before a token is drawn."""
+        """The distribution that tokens are drawn from."""
         return Sampling(self.temperature, self.top_k, self.top_p)
 
     @model_serializer(mode="wrap")
-    def _own_settings(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
-        """Leave out what has no effect, so that a saved config can be read again."""
+    def _serialize_effective(self, serialize: SerializerFunctionWrapHandler) -> dict[str, Any]:
+        """Leave out options without effect, which a saved config must not hold."""
         values: dict[str, Any] = serialize(self)
         return {
             name: value

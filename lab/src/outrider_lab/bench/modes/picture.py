@@ -138,7 +138,7 @@ def _annotate(axes: Any, mode: dict[str, Any], offset: tuple[float, float]) -> A
 
 def _draw_acceptance(axes: Any, modes: Sequence[dict[str, Any]]) -> None:
     style_axes(axes)
-    axes.set_title("drafts that held up to place", loc="left", fontsize=10, color=INK)
+    axes.set_title("drafts accepted up to position", loc="left", fontsize=10, color=INK)
     drafted = [mode for mode in modes if mode["acceptance_by_position"]]
     if not drafted:
         axes.text(0.5, 0.5, "no drafter", ha="center", color=QUIET, transform=axes.transAxes)
