@@ -69,6 +69,7 @@ def test_the_command_prints_and_writes_the_rows(
     assert code == 0
     assert "tandem" in out
     assert [row["mode"] for row in json.loads(path.read_text())["rows"]] == ["ar", "tandem"]
+    assert "--mode: got 'quick'" in command(*line, "--mode", "ar,quick")[2]
 
 
 def test_words_that_moved_name_their_new_place(command: Command) -> None:

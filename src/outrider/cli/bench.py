@@ -40,6 +40,9 @@ def bench(
     check_output("--json", json, text)
     sizes = read_numbers("--batches", batches, "1,8,32")
     counts = [check_bound("threads", count) for count in read_numbers("--threads", threads, "1,2")]
+    modes = mode.split(",") if mode else None
+    for word in modes or ():
+        decode_config({"mode": word}, prefix="--")
     folder = model_folder(model)
     with measuring() as report:
         result = timing.bench(
@@ -47,7 +50,7 @@ def bench(
             timing.choose_lines(text, lines),
             batches=sizes,
             threads=counts,
-            modes=mode.split(",") if mode else None,
+            modes=modes,
             repeats=repeats,
             max_new_tokens=max_new_tokens,
             backend=backend,
