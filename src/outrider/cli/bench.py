@@ -35,6 +35,7 @@ def bench(
 
     from outrider import bench as timing
     from outrider.files.hub import model_folder
+    from outrider.runtime.options import decode_config
     from outrider.runtime.provenance import origin, write_result
 
     check_output("--json", json, text)
