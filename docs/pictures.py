@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from outrider.runtime import load
-from outrider.show.pictures.attention import draw_maps
-from outrider.show.pictures.tandem import draw_tandem
+from outrider.show.attention import draw_maps
+from outrider.show.tandem import draw_tandem
 from outrider.show.tandem_trace import trace_text
 from outrider.torch.inspect.attention_maps import read_maps
 from outrider_lab.bench.compare.picture import draw_comparison

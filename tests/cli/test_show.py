@@ -182,7 +182,7 @@ def test_an_interrupt_says_how_far_it_was(command, folder, tmp_path, monkeypatch
         report("speed at batch 8")
         raise KeyboardInterrupt
 
-    monkeypatch.setattr("outrider.runtime.exactness.compare_with_greedy", compare)
+    monkeypatch.setattr("outrider_lab.bench.modes.exactness.compare_with_greedy", compare)
     monkeypatch.setattr("outrider_lab.bench.modes.measure.measure_modes", measure)
     options = ("--source", source, "--json", result)
     code, out, err = command("lab", "bench", "exact", folder, *options)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from outrider.data.cleaning import PairCleaner, count_repeats
 from outrider.data.config import CleanConfig
-from outrider.data.records import Row
+from outrider.data.corpus import Row
 from outrider.errors import ConfigError, DataError
 from outrider.text.normalise import normalise, normalise_verbatim
 

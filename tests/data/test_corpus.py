@@ -9,8 +9,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from outrider.data.config import CorpusConfig
-from outrider.data.corpus import Passage, corpus_files, read_pairs, read_text
-from outrider.data.records import Row
+from outrider.data.corpus import Passage, Row, corpus_files, read_pairs, read_text
 from outrider.errors import DataError, MissingExtraError
 
 PAIRS = [("one", "eins"), ("", "leer"), ("two\u2028", "zwei 你好")]

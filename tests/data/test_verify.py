@@ -9,7 +9,7 @@ from typing import Any
 import pyarrow.parquet as pq
 import pytest
 
-from outrider.data import verify
+from outrider.data import prepared as module
 from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.shards import ragged_column
@@ -70,7 +70,7 @@ def test_unchanged_files_are_not_read_again(
 ) -> None:
     read: list[str] = []
     monkeypatch.setattr(
-        verify, "file_sha256", lambda path: read.append(path.name) or file_sha256(path)
+        module, "file_sha256", lambda path: read.append(path.name) or file_sha256(path)
     )
     prepared.verify()
     assert len(read) == 3
@@ -85,7 +85,7 @@ def test_unchanged_files_are_not_read_again(
 def test_a_damaged_or_unwritable_memory_only_costs_time(
     prepared: Prepared, text: str | None
 ) -> None:
-    memory = prepared.folder / verify.NAME
+    memory = prepared.folder / module.NAME
     if text is None:
         (memory / "in the way").mkdir(parents=True)  # root may write wherever it likes
     else:

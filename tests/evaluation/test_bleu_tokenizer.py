@@ -10,13 +10,13 @@ from outrider.cli.main import build_app
 from outrider.config import build_config
 from outrider.errors import ConfigError, UnsupportedError
 from outrider.evaluation import metrics as bleu_tokenizer
-from outrider.evaluation.config import EvaluateConfig
 from outrider.evaluation.metrics import (
     TOKENIZERS,
     check_installed,
     score_translations,
     tokenizer_for,
 )
+from outrider.run_config import EvaluateConfig
 
 TEXTS = {
     "en": ("The cat sits on the mat.", "13a"),

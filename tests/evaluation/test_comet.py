@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from outrider.errors import ConfigError, ResourceError
-from outrider.evaluation.comet import score_comet
+from outrider.evaluation.metrics import score_comet
 
 PROGRAM = f"""#!{sys.executable}
 import json, sys

@@ -17,8 +17,8 @@ from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ModelError, OutriderError
 from outrider.files import argos
-from outrider.files.cache import VARIABLE
 from outrider.files.hub import model_folder
+from outrider.files.writing import VARIABLE
 from outrider.formats.folder import read_model
 from outrider.formats.readers.ctranslate2_binary import read_binary
 from outrider.formats.spec import Seq2SeqSpec

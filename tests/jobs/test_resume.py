@@ -11,7 +11,7 @@ from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError, DataError
 from outrider.jobs import teacher as teacher_module
 from outrider.jobs.distill import distill
-from outrider.jobs.status import read_status
+from outrider.jobs.folder import read_status
 from tests.helpers.slow_distill import UNITS, EngineThread, check_rows
 
 

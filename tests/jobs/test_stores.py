@@ -23,8 +23,7 @@ from outrider.files import lock as claim
 from outrider.files import remote
 from outrider.jobs import folder as folder_module
 from outrider.jobs import translate as module
-from outrider.jobs.folder import open_job
-from outrider.jobs.status import read_status
+from outrider.jobs.folder import open_job, read_status
 from outrider.jobs.translate import translate_shards
 from outrider.runtime import load
 from tests.helpers.s3_server import s3_server

@@ -12,7 +12,7 @@ from typer.testing import CliRunner
 from outrider.cli.main import build_app, run
 from outrider.errors import ConfigError, DataError
 from outrider.jobs import translate as module
-from outrider.jobs.status import read_status
+from outrider.jobs.folder import read_status
 from outrider.jobs.translate import translate_shards
 from outrider.runtime import load
 

@@ -12,7 +12,7 @@ import psutil
 import pytest
 
 from outrider.errors import MissingExtraError
-from outrider.jobs.status import read_status
+from outrider.jobs.folder import read_status
 from outrider.jobs.workers import on_ray
 from tests.helpers.slow_distill import UNITS, EngineThread, check_rows
 from tests.helpers.small_disk import BALLAST, fill, small_disk

@@ -14,7 +14,7 @@ import outrider
 from outrider.backends import native, packed
 from outrider.cli.main import run
 from outrider.errors import ResourceError
-from outrider.files.cache import VARIABLE, cache_folder
+from outrider.files.writing import VARIABLE, cache_folder
 from outrider.formats.spec import Seq2SeqSpec
 from outrider.runtime.backend import export_native
 from tests.helpers import plain_folder

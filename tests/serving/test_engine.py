@@ -11,10 +11,17 @@ import pytest
 import outrider
 from outrider.errors import ConfigError, InputError
 from outrider.serving.engine import Engine
-from outrider.serving.errors import BusyError, LateError, TooLargeError, UnknownError
 from outrider.serving.limits import Limits
 from outrider.serving.registry import read_spec
-from outrider.serving.request import Delta, Output, TextRequest
+from outrider.serving.request import (
+    BusyError,
+    Delta,
+    LateError,
+    Output,
+    TextRequest,
+    TooLargeError,
+    UnknownError,
+)
 
 TEXT = "a small dog runs. two men play! where is the station?"
 LONG = " ".join([TEXT] * 10)

@@ -19,11 +19,11 @@ from outrider.errors import ConfigError
 from outrider.serving import keys as keys_module
 from outrider.serving.app import PUBLIC
 from outrider.serving.engine import Engine
-from outrider.serving.errors import BrokenError, TooManyError, UnauthorisedError
 from outrider.serving.guard import OPEN
 from outrider.serving.keys import Keyring, add_key, remove_key
 from outrider.serving.log import start_logging
 from outrider.serving.registry import read_spec
+from outrider.serving.request import BrokenError, TooManyError, UnauthorisedError
 from tests.helpers.served import serving
 
 BODY = {"q": "two men", "source": "en", "target": "de"}

@@ -7,9 +7,9 @@ import pytest
 
 from outrider.serving import limits
 from outrider.serving.engine import Engine
-from outrider.serving.errors import BusyError
 from outrider.serving.limits import Admission, Limits
 from outrider.serving.registry import read_spec
+from outrider.serving.request import BusyError
 from tests.helpers.requests import handle
 from tests.helpers.served import serving
 

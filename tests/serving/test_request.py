@@ -7,8 +7,7 @@ import pytest
 from outrider.decoding import Hypothesis, Request, Update
 from outrider.runtime import Result
 from outrider.runtime.result import Work
-from outrider.serving.errors import LateError
-from outrider.serving.request import RequestHandle
+from outrider.serving.request import LateError, RequestHandle
 
 
 def join(pieces: list[list[Hypothesis]]) -> list[Result]:

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from outrider.decoding.statistics import Round
 from outrider.show.page import tandem_page, write_page
-from outrider.show.pictures.tandem import WIDTH, _place, _wrap, draw_tandem
+from outrider.show.tandem import WIDTH, _place, _wrap, draw_tandem
 from outrider.show.tandem_trace import Span, Trace, trace
 
 EOS = 0

@@ -12,7 +12,7 @@ from tokenizers import AddedToken
 
 from outrider.data.config import TokenizerConfig
 from outrider.data.tokenizer_training import train_tokenizer
-from outrider.serving.api.events import TextStream
+from outrider.serving.api.responses import TextStream
 from outrider.text.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
 from tests.helpers.corpus import sentences

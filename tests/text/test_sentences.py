@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.text.sentences import cut, join, split
+from outrider.text.sentences import cut, join, split_sentences
 
 # A bar stands where one sentence ends and the next begins.
 TABLE = {
@@ -153,7 +153,7 @@ CASES = [case for cases in TABLE.values() for case in cases]
 
 @pytest.mark.parametrize("case", CASES)
 def test_sentences_end_at_the_bars(case: str) -> None:
-    assert split(case.replace("|", "")) == case.split("|")
+    assert split_sentences(case.replace("|", "")) == case.split("|")
 
 
 def test_the_table_is_wide() -> None:
@@ -163,7 +163,7 @@ def test_the_table_is_wide() -> None:
 
 @pytest.mark.parametrize("text", ["", "   ", ".", "...", "。", "”", "a"])
 def test_a_single_sentence_stays_one(text: str) -> None:
-    assert split(text) == ([text] if text else [])
+    assert split_sentences(text) == ([text] if text else [])
 
 
 ALPHABET = " \n\t.!?…。！」”“«»\"'()（）aAIé1你,;:．፡ა።M\u0301"
@@ -171,14 +171,14 @@ ALPHABET = " \n\t.!?…。！」”“«»\"'()（）aAIé1你,;:．፡ა።M\u
 
 @given(st.text(alphabet=st.sampled_from(ALPHABET), max_size=60) | st.text(max_size=60))
 def test_the_parts_are_the_text(text: str) -> None:
-    assert "".join(split(text)) == text
-    assert all(split(text))
+    assert "".join(split_sentences(text)) == text
+    assert all(split_sentences(text))
 
 
 @given(st.lists(st.sampled_from(CASES), min_size=1, max_size=4))
 def test_lines_do_not_see_each_other(cases: list[str]) -> None:
-    alone = [part for case in cases for part in split(case.replace("|", "") + "\n")]
-    assert split("".join(case.replace("|", "") + "\n" for case in cases)) == alone
+    alone = [part for case in cases for part in split_sentences(case.replace("|", "") + "\n")]
+    assert split_sentences("".join(case.replace("|", "") + "\n" for case in cases)) == alone
 
 
 @given(st.text(max_size=80), st.integers(1, 9))
@@ -200,7 +200,7 @@ def test_cuts_at_clauses_then_at_spaces() -> None:
 def test_huge_lines_take_linear_time(unit: str) -> None:
     text = unit * (200_000 // len(unit))
     start = time.process_time()
-    assert "".join(split(text)) == text
+    assert "".join(split_sentences(text)) == text
     cut(text, lambda piece: len(piece) <= 512)
     assert time.process_time() - start < 5
 

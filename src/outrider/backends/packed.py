@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, NamedTuple
 
 from outrider.errors import OutriderError, ResourceError
-from outrider.files.cache import cache_folder
+from outrider.files.writing import cache_folder
 from outrider.formats.folder import Parts, model_files
 
 if TYPE_CHECKING:

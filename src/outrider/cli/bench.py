@@ -6,8 +6,7 @@ from typing import Annotated
 import typer
 
 from outrider.bounds import check_bound
-from outrider.cli.console import check_output, new_console
-from outrider.cli.measuring import measuring, read_numbers
+from outrider.cli.console import check_output, measuring, new_console, read_numbers
 
 
 def bench(

@@ -1,4 +1,4 @@
-"""Console and output files of commands.
+"""Console, output files and status lines of commands.
 
 The console disables Rich's markup, which would drop brackets of messages, paths and tokens. A
 regular output file is written under a temporary name and renamed at the end; a pipe, a device or
@@ -10,7 +10,7 @@ import os
 import re
 import stat
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -118,3 +118,36 @@ def _same(target: Path, source: Path | int) -> bool:
         # realpath never fails, unlike Path.resolve
         return isinstance(source, Path) and os.path.realpath(target) == os.path.realpath(source)
     return stat.S_ISREG(left.st_mode) and os.path.samestat(left, right)
+
+
+def read_numbers(option: str, text: str, example: str) -> list[int]:
+    """Parse positive integers such as `1,8,32`."""
+    try:
+        numbers = [int(number) for number in text.split(",")]
+    except ValueError:
+        numbers = []
+    if not numbers or min(numbers) < 1:
+        raise ConfigError(option, f"got {text!r}, expected numbers such as {example}")
+    return numbers
+
+
+@contextmanager
+def report_interrupt(doing: list[str]) -> Iterator[None]:
+    """Turn Ctrl-C into a `StoppedError` that names the current work, `doing[0]`."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise StoppedError(f"stopped ({doing[0]}); no result was written") from None
+
+
+@contextmanager
+def measuring() -> Iterator[Callable[[str], None]]:
+    """Show a status line; yields the function that updates it."""
+    doing = ["nothing yet"]
+    with report_interrupt(doing), new_console(stderr=True).status("measuring") as status:
+
+        def report(text: str) -> None:
+            doing[0] = text
+            status.update(text)
+
+        yield report

@@ -6,8 +6,23 @@ from typing import Annotated, Any
 import typer
 
 from outrider.cli.console import check_output, new_console
-from outrider.cli.measuring import Tokenize
 from outrider.errors import ConfigError
+from outrider.evaluation.metrics import check_tokenizer
+
+
+def _known(name: str) -> str:
+    try:
+        return check_tokenizer(name)
+    except ValueError as error:
+        raise ConfigError("--tokenize", str(error)) from None
+
+
+Tokenize = Annotated[
+    str,
+    typer.Option(
+        help="SacreBLEU tokenizer; auto depends on the script of the references.", callback=_known
+    ),
+]
 
 
 def evaluate(

@@ -16,7 +16,7 @@ def jobs_status(
     """
     from datetime import timedelta
 
-    from outrider.jobs.status import read_status
+    from outrider.jobs.folder import read_status
 
     status = read_status(folder)
     typer.echo(f"folder     {status.folder}")

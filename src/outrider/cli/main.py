@@ -96,11 +96,11 @@ COMMANDS = {
     "doctor": "doctor:doctor",
     "jobs status": "jobs:jobs_status",
     "show tandem": "show:show_tandem",
-    "show attention": "show_attention:show_attention",
-    "show pattern": "show_pattern:show_pattern",
-    "show positions": "show_positions:show_positions",
-    "show effort": "show_effort:show_effort",
-    "show spans": "show_effort:show_spans",
+    "show attention": "show:show_attention",
+    "show pattern": "show:show_pattern",
+    "show positions": "show:show_positions",
+    "show effort": "show:show_effort",
+    "show spans": "show:show_spans",
 }
 """Command words with their module in `outrider.cli` and function."""
 GROUPS = {

@@ -99,7 +99,7 @@ def serve(
             _say(address)
             run(app, listening, limits)
     if ray:
-        from outrider.serving.replicas import run_replicas
+        from outrider.serving.run import run_replicas
 
         say = partial(_say, address)
         run_replicas(service, host=host, port=address[1], least=least, most=most, ready=say)

@@ -1,4 +1,4 @@
-"""`outrider show tandem`."""
+"""`outrider show`: tandem decoding, attention, patterns, positions, effort and spans."""
 
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,10 +10,17 @@ from outrider.cli.decode_options import check
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+    from numpy.typing import NDArray
     from rich.console import Console
     from rich.text import Text
 
     from outrider.show.tandem_trace import Kind, Span, Trace
+    from outrider.torch.inspect.attention_maps import AttentionMaps
+    from outrider.torch.inspect.pattern import HeadPattern, Pattern
+    from outrider.torch.inspect.positions import PositionMap
 
 _STYLES: "dict[Kind, str]" = {
     "accepted": "green",
@@ -60,7 +67,7 @@ def show_tandem(
     trace = trace_text(load(_model(model)), text, options)
     print_tandem(trace, new_console(highlight=False))
     if png is not None:
-        from outrider.show.pictures.tandem import draw_tandem
+        from outrider.show.tandem import draw_tandem
 
         draw_tandem(trace, png)
         typer.echo(f"wrote {png}", err=True)
@@ -124,3 +131,266 @@ def _legend(kind: "Kind", name: str, marked: bool) -> "Text":
 
     opening, closing = _MARKS.get(kind, ("", "")) if marked else ("", "")
     return Text(f"{opening}{name}{closing}", style=_STYLES[kind])
+
+
+def show_attention(
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")],
+    text: Annotated[str, typer.Argument(help="One sentence to translate, or a text to read.")],
+    png: Annotated[Path | None, typer.Option(help="Draw all heads to this file.")] = None,
+    html: Annotated[Path | None, typer.Option(help="Write an interactive page here.")] = None,
+    plane: Annotated[
+        Path | None, typer.Option(help="Draw all heads as points to this file, similar ones near.")
+    ] = None,
+) -> None:
+    """Show the attention of every head, and how similar the heads of a layer are.
+
+    An encoder-decoder translates the text greedily; its self-attention and cross-attention are
+    shown. A language model, masked or not, only reads the text.
+    """
+    maps = _read(model, text)
+    print_maps(maps, new_console(highlight=False))
+    if png is not None:
+        from outrider.show.attention import draw_maps
+
+        draw_maps(maps, png)
+        typer.echo(f"wrote {png}", err=True)
+    if html is not None:
+        from outrider.show.page import write_attention_page
+
+        write_attention_page(maps, html)
+        typer.echo(f"wrote {html}", err=True)
+    if plane is not None:
+        from outrider.show.attention import draw_head_plane
+
+        draw_head_plane(maps, plane)
+        typer.echo(f"wrote {plane}", err=True)
+
+
+def _read(model: str, text: str) -> "AttentionMaps":
+    from outrider.files.hub import model_folder
+    from outrider.runtime import load
+    from outrider.text.tokenizer import load_tokenizer
+    from outrider.torch.inspect.attention_maps import read_maps, read_masked_maps
+    from outrider.torch.models import load_masked_lm
+
+    folder = model_folder(model)
+    masked = load_masked_lm(folder)
+    if masked is not None:
+        return read_masked_maps(masked, load_tokenizer(folder), text)
+    return read_maps(load(model, backend="torch"), text)
+
+
+def print_maps(maps: "AttentionMaps", console: "Console") -> None:
+    """Print a description of each head, a table for each part of the model."""
+    from rich.table import Table
+    from rich.text import Text
+
+    console.print(Text(maps.text, style="bright_black"))
+    if maps.output is not None:
+        console.print(Text(maps.output, style="bold"))
+    for part in maps.parts:
+        console.print()
+        heads = part.weights_LHTS.shape[1]
+        names = (f"head {head + 1}" for head in range(heads))
+        table = Table("layer", *names, "alike", title=f"{part.name}: {part.title}")
+        for number, (descriptions, similarity_HH) in enumerate(
+            zip(part.descriptions, part.similarity_LHH, strict=True), start=1
+        ):
+            others = heads * (heads - 1)
+            alike = (float(similarity_HH.sum()) - heads) / others if others else 1.0
+            table.add_row(str(number), *descriptions, f"{alike:.2f}")
+        console.print(table)
+
+
+Model = Annotated[str, typer.Argument(metavar="MODEL", help="Model folder, or id of a model.")]
+Picture = Annotated[Path | None, typer.Option(help="Draw a picture to this file.")]
+
+
+def show_effort(
+    model: Model,
+    text: Annotated[str, typer.Argument(help="One sentence to translate, or a text to read.")],
+    png: Picture = None,
+) -> None:
+    """Show the steps of each token until it halts, or the number of layers that process it.
+
+    For models with halting (the Universal Transformer) or skip (FAT), whose tokens take different
+    amounts of computation.
+    """
+    from rich.table import Table
+    from rich.text import Text
+
+    from outrider.runtime import load
+    from outrider.torch.inspect.effort import read_effort
+
+    parts, console = read_effort(load(model, backend="torch"), text), new_console(highlight=False)
+    for part in parts:
+        table = Table("token", part.unit, "", title=f"{part.part}: of {part.most}")
+        for label, taken in zip(part.labels, part.taken_T.tolist(), strict=True):
+            table.add_row(Text(label), f"{taken:g}", "█" * round(taken))
+        console.print(table)
+        share = float((part.taken_T < part.most).float().mean())
+        mean = float(part.taken_T.mean())
+        console.print(f"mean {mean:.2f}; {share:.0%} of the tokens take fewer than {part.most}")
+    if png is not None:
+        from outrider.show.effort import draw_effort
+
+        draw_effort(parts, png)
+        typer.echo(f"wrote {png}", err=True)
+
+
+def show_spans(model: Model, png: Picture = None) -> None:
+    """Show the learned span of each head of a model with adaptive spans."""
+    from rich.table import Table
+
+    from outrider.files.hub import model_folder
+    from outrider.torch.inspect.effort import read_spans
+    from outrider.torch.models import load_model
+
+    spans = read_spans(load_model(model_folder(model)))
+    heads = (f"head {head + 1}" for head in range(spans.span_LH.shape[1]))
+    title = f"tokens back that are seen whole, of {spans.longest}; the next {spans.ramp} fade"
+    table = Table("layer", *heads, "mean", title=title)
+    for name, row in zip(spans.names, spans.span_LH.tolist(), strict=True):
+        table.add_row(name, *(f"{span:.0f}" for span in row), f"{sum(row) / len(row):.0f}")
+    new_console(highlight=False).print(table)
+    if png is not None:
+        from outrider.show.effort import draw_spans
+
+        draw_spans(spans, png)
+        typer.echo(f"wrote {png}", err=True)
+
+
+_CELLS = 64
+_HALVES = {(False, False): " ", (True, False): "▀", (False, True): "▄", (True, True): "█"}
+"""Two rows of the pattern in one line of the terminal."""
+
+
+def show_pattern(
+    kind: Annotated[str, typer.Argument(help="Name of an attention, such as sliding.")],
+    options: Annotated[
+        list[str] | None,
+        typer.Argument(metavar="[key=value]...", help="Its options.", show_default=False),
+    ] = None,
+    length: Annotated[
+        int | None, typer.Option(help="Tokens; by default enough to show the pattern.")
+    ] = None,
+    encoder: Annotated[
+        bool, typer.Option("--encoder", help="As in an encoder, with attention to both sides.")
+    ] = False,
+    png: Annotated[Path | None, typer.Option(help="Draw a picture to this file.")] = None,
+) -> None:
+    """Show the pattern of an attention: which keys a query sees, and which are computed.
+
+    Rows are queries and columns are keys. The second panel of the picture shows the recorded
+    inputs of the kernels.
+    """
+    chosen = dict(_option(word) for word in options or [])
+
+    from outrider.torch.inspect.pattern import find_pattern
+
+    pattern = find_pattern(kind, chosen, causal=False if encoder else None, length=length)
+    print_pattern(pattern, new_console(highlight=False))
+    if png is not None:
+        from outrider.show.pattern import draw_pattern
+
+        draw_pattern(pattern, png)
+        typer.echo(f"wrote {png}", err=True)
+
+
+def _option(word: str) -> tuple[str, Any]:
+    from outrider import yaml12
+
+    key, equals, text = word.partition("=")
+    if not equals or not key:
+        raise ConfigError(word, "an option is written key=value, for example window=8")
+    try:
+        return key, yaml12.parse(text)
+    except ValueError:
+        return key, text
+
+
+def print_pattern(pattern: "Pattern", console: "Console") -> None:
+    """Print the pattern as block characters, two rows of tokens a line."""
+    from rich.text import Text
+
+    console.print(Text("  ".join([pattern.kind, pattern.settings]).strip(), style="bold"))
+    console.print(Text(pattern.place, style="bright_black"))
+    for heads in pattern.heads:
+        console.print()
+        if len(pattern.heads) > 1:
+            console.print(Text(f"heads {', '.join(map(str, heads.heads))}"))
+        for line in _lines(heads.seen_TT):
+            console.print(Text(line, style="green"), no_wrap=True, crop=True)
+        console.print(_figures(heads))
+    if pattern.reason:
+        console.print(Text(pattern.reason, style="bright_black"))
+
+
+def _lines(seen_TT: "NDArray[np.bool_]") -> list[str]:
+    from outrider.show.pattern import pooled
+
+    cells = [[share > 0 for share in row] for row in pooled(seen_TT, _CELLS).tolist()]
+    if len(cells) % 2:
+        cells.append([False] * len(cells[0]))
+    pairs = zip(cells[::2], cells[1::2], strict=True)
+    return ["".join(_HALVES[cell] for cell in zip(*pair, strict=True)) for pair in pairs]
+
+
+def _figures(heads: "HeadPattern") -> str:
+    if heads.computed is None:
+        return f"{heads.seen:.1%} of the pairs are seen"
+    return f"{heads.seen:.1%} of the pairs are seen, {heads.computed:.1%} computed"
+
+
+_LONGEST = 4096
+
+
+def show_positions(
+    what: Annotated[
+        str,
+        typer.Argument(
+            metavar="MODEL|KIND",
+            help="Model folder, or one of sinusoidal, coordinate, rotary, alibi.",
+        ),
+    ],
+    length: Annotated[int, typer.Option(help="Positions.")] = 128,
+    png: Annotated[Path | None, typer.Option(help="Draw a picture to this file.")] = None,
+) -> None:
+    """Show how positions affect attention scores, by distance.
+
+    Added position codes are compared with each other; rotations and biases are shown by their
+    effect on a score.
+    """
+    if not 2 <= length <= _LONGEST:
+        raise ConfigError("--length", f"got {length}, expected 2 to {_LONGEST}")
+
+    from outrider.files.hub import model_folder
+    from outrider.torch.inspect.positions import calculated_positions, read_positions
+    from outrider.torch.models import load_model
+
+    if Path(what).is_dir() or "/" in what:
+        maps = read_positions(load_model(model_folder(what)), length)
+    else:
+        maps = calculated_positions(what, length)
+    print_positions(maps, new_console(highlight=False))
+    if png is not None:
+        from outrider.show.positions import draw_positions
+
+        draw_positions(maps, png, title=Path(what).name)
+        typer.echo(f"wrote {png}", err=True)
+
+
+def print_positions(maps: "Sequence[PositionMap]", console: "Console") -> None:
+    """Print the effect of distances of 0, 1, 2, 4 … tokens, a table for each part of the model."""
+    from rich.table import Table
+
+    for part in maps:
+        values_HT = part.by_distance_HT
+        length = values_HT.shape[1]
+        at = [0, *(1 << power for power in range(length.bit_length()) if 1 << power < length)]
+        title = f"{part.part}, {part.kind}: {part.meaning}"
+        table = Table("tokens back", *map(str, at), title=title)
+        for head, line in enumerate(values_HT[:, at].tolist(), start=1):
+            name = f"head {head}" if len(values_HT) > 1 else "all heads"
+            table.add_row(name, *(f"{round(value, 3) + 0.0:.3g}" for value in line))
+        console.print(table)

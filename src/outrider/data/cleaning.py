@@ -12,9 +12,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.data.config import CleanConfig
-from outrider.data.corpus import Passage
+from outrider.data.corpus import Passage, Row
 from outrider.data.manifest import Dropped
-from outrider.data.records import Row
 from outrider.errors import DataError
 from outrider.text.language import LanguageGuess
 from outrider.text.normalise import normalise

@@ -5,25 +5,25 @@
 3. *encode*: text is encoded and written to shards.
 
 Memory does not grow with the corpus. The folder is created atomically. Preparing again with the
-same settings and unchanged files does nothing.
+same settings and unchanged corpus files does nothing.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from outrider.config import Config
+from outrider.config import Config, completed
 from outrider.data.config import PrepareConfig, Task
-from outrider.data.inputs import describe_inputs, difference, settings
-from outrider.data.manifest import Manifest, read_manifest
+from outrider.data.corpus import corpus_files
+from outrider.data.manifest import InputFile, Manifest, read_manifest
 from outrider.data.prepare_pairs import PairPreparation
 from outrider.data.prepare_text import TextPreparation
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.progress import Stages, show_stages
 from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError, DataError
-from outrider.files import working_folder
+from outrider.files import file_sha256, working_folder
 from outrider.files.hub import model_folder
 from outrider.text.tokenizer import Tokenizer, load_tokenizer
 from outrider.text.tokenizer.pair import PairTokenizer, SourceTokenizer
@@ -175,3 +175,81 @@ def _describe(config: PrepareConfig, tokenizer: Tokenizer) -> dict[str, Any]:
     kind = "given" if config.tokenizer.folder else config.tokenizer.kind
     ids = {f"{name}_id": getattr(tokenizer, f"{name}_id") for name in ("pad", "eos", "unk", "bos")}
     return {"kind": kind, "vocab_size": tokenizer.vocab_size, **ids}
+
+
+PLACES = {"folder", "root"}  # paths do not change the result
+
+
+def describe_inputs(config: PrepareConfig) -> tuple[InputFile, ...]:
+    """Return size, time and checksum of every corpus file."""
+    described = []
+    for name, path in _paths(config).items():
+        status = path.stat()
+        described.append(
+            InputFile(
+                name=name,
+                bytes=status.st_size,
+                modified_ns=status.st_mtime_ns,
+                sha256=file_sha256(path),
+            )
+        )
+    return tuple(described)
+
+
+def settings(config: PrepareConfig) -> dict[str, Any]:
+    """Return the settings that determine the result, as JSON values."""
+    return config.model_dump(mode="json", exclude=PLACES)
+
+
+def difference(manifest: Manifest, config: PrepareConfig, task: str) -> str:
+    """Return the first difference between a prepared folder and `config`, or ""."""
+    if manifest.task != task:
+        return f"task was {manifest.task}, is now {task}"
+    before = _flat(completed(manifest.config, config, leave_out=PLACES))
+    now = _flat(settings(config))
+    for key in [*now, *before]:
+        if key not in now:
+            return f"data.{key} was {before[key]!r}, which this version does not support"
+        if before.get(key) != now[key]:
+            return f"data.{key} was {before.get(key)!r}, is now {now[key]!r}"
+    paths = _paths(config, missing_ok=True)
+    recorded = {file.name for file in manifest.inputs}
+    for name, path in paths.items():
+        if name not in recorded:
+            return f"{path} is new"
+    for file in manifest.inputs:
+        if file.name in paths and _file_changed(file, paths[file.name]):
+            return f"{paths[file.name]} changed"
+    return ""
+
+
+def _paths(config: PrepareConfig, *, missing_ok: bool = False) -> dict[str, Path]:
+    """Return the paths of the corpus files."""
+    paths: dict[str, Path] = {}
+    for corpus in config.corpora.values():
+        try:
+            paths |= corpus_files(corpus, config.path)
+        except DataError:
+            if not missing_ok:
+                raise
+    return paths
+
+
+def _file_changed(file: InputFile, path: Path) -> bool:
+    """Whether a file changed; a missing one (data prepared elsewhere) counts as unchanged."""
+    if not path.is_file():
+        return False
+    status = path.stat()
+    if (status.st_size, status.st_mtime_ns) == (file.bytes, file.modified_ns):
+        return False
+    return status.st_size != file.bytes or file_sha256(path) != file.sha256
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    flat: dict[str, Any] = {}
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            flat |= _flat(value, f"{prefix}{key}.")
+        else:
+            flat[f"{prefix}{key}"] = value
+    return flat

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 
 from outrider.data.cleaning import Drops, PairCleaner
 from outrider.data.config import CleanConfig, CorpusConfig, PrepareConfig
-from outrider.data.corpus import read_pairs
+from outrider.data.corpus import Row, read_pairs
 from outrider.data.manifest import Shard, Split
 from outrider.data.progress import Stages
-from outrider.data.records import Row
 from outrider.data.shards import ShardWriter, Spool, ragged_column, spread
 from outrider.errors import DataError
 from outrider.text.tokenizer import Tokenizer

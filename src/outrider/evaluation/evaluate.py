@@ -8,8 +8,7 @@ from typing import Any
 from outrider.data.lines import text_lines
 from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
-from outrider.evaluation.comet import find_comet, score_comet
-from outrider.evaluation.metrics import check_metrics, score
+from outrider.evaluation.metrics import check_metrics, find_comet, score, score_comet
 from outrider.files import write_text
 from outrider.runtime.load import load
 from outrider.runtime.provenance import origin

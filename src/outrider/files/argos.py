@@ -22,9 +22,8 @@ from pathlib import Path
 from typing import IO
 
 from outrider.errors import ModelError, ResourceError
-from outrider.files.cache import cache_folder
 from outrider.files.reading import open_regular
-from outrider.files.writing import explained, working_folder
+from outrider.files.writing import cache_folder, explained, working_folder
 
 WANTED = re.compile(
     r"[^/]+/(metadata\.json|sentencepiece\.model|model/(?:model\.bin|config\.json"

@@ -13,6 +13,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
@@ -228,3 +229,24 @@ def _lock_file(work: Path) -> Path:
 
 def _escaped(name: str) -> str:
     return "".join(f"[{c}]" if c in "*?[" else c for c in name)
+
+
+VARIABLE = "OUTRIDER_CACHE"
+"""Environment variable: the folder of the cache, or `off`."""
+
+
+def cache_folder() -> Path | None:
+    """Return the cache folder; None if the cache is off or there is no home folder."""
+    folder = os.environ.get(VARIABLE)
+    if folder in ("", "off"):
+        return None
+    default = {
+        "win32": os.environ.get("LOCALAPPDATA") or "~/AppData/Local",
+        "darwin": "~/Library/Caches",
+    }.get(sys.platform, os.environ.get("XDG_CACHE_HOME") or "~/.cache")
+    try:
+        if folder is None:
+            return Path(default).expanduser() / "outrider"
+        return Path(folder).expanduser()
+    except RuntimeError:  # `~` or `~user` has no home folder
+        return None

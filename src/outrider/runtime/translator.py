@@ -11,7 +11,7 @@ from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_to
 from outrider.runtime.result import Result, Work, decode_in_batches
 from outrider.text.normalise import as_texts
 from outrider.text.prompt_template import PromptTemplate
-from outrider.text.segments import Segments, segment
+from outrider.text.sentences import Segments, join, segment
 from outrider.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
@@ -304,7 +304,7 @@ class Translator:
             cut = any(h.finish == "length" for h in chosen)
             results.append(
                 Result(
-                    text.join(parts),
+                    join(parts, text.gaps),
                     sum(scores) if len(scores) == len(chosen) else None,
                     "length" if cut else "eos",
                     tuple(token for tokens in written for token in tokens),

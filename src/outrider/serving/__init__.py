@@ -1,9 +1,11 @@
 """Serving models over HTTP.
 
 app.py        the HTTP app; api/ has a file for each API
-request.py    requests, and their progress and output
+request.py    requests, their progress and output, and refusals
 engine.py     asynchronous interface: requests in, results or events out
 registry.py   the models: loaded on demand, unloaded when idle, within a memory budget
 limits.py     limits, and admission of requests
 scheduler.py  the thread of a model: fair queue and decoding session
+run.py        the server process, and replicas with Ray
+log.py        log and metrics
 """

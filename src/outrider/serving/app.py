@@ -12,17 +12,15 @@ from typing import Any, Final, NamedTuple
 from fastapi import APIRouter, FastAPI, Request, Response
 from starlette.exceptions import HTTPException
 from starlette.middleware.cors import CORSMiddleware
-from starlette.types import Scope
 
 from outrider import __version__
 from outrider.errors import OutriderError
-from outrider.serving import metrics
+from outrider.serving import log
 from outrider.serving.api import libretranslate, openai, watch
 from outrider.serving.api.responses import add_error_handlers, error_schemas
 from outrider.serving.engine import Engine
 from outrider.serving.guard import Guard
 from outrider.serving.keys import Keyring
-from outrider.serving.log import log_request
 
 router = APIRouter(tags=["operation"])
 
@@ -107,7 +105,7 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
 
 
 # Routes are matched in this order, so the most frequent are first.
-ROUTERS = (libretranslate.router, openai.router, watch.router, router, metrics.router)
+ROUTERS = (libretranslate.router, openai.router, watch.router, router, log.router)
 PUBLIC: tuple[str, ...] = ("/", "/page/")
 """Further paths that need no key, beside `guard.OPEN`."""
 
@@ -149,16 +147,12 @@ def build_app(
         docs_url=None,  # these pages load scripts from other hosts
         redoc_url=None,
     )
-    app_metrics = metrics.Metrics(engine)
+    app_metrics = log.Metrics(engine)
     app.state.engine, app.state.keyring, app.state.metrics = engine, keyring, app_metrics
     app.state.fault = None
     add_error_handlers(app)
     for router in ROUTERS:
         app.include_router(router, responses=error_schemas(router.prefix))
-
-    def record(scope: Scope, status: int, seconds: float) -> None:
-        log_request(scope, status, seconds)
-        app_metrics.record(scope, status, seconds)
 
     app.add_middleware(
         Guard,
@@ -166,7 +160,7 @@ def build_app(
         keyring=keyring,
         public=PUBLIC,
         overload=engine.overload,
-        record=record,
+        record=app_metrics.record,
     )
     if origins:  # outermost: preflight requests have no key
         app.add_middleware(

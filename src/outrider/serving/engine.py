@@ -22,10 +22,16 @@ from outrider.errors import ConfigError, UnsupportedError
 from outrider.runtime import Generator, Result, Translator
 from outrider.runtime.options import call_settings
 from outrider.runtime.result import Work
-from outrider.serving.errors import BusyError, TooLargeError
 from outrider.serving.limits import Limits
 from outrider.serving.registry import Loaded, ModelRegistry, Spec
-from outrider.serving.request import Delta, Output, RequestHandle, TextRequest
+from outrider.serving.request import (
+    BusyError,
+    Delta,
+    Output,
+    RequestHandle,
+    TextRequest,
+    TooLargeError,
+)
 from outrider.serving.scheduler import Events
 
 T = TypeVar("T")

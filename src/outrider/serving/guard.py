@@ -12,11 +12,10 @@ from urllib.parse import parse_qsl
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from outrider.serving.api.fields import FIELDS, form_to_json, is_form
-from outrider.serving.api.responses import error_response, refusal_response
-from outrider.serving.errors import RefusalError, SlowError, TooLargeError
+from outrider.serving.api.responses import ClientGone, error_response, refusal_response
 from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits
-from outrider.serving.log import ClientGone
+from outrider.serving.request import RefusalError, SlowError, TooLargeError
 
 logger = logging.getLogger("outrider.serving")
 

@@ -18,8 +18,7 @@ from starlette.requests import Request
 
 from outrider.errors import ConfigError
 from outrider.files import read_json, write_json
-from outrider.serving.errors import BrokenError, TooManyError, UnauthorisedError
-from outrider.serving.request import Priority
+from outrider.serving.request import BrokenError, Priority, TooManyError, UnauthorisedError
 
 logger = logging.getLogger("outrider.serving")
 

@@ -18,8 +18,7 @@ from dataclasses import dataclass
 from math import exp, log
 from time import monotonic
 
-from outrider.serving.errors import BusyError
-from outrider.serving.request import RequestHandle
+from outrider.serving.request import BusyError, RequestHandle
 
 
 @dataclass(frozen=True, kw_only=True)

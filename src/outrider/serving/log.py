@@ -1,36 +1,25 @@
-"""Log of requests as lines of JSON without user data; cancelling work for disconnected clients."""
+"""Log of requests as lines of JSON, and Prometheus metrics; both without user data and keys."""
 
-import asyncio
 import json
 import logging
 import sys
 import time
-from collections.abc import Coroutine
-from typing import Any, TextIO, TypeVar
+from collections.abc import Iterator
+from typing import Any, TextIO
 
-from starlette.requests import Request
+from fastapi import APIRouter, Request, Response
+from prometheus_client import CollectorRegistry, Counter, Histogram, ProcessCollector
+from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
+from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
+from prometheus_client.registry import Collector
 from starlette.types import Scope
+
+from outrider.serving.engine import Engine
 
 requests = logging.getLogger("outrider.requests")
 
 QUIET = ("/health", "/ready", "/metrics")
 """Paths that are polled; only their failures are logged."""
-
-
-class _Refusals:
-    """Counts requests refused by overload, and logs the count once per second."""
-
-    def __init__(self) -> None:
-        self._count, self._logged = 0, 0.0
-
-    def add(self) -> None:
-        self._count += 1
-        if (now := time.monotonic()) - self._logged >= 1:
-            requests.warning("", extra={"values": {"event": "overloaded", "refused": self._count}})
-            self._count, self._logged = 0, now
-
-
-_refusals = _Refusals()
 
 
 class _JsonLines(logging.Formatter):
@@ -54,54 +43,113 @@ def start_logging(stream: TextIO | None = None, level: str = "info") -> None:
         logger.setLevel(level.upper())
 
 
-def route_of(scope: Scope) -> str:
-    """Return the route template of a request; its actual path may contain user data."""
-    path = getattr(scope.get("route"), "path", None) or scope.get("overloaded")
-    return path if isinstance(path, str) else "unknown"
+router = APIRouter(tags=["operation"])
+
+SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0, 30.0, 60.0)
 
 
-def log_request(scope: Scope, status: int, seconds: float) -> None:
-    """Log the method, route, status, time and size of a request."""
-    path = route_of(scope)
-    if path in QUIET and status < 400:
-        return
-    if "overloaded" in scope:
-        _refusals.add()
-        return
-    values = {
-        "event": "request",
-        "method": scope["method"][:10],
-        "route": path,
-        "status": status,
-        "seconds": round(seconds, 6),
-        **scope.get("facts", {}),
-    }
-    requests.info("", extra={"values": values})
+class Metrics:
+    """Log and metrics of one app."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._refused, self._logged = 0, 0.0
+        self.registry = CollectorRegistry()
+        self.registry.register(_Models(engine))
+        ProcessCollector(registry=self.registry)
+        self._requests = Counter(
+            "outrider_requests", "Requests answered.", ["route", "status"], registry=self.registry
+        )
+        self._seconds = Histogram(
+            "outrider_request_seconds",
+            "Time from a request's first byte to the answer's last.",
+            ["route"],
+            buckets=SECONDS,
+            registry=self.registry,
+        )
+
+    def record(self, scope: Scope, status: int, seconds: float) -> None:
+        """Log and count a request by its route template; its path may contain user data."""
+        route = getattr(scope.get("route"), "path", None) or scope.get("overloaded")
+        path = route if isinstance(route, str) else "unknown"
+        self._requests.labels(path, str(status)).inc()
+        self._seconds.labels(path).observe(seconds)
+        if "overloaded" in scope:
+            self._add_refusal()
+        elif path not in QUIET or status >= 400:
+            values = {
+                "event": "request",
+                "method": scope["method"][:10],
+                "route": path,
+                "status": status,
+                "seconds": round(seconds, 6),
+                **scope.get("facts", {}),
+            }
+            requests.info("", extra={"values": values})
+
+    def _add_refusal(self) -> None:
+        """Count requests refused by overload, and log the count once per second."""
+        self._refused += 1
+        if (now := time.monotonic()) - self._logged >= 1:
+            values = {"event": "overloaded", "refused": self._refused}
+            requests.warning("", extra={"values": values})
+            self._refused, self._logged = 0, now
 
 
-T = TypeVar("T")
+class _Models(Collector):
+    """Counters of the engine."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics of every model."""
+        registry = self._engine.registry
+        yield CounterMetricFamily(
+            "outrider_model_loads", "Models loaded since the start.", value=registry.loads
+        )
+        up = GaugeMetricFamily("outrider_model_loaded", "Whether it is loaded.", labels=["model"])
+        size = GaugeMetricFamily("outrider_model_bytes", "Weights on disk.", labels=["model"])
+        for name, spec in registry.specs.items():
+            up.add_metric([name], name in registry.loaded)
+            size.add_metric([name], spec.weights)
+        yield from (up, size)
+        gauges = {
+            "outrider_queue_requests": "Admitted requests that are not finished.",
+            "outrider_queue_tokens": "Tokens reserved by admitted requests.",
+            "outrider_rows": "Pieces of texts that are being decoded.",
+            "outrider_speed_tokens": "Reserved tokens processed per second.",
+        }
+        counters = {
+            "outrider_rounds": "Decoding steps.",
+            "outrider_pieces": "Pieces of texts decoded.",
+            "outrider_tokens": "Tokens generated.",
+            "outrider_cancelled": "Requests cancelled by disconnection or deadline.",
+            "outrider_draft_rounds": "Draft blocks verified.",
+            "outrider_draft_tokens": "Tokens of those blocks.",
+            "outrider_plain_rows": "Pieces decoded without drafting.",
+        }
+        families: dict[str, Metric] = {
+            name: GaugeMetricFamily(name, text, labels=["model"]) for name, text in gauges.items()
+        }
+        families |= {
+            name: CounterMetricFamily(name, text, labels=["model"])
+            for name, text in counters.items()
+        }
+        for model, loaded in list(registry.loaded.items()):
+            thread, admission, stats = loaded.thread, loaded.admission, loaded.thread.stats
+            values = (
+                *(len(admission), admission.tokens, thread.running, admission.speed),
+                *(thread.rounds, thread.pieces, thread.tokens, thread.cancelled),
+                *(stats.rounds, stats.tokens, stats.plain_rows),
+            )
+            for family, value in zip(families.values(), values, strict=True):
+                assert isinstance(family, GaugeMetricFamily | CounterMetricFamily)
+                family.add_metric([model], value)
+        yield from families.values()
 
 
-class ClientGone(Exception):  # noqa: N818  (not an error)
-    """The client disconnected."""
-
-
-async def while_connected(request: Request, work: Coroutine[Any, Any, T]) -> T:
-    """Await a coroutine; cancel it if the client disconnects."""
-    task = asyncio.ensure_future(work)
-    disconnected = asyncio.ensure_future(_disconnected(request))
-    try:
-        await asyncio.wait({task, disconnected}, return_when=asyncio.FIRST_COMPLETED)
-        if task.done():
-            return task.result()
-        raise ClientGone
-    finally:
-        disconnected.cancel()
-        if not task.done():
-            task.cancel()
-            await asyncio.wait({task})
-
-
-async def _disconnected(request: Request) -> None:
-    while (await request.receive())["type"] != "http.disconnect":
-        pass
+@router.get("/metrics", response_class=Response)
+async def metrics(request: Request) -> Response:
+    """Return the metrics in the text format of Prometheus."""
+    app_metrics: Metrics = request.app.state.metrics
+    return Response(generate_latest(app_metrics.registry), media_type=CONTENT_TYPE_LATEST)

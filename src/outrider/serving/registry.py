@@ -22,8 +22,8 @@ from outrider.files.hub import model_folder
 from outrider.formats.folder import CTC, DRAFTER, model_files, read_config
 from outrider.formats.spec import LanguageModelSpec
 from outrider.runtime import Generator, Translator, load
-from outrider.serving.errors import BrokenError, BusyError, LateError, UnknownError
 from outrider.serving.limits import Admission, Limits
+from outrider.serving.request import BrokenError, BusyError, LateError, UnknownError
 from outrider.serving.scheduler import EngineThread, Events
 from outrider.text.chat import Chat, load_chat
 from outrider.text.prompt_template import source_frame

@@ -1,15 +1,16 @@
-"""Requests of clients: what an API passes to the engine, and what the engine returns."""
+"""Requests of clients, their progress and output, and the errors with which they are refused."""
 
 import asyncio
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
 from outrider.decoding import Hypothesis, Round, Update
+from outrider.errors import OutriderError
 from outrider.runtime import Result
 from outrider.runtime.result import Work
-from outrider.serving.errors import LateError
 
 
 class Priority(IntEnum):
@@ -168,3 +169,60 @@ class RequestHandle:
     def results(self) -> list[list[Result]]:
         """Return the results of all texts."""
         return [self.beginning(text)[1] for text in range(len(self.works))]
+
+
+class RefusalError(OutriderError):
+    """A request that the server refuses before or without decoding."""
+
+    status = 422
+    kind = "invalid_request_error"
+
+    def __init__(self, message: str, *, retry_after: float | None = None) -> None:
+        super().__init__(message)
+        self.retry_after = None if retry_after is None else max(1, math.ceil(retry_after))
+
+
+class UnauthorisedError(RefusalError):
+    """The API key is missing or wrong."""
+
+    status, kind = 401, "authentication_error"
+
+
+class UnknownError(RefusalError):
+    """The model or language pair does not exist."""
+
+    status, kind = 404, "not_found_error"
+
+
+class TooLargeError(RefusalError):
+    """The body or the text exceeds its limit."""
+
+    status = 413
+
+
+class SlowError(RefusalError):
+    """The client takes too long to send its request."""
+
+    status = 408
+
+
+class TooManyError(RefusalError):
+    """The client exceeds the rate limit of its key."""
+
+    status, kind = 429, "rate_limit_error"
+
+
+class BusyError(RefusalError):
+    """The server is overloaded or shutting down."""
+
+    status, kind = 503, "overloaded_error"
+
+
+class BrokenError(RefusalError):
+    """A model or the key file cannot be used."""
+
+    status, kind = 503, "server_error"
+
+
+class LateError(BusyError):
+    """An admitted request exceeded its deadline."""

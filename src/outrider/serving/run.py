@@ -1,19 +1,37 @@
-"""A server in this process: uvicorn with the app."""
+"""A server: uvicorn with the app in this process, or replicas with Ray Serve.
 
+Replicas are independent and load the models; a response does not depend on the replica. Ray routes
+requests, scales the number of replicas and replaces failed ones.
+
+uvicorn closes idle connections between requests only. `Connection` also closes connections that
+stall within a request header or do not read the response (`guard.py` limits the time of bodies).
+Connections without a complete header may occupy a share of all connections; beyond it the oldest of
+them is closed.
+
+uvicorn writes head and body separately. Both are joined into one system call, because after each
+call this thread waits for the GIL, which the decoding thread holds.
+"""
+
+import asyncio
+import dataclasses
+import os
 import signal
 import socket
 import sys
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+import h11
 import uvicorn
 from fastapi import FastAPI
+from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from outrider.errors import ConfigError
+from outrider.errors import ConfigError, MissingExtraError
+from outrider.runtime.cluster import running_ray
 from outrider.serving.app import build_app
-from outrider.serving.connection import connection_protocol
 from outrider.serving.engine import Engine
 from outrider.serving.keys import Keyring
 from outrider.serving.limits import Limits, limit_malloc_threshold
@@ -96,3 +114,176 @@ class Service:
             load_options=self.load_options,
         )
         return build_app(engine, keyring=keyring, load=self.load, origins=self.origins)
+
+
+class _Buffered:
+    """A transport that joins all writes of one iteration of the event loop."""
+
+    def __init__(self, transport: Any, loop: asyncio.AbstractEventLoop) -> None:
+        self._transport, self._loop = transport, loop
+        self._parts: list[bytes] = []
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
+
+    def write(self, data: bytes) -> None:
+        if not self._parts:
+            self._loop.call_soon(self._send)
+        self._parts.append(data)
+
+    def close(self) -> None:
+        self._send()
+        self._transport.close()
+
+    def _send(self) -> None:
+        if self._parts:
+            data, self._parts = b"".join(self._parts), []
+            self._transport.write(data)
+
+
+def connection_protocol(seconds: float, half_open: int) -> type[H11Protocol]:
+    """Return uvicorn's protocol with limits for connections without a complete header.
+
+    Args:
+        seconds: Time limit of such a connection.
+        half_open: Most such connections.
+    """
+    waiting: dict[H11Protocol, None] = {}
+    """Half-open connections, the oldest first."""
+
+    class Connection(H11Protocol):
+        _timer: asyncio.TimerHandle | None = None
+        _last_cycle: object = None
+        """The newest request at the last check."""
+        _unread = 0
+        """Unsent bytes of the response at the last check."""
+
+        def connection_made(self, transport: Any) -> None:
+            super().connection_made(_Buffered(transport, self.loop))  # type: ignore[arg-type]
+            self._timer = self.loop.call_later(seconds, self._check)
+            self._add_half_open()
+
+        def handle_events(self) -> None:
+            super().handle_events()
+            if self.conn.their_state is h11.IDLE and self.conn.trailing_data[0]:
+                self._add_half_open()
+            else:
+                waiting.pop(self, None)
+
+        def _add_half_open(self) -> None:
+            """Register an incomplete header; close the oldest if there are too many."""
+            waiting.setdefault(self)
+            while len(waiting) > half_open:
+                oldest = next(iter(waiting))
+                del waiting[oldest]
+                oldest.transport.abort()
+
+        def connection_lost(self, exc: Exception | None) -> None:
+            waiting.pop(self, None)
+            if self._timer is not None:
+                self._timer.cancel()
+            super().connection_lost(exc)
+
+        def _check(self) -> None:
+            """Close the connection if nothing was received or sent since the last check."""
+            if self.conn.their_state is h11.IDLE and self.cycle is self._last_cycle:
+                self.transport.close()
+                return
+            unread = self.transport.get_write_buffer_size()
+            if unread and unread == self._unread and self.flow.write_paused:
+                self.transport.abort()  # close() would wait until it is read
+                return
+            self._last_cycle, self._unread = self.cycle, unread
+            self._timer = self.loop.call_later(seconds, self._check)
+
+    return Connection
+
+
+NAME = "outrider"
+PURPOSE = "outrider serve --ray"
+HEADROOM = 256 << 20
+"""Bytes that a replica needs in addition to its weights."""
+CHECK = 2.0
+"""Seconds between two health checks of a replica."""
+
+
+def run_replicas(
+    service: Service,
+    *,
+    host: str,
+    port: int,
+    least: int,
+    most: int,
+    ready: Callable[[], None] = lambda: None,
+) -> None:
+    """Serve until SIGTERM or SIGINT.
+
+    Replicas run on the cluster at `RAY_ADDRESS`, or on a local Ray that is stopped at the end.
+
+    Args:
+        service: Configuration of each replica, by default with one thread.
+        host: Address to listen at.
+        port: Port to listen at.
+        least: Fewest replicas.
+        most: Most replicas.
+        ready: Called when the first replicas are ready.
+    """
+    if least > most:
+        raise ConfigError("--replicas", f"got {least}-{most}, expected the smaller number first")
+    threads = service.load_options.get("threads") or 1
+    load_options = {**service.load_options, "threads": threads}
+    service = dataclasses.replace(service, load_options=load_options)
+    with running_ray(PURPOSE):
+        serve, stop = _ray_serve(), threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):  # after Ray, which installs its own handlers
+            signal.signal(number, lambda *_: stop.set())
+        try:
+            serve.start(http_options={"host": host, "port": port})
+            deployed = serve.deployment(**_options(service, least, most))
+            app = serve.ingress(_builder(service))
+            serve.run(deployed(app()).bind(), name=NAME, route_prefix="/")
+            ready()
+            stop.wait()
+        finally:
+            if os.environ.get("RAY_ADDRESS"):
+                serve.delete(NAME)
+            else:
+                serve.shutdown()
+
+
+def _options(service: Service, least: int, most: int) -> dict[str, Any]:
+    """Return the number of replicas and the resources of each, for Ray."""
+    weights = sum(read_spec(model).weights for model in service.models)
+    return {
+        "name": NAME,
+        "max_ongoing_requests": service.limits.connections,
+        "autoscaling_config": {
+            "min_replicas": least,
+            "max_replicas": most,
+            "target_ongoing_requests": service.limits.rows,
+        },
+        "ray_actor_options": {
+            "num_cpus": service.load_options["threads"],
+            "memory": min(weights, service.memory or weights) + HEADROOM,
+        },
+        "health_check_period_s": CHECK,
+        "graceful_shutdown_timeout_s": service.limits.seconds + 1,
+    }
+
+
+def _builder(service: Service) -> Callable[[], FastAPI]:
+    """Return a plain function, as Ray requires."""
+
+    def build() -> FastAPI:
+        limit_malloc_threshold()
+        return service.build()
+
+    return build
+
+
+def _ray_serve() -> Any:
+    try:
+        from ray import serve
+    except ImportError as error:
+        raise MissingExtraError("Ray Serve", "ray", PURPOSE) from error
+    return serve

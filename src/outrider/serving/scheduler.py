@@ -13,9 +13,8 @@ from collections.abc import Callable, Iterable, Sequence
 
 from outrider.decoding import Backend, Controller, Session, Statistics, Update
 from outrider.errors import OutriderError
-from outrider.serving.errors import BusyError
 from outrider.serving.limits import Limits
-from outrider.serving.request import Priority, RequestHandle
+from outrider.serving.request import BusyError, Priority, RequestHandle
 
 
 class FairQueue:

@@ -9,7 +9,6 @@ from typing import Any, Literal
 
 from outrider.decoding import DecodeSettings, Round, Statistics
 from outrider.runtime import Generator, Translator
-from outrider.runtime.exactness import DRAFT_TOKENS
 
 Kind = Literal["accepted", "refused", "dropped", "correction", "bonus", "plain"]
 
@@ -22,6 +21,9 @@ KINDS: dict[Kind, str] = {
     "plain": "not drafted",
 }
 """Names in a legend."""
+
+DRAFT_TOKENS = 8
+"""Default length of drafts."""
 
 Decode = Callable[[Sequence[int]], str]
 

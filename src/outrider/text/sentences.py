@@ -1,4 +1,4 @@
-"""Sentence splitting and joining, independent of the language.
+"""Division of texts into pieces that fit a model, at sentences of any language, and joining.
 
 The rules use punctuation of many scripts and lists of abbreviations. A stop ends a sentence unless
 a number, an initial, an abbreviation, a bracket or a lower-case letter indicates otherwise; in
@@ -11,7 +11,12 @@ left out.
 
 import re
 import unicodedata
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from functools import partial
+from typing import NamedTuple
+
+from outrider.text.normalise import normalise, well_formed
+from outrider.text.tokenizer import Tokenizer
 
 
 def _words(text: str) -> frozenset[str]:
@@ -122,7 +127,7 @@ _LONGEST_WORD = 24
 _LONGEST_BRACKET = 400
 
 
-def split(text: str) -> list[str]:
+def split_sentences(text: str) -> list[str]:
     """Split into sentences with the white space after them; they concatenate to `text`."""
     sentences: list[str] = []
     for line in text.splitlines(keepends=True):
@@ -143,14 +148,14 @@ def cut(text: str, fits: Callable[[str], bool]) -> list[str]:
     return cut(text[:middle], fits) + cut(text[middle:], fits)
 
 
-def join(parts: list[str], gaps: list[str]) -> str:
-    """Join translations; `gaps` is the white space between their sources.
+def join(parts: Sequence[str], gaps: Sequence[str]) -> str:
+    """Join the translations of the first pieces; `gaps` is the white space between the sources.
 
     Gaps are adapted to the target's script: a space between sentences of scripts that use one, none
     between Chinese or Japanese sentences.
     """
     text = ""
-    for part, gap in zip(parts, ["", *gaps], strict=True):
+    for part, gap in zip(parts, ["", *gaps], strict=False):
         text += _fitting_gap(text, gap, part) + part
     return text
 
@@ -276,3 +281,63 @@ def _is_dense(character: str) -> bool:
     if not character or unicodedata.east_asian_width(character) not in "WF":
         return False
     return "HANGUL" not in unicodedata.name(character, "")
+
+
+class Piece(NamedTuple):
+    """A part of a text, and the token ids of its normalised form."""
+
+    text: str
+    ids: list[int]
+
+
+class Segments(NamedTuple):
+    """The token ids of the pieces of one text, and the white space between them."""
+
+    ids: list[list[int]]
+    gaps: list[str]
+
+
+def segment(
+    texts: Sequence[str], tokenizer: Tokenizer, *, longest: int, split: bool = True
+) -> list[Segments]:
+    """Divide every text into sentences, or lines, of at most `longest` tokens."""
+
+    def encode(parts: Sequence[str]) -> list[Piece]:
+        rows = tokenizer.encode_batch([normalise(part) for part in parts])
+        return [Piece(part, ids) for part, ids in zip(parts, rows, strict=True)]
+
+    def divide(piece: Piece, into: Callable[[str], list[str]]) -> list[Piece]:
+        return [piece] if len(piece.ids) <= longest else encode(into(piece.text))
+
+    def fits(text: str) -> bool:
+        return len(tokenizer.encode(normalise(text))) <= longest
+
+    cuts: list[Callable[[str], list[str]]] = [split_sentences, partial(cut, fits=fits)]
+    if not split:
+        cuts.insert(0, partial(str.splitlines, keepends=True))
+    first, *others = cuts
+    rows = [first(well_formed(text)) for text in texts]
+    encoded = iter(encode([part for row in rows for part in row]))
+    segmented = []
+    for row in rows:
+        pieces = [next(encoded) for _ in row]
+        for into in others:
+            pieces = [part for piece in pieces for part in divide(piece, into)]
+        segmented.append(_without_blanks(pieces, longest))
+    return segmented
+
+
+def _without_blanks(pieces: list[Piece], longest: int) -> Segments:
+    """Move white space between pieces, and blank pieces, into the gaps."""
+    segments, gap = Segments([], []), ""
+    for text, ids in pieces:
+        if not ids:
+            gap += "".join(c for c in text if c.isspace())
+            continue
+        lead, trail = len(text) - len(text.lstrip()), len(text.rstrip())
+        if segments.ids:
+            segments.gaps.append(gap + text[:lead])
+        # A single character may have more tokens than fit; the rest is dropped.
+        segments.ids.append(ids[:longest])
+        gap = text[trail:]
+    return segments

@@ -12,8 +12,8 @@ import pytest
 import outrider
 from outrider.decoding import DecodeSettings, Request, decode
 from outrider.runtime import Generator, Result
-from outrider.serving.api.events import TextStream
 from outrider.serving.api.openai import Choice
+from outrider.serving.api.responses import TextStream
 from outrider.serving.engine import Engine
 from outrider.serving.registry import read_spec
 from outrider.serving.request import Delta, Output

@@ -8,7 +8,7 @@ import torch
 
 from outrider.errors import InputError
 from outrider.runtime import load
-from outrider.show.pictures.attention import draw_maps
+from outrider.show.attention import draw_maps
 from outrider.torch.inspect.attention_maps import (
     END,
     START,

@@ -7,7 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from outrider.show.pictures.attention import draw_head_plane
+from outrider.show.attention import draw_head_plane
 from outrider.torch.inspect.attention_maps import AttentionMaps, Maps, head_plane, in_a_plane
 
 

@@ -8,7 +8,7 @@ import torch
 from torch.nn import functional as F
 
 from outrider.errors import ConfigError
-from outrider.show.pictures.pattern import pooled
+from outrider.show.pattern import pooled
 from outrider.torch.inspect.attention_trace import computed_pairs, marked_heads, runs_dense
 from outrider.torch.inspect.pattern import find_pattern
 from outrider.torch.nn.attention import (

@@ -10,7 +10,7 @@ from typer.testing import CliRunner
 
 from outrider.cli.main import build_app
 from outrider.errors import ConfigError
-from outrider.show.pictures.positions import draw_positions
+from outrider.show.positions import draw_positions
 from outrider.torch.inspect.positions import (
     CALCULATED,
     calculated_positions,

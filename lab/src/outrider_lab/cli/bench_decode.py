@@ -8,8 +8,8 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import check_bound
-from outrider.cli.console import check_output, new_console
-from outrider.cli.measuring import Tokenize, read_numbers, report_interrupt
+from outrider.cli.console import check_output, new_console, read_numbers, report_interrupt
+from outrider.cli.evaluate import Tokenize
 from outrider.errors import ConfigError, nearest
 
 _FULL = {"sentences": 1000, "repeats": 5, "batches": "1,8,32,128", "one_pass": 60.0}

@@ -5,8 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.console import check_output
-from outrider.cli.measuring import measuring
+from outrider.cli.console import check_output, measuring
 
 
 def bench_jobs(

@@ -6,8 +6,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import check_output, new_console
-from outrider.cli.measuring import Tokenize, measuring, read_numbers, report_interrupt
+from outrider.cli.console import (
+    check_output,
+    measuring,
+    new_console,
+    read_numbers,
+    report_interrupt,
+)
+from outrider.cli.evaluate import Tokenize
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -102,8 +108,8 @@ def bench_exact(
     from rich.progress import Progress
 
     from outrider.runtime import load
-    from outrider.runtime.exactness import compare_with_greedy
     from outrider.runtime.provenance import origin
+    from outrider_lab.bench.modes.exactness import compare_with_greedy
 
     loaded = load(model, dtype=dtype, threads=threads)
     console, status = new_console(stderr=True), ["nothing yet"]

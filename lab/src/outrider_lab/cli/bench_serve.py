@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import check_output, new_console
-from outrider.cli.measuring import measuring, read_numbers
+from outrider.cli.console import check_output, measuring, new_console, read_numbers
 from outrider.errors import DataError
 
 QUICK_LINES, QUICK_REPEATS = 256, 3

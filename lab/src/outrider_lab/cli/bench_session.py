@@ -6,8 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.bounds import MOST_THREADS
-from outrider.cli.console import check_output, new_console
-from outrider.cli.measuring import measuring
+from outrider.cli.console import check_output, measuring, new_console
 from outrider.errors import ConfigError, DataError, ModelError
 
 _MODES = ("ar", "tandem")

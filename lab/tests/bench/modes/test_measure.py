@@ -8,8 +8,8 @@ import pytest
 from outrider.cli.main import run
 from outrider.decoding import Hypothesis, Round
 from outrider.runtime import Result, load
-from outrider.runtime.exactness import compare_with_greedy
 from outrider_lab.bench.modes import measure as module
+from outrider_lab.bench.modes.exactness import compare_with_greedy
 from outrider_lab.bench.modes.measure import decode_modes, measure_modes
 from outrider_lab.bench.modes.picture import draw_modes
 from tests.helpers.drafted import TEXT, save_translator

@@ -11,8 +11,7 @@ from urllib.parse import parse_qsl
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.bounds import BOUNDS
-from outrider.serving.errors import RefusalError
-from outrider.serving.request import Priority
+from outrider.serving.request import Priority, RefusalError
 
 Code = Annotated[str, Field(min_length=2, max_length=20)]
 """A language code of the model."""

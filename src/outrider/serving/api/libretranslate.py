@@ -15,12 +15,11 @@ from outrider.errors import ConfigError
 from outrider.runtime import Result
 from outrider.serving.api.fields import Code, Options, PriorityName, Seconds, read_priority
 from outrider.serving.api.html import Page, read_page
+from outrider.serving.api.responses import while_connected
 from outrider.serving.engine import Engine
-from outrider.serving.errors import TooLargeError, UnknownError
 from outrider.serving.keys import admit
-from outrider.serving.log import while_connected
 from outrider.serving.registry import Spec
-from outrider.serving.request import TextRequest
+from outrider.serving.request import TextRequest, TooLargeError, UnknownError
 from outrider.text.language import LanguageGuess
 from outrider.text.normalise import normalise, well_formed
 

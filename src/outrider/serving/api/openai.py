@@ -18,14 +18,18 @@ from starlette.responses import JSONResponse
 
 from outrider.errors import ConfigError
 from outrider.runtime import Generator
-from outrider.serving.api.events import STREAMED, TextStream, event_response, started
 from outrider.serving.api.fields import Code, Options, PriorityName, Seconds, read_priority
+from outrider.serving.api.responses import (
+    STREAMED,
+    TextStream,
+    event_response,
+    started,
+    while_connected,
+)
 from outrider.serving.engine import Engine
-from outrider.serving.errors import UnknownError
 from outrider.serving.keys import admit
-from outrider.serving.log import while_connected
 from outrider.serving.registry import Spec
-from outrider.serving.request import Delta, Output, TextRequest
+from outrider.serving.request import Delta, Output, TextRequest, UnknownError
 from outrider.text.normalise import normalise_verbatim, well_formed
 from outrider.text.tokenizer import Tokenizer
 

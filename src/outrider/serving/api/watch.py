@@ -33,14 +33,12 @@ from outrider.decoding import DecodeSettings, Round
 from outrider.decoding import Request as DecodeRequest
 from outrider.errors import InputError, OutriderError
 from outrider.runtime import Generator, Translator
-from outrider.serving.api.events import EVENT_HEADERS, started
 from outrider.serving.api.fields import Code, read_priority
+from outrider.serving.api.responses import EVENT_HEADERS, started, while_connected
 from outrider.serving.engine import Engine
-from outrider.serving.errors import LateError
 from outrider.serving.keys import admit
-from outrider.serving.log import while_connected
 from outrider.serving.registry import Loaded
-from outrider.serving.request import Delta, Output, Priority, TextRequest
+from outrider.serving.request import Delta, LateError, Output, Priority, TextRequest
 from outrider.show.tandem_trace import Decode, Span, added_text, round_spans
 
 logger = logging.getLogger("outrider.serving")

@@ -5,7 +5,85 @@
 the source and another for the target.
 """
 
-from outrider.text.tokenizer.load import load_tokenizer
-from outrider.text.tokenizer.subword import SPECIAL_TOKENS, SubwordTokenizer, Tokenizer
+from pathlib import Path
+from typing import Any
+
+from outrider.errors import ModelError
+from outrider.files import read_json
+from outrider.formats.readers import has_binary
+from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
+from outrider.text.tokenizer.subword import (
+    SPECIAL_TOKENS,
+    SubwordTokenizer,
+    Tokenizer,
+    read_pipeline,
+)
 
 __all__ = ["SPECIAL_TOKENS", "SubwordTokenizer", "Tokenizer", "load_tokenizer"]
+
+
+def load_tokenizer(folder: str | Path) -> Tokenizer:
+    """Read the tokenizer of a prepared folder or of a model folder."""
+    folder = Path(folder)
+    target = _load_tokenizer(folder)
+    source = folder / SOURCE_FILE
+    return PairTokenizer(SourceTokenizer(source), target) if source.is_file() else target
+
+
+def _load_tokenizer(folder: Path) -> Tokenizer:
+    binary = has_binary(folder)
+    if binary:
+        from outrider.formats.readers import bergamot
+
+        if bergamot.find(folder) is not None:
+            from outrider.text.tokenizer.bergamot import read_bergamot
+
+            return read_bergamot(folder)
+    if (folder / "tokenizer.json").is_file():
+        return _load_subword(folder)
+    if binary:
+        from outrider.formats.readers import ctranslate2
+        from outrider.text.tokenizer.ctranslate2 import read_ctranslate2
+
+        if (model := ctranslate2.find(folder)) is not None:
+            return read_ctranslate2(folder, model.parent)
+    if (folder / "source.spm").is_file():
+        from outrider.text.tokenizer.marian import read_marian
+
+        return read_marian(folder)
+    raise ModelError(
+        f"{folder} holds no tokenizer: neither tokenizer.json nor source.spm with vocab.json"
+    )
+
+
+def _load_subword(folder: Path) -> SubwordTokenizer:
+    pipeline = read_pipeline(folder / "tokenizer.json")
+    config_file = folder / "tokenizer_config.json"
+    if not config_file.exists():
+        return SubwordTokenizer(pipeline)
+    config = read_json(config_file)
+    special = {name: config[name] for name in SPECIAL_TOKENS if config.get(name)}
+    named = {name: _content(config_file, name, token) for name, token in special.items()}
+    return SubwordTokenizer(pipeline, {**_model_tokens(folder, pipeline), **named})
+
+
+def _model_tokens(folder: Path, pipeline: Any) -> dict[str, str]:
+    """Return the special tokens of the model's config, which some tokenizers do not name."""
+    path = folder / "config.json"
+    config = read_json(path) if path.is_file() else {}
+    found = {}
+    for name in SPECIAL_TOKENS:
+        token = config.get(f"{name}_id")
+        token = token[0] if isinstance(token, list) and token else token
+        text = pipeline.id_to_token(token) if type(token) is int and 0 <= token < 1 << 32 else None
+        if text is not None:
+            found[name] = text
+    return found
+
+
+def _content(file: Path, name: str, token: Any) -> str:
+    """Return the text of a token, which transformers writes as text or as a dictionary."""
+    text = token.get("content") if isinstance(token, dict) else token
+    if not isinstance(text, str):
+        raise ModelError(f"{file}: {name} is {str(token)[:80]!r}, expected a token")
+    return text

@@ -31,7 +31,7 @@ from outrider.formats.folder import model_files, weights_of
 from outrider.formats.weights import weight_files
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import show_score, versions, write_result
-from outrider.show.pictures.curve import draw_curve
+from outrider.show.curve import draw_curve
 from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.vocabulary import add_mask
 from outrider.torch.evaluation.likelihood import evaluate_text

@@ -15,8 +15,8 @@ from outrider.decoding import Backend, DecodeSettings, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.evaluation.metrics import score_translations
 from outrider.runtime import Translator
-from outrider.runtime.exactness import DRAFT_TOKENS
 from outrider.runtime.options import decode_settings
+from outrider.show.tandem_trace import DRAFT_TOKENS
 from outrider_lab.bench.modes.repetition import length_ratio, repetition_rate
 
 GAMMAS = (0.0, 0.25, 0.5, 0.75, 1.0)

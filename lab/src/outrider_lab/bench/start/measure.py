@@ -18,8 +18,8 @@ from typing import Any
 
 from outrider.backends import native
 from outrider.errors import ResourceError
-from outrider.files.cache import VARIABLE
 from outrider.files.hub import model_folder
+from outrider.files.writing import VARIABLE
 from outrider.runtime.provenance import machine, versions
 
 TEXT = "Where is the station?"

@@ -18,7 +18,7 @@ from outrider.files.hub import model_folder
 from outrider.formats.folder import weights_of
 from outrider.jobs.distill import distill
 from outrider.runtime import Translator, load
-from outrider.text.sentences import split
+from outrider.text.sentences import split_sentences
 
 LONGEST_LINE = 1 << 16
 """Bytes; longer lines are skipped."""
@@ -34,7 +34,7 @@ def read_sentences(files: Iterable[Path]) -> Iterator[str]:
                 line, fault = decode(raw)
                 if fault:
                     continue
-                for sentence in map(str.strip, split(line)):
+                for sentence in map(str.strip, split_sentences(line)):
                     if SHORTEST <= len(sentence) <= LONGEST:
                         yield sentence
 

@@ -9,9 +9,7 @@ from typing import Any
 
 from outrider.decoding.statistics import Statistics
 from outrider.runtime import Generator, Result, Translator
-
-DRAFT_TOKENS = 8
-"""Default length of drafts."""
+from outrider.show.tandem_trace import DRAFT_TOKENS
 
 SHOWN = 10
 """Most differing lines that are listed."""

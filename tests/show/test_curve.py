@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from outrider.errors import InputError, MissingExtraError
-from outrider.show.pictures.curve import draw_curve
+from outrider.show.curve import draw_curve
 
 
 def log(*, bleu: bool, steps: int = 40) -> list[dict[str, Any]]:

@@ -1,1 +1,0 @@
-"""PNG pictures, with a common palette."""
