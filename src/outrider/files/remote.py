@@ -3,21 +3,32 @@
 Files are written to a local disk and then uploaded: objects become visible when complete. Listings
 are not cached, because other machines write too. Credentials and endpoints come from the
 environment variables and files of fsspec and the store's package.
+
+A folder is locked by a claim: the file `.lock` with the owner's process and a time, which the owner
+renews. Other processes are refused while it is alive. It is dead if its process has ended (as far
+as the same machine can see) or if it was not renewed for `STALE` seconds; then it is taken over. If
+a store supports creation without overwriting (S3, Google Cloud and Azure do), only one of two
+concurrent processes gets the claim. Otherwise, and for takeovers, the last writer gets it; each
+writer checks after `SETTLE` seconds.
 """
 
 import io
 import json
+import os
 import re
+import socket
 import tempfile
+import threading
+import time
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import AbstractContextManager, contextmanager, suppress
+from contextlib import contextmanager, suppress
 from functools import cached_property
 from pathlib import Path
 from typing import Any, TextIO, TypeVar
+from uuid import uuid4
 
 from outrider.errors import ConfigError, DataError, MissingExtraError, OutriderError, ResourceError
-from outrider.files.lock import check_claim, claimed
 from outrider.files.reading import JSON_BYTES, Reading, parse_json
 from outrider.files.writing import replacing
 
@@ -25,8 +36,18 @@ BLOCK_BYTES = 8 << 20
 """Bytes of one read request."""
 THREADS = 16
 """Concurrent requests, which hide the latency of the store."""
+LOCK = ".lock"
+BEAT = 30.0
+"""Seconds between two renewals."""
+STALE = 300.0
+"""Seconds without renewal after which a claim is dead; clocks must differ by less."""
+SETTLE = 2.0
 BUGS = (AssertionError, AttributeError, NameError, TypeError)
 """Exceptions of bugs; a store's package raises many others for problems of the store."""
+_HELD: dict[str, str] = {}
+"""Folders that this process has claimed, and the ids of the claims."""
+_LOST: set[str] = set()
+"""Claims that another process took over."""
 _In = TypeVar("_In")
 _Out = TypeVar("_Out")
 
@@ -185,13 +206,59 @@ class RemoteFolder:
     def remove_unfinished(self) -> None:
         """Do nothing: unfinished uploads are not visible."""
 
-    def alone(self, busy: OutriderError) -> AbstractContextManager[None]:
+    @contextmanager
+    def alone(self, busy: OutriderError) -> Iterator[None]:
         """Hold the claim to the folder."""
-        return claimed(self, busy)
+        owner = uuid4().hex
+        self._take(owner, busy)
+        _HELD[self.place] = owner
+        stop = threading.Event()
+        renewal = threading.Thread(target=self._renew, args=(owner, stop), daemon=True)
+        renewal.start()
+        try:
+            yield
+        finally:
+            stop.set()
+            renewal.join()
+            _HELD.pop(self.place, None)
+            with suppress(OutriderError):  # an unremoved claim becomes stale
+                if self._claim().get("owner") == owner:
+                    self.remove(LOCK)
 
     def check_alone(self) -> None:
         """Raise if another process took over the claim."""
-        check_claim(self)
+        if _HELD.get(self.place) in _LOST:
+            raise ResourceError(
+                f"{self}: another process took over, because this one did not renew its claim for "
+                f"{STALE:.0f} s; wait for that process"
+            )
+
+    def _take(self, owner: str, busy: OutriderError) -> None:
+        current, own = self._claim(), _new_claim(owner)
+        if _is_alive(current):
+            raise busy
+        created = None if current else self.create(LOCK, own)
+        if not created and _is_alive(self._claim()):  # a concurrent process
+            raise busy
+        if not created:
+            self.put(LOCK, own)
+            time.sleep(SETTLE)
+            if self._claim().get("owner") != owner:
+                raise busy
+
+    def _renew(self, owner: str, stop: threading.Event) -> None:
+        while not stop.wait(BEAT):
+            with suppress(OutriderError):  # the network may be down for a while
+                if self._claim().get("owner", owner) != owner:
+                    _LOST.add(owner)
+                    return
+                self.put(LOCK, _new_claim(owner))
+
+    def _claim(self) -> dict[str, Any]:
+        try:
+            return self.read_json(LOCK)
+        except DataError:
+            return {}
 
     def each(self, function: Callable[[_In], _Out], items: Iterable[_In]) -> list[_Out]:
         """Call a function for each item, in threads."""
@@ -221,3 +288,36 @@ class RemoteFolder:
 
 def _reason(error: Exception) -> str:
     return " ".join(str(error).split())[:300] or type(error).__name__
+
+
+def _new_claim(owner: str) -> bytes:
+    values = {
+        "owner": owner,
+        "machine": socket.gethostname(),
+        "process": os.getpid(),
+        "renewed": round(time.time(), 3),
+    }
+    return json.dumps(values).encode()
+
+
+def _is_alive(claim: dict[str, Any]) -> bool:
+    renewed, process = claim.get("renewed"), claim.get("process")
+    if not isinstance(renewed, int | float) or time.time() - renewed > STALE:
+        return False
+    if claim.get("machine") != socket.gethostname() or not isinstance(process, int):
+        return True
+    if process == os.getpid():  # this process, or an earlier one of a restarted container
+        return claim.get("owner") in _HELD.values()
+    return _runs(process)
+
+
+def _runs(process: int) -> bool:
+    if os.name == "nt":  # os.kill would end it
+        return True
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except (OSError, OverflowError):  # a process of another user
+        return True
+    return True

@@ -13,9 +13,8 @@ from typing import Any, Protocol, TextIO, TypeVar
 from urllib.parse import unquote, urlsplit
 
 from outrider.errors import ConfigError, DataError, OutriderError
-from outrider.files.lock import locked
 from outrider.files.reading import Reading, file_sha256, read_json
-from outrider.files.writing import replacing, write_json
+from outrider.files.writing import locked, replacing, write_json
 
 Place = Path | str
 """A folder on a disk, or the URL of one in a store."""

@@ -1,4 +1,4 @@
-"""Atomic writing of files and folders, also after a kill, a power cut or on a full disk.
+"""Atomic writing of files and folders, also after a kill, a power cut or on a full disk; locks.
 
 A file is written under another name in the same folder, flushed and renamed; then its folder is
 flushed, which makes the rename durable. A folder is written under another name and renamed:
@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any, TextIO
 from uuid import uuid4
 
-from outrider.errors import ResourceError
+from outrider.errors import OutriderError, ResourceError
 
 OUT_OF_SPACE = {errno.ENOSPC, errno.EDQUOT, errno.EFBIG}
 NOT_ALLOWED = {
@@ -250,3 +250,23 @@ def cache_folder() -> Path | None:
         return Path(folder).expanduser()
     except RuntimeError:  # `~` or `~user` has no home folder
         return None
+
+
+@contextmanager
+def locked(path: Path, busy: OutriderError) -> Iterator[None]:
+    """Hold the lock file `path` while the block runs; raise `busy` if another process holds it.
+
+    The file stays, because a removed file could be locked twice.
+    """
+    from filelock import FileLock, Timeout
+
+    lock = FileLock(path)
+    try:
+        with explained(path):
+            lock.acquire(timeout=0)
+    except Timeout as error:
+        raise busy from error
+    try:
+        yield
+    finally:
+        lock.release()

@@ -65,66 +65,17 @@ def _rank_languages(text: str) -> list[tuple[str, float]]:
 AUTO = "auto"
 """A source language to detect, the only target language, or an unknown language."""
 
-_NAMES = dict(
-    line.split(maxsplit=1)
-    for line in """
-ar Arabic
-az Azerbaijani
-bg Bulgarian
-bn Bengali
-ca Catalan
-cs Czech
-da Danish
-de German
-el Greek
-en English
-eo Esperanto
-es Spanish
-et Estonian
-eu Basque
-fa Persian
-fi Finnish
-fr French
-ga Irish
-gl Galician
-he Hebrew
-hi Hindi
-hr Croatian
-hu Hungarian
-hy Armenian
-id Indonesian
-is Icelandic
-it Italian
-ja Japanese
-ka Georgian
-kk Kazakh
-ko Korean
-lt Lithuanian
-lv Latvian
-mk Macedonian
-ms Malay
-nb Norwegian Bokmål
-nl Dutch
-pl Polish
-pt Portuguese
-ro Romanian
-ru Russian
-sk Slovak
-sl Slovenian
-sq Albanian
-sr Serbian
-sv Swedish
-sw Swahili
-ta Tamil
-th Thai
-tl Tagalog
-tr Turkish
-uk Ukrainian
-ur Urdu
-vi Vietnamese
-zh Chinese
-""".strip().splitlines()
-)
+_TABLE = """
+ar Arabic, az Azerbaijani, bg Bulgarian, bn Bengali, ca Catalan, cs Czech, da Danish, de German,
+el Greek, en English, eo Esperanto, es Spanish, et Estonian, eu Basque, fa Persian, fi Finnish,
+fr French, ga Irish, gl Galician, he Hebrew, hi Hindi, hr Croatian, hu Hungarian, hy Armenian,
+id Indonesian, is Icelandic, it Italian, ja Japanese, ka Georgian, kk Kazakh, ko Korean, lt
+Lithuanian, lv Latvian, mk Macedonian, ms Malay, nb Norwegian Bokmål, nl Dutch, pl Polish, pt
+Portuguese, ro Romanian, ru Russian, sk Slovak, sl Slovenian, sq Albanian, sr Serbian, sv
+Swedish, sw Swahili, ta Tamil, th Thai, tl Tagalog, tr Turkish, uk Ukrainian, ur Urdu, vi
+Vietnamese, zh Chinese
+"""
+_NAMES = dict(entry.split(maxsplit=1) for entry in " ".join(_TABLE.split()).split(", "))
 
 
 def list_languages(specs: Iterable[Spec]) -> list[dict[str, object]]:

@@ -6,7 +6,6 @@ translates them.
 
 import time
 import uuid
-from abc import ABC, abstractmethod
 from collections.abc import AsyncGenerator, Sequence
 from contextlib import aclosing
 from dataclasses import dataclass
@@ -200,68 +199,73 @@ def _prompts(request: TextRequest, tokenizer: Tokenizer, translates: bool) -> li
     return tokenizer.encode_batch([normalise_verbatim(well_formed(text)) for text in request.texts])
 
 
-class OpenAIAnswer(ABC):
-    """The response to a chat or completion."""
+async def _respond(
+    http_request: Request, body: OpenAIBody, request: TextRequest, *, echo: bool = False
+) -> Response:
+    """Decode, and return the whole response or a stream of events."""
+    chat, prompts = bool(request.messages), [""] * request.copies
+    if not chat:
+        prompts = list(request.texts) if echo else [""] * len(request.texts)
+    kind = "chat.completion" if chat else "text_completion"
+    head = {
+        "id": f"{'chatcmpl' if chat else 'cmpl'}-{uuid.uuid4().hex}",
+        "object": f"{kind}.chunk" if chat and body.stream else kind,
+        "created": int(time.time()),
+        "model": body.model,
+    }
+    engine: Engine = http_request.app.state.engine
+    http_request.scope["facts"] |= {"model": body.model, "characters": request.characters}
+    deltas = _stream_choices(engine, request, stops=body.stops, tokens=body.stream)
+    if not body.stream:
+        whole = await while_connected(http_request, _whole(deltas, prompts, chat=chat))
+        return JSONResponse(head | whole)
+    usage = body.stream_options is not None and body.stream_options.include_usage
+    chunks = started(_chunks(deltas, prompts, head, chat=chat, usage=usage))
+    return event_response(await while_connected(http_request, chunks))
 
-    def __init__(self, body: OpenAIBody, request: TextRequest, *, prefix: str, kind: str) -> None:
-        """Begin a response object of a `kind`, with an id that starts with `prefix`."""
-        self.body, self.request = body, request
-        self._head = {
-            "id": f"{prefix}-{uuid.uuid4().hex}",
-            "object": kind,
-            "created": int(time.time()),
-            "model": body.model,
-        }
 
-    @abstractmethod
-    def choice(self, number: int, text: str, finish: str | None) -> dict[str, Any]:
-        """Return a choice with its whole text."""
+async def _whole(
+    deltas: AsyncGenerator[ChoiceDelta, None], texts: list[str], *, chat: bool
+) -> dict[str, Any]:
+    last: dict[int, ChoiceDelta] = {}
+    async for delta in deltas:
+        texts[delta.choice] += delta.text
+        last[delta.choice] = delta
+    choices = []
+    for number, text in enumerate(texts):
+        written = {"message": {"role": "assistant", "content": text}} if chat else {"text": text}
+        finish = last[number].finish
+        choices.append({"index": number, **written, "logprobs": None, "finish_reason": finish})
+    return {"choices": choices, "usage": _usage(list(last.values()))}
 
-    @abstractmethod
-    def delta(self, number: int, text: str, finish: str | None, *, first: bool) -> dict[str, Any]:
-        """Return the new text of a choice."""
 
-    def openings(self) -> list[str]:
-        """Return the text before the generated text of each choice."""
-        return [""] * (self.request.copies if self.request.messages else len(self.request.texts))
+async def _chunks(
+    deltas: AsyncGenerator[ChoiceDelta, None],
+    prompts: list[str],
+    head: dict[str, Any],
+    *,
+    chat: bool,
+    usage: bool,
+) -> AsyncGenerator[Any, None]:
+    begun: set[int] = set()
+    done: list[ChoiceDelta] = []
 
-    async def respond(self, http_request: Request) -> Response:
-        """Decode, and return the whole response or a stream of events."""
-        engine: Engine = http_request.app.state.engine
-        facts = {"model": self.body.model, "characters": self.request.characters}
-        http_request.scope["facts"] |= facts
-        deltas = _stream_choices(
-            engine, self.request, stops=self.body.stops, tokens=self.body.stream
-        )
-        if self.body.stream:
-            chunks = await while_connected(http_request, started(self._chunks(deltas)))
-            return event_response(chunks)
-        return JSONResponse(await while_connected(http_request, self._whole(deltas)))
+    def chunk(number: int, text: str, finish: str | None) -> dict[str, Any]:
+        role = {} if number in begun else {"role": "assistant"}
+        written: dict[str, Any] = {"text": text, "logprobs": None}
+        if chat:
+            written = {"delta": {**role, "content": text}}
+        begun.add(number)
+        return head | {"choices": [{"index": number, **written, "finish_reason": finish}]}
 
-    async def _whole(self, deltas: AsyncGenerator[ChoiceDelta, None]) -> dict[str, Any]:
-        texts = self.openings()
-        last: dict[int, ChoiceDelta] = {}
-        async for delta in deltas:
-            texts[delta.choice] += delta.text
-            last[delta.choice] = delta
-        choices = [self.choice(n, text, last[n].finish) for n, text in enumerate(texts)]
-        return self._head | {"choices": choices, "usage": _usage(list(last.values()))}
-
-    async def _chunks(self, deltas: AsyncGenerator[ChoiceDelta, None]) -> AsyncGenerator[Any, None]:
-        begun: set[int] = set()
-        done: list[ChoiceDelta] = []
-        for number, text in enumerate(self.openings()):
-            if text:
-                begun.add(number)
-                yield self._head | {"choices": [self.delta(number, text, None, first=True)]}
-        async for delta in deltas:
-            first = delta.choice not in begun
-            begun.add(delta.choice)
-            choice = self.delta(delta.choice, delta.text, delta.finish, first=first)
-            yield self._head | {"choices": [choice]}
-            done += [delta] if delta.finish else []
-        if self.body.stream_options and self.body.stream_options.include_usage:
-            yield self._head | {"choices": [], "usage": _usage(done)}
+    for number, text in enumerate(prompts):
+        if text:
+            yield chunk(number, text, None)
+    async for delta in deltas:
+        yield chunk(delta.choice, delta.text, delta.finish)
+        done += [delta] if delta.finish else []
+    if usage:
+        yield head | {"choices": [], "usage": _usage(done)}
 
 
 def _usage(done: list[ChoiceDelta]) -> dict[str, int]:
@@ -315,19 +319,7 @@ async def chat(request: Request, body: ChatBody) -> Response:
         priority=priority,
         seconds=body.deadline,
     )
-    kind = "chat.completion.chunk" if body.stream else "chat.completion"
-    answer = _ChatAnswer(body, text_request, prefix="chatcmpl", kind=kind)
-    return await answer.respond(request)
-
-
-class _ChatAnswer(OpenAIAnswer):
-    def choice(self, number: int, text: str, finish: str | None) -> dict[str, Any]:
-        message = {"role": "assistant", "content": text}
-        return {"index": number, "message": message, "logprobs": None, "finish_reason": finish}
-
-    def delta(self, number: int, text: str, finish: str | None, *, first: bool) -> dict[str, Any]:
-        role = {"role": "assistant"} if first else {}
-        return {"index": number, "delta": {**role, "content": text}, "finish_reason": finish}
+    return await _respond(request, body, text_request)
 
 
 class CompletionBody(OpenAIBody):
@@ -357,21 +349,7 @@ async def complete(request: Request, body: CompletionBody) -> Response:
         priority=priority,
         seconds=body.deadline,
     )
-    answer = _CompletionAnswer(body, text_request, prefix="cmpl", kind="text_completion")
-    return await answer.respond(request)
-
-
-class _CompletionAnswer(OpenAIAnswer):
-    body: CompletionBody
-
-    def openings(self) -> list[str]:
-        return list(self.request.texts) if self.body.echo else super().openings()
-
-    def choice(self, number: int, text: str, finish: str | None) -> dict[str, Any]:
-        return {"index": number, "text": text, "logprobs": None, "finish_reason": finish}
-
-    def delta(self, number: int, text: str, finish: str | None, *, first: bool) -> dict[str, Any]:
-        return self.choice(number, text, finish)
+    return await _respond(request, body, text_request, echo=body.echo)
 
 
 Name = Annotated[str, Path(max_length=200)]
