@@ -16,11 +16,12 @@ from outrider.data.manifest import Split
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import OutriderError
 from outrider.jobs import distill as module
+from outrider.jobs import workers as job_workers
 from outrider.jobs.folder import JobFolder, Unit
 
 BLOCK, UNITS = 8, 11
 """Rows of a unit; units of both splits."""
-distiller, start_worker = module._DistillBlock, module.start_worker
+distiller, start_worker = module._DistillBlock, job_workers.start_worker
 
 
 @dataclass
@@ -78,7 +79,7 @@ def run(home: Path, out: Path, workers: int, notes: Path, moment: str) -> None:
     """Body of the process."""
     os.environ |= {"SLOW_NOTES": str(notes), "SLOW_MOMENT": moment}
     os.environ["PYTHONPATH"] = str(Path(__file__).parents[2])  # where workers find this module
-    module.start_worker = start_slow
+    job_workers.start_worker = start_slow
     module._DistillBlock = lambda *parts: slow(distiller(*parts))
     place = {"workers": workers, "threads": 1, "progress": False}
     try:

@@ -19,7 +19,6 @@ from fsspec.core import url_to_fs
 
 from outrider.cli.main import run
 from outrider.errors import ConfigError, DataError, OutriderError, ResourceError
-from outrider.files import lock as claim
 from outrider.files import remote
 from outrider.jobs import folder as folder_module
 from outrider.jobs import translate as module
@@ -327,7 +326,7 @@ def test_a_claim_is_renewed_and_its_loss_is_noticed(
         wait_for(lambda: json.loads(get(f"{out}/.lock"))["renewed"] > first["renewed"])
         job.store.check_alone()
         other = {**first, "owner": "somebody"}
-        wait_for(lambda: put(f"{out}/.lock", json.dumps(other)) or {first["owner"]} <= claim._LOST)
+        wait_for(lambda: put(f"{out}/.lock", json.dumps(other)) or {first["owner"]} <= remote._LOST)
         with pytest.raises(ResourceError, match="out: another process took over"):
             job.store.check_alone()
     assert json.loads(get(f"{out}/.lock")) == other, "it is another's"
@@ -342,7 +341,7 @@ def test_where_nothing_is_created_exclusively_the_last_to_write_has_it(
     with open_job(out, {}):
         assert json.loads(get(f"{out}/.lock"))["process"] == os.getpid()
     monkeypatch.setattr(
-        claim.time, "sleep", lambda _: put(f"{out}/.lock", json.dumps({"owner": "faster"}))
+        remote.time, "sleep", lambda _: put(f"{out}/.lock", json.dumps({"owner": "faster"}))
     )
     with pytest.raises(DataError, match="another process is working"), open_job(out, {}):
         pass

@@ -9,9 +9,8 @@ are kept in `<folder>.partial`, so an interrupted run can be resumed.
 
 import time
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -20,13 +19,13 @@ from outrider.data.manifest import Dropped, Manifest, Split, read_manifest
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.data.shards import BlockReader, ShardWriter
 from outrider.decoding import DecodeConfig
-from outrider.errors import ConfigError, DataError, ModelError
+from outrider.errors import ConfigError, DataError
 from outrider.files import check_on_disk, file_sha256
 from outrider.files.hub import model_folder
 from outrider.formats.folder import weights_of
 from outrider.jobs.folder import Advance, JobFolder, Unit, check_origin, open_job
 from outrider.jobs.teacher import SOURCE_COLUMNS, Teacher
-from outrider.jobs.workers import Run, finish_units, runner
+from outrider.jobs.workers import finish_units, runner
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
 from outrider.runtime.options import check_batch_tokens, decode_config
@@ -89,6 +88,10 @@ class Distillation:
         )
         return teacher, config
 
+    def work(self, folder: JobFolder) -> "_DistillBlock":
+        """Load the model in a worker."""
+        return _DistillBlock(self.load()[0], self.prepared, folder)
+
     def origin(self, config: DecodeConfig, rows: int | None) -> dict[str, Any]:
         """Return everything that determines the output, and the name of the model."""
         decode = {"strategy": config.strategy, **config.model_dump(exclude_defaults=True)}
@@ -134,13 +137,6 @@ class _DistillBlock:
                 writer.add(generated.table)
             shards = writer.close()
         self.folder.finish(unit, shards, generated.dropped, began=began)
-
-
-def start_worker(job: Distillation, folder: JobFolder) -> _DistillBlock:
-    """Load the model in a Ray worker; it must be the one that the driver loaded."""
-    if weights_of(model_folder(job.model)) != folder.origin["weights"]:
-        raise ModelError(f"{job.model}: changed during the job; run again")
-    return _DistillBlock(job.load()[0], job.prepared, folder)
 
 
 def distill(
@@ -207,27 +203,20 @@ def distill(
     with open_job(out, origin) as folder:
         work = _DistillBlock(teacher, prepared, folder) if workers == 1 else None
         del teacher  # Ray workers load their own
+        # Absolute paths, because workers may run in another folder.
+        place, data = model_folder(model).resolve(), job.data.resolve()
+        worker_job = replace(job, model=place, data=data, threads=threads or 1)
         units = {split: blocks(prepared, split, rows) for split in prepared.manifest.splits}
         finish_units(
             folder,
             [unit for split_units in units.values() for unit in split_units],
-            _runner(work, job, folder, workers),
+            runner(work, worker_job, folder, workers=workers, threads=threads or 1, device=device),
             damaged=damaged,
             stage="distil",
             progress=progress,
         )
         _finish(folder, out, prepared, units)
     return open_prepared(out)
-
-
-def _runner(
-    work: _DistillBlock | None, job: Distillation, folder: JobFolder, workers: int
-) -> AbstractContextManager[Run]:
-    threads, model = job.threads or 1, model_folder(job.model).resolve()
-    # Absolute paths, because workers may run in another folder.
-    worker_job = replace(job, model=model, data=job.data.resolve(), threads=threads)
-    start = partial(start_worker, worker_job, folder)
-    return runner(work, start, workers=workers, threads=threads, device=job.device)
 
 
 def blocks(prepared: Prepared, split: str, limit: int | None) -> list[Block]:

@@ -9,9 +9,7 @@ import io
 import time
 from collections import deque
 from collections.abc import Sequence
-from contextlib import AbstractContextManager
 from dataclasses import dataclass, field, replace
-from functools import partial
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -36,7 +34,7 @@ from outrider.jobs.folder import (
     remove_records,
 )
 from outrider.jobs.text_file import look_at
-from outrider.jobs.workers import Run, finish_units, runner
+from outrider.jobs.workers import finish_units, runner
 from outrider.runtime.load import load
 from outrider.runtime.options import decode_settings
 from outrider.runtime.result import format_results
@@ -63,6 +61,9 @@ class _Job:
         if not isinstance(loaded, Translator):
             raise ModelError(f"{self.model}: is a language model; use outrider generate")
         return loaded
+
+    def work(self, folder: JobFolder) -> "_TranslateFile":
+        return _TranslateFile(self.load(), self, folder)
 
     def origin(self) -> dict[str, Any]:
         """Return everything that determines the output except the files."""
@@ -151,7 +152,9 @@ def translate_shards(
     with open_job(out, origin) as folder:
         work = _TranslateFile(translator, job, folder) if workers == 1 else None
         del translator  # Ray workers load their own
-        run = _runner(work, job, folder, workers)
+        threads, device = job.place.get("threads") or 1, job.place.get("device", "auto")
+        worker_job = replace(job, place={**job.place, "threads": threads})
+        run = runner(work, worker_job, folder, workers=workers, threads=threads, device=device)
         finish_units(folder, units, run, damaged=damaged, stage="translate", progress=progress)
         records = folder.store.each(folder.read, units)
         shards = [shard for record in records for shard in record.shards]
@@ -176,22 +179,6 @@ def _check_script(source: Store, units: list[Unit], languages: Sequence[str]) ->
 
 def _decoding(options: dict[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in options.items() if key not in ("split", "batch_tokens")}
-
-
-def _runner(
-    work: _TranslateFile | None, job: _Job, folder: JobFolder, workers: int
-) -> AbstractContextManager[Run]:
-    threads, device = job.place.get("threads") or 1, job.place.get("device", "auto")
-    worker_job = replace(job, place={**job.place, "threads": threads})
-    start = partial(start_worker, worker_job, folder)
-    return runner(work, start, workers=workers, threads=threads, device=device)
-
-
-def start_worker(job: _Job, folder: JobFolder) -> _TranslateFile:
-    """Load the model in a Ray worker; it must be the one that the driver loaded."""
-    if weights_of(job.model) != folder.origin["weights"]:
-        raise ModelError(f"{job.model}: changed during the job; run again")
-    return _TranslateFile(job.load(), job, folder)
 
 
 def _list_units(source: Store) -> tuple[list[Unit], dict[str, str]]:

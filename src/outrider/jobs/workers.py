@@ -6,10 +6,14 @@ one unit is lost.
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
-from typing import Any
+from functools import partial
+from pathlib import Path
+from typing import Any, Protocol
 
 from outrider.data.progress import show_stages
-from outrider.errors import ConfigError, DataError, OutriderError, ResourceError
+from outrider.errors import ConfigError, DataError, ModelError, OutriderError, ResourceError
+from outrider.files.hub import model_folder
+from outrider.formats.folder import weights_of
 from outrider.jobs.folder import Advance, JobFolder, Outcome, Unit, Work, attempt
 from outrider.runtime.backend import choose_device
 from outrider.runtime.cluster import running_ray
@@ -22,15 +26,32 @@ STORE_BYTES = 100 << 20
 """Size of Ray's object store, which jobs do not use."""
 
 
+class Job(Protocol):
+    """The arguments of a job, sent to workers."""
+
+    @property
+    def model(self) -> str | Path:
+        """Folder or Hub id of the model."""
+
+    def work(self, folder: JobFolder) -> Work:
+        """Load the model."""
+
+
+def start_worker(job: Job, folder: JobFolder) -> Work:
+    """Load the model in a Ray worker; it must be the one that the driver loaded."""
+    if weights_of(model_folder(job.model)) != folder.origin["weights"]:
+        raise ModelError(f"{job.model}: changed during the job; run again")
+    return job.work(folder)
+
+
 def runner(
-    work: Work | None, start: Callable[[], Work], *, workers: int, threads: int, device: str
+    work: Work | None, job: Job, folder: JobFolder, *, workers: int, threads: int, device: str
 ) -> AbstractContextManager[Run]:
-    """Run `work` in this process with one worker, otherwise `start()` on Ray actors."""
-    if workers == 1:
-        assert work is not None
+    """Run `work` in this process if it is given, otherwise the job on Ray actors."""
+    if work is not None:
         return nullcontext(in_process(work))
     gpu = choose_device(device).startswith("cuda")
-    return on_ray(start, workers=workers, threads=threads, gpu=gpu)
+    return on_ray(partial(start_worker, job, folder), workers=workers, threads=threads, gpu=gpu)
 
 
 def in_process(work: Work) -> Run:

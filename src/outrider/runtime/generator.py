@@ -1,22 +1,19 @@
 """Text generation with a language model."""
 
 from collections.abc import Mapping, Sequence
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from functools import partial
+from typing import Any, Literal, overload
 
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
-from outrider.runtime.result import Result, Work, decode_in_batches
+from outrider.runtime.result import LoadedModel, Result, Work
 from outrider.text.normalise import as_texts, normalise_verbatim, well_formed
 from outrider.text.tokenizer import Tokenizer
 
-if TYPE_CHECKING:
-    from outrider.decoding.controller import Controller
 
-
-class Generator:
+class Generator(LoadedModel):
     """Continues prompts. Made by `outrider.load`."""
 
     def __init__(
@@ -28,10 +25,8 @@ class Generator:
         adds_start: bool = True,
     ) -> None:
         """Combine the parts; with `adds_start` the model's start token precedes every prompt."""
-        self.backend = backend
+        super().__init__(backend, tokenizer, defaults)
         self.adds_start = adds_start
-        self.tokenizer = tokenizer
-        self.defaults = dict(defaults or {})
 
     @overload
     def generate(
@@ -93,16 +88,8 @@ class Generator:
     ) -> list[list[Result]]:
         """Like `generate`, with scores and n-best alternatives, best first; adds to `stats`."""
         config = call_settings(self.backend, self.defaults, options)
-        works = self.works(prompts, config)
-        hypotheses = decode_in_batches(
-            self.backend,
-            [request for work in works for request in work.requests],
-            config,
-            batch_tokens=check_batch_tokens(batch_tokens),
-            controller=self.controller,
-            stats=stats,
-        )
-        return [work.join([rows]) for work, rows in zip(works, hypotheses, strict=True)]
+        check_batch_tokens(batch_tokens)
+        return self.decode(self.works(prompts, config), config, batch_tokens, stats)
 
     def works(self, prompts: str | Sequence[str], config: DecodeSettings) -> list[Work]:
         """Return the work for each prompt; prompt number i samples with `seed + i`."""
@@ -130,16 +117,6 @@ class Generator:
     def prompt_ids(self, request: Request) -> list[int]:
         """Return the tokens of the prompt that a request continues."""
         return request.opening(self.backend)[request.start is None :]
-
-    @cached_property
-    def controller(self) -> "Controller | None":
-        """Chooses whether to draft and how much, from the times of earlier rounds."""
-        drafts = self.backend.drafts
-        if drafts is None:
-            return None
-        from outrider.decoding.controller import Controller
-
-        return Controller(drafts.longest)
 
     def _join(self, prompt: Sequence[int], segments: Sequence[list[Hypothesis]]) -> list[Result]:
         """Return the continuation and its alternatives; none if there is no segment yet."""

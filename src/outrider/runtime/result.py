@@ -1,12 +1,14 @@
-"""Results of a loaded model, and decoding of many requests within a token budget."""
+"""What a `Translator` and a `Generator` share: results, and decoding within a token budget."""
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING
+from functools import cached_property
+from typing import TYPE_CHECKING, Any
 
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request, decode
 from outrider.decoding.request import Finish, needs
 from outrider.decoding.statistics import Round, Statistics
+from outrider.text.tokenizer import Tokenizer
 
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
@@ -44,6 +46,46 @@ class Work:
     """One for each segment of the text, in order."""
     join: Callable[[Sequence[list[Hypothesis]]], list[Result]]
     """Joins the hypotheses of all segments, or of the first few, to texts, best first."""
+
+
+class LoadedModel:
+    """The parts of a loaded model."""
+
+    def __init__(
+        self, backend: Backend, tokenizer: Tokenizer, defaults: Mapping[str, Any] | None
+    ) -> None:
+        self.backend, self.tokenizer = backend, tokenizer
+        self.defaults = dict(defaults or {})
+        """Decode options of the model."""
+
+    @cached_property
+    def controller(self) -> "Controller | None":
+        """Chooses whether to draft and how much, from the times of earlier rounds."""
+        if (drafts := self.backend.drafts) is None:
+            return None
+        from outrider.decoding.controller import Controller
+
+        return Controller(drafts.longest)
+
+    def decode(
+        self,
+        works: Sequence[Work],
+        config: DecodeSettings,
+        batch_tokens: int,
+        stats: Statistics | None,
+    ) -> list[list[Result]]:
+        """Decode the requests of all texts and join their hypotheses."""
+        hypotheses = iter(
+            decode_in_batches(
+                self.backend,
+                [request for work in works for request in work.requests],
+                config,
+                batch_tokens=batch_tokens,
+                controller=self.controller,
+                stats=stats,
+            )
+        )
+        return [work.join([next(hypotheses) for _ in work.requests]) for work in works]
 
 
 def decode_in_batches(

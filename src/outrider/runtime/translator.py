@@ -2,20 +2,17 @@
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from copy import copy
-from functools import cached_property, partial
-from typing import TYPE_CHECKING, Any, Literal, overload
+from functools import partial
+from typing import Any, Literal, overload
 
 from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
-from outrider.runtime.result import Result, Work, decode_in_batches
+from outrider.runtime.result import LoadedModel, Result, Work
 from outrider.text.normalise import as_texts
 from outrider.text.prompt_template import PromptTemplate
 from outrider.text.sentences import Segments, join, segment
 from outrider.text.tokenizer import Tokenizer
-
-if TYPE_CHECKING:
-    from outrider.decoding.controller import Controller
 
 FIRST_WINDOW, LAST_WINDOW = 32, 2048
 """Lines that a stream reads ahead: few at first to start output early, more later for speed."""
@@ -23,7 +20,7 @@ WINDOW_CHARACTERS = 1 << 22
 """Most characters that a stream reads ahead."""
 
 
-class Translator:
+class Translator(LoadedModel):
     """Translates texts of any length. Made by `outrider.load`."""
 
     def __init__(
@@ -50,11 +47,9 @@ class Translator:
             right_to_left: Whether the model generates the last token of a text first.
             reads: Source languages, if known.
         """
-        self.backend = backend
-        self.tokenizer = tokenizer
+        super().__init__(backend, tokenizer, defaults)
         self.longest = longest
         self.frame = PromptTemplate(after=(backend.eos,)) if frame is None else frame
-        self.defaults = dict(defaults or {})
         self.split = split
         self.right_to_left = right_to_left
         self._reads = tuple(reads)
@@ -156,7 +151,7 @@ class Translator:
         """Like `translate`, with scores and n-best alternatives, best first; adds to `stats`."""
         config = call_settings(self.backend, self.defaults, options)
         check_batch_tokens(batch_tokens)
-        return self._results(self.works(texts, config, split=split), config, batch_tokens, stats)
+        return self.decode(self.works(texts, config, split=split), config, batch_tokens, stats)
 
     def translate_iter(
         self,
@@ -206,7 +201,7 @@ class Translator:
         source, size = iter(as_texts(lines)), window or FIRST_WINDOW
         while chunk := _read_ahead(source, size, ready):
             works = self.works(chunk, config, split=split, first=first)
-            yield from self._results(works, config, batch_tokens, stats)
+            yield from self.decode(works, config, batch_tokens, stats)
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
     def requests(
@@ -224,62 +219,28 @@ class Translator:
         first: int = 0,
     ) -> list[Work]:
         """Split texts into requests; text number i samples with `seed + first + i`."""
-        return [
-            Work(
-                [self._request(ids, config, seed=config.seed + row) for ids in text.ids],
-                partial(self._join, text),
-            )
-            for row, text in enumerate(self._segment(as_texts(texts), split), first)
-        ]
-
-    @cached_property
-    def controller(self) -> "Controller | None":
-        """Chooses whether to draft and how much, from the times of earlier rounds."""
-        drafts = self.backend.drafts
-        if drafts is None:
-            return None
-        from outrider.decoding.controller import Controller
-
-        return Controller(drafts.longest)
-
-    def _results(
-        self,
-        works: Sequence[Work],
-        config: DecodeSettings,
-        batch_tokens: int,
-        stats: Statistics | None,
-    ) -> list[list[Result]]:
-        hypotheses = iter(
-            decode_in_batches(
-                self.backend,
-                [request for work in works for request in work.requests],
-                config,
-                batch_tokens=batch_tokens,
-                controller=self.controller,
-                stats=stats,
-            )
-        )
-        return [work.join([next(hypotheses) for _ in work.requests]) for work in works]
-
-    def _segment(self, texts: Sequence[str], split: bool | None) -> list[Segments]:
         self.frame.check()
         longest = self.longest - len(self.source([]))
-        split = self.split if split is None else split
-        return segment(texts, self.tokenizer, longest=longest, split=split)
+        split, limit = self.split if split is None else split, config.max_new_tokens
+        segmented = segment(as_texts(texts), self.tokenizer, longest=longest, split=split)
+        works = []
+        for seed, text in enumerate(segmented, config.seed + first):
+            requests = [self.request(ids, max_new_tokens=limit, seed=seed) for ids in text.ids]
+            works.append(Work(requests, partial(self._join, text)))
+        return works
 
-    def _request(self, ids: Sequence[int], config: DecodeSettings, *, seed: int) -> Request:
-        """By default allow 3 target tokens for each source token, and 30 more."""
-        limit = config.max_new_tokens or 3 * len(ids) + 30
-        return self.request(ids, max_new_tokens=limit, seed=seed)
+    def request(
+        self, ids: Sequence[int], *, max_new_tokens: int | None = None, seed: int
+    ) -> Request:
+        """Return the request for the tokens of a text.
 
-    def request(self, ids: Sequence[int], *, max_new_tokens: int, seed: int) -> Request:
-        """Return the request for the tokens of a text."""
-        frame = self.frame
+        By default it allows 3 target tokens for each source token, and 30 more.
+        """
         return Request(
             source=self.source(ids),
-            prompt=frame.prompt,
-            start=frame.start,
-            max_new_tokens=max_new_tokens,
+            prompt=self.frame.prompt,
+            start=self.frame.start,
+            max_new_tokens=max_new_tokens or 3 * len(ids) + 30,
             seed=seed,
         )
 

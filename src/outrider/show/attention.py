@@ -11,7 +11,7 @@ from outrider.show.palette import (
     QUIET,
     SIMILARITY,
     TEAL,
-    load_pyplot,
+    new_figure,
     save_figure,
     style_axes,
 )
@@ -33,19 +33,15 @@ ABREAST = 4
 
 def draw_maps(maps: AttentionMaps, path: Path) -> None:
     """Draw the maps of all heads."""
-    pyplot = load_pyplot("the picture of the heads")
     widths, heights = zip(*(_size(part) for part in maps.parts), strict=True)
     top = 0.8
     size = (max(widths), sum(heights) + top)
-    figure = pyplot.figure(figsize=size, layout=None, facecolor="white")
-    try:
-        _write_title(figure, maps)
-        for part, high in zip(maps.parts, heights, strict=True):
-            _draw_part(figure, part, top)
-            top += high
-        save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
-    finally:
-        pyplot.close(figure)
+    figure = new_figure("the picture of the heads", figsize=size, layout=None, facecolor="white")
+    _write_title(figure, maps)
+    for part, high in zip(maps.parts, heights, strict=True):
+        _draw_part(figure, part, top)
+        top += high
+    save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
 
 
 def _size(part: Maps) -> tuple[float, float]:
@@ -181,23 +177,18 @@ HEAD_PLANE_SIDE = 3.6
 
 def draw_head_plane(maps: AttentionMaps, path: Path) -> None:
     """Draw a row per part of the model: the plane of its heads, and their similarity by layer."""
-    pyplot = load_pyplot("the plane of heads")
     rows = len(maps.parts)
-    figure, axes = pyplot.subplots(
-        rows,
-        2,
+    figure = new_figure(
+        "the plane of heads",
         figsize=(2 * HEAD_PLANE_SIDE + 0.8, rows * HEAD_PLANE_SIDE),
-        squeeze=False,
         layout="constrained",
     )
-    try:
-        for (left, right), part in zip(axes, maps.parts, strict=True):
-            plane = head_plane(part)
-            _draw_points(left, plane, f"{part.name}: heads that look alike lie together")
-            _draw_layers(right, plane)
-        save_figure(figure, path, dpi=130)
-    finally:
-        pyplot.close(figure)
+    axes = figure.subplots(rows, 2, squeeze=False)
+    for (left, right), part in zip(axes, maps.parts, strict=True):
+        plane = head_plane(part)
+        _draw_points(left, plane, f"{part.name}: heads that look alike lie together")
+        _draw_layers(right, plane)
+    save_figure(figure, path, dpi=130)
 
 
 def _draw_points(axes: Any, plane: HeadPlane, title: str) -> None:

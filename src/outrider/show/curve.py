@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import InputError
-from outrider.show.palette import INK, ORANGE, QUIET, load_pyplot, save_figure, style_axes
+from outrider.show.palette import INK, ORANGE, QUIET, new_figure, save_figure, style_axes
 
 _TRAIN, _VALID, _SCORE, _RATE = "#9fb3c8", "#0b69a3", ORANGE, QUIET
 
@@ -16,22 +16,12 @@ def draw_curve(records: Sequence[dict[str, Any]], path: Path, *, title: str) -> 
     evaluations = [record for record in records if record["event"] == "evaluation"]
     if not updates:
         raise InputError(f"{path}: the log has no update yet, so there is no curve to draw")
-    pyplot = load_pyplot("the learning curve")
-    figure, (top, bottom) = pyplot.subplots(
-        2,
-        1,
-        figsize=(9, 6.2),
-        sharex=True,
-        gridspec_kw={"height_ratios": [4, 1]},
-        layout="constrained",
-    )
-    try:
-        _draw_loss(top, updates, evaluations)
-        _draw_rate(bottom, updates)
-        figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
-        save_figure(figure, path, dpi=150, facecolor="white")
-    finally:
-        pyplot.close(figure)
+    figure = new_figure("the learning curve", figsize=(9, 6.2), layout="constrained")
+    (top, bottom) = figure.subplots(2, 1, sharex=True, gridspec_kw={"height_ratios": [4, 1]})
+    _draw_loss(top, updates, evaluations)
+    _draw_rate(bottom, updates)
+    figure.suptitle(title, x=0.01, ha="left", fontsize=14, fontweight="bold", color=INK)
+    save_figure(figure, path, dpi=150, facecolor="white")
 
 
 def _draw_loss(axes: Any, updates: list[dict[str, Any]], evaluations: list[dict[str, Any]]) -> None:

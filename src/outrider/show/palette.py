@@ -96,6 +96,15 @@ def load_pyplot(purpose: str) -> Any:
     return pyplot
 
 
+def new_figure(purpose: str, **options: Any) -> Any:
+    """Return a figure that no window shows and that need not be closed."""
+    figure = load_pyplot(purpose).matplotlib.figure.Figure(**options)
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+
+    FigureCanvasAgg(figure)
+    return figure
+
+
 def save_figure(figure: Any, path: Path, **options: Any) -> None:
     """Write a figure atomically, in the format of the file extension."""
     kind, supported = path.suffix.lower()[1:] or "png", figure.canvas.get_supported_filetypes()

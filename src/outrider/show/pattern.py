@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.show.palette import EMPTY, GREEN, HEAT, INK, QUIET, load_pyplot, rgb, save_figure
+from outrider.show.palette import EMPTY, GREEN, HEAT, INK, QUIET, new_figure, rgb, save_figure
 
 if TYPE_CHECKING:
     from outrider.torch.inspect.pattern import HeadPattern, Pattern
@@ -26,27 +26,25 @@ PANEL = 3.5
 
 def draw_pattern(pattern: "Pattern", path: Path) -> None:
     """Draw a pattern: a line of two panels for every group of heads that share one."""
-    pyplot = load_pyplot("the picture of a pattern")
     rows = len(pattern.heads)
     size = (2 * PANEL + 0.5, rows * (PANEL + 0.3) + 0.9 + (0.25 if pattern.reason else 0))
-    figure = pyplot.figure(figsize=size, layout="constrained", facecolor="white")
-    try:
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
-        grid = figure.subplots(rows, 2, squeeze=False)
-        for axes, heads in zip(grid, pattern.heads, strict=True):
-            _draw_heads(axes, heads, pattern)
-        title = f"{pattern.kind}\n" + ("\n" if pattern.reason else "")
-        figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
-        line = "    ".join(filter(None, [pattern.place, pattern.settings]))
-        line = line if len(line) <= LINE else f"{line[: LINE - 1]}…"
-        figure.text(0.02, 1 - 0.45 / size[1], line, fontsize=9, color=QUIET)
-        if pattern.reason:
-            reason = f"Computed: {pattern.reason}."
-            figure.text(0.02, 1 - 0.68 / size[1], reason, fontsize=9, color=INK)
-        _draw_legend(figure)
-        save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
-    finally:
-        pyplot.close(figure)
+    figure = new_figure(
+        "the picture of a pattern", figsize=size, layout="constrained", facecolor="white"
+    )
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    grid = figure.subplots(rows, 2, squeeze=False)
+    for axes, heads in zip(grid, pattern.heads, strict=True):
+        _draw_heads(axes, heads, pattern)
+    title = f"{pattern.kind}\n" + ("\n" if pattern.reason else "")
+    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
+    line = "    ".join(filter(None, [pattern.place, pattern.settings]))
+    line = line if len(line) <= LINE else f"{line[: LINE - 1]}…"
+    figure.text(0.02, 1 - 0.45 / size[1], line, fontsize=9, color=QUIET)
+    if pattern.reason:
+        reason = f"Computed: {pattern.reason}."
+        figure.text(0.02, 1 - 0.68 / size[1], reason, fontsize=9, color=INK)
+    _draw_legend(figure)
+    save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
 
 
 def pooled(pairs_TT: Pairs, cells: int) -> NDArray[np.float64]:

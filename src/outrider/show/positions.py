@@ -10,7 +10,7 @@ from outrider.show.palette import (
     ORANGE,
     QUIET,
     SERIES,
-    load_pyplot,
+    new_figure,
     save_figure,
     style_axes,
 )
@@ -22,27 +22,25 @@ PANEL = 3.1
 
 def draw_positions(maps: Sequence[PositionMap], path: Path, *, title: str) -> None:
     """Draw every part of a model in a line of two panels."""
-    pyplot = load_pyplot("the picture of positions")
     size = (2.4 * PANEL + 1.6, len(maps) * (PANEL + 0.4) + 0.5)
-    figure = pyplot.figure(figsize=size, layout="constrained", facecolor="white")
-    try:
-        figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
-        for axes, part in zip(figure.subplots(len(maps), 2, squeeze=False), maps, strict=True):
-            _draw_table(pyplot, figure, axes[0], part)
-            _draw_distance(axes[1], part)
-        figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
-        save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
-    finally:
-        pyplot.close(figure)
+    figure = new_figure(
+        "the picture of positions", figsize=size, layout="constrained", facecolor="white"
+    )
+    figure.get_layout_engine().set(w_pad=0.12, h_pad=0.08)
+    for axes, part in zip(figure.subplots(len(maps), 2, squeeze=False), maps, strict=True):
+        _draw_table(figure, axes[0], part)
+        _draw_distance(axes[1], part)
+    figure.suptitle(title, x=0.02, ha="left", fontsize=13, fontweight="bold", color=INK)
+    save_figure(figure, path, dpi=110, pil_kwargs={"optimize": True})
 
 
-def _draw_table(pyplot: Any, figure: Any, axes: Any, part: PositionMap) -> None:
+def _draw_table(figure: Any, axes: Any, part: PositionMap) -> None:
     """Draw the codes by position, or the values of each head by distance."""
     has_codes = part.codes_TD is not None
     table = part.codes_TD if part.codes_TD is not None else part.by_distance_HT
-    colours = pyplot.matplotlib.colors.LinearSegmentedColormap.from_list(
-        "positions", [INDIGO, "#ffffff", ORANGE]
-    )
+    from matplotlib.colors import LinearSegmentedColormap
+
+    colours = LinearSegmentedColormap.from_list("positions", [INDIGO, "#ffffff", ORANGE])
     most = float(table.abs().max()) or 1.0
     shown = axes.imshow(table.numpy(), cmap=colours, vmin=-most, vmax=most, aspect="auto")
     axes.set_title(f"{part.part}: {part.kind}", loc="left", fontsize=10, color=INK)

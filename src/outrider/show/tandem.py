@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from outrider.show.palette import EMPTY, GREEN, GRID, INK, QUIET, TOKENS, load_pyplot, save_figure
+from outrider.show.palette import EMPTY, GREEN, GRID, INK, QUIET, TOKENS, new_figure, save_figure
 from outrider.show.tandem_trace import KINDS, Kind, Span, Trace
 
 WIDTH, MARGIN, INDENT = 760.0, 28.0, 34.0
@@ -30,19 +30,15 @@ class Chip(NamedTuple):
 
 def draw_tandem(trace: Trace, path: Path) -> None:
     """Draw a tandem decoding."""
-    pyplot = load_pyplot("the picture of a tandem decoding")
-    figure = pyplot.figure(dpi=150, facecolor="white")
-    try:
-        page = _Page(figure)
-        page.heading("source", trace.source)
-        page.heading("tandem", trace.text)
-        page.legend(trace.kinds)
-        for number, spans in enumerate(trace.rounds, start=1):
-            page.round(number, spans)
-        page.figures(trace)
-        page.save(path)
-    finally:
-        pyplot.close(figure)
+    figure = new_figure("the picture of a tandem decoding", dpi=150, facecolor="white")
+    page = _Page(figure)
+    page.heading("source", trace.source)
+    page.heading("tandem", trace.text)
+    page.legend(trace.kinds)
+    for number, spans in enumerate(trace.rounds, start=1):
+        page.round(number, spans)
+    page.figures(trace)
+    page.save(path)
 
 
 class _Page:

@@ -21,9 +21,9 @@ from typing import Any
 
 from outrider.errors import DataError, OutriderError
 from outrider.files.hub import model_folder
-from outrider.jobs.distill import DISTILL_TOKENS, Block, Distillation, blocks, start_worker
+from outrider.jobs.distill import DISTILL_TOKENS, Block, Distillation, blocks
 from outrider.jobs.folder import Advance, JobFolder, Outcome, Unit, Work, attempt
-from outrider.jobs.workers import Run, on_ray
+from outrider.jobs.workers import Run, on_ray, start_worker
 from outrider.runtime.provenance import machine, versions
 from outrider_lab.bench.process import Job
 
