@@ -294,7 +294,7 @@ def test_a_second_driver_is_refused(model: Path, expected: dict[str, str], store
 def test_a_dead_claim_is_taken_over(
     model: Path, store: str, monkeypatch: pytest.MonkeyPatch, claimed: dict, alive: bool
 ) -> None:
-    monkeypatch.setattr(claim, "SETTLE", 0.0)
+    monkeypatch.setattr(remote, "SETTLE", 0.0)
     done = subprocess.Popen([sys.executable, "-c", ""])
     done.wait()
     processes = {"dead": done.pid, "parent": os.getppid(), "mine": os.getpid()}
@@ -319,7 +319,7 @@ def test_a_dead_claim_is_taken_over(
 def test_a_claim_is_renewed_and_its_loss_is_noticed(
     model: Path, store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(claim, "BEAT", 0.02)
+    monkeypatch.setattr(remote, "BEAT", 0.02)
     out = f"{store}/out"
     with open_job(out, {}) as job:
         first = json.loads(get(f"{out}/.lock"))
@@ -336,7 +336,7 @@ def test_where_nothing_is_created_exclusively_the_last_to_write_has_it(
     store: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     out = f"{store}/out"
-    monkeypatch.setattr(claim, "SETTLE", 0.0)
+    monkeypatch.setattr(remote, "SETTLE", 0.0)
     monkeypatch.setattr(remote.RemoteFolder, "create", lambda *_: None)
     with open_job(out, {}):
         assert json.loads(get(f"{out}/.lock"))["process"] == os.getpid()
