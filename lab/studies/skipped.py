@@ -14,7 +14,7 @@ from typing import Any
 import torch
 
 from outrider.data.lines import text_lines
-from outrider.decoding import DecodeSettings
+from outrider.decoding import DecodeConfig
 from outrider.runtime import Translator, load
 from outrider.runtime.provenance import origin, write_result
 from outrider.torch.backend import TorchBackend
@@ -31,7 +31,7 @@ def measure(translator: Translator, lines: list[str]) -> list[dict[str, Any]]:
     model = backend.model
     if not isinstance(model, Seq2Seq) or model.router is None:
         raise SystemExit("this model skips nothing: it has no `skip`")
-    requests = chain.from_iterable(translator.requests(lines, DecodeSettings(), split=False))
+    requests = chain.from_iterable(translator.requests(lines, DecodeConfig(), split=False))
     ids_T = torch.tensor([token for request in requests for token in request.source])
     rows = []
     for below in BELOW:

@@ -5,11 +5,12 @@ typed and the nearest known key. Each package defines its own config classes; th
 checks and explains them.
 """
 
+import ast
+import inspect
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import Enum
 from pathlib import Path
-from reprlib import Repr
 from types import UnionType
 from typing import Annotated, Any, Literal, NamedTuple, TypeVar, Union, get_args, get_origin
 
@@ -17,6 +18,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 from pydantic_core import ErrorDetails, PydanticUndefined, to_jsonable_python
 
 from outrider.errors import ConfigError, nearest
+from outrider.options import OPTIONS, DecodeConfig, short
 
 ConfigT = TypeVar("ConfigT", bound="Config")
 
@@ -104,8 +106,11 @@ def completed(
     return values
 
 
-def explain(cls: type[Config], prefix: str = "") -> Iterator[ExplainedKey]:
+def explain(cls: type[Config] | type[DecodeConfig], prefix: str = "") -> Iterator[ExplainedKey]:
     """Yield every key of `cls`, depth first, with its type, default and meaning."""
+    if not issubclass(cls, Config):
+        yield from _explain_options(prefix)
+        return
     for name, field in cls.model_fields.items():
         key = prefix + name
         text = " ".join((field.description or "").split())
@@ -120,6 +125,31 @@ def explain(cls: type[Config], prefix: str = "") -> Iterator[ExplainedKey]:
         yield ExplainedKey(key, "list of sections" if many else "section", shown, text)
         for section in sections:
             yield from explain(section, f"{key}[]." if many else f"{key}.")
+
+
+def _explain_options(prefix: str) -> Iterator[ExplainedKey]:
+    texts = attribute_docstrings(DecodeConfig)
+    for name, option in OPTIONS.items():
+        least, most = option.bounds or ("", "")
+        bounds = f" >= {least} <= {most}" if option.bounds else ""
+        kind, default = show_type(option.hint) + bounds, show_value(option.default)
+        yield ExplainedKey(prefix + name, kind, default, texts[name])
+
+
+def attribute_docstrings(cls: type) -> dict[str, str]:
+    """Return the string below each annotated attribute; subclasses take precedence."""
+    texts: dict[str, str] = {}
+    for owner in reversed(cls.__mro__):
+        if not owner.__module__.startswith("outrider."):
+            continue
+        (definition,) = ast.parse(inspect.getsource(owner)).body
+        assert isinstance(definition, ast.ClassDef)
+        for statement, below in zip(definition.body, [*definition.body[1:], None], strict=True):
+            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
+                texts.setdefault(statement.target.id, "")
+                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
+                    texts[statement.target.id] = " ".join(str(below.value.value).split())
+    return texts
 
 
 def _apply(values: dict[str, Any], override: str) -> None:
@@ -170,7 +200,7 @@ def _as_config_error(
         return ConfigError(key, " ".join(str(first["ctx"]["error"]).split()))
     same = [detail for detail in details if _typed_path(values, detail) == path]
     expected = " or ".join(dict.fromkeys(_expected(detail) for detail in same))
-    return ConfigError(key, f"got {_short.repr(first['input'])}, expected {expected}")
+    return ConfigError(key, f"got {short.repr(first['input'])}, expected {expected}")
 
 
 def _typed_path(values: Any, detail: ErrorDetails) -> list[str]:
@@ -222,9 +252,9 @@ def _owners(cls: type[Config], path: Iterable[str]) -> list[type[Config]]:
     return owners
 
 
-def _sections(annotation: Any) -> Iterator[type[Config]]:
+def _sections(annotation: Any) -> Iterator[type[Any]]:
     """Yield the config classes in an annotation."""
-    if isinstance(annotation, type) and issubclass(annotation, Config):
+    if isinstance(annotation, type) and issubclass(annotation, Config | DecodeConfig):
         yield annotation
     for argument in get_args(annotation):
         yield from _sections(argument)
@@ -273,7 +303,3 @@ def show_value(value: Any) -> str:
     plain = to_jsonable_python(value, inf_nan_mode="constants")
     shown = yaml12.dump(plain, flow=True)
     return json.dumps(plain, ensure_ascii=False) if "\n" in shown else shown  # JSON is YAML too
-
-
-_short = Repr()
-_short.maxstring = _short.maxother = 80

@@ -14,9 +14,9 @@ from pydantic import (
 
 from outrider.config import Config
 from outrider.data.config import AugmentConfig, CompletionConfig, MaskConfig, PrepareConfig
-from outrider.decoding.config import DecodeConfig
 from outrider.errors import ConfigError
 from outrider.evaluation.metrics import check_metrics, check_tokenizer
+from outrider.options import DecodeConfig
 
 Beta = Annotated[float, Field(ge=0, lt=1)]
 

@@ -22,8 +22,8 @@ from outrider.decoding.queries import (
     Sample,
     TopK,
 )
-from outrider.decoding.sampling import Sampling
 from outrider.errors import InputError
+from outrider.options import Sampling
 from outrider.torch.models.folder import parts_of
 from tests.helpers import native_tiny, tiny
 

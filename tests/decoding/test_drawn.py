@@ -19,7 +19,7 @@ def backend(table: int = 4) -> ReferenceBackend:
 
 
 def settings(**values: Any) -> Any:
-    return DecodeConfig(**{"temperature": 1.3, "max_new_tokens": 7, **values}).settings
+    return DecodeConfig(**{"temperature": 1.3, "max_new_tokens": 7, **values})
 
 
 def log_prob(model: ReferenceBackend, request: Request, tokens: list[int]) -> float:

@@ -93,7 +93,7 @@ def test_the_end_waits_for_min_new_tokens(toy) -> None:
 
 def test_a_forced_end_takes_the_last_place(toy) -> None:
     free = DecodeConfig(max_new_tokens=4, min_new_tokens=4)
-    forced = free.model_copy(update={"force_eos": True})
+    forced = free.changed(force_eos=True)
     (a,), (b,) = (greedy(toy(), [Request()], config) for config in (free, forced))
     assert b == Hypothesis(a.tokens[:3], "length")
 

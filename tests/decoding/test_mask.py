@@ -3,8 +3,8 @@
 import pytest
 
 from outrider.decoding import DecodeConfig, Request, decode
-from outrider.decoding.config import Mode
 from outrider.errors import ConfigError
+from outrider.options import Mode
 
 WORDS = tuple(range(6))
 
@@ -24,6 +24,6 @@ def test_something_must_be_left_to_say(toy) -> None:
         decode(toy(), [Request()], DecodeConfig(suppress=WORDS))
     but_the_end = DecodeConfig(suppress=tuple(token for token in WORDS if token != 1))
     assert decode(toy(), [Request()], but_the_end)[0][0].tokens == ()
-    early = but_the_end.model_copy(update={"min_new_tokens": 2})
+    early = but_the_end.changed(min_new_tokens=2)
     with pytest.raises(ConfigError, match=r"none of 6 tokens allowed before min_new_tokens;"):
         decode(toy(), [Request()], early)

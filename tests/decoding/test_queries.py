@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from outrider.decoding.queries import Argmax, Forbidden, LogProbs, Nothing, Path, Sample, TopK
-from outrider.decoding.sampling import Sampling
+from outrider.options import Sampling
 
 WORDS = 7
 scores = st.builds(

@@ -6,7 +6,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from outrider.decoding import DecodeConfig, Request
-from outrider.decoding.sampling import Sampling, choose
+from outrider.decoding.sampling import choose
+from outrider.options import Sampling
 from tests.helpers.loops import greedy, sample
 
 LOGITS = torch.tensor([[1.0, 3.0, 2.0, 0.0, -1.0]])
@@ -73,7 +74,7 @@ def test_seeds_differ_and_repeat(toy) -> None:
     requests = [Request(seed=seed) for seed in (1, 2, 1)]
     one, two, again = sample(toy(), requests, config)
     assert one == again != two
-    (default,) = sample(toy(), [Request()], config.model_copy(update={"seed": 2}))
+    (default,) = sample(toy(), [Request()], config.changed(seed=2))
     assert default == two
 
 
@@ -95,9 +96,9 @@ def test_next_to_no_temperature_is_greedy_and_the_highest_stays_in_the_vocabular
     expected = greedy(toy(), requests, DecodeConfig(max_new_tokens=9))
     cold = DecodeConfig(temperature=1e-6, max_new_tokens=9, **options)
     assert sample(toy(), requests, cold) == expected
-    colder = cold.model_copy(update={"temperature": 1e-40})
+    colder = cold.changed(temperature=1e-40)
     assert sample(toy(), requests, colder) == expected
     for temperature in (1e6, 1e300):
-        hot = cold.model_copy(update={"temperature": temperature, "suppress": (2,)})
+        hot = cold.changed(temperature=temperature, suppress=(2,))
         said = {token for one in sample(toy(), requests, hot) for token in one.tokens}
         assert said <= {0, 3, 4, 5}

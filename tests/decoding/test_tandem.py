@@ -501,7 +501,7 @@ def test_strict_gives_what_each_row_gives_alone(rounding) -> None:
     assert found != expected
     assert stats.rechecked == 0
     passes = backend.extended
-    strict = loose.model_copy(update={"strict": True})
+    strict = loose.changed(strict=True)
     assert tandem(backend, requests, strict, stats=stats) == expected
     assert stats.rechecked > 0
     # Ties of a row share one walk: at most each row's tokens once more, on top of the rounds.

@@ -9,7 +9,7 @@ import pytest
 import torch
 import transformers as hf
 
-from outrider.decoding import DecodeSettings, Request
+from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.session import decode
 from outrider.errors import OutriderError
 from outrider.formats import folder as folders
@@ -71,7 +71,7 @@ def test_the_native_core_runs_it(tmp_path: Path) -> None:
     backend = build_backend(engine, folders.read_parts(tmp_path / "opt"))
     prompts = [[5, 6, 7], [9], [11, 4, 30, 8]]
     rows = [Request(start=2, prompt=prompt, max_new_tokens=9) for prompt in prompts]
-    found = decode(backend, rows, DecodeSettings())
+    found = decode(backend, rows, DecodeConfig())
     for prompt, (best, *_) in zip(prompts, found, strict=True):
         ids = torch.tensor([[2, *prompt]])
         written = theirs.generate(ids, max_new_tokens=9, do_sample=False)[

@@ -18,7 +18,7 @@ def greedy(
     backend: Backend, requests: Sequence[Request], config: DecodeConfig, **options: Any
 ) -> list[Hypothesis]:
     """Whatever the config says of drafts, not one is made."""
-    config = config.model_copy(update={"mode": "ar", "strategy": "greedy"})
+    config = config.changed(mode="ar", strategy="greedy")
     return _single(backend, requests, config, **options)
 
 

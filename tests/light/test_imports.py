@@ -53,13 +53,33 @@ def test_decoding_imports_nothing_heavy(name: str, demo: Path, writer: Path) -> 
     assert done.returncode == expected, done.stderr
 
 
-def test_a_plain_line_imports_nothing_that_checks_or_decorates(demo: Path) -> None:
-    code = RUN.replace("heavy = (", "heavy = ('pydantic', 'rich', 'importlib_metadata', ")
-    line = ["translate", "--model", str(demo), "--threads", "1", TEXT]
+PLAIN = """
+import outrider
+texts = outrider.load(sys.argv[1]).translate([sys.argv[2]], **eval(sys.argv[3]))
+code = not texts[0]
+"""
+
+
+def check_without_pydantic(code: str, line: list[str]) -> None:
+    code = code.replace("heavy = (", "heavy = ('pydantic', 'rich', 'importlib_metadata', ")
     done = subprocess.run(
         [sys.executable, "-c", code, *line], capture_output=True, text=True, timeout=120
     )
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.parametrize(
+    "options", ["--threads 1", "--beams 4", "--mode tandem --draft-tokens 3", "--candidates 2"]
+)
+def test_a_plain_line_imports_nothing_that_checks_or_decorates(demo: Path, options: str) -> None:
+    check_without_pydantic(RUN, ["translate", "--model", str(demo), *options.split(), TEXT])
+
+
+@pytest.mark.parametrize("options", [{}, {"beams": 4}, {"gamma": 0.5}, {"temperature": 0.7}])
+def test_a_call_imports_nothing_that_checks(demo: Path, options: dict[str, float]) -> None:
+    run = RUN.replace("from outrider.cli.main import run\ncode = run(sys.argv[1:])\n", PLAIN)
+    assert run != RUN
+    check_without_pydantic(run, [str(demo), TEXT, repr(options)])
 
 
 def test_a_folder_on_a_disk_is_translated_without_the_packages_of_stores(

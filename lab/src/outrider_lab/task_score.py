@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
-from outrider.decoding import DecodeConfig, DecodeSettings
+from outrider.decoding import DecodeConfig
 from outrider.evaluation.evaluate import evaluate_translation
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
@@ -83,7 +83,7 @@ def _fits(task: SequenceTask, loaded: Translator | Generator, test: TestSet) -> 
     limit, inputs = _max_new_tokens(test), _inputs(task, loaded, test)
     longest = loaded.backend.max_length
     if isinstance(loaded, Translator):
-        pieces = loaded.requests(inputs, DecodeSettings(), split=False)
+        pieces = loaded.requests(inputs, DecodeConfig(), split=False)
         whole = all(len(requests) == 1 for requests in pieces)
         return whole and (longest is None or limit <= longest)
     return longest is None or max(map(len, inputs)) + limit < longest

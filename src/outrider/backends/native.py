@@ -7,6 +7,7 @@ differ (`epsilon` is 0).
 import os
 from collections.abc import Callable, Collection, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, ParamSpec, Self, TypeVar, cast
 
 import numpy as np
@@ -21,7 +22,6 @@ from outrider.backends.native_parts import (
 )
 from outrider.backends.packed import PackedWeights
 from outrider.backends.special_tokens import special_tokens
-from outrider.bounds import default_threads
 from outrider.decoding.protocol import Draft, RoundOutput, State
 from outrider.decoding.queries import Argmax, Chosen, Query
 from outrider.errors import (
@@ -51,6 +51,26 @@ except ImportError as error:  # pure Python: PyTorch is the only backend
 DTYPES = ("int8", "float32")
 INSTRUCTION_SET = "OUTRIDER_ISA"
 """Environment variable that forces an instruction set; by default the best of the machine."""
+
+
+def default_threads() -> int:
+    """Return `OMP_NUM_THREADS`, or the number of physical cores that this process may use."""
+    threads = os.environ.get("OMP_NUM_THREADS", "").split(",")[0]
+    if threads.isdigit() and int(threads):
+        return int(threads)
+    if not hasattr(os, "sched_getaffinity"):  # not Linux
+        return os.cpu_count() or 1
+    cores = {_siblings(cpu) for cpu in os.sched_getaffinity(0)}
+    return max(1, len(cores))
+
+
+def _siblings(cpu: int) -> str:
+    """Return the hardware threads of a CPU's core, or the CPU itself if unknown."""
+    path = Path(f"/sys/devices/system/cpu/cpu{cpu}/topology/thread_siblings_list")
+    try:
+        return path.read_text(encoding="ascii").strip()
+    except (OSError, UnicodeDecodeError):
+        return str(cpu)
 
 
 _Args = ParamSpec("_Args")

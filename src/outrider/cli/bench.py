@@ -5,8 +5,9 @@ from typing import Annotated
 
 import typer
 
-from outrider.bounds import check_bound
 from outrider.cli.console import check_output, measuring, new_console, read_numbers
+from outrider.cli.decode_options import check
+from outrider.options import THREADS, check_bound
 
 
 def bench(
@@ -34,15 +35,17 @@ def bench(
 
     from outrider import bench as timing
     from outrider.files.hub import model_folder
-    from outrider.runtime.options import decode_config
     from outrider.runtime.provenance import origin, write_result
 
     check_output("--json", json, text)
     sizes = read_numbers("--batches", batches, "1,8,32")
-    counts = [check_bound("threads", count) for count in read_numbers("--threads", threads, "1,2")]
+    counts = [
+        check_bound("threads", count, THREADS)
+        for count in read_numbers("--threads", threads, "1,2")
+    ]
     modes = mode.split(",") if mode else None
     for word in modes or ():
-        decode_config({"mode": word}, prefix="--")
+        check({"mode": word})
     folder = model_folder(model)
     with measuring() as report:
         result = timing.bench(

@@ -1,11 +1,7 @@
-"""Options of all commands that decode: decode options, and the device and backend.
-
-They are the parameters of `settings` and `placement`. `decodes` adds them to a command, which
-receives the given ones as two dictionaries.
-"""
+"""Options of commands that decode: decode options from their table, and the device and backend."""
 
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import wraps
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -13,63 +9,15 @@ import typer
 
 from outrider.cli.console import new_console
 from outrider.errors import ConfigError
+from outrider.options import OPTIONS, DecodeConfig, Option
 
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
 
 MODEL_HELP = "Model folder, or id of a Hub model."
+Command = Callable[..., None]
+Decorator = Callable[[Command], Command]
 Model = Annotated[str, typer.Option("--model", "-m", help=MODEL_HELP)]
-
-
-def settings(
-    mode: Annotated[str | None, typer.Option(help="ar, tandem or parallel.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="greedy, sample or beam.")] = None,
-    max_new_tokens: Annotated[
-        int | None, typer.Option(help="Most new tokens for each input.")
-    ] = None,
-    min_new_tokens: Annotated[
-        int | None, typer.Option(help="Fewest new tokens for each input.")
-    ] = None,
-    beams: Annotated[int | None, typer.Option(help="Sequences that beam search keeps.")] = None,
-    length_penalty: Annotated[
-        float | None, typer.Option(help="Beam search: above 1 prefers longer output.")
-    ] = None,
-    temperature: Annotated[
-        float | None, typer.Option(help="Sampling: below 1 is more likely output.")
-    ] = None,
-    top_k: Annotated[
-        int | None, typer.Option(help="Sampling: draw from the k most likely tokens.")
-    ] = None,
-    top_p: Annotated[
-        float | None,
-        typer.Option(help="Sampling: draw from the tokens with this much probability."),
-    ] = None,
-    seed: Annotated[int | None, typer.Option(help="Sampling: input number i has seed + i.")] = None,
-    gamma: Annotated[
-        float | None,
-        typer.Option(
-            help="Tandem: weight of the drafter, from 0 (exact) to 1 (accept every draft)."
-        ),
-    ] = None,
-    draft_tokens: Annotated[
-        int | None,
-        typer.Option(help="Tandem: tokens drafted at once; by default learned while decoding."),
-    ] = None,
-    strict: Annotated[
-        bool, typer.Option("--strict", help="Tandem: compute near-ties again, token by token.")
-    ] = False,
-    decoder: Annotated[
-        str | None, typer.Option(help="Parallel: decode with ctc or drafter.")
-    ] = None,
-    iterations: Annotated[
-        int | None, typer.Option(help="Parallel: passes that predict uncertain tokens again.")
-    ] = None,
-    candidates: Annotated[
-        int | None,
-        typer.Option(help="Sampling, parallel: texts of which the most likely is taken."),
-    ] = None,
-) -> None:
-    """Declare the decode options of `DecodeConfig`."""
 
 
 def placement(
@@ -85,46 +33,54 @@ def placement(
     """Declare the device and backend options of `load`."""
 
 
-def decodes(command: Callable[..., None]) -> Callable[..., None]:
-    """Add all options to a command, which receives the given ones as `options` and `place`."""
-    return _sharing(command, {"options": settings, "place": placement})
-
-
-def places(command: Callable[..., None]) -> Callable[..., None]:
-    """Add the device and backend options to a command, which receives them as `place`."""
-    return _sharing(command, {"place": placement})
-
-
-def _sharing(
-    command: Callable[..., None], lists: dict[str, Callable[..., None]]
-) -> Callable[..., None]:
-    shared = {name: inspect.signature(one).parameters for name, one in lists.items()}
-
-    @wraps(command)
-    def call(**values: Any) -> None:
-        for name, parameters in shared.items():
-            chosen = {key: values.pop(key) for key in parameters}
-            values[name] = {k: v for k, v in chosen.items() if v is not None and v is not False}
-        command(**values)
-
-    own = [p for p in inspect.signature(command).parameters.values() if p.name not in shared]
-    added = [parameter for parameters in shared.values() for parameter in parameters.values()]
-    call.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-        [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in [*own, *added]]
+def _parameter(option: Option) -> inspect.Parameter:
+    """Return the parameter of Typer for a decode option."""
+    kind: Any = option.kind if option.kind in (bool, int, float) else str
+    flag = [f"--{option.name}"] if kind is bool else []
+    return inspect.Parameter(
+        option.name,
+        inspect.Parameter.KEYWORD_ONLY,
+        default=False if kind is bool else None,
+        annotation=Annotated[kind | None, typer.Option(*flag, help=option.help)],
     )
-    return call
 
 
-def check(options: dict[str, Any]) -> None:
-    """Check the options before the model is loaded."""
-    if not options:
-        return
-    from outrider.runtime.options import decode_config
+def decodes(*names: str, without: Sequence[str] = ()) -> Decorator:
+    """Add decode options, by default all, to a command, which receives the given ones."""
+    chosen = names or [name for name, row in OPTIONS.items() if row.help and name not in without]
+    return _adding("options", [_parameter(OPTIONS[name]) for name in chosen])
 
+
+def places(command: Command) -> Command:
+    """Add the device and backend options to a command, which receives them as `place`."""
+    return _adding("place", inspect.signature(placement).parameters.values())(command)
+
+
+def _adding(name: str, parameters: Iterable[inspect.Parameter]) -> Decorator:
+    """Add parameters to a command, which receives the given ones as the dictionary `name`."""
+    added = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in parameters]
+
+    def add(command: Command) -> Command:
+        @wraps(command)
+        def call(**values: Any) -> None:
+            chosen = {p.name: values.pop(p.name) for p in added}
+            given = {k: v for k, v in chosen.items() if v is not None and v is not False}
+            command(**values, **{name: given})
+
+        own = [p for p in inspect.signature(command).parameters.values() if p.name != name]
+        own = [p.replace(kind=inspect.Parameter.KEYWORD_ONLY) for p in own]
+        call.__signature__ = inspect.Signature([*own, *added])  # type: ignore[attr-defined]
+        return call
+
+    return add
+
+
+def check(options: Mapping[str, Any]) -> DecodeConfig:
+    """Validate options of the command line before the model is loaded."""
     try:
-        decode_config(options, prefix="--")
+        return DecodeConfig(**options)
     except ConfigError as error:
-        raise ConfigError(error.key.replace("_", "-"), error.message) from error
+        raise ConfigError(f"--{error.key.replace('_', '-')}", error.message) from error
 
 
 def print_statistics(stats: "Statistics") -> None:

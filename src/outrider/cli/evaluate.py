@@ -6,6 +6,7 @@ from typing import Annotated, Any
 import typer
 
 from outrider.cli.console import check_output, new_console
+from outrider.cli.decode_options import check
 from outrider.errors import ConfigError
 from outrider.evaluation.metrics import check_tokenizer
 
@@ -139,9 +140,8 @@ def _evaluate_translation(
     from rich.progress import Progress
 
     from outrider.evaluation.evaluate import evaluate_translation
-    from outrider.runtime.options import decode_config
 
-    config = decode_config(decode, prefix="--")
+    config = check(decode)
     console = new_console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as progress:
         task = progress.add_task("translating", total=None)

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from outrider.cli.console import new_console
-from outrider.cli.decode_options import check
+from outrider.cli.decode_options import check, decodes
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ _BAR = 24
 _DEMO = Path("demo/en-de")
 
 
+@decodes("gamma", "draft_tokens", "max_new_tokens")
 def show_tandem(
+    options: dict[str, Any],
     text: Annotated[str, typer.Argument(help="Text to translate, or prompt to continue.")],
     model: Annotated[
         str | None,
@@ -49,16 +51,9 @@ def show_tandem(
     ] = None,
     png: Annotated[Path | None, typer.Option(help="Draw a picture to this file.")] = None,
     html: Annotated[Path | None, typer.Option(help="Write a page to this file.")] = None,
-    gamma: Annotated[float, typer.Option(help="Trust in the drafter; 0 is exact.")] = 0.0,
-    draft_tokens: Annotated[
-        int | None, typer.Option(help="Tokens drafted at once; by default 8.")
-    ] = None,
-    max_new_tokens: Annotated[int | None, typer.Option(help="Most new tokens.")] = None,
 ) -> None:
     """Decode one text in tandem and show every round: accepted, rejected, corrected, bonus."""
-    options: dict[str, Any] = {"mode": "tandem", "gamma": gamma, "draft_tokens": draft_tokens}
-    if max_new_tokens is not None:
-        options["max_new_tokens"] = max_new_tokens
+    options["mode"] = "tandem"
     check(options)
 
     from outrider.runtime import load

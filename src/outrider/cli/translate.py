@@ -18,7 +18,7 @@ from outrider.cli.console import (
     is_straight,
     open_output,
 )
-from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, print_statistics
+from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, places, print_statistics
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.files import as_place, check_on_disk
 from outrider.files.hub import DEMO_PAIRS, demo_folder
@@ -34,7 +34,8 @@ BatchTokens = Annotated[int | None, typer.Option(min=1, help="Tokens of a batch.
 Stats = Annotated[bool, typer.Option("--stats", help="Print statistics of drafting on stderr.")]
 
 
-@decodes
+@places
+@decodes()
 def translate(
     options: dict[str, Any],
     place: dict[str, Any],
@@ -47,9 +48,6 @@ def translate(
     out: Annotated[
         str | None,
         typer.Option("--out", help="Write lines to this file, which appears when all are done."),
-    ] = None,
-    n_best: Annotated[
-        int | None, typer.Option(help="Write `line ||| text ||| score` for the n best.")
     ] = None,
     source_language: Annotated[
         str | None, typer.Option("--from", help="Source language, by the model's own name.")
@@ -85,8 +83,6 @@ def translate(
     --out; either may be in a store, such as s3://bucket/folder. The same command resumes an
     interrupted one; outrider jobs status shows the progress.
     """
-    if n_best is not None:
-        options["n_best"] = n_best
     languages = {"source_language": source_language, "target_language": target_language}
     if model is None:
         model, languages = str(demo_folder(source_language, target_language)), {}
@@ -184,7 +180,8 @@ def _translate_shards(
     typer.echo(str(folder))
 
 
-@decodes
+@places
+@decodes(without=["n_best"])
 def generate(
     model: Model,
     options: dict[str, Any],

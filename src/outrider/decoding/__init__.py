@@ -5,18 +5,16 @@ from typing import TYPE_CHECKING, Any
 from outrider.decoding.protocol import Backend, Draft, State
 from outrider.decoding.request import Hypothesis, Request
 from outrider.decoding.session import Session, Update, decode
-from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round, Statistics
+from outrider.options import DecodeConfig
 
 if TYPE_CHECKING:
-    from outrider.decoding.config import DecodeConfig
     from outrider.decoding.controller import Controller
 
 __all__ = [
     "Backend",
     "Controller",
     "DecodeConfig",
-    "DecodeSettings",
     "Draft",
     "Hypothesis",
     "Request",
@@ -30,12 +28,7 @@ __all__ = [
 
 
 def __getattr__(name: str) -> Any:
-    # Imported on first use: pydantic takes longer to import than all of decoding.
-    if name == "DecodeConfig":
-        from outrider.decoding.config import DecodeConfig
-
-        return DecodeConfig
-    if name == "Controller":
+    if name == "Controller":  # imported on first use: most modes need none
         from outrider.decoding.controller import Controller
 
         return Controller

@@ -25,8 +25,9 @@ from typing import NamedTuple
 from outrider.decoding.arrays import Array, add_at, cast, like, log_total, pick, where
 from outrider.decoding.protocol import Draft
 from outrider.decoding.queries import NOTHING_FORBIDDEN, Forbidden
-from outrider.decoding.sampling import Sampling, distribution
+from outrider.decoding.sampling import distribution
 from outrider.inverse_cdf import invert
+from outrider.options import Sampling
 
 
 class Verdict(NamedTuple):

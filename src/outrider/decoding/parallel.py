@@ -32,9 +32,9 @@ from outrider.decoding.protocol import Backend, State
 from outrider.decoding.queries import Forbidden, LogProbs, Nothing, Path
 from outrider.decoding.request import Hypothesis, Request, Row, row_seed, up_to_end
 from outrider.decoding.sampling import Stream
-from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Statistics
 from outrider.errors import ConfigError, InputError, ModelError
+from outrider.options import DecodeConfig
 
 MOST_KNOWN = 0.15
 """Largest share of known slots of a CTC decoder: about what its training reveals."""
@@ -69,7 +69,7 @@ class Writer:
         self,
         backend: Backend,
         requests: Sequence[Request],
-        config: DecodeSettings,
+        config: DecodeConfig,
         limits: Sequence[int],
         *,
         scored: bool,
@@ -170,7 +170,7 @@ class BlockWriter(Writer):
     def beyond(
         cls,
         backend: Backend,
-        config: DecodeSettings,
+        config: DecodeConfig,
         state: State,
         newest: Sequence[int],
         slots: Sequence[int],
@@ -254,7 +254,7 @@ class ContinuationBatch(Batch):
 
     drafting = True
 
-    def __init__(self, backend: Backend, stats: Statistics, config: DecodeSettings) -> None:
+    def __init__(self, backend: Backend, stats: Statistics, config: DecodeConfig) -> None:
         assert backend.drafts is not None
         super().__init__(backend, stats, block=backend.drafts.longest)
         self.config, self.drafts = config, backend.drafts
@@ -342,7 +342,7 @@ def _score(text: Hypothesis) -> float:
 class ParallelBatch:
     """Rows of one config, each written whole in the round after it joined."""
 
-    def __init__(self, backend: Backend, stats: Statistics, config: DecodeSettings) -> None:
+    def __init__(self, backend: Backend, stats: Statistics, config: DecodeConfig) -> None:
         self.backend, self.stats, self.config = backend, stats, config
         self.rows: list[Row] = []
 
@@ -395,7 +395,7 @@ class _Watch:
         self._since = now
 
 
-def check_parallel(backend: Backend, request: Request, config: DecodeSettings) -> None:
+def check_parallel(backend: Backend, request: Request, config: DecodeConfig) -> None:
     """Check that mode parallel can serve a request."""
     if config.min_new_tokens:
         message = "mode parallel cannot delay the end token; leave it out or use mode ar"
@@ -407,7 +407,7 @@ def check_parallel(backend: Backend, request: Request, config: DecodeSettings) -
     _uses_ctc(backend, config)
 
 
-def _check_continuation(backend: Backend, config: DecodeSettings) -> None:
+def _check_continuation(backend: Backend, config: DecodeConfig) -> None:
     if config.candidates > 1:
         message = "mode parallel writes one continuation of a prompt; leave it out or use mode ar"
         raise ConfigError("candidates", message)
@@ -415,7 +415,7 @@ def _check_continuation(backend: Backend, config: DecodeSettings) -> None:
         raise ModelError("decoder ctc: a language model has no source to read")
 
 
-def _uses_ctc(backend: Backend, config: DecodeSettings) -> bool:
+def _uses_ctc(backend: Backend, config: DecodeConfig) -> bool:
     wanted = config.decoder or _best_writer(backend, config)
     if wanted == "ctc" and backend.slots is None:
         raise ModelError("decoder ctc: this model has no CTC decoder")
@@ -425,7 +425,7 @@ def _uses_ctc(backend: Backend, config: DecodeSettings) -> bool:
     return wanted == "ctc"
 
 
-def _best_writer(backend: Backend, config: DecodeSettings) -> Literal["ctc", "drafter"]:
+def _best_writer(backend: Backend, config: DecodeConfig) -> Literal["ctc", "drafter"]:
     """CTC writes the better text in one pass; only the drafter was trained to refine it."""
     refines = config.iterations > 0 and backend.drafts is not None
     return "ctc" if backend.slots is not None and not refines else "drafter"

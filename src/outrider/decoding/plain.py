@@ -13,8 +13,8 @@ from outrider.decoding.protocol import Backend
 from outrider.decoding.queries import Argmax, Chosen, Grouped, Part, Sample
 from outrider.decoding.replay import Replay, tie_margin
 from outrider.decoding.request import Masked, TokenMask
-from outrider.decoding.sampling import Sampling
 from outrider.decoding.statistics import Statistics
+from outrider.options import Sampling
 
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller

@@ -11,8 +11,9 @@ from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol, TypeVar
 
 from outrider.decoding.arrays import Array, forbid, like, log_total, pick, top, where
-from outrider.decoding.sampling import Sampling, choose
+from outrider.decoding.sampling import choose
 from outrider.inverse_cdf import invert, masses
+from outrider.options import Sampling
 
 AnswerT_co = TypeVar("AnswerT_co", covariant=True)
 

@@ -8,9 +8,9 @@ from typing import Literal
 from outrider.decoding.protocol import Backend
 from outrider.decoding.queries import Forbidden
 from outrider.decoding.sampling import Stream
-from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError, ModelError
+from outrider.options import DecodeConfig
 
 Finish = Literal["eos", "length", "deadline", "cancelled"]
 
@@ -35,7 +35,7 @@ class Request:
     """Overrides the config for this row."""
     seed: int | None = None
     """Overrides the config for this row."""
-    config: DecodeSettings | None = None
+    config: DecodeConfig | None = None
     """Decode options of this row; None for those of the session."""
     ends: tuple[int, ...] = ()
     """End tokens of this row in addition to the model's."""
@@ -69,12 +69,12 @@ def up_to_end(tokens: Sequence[int], ends: Collection[int]) -> int:
     return len(tokens)
 
 
-def row_seed(request: Request, config: DecodeSettings) -> int:
+def row_seed(request: Request, config: DecodeConfig) -> int:
     """Return the seed of this row."""
     return config.seed if request.seed is None else request.seed
 
 
-def needs(backend: Backend, request: Request, config: DecodeSettings) -> tuple[int, int]:
+def needs(backend: Backend, request: Request, config: DecodeConfig) -> tuple[int, int]:
     """Return the most rows and tokens that a request occupies."""
     copies = config.beams if config.strategy == "beam" else config.candidates
     # A rejected block occupies capacity beyond the last accepted token.
@@ -84,7 +84,7 @@ def needs(backend: Backend, request: Request, config: DecodeSettings) -> tuple[i
     return copies, copies * (len(request.source) + len(request.prompt) + limit + block)
 
 
-def token_limit(backend: Backend, request: Request, config: DecodeSettings) -> int:
+def token_limit(backend: Backend, request: Request, config: DecodeConfig) -> int:
     """Return the most tokens, end token included, that may be added to this row."""
     limit = config.max_new_tokens or DEFAULT_NEW_TOKENS
     if request.max_new_tokens is not None:
@@ -103,22 +103,22 @@ def token_limit(backend: Backend, request: Request, config: DecodeSettings) -> i
     return min(limit, positions)
 
 
-def is_exact(config: DecodeSettings) -> bool:
+def is_exact(config: DecodeConfig) -> bool:
     """Whether the text is that of greedy decoding, so that only tokens are compared."""
     return config.strategy == "greedy" and config.gamma == 0
 
 
-def is_adaptive(backend: Backend, config: DecodeSettings) -> bool:
+def is_adaptive(backend: Backend, config: DecodeConfig) -> bool:
     """Whether a controller may choose the block: any size, also 0, gives the same text."""
     return is_exact(config) and config.draft_tokens is None and resolves_ties(backend, config)
 
 
-def resolves_ties(backend: Backend, config: DecodeSettings) -> bool:
+def resolves_ties(backend: Backend, config: DecodeConfig) -> bool:
     """Whether near-ties are replayed, or cannot occur."""
     return config.strict or backend.epsilon <= FINE
 
 
-def block_size(backend: Backend, config: DecodeSettings) -> int:
+def block_size(backend: Backend, config: DecodeConfig) -> int:
     """Return the block size without a controller."""
     longest = 0 if backend.drafts is None else backend.drafts.longest
     if not longest:
@@ -139,7 +139,7 @@ class Row:
 
     id: int
     request: Request
-    config: DecodeSettings
+    config: DecodeConfig
     limit: int
     """Most tokens, end token included."""
     ends: frozenset[int]
@@ -293,7 +293,7 @@ class TokenMask:
         return Forbidden(self.always.always, self._ends, early)
 
 
-def check_suppress(config: DecodeSettings, vocab_size: int, ends: Iterable[int]) -> None:
+def check_suppress(config: DecodeConfig, vocab_size: int, ends: Iterable[int]) -> None:
     """Check that suppressed ids are tokens and that some token remains allowed."""
     suppressed = set(config.suppress)
     for token in suppressed:

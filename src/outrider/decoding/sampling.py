@@ -1,19 +1,12 @@
 """Sampling with temperature, top-k and top-p, and the random numbers of a row."""
 
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
 from outrider.decoding.arrays import Array, add_at, pick, sort_down, top
 from outrider.inverse_cdf import invert, masses
-
-
-class Sampling(NamedTuple):
-    """How the model's distribution is changed before sampling."""
-
-    temperature: float = 1.0
-    top_k: int | None = None
-    top_p: float | None = None
+from outrider.options import Sampling
 
 
 def choose(logits_BV: Array, uniform_B1: Array, sampling: Sampling) -> Array:

@@ -1,7 +1,7 @@
 """Continuous batching: finished rows are replaced immediately.
 
     session = Session(backend, rows=32)
-    number = session.add(Request(source, config=DecodeSettings(mode="tandem")))
+    number = session.add(Request(source, config=DecodeConfig(mode="tandem")))
     while session.busy:
         for update in session.step():
             ...                          update.tokens while it runs, update.hypotheses at the end
@@ -36,15 +36,15 @@ from outrider.decoding.request import (
     token_limit,
 )
 from outrider.decoding.sampling import Stream
-from outrider.decoding.settings import DecodeSettings
 from outrider.decoding.statistics import Round, Statistics
 from outrider.errors import OutriderError, within_memory
+from outrider.options import DecodeConfig
 
 if TYPE_CHECKING:
     from outrider.decoding.controller import Controller
 
 
-def enough_memory(config: DecodeSettings, *, rows: int) -> AbstractContextManager[None]:
+def enough_memory(config: DecodeConfig, *, rows: int) -> AbstractContextManager[None]:
     """Turn out-of-memory errors into a `ResourceError` that names the options to lower."""
     options = ["batch_tokens"] if rows > 1 else []
     if config.strategy == "beam" and config.beams > 1:
@@ -106,7 +106,7 @@ class Session:
     def __init__(
         self,
         backend: Backend,
-        config: DecodeSettings | None = None,
+        config: DecodeConfig | None = None,
         *,
         rows: int = ROWS,
         tokens: int | None = None,
@@ -129,7 +129,7 @@ class Session:
                 spares a fast model the return to Python; streaming clients receive them together,
                 after the last. It may be changed between two rounds.
         """
-        self.backend, self.config = backend, config or DecodeSettings()
+        self.backend, self.config = backend, config or DecodeConfig()
         self.rows, self.tokens = rows, tokens
         self.stats = Statistics() if stats is None else stats
         self.controller = controller
@@ -137,7 +137,7 @@ class Session:
         """Whether new rows are opened for drafting, and how many were since that was chosen."""
         self.ahead, self._ids = ahead, count()
         self._ends = frozenset(backend.ends)
-        self._checked: tuple[DecodeSettings | None, frozenset[int]] = None, self._ends
+        self._checked: tuple[DecodeConfig | None, frozenset[int]] = None, self._ends
         """The last config and end tokens that were validated."""
         self._waiting: deque[Row] = deque()
         self._batches: dict[Hashable, _Batch] = {}
@@ -430,7 +430,7 @@ AHEAD = 16
 def decode(
     backend: Backend,
     requests: Sequence[Request],
-    config: DecodeSettings,
+    config: DecodeConfig,
     *,
     rows: int | None = None,
     tokens: int | None = None,

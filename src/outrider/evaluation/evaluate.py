@@ -58,7 +58,7 @@ def evaluate_translation(
     translations = []
     for start in range(0, len(sources), _WINDOW):
         window = sources[start : start + _WINDOW]
-        translations += translator.translate(window, split=split, **_options(decode))
+        translations += translator.translate(window, split=split, **decode.given)
         advance(min(_WINDOW, len(sources) - start))
     seconds = time.monotonic() - began
     if output is not None:
@@ -70,17 +70,13 @@ def evaluate_translation(
     return {
         "task": "translation",
         "scores": scores,
-        "decode": _options(decode),
+        "decode": decode.given,
         "split": translator.split if split is None else split,
         "dtype": dtype,
         "seconds": round(seconds, 2),
         "sentences_per_second": round(len(sources) / max(seconds, 1e-9), 2),
         **origin(folder, source=source, reference=reference),
     }
-
-
-def _options(decode: DecodeConfig) -> dict[str, Any]:
-    return {"strategy": decode.strategy, **decode.model_dump(mode="json", exclude_defaults=True)}
 
 
 def _one_line(text: str) -> str:

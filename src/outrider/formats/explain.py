@@ -1,11 +1,9 @@
 """The keys of model configs with type, default and meaning, for `config --explain` and docs."""
 
-import ast
-import inspect
 from collections.abc import Iterator
 from dataclasses import fields
 
-from outrider.config import ExplainedKey, show_type, show_value
+from outrider.config import ExplainedKey, attribute_docstrings, show_type, show_value
 from outrider.formats.side_spec import CtcSpec, DrafterSpec, SideDecoderSpec
 from outrider.formats.spec import (
     LanguageModelSpec,
@@ -49,7 +47,7 @@ def explain_models(prefix: str = "") -> Iterator[ExplainedKey]:
 
 
 def _explain(spec: Spec, prefix: str) -> Iterator[ExplainedKey]:
-    texts = _attribute_docstrings(spec)
+    texts = attribute_docstrings(spec)
     for field in fields(spec):
         if field.name in texts and field.name not in DERIVED:
             yield ExplainedKey(
@@ -58,19 +56,3 @@ def _explain(spec: Spec, prefix: str) -> Iterator[ExplainedKey]:
                 show_value(field.default),
                 texts[field.name],
             )
-
-
-def _attribute_docstrings(spec: Spec) -> dict[str, str]:
-    """Return the string below each annotated attribute; subclasses take precedence."""
-    texts: dict[str, str] = {}
-    for cls in reversed(spec.__mro__):
-        if not cls.__module__.startswith("outrider."):
-            continue
-        (definition,) = ast.parse(inspect.getsource(cls)).body
-        assert isinstance(definition, ast.ClassDef)
-        for statement, below in zip(definition.body, [*definition.body[1:], None], strict=True):
-            if isinstance(statement, ast.AnnAssign) and isinstance(statement.target, ast.Name):
-                texts.setdefault(statement.target.id, "")
-                if isinstance(below, ast.Expr) and isinstance(below.value, ast.Constant):
-                    texts[statement.target.id] = " ".join(str(below.value.value).split())
-    return texts

@@ -26,9 +26,10 @@ from outrider.formats.folder import weights_of
 from outrider.jobs.folder import Advance, JobFolder, Unit, check_origin, open_job
 from outrider.jobs.teacher import SOURCE_COLUMNS, Teacher
 from outrider.jobs.workers import finish_units, runner
+from outrider.options import decode_config
 from outrider.runtime.generator import Generator
 from outrider.runtime.load import load
-from outrider.runtime.options import check_batch_tokens, decode_config
+from outrider.runtime.options import check_batch_tokens
 from outrider.runtime.translator import Translator
 from outrider.text.tokenizer.vocabulary import check_same_tokenizer
 
@@ -80,7 +81,7 @@ class Distillation:
             raise ConfigError("n_best", "is 1, but consensus needs several hypotheses; set more")
         teacher = Teacher(
             loaded,
-            config.settings,
+            config,
             check_batch_tokens(self.batch_tokens),
             longest=int(prepared.manifest.config["clean"]["max_tokens"]),
             consensus=self.consensus,
@@ -94,7 +95,7 @@ class Distillation:
 
     def origin(self, config: DecodeConfig, rows: int | None) -> dict[str, Any]:
         """Return everything that determines the output, and the name of the model."""
-        decode = {"strategy": config.strategy, **config.model_dump(exclude_defaults=True)}
+        decode = config.given
         if self.consensus:
             decode["choose"] = "consensus"
         if self.min_score is not None:

@@ -16,7 +16,7 @@ import pyarrow as pa
 
 from outrider.data.manifest import Dropped
 from outrider.data.shards import ragged_column
-from outrider.decoding import DecodeSettings, Hypothesis, Request
+from outrider.decoding import DecodeConfig, Hypothesis, Request
 from outrider.jobs.folder import Advance, Unit
 from outrider.runtime.generator import Generator
 from outrider.runtime.result import decode_in_batches
@@ -89,7 +89,7 @@ class Teacher:
     """Generates the targets of the rows of a block."""
 
     loaded: Translator | Generator
-    config: DecodeSettings
+    config: DecodeConfig
     batch_tokens: int
     longest: int
     """Most tokens of a target."""

@@ -31,7 +31,7 @@ from numpy.typing import NDArray
 from outrider.backends import native
 from outrider.backends.native import NativeBackend
 from outrider.backends.native_parts import missing
-from outrider.decoding import Backend, DecodeSettings, Request, decode
+from outrider.decoding import Backend, DecodeConfig, Request, decode
 from outrider.decoding.queries import Logits
 from outrider.errors import FallbackWarning, OutriderError
 from outrider.files.hub import model_folder
@@ -204,8 +204,8 @@ def _random(layout: Mapping[str, Expected], dice: np.random.Generator) -> dict[s
 
 def _count_differing(backend: Backend, sources: list[list[int]]) -> int:
     requests = [Request(source=source, max_new_tokens=_TOKENS) for source in sources]
-    drafted = decode(backend, requests, DecodeSettings(mode="tandem", draft_tokens=_BLOCK))
-    plain = decode(backend, requests, DecodeSettings())
+    drafted = decode(backend, requests, DecodeConfig(mode="tandem", draft_tokens=_BLOCK))
+    plain = decode(backend, requests, DecodeConfig())
     return sum(ours != other for ours, other in zip(drafted, plain, strict=True))
 
 

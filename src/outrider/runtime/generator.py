@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, overload
 
-from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
+from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
 from outrider.decoding.request import DEFAULT_NEW_TOKENS
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
@@ -91,7 +91,7 @@ class Generator(LoadedModel):
         check_batch_tokens(batch_tokens)
         return self.decode(self.works(prompts, config), config, batch_tokens, stats)
 
-    def works(self, prompts: str | Sequence[str], config: DecodeSettings) -> list[Work]:
+    def works(self, prompts: str | Sequence[str], config: DecodeConfig) -> list[Work]:
         """Return the work for each prompt; prompt number i samples with `seed + i`."""
         return [self.work(request) for request in self.requests(prompts, config)]
 
@@ -99,7 +99,7 @@ class Generator(LoadedModel):
         """Return the work for one request."""
         return Work([request], partial(self._join, self.prompt_ids(request)))
 
-    def requests(self, prompts: str | Sequence[str], config: DecodeSettings) -> list[Request]:
+    def requests(self, prompts: str | Sequence[str], config: DecodeConfig) -> list[Request]:
         """Return the request of each prompt."""
         texts = [normalise_verbatim(well_formed(prompt)) for prompt in as_texts(prompts)]
         rows = [self._fit(ids, config) for ids in self.tokenizer.encode_batch(texts)]
@@ -126,7 +126,7 @@ class Generator(LoadedModel):
             for h in hypotheses
         ]
 
-    def _fit(self, ids: list[int], config: DecodeSettings) -> list[int]:
+    def _fit(self, ids: list[int], config: DecodeConfig) -> list[int]:
         """Cut a prompt at the beginning to leave positions for the new tokens.
 
         At least half of the positions are left to the prompt, because `max_new_tokens` is only a

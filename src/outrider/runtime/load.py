@@ -4,11 +4,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from outrider.backends.native import NativeBackend
-from outrider.bounds import check_bound
 from outrider.errors import ConfigError, ModelError
 from outrider.files.hub import model_folder
 from outrider.formats.folder import read_parts
 from outrider.formats.spec import LanguageModelSpec, ModelSpec, Seq2SeqSpec
+from outrider.options import THREADS, check_bound
 from outrider.runtime.backend import build_backend, choose_backend, choose_device
 from outrider.runtime.options import (
     forced_first,
@@ -62,7 +62,7 @@ def load(
     """
     choice = choose_backend(backend, dtype, choose_device(device))
     if threads is not None:
-        check_bound("threads", threads)
+        check_bound("threads", threads, THREADS)
     folder = model_folder(name)
     parts = read_parts(folder)
     config, tokenizer = parts.model.config, load_tokenizer(folder)

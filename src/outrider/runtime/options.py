@@ -6,16 +6,13 @@ from collections.abc import Mapping
 from contextlib import suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
-from outrider.bounds import check_bound
-from outrider.decoding import Backend, DecodeSettings
+from outrider.decoding import Backend
 from outrider.decoding.request import block_size
 from outrider.errors import ModelError, SettingsWarning
 from outrider.files import read_json, read_limited
-
-if TYPE_CHECKING:
-    from outrider.decoding import DecodeConfig
+from outrider.options import DecodeConfig, check_bound, decode_config
 
 BATCH_TOKENS = 8192
 """Default budget of a batch: source, prompt and new tokens of all rows and beams."""
@@ -36,41 +33,33 @@ _TRAIN = (
 )
 
 
-def decode_settings(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> DecodeSettings:
+def decode_settings(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> DecodeConfig:
     """Validate the options of one call; recent results are cached."""
     if not options:
-        return DecodeSettings(**defaults)
+        return DecodeConfig().changed(**defaults)
     values = {**defaults, **options}
     try:
         return _cached_settings(tuple((key, type(value), value) for key, value in values.items()))
     except TypeError:  # a list is not hashable
-        return decode_config(values).settings
+        return decode_config(values)
 
 
 @lru_cache(maxsize=64)
-def _cached_settings(values: tuple[tuple[str, type, Any], ...]) -> DecodeSettings:
+def _cached_settings(values: tuple[tuple[str, type, Any], ...]) -> DecodeConfig:
     # The type is part of the key because 1 == True and 0 == 0.0.
-    return decode_config({key: value for key, _, value in values}).settings
-
-
-def decode_config(values: Mapping[str, Any], *, prefix: str = "") -> "DecodeConfig":
-    """Validate decode options; `prefix` precedes their names in messages."""
-    from outrider.config import build_config
-    from outrider.decoding.config import DecodeConfig
-
-    return build_config(DecodeConfig, values, prefix=prefix)
+    return decode_config({key: value for key, _, value in values})
 
 
 def call_settings(
     backend: Backend, defaults: Mapping[str, Any], options: Mapping[str, Any]
-) -> DecodeSettings:
+) -> DecodeConfig:
     """Validate the options of one call for this model."""
     settings = decode_settings(defaults, options)
     check_mode(backend, settings)
     return settings
 
 
-def check_mode(backend: Backend, config: DecodeSettings) -> None:
+def check_mode(backend: Backend, config: DecodeConfig) -> None:
     """Check that the model has the parts that a mode needs."""
     if config.mode == "tandem" or (config.mode == "parallel" and config.decoder == "drafter"):
         _check_drafter(backend, config)
@@ -84,7 +73,7 @@ def check_mode(backend: Backend, config: DecodeSettings) -> None:
             )
 
 
-def _check_drafter(backend: Backend, config: DecodeSettings) -> None:
+def _check_drafter(backend: Backend, config: DecodeConfig) -> None:
     if backend.drafts is None:
         raise ModelError(
             f"this model has no drafter, which mode {config.mode} needs; {_ACCELERATE}"
@@ -96,7 +85,7 @@ def _check_drafter(backend: Backend, config: DecodeSettings) -> None:
 
 def check_batch_tokens(batch_tokens: int) -> int:
     """Validate and return the token budget."""
-    return check_bound("batch_tokens", batch_tokens)
+    return check_bound("batch_tokens", batch_tokens, (1, 1 << 40))
 
 
 def model_defaults(folder: Path, backend: Backend) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Any
 
-from outrider.bounds import default_threads
+from outrider.backends.native import default_threads
 from outrider.files import file_sha256, write_json
 from outrider.formats.folder import model_files
 

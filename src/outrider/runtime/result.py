@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
-from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request, decode
+from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
 from outrider.decoding.request import Finish, needs
 from outrider.decoding.statistics import Round, Statistics
 from outrider.text.tokenizer import Tokenizer
@@ -70,7 +70,7 @@ class LoadedModel:
     def decode(
         self,
         works: Sequence[Work],
-        config: DecodeSettings,
+        config: DecodeConfig,
         batch_tokens: int,
         stats: Statistics | None,
     ) -> list[list[Result]]:
@@ -91,7 +91,7 @@ class LoadedModel:
 def decode_in_batches(
     backend: Backend,
     requests: Sequence[Request],
-    config: DecodeSettings,
+    config: DecodeConfig,
     *,
     batch_tokens: int,
     controller: "Controller | None" = None,

@@ -5,7 +5,7 @@ from copy import copy
 from functools import partial
 from typing import Any, Literal, overload
 
-from outrider.decoding import Backend, DecodeSettings, Hypothesis, Request
+from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request
 from outrider.decoding.statistics import Statistics
 from outrider.runtime.options import BATCH_TOKENS, call_settings, check_batch_tokens
 from outrider.runtime.result import LoadedModel, Result, Work
@@ -205,7 +205,7 @@ class Translator(LoadedModel):
             size, first = window or min(2 * size, LAST_WINDOW), first + len(chunk)
 
     def requests(
-        self, texts: str | Sequence[str], config: DecodeSettings, *, split: bool | None = None
+        self, texts: str | Sequence[str], config: DecodeConfig, *, split: bool | None = None
     ) -> list[list[Request]]:
         """Return the requests of each text, one for each segment."""
         return [work.requests for work in self.works(texts, config, split=split)]
@@ -213,7 +213,7 @@ class Translator(LoadedModel):
     def works(
         self,
         texts: str | Sequence[str],
-        config: DecodeSettings,
+        config: DecodeConfig,
         *,
         split: bool | None = None,
         first: int = 0,

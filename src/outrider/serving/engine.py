@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager, suppress
 from dataclasses import replace
 from typing import Any, TypeVar
 
-from outrider.decoding import DecodeSettings, Request
+from outrider.decoding import DecodeConfig, Request
 from outrider.decoding.request import needs
 from outrider.errors import ConfigError, UnsupportedError
 from outrider.runtime import Generator, Result, Translator
@@ -236,7 +236,7 @@ def _tokenize(
     return works, sizes
 
 
-def _chat(request: TextRequest, loaded: Loaded, config: DecodeSettings) -> list[Work]:
+def _chat(request: TextRequest, loaded: Loaded, config: DecodeConfig) -> list[Work]:
     """Encode a conversation with the chat template, which includes the start token."""
     if not isinstance(loaded.model, Generator):
         message = f"{loaded.spec.name} is a translation model, not a chat model"
@@ -255,12 +255,12 @@ def _length(request: Request) -> int:
     return len(request.source) + len(request.prompt)
 
 
-def _may_draft(config: DecodeSettings) -> bool:
+def _may_draft(config: DecodeConfig) -> bool:
     """Whether tandem decoding gives identical output and no scores were requested."""
     return config.mode == "ar" and config.strategy == "greedy" and not config.scores
 
 
-def _check(config: DecodeSettings, limits: Limits) -> None:
+def _check(config: DecodeConfig, limits: Limits) -> None:
     """Check decode options against the limits of the server."""
     bounds = {
         "beams": (config.beams if config.strategy == "beam" else 1, limits.rows_each),

@@ -14,7 +14,7 @@ from pathlib import Path
 from time import monotonic
 from typing import Any
 
-from outrider.decoding import DecodeSettings
+from outrider.decoding import DecodeConfig
 from outrider.decoding.request import is_adaptive
 from outrider.errors import ConfigError, OutriderError
 from outrider.files import read_json
@@ -119,7 +119,7 @@ def _weights(folder: Path) -> int:
 
 logger = logging.getLogger("outrider.serving")
 
-_TANDEM = DecodeSettings(mode="tandem")
+_TANDEM = DecodeConfig(mode="tandem")
 
 
 @dataclass

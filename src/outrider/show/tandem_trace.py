@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from outrider.decoding import DecodeSettings, Round, Statistics
+from outrider.decoding import DecodeConfig, Round, Statistics
 from outrider.runtime import Generator, Translator
 
 Kind = Literal["accepted", "refused", "dropped", "correction", "bonus", "plain"]
@@ -89,7 +89,7 @@ def trace_text(loaded: Translator | Generator, text: str, options: Mapping[str, 
     ((best, *_),) = loaded.results([text], **{k: v for k, v in settings.items() if v})
     prompt: Sequence[int] = ()
     if isinstance(loaded, Generator):
-        limit = DecodeSettings(max_new_tokens=options.get("max_new_tokens"))
+        limit = DecodeConfig(max_new_tokens=options.get("max_new_tokens"))
         prompt = loaded.prompt_ids(loaded.requests([text], limit)[0])
     return trace(text, best.text, best.rounds, decode=tokenizer.decode, ends=ends, prompt=prompt)
 

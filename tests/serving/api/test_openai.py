@@ -10,7 +10,7 @@ import openai
 import pytest
 
 import outrider
-from outrider.decoding import DecodeSettings, Request, decode
+from outrider.decoding import DecodeConfig, Request, decode
 from outrider.runtime import Generator, Result
 from outrider.serving.api.openai import Choice
 from outrider.serving.api.responses import TextStream
@@ -164,7 +164,7 @@ def test_a_chat(client: openai.OpenAI, alone: Generator) -> None:
     encode, end = alone.tokenizer.encode, alone.tokenizer.eos_id
     rest = [*encode("s we go"), end, *encode("u two men"), end, *encode("a ")]
     request = Request(start=alone.tokenizer.bos_id, prompt=rest, max_new_tokens=9)
-    ((best,),) = decode(alone.backend, [request], DecodeSettings(**alone.defaults))
+    ((best,),) = decode(alone.backend, [request], DecodeConfig(**alone.defaults))
     assert alone.work(request).join([[best]])[0].text == said
     assert answer.usage.prompt_tokens == len(rest)
     told = client.chat.completions.create(

@@ -12,7 +12,7 @@ from rich.console import Console
 
 import outrider
 from outrider.config import build_config
-from outrider.decoding import DecodeSettings
+from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError, DataError, ModelError
 from outrider.evaluation.metrics import score_translations
 from outrider.run_config import RunConfig
@@ -306,6 +306,6 @@ def test_validation_translates_lines_as_the_test_does(
     loaded = outrider.load(folder)
     assert isinstance(loaded, Translator)
     assert loaded.split is split, "the model remembers"
-    text, config = "two men play. a dog runs.", DecodeSettings()
+    text, config = "two men play. a dog runs.", DecodeConfig()
     pieces = [loaded.requests([text], config, split=how)[0] for how in (None, split)]
     assert [len(one) for one in pieces] == [1 + split] * 2

@@ -5,8 +5,8 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.bounds import MOST_THREADS
 from outrider.cli.console import check_output, new_console
+from outrider.options import MOST_THREADS
 
 
 def bench_attention(

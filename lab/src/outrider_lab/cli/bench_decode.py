@@ -7,10 +7,10 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.bounds import check_bound
 from outrider.cli.console import check_output, new_console, read_numbers, report_interrupt
 from outrider.cli.evaluate import Tokenize
 from outrider.errors import ConfigError, nearest
+from outrider.options import THREADS, check_bound
 
 _FULL = {"sentences": 1000, "repeats": 5, "batches": "1,8,32,128", "one_pass": 60.0}
 _QUICK = {"sentences": 64, "repeats": 3, "batches": "1,8", "one_pass": 0.7, "whole": 140.0}
@@ -61,7 +61,7 @@ def bench_decode(
         check_output(option, path, source, reference)
     defaults: dict[str, Any] = _QUICK if quick else _FULL
     numbers = read_numbers("--threads", threads, "1,2")
-    counts = sorted({check_bound("threads", number) for number in numbers})
+    counts = sorted({check_bound("threads", number, THREADS) for number in numbers})
     sizes = sorted({*read_numbers("--batches", batches or defaults["batches"], "1,8,32,128")})
     chosen = _engines(engines)
     chosen_orders = _orders(orders)

@@ -5,7 +5,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from outrider.bounds import MOST_THREADS
 from outrider.cli.console import (
     check_output,
     measuring,
@@ -15,6 +14,7 @@ from outrider.cli.console import (
 )
 from outrider.cli.evaluate import Tokenize
 from outrider.errors import ConfigError
+from outrider.options import MOST_THREADS
 
 if TYPE_CHECKING:
     from outrider.runtime import Generator, Translator

@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.bounds import MOST_THREADS
 from outrider.cli.console import check_output, measuring, new_console, read_numbers
 from outrider.errors import DataError
+from outrider.options import MOST_THREADS
 
 QUICK_LINES, QUICK_REPEATS = 256, 3
 

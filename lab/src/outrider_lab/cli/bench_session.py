@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.bounds import MOST_THREADS
 from outrider.cli.console import check_output, measuring, new_console
 from outrider.errors import ConfigError, DataError, ModelError
+from outrider.options import MOST_THREADS
 
 _MODES = ("ar", "tandem")
 

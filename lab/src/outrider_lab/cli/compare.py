@@ -5,9 +5,9 @@ from typing import Annotated, Any
 
 import typer
 
-from outrider.bounds import MOST_THREADS
 from outrider.cli.console import StoppedError, check_output, new_console
 from outrider.errors import ConfigError
+from outrider.options import MOST_THREADS
 
 WIDE = 160
 """Columns of a table that is written to a file."""

@@ -8,9 +8,10 @@ import re
 from typing import Annotated, Any, Literal
 from urllib.parse import parse_qsl
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import ConfigDict, Field, create_model
 
-from outrider.bounds import BOUNDS
+from outrider.config import attribute_docstrings
+from outrider.options import OPTIONS, DecodeConfig, Option
 from outrider.serving.request import Priority, RefusalError
 
 Code = Annotated[str, Field(min_length=2, max_length=20)]
@@ -19,37 +20,28 @@ PriorityName = Literal["low", "normal", "high"]
 Seconds = Annotated[float, Field(gt=0, le=3_600, allow_inf_nan=False)]
 
 
-def _number(key: str) -> Any:
-    least, most = BOUNDS[key]
-    return Field(default=None, ge=least, le=most, allow_inf_nan=False)
+_TEXTS = attribute_docstrings(DecodeConfig)
 
 
-def _count(key: str) -> Any:
-    least, most = BOUNDS[key]
-    return Field(default=None, ge=least, le=most)
+def _field(option: Option) -> Any:
+    least, most = option.bounds or (None, None)
+    return Field(
+        default=None,
+        description=_TEXTS[option.name],
+        ge=least,
+        le=option.http_most or most,
+        allow_inf_nan=False if option.kind is float else None,
+    )
 
 
-class Options(BaseModel):
-    """Decode options: the fields of `DecodeConfig` that a client may set."""
+_rows: dict[str, Any] = {
+    row.name: (row.hint | None, _field(row)) for row in OPTIONS.values() if row.http
+}
+_Fields: Any = create_model("_Fields", __config__=ConfigDict(extra="forbid", frozen=True), **_rows)
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
 
-    mode: Literal["ar", "tandem", "parallel"] | None = None
-    strategy: Literal["greedy", "sample", "beam"] | None = None
-    max_new_tokens: int | None = _count("max_new_tokens")
-    min_new_tokens: int | None = _count("min_new_tokens")
-    beams: int | None = _count("beams")
-    length_penalty: float | None = _number("length_penalty")
-    candidates: int | None = _count("candidates")
-    temperature: float | None = _number("temperature")
-    top_k: int | None = _count("top_k")
-    top_p: float | None = _number("top_p")
-    seed: int | None = Field(default=None, ge=0, le=2**53)
-    gamma: float | None = _number("gamma")
-    draft_tokens: int | None = _count("draft_tokens")
-    strict: bool | None = None
-    decoder: Literal["ctc", "drafter"] | None = None
-    iterations: int | None = _count("iterations")
+class Options(_Fields):
+    """Decode options that a client may set."""
 
     @property
     def given(self) -> dict[str, Any]:

@@ -16,6 +16,7 @@ from pydantic import BaseModel, ConfigDict, Field, StringConstraints
 from starlette.responses import JSONResponse
 
 from outrider.errors import ConfigError
+from outrider.options import JSON_WHOLE
 from outrider.runtime import Generator
 from outrider.serving.api.fields import Code, Options, PriorityName, Seconds, read_priority
 from outrider.serving.api.responses import (
@@ -57,7 +58,7 @@ class OpenAIBody(BaseModel):
     temperature: Annotated[float, Field(ge=0, le=2, allow_inf_nan=False)] | None = None
     top_p: Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)] | None = None
     n: Annotated[int, Field(ge=1, le=16)] = 1
-    seed: Annotated[int, Field(ge=0, le=2**53)] | None = None
+    seed: Annotated[int, Field(ge=0, le=JSON_WHOLE)] | None = None
     stop: Stop | Annotated[list[Stop], Field(max_length=4)] | None = None
     stream: bool = False
     stream_options: StreamOptions | None = None

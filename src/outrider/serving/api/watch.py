@@ -29,7 +29,7 @@ from fastapi.responses import StreamingResponse
 from pydantic import BaseModel, ConfigDict, Field
 
 from outrider.backends.native import NativeBackend
-from outrider.decoding import DecodeSettings, Round
+from outrider.decoding import DecodeConfig, Round
 from outrider.decoding import Request as DecodeRequest
 from outrider.errors import InputError, OutriderError
 from outrider.runtime import Generator, Translator
@@ -244,7 +244,7 @@ class _Piece:
 
 def _read(loaded: Loaded, body: WatchBody) -> list[_Piece]:
     """Divide a text into pieces as the engine does."""
-    model, config = loaded.model, DecodeSettings()
+    model, config = loaded.model, DecodeConfig()
     decode, ends = model.tokenizer.decode, model.backend.ends
     if isinstance(model, Generator):
         (request,) = model.requests([body.text], config)

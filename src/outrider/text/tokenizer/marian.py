@@ -18,7 +18,6 @@ import sentencepiece
 
 from outrider.errors import ModelError
 from outrider.files import read_json, read_limited, write_bytes
-from outrider.text.tokenizer.sentencepiece_export import keep_pieces
 from outrider.text.tokenizer.subword import BYTE, drop_half_bytes
 
 FILES = ("source.spm", "target.spm", "vocab.json")
@@ -126,6 +125,8 @@ class MarianTokenizer:
 
     def cut(self, source: Sequence[str], target: Sequence[str]) -> "MarianTokenizer":
         """Return a tokenizer with these tokens, in this order; others are split."""
+        from outrider.text.tokenizer.sentencepiece_export import keep_pieces
+
         target_model = self._target.serialized_model_proto()
         config = json.loads(self._config) | {"separate_vocabs": source != target}
         source_ids, target_ids = ({t: n for n, t in enumerate(side)} for side in (source, target))

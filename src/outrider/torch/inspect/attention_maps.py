@@ -19,7 +19,7 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
-from outrider.decoding import DecodeSettings
+from outrider.decoding import DecodeConfig
 from outrider.errors import InputError
 from outrider.runtime import Generator, Translator
 from outrider.text.tokenizer import Tokenizer
@@ -118,7 +118,7 @@ def _check_drawable(model: Seq2Seq | LanguageModel | MaskedLm) -> None:
 
 @torch.inference_mode()
 def _translate(loaded: Translator, backend: TorchBackend, text: str) -> AttentionMaps:
-    pieces = loaded.requests([text], DecodeSettings(), split=False)[0]
+    pieces = loaded.requests([text], DecodeConfig(), split=False)[0]
     if len(pieces) != 1:
         problem = "empty" if not pieces else f"cut into {len(pieces)} pieces"
         raise InputError(f"this text is {problem}; give one sentence")
@@ -160,7 +160,7 @@ def _translate(loaded: Translator, backend: TorchBackend, text: str) -> Attentio
 
 @torch.inference_mode()
 def _read(loaded: Generator, backend: TorchBackend, text: str) -> AttentionMaps:
-    (request,) = loaded.requests([text], DecodeSettings(max_new_tokens=1))
+    (request,) = loaded.requests([text], DecodeConfig(max_new_tokens=1))
     fed = request.opening(backend)
     _check_length(fed)
     model = backend.model

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from outrider.decoding import DecodeSettings
+from outrider.decoding import DecodeConfig
 from outrider.errors import InputError
 from outrider.runtime import Generator, Translator
 from outrider.torch.backend import TorchBackend
@@ -43,13 +43,13 @@ def read_effort(loaded: Translator | Generator, text: str) -> list[Effort]:
     model = backend.model
     if isinstance(loaded, Generator):
         assert isinstance(model, LanguageModel)
-        (request,) = loaded.requests([text], DecodeSettings(max_new_tokens=1))
+        (request,) = loaded.requests([text], DecodeConfig(max_new_tokens=1))
         fed = request.opening(backend)
         model.hidden(torch.tensor([fed], device=backend.device))
         parts = [_read("text", model.decoder, token_labels(fed, loaded.tokenizer, backend))]
     else:
         assert isinstance(model, Seq2Seq)
-        pieces = loaded.requests([text], DecodeSettings(), split=False)[0]
+        pieces = loaded.requests([text], DecodeConfig(), split=False)[0]
         if len(pieces) != 1:
             raise InputError("this text has no sentence, or several; give one")
         output = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0].tokens

@@ -81,9 +81,9 @@ def test_a_row_alone_says_what_it_says_among_others(core: str, parts: dict[str, 
                 max_new_tokens=6, seed=0)
         for one in sources
     ]  # fmt: skip
-    together = decode(backend, asked, DecodeConfig().settings)
+    together = decode(backend, asked, DecodeConfig())
     for row, request in enumerate(asked):
-        (alone,) = decode(backend, [request], DecodeConfig().settings)
+        (alone,) = decode(backend, [request], DecodeConfig())
         assert alone[0].tokens == together[row][0].tokens
     padded = torch.tensor([[7, 8, 1, 0, 0]])
     keep = torch.tensor([[True, True, True, False, False]])

@@ -88,7 +88,7 @@ def test_token_by_token_is_one_pass(make: Any) -> None:
         Request(source=source, prompt=(8, 9, 4), max_new_tokens=9),
         Request(source=source[1:], prompt=(7,), max_new_tokens=6),
     ]
-    texts = decode(backend, rows, DecodeConfig().settings)
+    texts = decode(backend, rows, DecodeConfig())
     for row, (text, *_) in zip(rows, texts, strict=True):
         fed = [backend.start, *row.prompt, *text.tokens]
         ids = torch.tensor([fed])

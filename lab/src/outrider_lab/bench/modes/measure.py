@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 from statistics import median
 from typing import Any, Literal
 
-from outrider.decoding import Backend, DecodeSettings, Request, decode
+from outrider.decoding import Backend, DecodeConfig, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.evaluation.metrics import score_translations
 from outrider.runtime import Translator
@@ -187,7 +187,7 @@ def _chunks(sample: list[Request], size: int) -> list[list[Request]]:
 class _Timing:
     """The timed runs of one mode."""
 
-    config: DecodeSettings
+    config: DecodeConfig
     seconds: list[float] = field(default_factory=list)
     """Of each repeat."""
     stats: Statistics = field(default_factory=Statistics)

@@ -10,7 +10,7 @@ from statistics import median
 from time import perf_counter
 from typing import Any, NamedTuple
 
-from outrider.decoding import DecodeSettings, Request, Session, decode
+from outrider.decoding import DecodeConfig, Request, Session, decode
 from outrider.decoding.session import AHEAD
 from outrider.errors import OutriderError
 from outrider.runtime import Translator
@@ -76,15 +76,13 @@ def measure_session(
     }
 
 
-def _requests(
-    translator: Translator, lines: Sequence[str], config: DecodeSettings
-) -> list[Request]:
+def _requests(translator: Translator, lines: Sequence[str], config: DecodeConfig) -> list[Request]:
     texts = translator.requests([line for line in lines if line.strip()], config)
     return [request for text in texts for request in text]
 
 
 def _batches(
-    translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
+    translator: Translator, requests: Sequence[Request], config: DecodeConfig, rows: int
 ) -> list[tuple[int, ...]]:
     """Decode in consecutive batches of `rows` requests."""
     found = []
@@ -95,7 +93,7 @@ def _batches(
 
 
 def _session(
-    translator: Translator, requests: Sequence[Request], config: DecodeSettings, rows: int
+    translator: Translator, requests: Sequence[Request], config: DecodeConfig, rows: int
 ) -> list[tuple[int, ...]]:
     """Decode in a session, without streaming."""
     session = Session(

@@ -7,8 +7,8 @@ from typing import Any
 
 from rich.console import Console
 
+from outrider.backends.native import default_threads
 from outrider.bench import bench, choose_lines
-from outrider.bounds import default_threads
 from outrider.data.prepared import Prepared
 from outrider.errors import MissingExtraError
 from outrider.files import write_json, write_text
