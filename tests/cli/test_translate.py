@@ -133,7 +133,7 @@ def test_an_interrupt_of_shards_is_one_line(command, folder, tmp_path, monkeypat
     monkeypatch.setattr("outrider.jobs.translate.translate_shards", interrupted)
     where = ("--shards", tmp_path, "--out", tmp_path / "out")
     code, out, err = command("translate", "--model", folder, *where)
-    message = "outrider: the finished files are kept; the same command continues\n"
+    message = "outrider: stopped; the finished files are kept; the same command continues\n"
     assert (code, out, err) == (130, "", message)
 
 

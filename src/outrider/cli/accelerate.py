@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.console import StoppedError, new_console
+from outrider.cli.console import new_console, resumable
 
 
 def accelerate(
@@ -30,7 +30,7 @@ def accelerate(
     """
     from outrider.torch.compress.accelerate import accelerate as run
 
-    try:
+    with resumable("finished work is kept"):
         folder = run(
             model,
             text,
@@ -39,6 +39,4 @@ def accelerate(
             threads=threads,
             console=new_console(stderr=True, quiet=quiet),
         )
-    except KeyboardInterrupt:
-        raise StoppedError("stopped; finished work is kept; the same command continues") from None
     typer.echo(str(folder))

@@ -132,6 +132,15 @@ def read_numbers(option: str, text: str, example: str) -> list[int]:
 
 
 @contextmanager
+def resumable(kept: str) -> Iterator[None]:
+    """Turn Ctrl-C into a `StoppedError` that names what the same command continues from."""
+    try:
+        yield
+    except KeyboardInterrupt as error:
+        raise StoppedError(f"stopped; {kept}; the same command continues") from error
+
+
+@contextmanager
 def report_interrupt(doing: list[str]) -> Iterator[None]:
     """Turn Ctrl-C into a `StoppedError` that names the current work, `doing[0]`."""
     try:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.console import StoppedError, new_console
+from outrider.cli.console import new_console, resumable
 
 
 def distill(
@@ -49,7 +49,7 @@ def distill(
     if consensus is not None:
         key = "beams" if strategy == "beam" else "candidates"
         options |= {key: options.get(key) or consensus, "n_best": consensus}
-    try:
+    with resumable("the finished shards are kept"):
         prepared = distill_data(
             model,
             data,
@@ -65,9 +65,6 @@ def distill(
             progress=not quiet,
             **{name: value for name, value in options.items() if value is not None},
         )
-    except KeyboardInterrupt:
-        message = "stopped; the finished shards are kept; the same command continues"
-        raise StoppedError(message) from None
     if not quiet:
         new_console(stderr=True).print(report(prepared))
     typer.echo(str(prepared.folder))

@@ -1,5 +1,7 @@
 """`outrider show`: tandem decoding, attention, patterns, positions, effort and spans."""
 
+from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -57,20 +59,21 @@ def show_tandem(
     check(options)
 
     from outrider.runtime import load
+    from outrider.show.page import write_page
+    from outrider.show.tandem import draw_tandem
     from outrider.show.tandem_trace import trace_text
 
     trace = trace_text(load(_model(model)), text, options)
     print_tandem(trace, new_console(highlight=False))
-    if png is not None:
-        from outrider.show.tandem import draw_tandem
+    _write(png, draw_tandem, trace)
+    _write(html, write_page, trace)
 
-        draw_tandem(trace, png)
-        typer.echo(f"wrote {png}", err=True)
-    if html is not None:
-        from outrider.show.page import write_page
 
-        write_page(trace, html)
-        typer.echo(f"wrote {html}", err=True)
+def _write(path: Path | None, write: Callable[[Any, Path], None], value: object) -> None:
+    """Write a picture or a page, if a file is named."""
+    if path is not None:
+        write(value, path)
+        typer.echo(f"wrote {path}", err=True)
 
 
 def _model(given: str | None) -> str:
@@ -142,23 +145,14 @@ def show_attention(
     An encoder-decoder translates the text greedily; its self-attention and cross-attention are
     shown. A language model, masked or not, only reads the text.
     """
+    from outrider.show.attention import draw_head_plane, draw_maps
+    from outrider.show.page import write_attention_page
+
     maps = _read(model, text)
     print_maps(maps, new_console(highlight=False))
-    if png is not None:
-        from outrider.show.attention import draw_maps
-
-        draw_maps(maps, png)
-        typer.echo(f"wrote {png}", err=True)
-    if html is not None:
-        from outrider.show.page import write_attention_page
-
-        write_attention_page(maps, html)
-        typer.echo(f"wrote {html}", err=True)
-    if plane is not None:
-        from outrider.show.attention import draw_head_plane
-
-        draw_head_plane(maps, plane)
-        typer.echo(f"wrote {plane}", err=True)
+    _write(png, draw_maps, maps)
+    _write(html, write_attention_page, maps)
+    _write(plane, draw_head_plane, maps)
 
 
 def _read(model: str, text: str) -> "AttentionMaps":
@@ -215,6 +209,7 @@ def show_effort(
     from rich.text import Text
 
     from outrider.runtime import load
+    from outrider.show.effort import draw_effort
     from outrider.torch.inspect.effort import read_effort
 
     parts, console = read_effort(load(model, backend="torch"), text), new_console(highlight=False)
@@ -226,11 +221,7 @@ def show_effort(
         share = float((part.taken_T < part.most).float().mean())
         mean = float(part.taken_T.mean())
         console.print(f"mean {mean:.2f}; {share:.0%} of the tokens take fewer than {part.most}")
-    if png is not None:
-        from outrider.show.effort import draw_effort
-
-        draw_effort(parts, png)
-        typer.echo(f"wrote {png}", err=True)
+    _write(png, draw_effort, parts)
 
 
 def show_spans(model: Model, png: Picture = None) -> None:
@@ -238,6 +229,7 @@ def show_spans(model: Model, png: Picture = None) -> None:
     from rich.table import Table
 
     from outrider.files.hub import model_folder
+    from outrider.show.effort import draw_spans
     from outrider.torch.inspect.effort import read_spans
     from outrider.torch.models import load_model
 
@@ -248,11 +240,7 @@ def show_spans(model: Model, png: Picture = None) -> None:
     for name, row in zip(spans.names, spans.span_LH.tolist(), strict=True):
         table.add_row(name, *(f"{span:.0f}" for span in row), f"{sum(row) / len(row):.0f}")
     new_console(highlight=False).print(table)
-    if png is not None:
-        from outrider.show.effort import draw_spans
-
-        draw_spans(spans, png)
-        typer.echo(f"wrote {png}", err=True)
+    _write(png, draw_spans, spans)
 
 
 _CELLS = 64
@@ -281,15 +269,12 @@ def show_pattern(
     """
     chosen = dict(_option(word) for word in options or [])
 
+    from outrider.show.pattern import draw_pattern
     from outrider.torch.inspect.pattern import find_pattern
 
     pattern = find_pattern(kind, chosen, causal=False if encoder else None, length=length)
     print_pattern(pattern, new_console(highlight=False))
-    if png is not None:
-        from outrider.show.pattern import draw_pattern
-
-        draw_pattern(pattern, png)
-        typer.echo(f"wrote {png}", err=True)
+    _write(png, draw_pattern, pattern)
 
 
 def _option(word: str) -> tuple[str, Any]:
@@ -360,6 +345,7 @@ def show_positions(
         raise ConfigError("--length", f"got {length}, expected 2 to {_LONGEST}")
 
     from outrider.files.hub import model_folder
+    from outrider.show.positions import draw_positions
     from outrider.torch.inspect.positions import calculated_positions, read_positions
     from outrider.torch.models import load_model
 
@@ -368,11 +354,7 @@ def show_positions(
     else:
         maps = calculated_positions(what, length)
     print_positions(maps, new_console(highlight=False))
-    if png is not None:
-        from outrider.show.positions import draw_positions
-
-        draw_positions(maps, png, title=Path(what).name)
-        typer.echo(f"wrote {png}", err=True)
+    _write(png, partial(draw_positions, title=Path(what).name), maps)
 
 
 def print_positions(maps: "Sequence[PositionMap]", console: "Console") -> None:

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from outrider.cli.console import StoppedError, new_console
+from outrider.cli.console import new_console, resumable
 
 
 def student(
@@ -24,10 +24,8 @@ def student(
     from outrider.torch.compress.student import StudentConfig, train_student
 
     settings = load_config(StudentConfig, config, overrides or [])
-    try:
+    with resumable("finished work is kept"):
         folder = train_student(
             settings, threads=threads, console=new_console(stderr=True, quiet=quiet)
         )
-    except KeyboardInterrupt:
-        raise StoppedError("stopped; finished work is kept; the same command continues") from None
     typer.echo(str(folder))

@@ -17,6 +17,7 @@ from outrider.cli.console import (
     check_stdout,
     is_straight,
     open_output,
+    resumable,
 )
 from outrider.cli.decode_options import MODEL_HELP, Model, check, decodes, places, print_statistics
 from outrider.errors import ConfigError, DataError, ModelError
@@ -26,7 +27,7 @@ from outrider.files.hub import DEMO_PAIRS, demo_folder
 if TYPE_CHECKING:
     from outrider.decoding.statistics import Statistics
     from outrider.jobs.text_file import Unfinished
-    from outrider.runtime import Generator, Translator
+    from outrider.runtime import Translator
 
 SPEED_OPTIONS = {"device", "threads", "batch_tokens"}
 """Options that change the speed, but not the translation."""
@@ -94,13 +95,15 @@ def translate(
         _check_alone({"TEXT": text, "--in": source, "--stats": stats})
         _translate_shards(model, shards, out, place, options, workers or 1)
         return
+    place |= languages
     if workers is not None:
         raise ConfigError("--workers", "has no effect without --shards; leave it out")
     if text and source is not None:
         raise ConfigError("--in", "cannot be combined with texts; leave out one of them")
     target = None if out is None else Path(out)
     for key, path in (("--in", source), ("--out", out)):
-        check_on_disk(key, path or "", "only --shards supports stores; give a path")
+        if path is not None:
+            check_on_disk(key, path, "only --shards supports stores; give a path")
     check_output("--out", target, *([] if text else [source or STDIN]))
     if target is None:
         check_stdout("name a file with --out")
@@ -115,17 +118,20 @@ def translate(
         if shortlist:
             place["shortlist"] = True
         if source is not None and source.is_file():
-            total, origin = _inspect(source, target, model, {**options, **place, **languages})
+            total, origin = _inspect(source, target, model, {**options, **place})
         if not text:
             from outrider.data.lines import check_plain_text, open_lines
 
             raw = stack.enter_context(open_lines(source, check=check_plain_text))
             lines, options["ready"] = (line.decode("utf-8", "replace") for line in raw), raw.ready
-        translator = _load_translator(model, {**place, **languages})
-        if stats:
-            options["stats"] = stack.enter_context(_statistics())
+        from outrider.runtime import Translator, load
         from outrider.text.language import watched
 
+        translator = load(model, **place)
+        if not isinstance(translator, Translator):
+            raise ModelError(f"{model}: is a language model; use outrider generate")
+        if stats:
+            options["stats"] = stack.enter_context(_statistics())
         reads = (source_language,) if source_language else translator.reads
         lines = watched(lines, reads)
         _translate(translator, lines, target, options, total=total, origin=origin)
@@ -173,10 +179,8 @@ def _translate_shards(
         check_parent(folder_out)
     from outrider.jobs.translate import translate_shards
 
-    try:
+    with resumable("the finished files are kept"):
         folder = translate_shards(model, source, out, place=place, workers=workers, **options)
-    except KeyboardInterrupt:
-        raise StoppedError("the finished files are kept; the same command continues") from None
     typer.echo(str(folder))
 
 
@@ -193,7 +197,11 @@ def generate(
     """Continue prompts with a language model; print each with its continuation."""
     check_stdout("redirect it to a file")
     check(options)
-    generator = _load_generator(model, place)
+    from outrider.runtime import Generator, load
+
+    generator = load(model, **place)
+    if not isinstance(generator, Generator):
+        raise ModelError(f"{model}: is an encoder-decoder; use outrider translate")
     if batch_tokens is not None:
         options["batch_tokens"] = batch_tokens
     prompts = prompt or [_read_prompt()]
@@ -229,24 +237,6 @@ def _statistics() -> "Iterator[Statistics]":
     yield stats
     sys.stdout.flush()
     print_statistics(stats)
-
-
-def _load_translator(model: str, options: dict[str, Any]) -> "Translator":
-    from outrider.runtime import Translator, load
-
-    loaded = load(model, **options)
-    if not isinstance(loaded, Translator):
-        raise ModelError(f"{model}: is a language model; use outrider generate")
-    return loaded
-
-
-def _load_generator(model: str, options: dict[str, Any]) -> "Generator":
-    from outrider.runtime import Generator, load
-
-    loaded = load(model, **options)
-    if not isinstance(loaded, Generator):
-        raise ModelError(f"{model}: is an encoder-decoder; use outrider translate")
-    return loaded
 
 
 def _translate(

@@ -77,6 +77,7 @@ class Guard:
             await send(message)
 
         scope["facts"] = {}
+        scope["by_name"] = dict(reversed(scope["headers"]))  # the first of equal names
         try:
             self._check_key(scope)
             body = await self._read(scope, receive)
@@ -121,7 +122,7 @@ class Guard:
             raise error
 
     async def _read(self, scope: Scope, receive: Receive) -> bytes:
-        most, length = self._limits.body, _header(scope, b"content-length")
+        most, length = self._limits.body, scope["by_name"].get(b"content-length", b"")
         message = f"the body has more than {most:,} bytes; send less at once"
         if length.isdigit() and int(length[:20]) > most:
             raise TooLargeError(message)
@@ -172,7 +173,7 @@ def _replay(body: bytes, receive: Receive) -> Receive:
 
 def _as_json(scope: Scope, body: bytes) -> bytes:
     """Convert a form to JSON and change the headers accordingly."""
-    kind = _header(scope, b"content-type")
+    kind = scope["by_name"].get(b"content-type", b"")
     if not is_form(kind):
         return body
     body = form_to_json(kind, body)
@@ -184,10 +185,11 @@ def _as_json(scope: Scope, body: bytes) -> bytes:
 
 def _read_key(scope: Scope) -> str | None:
     """Return the API key of a header, or of the query as LibreTranslate's clients send it."""
-    scheme, _, token = _header(scope, b"authorization").partition(b" ")
+    headers = scope["by_name"]
+    scheme, _, token = headers.get(b"authorization", b"").partition(b" ")
     if scheme.lower() == b"bearer" and token:
         return token.strip().decode("latin-1")
-    if value := _header(scope, b"x-api-key"):
+    if value := headers.get(b"x-api-key"):
         return value.decode("latin-1")
     query = scope["query_string"][:QUERY].decode("latin-1")
     try:
@@ -195,10 +197,6 @@ def _read_key(scope: Scope) -> str | None:
     except ValueError:
         return None
     return next((value for key, value in pairs if key == "api_key"), None)
-
-
-def _header(scope: Scope, name: bytes) -> bytes:
-    return next((value for key, value in scope["headers"] if key == name), b"")
 
 
 def _locate(error: BaseException) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from enum import IntEnum
 from typing import Any
 
-from outrider.decoding import Hypothesis, Round, Update
+from outrider.decoding import Hypothesis, Request, Round, Update
 from outrider.errors import OutriderError
 from outrider.runtime import Result
 from outrider.runtime.result import Work
@@ -113,11 +113,14 @@ class RequestHandle:
         self.works, self.needs = works, needs
         self.priority, self.streams = priority, streams
         self._seconds, self._expires, self._on_piece = seconds, expires, on_piece
-        self.places = [
-            (text, piece) for text, work in enumerate(works) for piece in range(len(work.requests))
-        ]
+        self.places: list[tuple[int, int]] = []
         """Text and piece within the text, for each piece."""
-        self.requests = [request for work in works for request in work.requests]
+        self.requests: list[Request] = []
+        self._hypotheses: list[list[list[Hypothesis] | None]] = []
+        for text, work in enumerate(works):
+            self.places += [(text, piece) for piece in range(len(work.requests))]
+            self.requests += work.requests
+            self._hypotheses.append([None] * len(work.requests))
         self.begun = 0
         """Pieces that left the queue."""
         self.left = len(self.requests)
@@ -128,9 +131,6 @@ class RequestHandle:
         """Mean tokens per piece."""
         self.written = 0
         """Tokens of all finished pieces."""
-        self._hypotheses: list[list[list[Hypothesis] | None]] = [
-            [None] * len(work.requests) for work in works
-        ]
         self._events: asyncio.Queue[tuple[int, Update] | Exception] = asyncio.Queue()
 
     async def next(self) -> tuple[int, Update]:

@@ -39,13 +39,13 @@ class FairQueue:
 
     def peek(self) -> RequestHandle | None:
         """Return the request whose piece is next; None if the queue is empty."""
-        for queue in self._queues.values():
+        first: Priority | None = None
+        for priority, queue in self._queues.items():  # of equal clocks the highest priority is next
             while queue and queue[0].cancelled:
                 queue.popleft()
-        waiting = [priority for priority, queue in self._queues.items() if queue]
-        if not waiting:
-            return None
-        return self._queues[min(waiting, key=lambda level: (self._clock[level], -level))][0]
+            if queue and (first is None or self._clock[priority] <= self._clock[first]):
+                first = priority
+        return None if first is None else self._queues[first][0]
 
     def take(self) -> tuple[RequestHandle, int]:
         """Remove the next piece; return its request and its number."""
@@ -143,11 +143,10 @@ class EngineThread:
             self._thread.join()
 
     def _open_session(self) -> Session:
-        limits = self._limits
         return Session(
             self._backend,
-            rows=limits.rows,
-            tokens=limits.batch_tokens,
+            rows=self._limits.rows,
+            tokens=self._limits.batch_tokens,
             controller=self._controller,
             stats=self.stats,
         )
@@ -171,7 +170,8 @@ class EngineThread:
             active = (request for request, _ in self._active.values())
             if closing:
                 error = BusyError("the server is shutting down; try again", retry_after=5)
-                self._publish(_fail([*self._queue.clear(), *active], error))
+                if events := _fail([*self._queue.clear(), *active], error):
+                    self._deliver(events)
                 return
             try:
                 self.cancelled += len(cancelled)
@@ -185,11 +185,8 @@ class EngineThread:
                 self._active.clear()
                 self._session = self._open_session()
             self.rounds += 1
-            self._publish(events)
-
-    def _publish(self, events: Events) -> None:
-        if events:
-            self._deliver(events)
+            if events:
+                self._deliver(events)
 
     def _withdraw(self, request: RequestHandle) -> None:
         """Cancel all pieces of a request."""

@@ -12,9 +12,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from starlette.responses import JSONResponse
 
 from outrider.errors import ConfigError
-from outrider.runtime import Result
 from outrider.serving.api.fields import Code, Options, PriorityName, Seconds, read_priority
-from outrider.serving.api.html import Page, read_page
+from outrider.serving.api.html import read_page
 from outrider.serving.api.responses import while_connected
 from outrider.serving.engine import Engine
 from outrider.serving.keys import admit
@@ -185,7 +184,9 @@ async def translate(request: Request, body: TranslateBody) -> JSONResponse:
     spec = find_model(engine.registry.specs, source, body.target)
     if source == AUTO and spec.pair:
         detected = {"language": spec.pair[0], "confidence": 100.0}
-    pages = await engine.run_in_worker(_read_pages, texts) if body.format == "html" else None
+    pages = None
+    if body.format == "html":
+        pages = await engine.run_in_worker(lambda: [read_page(text) for text in texts])
     text_request = TextRequest(
         model=spec.name,
         texts=texts if pages is None else [text for page in pages for text in page.texts],
@@ -198,10 +199,13 @@ async def translate(request: Request, body: TranslateBody) -> JSONResponse:
     )
     request.scope["facts"] |= {"model": spec.name, "characters": text_request.characters}
     results = await while_connected(request, engine.answer(text_request))
-    translations = [
-        _texts(results, rank) if pages is None else _pages(pages, results, rank)
-        for rank in range(body.alternatives + 1)
-    ]
+    translations = []
+    for rank in range(body.alternatives + 1):
+        ranked = [hypotheses[min(rank, len(hypotheses) - 1)].text for hypotheses in results]
+        if pages is not None:
+            rest = iter(ranked)
+            ranked = [page.write([next(rest) for _ in page.places]) for page in pages]
+        translations.append(ranked)
     # A Response is not validated again by FastAPI.
     return JSONResponse(_answer(translations, detected, body))
 
@@ -261,19 +265,6 @@ def _options(body: TranslateBody) -> dict[str, Any]:
         options.setdefault(key, max(BEAMS, wanted))
         options["n_best"] = wanted
     return options
-
-
-def _read_pages(texts: list[str]) -> list[Page]:
-    return [read_page(text) for text in texts]
-
-
-def _texts(results: list[list[Result]], rank: int) -> list[str]:
-    return [ranked[min(rank, len(ranked) - 1)].text for ranked in results]
-
-
-def _pages(pages: list[Page], results: list[list[Result]], rank: int) -> list[str]:
-    texts = iter(_texts(results, rank))
-    return [page.write([next(texts) for _ in page.places]) for page in pages]
 
 
 def _answer(
