@@ -13,12 +13,14 @@ import yaml
 from outrider.cli.config import run_fields
 from outrider.cli.main import build_app
 from outrider.config import ExplainedKey, explain
+from outrider.options import OPTIONS, DecodeConfig
 from outrider.torch.nn.attention import HeadShape, attention_kinds, build_attention, load_attention
 from outrider_lab.bench.attention.scaling import scaling_options
 from outrider_lab.tasks import load_task, task_names
 
 COMMANDS = "<!-- every command -->"
 KEYS = "<!-- every key -->"
+OPTION_ROWS = "<!-- every decode option -->"
 ATTENTIONS = "<!-- every attention -->"
 PATTERNS = "<!-- every pattern -->"
 TASKS = "<!-- every task -->"
@@ -50,6 +52,8 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
         )
     if KEYS in markdown:
         markdown = markdown.replace(KEYS, "\n".join(_keys(run_fields())))
+    if OPTION_ROWS in markdown:
+        markdown = markdown.replace(OPTION_ROWS, "\n".join(_options()))
     if ATTENTIONS in markdown:
         markdown = markdown.replace(ATTENTIONS, "\n".join(_attentions()))
     if PATTERNS in markdown:
@@ -134,6 +138,16 @@ def _keys(fields: Iterable[ExplainedKey]) -> Iterator[str]:
                 yield f"{field.text}\n"
                 continue
         rows.append((_code(field.key), _code(field.type), _code(field.default), _cell(field.text)))
+
+
+def _options() -> Iterator[str]:
+    rows = []
+    for key in explain(DecodeConfig):
+        option = OPTIONS[key.key]
+        places = [word for word, has in (("CLI", option.help), ("HTTP", option.http)) if has]
+        cells = (", ".join(["Python, YAML", *places]), _cell(key.text))
+        rows.append((_code(key.key), _code(key.type), _code(key.default), *cells))
+    yield from _table(("option", "type", "default", "in", "meaning"), rows)
 
 
 def _attentions() -> Iterator[str]:

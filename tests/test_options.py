@@ -12,6 +12,7 @@ from outrider.decoding import DecodeConfig
 from outrider.errors import ConfigError
 from outrider.options import OPTIONS, THREADS, Option, check_bound, decode_config
 from outrider.run_config import EvaluateConfig
+from tests.helpers.docs_part import docs_part
 
 NUMBERS = [name for name, row in OPTIONS.items() if row.bounds]
 
@@ -175,6 +176,15 @@ def test_http_has_the_options_of_the_table() -> None:
         if (bounds := OPTIONS[name].bounds) is not None:
             most = OPTIONS[name].http_most or bounds[1]
             assert (kind["minimum"], kind["maximum"]) == (bounds[0], most)
+
+
+def test_pages_show_the_options_of_the_table() -> None:
+    generator = docs_part("options")
+    for path in generator.PAGES:
+        assert generator.page(path) == path.read_text("utf-8"), "run python docs/options.py"
+    rows = list(docs_part("hooks")._options())
+    for name in OPTIONS:
+        assert sum(row.startswith(f"| `{name}` |") for row in rows) == 1
 
 
 def test_every_option_is_explained_with_its_bounds() -> None:

@@ -1,26 +1,25 @@
 """`outrider distill`."""
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
 from outrider.cli.console import new_console, resumable
+from outrider.cli.decode_options import decodes
 
 
+@decodes("strategy", "temperature", "beams", "seed")
 def distill(
+    options: dict[str, Any],
     model: Annotated[str, typer.Argument(help="Model folder, or id of a Hub model.")],
     data: Annotated[Path, typer.Option("--data", help="Prepared folder with its tokenizer.")],
     out: Annotated[Path, typer.Option("--out", help="Prepared folder to write.")],
     rows: Annotated[int | None, typer.Option(help="Only this many rows of each split.")] = None,
-    strategy: Annotated[str | None, typer.Option(help="greedy (default), beam or sample.")] = None,
-    temperature: Annotated[float | None, typer.Option(help="With --strategy sample.")] = None,
-    beams: Annotated[int | None, typer.Option(help="With --strategy beam.")] = None,
     consensus: Annotated[
         int | None,
         typer.Option(min=2, help="Take the text most similar to the others of so many hypotheses."),
     ] = None,
-    seed: Annotated[int | None, typer.Option(help="Sampling: row i uses seed + i.")] = None,
     min_score: Annotated[
         float | None,
         typer.Option(max=0, help="Drop rows with a lower mean log-probability per token."),
@@ -45,9 +44,8 @@ def distill(
     from outrider.jobs.distill import DISTILL_TOKENS
     from outrider.jobs.distill import distill as distill_data
 
-    options = {"strategy": strategy, "temperature": temperature, "seed": seed, "beams": beams}
     if consensus is not None:
-        key = "beams" if strategy == "beam" else "candidates"
+        key = "beams" if options.get("strategy") == "beam" else "candidates"
         options |= {key: options.get(key) or consensus, "n_best": consensus}
     with resumable("the finished shards are kept"):
         prepared = distill_data(
@@ -63,7 +61,7 @@ def distill(
             threads=threads,
             workers=workers,
             progress=not quiet,
-            **{name: value for name, value in options.items() if value is not None},
+            **options,
         )
     if not quiet:
         new_console(stderr=True).print(report(prepared))
