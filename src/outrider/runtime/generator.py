@@ -103,16 +103,15 @@ class Generator(LoadedModel):
         """Return the request of each prompt."""
         texts = [normalise_verbatim(well_formed(prompt)) for prompt in as_texts(prompts)]
         rows = [self._fit(ids, config) for ids in self.tokenizer.encode_batch(texts)]
-        return [self.request(ids, seed=config.seed + row) for row, ids in enumerate(rows)]
+        seeded = enumerate(rows, config.seed)
+        return [self.request(ids, seed=seed, config=config) for seed, ids in seeded]
 
-    def request(
-        self, ids: Sequence[int], *, seed: int, max_new_tokens: int | None = None
-    ) -> Request:
-        """Return the request for the tokens of a prompt."""
+    def request(self, ids: Sequence[int], **values: Any) -> Request:
+        """Return the request for the tokens of a prompt; `values` are further fields of it."""
         if self.adds_start or not ids:
-            return Request(prompt=ids, max_new_tokens=max_new_tokens, seed=seed)
+            return Request(prompt=ids, **values)
         first, *rest = ids
-        return Request(start=first, prompt=rest, max_new_tokens=max_new_tokens, seed=seed)
+        return Request(start=first, prompt=rest, **values)
 
     def prompt_ids(self, request: Request) -> list[int]:
         """Return the tokens of the prompt that a request continues."""

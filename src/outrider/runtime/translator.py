@@ -225,24 +225,19 @@ class Translator(LoadedModel):
         segmented = segment(as_texts(texts), self.tokenizer, longest=longest, split=split)
         works = []
         for seed, text in enumerate(segmented, config.seed + first):
-            requests = [self.request(ids, max_new_tokens=limit, seed=seed) for ids in text.ids]
+            values: dict[str, Any] = {"max_new_tokens": limit, "seed": seed, "config": config}
+            requests = [self.request(ids, **values) for ids in text.ids]
             works.append(Work(requests, partial(self._join, text)))
         return works
 
-    def request(
-        self, ids: Sequence[int], *, max_new_tokens: int | None = None, seed: int
-    ) -> Request:
-        """Return the request for the tokens of a text.
+    def request(self, ids: Sequence[int], *, max_new_tokens: int | None, **values: Any) -> Request:
+        """Return the request for the tokens of a text; `values` are further fields of it.
 
         By default it allows 3 target tokens for each source token, and 30 more.
         """
-        return Request(
-            source=self.source(ids),
-            prompt=self.frame.prompt,
-            start=self.frame.start,
-            max_new_tokens=max_new_tokens or 3 * len(ids) + 30,
-            seed=seed,
-        )
+        limit = max_new_tokens or 3 * len(ids) + 30
+        source, frame = self.source(ids), self.frame
+        return Request(source, frame.prompt, frame.start, limit, **values)
 
     def source(self, ids: Sequence[int]) -> list[int]:
         """Return the encoder's tokens for the tokens of a text."""

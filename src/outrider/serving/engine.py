@@ -13,7 +13,6 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
-from dataclasses import replace
 from typing import Any, TypeVar
 
 from outrider.decoding import DecodeConfig, Request
@@ -144,7 +143,7 @@ class Engine:
         expires = (now if request.began is None else request.began) + seconds
         async with self.registry.hold(request.model, seconds=expires - now) as loaded:
             admission = loaded.admission
-            works, sizes = await self._prepare(request, loaded, expires)
+            works, sizes = await self._prepare(request, loaded, expires - self._loop.time())
             handle = RequestHandle(
                 works,
                 sizes,
@@ -154,6 +153,8 @@ class Engine:
                 expires=expires,
                 on_piece=admission.finish_piece,
             )
+            admission.observe(request.characters, handle.tokens)
+            admission.check(handle.tokens, expires - self._loop.time())
             admission.reserve(handle)
             try:
                 if handle.left:
@@ -165,12 +166,10 @@ class Engine:
                     loaded.thread.cancel(handle)
 
     async def _prepare(
-        self, request: TextRequest, loaded: Loaded, expires: float
+        self, request: TextRequest, loaded: Loaded, seconds: float
     ) -> tuple[list[Work], list[tuple[int, int]]]:
         """Check the size of a request and tokenize its texts; return what each piece needs."""
         limits, characters, admission = self.limits, request.characters, loaded.admission
-        assert self._loop is not None
-        seconds = expires - self._loop.time()
         if len(request.texts) > limits.texts:
             raise TooLargeError(f"{len(request.texts)} texts; send at most {limits.texts} at once")
         if characters > limits.characters:
@@ -181,13 +180,9 @@ class Engine:
         admission.check(admission.estimate(characters), seconds)  # before the cost of tokenizing
         self._preparing += characters
         try:
-            works, sizes = await self.run_in_worker(_tokenize, request, loaded, limits)
+            return await self.run_in_worker(_tokenize, request, loaded, limits)
         finally:
             self._preparing -= characters
-        tokens = sum(size[1] for size in sizes)
-        admission.observe(characters, tokens)
-        admission.check(tokens, seconds)
-        return works, sizes
 
     async def run_in_worker(self, function: Callable[..., T], *arguments: Any) -> T:
         """Call a function on a worker thread."""
@@ -228,10 +223,6 @@ def _tokenize(
         works = model.works(request.texts, config, split=request.split)
     else:
         works = model.works(request.texts, config)
-    works = [
-        replace(work, requests=[replace(piece, config=config) for piece in work.requests])
-        for work in works
-    ]
     sizes = [needs(model.backend, piece, config) for work in works for piece in work.requests]
     return works, sizes
 
@@ -246,7 +237,9 @@ def _chat(request: TextRequest, loaded: Loaded, config: DecodeConfig) -> list[Wo
         raise UnsupportedError(f"{message}; use /v1/completions")
     start, *prompt = loaded.chat.encode(request.messages) or [loaded.model.backend.start]
     return [
-        loaded.model.work(Request(start=start, prompt=prompt, seed=config.seed + copy))
+        loaded.model.work(
+            Request(start=start, prompt=prompt, seed=config.seed + copy, config=config)
+        )
         for copy in range(request.copies)
     ]
 
