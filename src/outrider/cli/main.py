@@ -109,23 +109,8 @@ GROUPS = {
 }
 LAB = "lab"
 EPILOG = "`outrider lab` compares models and engines; it is installed from a clone."
-MOVED = (
-    "compare",
-    *(
-        f"bench {word}"
-        for word in (
-            "train",
-            "decode",
-            "session",
-            "serve",
-            "start",
-            "attention",
-            "jobs",
-            "modes",
-            "exact",
-        )
-    ),
-)
+_MOVED_BENCHES = "train decode session serve start attention jobs modes exact"
+MOVED = ("compare", *(f"bench {word}" for word in _MOVED_BENCHES.split()))
 """Command words that moved to `outrider lab`."""
 
 

@@ -123,7 +123,7 @@ def _check_native(dtype: str | None, device: str) -> None:
         raise ConfigError("dtype", f"got {dtype!r}; backend native computes in {expected}")
 
 
-GPU_FILES = ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")
+GPU_FILES = tuple(map(Path, ("/dev/nvidiactl", "/dev/nvidia0", "/dev/kfd", "/dev/dxg")))
 """Device files of NVIDIA, AMD and WSL drivers; without any of them there is no GPU."""
 
 
@@ -161,7 +161,7 @@ def _may_have_gpu() -> bool:
     """Whether a GPU driver is installed; importing PyTorch to check it takes seconds."""
     if sys.platform == "win32":
         return (Path(os.environ.get("SYSTEMROOT", "C:\\Windows")) / "System32/nvcuda.dll").exists()
-    return any(Path(path).exists() for path in GPU_FILES)
+    return any(map(Path.exists, GPU_FILES))
 
 
 def export_native(model: str | Path) -> Path:

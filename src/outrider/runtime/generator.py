@@ -12,6 +12,8 @@ from outrider.runtime.result import LoadedModel, Result, Work
 from outrider.text.normalise import as_texts, normalise_verbatim, well_formed
 from outrider.text.tokenizer import Tokenizer
 
+Many = Sequence[str]
+
 
 class Generator(LoadedModel):
     """Continues prompts. Made by `outrider.load`."""
@@ -34,25 +36,15 @@ class Generator(LoadedModel):
     ) -> str: ...
     @overload
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        batch_tokens: int = ...,
-        stats: Literal[False] = ...,
-        **options: Any,
-    ) -> list[str]: ...
-    @overload
-    def generate(
         self, prompts: str, *, batch_tokens: int = ..., stats: Literal[True], **options: Any
     ) -> tuple[str, Statistics]: ...
     @overload
     def generate(
-        self,
-        prompts: Sequence[str],
-        *,
-        batch_tokens: int = ...,
-        stats: Literal[True],
-        **options: Any,
+        self, prompts: Many, *, batch_tokens: int = ..., stats: Literal[False] = ..., **options: Any
+    ) -> list[str]: ...
+    @overload
+    def generate(
+        self, prompts: Many, *, batch_tokens: int = ..., stats: Literal[True], **options: Any
     ) -> tuple[list[str], Statistics]: ...
     def generate(
         self,
@@ -65,7 +57,7 @@ class Generator(LoadedModel):
         """Return the continuation of one prompt, or of many; the prompt itself is not repeated.
 
         Args:
-            prompts: Texts to continue. If the model has a limited number of positions, a prompt is
+            prompts: Many to continue. If the model has a limited number of positions, a prompt is
                 cut at the beginning to leave `max_new_tokens` of them, or half of them.
             batch_tokens: Bound on the tokens held in memory at once.
             stats: Return `(continuation, statistics)`: rounds, acceptance and time.

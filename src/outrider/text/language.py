@@ -118,25 +118,27 @@ def _count(line: str, counts: Counter[str]) -> int:
     """Count letters by script, outside of addresses; return the number of lower-case words."""
     words = 0
     for word in line.split():
-        letters = [c for c in word if c.isalpha()] if not _ADDRESS.search(word) else []
-        scripts = Counter(name(c, "").partition(" ")[0] for c in letters)
+        words += word.islower()
+        if _ADDRESS.search(word):
+            continue
+        scripts = Counter(name(c, "").partition(" ")[0] for c in word if c.isalpha())
         for script, number in scripts.items():
             if script in _DENSE:
                 counts[script] += 3 * number
             elif script in _SCRIPTS and number > 1:
                 counts[script] += number
-        words += word.islower()
     return words
 
 
 def _warn(counts: Counter[str], words: int, used: set[str], languages: Sequence[str]) -> None:
-    others = {script: number for script, number in counts.items() if script not in used}
+    others = Counter(counts)
+    for script in used:
+        del others[script]
     script = max(others, key=others.__getitem__, default="")
-    own = sum(counts[name] for name in used)
+    own = counts.total() - others.total()
+    foreign = others.total() > own
     if script == "LATIN":  # names and code in Latin letters occur in texts of every language
         foreign = own == 0 and words >= FEWEST_WORDS
-    else:
-        foreign = sum(others.values()) > own
     if foreign:
         shown = "Chinese" if script == "CJK" else script.capitalize()
         warnings.warn(
