@@ -106,8 +106,6 @@ async def ready(request: Request, response: Response) -> dict[str, Any]:
 
 # Routes are matched in this order, so the most frequent are first.
 ROUTERS = (libretranslate.router, openai.router, watch.router, router, log.router)
-PUBLIC: tuple[str, ...] = ("/", "/page/")
-"""Further paths that need no key, beside `guard.OPEN`."""
 
 
 def build_app(
@@ -158,7 +156,6 @@ def build_app(
         Guard,
         limits=engine.limits,
         keyring=keyring,
-        public=PUBLIC,
         overload=engine.overload,
         record=app_metrics.record,
     )

@@ -5,7 +5,7 @@ It reads the whole body; afterwards the app receives only the disconnection of t
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from time import perf_counter
 from urllib.parse import parse_qsl
 
@@ -25,8 +25,13 @@ DISCARDED = 64 << 20
 """Bytes of a refused body that are read and discarded."""
 
 
-OPEN = ("/health", "/ready", "/metrics", "/languages", "/frontend/settings", "/openapi.json")
+OPEN = (
+    *("/", "/health", "/ready", "/metrics", "/languages", "/frontend/settings"),
+    "/openapi.json",
+)
 """Paths that need no key: they use no model and return public data only."""
+OPEN_BELOW = "/page/"
+"""All paths below it need no key."""
 DECODING = ("/translate", "/v1/completions", "/v1/chat/completions", "/watch")
 """Paths that decode; they are refused before parsing while all models are overloaded."""
 IN_BODY = ("/translate", "/detect")
@@ -43,7 +48,6 @@ class Guard:
         limits: Limits,
         *,
         keyring: Keyring | None = None,
-        public: Sequence[str] = (),
         overload: Callable[[], RefusalError | None],
         record: Callable[[Scope, int, float], None],
     ) -> None:
@@ -53,14 +57,11 @@ class Guard:
             app: The app.
             limits: Sizes and times.
             keyring: Valid API keys; None to require none.
-            public: Further paths that need no key; a final `/` includes all paths below.
             overload: Returns an error while requests that decode are refused.
             record: Called after each request with its scope, its status and its seconds.
         """
         self._app, self._limits, self._keyring = app, limits, keyring
         self._overload, self._record = overload, record
-        self._open = {*OPEN, *(path for path in public if path == "/" or path[-1] != "/")}
-        self._below = tuple(path for path in public if path != "/" and path[-1] == "/")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Pass a request to the app, or refuse it."""
@@ -82,7 +83,9 @@ class Guard:
             self._check_key(scope)
             body = await self._read(scope, receive)
             self._check_load(scope)
-            await self._app(scope, _replay(_as_json(scope, body), receive), send_recorded)
+            if is_form(kind := scope["by_name"].get(b"content-type", b"")):
+                body = _as_json(scope, kind, body)
+            await self._app(scope, _replay(body, receive), send_recorded)
         except RefusalError as error:
             response = refusal_response(scope["path"], error)
             unread = "bytes" not in scope["facts"]
@@ -106,7 +109,7 @@ class Guard:
     def _check_key(self, scope: Scope) -> None:
         """Require a valid key; a missing one is accepted where the body may contain it."""
         path = scope["path"]
-        if self._keyring is None or path in self._open or path.startswith(self._below or "\0"):
+        if self._keyring is None or path in OPEN or path.startswith(OPEN_BELOW):
             return
         secret = _read_key(scope)
         if secret is None and path in IN_BODY:
@@ -171,11 +174,8 @@ def _replay(body: bytes, receive: Receive) -> Receive:
     return replay
 
 
-def _as_json(scope: Scope, body: bytes) -> bytes:
+def _as_json(scope: Scope, kind: bytes, body: bytes) -> bytes:
     """Convert a form to JSON and change the headers accordingly."""
-    kind = scope["by_name"].get(b"content-type", b"")
-    if not is_form(kind):
-        return body
     body = form_to_json(kind, body)
     others = [pair for pair in scope["headers"] if pair[0] not in _BODY_HEADERS]
     body_headers = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
