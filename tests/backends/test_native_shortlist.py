@@ -12,7 +12,7 @@ from outrider.backends.native import NativeBackend
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.queries import Argmax, Forbidden, Logits, TopK
 from outrider.errors import ConfigError, InputError, ModelError
-from outrider.formats.readers.shortlist import MAGIC, Shortlist, read_shortlist
+from outrider.formats.readers.bergamot import LEX_MAGIC, Shortlist, read_shortlist
 from outrider.runtime import Translator, load
 from outrider.torch.models.folder import parts_of
 from tests.helpers import bergamot_tiny, native_tiny
@@ -122,7 +122,9 @@ def test_a_language_model_has_no_shortlist() -> None:
 
 
 def write_shortlist(path: Path, listed: Shortlist) -> None:
-    head = struct.pack("<6Q", MAGIC, 0, listed.frequent, 3, len(listed.offsets), len(listed.tokens))
+    head = struct.pack(
+        "<6Q", LEX_MAGIC, 0, listed.frequent, 3, len(listed.offsets), len(listed.tokens)
+    )
     path.write_bytes(head + listed.offsets.tobytes() + listed.tokens.tobytes())
 
 
@@ -151,7 +153,7 @@ def test_listed_words_are_the_frequent_those_of_the_source_and_the_source() -> N
 
 def lying(**changes: int) -> bytes:
     """A shortlist of which one number in front is another."""
-    numbers = {"magic": MAGIC, "sum": 0, "frequent": 1, "best": 3, "offsets": 4, "words": 5}
+    numbers = {"magic": LEX_MAGIC, "sum": 0, "frequent": 1, "best": 3, "offsets": 4, "words": 5}
     return struct.pack("<6Q", *(numbers | changes).values())
 
 

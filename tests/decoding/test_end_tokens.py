@@ -11,7 +11,7 @@ from outrider.backends.special_tokens import special_tokens
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.errors import ModelError
 from outrider.runtime import load
-from outrider.runtime.options import model_defaults, model_ends
+from outrider.runtime.options import GenerationSettings
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models.configs import CtcConfig, DrafterConfig
 from outrider.torch.models.ctc import Ctc
@@ -107,15 +107,15 @@ def test_they_are_read_from_both_configs(tmp_path) -> None:
     (folder / "generation_config.json").write_text(json.dumps(values), encoding="utf-8")
     loaded = load(folder, backend="torch")
     assert (loaded.backend.eos, tuple(loaded.backend.ends)) == (1, (1, 6, 8))
-    assert model_defaults(folder, loaded.backend)["force_eos"]
+    assert GenerationSettings(folder).defaults(loaded.backend)["force_eos"]
     values["eos_token_id"] = 8
     (folder / "generation_config.json").write_text(json.dumps(values), encoding="utf-8")
-    assert model_ends(folder) == [8]
+    assert GenerationSettings(folder).ends == [8]
     for wrong in ("8", [None], [True], {}):
         text = json.dumps({"eos_token_id": wrong})
         (folder / "generation_config.json").write_text(text, encoding="utf-8")
         with pytest.raises(ModelError, match=r"json: eos_token_id must be a token id or a list"):
-            model_ends(folder)
+            _ = GenerationSettings(folder).ends
 
 
 @pytest.mark.parametrize(

@@ -314,6 +314,7 @@ def test_damaged_files_never_crash(marian: Path, tmp_path: Path) -> None:
         ("config.json", '{"add_source_bos": true}', "add_source_bos is true: not supported"),
         ("config.json", '{"add_source_eos": 1}', "add_source_eos is '1', not true or false"),
         ("config.json", '{"layer_norm_epsilon": "x"}', "norm_eps"),
+        ("config.json", '{"logit_cap": 30.0}', "config.json: logit_cap is 30.0, an unknown key"),
         ("config.json", "[]", "must hold one JSON object"),
         ("shared_vocabulary.json", "{}", "must hold one JSON list"),
         ("shared_vocabulary.json", '["</s>", "<unk>", 5]', "'5' is no token"),

@@ -164,7 +164,9 @@ UNCHANGED = (
 def config_cases(family: str, config: dict[str, Any], aliases: dict[str, str]) -> Iterator[Case]:
     kind, translates = family.split()[0], FAMILIES[family].translates
     for key, value in (("no_such_key", 3), ("attn_logit_softcapping", 2.0), ("n_ctx", 10)):
-        yield Case(f"unknown {key}", SAME, config={key: value})
+        expected = SAME if (kind, key) == ("gpt2", "n_ctx") else REFUSED
+        yield Case(f"unknown {key}", expected, config={key: value})
+        yield Case(f"empty {key}", SAME, config={key: None})
     for value in (True, False, None):
         expected = SAME if value and not translates else REFUSED
         yield Case(f"is_causal={value}", expected, config={"is_causal": value})

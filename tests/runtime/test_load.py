@@ -4,6 +4,7 @@ import json
 import shutil
 import warnings
 from fnmatch import fnmatch
+from pathlib import Path
 
 import pytest
 import torch
@@ -13,7 +14,7 @@ from outrider.data.tokenizer_training import train_tokenizer
 from outrider.errors import ConfigError, ModelError, SettingsWarning
 from outrider.files.hub import SAFE_FILES
 from outrider.runtime import Generator, Translator, load
-from outrider.runtime.options import model_defaults
+from outrider.runtime.options import GenerationSettings
 from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
 from outrider.torch.models.marian import to_marian
 from tests.helpers import tiny
@@ -103,16 +104,16 @@ def test_other_dtypes_load(translator_folder) -> None:
 
 def test_padding_and_what_the_model_forbids_are_never_produced(tmp_path, echo) -> None:
     backend = echo()
-    assert model_defaults(tmp_path, backend) == {"suppress": (0,), "force_eos": False}
+    assert GenerationSettings(tmp_path).defaults(backend) == {"suppress": (0,), "force_eos": False}
     values = {"bad_words_ids": [[3], [4, 5], [10**6]], "forced_eos_token_id": 1}
     (tmp_path / "generation_config.json").write_text(json.dumps(values))
-    assert model_defaults(tmp_path, backend) == {"suppress": (0, 3), "force_eos": True}
+    assert GenerationSettings(tmp_path).defaults(backend) == {"suppress": (0, 3), "force_eos": True}
     (tmp_path / "generation_config.json").write_text('{"bad_words_ids": [3]}')
     with pytest.raises(ModelError, match=r"bad_words_ids must be a list of lists of token ids"):
-        model_defaults(tmp_path, backend)
+        GenerationSettings(tmp_path).defaults(backend)
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(ModelError, match=r"generation_config.json: is not JSON"):
-        model_defaults(tmp_path, backend)
+        GenerationSettings(tmp_path).defaults(backend)
 
 
 SETTINGS = {
@@ -229,3 +230,16 @@ def test_a_hub_model_that_cannot_be_had_is_named(monkeypatch) -> None:
         ModelError, match=r"^a/b: no such folder here, and .* give it \(no route to host\)$"
     ):
         load("a/b")
+
+
+def test_older_summarisers_begin_with_their_start_token(tmp_path: Path) -> None:
+    """As in transformers, the old key counts only without a generation config."""
+    values = {"force_bos_token_to_be_generated": True, "bos_token_id": 3}
+    (tmp_path / "config.json").write_text(json.dumps(values))
+    assert GenerationSettings(tmp_path).forced_first(9) == 3
+    with pytest.raises(ModelError, match=r"config\.json: forced_bos_token_id is 3, not a token"):
+        GenerationSettings(tmp_path).forced_first(3)
+    (tmp_path / "generation_config.json").write_text('{"num_beams": 4}')
+    assert GenerationSettings(tmp_path).forced_first(9) is None
+    (tmp_path / "config.json").write_text(json.dumps(values | {"forced_bos_token_id": 5}))
+    assert GenerationSettings(tmp_path).forced_first(9) == 5

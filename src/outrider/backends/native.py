@@ -37,7 +37,7 @@ from outrider.errors import (
 from outrider.formats.folder import Parts
 
 if TYPE_CHECKING:
-    from outrider.formats.readers.shortlist import Shortlist
+    from outrider.formats.readers.bergamot import Shortlist
 
 _fault: ImportError | None = None
 try:

@@ -37,13 +37,11 @@ def missing(
     ctc: CtcSpec | None = None,
 ) -> str | None:
     """Return an unsupported part of a model as `key: value`; None if there is none."""
-    beyond = first_unsupported(model, plain=False, mixers=MIXERS)
+    beyond = first_unsupported(model, {"position": POSITIONS}, mixers=MIXERS)
     if beyond is not None:
-        return f"{beyond.key}: {beyond.value}"
+        return f"{beyond[0]}: {beyond[1]}"
     if model.hidden_size % 2:
         return f"hidden_size: {model.hidden_size}"
-    if model.position not in POSITIONS:
-        return f"position: {model.position}"
     whole = model.head_width * model.num_attention_heads == model.hidden_size
     if not whole and decoder_mixer(model) != "attention":
         return f"head_dim: {model.head_dim} (of an {decoder_mixer(model)})"

@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from outrider.errors import OutriderError, ResourceError
 from outrider.files.writing import cache_folder
-from outrider.formats.folder import Parts, model_files
+from outrider.formats.folder import Parts
 
 if TYPE_CHECKING:
     import outrider_native
@@ -103,7 +103,7 @@ def identity(parts: Parts) -> str:
             continue
         digest.update(repr(part.config).encode())
         # Readers of other families also compute weights from the config.
-        for path in (part.folder / "config.json", *model_files(part.folder)):
+        for path in (part.folder / "config.json", *part.files):
             if path.is_file():
                 digest.update(_checksum(path).encode())
     return digest.hexdigest()

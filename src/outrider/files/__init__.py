@@ -4,11 +4,12 @@ Errors are one sentence that names the file and what is left of it.
 """
 
 from outrider.files.reading import (
+    JsonFolder,
+    Location,
     file_sha256,
     open_regular,
     parse_json,
     read_json,
-    read_json_list,
     read_limited,
 )
 from outrider.files.store import (
@@ -34,7 +35,9 @@ from outrider.files.writing import (
 )
 
 __all__ = [
+    "JsonFolder",
     "LocalFolder",
+    "Location",
     "Place",
     "Store",
     "as_place",
@@ -49,7 +52,6 @@ __all__ = [
     "publish",
     "put",
     "read_json",
-    "read_json_list",
     "read_limited",
     "remove_leftovers",
     "replacing",

@@ -36,12 +36,45 @@ def read_json(
     return parse_json(read_limited(path, limit=limit, error=error, fix=fix), path, error, fix)
 
 
-def read_json_list(path: Path, *, limit: int = JSON_BYTES) -> list[Any]:
-    """Read a file that holds one JSON list."""
-    values = _parse(read_limited(path, limit=limit), path, ModelError, "")
-    if not isinstance(values, list):
-        _refuse(path, f"must hold one JSON list, not {_kind(values)}", ModelError, "")
-    return values
+class JsonFolder:
+    """A folder whose JSON files are opened once."""
+
+    def __init__(self, path: Path, opened: dict[Path, bytes] | None = None) -> None:
+        """Read nothing yet; `opened` are the files that a folder around it has read."""
+        self.path = path
+        self._opened = {} if opened is None else opened
+
+    @classmethod
+    def of(cls, folder: "str | Path | JsonFolder") -> "JsonFolder":
+        """Return a folder that may be given by its path."""
+        return folder if isinstance(folder, JsonFolder) else cls(Path(folder))
+
+    def inner(self, path: Path) -> "JsonFolder":
+        """Return a folder in this one."""
+        return JsonFolder(path, self._opened)
+
+    def read(self, name: str, *, limit: int = JSON_BYTES) -> bytes:
+        """Return the bytes of a file."""
+        path = self.path / name
+        if path not in self._opened:
+            self._opened[path] = read_limited(path, limit=limit)
+        return self._opened[path]
+
+    def json(self, name: str, *, limit: int = JSON_BYTES) -> dict[str, Any]:
+        """Return the object in a file; empty if the file does not exist."""
+        path = self.path / name
+        return parse_json(self.read(name, limit=limit), path) if path.exists() else {}
+
+    def json_list(self, name: str, *, limit: int = JSON_BYTES) -> list[Any]:
+        """Return the list in a file."""
+        path = self.path / name
+        values = _parse(self.read(name, limit=limit), path, ModelError, "")
+        if not isinstance(values, list):
+            _refuse(path, f"must hold one JSON list, not {_kind(values)}", ModelError, "")
+        return values
+
+
+Location = str | Path | JsonFolder
 
 
 def parse_json(

@@ -4,15 +4,15 @@ A folder is untrusted input and nothing in it is executed: weights are never unp
 `config.json` cannot name code, and names and shapes of weights must match the config.
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from importlib import import_module
 from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar, cast
 
 from outrider.errors import ConfigError, ModelError, OutriderError
-from outrider.files import file_sha256, read_json
+from outrider.files import JsonFolder, Location, file_sha256
 from outrider.formats import readers
 from outrider.formats.layout import ctc_layout, drafter_layout, model_layout
 from outrider.formats.readers import has_binary
@@ -28,6 +28,8 @@ from outrider.formats.spec import (
 )
 from outrider.formats.weights import FLOATS, Expected, check_weights, read_weights, weight_files
 
+CONFIG = "config.json"
+GENERATION = "generation_config.json"
 DRAFTER = "drafter"
 """Subfolder of a model's drafter."""
 CTC = "ctc"
@@ -59,8 +61,8 @@ class FileReader(Protocol):
         """Return the file of the weights; None if the folder has none."""
         ...
 
-    def read(self, path: Path, /) -> tuple[ModelSpec, dict[str, Weight]]:
-        """Read the config and the weights of a file."""
+    def read(self, path: Path, files: JsonFolder, /) -> tuple[ModelSpec, dict[str, Weight]]:
+        """Read the config and the weights of a file in a folder."""
         ...
 
 
@@ -80,9 +82,7 @@ READERS = (
 TOKENS = ("bos_token_id", "eos_token_id", "pad_token_id")
 REFUSED = {
     "auto_map": "names remote code, which is never run",
-    "per_layer_config": "gives layers different configs, which is not supported",
     "quantization_config": "is set, but quantised weights are not supported",
-    "use_bidirectional_attention": "is true, but only causal attention is supported",
 }
 """Keys of other families' configs that change how a model computes."""
 ADAPTER = "adapter_config.json"
@@ -108,14 +108,15 @@ class Part(Generic[ConfigT]):
     weights: Mapping[str, Weight]
     stored: Stored | None = None
     """The weights of another family under their own names."""
+    files: Sequence[Path] = ()
+    """The files of the weights."""
 
     def check_values(self) -> None:
         """Refuse NaN and Inf, and tied tables that differ; reads all weights."""
         if (name := _first_infinite(self.weights)) is not None:
             name = (self.stored and _first_infinite(self.stored.read)) or name
             message = f"{name[:200]!r} holds NaN or infinite numbers"
-            path = _file_of(self.folder, name)
-            raise ModelError(f"{path}: {message}; use a checkpoint without them")
+            raise ModelError(f"{self._file_of(name)}: {message}; use a checkpoint without them")
         for table, copy, name, copy_name in [] if self.stored is None else self.stored.copies:
             if not table.equals(copy):
                 raise ModelError(
@@ -132,6 +133,13 @@ class Part(Generic[ConfigT]):
                 config.check_shortlist(self.weights["kept_V"].data.tolist())
         if isinstance(config, CtcSpec) and (steps := int(self.weights["steps"].data)) < 0:
             raise ModelError(f"{self.folder}: 'steps' is {steps}, expected 0 or more")
+
+    def _file_of(self, name: str) -> Path:
+        """Return the file of a weight."""
+        files = [path for path in self.files if path.exists()]
+        if len(files) > 1:
+            files = [path for path in files if name in read_safetensors(path)]
+        return files[0] if files else self.folder
 
 
 @dataclass(frozen=True)
@@ -157,52 +165,55 @@ class Parts:
                 side.config.check_target(self.model.config)
 
 
-def read_parts(folder: str | Path) -> Parts:
+def read_parts(folder: Location) -> Parts:
     """Read a model and its side decoders."""
+    folder = JsonFolder.of(folder)
     model = read_model(folder)
     ctc = read_ctc(folder, model.config)
     return Parts(model, read_drafter(folder, model.config), ctc)
 
 
-def read_model(folder: str | Path) -> Part[ModelSpec]:
+def read_model(folder: Location) -> Part[ModelSpec]:
     """Read a model of ours or of a family with a reader; nothing is downloaded."""
-    folder = Path(folder)
+    files = JsonFolder.of(folder)
+    folder = files.path
     reader, file = _find_file(folder)
     if reader is not None and file is not None:
         with naming(file):
-            return Part(folder, *reader.read(file))
-    path = folder / "config.json"
-    values = read_values(path)
-    config = _read_spec(path, values)
-    weights = read_weights(folder)
-    _check_depth(path, config, weights)
+            return Part(folder, *reader.read(file, files), files=[file])
+    path, values = folder / CONFIG, read_values(files)
+    part = _read_part(folder, _read_spec(path, values))
     if values["model_type"] not in READERS:
-        return Part(folder, config, weights)
-    stored = Stored(weights)
+        return part
+    stored = Stored(part.weights)
     with naming(folder):
-        weights = reader_of(values["model_type"]).import_weights(stored, config, values)
-    return Part(folder, config, weights, stored)
+        weights = reader_of(values["model_type"]).import_weights(stored, part.config, values)
+    return replace(part, weights=weights, stored=stored)
 
 
 def read_masked_lm(folder: str | Path) -> Part[MaskedLmSpec] | None:
     """Read a masked language model; None if the folder holds another model."""
     folder = Path(folder)
-    path = folder / "config.json"
-    values = read_values(path) if path.exists() else {}
+    path = folder / CONFIG
+    values = read_values(JsonFolder(folder)) if path.exists() else {}
     if values.get("model_type") != MaskedLmSpec.model_type:
         return None
-    config = _build(path, MaskedLmSpec, values)
-    weights = read_weights(folder)
-    _check_depth(path, config, weights)
-    return Part(folder, config, weights)
+    return _read_part(folder, _build(path, MaskedLmSpec, values))
 
 
-def read_config(folder: str | Path) -> ModelSpec:
+def read_config(folder: Location) -> ModelSpec:
     """Read and check the config of a model."""
-    if _find_file(Path(folder)) != (None, None):
-        return read_model(folder).config
-    path = Path(folder) / "config.json"
-    return _read_spec(path, read_values(path))
+    files = JsonFolder.of(folder)
+    if _find_file(files.path) != (None, None):
+        return read_model(files).config
+    return _read_spec(files.path / CONFIG, read_values(files))
+
+
+def is_language_model(folder: JsonFolder) -> bool:
+    """Whether a folder holds a language model; files of other formats hold none."""
+    if _find_file(folder.path) != (None, None):
+        return False
+    return isinstance(read_config(folder), LanguageModelSpec)
 
 
 def model_files(folder: Path) -> list[Path]:
@@ -221,14 +232,6 @@ def _first_infinite(weights: Mapping[str, Weight]) -> str | None:
     return next((name for name, weight in weights.items() if not weight.is_finite()), None)
 
 
-def _file_of(folder: Path, name: str) -> Path:
-    """Return the file of a weight."""
-    files = [path for path in model_files(folder) if path.exists()]
-    if len(files) > 1:
-        files = [path for path in files if name in read_safetensors(path)]
-    return files[0] if files else folder
-
-
 def reader_of(model_type: str) -> Reader:
     """Import and return the reader of a family."""
     return cast(Reader, import_module(f"{readers.__name__}.{model_type}"))
@@ -242,9 +245,9 @@ def _find_file(folder: Path) -> tuple[FileReader, Path] | tuple[None, None]:
     return None, None
 
 
-def read_drafter(folder: str | Path, target: ModelSpec) -> Part[DrafterSpec] | None:
+def read_drafter(folder: Location, target: ModelSpec) -> Part[DrafterSpec] | None:
     """Read the drafter of a model; None if it has none."""
-    folder = Path(folder) / DRAFTER
+    folder = JsonFolder.of(folder).path / DRAFTER
     if not folder.is_dir():
         return None
     part = _read_side_decoder(folder, DrafterSpec)
@@ -253,9 +256,9 @@ def read_drafter(folder: str | Path, target: ModelSpec) -> Part[DrafterSpec] | N
     return part
 
 
-def read_ctc(folder: str | Path, target: ModelSpec) -> Part[CtcSpec] | None:
+def read_ctc(folder: Location, target: ModelSpec) -> Part[CtcSpec] | None:
     """Read the parallel decoder of a model; None if it has none."""
-    folder = Path(folder) / CTC
+    folder = JsonFolder.of(folder).path / CTC
     if not folder.is_dir():
         return None
     if not isinstance(target, Seq2SeqSpec):
@@ -266,27 +269,33 @@ def read_ctc(folder: str | Path, target: ModelSpec) -> Part[CtcSpec] | None:
 
 
 def _read_side_decoder(folder: Path, cls: type[SideT]) -> Part[SideT]:
-    path = folder / "config.json"
-    values = read_values(path)
+    path, values = folder / CONFIG, read_values(JsonFolder(folder))
     if values.get("model_type") != cls.model_type:
         kind = repr(values.get("model_type"))[:MESSAGE_LENGTH]
         raise ModelError(f"{path}: model_type is {kind}, expected {cls.model_type!r}")
-    return Part(folder, _build(path, cls, values), read_weights(folder))
+    return _read_part(folder, _build(path, cls, values))
 
 
-def read_values(path: Path) -> dict[str, Any]:
-    """Read a `config.json`, with special tokens that other families keep in another file."""
-    if path.with_name(ADAPTER).exists():
+def _read_part(folder: Path, config: AnyT) -> Part[AnyT]:
+    files = weight_files(folder)
+    weights = read_weights(folder, files)
+    if isinstance(config, ModelSpec):
+        _check_depth(folder / CONFIG, config, weights)
+    return Part(folder, config, weights, files=files)
+
+
+def read_values(folder: JsonFolder) -> dict[str, Any]:
+    """Read the `config.json`, with special tokens that other families keep in another file."""
+    if (adapter := folder.path / ADAPTER).exists():
         raise ModelError(
-            f"{path.with_name(ADAPTER)}: belongs to a PEFT adapter, which is not supported: merge "
+            f"{adapter}: belongs to a PEFT adapter, which is not supported: merge "
             "it into the model (merge_and_unload), save the result and load that"
         )
-    if not path.exists():
-        raise ModelError(f"{path.parent}: is not a model folder, it has no {path.name}")
-    values = read_json(path)
-    generation = path.with_name("generation_config.json")
-    if values.get("model_type") in READERS and generation.exists():
-        further = read_json(generation)
+    if not (folder.path / CONFIG).exists():
+        raise ModelError(f"{folder.path}: is not a model folder, it has no {CONFIG}")
+    values = folder.json(CONFIG)
+    if values.get("model_type") in READERS:
+        further = folder.json(GENERATION)
         tokens = {key: further.get(key) for key in TOKENS if values.get(key) is None}
         tokens["decoder_start_token_id"] = further.get("decoder_start_token_id")
         values |= {key: token for key, token in tokens.items() if token is not None}

@@ -6,41 +6,34 @@ parts of the model family are listed in `PORTABLE`, so that exports refuse them 
 compares the names with those of the PyTorch modules.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import Any, NamedTuple
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
+from outrider.errors import ModelError
 from outrider.formats.side_spec import CtcSpec, DrafterSpec, SideDecoderSpec
 from outrider.formats.spec import ModelSpec, Seq2SeqSpec
 from outrider.formats.weights import Expected
 
-PORTABLE: dict[str, Any] = {
-    "encoder": None,
-    "depth": "stacked",
-    "transition": "feedforward",
-    "residual": "add",
-    "skip": None,
-    "pair_attention": False,
-    "cross_attention": None,
-    "position_correlation": 0,
-    "position_mlp": 0,
-    "memory": 0,
+PORTABLE: dict[str, Sequence[Any]] = {
+    "encoder": [None],
+    "depth": ["stacked"],
+    "transition": ["feedforward"],
+    "residual": ["add"],
+    "skip": [None],
+    "pair_attention": [False],
+    "cross_attention": [None],
+    "position_correlation": [0],
+    "position_mlp": [0],
+    "memory": [0],
 }
-PLAIN: dict[str, Any] = {
-    "rms_norm": False,
-    "norm_eps": 1e-5,
-    "embedding_norm": False,
-    "right_to_left": False,
+"""Supported values of keys that add weights which no layout has."""
+PLAIN: dict[str, Sequence[Any]] = {
+    "rms_norm": [False],
+    "norm_eps": [1e-5],
+    "embedding_norm": [False],
+    "right_to_left": [False],
 }
-"""Values that exports to other programs need as well; the native core supports others."""
-
-
-class Unsupported(NamedTuple):
-    """A key whose value is not portable."""
-
-    key: str
-    value: Any
-    portable: Any
-    """The portable value."""
+"""Supported values of further keys in the formats of other programs."""
 
 
 def decoder_mixer(config: ModelSpec) -> str:
@@ -50,34 +43,45 @@ def decoder_mixer(config: ModelSpec) -> str:
 
 
 def first_unsupported(
-    config: ModelSpec, *, plain: bool = True, mixers: Sequence[str] = ("attention",)
-) -> Unsupported | None:
-    """Return the first key of a model that is not portable.
+    config: ModelSpec,
+    values: Mapping[str, Sequence[Any]],
+    *,
+    mixers: Sequence[str] = ("attention",),
+) -> tuple[str, Any, Sequence[Any]] | None:
+    """Return the first key that a format or a backend does not support; its value; those supported.
 
     Args:
         config: The model.
-        plain: Refuse norms and head widths of other families too.
+        values: Supported values of keys, in addition to `PORTABLE`.
         mixers: Supported mixers of layers.
     """
-    for key, portable in (PORTABLE | PLAIN if plain else PORTABLE).items():
-        value = getattr(config, key, portable)
-        if value != portable:
-            return Unsupported(key, value, portable)
-    usual_width, odd = divmod(config.hidden_size, config.num_attention_heads)
-    if plain and (odd or config.head_width != usual_width):
-        return Unsupported("head_dim", config.head_dim, usual_width)
+    for key, supported in {**PORTABLE, **values}.items():
+        value = getattr(config, key, supported[0])
+        if value not in supported:
+            return key, value, supported
     for key, (layers, causal) in config.attention_keys.items():
         mixer = config.mixer_of(key)
         if mixer not in mixers:
-            return Unsupported(config.mixer_keys[key], mixer, mixers[0])
+            return config.mixer_keys[key], mixer, mixers
         if mixer != "attention":
             continue
         usual = {"kind": "causal" if causal else "full"}
         for layer in range(getattr(config, layers)):
             spec = config.layer_attention(key, layer)
             if spec != usual:
-                return Unsupported(key, spec, usual)
+                return key, spec, [usual]
     return None
+
+
+def check_exportable(config: ModelSpec, program: str, values: Mapping[str, Sequence[Any]]) -> None:
+    """Refuse a model that another program's format cannot hold."""
+    heads = config.num_attention_heads
+    widths = {"num_key_value_heads": heads, "head_dim": config.hidden_size / heads}
+    plain = {**PLAIN, **{key: [None, width] for key, width in widths.items()}}
+    if (unsupported := first_unsupported(config, {**plain, **values})) is not None:
+        key, value, supported = unsupported
+        expected = " or ".join(map(repr, supported))
+        raise ModelError(f"{key} is {value!r}; a {program} model has {expected}")
 
 
 Entry = tuple[str, tuple[int, ...]]

@@ -4,9 +4,10 @@ A side decoder has its own layers and uses the target's embeddings, so that widt
 are the target's.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from operator import attrgetter
 from typing import Any, ClassVar, Self
 
 from outrider.errors import ConfigError, ModelError
@@ -30,7 +31,11 @@ class SideDecoderSpec:
 
     model_type: ClassVar[str] = ""
 
-    given: ClassVar[tuple[str, ...]] = ("vocab_size", "hidden_size")
+    title: ClassVar[str] = ""
+    given: ClassVar[dict[str, Callable[[ModelSpec], Any]]] = {
+        "vocab_size": attrgetter("vocab_size"),
+        "hidden_size": attrgetter("hidden_size"),
+    }
     """Keys whose values come from the target."""
     ranges: ClassVar[dict[str, tuple[int, int]]] = {}
     """Ranges of further whole numbers."""
@@ -61,22 +66,24 @@ class SideDecoderSpec:
             raise ConfigError("num_attention_heads", message)
 
     @classmethod
-    def from_target(cls, target: ModelSpec, values: Mapping[str, Any]) -> dict[str, Any]:
-        """Return `values` with the target's sizes, and the shape of its layers as defaults."""
-        for key in values.keys() & set(cls.given):
+    def for_target(cls, target: ModelSpec, **values: Any) -> Self:
+        """Take from the target the keys that must agree, and the shape of its layers as default."""
+        for key in values.keys() & cls.given:
             raise ConfigError(key, "comes from the target; leave it out")
-        keys = ("vocab_size", "hidden_size", "intermediate_size", "activation", "gated", "norm")
+        keys = ("intermediate_size", "activation", "gated", "norm")
+        shape = {key: getattr(target, key) for key in keys}
         width = target.hidden_size
         heads = next(n for n in range(target.num_attention_heads, 0, -1) if width % n == 0)
-        shape = {key: getattr(target, key) for key in keys}
-        return {**shape, "num_attention_heads": heads, **values}
+        given = {key: value_of(target) for key, value_of in cls.given.items()}
+        return cls(**{**shape, "num_attention_heads": heads, **values, **given})
 
-    def _check_fits(self, name: str, expected: Mapping[str, Any]) -> None:
-        for key, value in expected.items():
-            if getattr(self, key) != value:
+    def check_target(self, target: ModelSpec) -> None:
+        """Refuse a target that this was not made for."""
+        for key, value_of in self.given.items():
+            if getattr(self, key) != value_of(target):
                 raise ModelError(
-                    f"the {name} was made for another model: its {key} is {getattr(self, key)}, "
-                    f"the target's {value}"
+                    f"the {self.title} was made for another model: its {key} is "
+                    f"{getattr(self, key)}, the target's {value_of(target)}"
                 )
 
 
@@ -85,7 +92,11 @@ class CtcSpec(SideDecoderSpec):
     """A parallel decoder, and how it is trained."""
 
     model_type: ClassVar[str] = "outrider_ctc"
-    given: ClassVar[tuple[str, ...]] = ("vocab_size", "hidden_size", "blank")
+    title: ClassVar[str] = "parallel decoder"
+    given: ClassVar[dict[str, Callable[[ModelSpec], Any]]] = {
+        **SideDecoderSpec.given,
+        "blank": attrgetter("pad_token_id"),
+    }
     ranges: ClassVar[dict[str, tuple[int, int]]] = {
         "upsample": (1, 16),
         "reveal_steps": (1, 1 << 40),
@@ -121,20 +132,10 @@ class CtcSpec(SideDecoderSpec):
 
     @classmethod
     def for_target(cls, target: ModelSpec, **values: Any) -> Self:
-        """Take from the target the keys that must agree, and the shape of its layers as default."""
+        """Refuse a language model; the target's dropout is the default."""
         if not isinstance(target, Seq2SeqSpec):
             raise ConfigError("target", "is a language model; CTC needs a source")
-        values = {"dropout": target.dropout, **values}
-        return cls(**cls.from_target(target, values), blank=target.pad_token_id)
-
-    def check_target(self, target: ModelSpec) -> None:
-        """Refuse a target that this was not made for."""
-        expected = {
-            "vocab_size": target.vocab_size,
-            "hidden_size": target.hidden_size,
-            "blank": target.pad_token_id,
-        }
-        self._check_fits("parallel decoder", expected)
+        return super().for_target(target, **{"dropout": target.dropout, **values})
 
 
 @dataclass(kw_only=True)
@@ -142,13 +143,13 @@ class DrafterSpec(SideDecoderSpec):
     """A block drafter, and how it is trained."""
 
     model_type: ClassVar[str] = "outrider_drafter"
-    given: ClassVar[tuple[str, ...]] = (
-        "vocab_size",
-        "hidden_size",
-        "position",
-        "cross",
-        "target_layers",
-    )
+    title: ClassVar[str] = "drafter"
+    given: ClassVar[dict[str, Callable[[ModelSpec], Any]]] = {
+        **SideDecoderSpec.given,
+        "position": attrgetter("position"),
+        "target_layers": attrgetter("decoder_depth"),
+        "cross": lambda target: isinstance(target, Seq2SeqSpec),
+    }
     ranges: ClassVar[dict[str, tuple[int, int]]] = {
         "block": (1, 1024),
         "rank": (0, 1 << 14),
@@ -223,28 +224,11 @@ class DrafterSpec(SideDecoderSpec):
 
     @classmethod
     def for_target(cls, target: ModelSpec, **values: Any) -> Self:
-        """Take from the target the keys that must agree, and the shape of its layers as default."""
-        cross = isinstance(target, Seq2SeqSpec)
-        defaults: dict[str, Any] = {"whole": cross}
+        """Adapt the defaults to the kind of target, and of drafter."""
+        defaults: dict[str, Any] = {"whole": isinstance(target, Seq2SeqSpec)}
         if values.get("core") == "lstm":
             defaults["rank"] = 0
-        return cls(
-            **{**defaults, **cls.from_target(target, values)},
-            target_layers=target.decoder_depth,
-            position=target.position,
-            cross=cross,
-        )
-
-    def check_target(self, target: ModelSpec) -> None:
-        """Refuse a target that this was not made for."""
-        expected = {
-            "vocab_size": target.vocab_size,
-            "hidden_size": target.hidden_size,
-            "position": target.position,
-            "target_layers": target.decoder_depth,
-            "cross": isinstance(target, Seq2SeqSpec),
-        }
-        self._check_fits("drafter", expected)
+        return super().for_target(target, **{**defaults, **values})
 
     def check_shortlist(self, tokens: Sequence[int]) -> None:
         """Refuse a shortlist that is not an ascending list of token ids."""

@@ -176,6 +176,13 @@ def check_share(key: str, value: float) -> None:
         raise ConfigError(key, f"got {value}, expected 0 to less than 1")
 
 
+def check_unused(config: object, defaults: Mapping[str, Any], part: str) -> None:
+    """Refuse keys that a part leaves without effect, unless they have their defaults."""
+    for key, value in defaults.items():
+        if getattr(config, key) != value:
+            raise ConfigError(key, f"has no effect with {part}; leave it out")
+
+
 @dataclass(kw_only=True)
 class ModelSpec:
     """The keys of all models."""
@@ -405,10 +412,7 @@ class Seq2SeqSpec(ModelSpec):
             "encoder_core": "attention",
             "share_embeddings": True,
         }
-        for key, value in defaults.items():
-            if getattr(self, key) != value:
-                message = "has no effect with encoder, which has its own layers and embeddings"
-                raise ConfigError(key, f"{message}; leave it out")
+        check_unused(self, defaults, "encoder, which has its own layers and embeddings")
 
     def _check_skip(self) -> None:
         if self.skip is None:
@@ -479,9 +483,7 @@ class LanguageModelSpec(ModelSpec):
             message = f"{self.position!r} needs attention; with core {self.core} use one of"
             raise ConfigError("position", f"{message} {expected}")
         defaults = {"position_correlation": 0, "memory": 0, "num_key_value_heads": None}
-        for key, value in {**defaults, "attention_dropout": 0.0}.items():
-            if getattr(self, key) != value:
-                raise ConfigError(key, f"has no effect with core {self.core}; leave it out")
+        check_unused(self, {**defaults, "attention_dropout": 0.0}, f"core {self.core}")
 
     def _check_memory(self) -> None:
         if not self.memory:

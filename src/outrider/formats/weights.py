@@ -1,6 +1,6 @@
 """Weights of a model folder: safetensors with the expected names, shapes and number types."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -39,10 +39,10 @@ def weight_files(folder: Path) -> list[Path]:
     return [folder / name for name in names]
 
 
-def read_weights(folder: Path) -> dict[str, Weight]:
-    """Map the weights of a folder."""
+def read_weights(folder: Path, files: Sequence[Path] | None = None) -> dict[str, Weight]:
+    """Map the weights of a folder, by default those of `weight_files`."""
     weights: dict[str, Weight] = {}
-    for path in weight_files(folder):
+    for path in weight_files(folder) if files is None else files:
         shard = _read_file(path)
         if repeated := sorted(shard.keys() & weights):
             name = repeated[0][:NAME_LENGTH]

@@ -21,7 +21,7 @@ from outrider.formats.folder import Parts, read_parts
 from outrider.formats.weights import DTYPES
 
 if TYPE_CHECKING:
-    from outrider.formats.readers.shortlist import Shortlist
+    from outrider.formats.readers.bergamot import Shortlist
     from outrider.torch.backend import TorchBackend
 
 BACKENDS = ("auto", "torch", "native")

@@ -5,19 +5,13 @@ from typing import TYPE_CHECKING
 
 from outrider.backends.native import NativeBackend
 from outrider.errors import ConfigError, ModelError
+from outrider.files import JsonFolder
 from outrider.files.hub import model_folder
 from outrider.formats.folder import read_parts
 from outrider.formats.spec import LanguageModelSpec, ModelSpec, Seq2SeqSpec
 from outrider.options import THREADS, check_bound
 from outrider.runtime.backend import build_backend, choose_backend, choose_device
-from outrider.runtime.options import (
-    forced_first,
-    model_defaults,
-    model_ends,
-    model_split,
-    source_languages,
-    warn_unapplied,
-)
+from outrider.runtime.options import GenerationSettings, source_languages
 from outrider.runtime.translator import Translator
 from outrider.text.prompt_template import source_frame
 from outrider.text.tokenizer import Tokenizer, load_tokenizer
@@ -25,13 +19,13 @@ from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer
 from outrider.text.tokenizer.subword import SubwordTokenizer
 
 if TYPE_CHECKING:
-    from outrider.formats.readers.shortlist import Shortlist
+    from outrider.formats.readers.bergamot import Shortlist
     from outrider.runtime.generator import Generator
     from outrider.torch.backend import TorchBackend
 
 
 def load(
-    name: str | Path,
+    name: str | Path | JsonFolder,
     *,
     device: str = "auto",
     dtype: str | None = None,
@@ -63,23 +57,24 @@ def load(
     choice = choose_backend(backend, dtype, choose_device(device))
     if threads is not None:
         check_bound("threads", threads, THREADS)
-    folder = model_folder(name)
-    parts = read_parts(folder)
-    config, tokenizer = parts.model.config, load_tokenizer(folder)
+    files = name if isinstance(name, JsonFolder) else JsonFolder(model_folder(name))
+    folder, parts = files.path, read_parts(files)
+    config, tokenizer = parts.model.config, load_tokenizer(files)
     if tokenizer.vocab_size > config.vocab_size:
         raise ModelError(
             f"{folder}: the tokenizer has {tokenizer.vocab_size} tokens, "
             f"the model only {config.vocab_size}; they do not belong together"
         )
+    settings = GenerationSettings(files)
     built = build_backend(
         choice,
         parts,
         threads=threads,
-        ends=model_ends(folder),
+        ends=settings.ends,
         shortlist=_read_shortlist(folder, config) if shortlist else None,
     )
-    defaults = model_defaults(folder, built)
-    warn_unapplied(folder)
+    defaults = settings.defaults(built)
+    settings.warn_unapplied()
     if isinstance(config, LanguageModelSpec):
         if source_language or target_language:
             key = "source_language" if source_language else "target_language"
@@ -94,7 +89,7 @@ def load(
         tokenizer,
         start=built.start,
         end=built.eos if config.source_end else None,
-        forced=forced_first(folder, built.vocab_size),
+        forced=settings.forced_first(built.vocab_size),
     )
     return Translator(
         built,
@@ -102,21 +97,20 @@ def load(
         longest=built.config.longest_source,
         frame=frame.between(source_language, target_language),
         defaults=defaults,
-        split=model_split(folder),
+        split=settings.split,
         right_to_left=config.right_to_left,
-        reads=source_languages(folder),
+        reads=source_languages(files),
     )
 
 
 def _read_shortlist(folder: Path, config: ModelSpec) -> "Shortlist":
     from outrider.formats.readers import bergamot
-    from outrider.formats.readers.shortlist import read_shortlist
 
     (path,) = bergamot.find_files(folder, "lex.*.bin")
     if path is None or not isinstance(config, Seq2SeqSpec):
         raise ConfigError("shortlist", f"{folder} holds no lex.*.bin; leave shortlist out")
     vocab_size = config.vocab_size - 1  # without the start token
-    return read_shortlist(path, vocab_size=vocab_size, shared=config.share_embeddings)
+    return bergamot.read_shortlist(path, vocab_size=vocab_size, shared=config.share_embeddings)
 
 
 def _adds_start(config: LanguageModelSpec, tokenizer: Tokenizer) -> bool:

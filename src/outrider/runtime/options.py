@@ -11,7 +11,8 @@ from typing import Any
 from outrider.decoding import Backend
 from outrider.decoding.request import block_size
 from outrider.errors import ModelError, SettingsWarning
-from outrider.files import read_json, read_limited
+from outrider.files import JsonFolder, Location, read_limited
+from outrider.formats.folder import CONFIG, GENERATION
 from outrider.options import DecodeConfig, check_bound, decode_config
 
 BATCH_TOKENS = 8192
@@ -88,59 +89,65 @@ def check_batch_tokens(batch_tokens: int) -> int:
     return check_bound("batch_tokens", batch_tokens, (1, 1 << 40))
 
 
-def model_defaults(folder: Path, backend: Backend) -> dict[str, Any]:
-    """Return the decode options of `generation_config.json`; padding is always suppressed."""
-    path, values = _generation_config(folder)
-    suppress = set() if backend.pad in backend.ends else {backend.pad}
-    suppress |= _single_tokens(path, values.get("bad_words_ids") or [], backend.vocab_size)
-    forced = _token_ids(path, "forced_eos_token_id", values)
-    force_eos = not set(backend.ends).isdisjoint(forced)
-    return {"suppress": tuple(sorted(suppress)), "force_eos": force_eos}
+class GenerationSettings:
+    """The `generation_config.json` of a model folder, with older keys of its `config.json`."""
 
+    def __init__(self, folder: Location) -> None:
+        files = JsonFolder.of(folder)
+        self.path, self.values = files.path / GENERATION, files.json(GENERATION)
+        self.older_path, self.older = files.path / CONFIG, files.json(CONFIG)
 
-def warn_unapplied(folder: Path) -> None:
-    """Warn about generation settings that change the text in transformers but not here."""
-    path = folder / "generation_config.json"
-    if not path.exists():  # transformers then reads config.json
-        path = folder / "config.json"
-    values = read_json(path) if path.exists() else {}
-    keys = [key for key, off in UNAPPLIED.items() if (v := values.get(key)) and v != off]
-    words = values.get("bad_words_ids")
-    if isinstance(words, list) and any(isinstance(ids, list) and len(ids) > 1 for ids in words):
-        keys.append("bad_words_ids of several tokens")
-    if keys:
-        warnings.warn(
-            f"{path}: {', '.join(keys)}: not applied, the text can differ from that of "
-            "transformers",
-            SettingsWarning,
-            stacklevel=3,
-        )
+    def defaults(self, backend: Backend) -> dict[str, Any]:
+        """Return the decode options; padding is always suppressed."""
+        suppress = set() if backend.pad in backend.ends else {backend.pad}
+        words = self.values.get("bad_words_ids") or []
+        suppress |= _single_tokens(self.path, words, backend.vocab_size)
+        forced = _token_ids(self.path, "forced_eos_token_id", self.values)
+        force_eos = not set(backend.ends).isdisjoint(forced)
+        return {"suppress": tuple(sorted(suppress)), "force_eos": force_eos}
 
+    def warn_unapplied(self) -> None:
+        """Warn about settings that change the text in transformers but not here."""
+        path, values = self.path, self.values
+        if not path.exists():  # transformers then reads config.json
+            path, values = self.older_path, self.older
+        keys = [key for key, off in UNAPPLIED.items() if (v := values.get(key)) and v != off]
+        words = values.get("bad_words_ids")
+        if isinstance(words, list) and any(isinstance(ids, list) and len(ids) > 1 for ids in words):
+            keys.append("bad_words_ids of several tokens")
+        if keys:
+            warnings.warn(
+                f"{path}: {', '.join(keys)}: not applied, the text can differ from that of "
+                "transformers",
+                SettingsWarning,
+                stacklevel=3,
+            )
 
-def model_ends(folder: Path) -> list[int]:
-    """Return the end tokens of `generation_config.json`, which add to those of the model."""
-    path, values = _generation_config(folder)
-    return _token_ids(path, "eos_token_id", values)
+    @property
+    def ends(self) -> list[int]:
+        """End tokens, which add to those of the model."""
+        return _token_ids(self.path, "eos_token_id", self.values)
 
+    @property
+    def split(self) -> bool:
+        """Whether texts are translated sentence by sentence, which is the default."""
+        split = self.values.get("split", True)
+        if not isinstance(split, bool):
+            raise ModelError(f"{self.path}: split must be true or false")
+        return split
 
-def model_split(folder: Path) -> bool:
-    """Whether texts are translated sentence by sentence, which is the default."""
-    path, values = _generation_config(folder)
-    split = values.get("split", True)
-    if not isinstance(split, bool):
-        raise ModelError(f"{path}: split must be true or false")
-    return split
-
-
-def forced_first(folder: Path, vocab_size: int) -> int | None:
-    """Return the forced first target token; older folders have it in `config.json`."""
-    key = "forced_bos_token_id"
-    ids: list[int] = []
-    for path in (folder / "generation_config.json", folder / "config.json"):
-        ids = ids or _token_ids(path, key, read_json(path) if path.exists() else {})
-    if ids and not 0 <= ids[0] < vocab_size:
-        raise ModelError(f"{path}: {key} is {ids[0]}, not a token of this model")
-    return ids[0] if ids else None
+    def forced_first(self, vocab_size: int) -> int | None:
+        """Return the forced first target token."""
+        key, path = "forced_bos_token_id", self.path
+        ids = _token_ids(path, key, self.values)
+        if not ids:
+            path, older = self.older_path, self.older
+            if older.get("force_bos_token_to_be_generated") and not self.values:
+                older = {**older, key: older.get(key, older.get("bos_token_id"))}
+            ids = _token_ids(path, key, older)
+        if ids and not 0 <= ids[0] < vocab_size:
+            raise ModelError(f"{path}: {key} is {ids[0]}, not a token of this model")
+        return ids[0] if ids else None
 
 
 def _single_tokens(path: Path, words: Any, vocab_size: int) -> set[int]:
@@ -161,11 +168,6 @@ def _token_ids(path: Path, key: str, values: Mapping[str, Any]) -> list[int]:
     return ids
 
 
-def _generation_config(folder: Path) -> tuple[Path, dict[str, Any]]:
-    path = folder / "generation_config.json"
-    return path, read_json(path) if path.exists() else {}
-
-
 _BERGAMOT = re.compile(r"model\.([a-z]{2})[a-z]{2}\..*")
 _SETTING = re.compile(r"^ +source_language: *([A-Za-z]{2,3}) *$", re.MULTILINE)
 """`data.clean.source_language` in a run config."""
@@ -173,15 +175,16 @@ _CARD = re.compile(r"\A---\n(?:(?!---\n).*\n)*?language:(.*\n(?: *- .*\n)*)")
 _CODE = re.compile(r"\b[a-z]{2,3}(?:[-_][A-Za-z]{2,4})?\b")
 
 
-def source_languages(folder: Path) -> tuple[str, ...]:
+def source_languages(folder: Location) -> tuple[str, ...]:
     """Return the source languages in the files of a model folder; empty if there are none.
 
     A model card lists source and target languages in any order.
     """
+    files = JsonFolder.of(folder)
+    folder = files.path
     with suppress(ModelError, OSError):
         for file, key in (("metadata.json", "from_code"), ("tokenizer_config.json", "source_lang")):
-            path = folder / file
-            code = read_json(path).get(key) if path.is_file() else None
+            code = files.json(file).get(key)
             if isinstance(code, str) and _CODE.fullmatch(code):
                 return (code,)
         for path in folder.glob("model.*.bin"):

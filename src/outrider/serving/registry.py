@@ -17,10 +17,9 @@ from typing import Any
 from outrider.decoding import DecodeConfig
 from outrider.decoding.request import is_adaptive
 from outrider.errors import ConfigError, OutriderError
-from outrider.files import read_json
+from outrider.files import JsonFolder
 from outrider.files.hub import model_folder
-from outrider.formats.folder import CTC, DRAFTER, model_files, read_config
-from outrider.formats.spec import LanguageModelSpec
+from outrider.formats.folder import CTC, DRAFTER, is_language_model, model_files
 from outrider.runtime import Generator, Translator, load
 from outrider.serving.limits import Admission, Limits
 from outrider.serving.request import BrokenError, BusyError, LateError, UnknownError
@@ -68,16 +67,20 @@ def read_spec(model: str) -> Spec:
     match = _PAIR.fullmatch(model)
     place = model if match is None else match["place"]
     folder = model_folder(place)
-    generates = isinstance(read_config(folder), LanguageModelSpec)
+    files = JsonFolder(folder)
+    generates = is_language_model(files)
     if generates and match is not None:
         raise ConfigError(model, "is a language model, which has no languages; leave them out")
-    pair, language_names = (None, {}) if generates else _argos_languages(folder)
-    languages, needs_source = ((), False) if generates or pair else _multilingual(folder)
+    pair, language_names = (None, {}) if generates else _argos_languages(files)
+    languages, needs_source = ((), False) if generates or pair else _multilingual(files)
     if match is None:
         name = (Path(place).name or folder.resolve().name).removesuffix(".argosmodel")
     else:
         name = model.removesuffix(f"={place}")
         pair, languages, needs_source = (match["source"], match["target"]), (), False
+    own = model_files(folder)
+    parts = [folder / part for part in (DRAFTER, CTC) if (folder / part).is_dir()]
+    sides = [path for part in parts for path in model_files(part)]
     return Spec(
         name,
         folder,
@@ -86,15 +89,14 @@ def read_spec(model: str) -> Spec:
         languages,
         needs_source,
         language_names,
-        modified=int(max(path.stat().st_mtime for path in model_files(folder))),
-        weights=_weights(folder),
+        modified=int(max(path.stat().st_mtime for path in own)),
+        weights=sum(path.stat().st_size for path in [*own, *sides]),
     )
 
 
-def _argos_languages(folder: Path) -> tuple[tuple[str, str] | None, dict[str, str]]:
+def _argos_languages(files: JsonFolder) -> tuple[tuple[str, str] | None, dict[str, str]]:
     """Return the language pair of an Argos package, and the names of its languages."""
-    path = folder / "metadata.json"
-    values = read_json(path) if path.exists() else {}
+    values = files.json("metadata.json")
     codes = [values.get(key) for key in ("from_code", "to_code")]
     source, target = (code if isinstance(code, str) else "" for code in codes)
     if not (_CODE.fullmatch(source) and _CODE.fullmatch(target)):
@@ -105,16 +107,10 @@ def _argos_languages(folder: Path) -> tuple[tuple[str, str] | None, dict[str, st
     }
 
 
-def _multilingual(folder: Path) -> tuple[tuple[str, ...], bool]:
+def _multilingual(files: JsonFolder) -> tuple[tuple[str, ...], bool]:
     """Return the target languages of a tokenizer, and whether it needs the source language."""
-    frame = source_frame(load_tokenizer(folder), start=-1, end=None, forced=None)
+    frame = source_frame(load_tokenizer(files), start=-1, end=None, forced=None)
     return tuple(frame.targets), frame.source is not None
-
-
-def _weights(folder: Path) -> int:
-    """Return the bytes of a model with its drafter and CTC decoder."""
-    parts = [folder, *(folder / part for part in (DRAFTER, CTC) if (folder / part).is_dir())]
-    return sum(path.stat().st_size for part in parts for path in model_files(part))
 
 
 logger = logging.getLogger("outrider.serving")
@@ -243,7 +239,8 @@ class ModelRegistry:
             del self._loading[spec.name]
 
     def _build(self, spec: Spec) -> Loaded:
-        model = load(spec.folder, **self._load_options)
+        files = JsonFolder(spec.folder)
+        model = load(files, **self._load_options)
         drafts = model.backend.drafts is not None and is_adaptive(model.backend, _TANDEM)
         thread = EngineThread(
             model.backend,
@@ -252,7 +249,7 @@ class ModelRegistry:
             deliver=self._deliver,
             name=spec.name,
         )
-        chat = load_chat(spec.folder, model.tokenizer) if isinstance(model, Generator) else None
+        chat = load_chat(files, model.tokenizer) if isinstance(model, Generator) else None
         return Loaded(spec, model, thread, Admission(self._limits), chat, drafts)
 
     async def _make_room(self, spec: Spec) -> None:

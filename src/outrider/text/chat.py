@@ -6,11 +6,10 @@ are refused.
 """
 
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import Any
 
 from outrider.errors import InputError, ModelError
-from outrider.files import read_json, read_limited
+from outrider.files import JsonFolder, Location, read_limited
 from outrider.text.normalise import normalise_verbatim, well_formed
 from outrider.text.tokenizer import SubwordTokenizer
 
@@ -77,14 +76,14 @@ class Chat:
         return "".join(parts)
 
 
-def load_chat(folder: Path, tokenizer: object) -> Chat | None:
+def load_chat(folder: Location, tokenizer: object) -> Chat | None:
     """Read the chat template of a model folder; None if it has none."""
     if not isinstance(tokenizer, SubwordTokenizer):
         return None
-    path = folder / "tokenizer_config.json"
-    values = read_json(path) if path.exists() else {}
+    files = JsonFolder.of(folder)
+    values = files.json("tokenizer_config.json")
     template = values.get("chat_template")
-    beside = folder / "chat_template.jinja"
+    beside = files.path / "chat_template.jinja"
     if beside.exists():
         template = read_limited(beside, limit=TEMPLATE_BYTES).decode("utf-8", "replace")
     if isinstance(template, list):  # named templates

@@ -26,7 +26,7 @@ from outrider.formats.quantised import (
 )
 from outrider.formats.safetensors import Weight
 from outrider.formats.weights import DTYPES, read_weights, weight_files
-from outrider.runtime.options import model_defaults
+from outrider.runtime.options import GenerationSettings
 from outrider.text.tokenizer import SubwordTokenizer, Tokenizer, load_tokenizer
 from outrider.text.tokenizer.marian import MarianTokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
@@ -65,7 +65,7 @@ def export_ctranslate2(
     loaded, tokenizer = load_model(source), load_tokenizer(source)
     if not isinstance(loaded, Seq2Seq):
         raise ModelError(f"{source}: is a language model; only models that translate are exported")
-    suppress = model_defaults(source, TorchBackend(loaded))["suppress"]
+    suppress = GenerationSettings(source).defaults(TorchBackend(loaded))["suppress"]
     spec = to_ctranslate2(
         loaded, _token_names(tokenizer), suppress=suppress, quantization=quantization
     )

@@ -223,11 +223,16 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("gpt2", {"num_attention_heads": 4}, "num_attention_heads: 4 differs from n_head 3; remove "),
     ("t5", {"pad_token_id": None}, "pad_token_id: is null"),
     ("t5", {"relative_attention_num_buckets": 1 << 30}, "relative_buckets: got 1073741824"),
-    ("gpt2", {"add_cross_attention": True}, "add_cross_attention: is true, not supported"),
+    ("gpt2", {"add_cross_attention": True}, "add_cross_attention: is True, an unknown key"),
     ("gpt2", {"n_embd": "24"}, "n_embd: got '24', expected a whole number"),
     ("llama", {"rope_parameters": {"rope_type": "yarn", "factor": 2}}, "rope_type: unknown 'yarn'"),
     ("llama", {"rope_scaling": {"type": "dynamic", "factor": 2}}, "unknown 'llama3'|unknown"),
     ("mistral", {"rope_parameters": LINEAR, "rope_scaling": TWICE}, "rope_scaling: differs from"),
+    (
+        "llama",
+        {"rope_parameters": {"factor": 2.0}},
+        "rope_scale.factor: unknown option of 'default'",
+    ),
     (
         "llama",
         {"original_max_position_embeddings": 16},
@@ -236,10 +241,10 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ("bart", {"is_causal": True}, "is_causal: is True, which changes the attention"),
     ("gpt2", {"is_causal": False}, "is_causal: is False, which changes the attention"),
     ("llama", {"is_causal": None}, "is_causal: is None, which changes the attention"),
-    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is true, but"),
+    ("llama", {"use_bidirectional_attention": True}, "use_bidirectional_attention: is True"),
     ("qwen2", {"layer_types": ["sliding_attention"]}, r"layer_types: got \['sliding_attention'\]"),
     ("t5", {"is_encoder_decoder": False}, "is_encoder_decoder: is False, but t5 is an encoder-dec"),
-    ("llama", {"per_layer_config": {"0": {}}}, "per_layer_config: gives layers different configs"),
+    ("llama", {"per_layer_config": {"0": {}}}, "per_layer_config: is {'0': {}}, an unknown"),
     ("llama", {"partial_rotary_factor": 0.5}, "partial_rotary_factor: got 0.5"),
     (
         "llama",
@@ -248,7 +253,7 @@ REFUSED: list[tuple[str, dict[str, Any], str]] = [
     ),
     ("llama", {"head_dim": 1 << 20}, "head_dim: got 1048576"),
     ("llama", {"num_hidden_layers": 1 << 30}, "layers: got 1073741824, expected 1 to 1024"),
-    ("qwen2", {"use_sliding_window": True}, "use_sliding_window: is true, not supported"),
+    ("qwen2", {"use_sliding_window": True}, "use_sliding_window: is True, an unknown key"),
 ]
 
 

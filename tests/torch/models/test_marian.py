@@ -84,7 +84,7 @@ def test_there_and_back_is_the_same_to_the_bit(tmp_path: Path) -> None:
         ({"norm": "pre"}, "norm is 'pre'; a Marian model has 'post'"),
         ({"position": "rotary"}, "position is 'rotary'"),
         ({"gated": True}, "gated is True"),
-        ({"num_key_value_heads": 1}, "one per attention head"),
+        ({"num_key_value_heads": 1}, "num_key_value_heads is 1; a Marian model has None or 2"),
         ({"decoder_attention": {"kind": "sliding"}}, "decoder_attention is"),
     ],
 )
@@ -106,7 +106,7 @@ def test_what_a_config_leaves_out_is_what_transformers_takes_for_it() -> None:
 
 
 def test_untied_head_is_refused(marian: MarianMTModel) -> None:
-    with pytest.raises(ModelError, match="tie_word_embeddings is false"):
+    with pytest.raises(ConfigError, match="tie_word_embeddings: is false"):
         import_config(marian.config.to_dict() | {"tie_word_embeddings": False})
 
 

@@ -124,7 +124,7 @@ def test_a_marian_config_names_no_code_either(tmp_path: Path) -> None:
     edit_config(tmp_path / "config.json", auto_map={"AutoModel": "modeling.Model"})
     refused(tmp_path, "config.json: auto_map: names remote code")
     edit_config(tmp_path / "config.json", auto_map=None, per_layer_config="some/kernel")
-    refused(tmp_path, "config.json: per_layer_config: gives layers different configs")
+    refused(tmp_path, "config.json: per_layer_config: is 'some/kernel', an unknown key")
 
 
 @pytest.mark.parametrize("key", ["id2label", "label2id", "problem_type", "return_dict"])

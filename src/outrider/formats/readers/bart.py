@@ -9,16 +9,14 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.errors import ConfigError
 from outrider.formats.readers import marian
-from outrider.formats.readers.weights import Stored, activation, check_twins, rename, take, zeros
+from outrider.formats.readers.config_keys import take
+from outrider.formats.readers.weights import Stored, rename
 from outrider.formats.safetensors import Weight
-from outrider.formats.spec import Seq2SeqSpec, build_spec
+from outrider.formats.spec import Seq2SeqSpec
 
 OFFSET = 2
 """Unused rows at the beginning of a table of positions."""
-CONFIG = {our: their for our, their in marian.CONFIG.items() if our != "share_embeddings"}
-TWINS = {key: twin for key, twin in marian.TWINS.items() if key != "decoder_vocab_size"}
 IGNORED = ("encoder.version", "decoder.version")
 """Unused buffers of older versions."""
 
@@ -40,18 +38,9 @@ def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
 
 def import_family(theirs: BartValues, **further: Any) -> Seq2SeqSpec:
     """Convert a config; `further` are keys of the family."""
-    check_twins(theirs, TWINS)
-    if not theirs.tie_word_embeddings:
-        raise ConfigError("tie_word_embeddings", "is false, not supported for models like BART")
-    ours = {our: getattr(theirs, their) for our, their in CONFIG.items()}
-    if ours["decoder_start_token_id"] is None:  # mBART starts with a language
-        ours["decoder_start_token_id"] = theirs.eos_token_id
-    computes = {
-        "activation": activation(theirs.activation_function),
-        "position": "learned",
-        "logits_bias": True,
-    }
-    return build_spec(Seq2SeqSpec, {**ours, **computes, **further})
+    if theirs.decoder_start_token_id is None:  # mBART starts with a language
+        further["decoder_start_token_id"] = theirs.eos_token_id
+    return marian.import_family(theirs, position="learned", **further)
 
 
 def import_weights(
@@ -61,8 +50,7 @@ def import_weights(
     for side in ("encoder", "decoder"):
         table = theirs.take(f"model.{side}.embed_positions.weight")
         ours[f"{side}_position.table.weight"] = table.rows(slice(OFFSET, None))
-    bias = theirs.get("final_logits_bias", zeros(config.vocab_size))
-    ours["logits_bias"] = Weight(bias.kind, bias.data.reshape(-1))
+    ours |= marian.logits_bias(theirs, config)
     theirs.check_left(IGNORED)
     return ours
 

@@ -3,11 +3,22 @@
 They are post-norm Transformers whose decoder may have an SSRU instead of self-attention. Their
 sinusoids become a table of learned positions. Their decoder starts with an embedding of zeros,
 which becomes an additional token that is never generated.
+
+A lexical shortlist (`lex.*.bin`) lists the target tokens to score for a source:
+
+    u64 x 6    magic number, checksum, number of frequent tokens, most tokens of a source token,
+               count of offsets, count of tokens
+    offsets    u64: the target tokens of source token w are those from offset w to offset w + 1
+    tokens     u32
+
+A source's shortlist is the frequent tokens, those of its tokens and, with a shared vocabulary, its
+own tokens. A head that scores only these is many times smaller.
 """
 
 import math
 import re
-from collections.abc import Iterator, Mapping
+import struct
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, NoReturn
@@ -16,6 +27,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.errors import ModelError
+from outrider.files import JsonFolder, open_regular
 from outrider.formats.readers.marian_binary import INT8, INTGEMM8, Item, read_marian_binary
 from outrider.formats.readers.weights import Stored, lengthened, rename
 from outrider.formats.safetensors import Weight
@@ -108,7 +120,7 @@ def find_files(folder: Path, *patterns: str) -> list[Path | None]:
     return matches
 
 
-def read(path: Path) -> tuple[Seq2SeqSpec, dict[str, Weight]]:
+def read(path: Path, _files: JsonFolder) -> tuple[Seq2SeqSpec, dict[str, Weight]]:
     """Read the config of a binary file and map its weights."""
     items = read_marian_binary(path)
     values = _values(items)
@@ -213,14 +225,12 @@ def _import_weights(model: _Model) -> dict[str, Weight]:
             theirs[name] = lengthened(table, vocab_size)
     for layer in range(1, config.decoder_layers + 1 if config.decoder_core == "ssru" else 1):
         theirs[f"decoder_l{layer}_rnn_b"] = Weight("float32", np.zeros(width, np.float32))
-    names = list(_names(config))
-    unknown = theirs.keys() - {BIAS} - {part for _, parts in names for part in parts}
-    if unknown:
-        raise ModelError(f"holds an unknown {min(unknown)!r}")
-    ours = rename(Stored(theirs), names)
+    stored = Stored(theirs)
+    ours = rename(stored, _names(config))
     for side in ("encoder", "decoder"):
         ours[f"{side}_position.table.weight"] = Weight("float32", _positions(width))
-    ours["logits_bias"] = _logits_bias(theirs, target, vocab_size)
+    ours["logits_bias"] = _logits_bias(stored, target, vocab_size)
+    stored.check_left()
     return ours
 
 
@@ -313,3 +323,57 @@ def _norm(ours: str, theirs: str) -> Iterator[tuple[str, list[str]]]:
 
 def _refuse(key: str, value: Any) -> NoReturn:
     raise ModelError(f"{CONFIG}: {key} is {str(value)[:80]!r}: not supported")
+
+
+LEX_MAGIC = 0xF11A48D5013417F5
+LEX_HEADER = struct.Struct("<6Q")
+
+
+@dataclass(frozen=True)
+class Shortlist:
+    """Target tokens by source token."""
+
+    frequent: int
+    """Number of first tokens that are always listed."""
+    offsets: NDArray[np.uint64]
+    tokens: NDArray[np.uint32]
+    shared: bool
+    """List the tokens of the source too: both sides share a vocabulary."""
+
+    def listed(self, source: Sequence[int]) -> list[int]:
+        """Return the shortlist of a source, in ascending order."""
+        own = sorted({token for token in source if 0 <= token < len(self.offsets) - 1})
+        parts = [self.tokens[self.offsets[token] : self.offsets[token + 1]] for token in own]
+        parts.append(np.arange(self.frequent, dtype=np.uint32))
+        if self.shared:
+            parts.append(np.array(own, np.uint32))
+        return np.unique(np.concatenate(parts)).tolist()
+
+
+def read_shortlist(path: Path, *, vocab_size: int, shared: bool) -> Shortlist:
+    """Read a shortlist; every count and token is checked."""
+    with open_regular(path) as file:
+        size = path.stat().st_size
+        head = file.read(LEX_HEADER.size)
+        if len(head) < LEX_HEADER.size:
+            raise _damaged(path, "it ends too soon")
+        magic, _, frequent, _, count, total = LEX_HEADER.unpack(head)
+        if magic != LEX_MAGIC:
+            raise _damaged(path, "its magic number is wrong")
+        if size != LEX_HEADER.size + 8 * count + 4 * total:
+            raise _damaged(path, f"its length differs from {count} offsets and {total} tokens")
+        offsets = np.fromfile(file, "<u8", count)
+        tokens = np.fromfile(file, "<u4", total)
+    if len(offsets) != count or len(tokens) != total:
+        raise _damaged(path, "it ends too soon")
+    if count < 2 or offsets[-1] > total or (offsets[1:] < offsets[:-1]).any():
+        raise _damaged(path, "its offsets are not in order")
+    if frequent > vocab_size or (total and tokens.max() >= vocab_size):
+        raise _damaged(path, f"it lists tokens beyond the model's {vocab_size}")
+    if not frequent:
+        raise _damaged(path, "it lists no frequent tokens, which include the end token")
+    return Shortlist(frequent, offsets, tokens, shared)
+
+
+def _damaged(path: Path, reason: str) -> ModelError:
+    return ModelError(f"{path}: damaged or not a lexical shortlist ({reason})")

@@ -17,14 +17,20 @@ import numpy as np
 from numpy.typing import NDArray
 
 from outrider.errors import ModelError
-from outrider.files import read_json, read_json_list, read_limited
+from outrider.files import JsonFolder, parse_json, read_limited
 from outrider.formats.readers.ctranslate2_binary import Variable, read_binary
 from outrider.formats.readers.weights import lengthened, stack
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
+CONFIG = "config.json"
 LARGEST = 64 << 20
 TOKEN_LIMIT = 1 << 22
+KEYS = {
+    *("add_source_bos", "add_source_eos", "bos_token", "decoder_start_token", "eos_token"),
+    *("layer_norm_epsilon", "unk_token"),
+}
+"""Supported keys of `config.json`; others must be false, zero, null or empty."""
 PAD = "<pad>"
 PADDINGS = (PAD, "<blank>")
 """Names of the padding token: of Marian and fairseq, of OpenNMT."""
@@ -52,10 +58,10 @@ class Vocabulary:
         return max(len(self.source), len(self.target))
 
 
-def read_vocabulary(folder: Path) -> Vocabulary:
+def read_vocabulary(files: JsonFolder) -> Vocabulary:
     """Read `config.json` and the vocabularies beside `model.bin`."""
-    config = read_json(folder / "config.json")
-    source, target = _read_sides(folder)
+    folder, config = files.path, _read_config(files)
+    source, target = _read_sides(files)
     end = _token_id(folder, target, config, "eos_token", "</s>")
     unknown = _token_id(folder, target, config, "unk_token", "<unk>")
     swapped = None
@@ -76,9 +82,20 @@ def read_vocabulary(folder: Path) -> Vocabulary:
     )
 
 
+def _read_config(files: JsonFolder) -> dict[str, Any]:
+    """Read `config.json`; refuse keys that are not supported."""
+    path = files.path / CONFIG
+    config = parse_json(files.read(CONFIG), path)
+    for key, value in config.items():
+        if value and key not in KEYS:
+            message = f"{key[:200]} is {repr(value)[:80]}, an unknown key; remove it if it does"
+            raise ModelError(f"{path}: {message} not change the result")
+    return config
+
+
 def _start(folder: Path, target: list[str], config: Mapping[str, Any]) -> int | None:
     if _flag(folder, config, "add_source_bos"):
-        raise ModelError(f"{folder / 'config.json'}: add_source_bos is true: not supported")
+        raise ModelError(f"{folder / CONFIG}: add_source_bos is true: not supported")
     name = config.get("decoder_start_token", "<s>")
     return target.index(name) if name in target else None
 
@@ -97,44 +114,36 @@ def _token_id(
 ) -> int:
     name = config.get(key, default)
     if name not in tokens:
-        raise ModelError(
-            f"{folder / 'config.json'}: {key} is {str(name)[:80]!r}, which is no token"
-        )
+        raise ModelError(f"{folder / CONFIG}: {key} is {str(name)[:80]!r}, which is no token")
     return tokens.index(name)
 
 
 def _flag(folder: Path, config: Mapping[str, Any], key: str) -> bool:
     value = config.get(key, False)
     if not isinstance(value, bool):
-        raise ModelError(
-            f"{folder / 'config.json'}: {key} is {str(value)[:80]!r}, not true or false"
-        )
+        raise ModelError(f"{folder / CONFIG}: {key} is {str(value)[:80]!r}, not true or false")
     return value
 
 
-def _read_sides(folder: Path) -> tuple[list[str], list[str]]:
-    shared = _find(folder, "shared_vocabulary")
+def _read_sides(files: JsonFolder) -> tuple[list[str], list[str]]:
+    shared, source, target = (
+        _read(files, f"{side}_vocabulary") for side in ("shared", "source", "target")
+    )
     if shared is not None:
-        tokens = _read(shared)
-        return tokens, tokens
-    sides = [_find(folder, f"{side}_vocabulary") for side in ("source", "target")]
-    if None in sides:
+        return shared, shared
+    if source is None or target is None:
         raise ModelError(
-            f"{folder}: has neither shared_vocabulary.json nor source and target vocabularies"
+            f"{files.path}: has neither shared_vocabulary.json nor source and target vocabularies"
         )
-    source, target = (_read(path) for path in sides if path is not None)
     return source, target
 
 
-def _find(folder: Path, name: str) -> Path | None:
-    for path in (folder / f"{name}.json", folder / f"{name}.txt"):
-        if path.is_file():
-            return path
-    return None
-
-
-def _read(path: Path) -> list[str]:
-    tokens = list(_tokens(path))
+def _read(files: JsonFolder, name: str) -> list[str] | None:
+    paths = (files.path / f"{name}.json", files.path / f"{name}.txt")
+    path = next((path for path in paths if path.is_file()), None)
+    if path is None:
+        return None
+    tokens = list(_tokens(files, path))
     if not tokens or len(tokens) > TOKEN_LIMIT or len(set(tokens)) != len(tokens):
         raise ModelError(
             f"{path}: is not a list of different tokens, at most {TOKEN_LIMIT} of them"
@@ -142,9 +151,9 @@ def _read(path: Path) -> list[str]:
     return tokens
 
 
-def _tokens(path: Path) -> Iterator[str]:
+def _tokens(files: JsonFolder, path: Path) -> Iterator[str]:
     if path.suffix == ".json":
-        for token in read_json_list(path, limit=LARGEST):
+        for token in files.json_list(path.name, limit=LARGEST):
             if not isinstance(token, str):
                 raise ModelError(f"{path}: {str(token)[:80]!r} is no token")
             yield token
@@ -445,12 +454,13 @@ def find(folder: Path) -> Path | None:
     return None
 
 
-def read(path: Path) -> tuple[Seq2SeqSpec, dict[str, Weight]]:
+def read(path: Path, files: JsonFolder) -> tuple[Seq2SeqSpec, dict[str, Weight]]:
     """Read the config of a `model.bin` and map its weights."""
+    files = files.inner(path.parent)
     specification, variables = read_binary(path)
     if specification != SPECIFICATION:
         message = f"it holds a {specification[:80]}; of CTranslate2's models, Outrider reads"
         raise ModelError(f"{message} encoder-decoders ({SPECIFICATION})")
-    vocabulary = read_vocabulary(path.parent)
-    config = import_config(variables, vocabulary, read_json(path.parent / "config.json"))
+    vocabulary = read_vocabulary(files)
+    config = import_config(variables, vocabulary, files.json(CONFIG))
     return config, import_weights(variables, vocabulary, config)

@@ -6,8 +6,8 @@ from typing import Any, ClassVar
 
 import numpy as np
 
-from outrider.errors import ConfigError
-from outrider.formats.readers.weights import Stored, activation, end_of, take, transposed
+from outrider.formats.readers.config_keys import activation, end_of, take
+from outrider.formats.readers.weights import Stored, transposed
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import LanguageModelSpec, build_spec
 
@@ -45,7 +45,6 @@ class Gpt2Values:
     layer_norm_epsilon: float = 1e-5
     scale_attn_weights: bool = True
     scale_attn_by_inverse_layer_idx: bool = False
-    add_cross_attention: bool = False
     tie_word_embeddings: bool = True
     bos_token_id: int | None = 50256
     eos_token_id: int | list[int] | None = 50256
@@ -54,8 +53,6 @@ class Gpt2Values:
 
 def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
     theirs = take(Gpt2Values, values)
-    if theirs.add_cross_attention:
-        raise ConfigError("add_cross_attention", "is true, not supported for GPT-2 models")
     end = end_of(theirs.eos_token_id)
     ours = {
         "vocab_size": theirs.vocab_size,

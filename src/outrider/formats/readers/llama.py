@@ -5,7 +5,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from outrider.errors import ConfigError
-from outrider.formats.readers.weights import Stored, activation, end_of, stack, take, zeros
+from outrider.formats.readers.config_keys import activation, end_of, take
+from outrider.formats.readers.weights import Stored, stack, zeros
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import LanguageModelSpec, build_spec
 
@@ -115,7 +116,7 @@ def _read_rotary(theirs: LlamaValues, section: Mapping[str, Any]) -> dict[str, A
         _check_length(theirs, scaling)
     if theta is not None and type(theta) not in (int, float):
         raise ConfigError("rope_theta", f"got {str(theta)[:80]!r}, expected a number")
-    rope_scale = None if kind == "default" else scaling
+    rope_scale = None if scaling == {"rope_type": "default"} else scaling
     return {"position": "rotary", "rope_theta": theta, "rope_scale": rope_scale}
 
 

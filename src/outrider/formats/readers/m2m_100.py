@@ -14,7 +14,8 @@ import numpy as np
 
 from outrider.errors import ConfigError, ModelError
 from outrider.formats.readers.bart import IGNORED, OFFSET, BartValues, import_family, stacks
-from outrider.formats.readers.weights import Stored, take
+from outrider.formats.readers.config_keys import take
+from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec
 

@@ -7,8 +7,9 @@ from typing import Any, ClassVar
 import numpy as np
 from numpy.typing import NDArray
 
-from outrider.errors import ModelError
-from outrider.formats.readers.weights import Stored, activation, check_twins, rename, take, zeros
+from outrider.errors import ConfigError, ModelError
+from outrider.formats.readers.config_keys import activation, check_twins, take
+from outrider.formats.readers.weights import Stored, rename, zeros
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 
@@ -106,18 +107,18 @@ class MarianValues(LayerValues):
 
 
 def import_config(values: Mapping[str, Any]) -> Seq2SeqSpec:
-    theirs = take(MarianValues, values)
+    return import_family(take(MarianValues, values), norm="post", position="sinusoidal")
+
+
+def import_family(theirs: LayerValues, **further: Any) -> Seq2SeqSpec:
+    """Convert a config; `further` are keys of the family."""
     check_twins(theirs, TWINS)
     if not theirs.tie_word_embeddings:
-        raise ModelError("tie_word_embeddings is false: not supported for Marian models")
-    ours = {
-        **{ours: getattr(theirs, their) for ours, their in CONFIG.items()},
-        "activation": activation(theirs.activation_function),
-        "norm": "post",
-        "position": "sinusoidal",
-        "logits_bias": True,
-    }
-    return build_spec(Seq2SeqSpec, ours)
+        raise ConfigError("tie_word_embeddings", "is false, not supported for this family")
+    keys = [(our, their) for our, their in CONFIG.items() if hasattr(theirs, their)]
+    ours = {our: getattr(theirs, their) for our, their in keys}
+    ours |= {"activation": activation(theirs.activation_function), "logits_bias": True}
+    return build_spec(Seq2SeqSpec, ours | further)
 
 
 def import_weights(
@@ -127,12 +128,16 @@ def import_weights(
         theirs.tie(*TIED)
     else:
         theirs.tie("model.decoder.embed_tokens.weight", "lm_head.weight")
-    ours = rename(theirs, stacked_names(config))
-    bias = theirs.get("final_logits_bias", zeros(config.vocab_size))
-    ours["logits_bias"] = Weight(bias.kind, bias.data.reshape(-1))
+    ours = rename(theirs, stacked_names(config)) | logits_bias(theirs, config)
     _check_positions(theirs, config)
     theirs.check_left()
     return ours
+
+
+def logits_bias(theirs: Stored, config: Seq2SeqSpec) -> dict[str, Weight]:
+    """Return the bias of the logits, which some files lack."""
+    bias = theirs.get("final_logits_bias", zeros(config.vocab_size))
+    return {"logits_bias": Weight(bias.kind, bias.data.reshape(-1))}
 
 
 def _check_positions(theirs: Stored, config: Seq2SeqSpec) -> None:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from outrider.formats.readers.bart import BartValues, import_family, import_weights
-from outrider.formats.readers.weights import take
+from outrider.formats.readers.config_keys import take
 from outrider.formats.spec import Seq2SeqSpec
 
 __all__ = ["MBartValues", "import_config", "import_weights"]

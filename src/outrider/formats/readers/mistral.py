@@ -4,8 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outrider.formats.readers.config_keys import take
 from outrider.formats.readers.llama import LlamaValues, describe_llama, import_named
-from outrider.formats.readers.weights import Stored, take
+from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import LanguageModelSpec
 

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from outrider.formats.readers.config_keys import take
 from outrider.formats.readers.t5 import T5Values, describe_t5, import_weights
-from outrider.formats.readers.weights import take
 from outrider.formats.spec import Seq2SeqSpec
 
 __all__ = ["MT5Values", "import_config", "import_weights"]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from outrider.errors import ConfigError
+from outrider.formats.readers.config_keys import take
 from outrider.formats.readers.llama import LlamaValues, describe_llama, import_named
-from outrider.formats.readers.weights import Stored, take
+from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import LanguageModelSpec
 
@@ -17,16 +17,12 @@ class Qwen2Values(LlamaValues):
     intermediate_size: int = 22016
     num_key_value_heads: int | None = 32
     max_position_embeddings: int = 32768
-    use_sliding_window: bool = False
     bos_token_id: int | None = None
     eos_token_id: int | list[int] | None = None
 
 
 def import_config(values: Mapping[str, Any]) -> LanguageModelSpec:
-    theirs = take(Qwen2Values, values)
-    if theirs.use_sliding_window:
-        raise ConfigError("use_sliding_window", "is true, not supported for Qwen2 models")
-    return describe_llama(theirs)
+    return describe_llama(take(Qwen2Values, values))
 
 
 def import_weights(

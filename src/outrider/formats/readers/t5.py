@@ -10,7 +10,8 @@ from dataclasses import dataclass
 from typing import Any, ClassVar
 
 from outrider.errors import ConfigError
-from outrider.formats.readers.weights import Stored, activation, scaled, stack, take, zeros
+from outrider.formats.readers.config_keys import activation, take
+from outrider.formats.readers.weights import Stored, scaled, stack, zeros
 from outrider.formats.safetensors import Weight
 from outrider.formats.spec import Seq2SeqSpec, build_spec
 

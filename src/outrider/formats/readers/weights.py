@@ -1,18 +1,12 @@
-"""Conversions that readers share: values of a `config.json`, and weights.
-
-`ALIASES` of a class of values are further names of its keys. transformers accepts both names and
-prefers the alias; here both must agree.
-"""
+"""Weights under the names of their file, and conversions that readers share."""
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from dataclasses import fields
-from typing import Any, ClassVar, NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
 import numpy as np
 
-from outrider.errors import ConfigError, ModelError
+from outrider.errors import ModelError
 from outrider.formats.safetensors import Weight
-from outrider.formats.spec import build_spec
 from outrider.formats.weights import FLOATS
 
 
@@ -138,50 +132,3 @@ def lengthened(table: Weight, rows: int) -> Weight:
 def zeros(*shape: int) -> Weight:
     """Return a weight of zeros, such as the bias of a product without one."""
     return Weight("float32", np.zeros(shape, np.float32))
-
-
-ACTIVATIONS = {
-    "swish": "silu",
-    "gelu_new": "gelu_tanh",
-    "gelu_fast": "gelu_tanh",
-    "gelu_pytorch_tanh": "gelu_tanh",
-}
-"""Names of activations that differ from ours."""
-
-
-class _Values(Protocol):
-    ALIASES: ClassVar[Mapping[str, str]]
-
-
-ValuesT = TypeVar("ValuesT", bound=_Values)
-
-
-def take(cls: type[ValuesT], values: Mapping[str, Any]) -> ValuesT:
-    """Read the keys of a class from a `config.json`; other keys do not affect the computation."""
-    known = {field.name for field in fields(cls)}  # type: ignore[arg-type]
-    own = {key: values[key] for key in values.keys() & known}
-    for alias, key in cls.ALIASES.items():
-        value = values.get(alias)
-        if value is not None and own.setdefault(key, value) != value:
-            message = f"{value!r} differs from {key} {own[key]!r}; remove the wrong one"
-            raise ConfigError(alias, message)
-    return build_spec(cls, own)
-
-
-def check_twins(theirs: object, twins: Mapping[str, str]) -> None:
-    """Refuse different values of two keys that are one key in our models."""
-    for key, twin in twins.items():
-        value, expected = getattr(theirs, key), getattr(theirs, twin)
-        if value != expected:
-            raise ConfigError(key, f"{value} differs from {twin} {expected}, not supported")
-
-
-def activation(name: str) -> str:
-    """Return our name of an activation."""
-    return ACTIVATIONS.get(name, name)
-
-
-def end_of(eos: int | list[int] | None) -> int:
-    """Return the first end token, the default of special tokens that a config does not name."""
-    first = eos[0] if isinstance(eos, list) and eos else eos
-    return first if isinstance(first, int) else 0

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.errors import ModelError
-from outrider.files import read_json
+from outrider.files import JsonFolder, Location
 from outrider.formats.readers import has_binary
 from outrider.text.tokenizer.pair import SOURCE_FILE, PairTokenizer, SourceTokenizer
 from outrider.text.tokenizer.subword import (
@@ -22,15 +22,16 @@ from outrider.text.tokenizer.subword import (
 __all__ = ["SPECIAL_TOKENS", "SubwordTokenizer", "Tokenizer", "load_tokenizer"]
 
 
-def load_tokenizer(folder: str | Path) -> Tokenizer:
+def load_tokenizer(folder: Location) -> Tokenizer:
     """Read the tokenizer of a prepared folder or of a model folder."""
-    folder = Path(folder)
-    target = _load_tokenizer(folder)
-    source = folder / SOURCE_FILE
+    files = JsonFolder.of(folder)
+    target = _load_tokenizer(files)
+    source = files.path / SOURCE_FILE
     return PairTokenizer(SourceTokenizer(source), target) if source.is_file() else target
 
 
-def _load_tokenizer(folder: Path) -> Tokenizer:
+def _load_tokenizer(files: JsonFolder) -> Tokenizer:
+    folder = files.path
     binary = has_binary(folder)
     if binary:
         from outrider.formats.readers import bergamot
@@ -40,38 +41,36 @@ def _load_tokenizer(folder: Path) -> Tokenizer:
 
             return read_bergamot(folder)
     if (folder / "tokenizer.json").is_file():
-        return _load_subword(folder)
+        return _load_subword(files)
     if binary:
         from outrider.formats.readers import ctranslate2
         from outrider.text.tokenizer.ctranslate2 import read_ctranslate2
 
         if (model := ctranslate2.find(folder)) is not None:
-            return read_ctranslate2(folder, model.parent)
+            return read_ctranslate2(files, model.parent)
     if (folder / "source.spm").is_file():
         from outrider.text.tokenizer.marian import read_marian
 
-        return read_marian(folder)
+        return read_marian(files)
     raise ModelError(
         f"{folder} holds no tokenizer: neither tokenizer.json nor source.spm with vocab.json"
     )
 
 
-def _load_subword(folder: Path) -> SubwordTokenizer:
-    pipeline = read_pipeline(folder / "tokenizer.json")
-    config_file = folder / "tokenizer_config.json"
+def _load_subword(files: JsonFolder) -> SubwordTokenizer:
+    pipeline = read_pipeline(files.path / "tokenizer.json")
+    config_file = files.path / "tokenizer_config.json"
     if not config_file.exists():
         return SubwordTokenizer(pipeline)
-    config = read_json(config_file)
+    config = files.json(config_file.name)
     special = {name: config[name] for name in SPECIAL_TOKENS if config.get(name)}
     named = {name: _content(config_file, name, token) for name, token in special.items()}
-    return SubwordTokenizer(pipeline, {**_model_tokens(folder, pipeline), **named})
+    return SubwordTokenizer(pipeline, {**_model_tokens(files, pipeline), **named})
 
 
-def _model_tokens(folder: Path, pipeline: Any) -> dict[str, str]:
+def _model_tokens(files: JsonFolder, pipeline: Any) -> dict[str, str]:
     """Return the special tokens of the model's config, which some tokenizers do not name."""
-    path = folder / "config.json"
-    config = read_json(path) if path.is_file() else {}
-    found = {}
+    config, found = files.json("config.json"), {}
     for name in SPECIAL_TOKENS:
         token = config.get(f"{name}_id")
         token = token[0] if isinstance(token, list) and token else token

@@ -13,7 +13,7 @@ from functools import partial
 from pathlib import Path
 
 from outrider.errors import ModelError
-from outrider.files import read_limited
+from outrider.files import JsonFolder, read_limited
 from outrider.formats.readers.ctranslate2 import read_vocabulary
 from outrider.text.tokenizer.marian import LARGEST_MODEL, MarianTokenizer
 from outrider.text.tokenizer.sentencepiece_export import normalizer_of, sentencepiece_model
@@ -24,9 +24,9 @@ EULER = 0.5772
 PAD = SPECIAL_TOKENS["pad_token"]
 
 
-def read_ctranslate2(folder: Path, model: Path) -> MarianTokenizer:
+def read_ctranslate2(files: JsonFolder, model: Path) -> MarianTokenizer:
     """Read the tokenizer of a folder, with files there or beside `model.bin`."""
-    vocabulary = read_vocabulary(model)
+    folder, vocabulary = files.path, read_vocabulary(files.inner(model))
     source = _find(folder, model, *SOURCES)
     if source is None:
         names = " or ".join(SOURCES)

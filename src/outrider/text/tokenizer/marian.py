@@ -17,7 +17,7 @@ from unicodedata import category, east_asian_width
 import sentencepiece
 
 from outrider.errors import ModelError
-from outrider.files import read_json, read_limited, write_bytes
+from outrider.files import JsonFolder, read_json, read_limited, write_bytes
 from outrider.text.tokenizer.subword import BYTE, drop_half_bytes
 
 FILES = ("source.spm", "target.spm", "vocab.json")
@@ -201,14 +201,15 @@ class MarianTokenizer:
             raise ModelError(f"{self._folder / name}: is not a SentencePiece model") from error
 
 
-def read_marian(folder: Path) -> MarianTokenizer:
+def read_marian(files: JsonFolder) -> MarianTokenizer:
     """Read the tokenizer of a Marian folder."""
+    folder = files.path
     for name in FILES:
         if not (folder / name).is_file():
             raise ModelError(f"{folder / name}: missing; a Marian tokenizer needs it")
     source, target = (read_limited(folder / name, limit=LARGEST_MODEL) for name in FILES[:2])
     source_ids = _vocabulary(folder / "vocab.json")
-    other, about = (folder / name for name in ("target_vocab.json", "tokenizer_config.json"))
+    other, about = folder / "target_vocab.json", "tokenizer_config.json"
     target_ids = _vocabulary(other) if other.is_file() else source_ids
     first = max(*source_ids.values(), *target_ids.values()) + 1
     return MarianTokenizer(
@@ -217,7 +218,7 @@ def read_marian(folder: Path) -> MarianTokenizer:
         target=target,
         source_ids=source_ids,
         target_ids=target_ids,
-        config=read_limited(about, limit=LARGEST_MODEL) if about.is_file() else b"{}",
+        config=files.read(about) if (folder / about).is_file() else b"{}",
         added=_read_added(folder / ADDED_FILE, source_ids, first),
     )
 

@@ -1,11 +1,11 @@
 """Model configs for Hugging Face: the specs of `formats`, with checks that need PyTorch."""
 
-from typing import Any
+from typing import Any, TypeVar
 
 from huggingface_hub.dataclasses import strict
 from transformers import PreTrainedConfig
 
-from outrider.config import build_config
+from outrider.config import Config, build_config
 from outrider.errors import ConfigError
 from outrider.formats.side_spec import CtcSpec, DrafterSpec
 from outrider.formats.spec import (
@@ -29,6 +29,8 @@ from outrider.torch.nn.attention import (
 from outrider.torch.nn.family.halting import HaltingConfig, PonderingConfig
 from outrider.torch.nn.family.skip import SkipConfig
 
+_Section = TypeVar("_Section", bound=Config)
+
 
 @strict
 class ModelConfig(ModelSpec, PreTrainedConfig):
@@ -40,16 +42,16 @@ class ModelConfig(ModelSpec, PreTrainedConfig):
     @property
     def halting_config(self) -> HaltingConfig | None:
         """The checked `halting` section, if any."""
-        if self.halting is None:
-            return None
-        return build_config(HaltingConfig, self.halting, prefix="halting.")
+        return self._section("halting", HaltingConfig)
 
     @property
     def pondering_config(self) -> PonderingConfig | None:
         """The checked `pondering` section, if any."""
-        if self.pondering is None:
-            return None
-        return build_config(PonderingConfig, self.pondering, prefix="pondering.")
+        return self._section("pondering", PonderingConfig)
+
+    def _section(self, key: str, cls: type[_Section]) -> _Section | None:
+        values = getattr(self, key)
+        return None if values is None else build_config(cls, values, prefix=f"{key}.")
 
     def layer_attention(self, key: str, layer: int) -> dict[str, Any]:
         """Return the attention options of one layer."""
@@ -187,9 +189,7 @@ class Seq2SeqConfig(Seq2SeqSpec, ModelConfig):
     @property
     def skip_config(self) -> SkipConfig | None:
         """The checked `skip` section, if any."""
-        if self.skip is None:
-            return None
-        return build_config(SkipConfig, self.skip, prefix="skip.")
+        return self._section("skip", SkipConfig)
 
     @property
     def cross_config(self) -> AttentionConfig | None:

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from outrider.errors import ConfigError, MissingExtraError, ModelError
-from outrider.formats.layout import first_unsupported
+from outrider.formats.layout import check_exportable
 from outrider.torch.models.configs import Seq2SeqConfig
 from outrider.torch.models.seq2seq import Seq2Seq
 from outrider.torch.nn.layer.block import Block
@@ -81,15 +81,7 @@ def _library() -> Any:
 
 
 def _check_exportable(config: Seq2SeqConfig) -> None:
-    unsupported = first_unsupported(config)
-    if unsupported is not None:
-        key, value, portable = unsupported
-        raise ModelError(f"{key} is {value!r}; for CTranslate2 it must be {portable!r}")
-    if config.position not in POSITIONS:
-        expected = " or ".join(map(repr, POSITIONS))
-        raise ModelError(f"position is {config.position!r}; for CTranslate2 it must be {expected}")
-    if config.num_key_value_heads not in (None, config.num_attention_heads):
-        raise ModelError("num_key_value_heads: for CTranslate2 it must be one per attention head")
+    check_exportable(config, "CTranslate2", {"position": POSITIONS})
     if len(config.end_tokens) > 1:
         ends = ", ".join(map(str, config.end_tokens))
         raise ModelError(f"eos_token_id lists {ends}; a folder of CTranslate2 has one end token")

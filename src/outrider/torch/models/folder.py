@@ -13,6 +13,7 @@ from torch import Tensor
 from transformers import PreTrainedConfig, PreTrainedModel
 
 from outrider.errors import ModelError, within_memory
+from outrider.files import JsonFolder
 from outrider.formats.folder import (
     Part,
     Parts,
@@ -27,8 +28,14 @@ from outrider.formats.folder import (
 from outrider.formats.safetensors import Weight
 from outrider.formats.side_spec import CtcSpec, DrafterSpec
 from outrider.formats.spec import ModelSpec
-from outrider.formats.weights import DTYPES, FLOATS, Expected, check_weights, read_weights
-from outrider.torch.models.base import Model
+from outrider.formats.weights import (
+    DTYPES,
+    FLOATS,
+    Expected,
+    check_weights,
+    read_weights,
+    weight_files,
+)
 from outrider.torch.models.configs import (
     CtcConfig,
     DrafterConfig,
@@ -52,7 +59,7 @@ BUFFERS = ("position_ids", "token_type_ids", "attn.bias", "attn.masked_bias", "r
 OLD_NAMES = {"LayerNorm.gamma": "LayerNorm.weight", "LayerNorm.beta": "LayerNorm.bias"}
 """Suffixes of names in early BERT checkpoints, and their current form."""
 
-_SideDecoder = TypeVar("_SideDecoder", bound=PreTrainedModel)
+_Built = TypeVar("_Built", bound=PreTrainedModel)
 
 
 def load_model(
@@ -73,23 +80,16 @@ def build_model(
 ) -> Seq2Seq | LanguageModel:
     """Build a model from the parts of a folder; without `copy`, on their memory if possible."""
     config_class, model_class = OWN[part.config.model_type]
-    with torch.device("meta"), _naming(part.folder / "config.json"):
-        model = model_class(_config(config_class, part.config))
-    _fill(model, part, getattr(torch, dtype), device, copy=copy)
+    model = _build(part, config_class, model_class, getattr(torch, dtype), device, copy=copy)
     if isinstance(model, Seq2Seq) and model.pretrained is not None:
         model.pretrained.make_buffers(device)
-    return model.eval()
+    return model
 
 
 def load_masked_lm(folder: str | Path) -> MaskedLm | None:
     """Load a masked language model; None if the folder contains another model."""
     part = read_masked_lm(folder)
-    if part is None:
-        return None
-    with torch.device("meta"), _naming(part.folder / "config.json"):
-        model = MaskedLm(_config(MaskedLmConfig, part.config))
-    _fill(model, part, torch.float32, "cpu")
-    return model.eval()
+    return None if part is None else _build(part, MaskedLmConfig, MaskedLm, torch.float32, "cpu")
 
 
 def load_config(folder: str | Path) -> Seq2SeqConfig | LanguageModelConfig:
@@ -116,7 +116,7 @@ def build_drafter(
     parallel: ParallelDecoder | None = None,
 ) -> Drafter:
     """Build a drafter from the parts of a folder, and bind it to its target."""
-    drafter = _build_side_decoder(part, DrafterConfig, Drafter, target)
+    drafter = _build(part, DrafterConfig, Drafter, target.dtype, target.device)
     with naming(part.folder):
         return drafter.bind(target, parallel)
 
@@ -130,14 +130,14 @@ def load_ctc(folder: str | Path, target: Seq2Seq | LanguageModel) -> Ctc | None:
 def build_ctc(part: Part[CtcSpec], target: Seq2Seq | LanguageModel) -> Ctc:
     """Build a parallel decoder from the parts of a folder, and bind it to its target."""
     assert isinstance(target, Seq2Seq), "a language model has no source to read"
-    return _build_side_decoder(part, CtcConfig, Ctc, target).bind(target)
+    return _build(part, CtcConfig, Ctc, target.dtype, target.device).bind(target)
 
 
 def read_encoder(folder: str | Path) -> dict[str, Any]:
     """Read the config of a pretrained encoder, reduced to the keys that affect its computation."""
-    path = Path(folder) / "config.json"
-    values = read_values(path)
-    with _naming(path):
+    files = JsonFolder(Path(folder))
+    values = read_values(files)
+    with _naming(files.path / "config.json"):
         return import_encoder(values)
 
 
@@ -147,7 +147,8 @@ def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
     expected = model.state_dict()
     parts = {name for name, _ in model.named_children()}
     weights: dict[str, Weight] = {}
-    for name, weight in read_weights(folder).items():
+    files = weight_files(folder)
+    for name, weight in read_weights(folder, files).items():
         name = name.removeprefix(f"{model.base_model_prefix}.")
         for old, new in OLD_NAMES.items():
             name = name.removesuffix(old) + new if name.endswith(old) else name
@@ -159,7 +160,7 @@ def load_encoder(encoder: PretrainedEncoder, folder: str | Path) -> None:
         elif part_of in parts and not name.endswith(BUFFERS):
             raise ModelError(f"{folder}: {name[:200]!r} is not part of the encoder in config.json")
     check_weights(folder, weights, _expected(expected))
-    Part[Any](folder, model.config, weights).check_values()
+    Part[Any](folder, model.config, weights, files=files).check_values()
     model.load_state_dict({name: as_tensor(weight) for name, weight in weights.items()})
 
 
@@ -176,16 +177,18 @@ def as_tensor(weight: Weight) -> Tensor:
     return tensor.view(getattr(torch, weight.kind))
 
 
-def _build_side_decoder(
+def _build(
     part: Part[Any],
     config_class: type[PreTrainedConfig],
-    model_class: type[_SideDecoder],
-    target: Model,
-) -> _SideDecoder:
-    """Build a drafter or CTC decoder with the number type and device of `target`."""
+    model_class: type[_Built],
+    dtype: torch.dtype,
+    device: str | torch.device,
+    *,
+    copy: bool = True,
+) -> _Built:
     with torch.device("meta"), _naming(part.folder / "config.json"):
         model = model_class(_config(config_class, part.config))
-    _fill(model, part, target.dtype, target.device)
+    _fill(model, part, dtype, device, copy=copy)
     return model.eval()
 
 
@@ -200,7 +203,7 @@ def _fill(
     dtype: torch.dtype,
     device: str | torch.device,
     *,
-    copy: bool = True,
+    copy: bool,
 ) -> None:
     """Load the weights into a model on the meta device; names and shapes must match exactly."""
     part.check(_expected(model.state_dict()))

@@ -1,22 +1,29 @@
 """Export to transformers' Marian model; `formats.readers.marian` maps the names."""
 
+from collections.abc import Sequence
+from typing import Any
+
 import torch
 from transformers import MarianConfig, MarianMTModel
 
-from outrider.errors import ModelError
-from outrider.formats.layout import first_unsupported
+from outrider.formats.layout import check_exportable
 from outrider.formats.readers.marian import CONFIG, stacked_names
-from outrider.torch.models.configs import Seq2SeqConfig
 from outrider.torch.models.seq2seq import Seq2Seq
 
 ACTIVATIONS = {"silu": "swish", "gelu_tanh": "gelu_new"}
 """Marian's names of activations, where they differ."""
+SUPPORTED: dict[str, Sequence[Any]] = {
+    "norm": ["post"],
+    "position": ["sinusoidal"],
+    "gated": [False],
+    "tie_word_embeddings": [True],
+}
 
 
 def to_marian(model: Seq2Seq) -> MarianMTModel:
     """Return transformers' model with these weights; fails if Marian lacks a part."""
     config = model.config
-    _check_exportable(config)
+    check_exportable(config, "Marian", SUPPORTED)
     theirs = MarianConfig(
         **{their: getattr(config, ours) for ours, their in CONFIG.items()},
         decoder_attention_heads=config.num_attention_heads,
@@ -34,16 +41,3 @@ def to_marian(model: Seq2Seq) -> MarianMTModel:
         if model.logits_bias is not None:
             marian.final_logits_bias.copy_(model.logits_bias)
     return marian.to(model.dtype).eval()
-
-
-def _check_exportable(config: Seq2SeqConfig) -> None:
-    usual = {"norm": "post", "position": "sinusoidal", "gated": False, "tie_word_embeddings": True}
-    for key, value in usual.items():
-        if getattr(config, key) != value:
-            raise ModelError(f"{key} is {getattr(config, key)!r}; a Marian model has {value!r}")
-    unsupported = first_unsupported(config)
-    if unsupported is not None:
-        key, value, portable = unsupported
-        raise ModelError(f"{key} is {value!r}; a Marian model has {portable!r}")
-    if config.num_key_value_heads not in (None, config.num_attention_heads):
-        raise ModelError("num_key_value_heads: a Marian model has one per attention head")

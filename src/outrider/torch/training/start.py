@@ -13,7 +13,7 @@ from outrider.data.prepared import Prepared
 from outrider.errors import ConfigError, ModelError, OutriderError, nearest
 from outrider.files.hub import model_folder
 from outrider.run_config import RunConfig
-from outrider.runtime.options import forced_first
+from outrider.runtime.options import GenerationSettings
 from outrider.text.prompt_template import source_frame
 from outrider.text.tokenizer import load_tokenizer
 from outrider.text.tokenizer.vocabulary import check_same_tokenizer
@@ -174,7 +174,7 @@ def _check_frame(folder: Path, config: Seq2SeqConfig) -> None:
     with config_key("model.start"):
         tokenizer = load_tokenizer(folder)
     end = config.end_tokens[0] if config.source_end else None
-    forced = forced_first(folder, config.vocab_size)
+    forced = GenerationSettings(folder).forced_first(config.vocab_size)
     frame = source_frame(tokenizer, start=config.decoder_start_token_id, end=end, forced=forced)
     plain = () if end is None else (end,)
     if frame.before or frame.prompt or frame.start is not None or frame.after != plain:

@@ -133,7 +133,7 @@ def export_for_transformers(model: Path, folder: Path) -> Path:
     """Export the model for transformers; suppressed tokens become a bias, as in CTranslate2."""
     import torch
 
-    from outrider.runtime.options import model_defaults
+    from outrider.runtime.options import GenerationSettings
     from outrider.text.tokenizer import load_tokenizer
     from outrider.torch.backend import TorchBackend
     from outrider.torch.models import Seq2Seq, load_model
@@ -144,7 +144,7 @@ def export_for_transformers(model: Path, folder: Path) -> Path:
     assert isinstance(loaded, Seq2Seq)
     twin = to_marian(loaded)
     with torch.no_grad():
-        for token in model_defaults(model, TorchBackend(loaded))["suppress"]:
+        for token in GenerationSettings(model).defaults(TorchBackend(loaded))["suppress"]:
             twin.final_logits_bias[:, token] = FORBIDDEN
     twin.save_pretrained(folder)
     load_tokenizer(model).save(folder)
