@@ -78,9 +78,11 @@ _Result = TypeVar("_Result")
 
 
 def _call(function: Callable[_Args, _Result], *args: _Args.args, **named: _Args.kwargs) -> _Result:
-    """Call the core and convert its exceptions to `OutriderError`."""
+    """Call the core and convert its exceptions to `OutriderError`, except those of wrong calls."""
     try:
         return function(*args, **named)
+    except (TypeError, LookupError):
+        raise
     except Exception as error:
         raise _convert(error) from error
 
@@ -90,9 +92,8 @@ def _convert(error: Exception) -> OutriderError:
         return error
     if is_out_of_memory(error):
         return ResourceError(f"backend native: the machine ran out of memory; {SMALLER}")
-    if isinstance(error, ValueError | TypeError | LookupError | ArithmeticError):
-        reason = str(error).partition(". The following argument types")[0]
-        return InputError(f"backend native: {reason}")
+    if isinstance(error, ValueError | ArithmeticError):
+        return InputError(f"backend native: {error}")
     if isinstance(error, OSError):  # the system refuses to start threads
         reason = error.strerror or str(error)
         return ResourceError(f"backend native: {reason}; use fewer threads")
