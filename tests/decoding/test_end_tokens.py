@@ -7,9 +7,9 @@ import numpy as np
 import pytest
 import torch
 
-from outrider.backends.special_tokens import special_tokens
 from outrider.decoding import DecodeConfig, Request, decode
 from outrider.errors import ModelError
+from outrider.formats.spec import special_tokens
 from outrider.runtime import load
 from outrider.runtime.options import GenerationSettings
 from outrider.torch.backend import TorchBackend

@@ -21,7 +21,6 @@ from outrider.backends.native_parts import (
     weights,
 )
 from outrider.backends.packed import PackedWeights
-from outrider.backends.special_tokens import special_tokens
 from outrider.decoding.protocol import Draft, RoundOutput, State
 from outrider.decoding.queries import Argmax, Chosen, Query
 from outrider.errors import (
@@ -35,6 +34,7 @@ from outrider.errors import (
     is_out_of_memory,
 )
 from outrider.formats.folder import Parts
+from outrider.formats.spec import special_tokens
 
 if TYPE_CHECKING:
     from outrider.formats.readers.bergamot import Shortlist

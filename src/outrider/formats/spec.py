@@ -21,7 +21,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Union, get_args, get_origin,
 
 import numpy as np
 
-from outrider.errors import ConfigError, nearest
+from outrider.errors import ConfigError, ModelError, nearest
 
 AttentionSpec = dict[str, Any] | list[dict[str, Any]]
 SpecT = TypeVar("SpecT")
@@ -775,3 +775,22 @@ def _bucket(far: int, buckets: int, distance: int) -> int:
     share = np.float32(math.log(np.float32(far) / np.float32(exact)))
     share = share / np.float32(math.log(distance / exact))
     return min(buckets - 1, exact + int(share * np.float32(buckets - exact)))
+
+
+def special_tokens(
+    config: ModelSpec, more_ends: Sequence[int] = ()
+) -> tuple[int, tuple[int, ...], int]:
+    """Return the start token, the end tokens and padding of a model, checked.
+
+    `more_ends` are the end tokens of `generation_config.json`.
+    """
+    if not config.end_tokens:
+        raise ModelError("eos_token_id in config.json is an empty list; it must name an end token")
+    start, pad = config.first_token, config.pad_token_id
+    ids = [("eos_token_id in config.json", end) for end in config.end_tokens]
+    ids += [("eos_token_id in generation_config.json", end) for end in more_ends]
+    ids += [("pad_token_id in config.json", pad), ("first token in config.json", start)]
+    for name, value in ids:
+        if not 0 <= value < config.vocab_size:
+            raise ModelError(f"{name} is {value}, not a token of this model")
+    return start, tuple(dict.fromkeys([*config.end_tokens, *more_ends])), pad

@@ -7,12 +7,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from outrider.backends.special_tokens import special_tokens
 from outrider.decoding import tandem as rounds
 from outrider.decoding.protocol import Draft, RoundOutput, State
 from outrider.decoding.queries import Argmax, Forbidden, Query
 from outrider.errors import ModelError
 from outrider.formats.folder import Parts
+from outrider.formats.spec import special_tokens
 from outrider.torch.models import Drafter, LanguageModel, Seq2Seq
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.models.folder import build_ctc, build_drafter, build_model
