@@ -14,11 +14,12 @@ from typing import Any
 
 from outrider.backends.native import NativeBackend
 from outrider.data.lines import text_lines
+from outrider.decoding.request import check_mode
 from outrider.decoding.statistics import Statistics
 from outrider.errors import DataError, ModelError
 from outrider.runtime import Generator, Translator, load
 from outrider.runtime.memory import peak_bytes
-from outrider.runtime.options import check_mode, decode_settings
+from outrider.runtime.options import decode_settings
 
 BATCHES = (1, 8, 32)
 MODES = ("ar", "tandem", "parallel")

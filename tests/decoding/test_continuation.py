@@ -116,5 +116,5 @@ def test_what_a_language_model_cannot_do() -> None:
         parallel(backend(), [row], config(candidates=2))
     with pytest.raises(ModelError, match="decoder ctc: a language model has no source"):
         parallel(backend(), [row], config(decoder="ctc"))
-    with pytest.raises(ModelError, match="no CTC decoder and no drafter"):
+    with pytest.raises(ModelError, match="this model has neither"):
         parallel(TorchBackend(tiny.language_model()), [row], config())

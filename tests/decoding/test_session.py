@@ -1,6 +1,7 @@
 """A session: rows come, go and take places in any order, and each says what it says alone."""
 
 from functools import lru_cache
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ from hypothesis import strategies as st
 
 from outrider.decoding import DecodeConfig, Hypothesis, Request, Session, Statistics, decode
 from outrider.decoding.controller import Controller
+from outrider.decoding.request import may_draft
 from outrider.decoding.statistics import Round
 from outrider.errors import ConfigError, InputError, ModelError
 from outrider.torch.backend import TorchBackend
@@ -224,7 +226,11 @@ def test_what_is_wrong_is_said_when_it_is_added_and_disturbs_nobody() -> None:
         (Request(prompt=(2,) * 9), InputError, "leaves no position"),
         (Request(config=DecodeConfig(mode="tandem")), ModelError, "no drafter"),
         (Request(config=DecodeConfig(suppress=(6,))), ConfigError, "suppress"),
-        (Request((2,), config=DecodeConfig(mode="parallel")), ModelError, "no CTC decoder"),
+        (
+            Request((2,), config=DecodeConfig(mode="parallel")),
+            ModelError,
+            "needs a CTC decoder or a drafter",
+        ),
     ]
     for request, kind, words in wrong:
         with pytest.raises(kind, match=words):
@@ -316,3 +322,34 @@ def test_a_controller_changes_the_time_and_not_the_text() -> None:
         [h.tokens for h in row] for row in alone
     ]
     assert stats.rounds
+
+
+def test_what_a_request_needs_is_computed_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    backend, config = ReferenceBackend(6), DecodeConfig(beams=3, max_new_tokens=4)
+    request = Request((2, 1)).sized(backend, config)
+    assert request.needs == (3, 3 * (2 + 4))
+    monkeypatch.setattr("outrider.decoding.session.needs", lambda *given: pytest.fail("again"))
+    session = Session(backend, rows=4)
+    session.add(request)
+    assert len(session.drain()) == 1
+
+
+@pytest.mark.parametrize(
+    ("values", "drafts"),
+    [
+        ({}, True),
+        ({"mode": "tandem"}, True),
+        ({"mode": "tandem", "draft_tokens": 3}, False),
+        ({"gamma": 0.5}, False),
+        ({"temperature": 0.5}, False),
+        ({"beams": 2}, False),
+        ({"decoder": "drafter"}, False),
+    ],
+)
+def test_drafts_are_a_choice_only_where_the_text_is_the_same(values: dict, drafts: bool) -> None:
+    config = DecodeConfig(**values)
+    exact, rounded = (SimpleNamespace(drafts=object(), epsilon=error) for error in (0.0, 1e-2))
+    assert may_draft(exact, config) is drafts
+    assert may_draft(rounded, config.changed(strict=True)) is drafts
+    assert not may_draft(rounded, config)
+    assert not may_draft(SimpleNamespace(drafts=None, epsilon=0.0), config)

@@ -459,7 +459,7 @@ def test_what_the_user_asks_for_is_drafted_whatever_it_costs(drafting) -> None:
 
 def test_a_model_without_a_drafter_is_refused() -> None:
     backend = TorchBackend(tiny.seq2seq())
-    with pytest.raises(ModelError, match=r"^mode tandem: this model has no drafter; train"):
+    with pytest.raises(ModelError, match=r"^this model has no drafter, which mode tandem needs"):
         tandem(backend, [Request(source=(4, 1))], DecodeConfig(mode="tandem"))
 
 

@@ -7,5 +7,5 @@ from outrider.serving.request import Priority, RequestHandle
 
 def handle(*tokens: int, priority: Priority = Priority.normal) -> RequestHandle:
     """A request of one text; its pieces need one row and so many tokens each."""
-    work = Work([Request()] * len(tokens), lambda pieces: [])
-    return RequestHandle([work], [(1, size) for size in tokens], priority=priority)
+    work = Work([Request(needs=(1, size)) for size in tokens], lambda pieces: [])
+    return RequestHandle([work], priority=priority)

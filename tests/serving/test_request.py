@@ -19,8 +19,8 @@ def finished(piece: int, *tokens: int) -> tuple[int, Update]:
 
 
 def two_texts(**options: object) -> RequestHandle:
-    works = [Work([Request()] * pieces, join) for pieces in (2, 1)]
-    return RequestHandle(works, [(1, 10)] * 3, **options)
+    works = [Work([Request(needs=(1, 10))] * pieces, join) for pieces in (2, 1)]
+    return RequestHandle(works, **options)
 
 
 def test_a_text_grows_from_its_beginning() -> None:

@@ -9,7 +9,7 @@ used for long is therefore tried again, less often the slower it was (discounted
 bounds, Garivier and Moulines, 2011, arXiv:0805.3415). Nothing is measured before the first
 sentence: its first rounds alternate between plain steps and short blocks.
 
-Used only where every choice gives the same text (`tandem.is_adaptive`).
+Used only where every choice gives the same text (`request.may_draft`).
 """
 
 import math

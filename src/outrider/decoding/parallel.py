@@ -22,7 +22,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from itertools import groupby
 from time import perf_counter
-from typing import Literal, NamedTuple, Self
+from typing import NamedTuple, Self
 
 import numpy as np
 from numpy.typing import NDArray
@@ -404,7 +404,6 @@ def check_parallel(backend: Backend, request: Request, config: DecodeConfig) -> 
         _check_continuation(backend, config)
     elif request.prompt or request.start is not None:
         raise InputError("mode parallel does not continue a target prompt; use mode ar")
-    _uses_ctc(backend, config)
 
 
 def _check_continuation(backend: Backend, config: DecodeConfig) -> None:
@@ -416,19 +415,10 @@ def _check_continuation(backend: Backend, config: DecodeConfig) -> None:
 
 
 def _uses_ctc(backend: Backend, config: DecodeConfig) -> bool:
-    wanted = config.decoder or _best_writer(backend, config)
-    if wanted == "ctc" and backend.slots is None:
-        raise ModelError("decoder ctc: this model has no CTC decoder")
-    if wanted == "drafter" and backend.drafts is None:
-        missing = "drafter" if config.decoder else "CTC decoder and no drafter"
-        raise ModelError(f"mode parallel: this model has no {missing}")
-    return wanted == "ctc"
-
-
-def _best_writer(backend: Backend, config: DecodeConfig) -> Literal["ctc", "drafter"]:
     """CTC writes the better text in one pass; only the drafter was trained to refine it."""
     refines = config.iterations > 0 and backend.drafts is not None
-    return "ctc" if backend.slots is not None and not refines else "drafter"
+    best = "ctc" if backend.slots is not None and not refines else "drafter"
+    return (config.decoder or best) == "ctc"
 
 
 def _finish(text: Text, row: Row) -> Hypothesis:

@@ -17,6 +17,11 @@ Finish = Literal["eos", "length", "deadline", "cancelled"]
 DEFAULT_NEW_TOKENS = 256
 BLOCK = 8
 """Default block size without a controller."""
+_ACCELERATE = "make one with outrider accelerate, or "
+_TRAIN = (
+    "train one with outrider train (model.type: {}, model.target: the folder of this model) "
+    "and load the model folder that writes"
+)
 FINE = 1e-6
 """Largest `epsilon` at which near-ties are rare enough that all are replayed."""
 
@@ -41,6 +46,14 @@ class Request:
     """End tokens of this row in addition to the model's."""
     deadline: float | None = None
     """Seconds after `Session.add` at which decoding stops and the partial text is returned."""
+
+    needs: tuple[int, int] = (0, 0)
+    """Most rows and tokens that it occupies; (0, 0) until `sized` computes them."""
+
+    def sized(self, backend: Backend, config: DecodeConfig) -> "Request":
+        """Return the request with its options, by default these, and what it needs."""
+        config = self.config or config
+        return replace(self, config=config, needs=needs(backend, self, config))
 
     def opening(self, backend: Backend) -> list[int]:
         """Return the start token and the prompt."""
@@ -103,14 +116,39 @@ def token_limit(backend: Backend, request: Request, config: DecodeConfig) -> int
     return min(limit, positions)
 
 
+def check_mode(backend: Backend, config: DecodeConfig) -> None:
+    """Check that the model has the parts that a mode needs."""
+    if config.mode == "tandem" or (config.mode == "parallel" and config.decoder == "drafter"):
+        if backend.drafts is None:
+            needed = f"this model has no drafter, which mode {config.mode} needs"
+            raise ModelError(f"{needed}; {_ACCELERATE}{_TRAIN.format('drafter')}")
+        if config.draft_tokens is not None:
+            longest = backend.drafts.longest
+            if config.draft_tokens > longest:
+                message = f"got {config.draft_tokens}, but this drafter drafts at most {longest}"
+                raise ConfigError("draft_tokens", message)
+    elif config.mode == "parallel" and backend.slots is None:
+        if config.decoder == "ctc":
+            raise ModelError(f"this model has no CTC decoder; {_TRAIN.format('ctc')}")
+        if backend.drafts is None:
+            needed = "mode parallel needs a CTC decoder or a drafter, and this model has neither"
+            raise ModelError(f"{needed}; {_TRAIN.format('ctc or drafter')}")
+
+
 def is_exact(config: DecodeConfig) -> bool:
     """Whether the text is that of greedy decoding, so that only tokens are compared."""
     return config.strategy == "greedy" and config.gamma == 0
 
 
-def is_adaptive(backend: Backend, config: DecodeConfig) -> bool:
-    """Whether a controller may choose the block: any size, also 0, gives the same text."""
-    return is_exact(config) and config.draft_tokens is None and resolves_ties(backend, config)
+def may_draft(backend: Backend, config: DecodeConfig) -> bool:
+    """Whether drafts of any size, also 0, give the same text, so that a controller may choose."""
+    return (
+        backend.drafts is not None
+        and config.mode != "parallel"
+        and is_exact(config)
+        and config.draft_tokens is None
+        and resolves_ties(backend, config)
+    )
 
 
 def resolves_ties(backend: Backend, config: DecodeConfig) -> bool:
@@ -120,17 +158,8 @@ def resolves_ties(backend: Backend, config: DecodeConfig) -> bool:
 
 def block_size(backend: Backend, config: DecodeConfig) -> int:
     """Return the block size without a controller."""
-    longest = 0 if backend.drafts is None else backend.drafts.longest
-    if not longest:
-        raise ModelError(
-            "mode tandem: this model has no drafter; train one with `outrider train` "
-            "(model.type: drafter) or decode with mode ar"
-        )
-    if config.draft_tokens is not None and config.draft_tokens > longest:
-        raise ConfigError(
-            "draft_tokens", f"got {config.draft_tokens}, but this drafter drafts at most {longest}"
-        )
-    return config.draft_tokens or min(BLOCK, longest)
+    assert backend.drafts is not None
+    return config.draft_tokens or min(BLOCK, backend.drafts.longest)
 
 
 @dataclass(slots=True, eq=False, weakref_slot=True)
@@ -165,6 +194,8 @@ class Row:
     reported: int = 0
     """Tokens already reported in an `Update`."""
     reported_rounds: int = 0
+    needs: tuple[int, int] = (0, 0)
+    """Most rows and tokens that it occupies."""
 
     @property
     def remaining(self) -> int:

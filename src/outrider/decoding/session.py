@@ -27,9 +27,10 @@ from outrider.decoding.request import (
     Request,
     Row,
     block_size,
+    check_mode,
     check_suppress,
-    is_adaptive,
     is_exact,
+    may_draft,
     needs,
     resolves_ties,
     row_seed,
@@ -141,8 +142,8 @@ class Session:
         """The last config and end tokens that were validated."""
         self._waiting: deque[Row] = deque()
         self._batches: dict[Hashable, _Batch] = {}
-        self._running: dict[int, tuple[Row, int, int]] = {}
-        """Rows in flight, with the numbers of rows and tokens that each occupies."""
+        self._running: dict[int, Row] = {}
+        """Rows in flight."""
         self._gathering: list[Row] = []
         """Rows in flight for which several texts are sampled."""
         self._failed: list[tuple[Row, OutriderError]] = []
@@ -174,7 +175,7 @@ class Session:
         """Stop a request; the next step returns its partial text. Unknown numbers are ignored."""
         self._may_expire = True
         if number in self._running:
-            self._running[number][0].stop("cancelled")
+            self._running[number].stop("cancelled")
         for row in self._waiting:
             if row.id == number:
                 row.stop("cancelled")
@@ -184,7 +185,7 @@ class Session:
         with enough_memory(self.config, rows=len(self._running) + len(self._waiting)):
             finished = self.advance()
         now, updates = perf_counter(), []
-        for row, _, _ in self._running.values():
+        for row in self._running.values():
             if len(row.tokens) > row.reported:
                 new, rounds = tuple(row.tokens[row.reported :]), row.take_new_rounds()
                 updates.append(Update(row.id, new, None, None, rounds, now))
@@ -219,16 +220,15 @@ class Session:
         """Validate a request and return its row."""
         backend, config = self.backend, request.config or self.config
         ends = frozenset({*self._ends, *request.ends}) if request.ends else self._ends
-        if config is not self._checked[0] or ends is not self._checked[1]:
-            check_suppress(config, backend.vocab_size, ends)
-            if config.mode == "tandem":
-                block_size(backend, config)
-            self._checked = config, ends
-        limit = token_limit(backend, request, config)
         if config.mode == "parallel":
             from outrider.decoding.parallel import check_parallel
 
             check_parallel(backend, request, config)
+        if config is not self._checked[0] or ends is not self._checked[1]:
+            check_suppress(config, backend.vocab_size, ends)
+            check_mode(backend, config)
+            self._checked = config, ends
+        limit = token_limit(backend, request, config)
         row = Row(
             next(self._ids),
             request,
@@ -238,6 +238,7 @@ class Session:
             request.opening(backend)[-1],
             len(request.prompt),
         )
+        row.needs = request.needs if request.needs[0] else needs(backend, request, config)
         if request.deadline is not None:
             row.expires = monotonic() + request.deadline
             self._may_expire = True
@@ -257,7 +258,7 @@ class Session:
     def _expire(self) -> list[Row]:
         """Stop expired rows and remove stopped ones."""
         now, stopped = monotonic(), False
-        for row, _, _ in self._running.values():
+        for row in self._running.values():
             if row.expires <= now:
                 row.stop("deadline")
             stopped = stopped or row.done
@@ -274,7 +275,7 @@ class Session:
         """Remove finished rows and return them."""
         for row in self._gathering:
             row.gather()
-        finished = [row for row, _, _ in self._running.values() if row.done]
+        finished = [row for row in self._running.values() if row.done]
         if finished:
             for row in finished:
                 del self._running[row.id]
@@ -286,10 +287,10 @@ class Session:
 
     def _admit(self) -> None:
         """Admit waiting rows in order while they fit the row and token budgets."""
-        free_rows = self.rows - sum(rows for _, rows, _ in self._running.values())
+        free_rows = self.rows - sum(row.needs[0] for row in self._running.values())
         free_tokens: float = math.inf
         if self.tokens is not None:
-            free_tokens = self.tokens - sum(tokens for *_, tokens in self._running.values())
+            free_tokens = self.tokens - sum(row.needs[1] for row in self._running.values())
         if self._running:
             if free_rows < min(len(self._waiting), -(-self.rows // GROUPS)):
                 return
@@ -298,11 +299,11 @@ class Session:
         new: list[Row] = []
         while self._waiting:
             row = self._waiting[0]
-            rows, tokens = (0, 0) if row.done else needs(self.backend, row.request, row.config)
+            rows, tokens = (0, 0) if row.done else row.needs
             if self._running and (rows > free_rows or tokens > free_tokens):
                 break
             self._waiting.popleft()
-            self._running[row.id] = row, rows, tokens
+            self._running[row.id] = row
             free_rows, free_tokens = free_rows - rows, free_tokens - tokens
             if not row.done:
                 new.append(row)
@@ -336,7 +337,7 @@ class Session:
             row.done = True
             if row.id not in self._running:  # another text of the same request has failed
                 return
-            row, _, _ = self._running.pop(row.id)
+            row = self._running.pop(row.id)
             row.stop("cancelled")
             self._gathering = [other for other in self._gathering if other is not row]
             if not isinstance(error, OutriderError):
@@ -345,7 +346,7 @@ class Session:
 
     def _is_adaptive(self, row: Row) -> bool:
         """Whether the controller may choose how a row is decoded."""
-        return row.config.mode == "tandem" and is_adaptive(self.backend, row.config)
+        return row.config.mode == "tandem" and may_draft(self.backend, row.config)
 
     def _choose(self, new: Sequence[Row]) -> None:
         """Choose whether to draft for new rows.
@@ -358,7 +359,7 @@ class Session:
         count = sum(self._is_adaptive(row) for row in new)
         if not count:
             return
-        running = [row for row, _, _ in self._running.values() if not row.done]
+        running = [row for row in self._running.values() if not row.done]
         total = sum(self._is_adaptive(row) for row in running)
         if total == count or self._since_choice >= CHOICE_ROWS:
             self._drafting, self._since_choice = self.controller.drafts(total), 0

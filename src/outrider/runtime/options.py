@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from outrider.decoding import Backend
-from outrider.decoding.request import block_size
+from outrider.decoding.request import check_mode
 from outrider.errors import ModelError, SettingsWarning
 from outrider.files import JsonFolder, Location, read_limited
 from outrider.formats.folder import CONFIG, GENERATION
@@ -26,12 +26,6 @@ UNAPPLIED = {
     **dict.fromkeys(("min_length", "min_new_tokens"), 0),
 }
 """Settings that change greedy text in transformers, and the value that disables each."""
-
-_ACCELERATE = "make one with outrider accelerate, or "
-_TRAIN = (
-    "train one with outrider train (model.type: {}, model.target: the folder of this model) "
-    "and load the model folder that writes"
-)
 
 
 def decode_settings(defaults: Mapping[str, Any], options: Mapping[str, Any]) -> DecodeConfig:
@@ -58,30 +52,6 @@ def call_settings(
     settings = decode_settings(defaults, options)
     check_mode(backend, settings)
     return settings
-
-
-def check_mode(backend: Backend, config: DecodeConfig) -> None:
-    """Check that the model has the parts that a mode needs."""
-    if config.mode == "tandem" or (config.mode == "parallel" and config.decoder == "drafter"):
-        _check_drafter(backend, config)
-    elif config.mode == "parallel" and backend.slots is None:
-        if config.decoder == "ctc":
-            raise ModelError(f"this model has no CTC decoder; {_TRAIN.format('ctc')}")
-        if backend.drafts is None:
-            raise ModelError(
-                "mode parallel needs a CTC decoder or a drafter, and this model has neither; "
-                + _TRAIN.format("ctc or drafter")
-            )
-
-
-def _check_drafter(backend: Backend, config: DecodeConfig) -> None:
-    if backend.drafts is None:
-        raise ModelError(
-            f"this model has no drafter, which mode {config.mode} needs; {_ACCELERATE}"
-            + _TRAIN.format("drafter")
-        )
-    if config.mode == "tandem":
-        block_size(backend, config)
 
 
 def check_batch_tokens(batch_tokens: int) -> int:

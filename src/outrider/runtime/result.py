@@ -6,7 +6,7 @@ from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
 from outrider.decoding import Backend, DecodeConfig, Hypothesis, Request, decode
-from outrider.decoding.request import Finish, needs
+from outrider.decoding.request import Finish
 from outrider.decoding.statistics import Round, Statistics
 from outrider.text.tokenizer import Tokenizer
 
@@ -98,7 +98,8 @@ def decode_in_batches(
     stats: Statistics | None = None,
 ) -> list[list[Hypothesis]]:
     """Decode any number of requests with bounded memory; results in the order of the requests."""
-    cost = [needs(backend, request, config)[1] for request in requests]
+    requests = [request.sized(backend, config) for request in requests]
+    cost = [request.needs[1] for request in requests]
     # Padded rows cost as much as the largest one, so requests of similar cost are grouped.
     # Without padding all go to one session, which replaces finished rows.
     dearest_first = sorted(range(len(cost)), key=lambda row: -cost[row])

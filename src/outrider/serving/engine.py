@@ -13,10 +13,11 @@ import asyncio
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import asynccontextmanager, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from outrider.decoding import DecodeConfig, Request
-from outrider.decoding.request import needs
+from outrider.decoding.request import may_draft
 from outrider.errors import ConfigError, UnsupportedError
 from outrider.runtime import Generator, Result, Translator
 from outrider.runtime.options import call_settings
@@ -143,10 +144,9 @@ class Engine:
         expires = (now if request.began is None else request.began) + seconds
         async with self.registry.hold(request.model, seconds=expires - now) as loaded:
             admission = loaded.admission
-            works, sizes = await self._prepare(request, loaded, expires - self._loop.time())
+            works = await self._prepare(request, loaded, expires - self._loop.time())
             handle = RequestHandle(
                 works,
-                sizes,
                 priority=request.priority,
                 streams=streams,
                 seconds=seconds,
@@ -165,10 +165,8 @@ class Engine:
                 if handle.left:
                     loaded.thread.cancel(handle)
 
-    async def _prepare(
-        self, request: TextRequest, loaded: Loaded, seconds: float
-    ) -> tuple[list[Work], list[tuple[int, int]]]:
-        """Check the size of a request and tokenize its texts; return what each piece needs."""
+    async def _prepare(self, request: TextRequest, loaded: Loaded, seconds: float) -> list[Work]:
+        """Check the size of a request and tokenize its texts."""
         limits, characters, admission = self.limits, request.characters, loaded.admission
         if len(request.texts) > limits.texts:
             raise TooLargeError(f"{len(request.texts)} texts; send at most {limits.texts} at once")
@@ -206,14 +204,13 @@ def _receive(events: Events) -> None:
         handle.receive(event)
 
 
-def _tokenize(
-    request: TextRequest, loaded: Loaded, limits: Limits
-) -> tuple[list[Work], list[tuple[int, int]]]:
-    """Divide texts into pieces; return them with the rows and tokens that each piece needs."""
+def _tokenize(request: TextRequest, loaded: Loaded, limits: Limits) -> list[Work]:
+    """Divide texts into pieces, each with the rows and tokens that it needs."""
     model = loaded.model
     config = call_settings(model.backend, model.defaults, request.options)
     _check(config, limits)
-    if loaded.drafts and "mode" not in request.options and _may_draft(config):
+    unasked = "mode" not in request.options and config.mode == "ar" and not config.scores
+    if unasked and may_draft(model.backend, config):
         config = config.changed(mode="tandem")
     if request.messages:
         works = _chat(request, loaded, config)
@@ -223,8 +220,10 @@ def _tokenize(
         works = model.works(request.texts, config, split=request.split)
     else:
         works = model.works(request.texts, config)
-    sizes = [needs(model.backend, piece, config) for work in works for piece in work.requests]
-    return works, sizes
+    return [
+        replace(work, requests=[piece.sized(model.backend, config) for piece in work.requests])
+        for work in works
+    ]
 
 
 def _chat(request: TextRequest, loaded: Loaded, config: DecodeConfig) -> list[Work]:
@@ -246,11 +245,6 @@ def _chat(request: TextRequest, loaded: Loaded, config: DecodeConfig) -> list[Wo
 
 def _length(request: Request) -> int:
     return len(request.source) + len(request.prompt)
-
-
-def _may_draft(config: DecodeConfig) -> bool:
-    """Whether tandem decoding gives identical output and no scores were requested."""
-    return config.mode == "ar" and config.strategy == "greedy" and not config.scores
 
 
 def _check(config: DecodeConfig, limits: Limits) -> None:

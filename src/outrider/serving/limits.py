@@ -145,7 +145,7 @@ class Admission:
 
     def finish_piece(self, request: RequestHandle, piece: int) -> None:
         """Release the tokens of a finished piece and measure the speed."""
-        tokens = request.needs[piece][1]
+        tokens = request.requests[piece].needs[1]
         if request in self._left:
             self._left[request] -= tokens
             self.tokens -= tokens

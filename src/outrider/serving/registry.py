@@ -15,7 +15,7 @@ from time import monotonic
 from typing import Any
 
 from outrider.decoding import DecodeConfig
-from outrider.decoding.request import is_adaptive
+from outrider.decoding.request import may_draft
 from outrider.errors import ConfigError, OutriderError
 from outrider.files import JsonFolder
 from outrider.files.hub import model_folder
@@ -115,8 +115,6 @@ def _multilingual(files: JsonFolder) -> tuple[tuple[str, ...], bool]:
 
 logger = logging.getLogger("outrider.serving")
 
-_TANDEM = DecodeConfig(mode="tandem")
-
 
 @dataclass
 class Loaded:
@@ -128,9 +126,6 @@ class Loaded:
     admission: Admission
     chat: Chat | None
     """Chat template; None for models without one."""
-    drafts: bool
-    """Whether requests without a mode use tandem decoding. The text is the same; the controller
-    chooses whether to draft."""
     used: float = field(default_factory=monotonic)
     """Time of the last use."""
 
@@ -241,16 +236,15 @@ class ModelRegistry:
     def _build(self, spec: Spec) -> Loaded:
         files = JsonFolder(spec.folder)
         model = load(files, **self._load_options)
-        drafts = model.backend.drafts is not None and is_adaptive(model.backend, _TANDEM)
         thread = EngineThread(
             model.backend,
             self._limits,
-            controller=model.controller if drafts else None,
+            controller=model.controller if may_draft(model.backend, DecodeConfig()) else None,
             deliver=self._deliver,
             name=spec.name,
         )
         chat = load_chat(files, model.tokenizer) if isinstance(model, Generator) else None
-        return Loaded(spec, model, thread, Admission(self._limits), chat, drafts)
+        return Loaded(spec, model, thread, Admission(self._limits), chat)
 
     async def _make_room(self, spec: Spec) -> None:
         """Unload the least recently used models until another fits."""

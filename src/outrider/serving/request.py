@@ -91,7 +91,6 @@ class RequestHandle:
     def __init__(
         self,
         works: Sequence[Work],
-        needs: Sequence[tuple[int, int]],
         *,
         priority: Priority = Priority.normal,
         streams: bool = False,
@@ -103,14 +102,13 @@ class RequestHandle:
 
         Args:
             works: Texts, divided into pieces.
-            needs: Maximum rows and tokens of each piece.
             priority: Share of decoding time.
             streams: Whether every token is published, or finished pieces only.
             seconds: Time limit.
             expires: End of the time limit by the clock of the event loop.
             on_piece: Called on the event loop when a piece is finished.
         """
-        self.works, self.needs = works, needs
+        self.works = works
         self.priority, self.streams = priority, streams
         self._seconds, self._expires, self._on_piece = seconds, expires, on_piece
         self.places: list[tuple[int, int]] = []
@@ -126,8 +124,8 @@ class RequestHandle:
         self.left = len(self.requests)
         """Pieces without a result."""
         self.cancelled = False
-        self.tokens = sum(tokens for _, tokens in needs)
-        self.mean_tokens = self.tokens // max(1, len(needs))
+        self.tokens = sum(request.needs[1] for request in self.requests)
+        self.mean_tokens = self.tokens // max(1, len(self.requests))
         """Mean tokens per piece."""
         self.written = 0
         """Tokens of all finished pieces."""

@@ -57,7 +57,7 @@ class FairQueue:
         if request.begun < len(request.requests):
             queue.append(request)
         self._now = self._clock[request.priority]
-        self._clock[request.priority] += request.needs[piece][1] / request.priority
+        self._clock[request.priority] += request.requests[piece].needs[1] / request.priority
         return request, piece
 
     def clear(self) -> list[RequestHandle]:
@@ -199,10 +199,10 @@ class EngineThread:
         """Move pieces from the queue to the session within the row and token budget."""
         limits = self._limits
         most_rows = limits.rows + limits.rows // SPARE
-        needs = [request.needs[piece] for request, piece in self._active.values()]
+        needs = [request.requests[piece].needs for request, piece in self._active.values()]
         rows, tokens = sum(need[0] for need in needs), sum(need[1] for need in needs)
         while (request := self._queue.peek()) is not None:
-            more_rows, more_tokens = request.needs[request.begun]
+            more_rows, more_tokens = request.requests[request.begun].needs
             rows, tokens = rows + more_rows, tokens + more_tokens
             if self._active and (rows > most_rows or tokens > limits.batch_tokens):
                 break
