@@ -26,15 +26,15 @@ MODULES, MODULE_LINES = 56, 9_600
 WALKS: dict[str, tuple[list[str], dict[str, int]]] = {
     "plain": (
         ["translate", "--model", "demo/zh-en", "请问最近的地铁站在哪里？"],
-        {"files": 36, "functions": 296, "package_changes": 72},
+        {"files": 36, "functions": 300, "package_changes": 72},
     ),
     "tandem": (
         ["translate", "--model", "demo/en-de", "--mode", "tandem", "Where is the station?"],
-        {"files": 39, "functions": 350, "package_changes": 97},
+        {"files": 39, "functions": 352, "package_changes": 97},
     ),
 }
 POST = '{"q": "你好。", "source": "zh", "target": "en"}'
-POSTED = {"files": 26, "functions": 166}
+POSTED = {"files": 26, "functions": 168}
 COUNT = """
 import sys
 from pathlib import Path
