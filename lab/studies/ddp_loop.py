@@ -32,10 +32,9 @@ from outrider.run_config import RunConfig
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.batches import BatchStream
-from outrider.torch.training.build import blank_model
 from outrider.torch.training.checkpoint import Checkpoints
+from outrider.torch.training.kinds import kind_of
 from outrider.torch.training.memory import keep_memory
-from outrider.torch.training.run import training_objective
 from outrider.torch.training.trainer import Trainer
 from outrider_lab.bench.train.corpus import synthetic_corpus
 
@@ -72,7 +71,7 @@ class Side:
     def model(self) -> nn.Module:
         """Return the same weights each time."""
         torch.manual_seed(self.config.seed)
-        return blank_model(self.config, WORDS).train()
+        return kind_of(self.config).blank(WORDS).train()
 
     def stream(self) -> BatchStream:
         """Return the same batches each time."""
@@ -92,7 +91,7 @@ class Side:
             model,
             self.train,
             stream=self.stream(),
-            objective=training_objective(self.config, None, None),
+            objective=kind_of(self.config).training_objective(),
             checkpoints=Checkpoints(Path(self.scratch.name)),
             arguments=self.arguments,
             callbacks=[clock],
@@ -105,7 +104,7 @@ class Side:
         """Train by a loop."""
         model, train = self.model(), self.train
         whole = DistributedDataParallel(model)
-        objective = training_objective(self.config, None, None)
+        objective = kind_of(self.config).training_objective()
         matrices, rest = _by_decay(model)
         optimizer = torch.optim.AdamW(
             [{"params": matrices, "weight_decay": train.weight_decay}, {"params": rest}],

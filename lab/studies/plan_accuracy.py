@@ -38,10 +38,9 @@ from outrider.torch.plan.plan import plan_run
 from outrider.torch.plan.subject import PlanOptions
 from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.batches import BatchStream
-from outrider.torch.training.build import blank_model
 from outrider.torch.training.checkpoint import Checkpoints
+from outrider.torch.training.kinds import kind_of
 from outrider.torch.training.memory import keep_memory
-from outrider.torch.training.run import training_objective
 from outrider.torch.training.trainer import Trainer
 from outrider_lab.bench.process import run_alone
 from outrider_lab.bench.train.corpus import synthetic_corpus
@@ -147,7 +146,7 @@ def _run(config: RunConfig, folder: str, steps: int) -> tuple[torch.nn.Module, l
     prepared, clock = open_prepared(folder), Clock()
     train = config.train.model_copy(update={"steps": steps, "save_every": steps})
     torch.manual_seed(config.seed)
-    model = blank_model(config, int(prepared.manifest.tokenizer["vocab_size"]))
+    model = kind_of(config).blank(int(prepared.manifest.tokenizer["vocab_size"]))
     with tempfile.TemporaryDirectory() as scratch:
         trainer = Trainer(
             model,
@@ -158,7 +157,7 @@ def _run(config: RunConfig, folder: str, steps: int) -> tuple[torch.nn.Module, l
                 seed=config.seed,
                 max_length=config.data.sequence_length + 1,
             ),
-            objective=training_objective(config, None, None),
+            objective=kind_of(config).training_objective(),
             checkpoints=Checkpoints(Path(scratch)),
             arguments=training_arguments(train, folder=Path(scratch), seed=config.seed),
             callbacks=[clock],

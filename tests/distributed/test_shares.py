@@ -17,7 +17,8 @@ from torch.nn.parallel import DistributedDataParallel
 from outrider.cli.main import run
 from outrider.run_config import RunConfig
 from outrider.torch.plan.probe import Shape, make_batch
-from outrider.torch.training.build import blank_model
+from outrider.torch.training.kinds import kind_of
+from outrider.torch.training.kinds.segment_memory import SegmentObjective
 from outrider.torch.training.memory import (
     gathered,
     load_optimizer,
@@ -26,8 +27,6 @@ from outrider.torch.training.memory import (
     shard,
     whole_weights,
 )
-from outrider.torch.training.objectives import SegmentObjective
-from outrider.torch.training.run import segment_length, training_objective
 from tests.helpers.family import MODELS, small
 
 pytestmark = [pytest.mark.slow, pytest.mark.dist]
@@ -39,7 +38,7 @@ Found = tuple[list[float], dict[str, Tensor]]
 
 def build(config: RunConfig) -> nn.Module:
     torch.manual_seed(0)
-    model = blank_model(config, WORDS).double().train()
+    model = kind_of(config).blank(WORDS).double().train()
     for part in model.modules():  # processes draw different numbers
         if isinstance(part, nn.Dropout):
             part.p = 0.0
@@ -51,8 +50,8 @@ def build(config: RunConfig) -> nn.Module:
 def two_updates(config: RunConfig, model: nn.Module, only: int | None = None) -> Found:
     """Update on both batches, or on one of them with another process; return gradients' norms."""
     inner = model.module if isinstance(model, DistributedDataParallel) else model
-    segment = segment_length(inner)
-    objective = training_objective(config, segment, None)
+    segment = kind_of(config).segment(inner)
+    objective = kind_of(config).training_objective()
     shape = Shape(8 if segment else 16, WORDS, config.model.type == "seq2seq", segment)
     torch.manual_seed(5)
     batches = [make_batch(shape, 2, CPU) for _ in range(2)]

@@ -14,7 +14,7 @@ from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.batches import PlannedBatch
 from outrider.torch.training.checkpoint import Checkpoints
 from outrider.torch.training.log import Log
-from outrider.torch.training.objectives import TranslationObjective
+from outrider.torch.training.objective import Objective
 from outrider.torch.training.progress import LogFile
 from outrider.torch.training.trainer import Trainer
 
@@ -66,7 +66,7 @@ def trainer(
         network or model(),
         config,
         stream=Stream(),
-        objective=TranslationObjective(),
+        objective=Objective(),
         checkpoints=Checkpoints(folder / "checkpoints"),
         arguments=training_arguments(config, folder=folder / "checkpoints", seed=1),
         validate=(lambda _: {"loss": scores.pop(0)}) if scores else None,

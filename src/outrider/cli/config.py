@@ -36,8 +36,8 @@ def _print_resolved(path: str, *overrides: str) -> None:
     from outrider.formats.explain import TYPES
     from outrider.formats.spec import check_keys
     from outrider.run_config import RunConfig
-    from outrider.torch.training.build import check_model
     from outrider.torch.training.check import check_settings
+    from outrider.torch.training.kinds import kind_of
 
     run = load_config(RunConfig, path, overrides)
     check_keys(TYPES[run.model.type], run.model.values, prefix="model.")
@@ -46,7 +46,7 @@ def _print_resolved(path: str, *overrides: str) -> None:
         run.model.has_target or run.model.start is not None or "encoder" in run.model.values
     )
     if not needs_folders:
-        check_model(run)
+        kind_of(run).check()
     typer.echo(as_yaml(run), nl=False)
 
 

@@ -26,12 +26,12 @@ def prepare(
     from outrider.data.prepare import prepare as prepare_data
     from outrider.data.prepared import report
     from outrider.run_config import RunConfig
-    from outrider.torch.training.build import run_task
     from outrider.torch.training.check import check_run
+    from outrider.torch.training.kinds import kind_of
 
     run = load_config(RunConfig, config, overrides or [])
     check_run(run)
-    prepared = prepare_data(run.data, task=run_task(run), progress=not quiet, force=force)
+    prepared = prepare_data(run.data, task=kind_of(run).task, progress=not quiet, force=force)
     if not quiet:
         new_console(stderr=True).print(report(prepared))
     typer.echo(str(prepared.folder))

@@ -19,7 +19,7 @@ from outrider.torch.plan.memory import (
 )
 from outrider.torch.plan.probe import Affine, Probe, Shape, make_batch, probe_step, run_loss
 from outrider.torch.plan.subject import PlanOptions, find_subject
-from outrider.torch.training.run import training_objective
+from outrider.torch.training.kinds import kind_of
 
 FAMILY = Path(__file__).parents[3] / "configs" / "family"
 PRESETS = sorted(path.stem for path in FAMILY.glob("*.yaml"))
@@ -39,7 +39,7 @@ def small(**model: Any) -> RunConfig:
 def probed(config: RunConfig, shape: Shape) -> tuple[torch.nn.Module, Probe]:
     torch.manual_seed(0)
     model = find_subject(config, PlanOptions(vocab_size=VOCABULARY)).build()
-    objective = partial(training_objective, config, None, None)
+    objective = kind_of(config).training_objective
     return model, probe_step(model, objective, shape, "float32")
 
 
@@ -84,7 +84,7 @@ def test_gradients_and_optimiser_are_those_of_adamw() -> None:
     model = find_subject(config, PlanOptions(vocab_size=VOCABULARY)).build()
     counted = count_weights(model)
     optimizer = torch.optim.AdamW(model.parameters(), fused=True)
-    objective = training_objective(config, None, None)
+    objective = kind_of(config).training_objective()
     run_loss(
         model.train(), objective, make_batch(shape, 2, torch.device("cpu")), "float32"
     ).backward()
@@ -119,7 +119,7 @@ def test_activations_are_what_autograd_saves(model: dict[str, Any]) -> None:
         return tensor
 
     with torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor):
-        loss = run_loss(built, training_objective(config, None, None), batch, "float32")
+        loss = run_loss(built, kind_of(config).training_objective(), batch, "float32")
     assert probe.kept(rows) - loss.nbytes == sum(saved.values())
 
 

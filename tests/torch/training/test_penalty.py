@@ -7,11 +7,8 @@ import torch
 from torch import Tensor
 
 from outrider.torch.models.base import Model
-from outrider.torch.training.objectives import (
-    LanguageModelObjective,
-    Objective,
-    TranslationObjective,
-)
+from outrider.torch.training.kinds.language_model import LanguageModelObjective
+from outrider.torch.training.objective import Objective
 from tests.helpers.tiny import VOCABULARY, language_model, seq2seq
 
 SPEC = {"kind": "adaptive_span", "max_span": 10, "ramp": 2, "penalty": 0.25}
@@ -24,7 +21,7 @@ def batch(rows: int) -> dict[str, Tensor]:
 
 CASES: dict[str, tuple[Objective, Callable[..., Model], str]] = {
     "language_model": (LanguageModelObjective(), language_model, "attention"),
-    "translation": (TranslationObjective(), seq2seq, "decoder_attention"),
+    "translation": (Objective(), seq2seq, "decoder_attention"),
 }
 
 

@@ -12,7 +12,7 @@ from outrider.errors import ConfigError
 from outrider.torch.training import precision
 from outrider.torch.training.folder import RunFolder
 from outrider.torch.training.log import read_log
-from outrider.torch.training.objectives import TranslationObjective
+from outrider.torch.training.objective import Objective
 from outrider.torch.training.precision import PrecisionChoice, choose_precision
 from outrider.torch.training.run import train_run
 from tests.helpers import tiny
@@ -35,7 +35,7 @@ def test_the_faster_one_is_taken_and_a_tie_goes_to_float32(
         return slowness if args[3] == "bfloat16" else 1.0
 
     monkeypatch.setattr(precision, "_pass", timed)
-    choice = choose_precision(tiny.seq2seq(), TranslationObjective, inputs())
+    choice = choose_precision(tiny.seq2seq(), Objective, inputs())
     assert choice == PrecisionChoice(wanted, {"float32": 1.0, "bfloat16": slowness})
     assert f"precision: {wanted}" in str(choice)
 
@@ -47,7 +47,7 @@ def test_device_without_bfloat16_uses_float32(monkeypatch: pytest.MonkeyPatch) -
         return 1.0
 
     monkeypatch.setattr(precision, "_pass", timed)
-    assert choose_precision(tiny.seq2seq(), TranslationObjective, inputs()).precision == "float32"
+    assert choose_precision(tiny.seq2seq(), Objective, inputs()).precision == "float32"
 
 
 def test_measuring_leaves_the_model_unchanged() -> None:
@@ -56,7 +56,7 @@ def test_measuring_leaves_the_model_unchanged() -> None:
     torch.manual_seed(7)
     wanted = torch.rand(3)
     torch.manual_seed(7)
-    choice = choose_precision(model, TranslationObjective, inputs())
+    choice = choose_precision(model, Objective, inputs())
     assert all(0 < seconds < 60 for seconds in choice.seconds.values())
     torch.testing.assert_close(torch.rand(3), wanted, rtol=0, atol=0)
     for name, value in model.state_dict().items():

@@ -12,10 +12,9 @@ from outrider.errors import ConfigError
 from outrider.run_config import RunConfig
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.plan.probe import Shape, make_batch
-from outrider.torch.training.build import blank_model
 from outrider.torch.training.check import check_settings
-from outrider.torch.training.objectives import SegmentObjective
-from outrider.torch.training.run import segment_length, training_objective
+from outrider.torch.training.kinds import kind_of
+from outrider.torch.training.kinds.segment_memory import SegmentObjective
 from tests.helpers.family import MODELS, small
 
 WORDS = 40
@@ -33,9 +32,9 @@ def is_reversible(config: RunConfig) -> bool:
 def one_pass(config: RunConfig, length: int = 16) -> tuple[float, dict[str, Tensor], int]:
     """Return the loss, gradients, and how many bytes were kept for them, dropout and all."""
     torch.manual_seed(0)
-    model = blank_model(config, WORDS).train()
-    segment = segment_length(model)
-    objective = training_objective(config, segment, None)
+    model = kind_of(config).blank(WORDS).train()
+    segment = kind_of(config).segment(model)
+    objective = kind_of(config).training_objective()
     shape = Shape(8 if segment else length, WORDS, config.model.type == "seq2seq", segment)
     torch.manual_seed(5)
     batch = make_batch(shape, 4, torch.device("cpu"))
@@ -92,5 +91,5 @@ def test_only_layers_that_are_asked_for_it(tmp_path: Path) -> None:
     def asked(model: nn.Module) -> set[bool]:
         return {part.recompute for part in model.modules() if isinstance(part, Block)}
 
-    assert asked(blank_model(config, WORDS)) == {False}
-    assert asked(blank_model(checkpointed(config), WORDS)) == {True}
+    assert asked(kind_of(config).blank(WORDS)) == {False}
+    assert asked(kind_of(checkpointed(config)).blank(WORDS)) == {True}

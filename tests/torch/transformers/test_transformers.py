@@ -22,7 +22,7 @@ from transformers import (
 
 from outrider.errors import ConfigError, ModelError, UnsupportedError
 from outrider.torch.models import Drafter, DrafterConfig, load_model
-from outrider.torch.training.objectives import DrafterObjective
+from outrider.torch.training.kinds.drafter import DrafterObjective
 from outrider.torch.transformers import tandem
 
 WORDS, PAD, END = 40, 39, 0

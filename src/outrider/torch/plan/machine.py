@@ -14,7 +14,7 @@ from outrider.torch.backend import TorchBackend
 from outrider.torch.models import LanguageModel, Seq2Seq
 from outrider.torch.plan.probe import Probe, Shape, make_batch, run_loss
 from outrider.torch.training.memory import keep_memory
-from outrider.torch.training.objectives import Objective
+from outrider.torch.training.objective import Objective
 
 PASSES = 3
 """Timed passes after a warm-up; their median counts."""

@@ -20,12 +20,12 @@ This is the memory of tensors. An allocator that caches freed blocks needs more;
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 from torch import nn
 
-from outrider.torch.models import LanguageModel, Seq2Seq
-from outrider.torch.plan.probe import Probe, part_of, part_paths, weights_beside
+from outrider.torch.plan.probe import Probe, Shape, part_of, part_paths, weights_beside
 from outrider.torch.training.memory import gathered_parts
 
 MOMENTS, STEP = 2, 4
@@ -123,12 +123,14 @@ def least_accumulate(
 
 
 @torch.inference_mode()
-def state_bytes(model: Seq2Seq | LanguageModel, length: int) -> int:
-    """Return the bytes of one decoded sequence of `length` tokens: caches and source."""
-    if isinstance(model, LanguageModel):
-        return model.open(1, capacity=length).nbytes
+def state_bytes(model: Any, shape: Shape) -> int:
+    """Return the bytes of one decoded sequence of the shape's length: caches and source."""
+    if not shape.source:
+        return int(model.open(1, capacity=shape.length).nbytes)
     weight = model.tokens.weight
-    memory_BSD = weight.new_zeros(1, length, weight.shape[1])
-    state = model.open(memory_BSD, None, capacity=length)
+    memory_BSD = weight.new_zeros(1, shape.length, weight.shape[1])
+    state = model.open(memory_BSD, None, capacity=shape.length)
     sources = [source for source in state.sources if source is not None]
-    return state.nbytes + sum(source.k_BHSK.nbytes + source.v_BHSK.nbytes for source in sources)
+    return int(state.nbytes) + sum(
+        source.k_BHSK.nbytes + source.v_BHSK.nbytes for source in sources
+    )

@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 import torch
 
 from outrider.errors import ConfigError, within_memory
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import machine
-from outrider.torch.models import LanguageModel, Seq2Seq
 from outrider.torch.plan import figure as cost
 from outrider.torch.plan.figure import Figure, How
 from outrider.torch.plan.machine import Speed, given_speed, measure_decoding, measure_training
@@ -22,7 +22,6 @@ from outrider.torch.plan.memory import (
 )
 from outrider.torch.plan.probe import Probe, make_batch, probe_step
 from outrider.torch.plan.subject import PlanOptions, Subject, find_subject
-from outrider.torch.training.build import Trained
 from outrider.torch.training.precision import choose_precision
 
 PRECISION_TOKENS = 1024
@@ -32,7 +31,7 @@ PRECISION_TOKENS = 1024
 def plan_run(config: RunConfig, options: PlanOptions) -> list[Figure]:
     """Return the figures of a run: memory, time and cost."""
     subject = find_subject(config, options)
-    if not subject.decodes and (options.distill or options.serve):
+    if not subject.kind.decodes and (options.distill or options.serve):
         option = "--distill" if options.distill else "--serve"
         fix = "plan its target" if config.model.has_target else "leave it out"
         raise ConfigError(option, f"a {config.model.type} does not decode alone; {fix}")
@@ -77,22 +76,21 @@ def _measure(subject: Subject, options: PlanOptions) -> _Measured:
             batch = make_batch(shape, rows, device)
             precision = choose_precision(model, subject.objective, batch).precision
     probe = probe_step(model, subject.objective, shape, precision)
-    decoder = model if isinstance(model, Seq2Seq | LanguageModel) else None
-    state = 0 if decoder is None else state_bytes(decoder.eval(), shape.length)
+    state = state_bytes(model.eval(), shape) if subject.kind.decodes else 0
     speed = None
     if options.given is not None:
-        speed = given_speed(options.given, probe, shape, decodes=subject.decodes)
+        speed = given_speed(options.given, probe, shape, decodes=subject.kind.decodes)
     elif options.measure:
         speed = _time(subject, options, model, precision)
     return _Measured(probe, precision, speed, state)
 
 
-def _time(subject: Subject, options: PlanOptions, model: Trained, precision: str) -> Speed:
+def _time(subject: Subject, options: PlanOptions, model: Any, precision: str) -> Speed:
     rows = subject.rows(options.devices)
     train = subject.config.train.model_copy(update={"precision": precision})
     token, update = measure_training(model, subject.objective, subject.shape, train, rows=rows)
     rate = None
-    if isinstance(model, Seq2Seq | LanguageModel):
+    if subject.kind.decodes:
         rate = measure_decoding(model, subject.shape, rows=options.rows)
     return Speed(token, update, rate)
 

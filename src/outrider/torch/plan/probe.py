@@ -35,8 +35,8 @@ from outrider.torch.models import Drafter
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.nn.attention import AttentionBase
 from outrider.torch.nn.layer.block import Block
-from outrider.torch.training.objectives import IGNORED, Objective
-from outrider.torch.training.objectives.auxiliary import ScheduledObjective
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.objective import Objective
 from outrider.torch.training.precision import autocast
 
 _ATEN = torch.ops.aten
@@ -214,8 +214,7 @@ def run_loss(
     model: nn.Module, objective: Objective, batch: dict[str, Tensor], precision: str
 ) -> Tensor:
     """Run one forward pass as in training."""
-    if isinstance(objective, ScheduledObjective):
-        objective.set_progress(0.0)  # when most layers predict
+    objective.set_progress(0.0)  # when most layers predict
     with autocast(precision, next(model.parameters()).device):
         count = float(objective.count(batch))
         return objective.loss(model, batch, divisor=count, smoothing=0.1)

@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 from dataclasses import dataclass, fields
-from functools import partial
 from pathlib import Path
+from typing import Any
 
 import torch
 
@@ -15,9 +15,9 @@ from outrider.run_config import RunConfig
 from outrider.text.tokenizer import load_tokenizer
 from outrider.torch.plan.machine import GivenMachine
 from outrider.torch.plan.probe import Shape
-from outrider.torch.training.build import Trained, blank_model, check_model, run_task
-from outrider.torch.training.objectives import Objective
-from outrider.torch.training.run import segment_length, training_objective
+from outrider.torch.training.kinds import kind_of
+from outrider.torch.training.kinds.base import Kind
+from outrider.torch.training.objective import Objective
 
 
 @dataclass(frozen=True)
@@ -83,21 +83,26 @@ LENGTH = 32
 class Subject:
     """A run and the assumptions about its data."""
 
-    config: RunConfig
+    kind: Kind[Any]
     shape: Shape
     vocabulary: str
     """Source of the vocabulary size."""
     lengths: str
     """Source of the length."""
 
-    def build(self) -> Trained:
+    @property
+    def config(self) -> RunConfig:
+        """The config of the run."""
+        return self.kind.config
+
+    def build(self) -> Any:
         """Build the model on PyTorch's default device."""
-        return blank_model(self.config, self.shape.vocab_size)
+        return self.kind.blank(self.shape.vocab_size)
 
     @property
     def objective(self) -> Callable[[], Objective]:
         """A factory of the run's objective."""
-        return partial(training_objective, self.config, self.shape.segment, None)
+        return self.kind.training_objective
 
     def rows(self, devices: int, accumulate: int | None = None) -> int:
         """Return the rows of one pass on one device."""
@@ -105,15 +110,11 @@ class Subject:
         share = train.batch_tokens // (devices * (accumulate or train.accumulate))
         return max(1, share // length if self.shape.segment else rows_that_fit(share, length))
 
-    @property
-    def decodes(self) -> bool:
-        """Whether the model decodes alone."""
-        return self.config.model.type in ("seq2seq", "language_model")
-
 
 def find_subject(config: RunConfig, options: PlanOptions) -> Subject:
     """Check the config and determine the shape of its batches."""
-    check_model(config)
+    kind = kind_of(config)
+    kind.check()
     if config.train.teacher is not None:
         message = (
             "is not supported by plans; pass train.teacher=null, and plan the teacher separately"
@@ -122,9 +123,9 @@ def find_subject(config: RunConfig, options: PlanOptions) -> Subject:
     manifest = _manifest(config)
     vocab_size, vocabulary = _vocabulary(config, options, manifest)
     with torch.device("meta"):
-        model = blank_model(config, vocab_size)
-    segment = segment_length(model)
-    pairs = run_task(config) == "translation"
+        model = kind.blank(vocab_size)
+    segment = kind.segment(model)
+    pairs = kind.task == "translation"
     if pairs:
         length, lengths = _sentence(options, manifest)
         length = -(-length // LENGTH_STEP) * LENGTH_STEP  # as batches are padded
@@ -133,7 +134,7 @@ def find_subject(config: RunConfig, options: PlanOptions) -> Subject:
     else:
         length, lengths = segment or config.data.sequence_length + 1, "rows of running text"
     shape = Shape(length, model.config.vocab_size, pairs, segment)
-    return Subject(config, shape, vocabulary, lengths)
+    return Subject(kind, shape, vocabulary, lengths)
 
 
 def _manifest(config: RunConfig) -> Manifest | None:

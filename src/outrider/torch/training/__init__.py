@@ -1,1 +1,1 @@
-"""Objectives, trainer and one run from config to model folder."""
+"""Kinds of models, trainer and one run from config to model folder."""

@@ -53,6 +53,16 @@ class Deal:
     world_size: int
 
 
+@dataclass(frozen=True)
+class Processes:
+    """The place of a process among those of a run."""
+
+    rank: int = 0
+    world_size: int = 1
+    planned: int = 1
+    """Processes that the batches are planned for."""
+
+
 class BatchStream:
     """Endless training batches of one rank, starting at a cursor."""
 
@@ -179,6 +189,14 @@ def count_tokens(prepared: Prepared, column: str) -> IntArray:
     for block in range(len(reader.block_rows)):
         count_V += np.bincount(reader.ids(block, column).flat, minlength=len(count_V))
     return count_V
+
+
+def context_length(prepared: Prepared) -> int:
+    """Return the length of the longest training row, with its end or start token."""
+    settings = prepared.manifest.config
+    if prepared.manifest.task == "language_model":
+        return int(settings["sequence_length"]) + 1
+    return int(settings["clean"]["max_tokens"]) + 1
 
 
 @dataclass(frozen=True)

@@ -12,12 +12,6 @@ from outrider.runtime.provenance import show_score
 
 UNSCORED = "Not evaluated on a test set."
 
-_TASKS = {
-    "seq2seq": "translation",
-    "language_model": "text-generation",
-    "masked_lm": "fill-mask",
-}
-
 _CARD = """---
 library_name: outrider
 pipeline_tag: {task}
@@ -50,42 +44,34 @@ seed and the checksums of the data.
 _LOADED = """```python
 import outrider
 
-model = outrider.load("path/to/{name}")
+model = outrider.load("path/to/{{name}}")
 {call}
 ```"""
-_READS = """It reads the source of a translator:
 
-```yaml
-data: {{source_tokenizer: {{folder: path/to/{name}}}}}
-model: {{type: seq2seq, encoder: {{pretrained: path/to/{name}, freeze: false}}}}
-```"""
-_CALLS = {
-    "seq2seq": 'print(model.translate(["A sentence to translate."]))',
-    "language_model": 'print(model.generate(["Once upon a time"]))',
-}
-_KINDS = {
-    "seq2seq": "An encoder-decoder Transformer",
-    "language_model": "A language model",
-    "masked_lm": "A masked language model",
-}
+
+def loaded(call: str) -> str:
+    """Return an example that loads a model, whose name replaces `{name}`, and calls it."""
+    return _LOADED.format(call=call)
 
 
 def write_card(
     folder: Path,
     config: RunConfig,
     *,
+    pipeline: str,
+    description: str,
+    example: str,
     parameters: int,
     provenance: dict[str, Any],
     scores: dict[str, Any] | None = None,
 ) -> None:
     """Write `README.md` into a model folder."""
-    kind = config.model.type
     card = _CARD.format(
-        task=_TASKS[kind],
+        task=pipeline,
         name=config.name,
-        what=_KINDS[kind],
+        what=description,
         parameters=parameters,
-        example=_example(config),
+        example=example.format(name=config.name),
         data=_data(config, provenance),
         training=_training(config, provenance),
         scores=_scores(scores),
@@ -93,35 +79,17 @@ def write_card(
     write_text(folder / "README.md", card)
 
 
-def _example(config: RunConfig) -> str:
-    call = _CALLS.get(config.model.type)
-    return (_READS if call is None else _LOADED).format(name=config.name, call=call)
-
-
-_SIDE_DECODERS = {
-    "drafter": (
-        "Drafter",
-        '`drafter` holds a block drafter of {parameters:,} parameters: with `mode="tandem"` it '
-        "guesses several tokens at once, and the model confirms or corrects them in one pass.",
-    ),
-    "ctc": (
-        "Parallel decoder",
-        '`ctc` holds a parallel decoder of {parameters:,} parameters: `mode="parallel"` writes '
-        "all tokens at once.",
-    ),
-}
-
-
 def add_side_decoder_section(
     folder: Path,
     config: RunConfig,
     *,
+    title: str,
+    about: str,
     parameters: int,
     provenance: dict[str, Any],
     scores: dict[str, Any] | None = None,
 ) -> None:
     """Add the section of a drafter or a parallel decoder to the card of its target."""
-    title, about = _SIDE_DECODERS[config.model.type]
     parts = [f"## {title}", about.format(parameters=parameters)]
     if config.model.values.get("joint"):
         parts.append(

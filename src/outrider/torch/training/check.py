@@ -9,6 +9,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+from outrider.data.config import Task
 from outrider.data.corpus import corpus_files
 from outrider.data.lines import open_file, text_lines
 from outrider.data.manifest import read_manifest
@@ -16,8 +17,9 @@ from outrider.data.prepare import find_source_tokenizer, find_tokenizer
 from outrider.errors import ConfigError, MissingExtraError, ResourceError
 from outrider.evaluation.metrics import check_installed
 from outrider.run_config import RunConfig
-from outrider.torch.training.build import check_model, run_task
 from outrider.torch.training.folder import RunFolder
+from outrider.torch.training.kinds import KINDS, kind_of
+from outrider.torch.training.kinds.base import Kind
 from outrider.torch.training.start import config_key, started_config
 
 
@@ -30,14 +32,17 @@ def check_run(config: RunConfig, *, processes: int | None = None) -> None:
     if config.train.shard and (processes or int(os.environ.get("WORLD_SIZE", "1"))) == 1:
         start = "torchrun --nproc-per-node=2 --no-python outrider train ..."
         raise ConfigError("train.shard", f"needs several processes; start with {start}")
-    check_model(config)
-    _check_test(config)
+    kind = kind_of(config)
+    kind.check()
+    if config.evaluate is not None:
+        check_installed(config.evaluate.tokenize)
+        _check_test_task(config, kind.task)
     _check_extras(config)
     _check_folder("folder", config.folder)
     if not _is_prepared(config):
         _check_folder("data.folder", config.data.folder)
         _check_corpora(config)
-    _check_lengths(config)
+    _check_lengths(kind)
     if not RunFolder(Path(config.folder)).is_finished(config):
         _check_test_files(config)
 
@@ -52,11 +57,11 @@ def check_settings(config: RunConfig) -> None:
             f"got {train.evaluate_every}, but there is no validation set; name data.valid, "
             "data.valid_rows or data.valid_fraction, or set it to 0",
         )
-    if train.stop_metric == "bleu" and kind in ("language_model", "masked_lm", "drafter"):
-        other = "tokens_per_round" if kind == "drafter" else "perplexity"
-        message = f"a {kind.replace('_', ' ')} has no bleu; expected {other} or loss"
+    metric = KINDS[kind].metric
+    if train.stop_metric == "bleu" and metric != "bleu":
+        message = f"a {kind.replace('_', ' ')} has no bleu; expected {metric} or loss"
         raise ConfigError("train.stop_metric", message)
-    if train.stop_metric == "tokens_per_round" and kind != "drafter":
+    if train.stop_metric == "tokens_per_round" and metric != "tokens_per_round":
         raise ConfigError("train.stop_metric", f"only a drafter has tokens_per_round, not a {kind}")
     if train.shard and config.model.lora is not None:
         raise ConfigError("train.shard", "does not combine with model.lora")
@@ -64,20 +69,12 @@ def check_settings(config: RunConfig) -> None:
         message = "has no effect on reversible layers, which store no activations; leave it out"
         raise ConfigError("train.gradient_checkpointing", message)
     if config.evaluate is not None and not config.model.has_target:
-        _check_test_kind(config, translates=kind == "seq2seq")
+        _check_test_task(config, KINDS[kind].task)
 
 
-def _check_test(config: RunConfig) -> None:
-    if config.evaluate is None:
-        return
-    check_installed(config.evaluate.tokenize)
-    if config.model.has_target:
-        _check_test_kind(config, translates=run_task(config) == "translation")
-
-
-def _check_test_kind(config: RunConfig, *, translates: bool) -> None:
+def _check_test_task(config: RunConfig, task: Task) -> None:
     """Check that the test suits the model's task and decoding modes."""
-    test = config.evaluate
+    test, translates = config.evaluate, task == "translation"
     assert test is not None
     if translates and test.text is not None:
         message = "applies to language models only; set evaluate.source and evaluate.reference"
@@ -130,8 +127,9 @@ def _check_corpora(config: RunConfig) -> None:
         find_source_tokenizer(data, data.source_tokenizer.folder)
 
 
-def _check_lengths(config: RunConfig) -> None:
+def _check_lengths(kind: Kind[Any]) -> None:
     """Check that learned positions cover the longest training row."""
+    config = kind.config
     values: Mapping[str, Any] = config.model.values
     if config.model.start is not None:
         values = vars(started_config(config))
@@ -140,13 +138,8 @@ def _check_lengths(config: RunConfig) -> None:
     settings: Mapping[str, Any] = config.data.model_dump(mode="json")
     if _is_prepared(config):
         settings = read_manifest(Path(config.data.folder)).config
-    if config.model.type in ("language_model", "masked_lm"):
-        key, longest = "sequence_length", int(settings["sequence_length"])
-        longest += config.model.type == "masked_lm"  # a row has <s> and </s>
-        positions = values.get("max_positions", longest)
-    else:
-        key, longest = "clean.max_tokens", int(settings["clean"]["max_tokens"]) + 1
-        positions = values.get("max_positions", 1024)
+    key, longest = kind.longest_row(settings)
+    positions = values.get("max_positions", kind.default_positions or longest)
     if isinstance(positions, int) and positions < longest:
         raise ConfigError(
             "model.max_positions",

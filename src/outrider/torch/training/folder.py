@@ -25,10 +25,9 @@ from outrider.files import (
 )
 from outrider.formats.folder import weights_of
 from outrider.run_config import RunConfig, changed_key
-from outrider.torch.training.build import target_folder
 from outrider.torch.training.checkpoint import Checkpoint, Checkpoints
 from outrider.torch.training.log import Log
-from outrider.torch.training.start import start_folder
+from outrider.torch.training.start import origins
 
 _STATE = {"config", "processes", "data"}
 """Keys that `state.json` needs for a resume."""
@@ -209,13 +208,9 @@ def _resolved(state: dict[str, Any]) -> dict[str, Any]:
 
 
 def _state(config: RunConfig, prepared: Path, processes: int) -> dict[str, Any]:
-    state = {
+    return {
         "config": config.model_dump(mode="json"),
         "processes": processes,
         "data": file_sha256(prepared / "manifest.json"),
+        **{key: weights_of(folder) for key, folder in origins(config).items()},
     }
-    if config.model.has_target:
-        state["target"] = weights_of(target_folder(config))
-    if config.model.start is not None:
-        state["start"] = weights_of(start_folder(config))
-    return state

@@ -16,9 +16,9 @@ from outrider.data.prepare import prepare
 from outrider.errors import ConfigError, OutriderError, ResourceError
 from outrider.run_config import RunConfig
 from outrider.runtime.cluster import running_ray
-from outrider.torch.training.build import run_task
 from outrider.torch.training.check import check_run
 from outrider.torch.training.folder import RunFolder
+from outrider.torch.training.kinds import kind_of
 from outrider.torch.training.run import train_run
 
 RESTARTS = 3
@@ -33,7 +33,7 @@ def train_on_ray(config: RunConfig, processes: int, *, restart: bool = False) ->
             folder.clear()
     # Errors of config or data are raised here, not by processes that Ray would restart.
     check_run(config, processes=processes)
-    prepare(config.data, task=run_task(config), progress=sys.stderr.isatty())
+    prepare(config.data, task=kind_of(config).task, progress=sys.stderr.isatty())
     arguments = {"config": config.model_dump(mode="json"), "cwd": str(Path.cwd())}
     ray_folder = folder.path / "ray"  # Ray Train's own files
     with running_ray("--ray", log_to_driver=True, num_cpus=processes) as ray:

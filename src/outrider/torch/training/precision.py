@@ -13,8 +13,7 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from outrider.torch.training.objectives import Objective
-from outrider.torch.training.objectives.auxiliary import ScheduledObjective
+from outrider.torch.training.objective import Objective
 
 ROUNDS = 3
 """Timed passes of each precision, after one to warm up; the fastest counts."""
@@ -75,8 +74,7 @@ def _pass(
     precision: str,
     device: torch.device,
 ) -> float:
-    if isinstance(objective, ScheduledObjective):
-        objective.set_progress(0.0)
+    objective.set_progress(0.0)
     _wait(device)
     start = time.perf_counter()
     with autocast(precision, device):

@@ -1,4 +1,4 @@
-"""`model.start`: a run that starts from a finished model, with its architecture and tokenizer."""
+"""The finished models of a run: `model.start`, from which it starts, and `model.target`."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -72,6 +72,22 @@ def start_folder(config: RunConfig) -> Path:
         return model_folder(config.model.start)
 
 
+def target_folder(config: RunConfig) -> Path:
+    """Return the folder of the target of a drafter or a ctc decoder."""
+    if config.model.target is None:
+        message = f"is required: the folder of the model that the {config.model.type} is for"
+        raise ConfigError("model.target", message)
+    return model_folder(config.model.target)
+
+
+def origins(config: RunConfig) -> dict[str, Path]:
+    """Return the folders of `model.start` and `model.target`, if set."""
+    folders = {"start": start_folder, "target": target_folder}
+    return {
+        key: find(config) for key, find in folders.items() if getattr(config.model, key) is not None
+    }
+
+
 def started_config(config: RunConfig) -> Seq2SeqConfig | LanguageModelConfig:
     """Read the config of the model that a run starts from, with all its layers."""
     folder = start_folder(config)
@@ -92,12 +108,6 @@ def check_start(config: RunConfig) -> None:
             if getattr(section, key) is not None:
                 raise ConfigError(f"model.{key}", "needs model.start")
         return
-    if section.type == "masked_lm":
-        message = "a masked_lm is trained from fresh weights; leave it out"
-        raise ConfigError("model.start", message)
-    if section.has_target:
-        message = f"a {section.type} is trained from fresh weights for model.target; leave it out"
-        raise ConfigError("model.start", message)
     _check_keys(section.values)
     if config.data.source_tokenizer is not None:
         raise ConfigError("data.source_tokenizer", "comes with model.start; leave it out")
@@ -108,12 +118,16 @@ def check_start(config: RunConfig) -> None:
         key = "lora" if section.lora is not None else "freeze"
         message = "freezes embeddings, but data.tokenizer.new_tokens adds to them"
         raise ConfigError(f"model.{key}", f"{message}; use one of the two")
-    start_config = started_config(config)
-    if isinstance(start_config, Seq2SeqConfig):
-        _check_frame(start_folder(config), start_config)
     with torch.device("meta"):
-        model = new_model(start_config)
+        model = new_model(started_config(config))
     freeze(_fitted(model, config), section.freeze or ())
+
+
+def refuse_start(config: RunConfig, purpose: str = "") -> None:
+    """Refuse `model.start` for a kind that is always trained from fresh weights."""
+    if config.model.start is not None:
+        message = f"a {config.model.type} is trained from fresh weights{purpose}; leave it out"
+        raise ConfigError("model.start", message)
 
 
 def new_model(config: Seq2SeqConfig | LanguageModelConfig) -> Seq2Seq | LanguageModel:
@@ -169,7 +183,7 @@ def _fitted(model: Seq2Seq | LanguageModel, config: RunConfig) -> Seq2Seq | Lang
     return model
 
 
-def _check_frame(folder: Path, config: Seq2SeqConfig) -> None:
+def check_template(folder: Path, config: Seq2SeqConfig) -> None:
     """Refuse a model whose prompt template has tokens that training does not add."""
     with config_key("model.start"):
         tokenizer = load_tokenizer(folder)

@@ -41,8 +41,7 @@ from outrider.torch.training.memory import (
     shard,
     whole_weights,
 )
-from outrider.torch.training.objectives import Objective, StatefulObjective
-from outrider.torch.training.objectives.auxiliary import ScheduledObjective
+from outrider.torch.training.objective import Objective
 from outrider.torch.training.precision import autocast
 from outrider.torch.training.progress import Cadence
 
@@ -97,8 +96,7 @@ class Trainer(transformers.Trainer):
         set_seed((self.args.seed + self.args.process_index + offset) % 2**32)
         if resume:
             self.progress = resume.progress
-            if isinstance(self.objective, StatefulObjective):
-                self.objective.load(resume.folder, process=self.args.process_index)
+            self.objective.load(resume.folder, process=self.args.process_index)
         if not self.finished:
             if resume:
                 _check_origin(resume)
@@ -125,8 +123,7 @@ class Trainer(transformers.Trainer):
         self, epoch_iterator: Iterator[PlannedBatch], num_batches: int, device: torch.device
     ) -> tuple[list[dict[str, Tensor]], int]:
         """Fetch the batches of one update and count its targets over all processes."""
-        if isinstance(self.objective, ScheduledObjective):
-            self.objective.set_progress(self.progress.step / self.config.steps)
+        self.objective.set_progress(self.progress.step / self.config.steps)
         batches = [next(epoch_iterator) for _ in range(num_batches)]
         inputs = [batch.tensors for batch in batches]
         count = sum(self.objective.count(batch) for batch in inputs)
@@ -288,8 +285,7 @@ class Trainer(transformers.Trainer):
         self._save_optimizer_and_scheduler(str(staging))
         self._save_scaler(str(staging))
         self._save_rng_state(str(staging))
-        if isinstance(self.objective, StatefulObjective):
-            self.objective.save(staging, process=self.args.process_index)
+        self.objective.save(staging, process=self.args.process_index)
         self.accelerator.wait_for_everyone()
         if self.args.should_save:
             self.state.save_to_json(str(staging / "trainer_state.json"))

@@ -14,9 +14,9 @@ from outrider.errors import ConfigError
 from outrider.torch.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq, load_drafter
 from outrider.torch.models.drafter import TrainingSlots
 from outrider.torch.models.drafter.model import _table
-from outrider.torch.training.objectives import IGNORED, DrafterObjective
-from outrider.torch.training.objectives import drafter as module
-from outrider.torch.training.validation import count_rounds
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.kinds import drafter as module
+from outrider.torch.training.kinds.drafter import DrafterObjective, count_rounds
 from tests.helpers import tiny
 from tests.helpers.tensor_calls import torch_calls
 

@@ -16,7 +16,7 @@ from outrider.torch.models import Drafter, DrafterConfig, load_model
 from outrider.torch.nn.cache import SLACK, Step
 from outrider.torch.nn.family.halting import PonderingBothWays, PonderingConfig, PonderingGru
 from outrider.torch.nn.position import Positions
-from outrider.torch.training.objectives.base import add_penalty
+from outrider.torch.training.objective import add_penalty
 from tests.helpers import tiny
 
 CPU = torch.device("cpu")

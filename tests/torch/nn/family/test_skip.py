@@ -14,7 +14,7 @@ from outrider.run_config import RunConfig
 from outrider.torch.models import Seq2Seq, load_model
 from outrider.torch.nn.family.skip import Router
 from outrider.torch.nn.position import Positions
-from outrider.torch.training.build import build_model
+from outrider.torch.training.kinds import kind_of
 from tests.helpers import tiny
 from tests.helpers.letters import save_corpus
 from tests.helpers.plain_layer import coordinates, layer, normed
@@ -168,7 +168,7 @@ def test_counts_come_from_the_training_sources_and_are_saved(tmp_path: Path) -> 
         "data": {"folder": str(tmp_path / "prepared")},
         "model": {**model, "skip": {"below": 0.5}},
     }
-    built = build_model(build_config(RunConfig, values), prepared)
+    built = kind_of(build_config(RunConfig, values)).build(prepared)
     counts: Counter[int] = Counter()
     reader = prepared.reader("train")
     for block in range(len(reader.block_rows)):

@@ -26,7 +26,7 @@ from outrider.data.prepare import prepare
 from outrider.errors import ConfigError, OutriderError
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import machine, versions
-from outrider.torch.training.build import check_model, run_task
+from outrider.torch.training.kinds import kind_of
 from outrider_lab.bench.compare.summary import summarise
 from outrider_lab.bench.compare.trial import Trial, check_schedule, finished_result, run_trial
 from outrider_lab.bench.process import JobError, run_alone
@@ -151,8 +151,9 @@ class _Model:
                 self._trial(task, comparison, place, seed + 1) for seed in range(comparison.seeds)
             ]
             first = trials[0].config
-            check_model(first)
-            prepare(first.data, task=run_task(first), progress=console.is_terminal)
+            kind = kind_of(first)
+            kind.check()
+            prepare(first.data, task=kind.task, progress=console.is_terminal)
         except OutriderError as error:
             self._fail(str(error), console)
             return

@@ -11,10 +11,11 @@ from transformers import get_inverse_sqrt_schedule
 
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.torch.models import Seq2Seq, Seq2SeqConfig
+from outrider.torch.nn.loss import IGNORED
 from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.checkpoint import Checkpoints
 from outrider.torch.training.memory import keep_memory
-from outrider.torch.training.objectives import IGNORED, TranslationObjective
+from outrider.torch.training.objective import Objective
 from outrider.torch.training.precision import choose_precision
 from outrider.torch.training.trainer import Trainer
 from outrider_lab.bench.train.gate import Gate, GateCallback
@@ -33,7 +34,7 @@ def choose_precisions(setting: SpeedSetting) -> SpeedSetting:
     _prepare_torch(setting)
     prepared = open_prepared(setting.data)
     batch = next(iter(setting.stream(prepared)))
-    ours = choose_precision(_build_model(setting, prepared), TranslationObjective, batch.tensors)
+    ours = choose_precision(_build_model(setting, prepared), Objective, batch.tensors)
     return replace(
         setting,
         precision=ours.precision,
@@ -80,7 +81,7 @@ def _train_ours(setting: SpeedSetting, prepared: Prepared, gate: Gate) -> None:
             _build_model(setting, prepared),
             config,
             stream=setting.stream(prepared),
-            objective=TranslationObjective(),
+            objective=Objective(),
             checkpoints=Checkpoints(Path(folder)),
             arguments=training_arguments(config, folder=Path(folder), seed=setting.seed),
         )

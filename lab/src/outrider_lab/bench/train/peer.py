@@ -20,7 +20,8 @@ from transformers import (
 )
 
 from outrider.data.prepared import Prepared
-from outrider.torch.training.objectives import IGNORED, Inputs
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.objective import Inputs, Objective
 from outrider.torch.training.precision import choose_precision
 from outrider_lab.bench.train.gate import Gate, GateCallback
 from outrider_lab.bench.train.setting import FOREVER, SpeedSetting
@@ -50,11 +51,8 @@ def choose_peer_precision(setting: SpeedSetting, prepared: Prepared) -> str:
     return choose_precision(model, _Loss, inputs).precision
 
 
-class _Loss:
+class _Loss(Objective):
     """The model's own loss."""
-
-    def count(self, inputs: Inputs) -> int:
-        return int((inputs["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
         loss: Tensor = model(**inputs).loss

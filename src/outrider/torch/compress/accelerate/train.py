@@ -12,14 +12,8 @@ from outrider.files import read_json, write_json
 from outrider.run_config import RunConfig
 from outrider.torch.compress.accelerate.plan import Plan
 from outrider.torch.models import load_config
-from outrider.torch.training.batches import BatchStream, count_tokens
-from outrider.torch.training.build import (
-    build_model,
-    context_length,
-    reads_source_end,
-    writes_right_to_left,
-)
-from outrider.torch.training.objectives import DrafterObjective
+from outrider.torch.training.batches import Processes, count_tokens
+from outrider.torch.training.kinds import kind_of
 from outrider.torch.training.precision import choose_precision
 
 FILE = "run.json"
@@ -129,14 +123,8 @@ def _shortlist(prepared: Prepared) -> int:
 def _time(config: RunConfig, prepared: Prepared) -> tuple[float, str]:
     """Return the seconds of an update, and the faster precision."""
     set_seed(config.seed)
-    model = build_model(config, prepared)
-    stream = BatchStream(
-        prepared,
-        tokens=config.train.batch_tokens,
-        seed=config.seed,
-        max_length=context_length(prepared),
-        source_end=reads_source_end(model),
-        right_to_left=writes_right_to_left(model),
-    )
-    choice = choose_precision(model, DrafterObjective, next(iter(stream)).tensors)
+    kind = kind_of(config)
+    model = kind.build(prepared)
+    batch = next(iter(kind.stream(model, prepared, Processes())))
+    choice = choose_precision(model, kind.training_objective, batch.tensors)
     return choice.seconds[choice.precision], choice.precision

@@ -37,8 +37,7 @@ from outrider.torch.models import Seq2Seq, load_model
 from outrider.torch.models.reshape import Layers, keep_layers, keep_positions, keep_tokens, rebuild
 from outrider.torch.models.reshape import reverse as reverse_model
 from outrider.torch.training.batches import count_tokens, valid_batches
-from outrider.torch.training.objectives.base import Inputs
-from outrider.torch.training.objectives.translation import TranslationObjective
+from outrider.torch.training.objective import Inputs, Objective
 
 BATCHES, TOKENS = 4, 1024
 """Batches of validation pairs, and tokens per batch, on which removals are measured."""
@@ -92,7 +91,7 @@ def choose_layers(
 @torch.inference_mode()
 def _loss(model: Seq2Seq, batches: Sequence[Inputs]) -> float:
     """Return the mean loss per token of the pairs."""
-    objective, was_training = TranslationObjective(), model.training
+    objective, was_training = Objective(), model.training
     model.eval()
     losses = (objective.loss(model, batch, divisor=1.0, smoothing=0.0) for batch in batches)
     nats = sum(float(loss) for loss in losses)

@@ -14,7 +14,7 @@ from outrider.data.prepare import prepare
 from outrider.data.prepared import Prepared
 from outrider.errors import DataError
 from outrider.torch.nn.loss import IGNORED
-from outrider.torch.training.segments import SegmentStream
+from outrider.torch.training.kinds.segment_memory import SegmentStream
 
 SEGMENT = 7
 

@@ -1,4 +1,8 @@
-"""Consecutive segments: each row of a batch continues the same row of the batch before.
+"""Language models with memory: consecutive segments, with a memory carried between them.
+
+    loss = sum_t -log p(x_t | x_<t of this segment, memory of the segments before)
+
+Each row of a batch continues the same row of the batch before.
 
 A text of N tokens is cut into as many equal lanes as a batch has rows, and a batch takes the next
 `segment` tokens of every lane. So every token is predicted once an epoch, and a model may carry a
@@ -10,24 +14,127 @@ segments are cut elsewhere.
 
 A lane begins with `<s>`, and `<s>` replaces the `</s>` at the end of a document, which marks a new
 document for the model. Ranks take lanes in turn.
+
+The memory depends on the weights of earlier updates and cannot be recomputed, so checkpoints save
+it.
 """
 
 from collections import OrderedDict
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
 
 from outrider.data.labels import Completions
 from outrider.data.plan import Cursor, random_below
 from outrider.data.prepared import Prepared
-from outrider.errors import DataError
+from outrider.errors import ConfigError, DataError, ModelError
+from outrider.run_config import RunConfig
+from outrider.torch.models import LanguageModel
 from outrider.torch.nn.loss import IGNORED
-from outrider.torch.training.batches import ROTATION, PlannedBatch, Tensors
+from outrider.torch.nn.stack.memory import Memory
+from outrider.torch.training.batches import ROTATION, PlannedBatch, Processes, Tensors
+from outrider.torch.training.kinds.language_model import LanguageModelKind, LanguageModelObjective
+from outrider.torch.training.objective import Inputs, Objective, unwrapped
+from outrider.torch.training.start import started_config
 
 IntArray = NDArray[np.int64]
+_FILE = "memory-{}.safetensors"
+
+
+def has_memory(config: RunConfig) -> bool:
+    """Whether a run trains a language model with memory."""
+    if config.model.start is None:
+        return bool(config.model.values.get("memory"))
+    return bool(getattr(started_config(config), "memory", 0))
+
+
+class SegmentMemoryKind(LanguageModelKind):
+    def segment(self, model: LanguageModel) -> int:
+        return model.config.max_positions
+
+    def stream(
+        self,
+        model: LanguageModel,
+        prepared: Prepared,
+        processes: Processes,
+        cursor: Cursor | None = None,
+    ) -> Iterable[PlannedBatch]:
+        planned, seed = processes.planned, self.config.seed
+        if planned != processes.world_size:
+            message = f"a model with memory must resume on the {planned} it was started on"
+            raise ConfigError("processes", f"got {processes.world_size}; {message}")
+        return self._segments(model, prepared, processes, seed=seed, cursor=cursor)
+
+    def valid_batches(
+        self,
+        model: LanguageModel,
+        prepared: Prepared,
+        processes: Processes,
+        count: int | None = None,
+    ) -> Iterator[Tensors]:
+        """Rows continue from batch to batch, so processes share rows instead of batches."""
+        stream = self._segments(model, prepared, processes, seed=None, split="valid")
+        return islice(stream.batches_of(0), count)
+
+    def _segments(
+        self, model: LanguageModel, prepared: Prepared, processes: Processes, **options: Any
+    ) -> "SegmentStream":
+        return SegmentStream(
+            prepared,
+            tokens=self.batch_tokens(processes.world_size),
+            segment=self.segment(model),
+            rank=processes.rank,
+            world_size=processes.world_size,
+            completions=self.completions(prepared),
+            **options,
+        )
+
+    def objective(self) -> Objective:
+        return SegmentObjective()
+
+
+class SegmentObjective(LanguageModelObjective):
+    """Row i of a batch continues row i of the batch before."""
+
+    def __init__(self) -> None:
+        self.memory: Memory | None = None
+
+    def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
+        memory = self._recall(model, inputs["input_ids"])
+        output = self.run(model, inputs, divisor, smoothing, memory=memory)
+        self.memory = output.memory
+        loss: Tensor = output.loss
+        return loss
+
+    def save(self, folder: Path, *, process: int) -> None:
+        if self.memory is not None:
+            tensors = {name: x.contiguous() for name, x in self.memory._asdict().items()}
+            save_file(tensors, folder / _FILE.format(process))
+
+    def load(self, folder: Path, *, process: int) -> None:
+        path = folder / _FILE.format(process)
+        try:
+            self.memory = Memory(**load_file(path))
+        except (OSError, SafetensorError, TypeError) as error:
+            raise ModelError(
+                f"{path}: the memory of the run cannot be read ({error}); delete the folder to "
+                "resume from the checkpoint before it"
+            ) from error
+
+    def _recall(self, model: nn.Module, input_BT: Tensor) -> Memory:
+        if self.memory is None:
+            memory: Memory = unwrapped(model).new_memory(input_BT.shape[0])
+            return memory
+        states, known = self.memory
+        return Memory(states.to(input_BT.device), known.to(input_BT.device))
 
 
 class SegmentStream:

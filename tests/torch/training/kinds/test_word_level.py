@@ -11,7 +11,8 @@ from outrider.errors import ConfigError
 from outrider.run_config import RunConfig
 from outrider.torch.models import Seq2Seq
 from outrider.torch.training.check import check_run
-from outrider.torch.training.objectives import TranslationObjective, WordLevelObjective
+from outrider.torch.training.kinds.translation import WordLevelObjective
+from outrider.torch.training.objective import Objective
 from tests.helpers import tiny
 
 
@@ -26,7 +27,7 @@ def batch() -> dict[str, Tensor]:
 
 
 def loss_of(
-    objective: TranslationObjective, model: Seq2Seq, *, smoothing: float = 0.0
+    objective: Objective, model: Seq2Seq, *, smoothing: float = 0.0
 ) -> tuple[Tensor, list[Tensor]]:
     inputs = batch()
     loss = objective.loss(model.train(), inputs, divisor=7.0, smoothing=smoothing)
@@ -67,7 +68,7 @@ def test_the_loss_is_the_equation(share: float, smoothing: float) -> None:
 def test_zero_share_is_the_plain_loss() -> None:
     model, teacher = tiny.seq2seq(), tiny.seq2seq(seed=5)
     found = loss_of(WordLevelObjective(teacher, share=0.0), model, smoothing=0.1)
-    torch.testing.assert_close(found, loss_of(TranslationObjective(), model, smoothing=0.1))
+    torch.testing.assert_close(found, loss_of(Objective(), model, smoothing=0.1))
 
 
 def test_student_equal_to_the_teacher_has_zero_gradient() -> None:

@@ -13,8 +13,8 @@ from outrider.config import build_config
 from outrider.errors import ModelError
 from outrider.run_config import RunConfig
 from outrider.torch.models import LanguageModel, load_model
+from outrider.torch.training.kinds.segment_memory import SegmentObjective
 from outrider.torch.training.log import read_log
-from outrider.torch.training.objectives import SegmentObjective
 from outrider.torch.training.run import train_run
 from tests.helpers import tiny
 

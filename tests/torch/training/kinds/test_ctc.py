@@ -12,7 +12,7 @@ from outrider.decoding.parallel import collapse
 from outrider.torch.models.configs import CtcConfig
 from outrider.torch.models.ctc import Ctc
 from outrider.torch.nn.ctc import viterbi
-from outrider.torch.training.objectives.ctc import CtcObjective, glance
+from outrider.torch.training.kinds.ctc import CtcObjective, glance
 from tests.helpers import tiny
 
 EOS, BLANK = 1, 0

@@ -21,9 +21,12 @@ from outrider.errors import ConfigError
 from outrider.run_config import RunConfig, changed_key
 from outrider.torch.models import LanguageModel, load_model
 from outrider.torch.nn.next_tokens import layer_weights
+from outrider.torch.training.kinds.language_model import (
+    IntermediateObjective,
+    LanguageModelObjective,
+)
+from outrider.torch.training.kinds.segment_memory import SegmentObjective
 from outrider.torch.training.log import read_log
-from outrider.torch.training.objectives import LanguageModelObjective, SegmentObjective
-from outrider.torch.training.objectives.auxiliary import IntermediateObjective
 from outrider.torch.training.run import train_run
 from tests.helpers import tiny
 

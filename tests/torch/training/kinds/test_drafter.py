@@ -11,10 +11,9 @@ from outrider.decoding import DecodeConfig, Request, decode
 from outrider.decoding.statistics import Statistics
 from outrider.torch.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq
 from outrider.torch.models.drafter import TrainingSlots
-from outrider.torch.training.objectives import IGNORED, DrafterObjective
-from outrider.torch.training.objectives import drafter as module
-from outrider.torch.training.objectives.drafter import tokens_at
-from outrider.torch.training.validation import count_rounds
+from outrider.torch.nn.loss import IGNORED
+from outrider.torch.training.kinds import drafter as module
+from outrider.torch.training.kinds.drafter import DrafterObjective, count_rounds, tokens_at
 from tests.helpers import tiny
 from tests.helpers.tensor_calls import torch_calls
 

@@ -1,4 +1,4 @@
-"""Block drafting: predict the next tokens at once, from random positions of the target's own text.
+"""Drafters: predict the next tokens at once, from random positions of the target's own text.
 
     loss = sum_blocks sum_i decay^i (-log q_i(y_{a+i} | y_<=a, x, y_{a..a+i-1}))  /  sum of weights
 
@@ -13,31 +13,86 @@ rank candidates. One more block covers the whole text with random tokens known (
 
 A drafter with step allocation also predicts the text length L: (log L - log of the labels)^2 is
 added, averaged over the rows.
+
+The validation estimates the tokens per round of tandem decoding without decoding. A round at
+position a drafts the tokens a .. a + k - 1. The correct prefix is accepted and the target adds a
+token, so the next round starts at
+
+    a' = a + (longest correct prefix) + 1
+
+Along a correct prefix the drafted tokens equal the labels, so the state along the draft can be fed
+with labels: one pass over all rows gives a whole round.
 """
 
-from typing import NamedTuple
+from pathlib import Path
+from typing import Any, NamedTuple
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
-from outrider.torch.models import Drafter, Seq2Seq
+from outrider.data.prepared import Prepared
+from outrider.torch.models import Drafter, DrafterConfig, Seq2Seq, load_ctc
 from outrider.torch.models.base import right_padding
 from outrider.torch.models.drafter import TrainingSlots
 from outrider.torch.nn.loss import IGNORED, counted_places, smoothed_cross_entropy
-from outrider.torch.training.objectives.base import Inputs
+from outrider.torch.training.batches import count_tokens
+from outrider.torch.training.kinds.base import Batches
+from outrider.torch.training.kinds.side_decoder import SideDecoderKind
+from outrider.torch.training.objective import Inputs, Objective
 
 WITHOUT_STATE = 0.2
 """Share of the rows trained without the state along the drafted tokens."""
 SHAPE_STEP = 512
 """The number of slots that are scored is a multiple of this."""
+ROUND_BATCHES = 8
+"""Batches of the validation set on which rounds are counted."""
 
 
-class DrafterObjective:
+class DrafterKind(SideDecoderKind[Drafter]):
+    name = "drafter"
+    other = "ctc"
+    metric = "tokens_per_round"
+    config_class = DrafterConfig
+    title = "Drafter"
+    about = (
+        '`drafter` holds a block drafter of {parameters:,} parameters: with `mode="tandem"` it '
+        "guesses several tokens at once, and the model confirms or corrects them in one pass."
+    )
+
+    def bind(self, config: DrafterConfig, target: Any, folder: Path) -> Drafter:
+        target.requires_grad_(False)
+        return Drafter(config).bind(target, load_ctc(folder, target))
+
+    def _build(self, prepared: Prepared) -> Drafter:
+        model = super()._build(prepared)
+        if model.config.copy_layers:
+            model.start_as_copies()
+        if model.config.shortlist:
+            model.set_shortlist(_most_frequent(prepared, model.config.shortlist))
+        return model
+
+    def objective(self) -> Objective:
+        return DrafterObjective()
+
+    def ratios(self, model: Drafter, batches: Batches) -> dict[str, tuple[int, int]]:
+        tokens, rounds = 0, 0
+        for inputs in batches(ROUND_BATCHES):
+            batch_tokens, batch_rounds = count_rounds(model, inputs)
+            tokens, rounds = tokens + batch_tokens, rounds + batch_rounds
+        return {"tokens_per_round": (tokens, rounds)}
+
+
+def _most_frequent(prepared: Prepared, tokens: int) -> Tensor:
+    """Return the end token and the most frequent tokens of the training targets."""
+    count_V = count_tokens(prepared, "target_ids")
+    count_V[prepared.tokenizer.eos_id] = count_V.max() + 1
+    return torch.from_numpy(np.argsort(-count_V, kind="stable")[:tokens])
+
+
+class DrafterObjective(Objective):
     """Labels are the tokens the target itself generated (see `outrider distill`)."""
-
-    def count(self, inputs: Inputs) -> int:
-        return int((inputs["labels"] != IGNORED).sum())
 
     def loss(self, model: nn.Module, inputs: Inputs, *, divisor: float, smoothing: float) -> Tensor:
         share = self.count(inputs) / divisor
@@ -184,3 +239,44 @@ def _run_states(drafter: Drafter, hidden_BND: Tensor, fed_BN: Tensor) -> Tensor:
         return state_BNR
     whole_BTR = drafter.run_state(hidden_BND[:, short:], fed_BN[:, short:])
     return torch.cat([state_BNR, whole_BTR], dim=1)
+
+
+@torch.inference_mode()
+def count_rounds(drafter: Drafter, inputs: Inputs) -> tuple[int, int]:
+    """Return the tokens of the batch, including end tokens, and the rounds of `train_block` they
+    take.
+    """
+    target = run_target(drafter, inputs)
+    fed_BT, label_BT = target.fed_BT, target.label_BT
+    count_B1 = (label_BT != IGNORED).sum(1, keepdim=True)
+    index_K = torch.arange(drafter.config.train_block, device=label_BT.device)
+    anchor_B1, rounds = torch.zeros_like(count_B1), 0
+    while bool((active_B1 := anchor_B1 < count_B1).any()):
+        slots = TrainingSlots(
+            anchor_B1.expand(-1, len(index_K)),
+            index_K,
+            torch.zeros_like(index_K),
+            (index_K == 0).expand(len(label_BT), -1),
+        )
+        hidden_BKD = drafter.train_blocks(target.seen, fed_BT, slots, *target.source)
+        guess_BK = _guess(drafter, hidden_BKD, tokens_at(fed_BT, slots, 0))
+        right_BK = guess_BK == tokens_at(label_BT, slots, IGNORED)
+        prefix_B1 = right_BK.long().cumprod(1).sum(1, keepdim=True)
+        rounds += int(active_B1.sum())
+        anchor_B1 = torch.where(active_B1, anchor_B1 + prefix_B1 + 1, anchor_B1)
+    return int(count_B1.sum()), rounds
+
+
+def _guess(drafter: Drafter, hidden_BKD: Tensor, before_BK: Tensor) -> Tensor:
+    """Return the draft of every slot, given that all slots before it are right."""
+    slots_BKV = drafter.logits(hidden_BKD)
+    if not drafter.config.rank:
+        return _token_ids(drafter, slots_BKV.argmax(-1))
+    place_BKC = slots_BKV.topk(min(drafter.config.candidates, slots_BKV.shape[-1])).indices
+    state_BKR = drafter.run_state(hidden_BKD, before_BK)
+    score_BKC = drafter.logits(hidden_BKD, state_BKR).gather(-1, place_BKC)
+    return _token_ids(drafter, place_BKC.gather(-1, score_BKC.argmax(-1, keepdim=True))[..., 0])
+
+
+def _token_ids(drafter: Drafter, place_BK: Tensor) -> Tensor:
+    return place_BK if drafter.kept_V is None else drafter.kept_V[place_BK]
