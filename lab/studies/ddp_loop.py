@@ -30,12 +30,11 @@ from outrider.config import load_config
 from outrider.data.prepared import open_prepared
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import machine, versions, write_result
-from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.batches import BatchStream
 from outrider.torch.training.checkpoint import Checkpoints
 from outrider.torch.training.kinds import kind_of
 from outrider.torch.training.memory import keep_memory
-from outrider.torch.training.trainer import Trainer
+from outrider.torch.training.trainer import Trainer, training_arguments
 from outrider_lab.bench.train.corpus import synthetic_corpus
 
 CONFIGS = Path(__file__).parents[2] / "configs"

@@ -23,7 +23,7 @@ from outrider.torch.models import Seq2Seq, Seq2SeqConfig
 from outrider.torch.nn.family.halting import Halting, HaltingConfig, HaltingStack
 from outrider.torch.nn.family.skip import SkippingStack
 from outrider.torch.nn.position import Positions
-from outrider.torch.nn.stack.depth import SharedStack
+from outrider.torch.nn.stack import SharedStack
 
 STEPS, ROWS = 6, 1
 SHARES = (0.0, 0.25, 0.5, 0.75, 0.9)

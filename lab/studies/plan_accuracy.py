@@ -36,12 +36,11 @@ from outrider.runtime.memory import peak_bytes, reset_peak, resident_bytes
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.torch.plan.plan import plan_run
 from outrider.torch.plan.subject import PlanOptions
-from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.batches import BatchStream
 from outrider.torch.training.checkpoint import Checkpoints
 from outrider.torch.training.kinds import kind_of
 from outrider.torch.training.memory import keep_memory
-from outrider.torch.training.trainer import Trainer
+from outrider.torch.training.trainer import Trainer, training_arguments
 from outrider_lab.bench.process import run_alone
 from outrider_lab.bench.train.corpus import synthetic_corpus
 

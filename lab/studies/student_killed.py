@@ -23,7 +23,7 @@ from outrider.files import file_sha256
 from outrider.runtime import load
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.torch.compress.student import StudentConfig
-from outrider.torch.compress.student.translations import corpus_root
+from outrider.torch.compress.student.run import corpus_root
 
 LINES = ["你好，世界。", "请问最近的地铁站在哪里？", "他昨天买的书放在桌子上了。"]
 WEIGHTS = ("start/model.safetensors", "model/model.safetensors", "small/model.safetensors")

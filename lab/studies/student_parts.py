@@ -27,7 +27,7 @@ from outrider.runtime import Translator, load
 from outrider.runtime.provenance import machine, versions, write_result
 from outrider.torch.compress.student import StudentConfig, train_student
 from outrider.torch.compress.student.compare import Test, measure_speed, megabytes
-from outrider.torch.compress.student.translations import corpus_root
+from outrider.torch.compress.student.run import corpus_root
 
 AUGMENT = "{final_mark: 0.05, typos: 0.05, joined: 0.1, placeholders: 0.05}"
 UNFILTERED = "{max_ratio: null, drop_equal: false, max_repeats: null, drop_duplicates: false}"

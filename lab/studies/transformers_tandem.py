@@ -20,8 +20,8 @@ from transformers import MarianMTModel
 
 from outrider.runtime.provenance import machine, versions
 from outrider.text.tokenizer import load_tokenizer
+from outrider.torch.export import to_marian
 from outrider.torch.models import Seq2Seq, load_model
-from outrider.torch.models.marian import to_marian
 from outrider.torch.transformers import Tandem, tandem
 
 

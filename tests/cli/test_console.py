@@ -8,7 +8,7 @@ from rich.table import Table
 
 from outrider.cli.console import new_console
 from outrider.errors import MissingExtraError
-from outrider.torch.training import finish
+from outrider.torch.training import run as finish
 
 
 def test_brackets_are_printed_literally() -> None:

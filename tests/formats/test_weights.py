@@ -15,8 +15,8 @@ from torch import Tensor
 
 from outrider.errors import ModelError
 from outrider.formats.folder import read_model
+from outrider.torch.export import to_marian
 from outrider.torch.models import load_model
-from outrider.torch.models.marian import to_marian
 from tests.helpers import families, tiny
 
 FAMILIES = ("marian", "bart", "mbart", "m2m_100", "t5", "mt5", "gpt2", "llama", "mistral", "qwen2")

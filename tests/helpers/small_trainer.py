@@ -10,13 +10,12 @@ from torch import Tensor
 from outrider.data.plan import Cursor
 from outrider.run_config import TrainConfig
 from outrider.torch.models import Seq2Seq, Seq2SeqConfig
-from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.batches import PlannedBatch
 from outrider.torch.training.checkpoint import Checkpoints
 from outrider.torch.training.log import Log
 from outrider.torch.training.objective import Objective
 from outrider.torch.training.progress import LogFile
-from outrider.torch.training.trainer import Trainer
+from outrider.torch.training.trainer import Trainer, training_arguments
 
 VOCABULARY = 11
 

@@ -15,8 +15,8 @@ from outrider.errors import ConfigError, ModelError, SettingsWarning
 from outrider.files.hub import SAFE_FILES
 from outrider.runtime import Generator, Translator, load
 from outrider.runtime.options import GenerationSettings
+from outrider.torch.export import to_marian
 from outrider.torch.models import LanguageModel, LanguageModelConfig, Seq2Seq, Seq2SeqConfig
-from outrider.torch.models.marian import to_marian
 from tests.helpers import tiny
 
 TEXT = ["a small dog runs", "two men play", "where is the station?", "it is late. we go home!"]

@@ -10,7 +10,7 @@ from outrider.cli.console import new_console
 from outrider.errors import ConfigError
 
 if TYPE_CHECKING:
-    from outrider.torch.plan.figure import Figure
+    from outrider.torch.plan.plan import Figure
 
 
 def plan(
@@ -96,7 +96,7 @@ def _given(flops: float | None, utilisation: float | None, decoding: float | Non
 def _print(name: str, figures: "list[Figure]") -> None:
     from rich.table import Table
 
-    from outrider.torch.plan.figure import show
+    from outrider.torch.plan.plan import show
 
     table = Table("", "", "", "", box=None, show_header=False, padding=(0, 2, 0, 0))
     table.title, table.title_justify = f"plan of {name}", "left"

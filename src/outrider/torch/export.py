@@ -1,4 +1,7 @@
-"""Export a model: for another engine, or for this one with other weight types."""
+"""Export a model: for another engine, or for this one with other weight types.
+
+`formats.readers.marian` maps the names of transformers' Marian model.
+"""
 
 import shutil
 from collections.abc import Collection, Iterator
@@ -8,12 +11,14 @@ from pathlib import Path
 import torch
 from safetensors.torch import save_file
 from torch import Tensor
+from transformers import MarianConfig, MarianMTModel
 from transformers.utils import logging
 
 from outrider.errors import ConfigError, ModelError
 from outrider.files import working_folder
 from outrider.files.hub import model_folder
 from outrider.formats.folder import model_files
+from outrider.formats.layout import check_exportable
 from outrider.formats.quantised import (
     INT4,
     INT8,
@@ -24,6 +29,7 @@ from outrider.formats.quantised import (
     int8_rows,
     is_int4,
 )
+from outrider.formats.readers.marian import CONFIG, stacked_names
 from outrider.formats.safetensors import Weight
 from outrider.formats.weights import DTYPES, read_weights, weight_files
 from outrider.runtime.options import GenerationSettings
@@ -32,9 +38,42 @@ from outrider.text.tokenizer.marian import MarianTokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Seq2Seq, load_model
+from outrider.torch.models.configs import Seq2SeqConfig
 from outrider.torch.models.ctranslate2 import TokenNames, to_ctranslate2
 from outrider.torch.models.folder import as_tensor
-from outrider.torch.models.marian import to_marian
+
+ACTIVATIONS = {"silu": "swish", "gelu_tanh": "gelu_new"}
+"""Marian's names of activations, where they differ."""
+SUPPORTED: dict[str, Sequence[Any]] = {
+    "norm": ["post"],
+    "position": ["sinusoidal"],
+    "gated": [False],
+    "tie_word_embeddings": [True],
+}
+
+
+def to_marian(model: Seq2Seq) -> MarianMTModel:
+    """Return transformers' model with these weights; fails if Marian lacks a part."""
+    config = model.config
+    check_exportable(config, "Marian", SUPPORTED)
+    theirs = MarianConfig(
+        **{their: getattr(config, ours) for ours, their in CONFIG.items()},
+        decoder_attention_heads=config.num_attention_heads,
+        decoder_ffn_dim=config.intermediate_size,
+        activation_function=ACTIVATIONS.get(config.activation, config.activation),
+        forced_eos_token_id=None,
+    )
+    marian = MarianMTModel(theirs)
+    with torch.no_grad():
+        weights = marian.state_dict()
+        for name, parts in stacked_names(config):
+            pieces = model.get_parameter(name).chunk(len(parts))
+            for part, piece in zip(parts, pieces, strict=True):
+                weights[part].copy_(piece)
+        if model.logits_bias is not None:
+            marian.final_logits_bias.copy_(model.logits_bias)
+    return marian.to(model.dtype).eval()
+
 
 SIDE_DECODERS = ("drafter", "ctc")
 """Subfolders of a model with weights of their own."""

@@ -12,8 +12,8 @@ from outrider.errors import ConfigError, ModelError
 from outrider.formats.readers.marian import MarianValues, import_config, import_weights
 from outrider.formats.readers.weights import Stored
 from outrider.formats.safetensors import Weight
+from outrider.torch.export import to_marian
 from outrider.torch.models import Seq2Seq, load_model
-from outrider.torch.models.marian import to_marian
 from tests.helpers import tiny
 
 

@@ -14,9 +14,9 @@ from safetensors.torch import load_file, save_file
 
 from outrider.errors import ModelError, OutriderError
 from outrider.formats.folder import read_model, read_parts
+from outrider.torch.export import to_marian
 from outrider.torch.models import load_model
 from outrider.torch.models.folder import load_ctc, load_drafter
-from outrider.torch.models.marian import to_marian
 from tests.helpers import families, native_tiny, tiny
 
 pytestmark = pytest.mark.timeout(60)

@@ -11,9 +11,8 @@ from outrider.config import load_config
 from outrider.data.manifest import Manifest, Shard, Split
 from outrider.errors import ConfigError
 from outrider.run_config import RunConfig
-from outrider.torch.plan.figure import Figure, show
 from outrider.torch.plan.machine import GivenMachine
-from outrider.torch.plan.plan import plan_run
+from outrider.torch.plan.plan import Figure, plan_run, show
 from outrider.torch.plan.subject import PlanOptions, find_subject
 
 YAML = """

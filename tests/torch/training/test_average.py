@@ -7,7 +7,7 @@ import torch
 from safetensors.torch import save_file
 
 from outrider.errors import ModelError
-from outrider.torch.training.finish import average_weights
+from outrider.torch.training.run import average_weights
 
 
 def checkpoint(folder: Path, **tensors: torch.Tensor) -> Path:

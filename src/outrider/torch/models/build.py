@@ -16,20 +16,17 @@ from outrider.torch.nn.family.skip import SkipConfig, SkippingStack
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.layer.feedforward import FeedForward
 from outrider.torch.nn.layer.heads import CrossAttention, SelfAttention, looks_ahead
-from outrider.torch.nn.layer.recurrent import BothWays, Gru
+from outrider.torch.nn.layer.recurrent import BothWays, Gru, Ssru
 from outrider.torch.nn.layer.residual import GATE_BIAS, build_residual
-from outrider.torch.nn.layer.ssru import Ssru
 from outrider.torch.nn.norm import NormKind
-from outrider.torch.nn.position import LearnedPosition, Rotary, SinusoidalPosition
+from outrider.torch.nn.position import Columns, LearnedPosition, Rotary, SinusoidalPosition
 from outrider.torch.nn.position.alibi import Alibi
 from outrider.torch.nn.position.bucketed import BucketedBias
-from outrider.torch.nn.position.columns import Columns
 from outrider.torch.nn.position.coordinate import CoordinatePosition
 from outrider.torch.nn.position.distance import DistanceTable
 from outrider.torch.nn.position.mlp import PositionMlp
 from outrider.torch.nn.position.relative import Relative
-from outrider.torch.nn.stack import Stack
-from outrider.torch.nn.stack.depth import SharedStack
+from outrider.torch.nn.stack import SharedStack, Stack
 from outrider.torch.nn.stack.reversible import ReversibleStack
 
 

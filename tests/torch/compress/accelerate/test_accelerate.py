@@ -18,7 +18,7 @@ from outrider.errors import DataError, ModelError
 from outrider.runtime import Translator, load
 from outrider.torch.compress.accelerate import plan as planning
 from outrider.torch.compress.accelerate import run as running
-from outrider.torch.compress.accelerate import train as training
+from outrider.torch.compress.accelerate import run as training
 from outrider.torch.compress.accelerate.plan import read_sentences, sample
 from tests.helpers import tiny
 from tests.helpers.speaker import ending_model, texts

@@ -8,8 +8,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from outrider.torch.models.drafter import choice as module
-from outrider.torch.models.drafter.choice import (
+from outrider.torch.models.drafter import model as module
+from outrider.torch.models.drafter.model import (
     Candidates,
     Choice,
     Steps,

@@ -15,8 +15,7 @@ from outrider.errors import ConfigError, InputError
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Drafter, DrafterConfig, LanguageModel, Seq2Seq, load_model
 from outrider.torch.nn.cache import SLACK, Step
-from outrider.torch.nn.layer.recurrent import Gru, SlotLstm
-from outrider.torch.nn.layer.ssru import Ssru
+from outrider.torch.nn.layer.recurrent import Gru, SlotLstm, Ssru
 from outrider.torch.nn.position import Positions
 from tests.helpers import tiny
 

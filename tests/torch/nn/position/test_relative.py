@@ -8,9 +8,8 @@ from torch import Tensor, nn
 
 from outrider.torch.nn.attention import HeadShape, build_attention
 from outrider.torch.nn.layer.heads import SelfAttention
-from outrider.torch.nn.position import Positions
+from outrider.torch.nn.position import Columns, Positions
 from outrider.torch.nn.position.alibi import Alibi
-from outrider.torch.nn.position.columns import Columns
 from outrider.torch.nn.position.relative import Relative
 from tests.helpers.attention_equation import assert_same_with_gradient
 

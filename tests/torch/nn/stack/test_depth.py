@@ -8,7 +8,7 @@ from torch import Tensor
 
 from outrider.errors import ConfigError
 from outrider.torch.models import LanguageModel, Seq2Seq
-from outrider.torch.nn.stack.depth import SharedStack
+from outrider.torch.nn.stack import SharedStack
 from tests.helpers import tiny
 
 STEPS = 3

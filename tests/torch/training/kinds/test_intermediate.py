@@ -20,7 +20,7 @@ from outrider.config import build_config
 from outrider.errors import ConfigError
 from outrider.run_config import RunConfig, changed_key
 from outrider.torch.models import LanguageModel, load_model
-from outrider.torch.nn.next_tokens import layer_weights
+from outrider.torch.models.language_model import layer_weights
 from outrider.torch.training.kinds.language_model import (
     IntermediateObjective,
     LanguageModelObjective,

@@ -136,9 +136,9 @@ def export_for_transformers(model: Path, folder: Path) -> Path:
     from outrider.runtime.options import GenerationSettings
     from outrider.text.tokenizer import load_tokenizer
     from outrider.torch.backend import TorchBackend
+    from outrider.torch.export import to_marian
     from outrider.torch.models import Seq2Seq, load_model
     from outrider.torch.models.ctranslate2 import FORBIDDEN
-    from outrider.torch.models.marian import to_marian
 
     loaded = load_model(model)
     assert isinstance(loaded, Seq2Seq)

@@ -12,12 +12,11 @@ from transformers import get_inverse_sqrt_schedule
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.torch.models import Seq2Seq, Seq2SeqConfig
 from outrider.torch.nn.loss import IGNORED
-from outrider.torch.training.arguments import training_arguments
 from outrider.torch.training.checkpoint import Checkpoints
 from outrider.torch.training.memory import keep_memory
 from outrider.torch.training.objective import Objective
 from outrider.torch.training.precision import choose_precision
-from outrider.torch.training.trainer import Trainer
+from outrider.torch.training.trainer import Trainer, training_arguments
 from outrider_lab.bench.train.gate import Gate, GateCallback
 from outrider_lab.bench.train.peer import choose_peer_precision, train_defaults, train_tuned
 from outrider_lab.bench.train.setting import SpeedSetting

@@ -43,7 +43,7 @@ from outrider.torch.nn.layer.recurrent import BothWays, Gru
 from outrider.torch.nn.norm import Norm
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.position.coordinate import CoordinatePosition
-from outrider.torch.nn.stack.depth import SharedStack
+from outrider.torch.nn.stack import SharedStack
 from outrider.torch.nn.stack.pack import Pack
 
 

@@ -4,7 +4,7 @@
     columns           s(i, j) = q_i . k_j / sqrt(K) + a_i . b_j
     cross-attention   out(gate(x) * sum_j w_ij v_j)    w_i = normalise_j(s(q_i, k_j)), j all sources
 
-Position biases are further columns of queries and keys (`outrider.torch.nn.position.columns`), so
+Position biases are further columns of queries and keys (`outrider.torch.nn.position`), so
 every variant and every kernel supports them unchanged. Values get as many zero columns, because the
 linear-memory kernels need equal widths.
 
@@ -26,9 +26,8 @@ from outrider.torch.nn.kernel.blockwise import Scoring, blockwise
 from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.layer.correlation import Correlation
 from outrider.torch.nn.linear import Linear
-from outrider.torch.nn.position import Positions, Rotary
+from outrider.torch.nn.position import Columns, Positions, Rotary
 from outrider.torch.nn.position.bucketed import BucketedBias
-from outrider.torch.nn.position.columns import Columns
 from outrider.torch.nn.position.distance import DistanceTable
 from outrider.torch.nn.score import ScoreBase, build_score
 

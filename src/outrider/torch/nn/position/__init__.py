@@ -6,6 +6,7 @@
 
 The other kinds have files of their own. Positions are per row: in a ragged batch each row counts
 its own tokens.
+`Columns` is the base class of biases that are further columns of queries and keys.
 """
 
 from typing import ClassVar, NamedTuple
@@ -134,3 +135,27 @@ class Rotary(nn.Module):
         sin, cos = (part[:, None] for part in self.table.look_up(positions, x_BHTK))
         left, right = x_BHTK.chunk(2, dim=-1)
         return torch.cat([left * cos - right * sin, left * sin + right * cos], dim=-1)
+
+
+class Columns(nn.Module):
+    """A score bias a_i . b_j, a product of a vector per query and a vector per key.
+
+    Attention divides by the root of the width it gets, K + E. So a_i is multiplied by that root;
+    a variant that must be exact in low precision rounds only after the multiplication.
+    """
+
+    def __init__(self, extra: int, *, head_width: int) -> None:
+        super().__init__()
+        self.extra = extra
+        """E: added columns."""
+        self.root: float = (head_width + extra) ** 0.5
+
+    def content(self, q_BHTK: Tensor) -> Tensor:
+        """Return the queries to multiply with the keys themselves."""
+        return q_BHTK
+
+    def forward(
+        self, q_BHTK: Tensor, k_BGTK: Tensor, positions: Positions
+    ) -> tuple[Tensor, Tensor]:
+        """Return `root` a_i of every query, [B, H, T, E], and b_j of every key, [B, G, T, E]."""
+        raise NotImplementedError

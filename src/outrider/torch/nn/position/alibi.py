@@ -14,8 +14,7 @@ takes two columns: the rounded value and the rounding error.
 import torch
 from torch import Tensor
 
-from outrider.torch.nn.position import Positions
-from outrider.torch.nn.position.columns import Columns
+from outrider.torch.nn.position import Columns, Positions
 
 BASE = 256
 

@@ -13,8 +13,7 @@ a product of a vector per query and a vector per key: E further columns, and no 
 import torch
 from torch import Tensor, nn
 
-from outrider.torch.nn.position import Positions, SineTable
-from outrider.torch.nn.position.columns import Columns
+from outrider.torch.nn.position import Columns, Positions, SineTable
 
 
 class Relative(Columns):

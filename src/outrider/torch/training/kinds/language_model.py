@@ -2,8 +2,8 @@
 
     loss = sum_{t>0} -log p(x_t | x_<t)
 
-With `train.intermediate_loss` all layers predict, the lower ones only at first (`nn.next_tokens`);
-s is the share of the updates that are done.
+With `train.intermediate_loss` all layers predict, the lower ones only at first
+(`models.language_model`); s is the share of the updates that are done.
 
     loss = sum_l w_l(s) sum_t -log p(x_t | h_l,<t)
 """
