@@ -30,7 +30,7 @@ from outrider.config import load_config
 from outrider.data.prepared import open_prepared
 from outrider.run_config import RunConfig
 from outrider.runtime.provenance import machine, versions, write_result
-from outrider.torch.training.batches import BatchStream
+from outrider.torch.training.batches import BatchStream, Deal
 from outrider.torch.training.checkpoint import Checkpoints
 from outrider.torch.training.kinds import kind_of
 from outrider.torch.training.memory import keep_memory
@@ -78,8 +78,7 @@ class Side:
             open_prepared(self.config.data.folder),
             tokens=self.train.batch_tokens // PROCESSES,
             seed=self.config.seed,
-            rank=self.rank,
-            world_size=PROCESSES,
+            deal=Deal(self.rank, PROCESSES, PROCESSES),
             max_length=self.config.data.sequence_length + 1,
         )
 

@@ -75,8 +75,7 @@ def test_tensors_are_padded_on_the_right(pairs: Prepared) -> None:
 
 def test_ranks_share_the_work(pairs: Prepared) -> None:
     ranks = [
-        epoch_of(BatchStream(pairs, tokens=200, seed=3, rank=rank, world_size=3))
-        for rank in range(3)
+        epoch_of(BatchStream(pairs, tokens=200, seed=3, deal=Deal(rank, 3, 3))) for rank in range(3)
     ]
     assert len({len(batches) for batches in ranks}) == 1
     assert all(len({b.next_cursor for b in step}) == 1 for step in zip(*ranks, strict=True))
@@ -92,9 +91,12 @@ def test_an_update_has_the_same_rows_on_any_number_of_processes(
     updates, batches, planned = 9, 2, 3
 
     def stream(**options) -> BatchStream:
-        return BatchStream(pairs, tokens=200, seed=3, world_size=planned, **options)
+        return BatchStream(pairs, tokens=200, seed=3, **options)
 
-    usual = [list(islice(stream(rank=rank), updates * batches)) for rank in range(planned)]
+    usual = [
+        list(islice(stream(deal=Deal(rank, planned, planned)), updates * batches))
+        for rank in range(planned)
+    ]
     each = batches * planned // processes
     for update in range(updates):
         after = usual[0][(update + 1) * batches - 1].next_cursor
@@ -106,7 +108,7 @@ def test_an_update_has_the_same_rows_on_any_number_of_processes(
         ]
         dealt = []
         for rank in range(processes):
-            deal = Deal(batches, rank, processes)
+            deal = Deal(rank, processes, planned, batches)
             mine = list(islice(stream(deal=deal, cursor=before), each))
             assert {one.next_cursor for one in mine} == {after}, "all agree where it goes on"
             dealt += [one.tensors for one in mine]

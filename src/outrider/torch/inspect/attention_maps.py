@@ -22,6 +22,7 @@ from torch import Tensor, nn
 from outrider.decoding import DecodeConfig
 from outrider.errors import InputError
 from outrider.runtime import Generator, Translator
+from outrider.runtime.result import Result
 from outrider.text.tokenizer import Tokenizer
 from outrider.torch.backend import TorchBackend
 from outrider.torch.inspect.attention_trace import cross_weights, self_weights
@@ -111,6 +112,17 @@ def describe_head(weights_TS: Tensor, *, own: bool) -> str:
     return f"{float(spread):.1f} tokens"
 
 
+def translate_one(loaded: Translator, text: str) -> tuple[Result, list[int], list[int]]:
+    """Translate one sentence greedily; return the result, its source and the decoder's input."""
+    pieces = loaded.requests([text], DecodeConfig(), split=False)[0]
+    if len(pieces) != 1:
+        problem = "empty" if not pieces else f"cut into {len(pieces)} pieces"
+        raise InputError(f"this text is {problem}; give one sentence")
+    result = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0]
+    fed = [*pieces[0].opening(loaded.backend), *loaded.turned(result.tokens)]
+    return result, list(pieces[0].source), fed
+
+
 def _check_drawable(model: Seq2Seq | LanguageModel | MaskedLm) -> None:
     if model.config.position in ("bucketed", "distance"):
         raise InputError("this model's scores have a bias by distance, which maps do not show yet")
@@ -118,17 +130,11 @@ def _check_drawable(model: Seq2Seq | LanguageModel | MaskedLm) -> None:
 
 @torch.inference_mode()
 def _translate(loaded: Translator, backend: TorchBackend, text: str) -> AttentionMaps:
-    pieces = loaded.requests([text], DecodeConfig(), split=False)[0]
-    if len(pieces) != 1:
-        problem = "empty" if not pieces else f"cut into {len(pieces)} pieces"
-        raise InputError(f"this text is {problem}; give one sentence")
-    result = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0]
-    source, output = list(pieces[0].source), loaded.turned(result.tokens)
-    _check_length(source, output)
+    result, source, fed = translate_one(loaded, text)
+    _check_length(source, result.tokens)
     model = backend.model
-    assert not isinstance(model, LanguageModel)
+    assert isinstance(model, Seq2Seq)
     _check_drawable(model)
-    fed = [*pieces[0].opening(backend), *output]
     source_1S = torch.tensor([source], device=backend.device)
     pretrained = model.pretrained
     pretrained_stack = None if pretrained is None else pretrained.stack

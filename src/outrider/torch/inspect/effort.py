@@ -13,7 +13,7 @@ from outrider.decoding import DecodeConfig
 from outrider.errors import InputError
 from outrider.runtime import Generator, Translator
 from outrider.torch.backend import TorchBackend
-from outrider.torch.inspect.attention_maps import token_labels
+from outrider.torch.inspect.attention_maps import token_labels, translate_one
 from outrider.torch.models import LanguageModel, Seq2Seq
 from outrider.torch.nn.attention.adaptive_span import Attention
 from outrider.torch.nn.family.halting import HaltingStack, PonderingBothWays, PonderingGru
@@ -49,12 +49,7 @@ def read_effort(loaded: Translator | Generator, text: str) -> list[Effort]:
         parts = [_read("text", model.decoder, token_labels(fed, loaded.tokenizer, backend))]
     else:
         assert isinstance(model, Seq2Seq)
-        pieces = loaded.requests([text], DecodeConfig(), split=False)[0]
-        if len(pieces) != 1:
-            raise InputError("this text has no sentence, or several; give one")
-        output = loaded.results([text], split=False, mode="ar", strategy="greedy")[0][0].tokens
-        source = list(pieces[0].source)
-        fed = [*pieces[0].opening(backend), *loaded.turned(output)]
+        _, source, fed = translate_one(loaded, text)
         source_1S = torch.tensor([source], device=backend.device)
         memory = model.encode(source_1S)
         model.decode(torch.tensor([fed], device=backend.device), memory)

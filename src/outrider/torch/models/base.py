@@ -23,7 +23,7 @@ from outrider.torch.nn.attention import AttentionBase
 from outrider.torch.nn.cache.ring import Ring
 from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.family.halting import Ponders
-from outrider.torch.nn.linear import Linear, pack, packable, product
+from outrider.torch.nn.linear import pack, pack_layers, packable, product
 from outrider.torch.nn.loss import IGNORED, smoothed_cross_entropy
 from outrider.torch.nn.position import Positions
 from outrider.torch.nn.position.mlp import PositionMlp
@@ -105,9 +105,7 @@ class TokenModel(PreTrainedModel):
         """Pack weights for speed on a CPU, at the cost of memory; the model must not be trained."""
         if not packable(self.head_weight):
             return
-        for module in self.modules():
-            if isinstance(module, Linear):
-                module.pack_weight()
+        pack_layers(self)
         self._packed_head = pack(self.head_weight)
 
     def loss(

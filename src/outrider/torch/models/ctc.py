@@ -26,7 +26,7 @@ from outrider.torch.nn.attention import HeadShape, build_attention
 from outrider.torch.nn.ctc import ctc_loss
 from outrider.torch.nn.dropout import dropout
 from outrider.torch.nn.layer.heads import SelfAttention
-from outrider.torch.nn.linear import Linear, pack, packable, product
+from outrider.torch.nn.linear import Linear, pack, pack_layers, packable, product
 from outrider.torch.nn.loss import IGNORED
 from outrider.torch.nn.position import Positions, SinusoidalPosition
 from outrider.torch.nn.stack import Stack
@@ -195,10 +195,8 @@ class Ctc(PreTrainedModel):
         """Pack weights for speed on a CPU, at the cost of memory; the model must not be trained."""
         if not packable(self.bias):
             return
-        for part in (self.decoder, self.told):
-            for module in part.modules():
-                if isinstance(module, Linear):
-                    module.pack_weight()
+        pack_layers(self.decoder)
+        pack_layers(self.told)
         self._packed_head = self.target._packed_head
         if self._packed_head is None:
             self._packed_head = pack(self.target.head_weight)

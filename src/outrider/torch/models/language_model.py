@@ -129,10 +129,10 @@ class LanguageModel(Model):
         """Predict the next tokens; in training with labels, return only the loss.
 
         Args:
-            input_ids: Tokens, padded on the right. attention_mask: 1 for tokens that are not
-            padding. labels: `input_ids`, or -100 where unlabelled; shifted here, as in Hugging
-            Face. An extra
-                column is the label of the last token.
+            input_ids: Tokens, padded on the right.
+            attention_mask: 1 for tokens that are not padding.
+            labels: `input_ids`, or -100 where unlabelled; shifted here, as in Hugging Face. An
+                extra column is the label of the last token.
             label_smoothing: Weight of the uniform distribution in the loss.
             num_items_in_batch: Divisor of the summed loss; by default the number of labels.
             memory: Memory of earlier tokens (`new_memory` at first); rows are then segments that

@@ -33,6 +33,13 @@ class Linear(nn.Linear):
         return product(input, self.weight, self.bias, self.packed)
 
 
+def pack_layers(module: nn.Module) -> None:
+    """Pack the weights of all linear layers of a module."""
+    for layer in module.modules():
+        if isinstance(layer, Linear):
+            layer.pack_weight()
+
+
 def product(x: Tensor, weight: Tensor, bias: Tensor | None, packed: Tensor | None) -> Tensor:
     """Return `x @ weight.T + bias`, through the packed weight where that is faster."""
     least = PACKED_FROM if weight.numel() >= LARGE else 2 * PACKED_FROM

@@ -41,26 +41,17 @@ class PlannedBatch:
 
 @dataclass(frozen=True)
 class Deal:
-    """How the parts of an update are distributed over another number of processes.
+    """How the parts of an update are distributed over processes.
 
     An update has `batches` batches with one part per planned process. Process `rank` takes every
     `world_size`-th part of this sequence, so an update has the same rows on any number of
     processes.
     """
 
-    batches: int
-    rank: int
-    world_size: int
-
-
-@dataclass(frozen=True)
-class Processes:
-    """The place of a process among those of a run."""
-
     rank: int = 0
     world_size: int = 1
     planned: int = 1
-    """Processes that the batches are planned for."""
+    batches: int = 1
 
 
 class BatchStream:
@@ -72,8 +63,7 @@ class BatchStream:
         *,
         tokens: int,
         seed: int,
-        rank: int = 0,
-        world_size: int = 1,
+        deal: Deal | None = None,
         cursor: Cursor | None = None,
         max_length: int = 1024,
         source_end: bool = True,
@@ -82,12 +72,10 @@ class BatchStream:
         masking: Masking | None = None,
         completions: Completions | None = None,
         window_tokens: int = WINDOW_TOKENS,
-        deal: Deal | None = None,
     ) -> None:
-        """Plan for `world_size` processes and take the parts of `rank`, or those of `deal`."""
         self.cursor = cursor or Cursor()
         self._seed, self._masking = seed, masking
-        self._deal = deal or Deal(1, rank, world_size)
+        self._deal = deal or Deal()
         self._collator = _Collator(prepared, max_length, source_end, right_to_left, completions)
         self._distilled = prepared.manifest.origin is not None
         self._reader = prepared.reader("train")
@@ -102,7 +90,7 @@ class BatchStream:
             self._lengths,
             seed=seed,
             tokens=tokens,
-            world_size=world_size,
+            world_size=self._deal.planned,
             max_length=max_length,
             window_rows=max(1, window_tokens * split.rows // split.tokens),
         )

@@ -35,7 +35,7 @@ from outrider.run_config import RunConfig
 from outrider.runtime.provenance import show_score, versions, write_result
 from outrider.show.curve import draw_curve
 from outrider.torch.evaluation.likelihood import evaluate_text
-from outrider.torch.training.batches import Processes
+from outrider.torch.training.batches import Deal
 from outrider.torch.training.check import check_run
 from outrider.torch.training.checkpoint import Checkpoint, Progress
 from outrider.torch.training.folder import RunFolder
@@ -152,11 +152,13 @@ def _build_trainer(
     model = kind.build(prepared)
     kind.load_others(model, prepared, arguments.device)
     main = arguments.process_index == 0
-    processes = Processes(arguments.process_index, arguments.world_size, folder.processes)
+    deal = Deal(
+        arguments.process_index, arguments.world_size, folder.processes, config.train.accumulate
+    )
     precision = str(folder.chosen["precision"])
     if precision == "auto":
         model.to(arguments.device)
-        batch = next(iter(kind.stream(model, prepared, processes)))
+        batch = next(iter(kind.stream(model, prepared, deal)))
         choice = choose_precision(model, kind.training_objective, batch.tensors)
         precision = _agree(choice, arguments, folder, console)
     cursor = Cursor(**resume.progress.cursor) if resume else None
@@ -167,11 +169,11 @@ def _build_trainer(
     return Trainer(
         model,
         config.train.model_copy(update={"precision": precision}),
-        stream=kind.stream(model, prepared, processes, cursor),
+        stream=kind.stream(model, prepared, deal, cursor),
         objective=kind.training_objective(),
         checkpoints=folder.checkpoints,
         arguments=arguments,
-        validate=Validation(kind, prepared, processes, folder.chosen["bleu_tokenizer"]),
+        validate=Validation(kind, prepared, deal, folder.chosen["bleu_tokenizer"]),
         callbacks=callbacks,
     )
 

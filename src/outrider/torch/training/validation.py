@@ -15,7 +15,7 @@ from outrider.data.prepared import Prepared
 from outrider.evaluation.metrics import score_translations
 from outrider.runtime.translator import Translator
 from outrider.text.prompt_template import PromptTemplate
-from outrider.torch.training.batches import Processes
+from outrider.torch.training.batches import Deal
 from outrider.torch.training.kinds.base import Kind
 from outrider.torch.training.objective import Objective
 
@@ -28,7 +28,7 @@ class Validation:
 
     kind: Kind[Any]
     prepared: Prepared
-    processes: Processes
+    deal: Deal
     bleu: str | None
     """SacreBLEU's tokenizer; None without BLEU."""
 
@@ -67,7 +67,7 @@ class Validation:
     def _batches(self, model: nn.Module, count: int | None = None) -> Iterator[dict[str, Tensor]]:
         """Yield this process's share of the first `count` batches, on the model's device."""
         device = next(model.parameters()).device
-        batches = self.kind.valid_batches(model, self.prepared, self.processes, count)
+        batches = self.kind.valid_batches(model, self.prepared, self.deal, count)
         for batch in batches:
             yield {name: tensor.to(device) for name, tensor in batch.items()}
 
@@ -83,7 +83,7 @@ class Validation:
         )
         test = self.kind.config.evaluate
         sources, references = valid_texts(self.prepared)
-        own = slice(self.processes.rank, None, self.processes.world_size)
+        own = slice(self.deal.rank, None, self.deal.world_size)
         translations = translator.translate(
             sources[own],
             split=test is None or test.split,
@@ -101,9 +101,9 @@ class Validation:
         return sum(first), sum(second)
 
     def _gather(self, part: Any) -> list[Any]:
-        if self.processes.world_size == 1:
+        if self.deal.world_size == 1:
             return [part]
-        parts: list[Any] = [None] * self.processes.world_size
+        parts: list[Any] = [None] * self.deal.world_size
         dist.all_gather_object(parts, part)
         return parts
 

@@ -15,8 +15,8 @@ import torch
 from rich.console import Console
 from transformers import set_seed
 
-from outrider.bench import bench, choose_lines
 from outrider.backends.native import default_threads
+from outrider.bench import bench, choose_lines
 from outrider.data.prepared import Prepared, open_prepared
 from outrider.errors import DataError, MissingExtraError, ModelError
 from outrider.files import locked, read_json, working_folder, write_json, write_text
@@ -33,7 +33,7 @@ from outrider.torch.compress.accelerate.plan import (
     write_sample,
 )
 from outrider.torch.models import load_config
-from outrider.torch.training.batches import Processes, count_tokens
+from outrider.torch.training.batches import Deal, count_tokens
 from outrider.torch.training.kinds import kind_of
 from outrider.torch.training.log import read_log
 from outrider.torch.training.precision import choose_precision
@@ -285,7 +285,7 @@ def _time(config: RunConfig, prepared: Prepared) -> tuple[float, str]:
     set_seed(config.seed)
     kind = kind_of(config)
     model = kind.build(prepared)
-    batch = next(iter(kind.stream(model, prepared, Processes())))
+    batch = next(iter(kind.stream(model, prepared, Deal())))
     choice = choose_precision(model, kind.training_objective, batch.tensors)
     return choice.seconds[choice.precision], choice.precision
 

@@ -76,14 +76,6 @@ class Translations:
         return corpora if self.valid else {**corpora, "valid_rows": valid_rows}
 
 
-def translate(
-    config: StudentConfig, work: Path, *, threads: int | None, console: Console
-) -> Translations:
-    """Translate the text, resuming an earlier start."""
-    plan = _plan(config, work, threads, console)
-    return _translate(config, work, plan, threads, console)
-
-
 def _plan(
     config: StudentConfig, work: Path, threads: int | None, console: Console
 ) -> dict[str, Any]:
@@ -129,13 +121,11 @@ def _identity(teacher: str | EndpointConfig) -> dict[str, str]:
     return {key: getattr(teacher, key) for key in ("url", "model", "prompt")}
 
 
-def _translate(
-    config: StudentConfig,
-    work: Path,
-    plan: dict[str, Any],
-    threads: int | None,
-    console: Console,
+def translate(
+    config: StudentConfig, work: Path, *, threads: int | None, console: Console
 ) -> Translations:
+    """Translate the text, resuming an earlier start."""
+    plan = _plan(config, work, threads, console)
     out = work / "translated"
     sentences = work / "sentences.txt"
     if not sentences.is_file() and not out.is_dir():

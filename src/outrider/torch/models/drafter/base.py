@@ -22,7 +22,7 @@ from outrider.torch.nn.kernel.dense import attend
 from outrider.torch.nn.layer.block import Block
 from outrider.torch.nn.layer.heads import SelfAttention, Source
 from outrider.torch.nn.layer.recurrent import SlotLstm
-from outrider.torch.nn.linear import Linear, pack, packable
+from outrider.torch.nn.linear import Linear, pack, pack_layers, packable
 from outrider.torch.nn.position import Positions, Rotary
 
 
@@ -281,9 +281,7 @@ class DrafterBase(PreTrainedModel):
     def pack_weights(self) -> None:
         """Pack weights for speed on a CPU; the drafter must not be trained any more."""
         if packable(self.bias):
-            for module in self.modules():
-                if isinstance(module, Linear):
-                    module.pack_weight()
+            pack_layers(self)
 
     def _allocate(self, memory_BSD: Tensor | None, keep_BS: Tensor | None) -> StepTable | None:
         """Return the step table of the source, if this drafter allocates steps."""

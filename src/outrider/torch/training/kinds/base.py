@@ -22,7 +22,6 @@ from outrider.torch.training.batches import (
     BatchStream,
     Deal,
     PlannedBatch,
-    Processes,
     Tensors,
     context_length,
     valid_batches,
@@ -111,16 +110,15 @@ class Kind(ABC, Generic[M]):
         self,
         model: M,
         prepared: Prepared,
-        processes: Processes,
+        deal: Deal,
         cursor: Cursor | None = None,
     ) -> Iterable[PlannedBatch]:
         """Return the training batches of a process."""
         return BatchStream(
             prepared,
-            tokens=self.batch_tokens(processes.planned),
+            tokens=self.batch_tokens(deal.planned),
             seed=self.config.seed,
-            world_size=processes.planned,
-            deal=Deal(self.config.train.accumulate, processes.rank, processes.world_size),
+            deal=deal,
             cursor=cursor,
             **self.row_options(model, prepared, train=True),
         )
@@ -134,14 +132,14 @@ class Kind(ABC, Generic[M]):
         self,
         model: M,
         prepared: Prepared,
-        processes: Processes,
+        deal: Deal,
         count: int | None = None,
     ) -> Iterator[Tensors]:
         """Yield a process's share of the first `count` batches of the validation set."""
-        tokens = self.batch_tokens(processes.world_size)
+        tokens = self.batch_tokens(deal.world_size)
         options = self.row_options(model, prepared, train=False)
         batches = valid_batches(prepared, tokens=tokens, **options)
-        return islice(batches, processes.rank, count, processes.world_size)
+        return islice(batches, deal.rank, count, deal.world_size)
 
     def objective(self) -> Objective:
         """Build an objective; training and validation need one each, as each has its own state."""

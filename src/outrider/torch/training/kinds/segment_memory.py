@@ -40,7 +40,7 @@ from outrider.run_config import RunConfig
 from outrider.torch.models import LanguageModel
 from outrider.torch.nn.loss import IGNORED
 from outrider.torch.nn.stack.memory import Memory
-from outrider.torch.training.batches import ROTATION, PlannedBatch, Processes, Tensors
+from outrider.torch.training.batches import ROTATION, Deal, PlannedBatch, Tensors
 from outrider.torch.training.kinds.language_model import LanguageModelKind, LanguageModelObjective
 from outrider.torch.training.objective import Inputs, Objective, unwrapped
 from outrider.torch.training.start import started_config
@@ -64,35 +64,35 @@ class SegmentMemoryKind(LanguageModelKind):
         self,
         model: LanguageModel,
         prepared: Prepared,
-        processes: Processes,
+        deal: Deal,
         cursor: Cursor | None = None,
     ) -> Iterable[PlannedBatch]:
-        planned, seed = processes.planned, self.config.seed
-        if planned != processes.world_size:
+        planned, seed = deal.planned, self.config.seed
+        if planned != deal.world_size:
             message = f"a model with memory must resume on the {planned} it was started on"
-            raise ConfigError("processes", f"got {processes.world_size}; {message}")
-        return self._segments(model, prepared, processes, seed=seed, cursor=cursor)
+            raise ConfigError("processes", f"got {deal.world_size}; {message}")
+        return self._segments(model, prepared, deal, seed=seed, cursor=cursor)
 
     def valid_batches(
         self,
         model: LanguageModel,
         prepared: Prepared,
-        processes: Processes,
+        deal: Deal,
         count: int | None = None,
     ) -> Iterator[Tensors]:
         """Rows continue from batch to batch, so processes share rows instead of batches."""
-        stream = self._segments(model, prepared, processes, seed=None, split="valid")
+        stream = self._segments(model, prepared, deal, seed=None, split="valid")
         return islice(stream.batches_of(0), count)
 
     def _segments(
-        self, model: LanguageModel, prepared: Prepared, processes: Processes, **options: Any
+        self, model: LanguageModel, prepared: Prepared, deal: Deal, **options: Any
     ) -> "SegmentStream":
         return SegmentStream(
             prepared,
-            tokens=self.batch_tokens(processes.world_size),
+            tokens=self.batch_tokens(deal.world_size),
             segment=self.segment(model),
-            rank=processes.rank,
-            world_size=processes.world_size,
+            rank=deal.rank,
+            world_size=deal.world_size,
             completions=self.completions(prepared),
             **options,
         )
