@@ -4,9 +4,10 @@
 """
 
 import shutil
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 
 import torch
 from safetensors.torch import save_file
@@ -38,7 +39,6 @@ from outrider.text.tokenizer.marian import MarianTokenizer
 from outrider.text.tokenizer.sentencepiece_export import write_sentencepiece
 from outrider.torch.backend import TorchBackend
 from outrider.torch.models import Seq2Seq, load_model
-from outrider.torch.models.configs import Seq2SeqConfig
 from outrider.torch.models.ctranslate2 import TokenNames, to_ctranslate2
 from outrider.torch.models.folder import as_tensor
 

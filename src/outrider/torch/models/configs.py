@@ -80,8 +80,9 @@ def check_attentions(config: ModelConfig) -> None:
                 continue
             checked.append(spec)
             attention = build_attention(spec, causal=causal, shape=config.head_shape, key=key)
-            _check_columns(config, key, attention)
-            _check_reversible(config, key, attention)
+            for part in attention.modules():
+                if isinstance(part, AttentionBase):
+                    _check_part(config, key, part)
 
 
 def _check_shared(config: ModelConfig) -> None:
@@ -111,21 +112,12 @@ def _check_halting(config: ModelConfig, key: str, spec: dict[str, Any]) -> None:
         raise ConfigError("position_correlation", message)
 
 
-def _check_columns(config: ModelConfig, key: str, attention: AttentionBase) -> None:
-    if config.position not in BIASES:
-        return
-    for part in attention.modules():
-        if isinstance(part, AttentionBase) and not part.columns_ok:
-            message = f"{part.kind!r} in {key} cannot be biased by {config.position!r}"
-            message += "; use rotary"
-            raise ConfigError("position", message)
-
-
-def _check_reversible(config: ModelConfig, key: str, attention: AttentionBase) -> None:
+def _check_part(config: ModelConfig, key: str, part: AttentionBase) -> None:
+    if config.position in BIASES and not part.columns_ok:
+        message = f"{part.kind!r} in {key} cannot be biased by {config.position!r}; use rotary"
+        raise ConfigError("position", message)
     if config.residual == "reversible":
-        for part in attention.modules():
-            if isinstance(part, AttentionBase):
-                part.check_reversible(key)
+        part.check_reversible(key)
 
 
 @strict
