@@ -12,6 +12,7 @@ from outrider.errors import ConfigError, MissingExtraError, OutriderError, Resou
 from outrider.run_config import RunConfig
 from outrider.torch.training import check
 from outrider.torch.training.check import check_run, check_settings
+from outrider.torch.training.kinds import kind_of
 
 SIZES = {"hidden_size": 8, "num_attention_heads": 2, "intermediate_size": 16}
 
@@ -235,4 +236,4 @@ def test_configs_of_the_repository_contradict_nothing(
         config = load_config(RunConfig, file)
         check_settings(config)
         if config.model.start is None:  # else that folder says what is right
-            check._check_lengths(config)
+            check._check_lengths(kind_of(config))
