@@ -1,6 +1,6 @@
 """The encoder-decoder: encodes a source once and generates a target token by token.
 
-With `norm: post` and `logits_bias: true` its weights are those of a Marian model (see `marian.py`).
+With `norm: post` and `logits_bias: true` its weights are those of a Marian model (see `export.py`).
 """
 
 from typing import Any
