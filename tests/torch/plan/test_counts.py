@@ -164,13 +164,15 @@ def test_decoding_state_is_caches_and_source() -> None:
     config = small(type="seq2seq")
     model = find_subject(config, PlanOptions(vocab_size=VOCABULARY)).build().eval()
     assert isinstance(model, Seq2Seq)
-    assert state_bytes(model, 10) == 2 * 2 * (10 + 10) * 16 * 4  # layers, k and v, two sides
+    found = state_bytes(model, Shape(10, VOCABULARY, source=True))
+    assert found == 2 * 2 * (10 + 10) * 16 * 4  # layers, k and v, two sides
     text = find_subject(
         small(type="language_model", attention={"kind": "sliding", "window": 3}),
         PlanOptions(vocab_size=VOCABULARY),
     ).build()
     assert isinstance(text, LanguageModel)
-    assert state_bytes(text.eval(), 1000) == state_bytes(text, 500)
+    long, short = (Shape(length, VOCABULARY, source=False) for length in (1000, 500))
+    assert state_bytes(text.eval(), long) == state_bytes(text, short)
 
 
 def test_peak_of_a_step_and_what_makes_it_fit() -> None:
